@@ -20,7 +20,7 @@ from fairlen.batch import Plan, Responses, Segments
 from fairlen.methods.method import Method, updates
 from fairlen.methods.stages.fair_band import band_sums
 from fairlen.methods.stages.micro import Micro, Outputs
-from fairlen.rollouts import Response, Rollouts, Segment, whole_segments
+from fairlen.rollouts import Response, Rollouts, whole_segments
 
 PROMPT = [0, 0, 0, 0, 1, 1, 1, 2, 2, 3]
 LENGTH = [1, 3, 5, 8, 2, 5, 1, 2, 3, 5]
@@ -31,18 +31,6 @@ VOCABULARY, WIDTH = 5, 3
 SEEN = band_sums(num_sequences=10.0, num_tokens=35.0, log_ratio=-0.7, squared_log_ratio=0.05)
 DRIFTED = {f"surrogate.{name}": value for name, value in SEEN.items()}
 """Sums of one earlier update, so that methods with state have learned something: k = 0.7 / 35 = 0.02."""
-
-
-def draw_batch(num_rows: int, num_prompt: int, length: int, vocab_size: int) -> tuple[Rollouts, Plan]:
-    """Sequences of `length` random tokens that share nothing, and a plan that trains on all of them."""
-    tokens = np.random.default_rng(0).integers(0, vocab_size, (num_rows, length)).tolist()
-    trained, ones = length - num_prompt, np.ones(num_rows)
-    responses = tuple(
-        Response(i, tuple(row), num_prompt, (0.0,) * trained, "length", seed=i) for i, row in enumerate(tokens)
-    )
-    segments = tuple(Segment(i, num_prompt, length, group=i) for i in range(num_rows))
-    plan = Plan(np.arange(num_rows), np.full(num_rows, trained), ones, ones / (num_rows * trained), ones)
-    return Rollouts(responses, segments, trained), plan
 
 
 @dataclass(frozen=True)

@@ -33,11 +33,11 @@ GROUPS = {
     "problems": "task data eval-data instruction max-prompt-length seed",
     "responses": "max-response-length temperature top-p top-k min-p allow-truncated-sampling",
     "length of the run": "rollout-batches max-updates max-generated max-seconds out resume",
-    "batches and updates": "prompts-per-batch updates-per-batch epochs-per-batch max-extra-batches learning-rate "
+    "batches and updates": "prompts-per-batch updates-per-batch epochs-per-batch max-extra-batches optim learning-rate "
     "warmup-updates weight-decay max-gradient-norm",
     "evaluations and checkpoints": "eval-every eval-problems eval-samples save-every save-every-updates keep-checkpoints tracker",
     "memory and speed": "device dtype threads engine max-num-seqs max-tokens-per-microbatch gradient-checkpointing layout "
-    "gpu-memory-utilization sleep-level request-seeds compile deterministic",
+    "try-memory gpu-memory-utilization sleep-level request-seeds compile deterministic",
     "verifier": "answer-deadline accept-unevaluated verify-workers sandbox unsafe-exec-on-host reward-deadline "
     "environment-deadline stall-seconds",
 }

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +22,7 @@ from fairlen.batch import Plan
 from fairlen.methods.compose import compose
 from fairlen.policy.head import Head
 from fairlen.policy.model import Policy
+from fairlen.train.memory_trial import run_largest
 from fairlen.train.run.checkpoint import (
     Checkpoint,
     capture_moments,
@@ -135,6 +136,13 @@ def test_after_an_update_that_was_not_finite_and_was_left_out(saved):
         assert learner.step(METHOD, rollouts, broken, {}, True).quantity == "advantage"
         assert misplaced(learner) == []
         assert not learner.step(METHOD, rollouts, plan, {}, True).quantity
+
+
+def test_after_the_trial_of_memory(saved, monkeypatch):
+    monkeypatch.setattr(torch.random, "fork_rng", lambda _: nullcontext())  # which asks for a real device
+    with resumed(saved) as learner:
+        run_largest(learner, METHOD, 8, 16, 4)
+        assert misplaced(learner) == []
 
 
 @pytest.mark.parametrize("fused", [True, False])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -16,6 +16,9 @@ from test_invariance import planned, relative, reordered, tiny_gpt2
 
 from fairlen.methods.compose import compose
 from fairlen.policy.model import Policy
+from fairlen.train.memory_trial import hold_moments, is_wanted, largest_shapes, run_largest, try_memory
+from fairlen.train.requirements import GIB, Requirements, free_memory
+from fairlen.train.run.config import TrainConfig
 from fairlen.train.start import start_training
 from fairlen.train.step import Learner, OutOfMemoryError, is_shortage
 
@@ -146,6 +149,18 @@ def test_a_shortage_in_the_optimizer_ends_the_run_and_saves_nothing_half_changed
     assert all(torch.equal(whole[name], resumed[name]) for name in whole)
 
 
+def test_the_trial_holds_room_for_the_moments_that_come_with_the_first_step(batch):
+    learner = make_learner()
+    learner.optimizer = torch.optim.AdamW(learner.policy.model.parameters(), lr=0.0)
+    learner.schedule = torch.optim.lr_scheduler.LambdaLR(learner.optimizer, lambda _: 1.0)
+    parameters = list(learner.policy.model.parameters())
+    assert sum(x.nbytes for x in hold_moments(learner.optimizer)) == 2 * sum(p.nbytes for p in parameters)
+    update(learner, batch)
+    kept = [value.nbytes for state in learner.optimizer.state.values() for value in state.values() if value.ndim]
+    assert sum(kept) == 2 * sum(p.nbytes for p in parameters)  # as much as was held
+    assert hold_moments(learner.optimizer) == []
+
+
 def test_other_errors_are_not_taken_for_it(batch):
     learner = make_learner(fail_at=1, error=RuntimeError("shapes do not match"))
     with pytest.raises(RuntimeError, match="shapes do not match"):
@@ -157,11 +172,11 @@ def test_other_errors_are_not_taken_for_it(batch):
 REAL = """
 import json, resource, sys
 import torch
-sys.path += sys.argv[1:]
+sys.path.insert(0, sys.argv[1])
 from test_out_of_memory import CPU, make_learner
 from fairlen.methods.compose import compose
 from fairlen.train.step import is_shortage
-from fixtures import draw_batch
+from fairlen.train.memory_trial import draw_batch
 torch.set_num_threads(1)
 rollouts, plan = draw_batch(32, 20, 220, 21)
 grads, limits = [], []
@@ -180,7 +195,7 @@ print(json.dumps([float((grads[0] - grads[1]).norm() / grads[1].norm()), *limits
 @pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_AS and /proc")
 def test_a_real_shortage_of_the_cpu(request):
     """7,008 positions in float64 need more than the 48 MiB that the system grants; a part of them does not."""
-    command = [sys.executable, "-c", REAL, *map(str, request.path.parents[:2])]
+    command = [sys.executable, "-c", REAL, str(request.path.parent)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr
     error, short, ample = json.loads(done.stdout)
@@ -206,3 +221,70 @@ def test_a_run_counts_the_update_once_and_keeps_the_limit(tmp_path, monkeypatch,
     limits = [entry["memory/max_tokens_per_microbatch"] for entry in updates]
     assert limits == sorted(limits, reverse=True) and 60 < limits[-1] == limits[1] <= 200
     assert capsys.readouterr().err.count("memory ran out") == 1
+
+
+DRAWS = """
+import torch
+def noisy(prompts, completions, **columns):
+    return [float(torch.rand(1)) for _ in completions]
+"""
+
+
+def test_the_trial_changes_no_bit_of_a_run(tmp_path):
+    (tmp_path / "draws.py").write_text(DRAWS)
+    changes = dict(
+        rollout_batches=1,
+        eval_every=0,
+        save_every=0,
+        eval_problems=2,
+        max_response_length=24,
+        rewards=(f"{tmp_path}/draws.py:noisy",),
+    )
+    for choice in ("on", "off"):
+        start_training(small(tmp_path / choice, try_memory=choice, **changes))
+    on, off = (updates_of(tmp_path / choice) for choice in ("on", "off"))
+    assert on == off and len(without_times(on)) == 2
+    weights = [load_file(tmp_path / choice / "model/model.safetensors") for choice in ("on", "off")]
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[1])
+
+
+@pytest.mark.slow
+def test_the_trial_runs_the_largest_micro_batch_and_leaves_nothing():
+    learner, method = make_learner(max_tokens=1 << 11), compose("gspo")
+    for module in learner.policy.model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.1  # draws
+    learner.policy.model.eval()
+    before = torch.get_rng_state()
+    run_largest(learner, method, 30, 70, most_rows=1000)
+    # one row of 100 tokens, the last of which is predicted and not read; then 21 rows of 2,048 // 21 = 97
+    assert learner.policy.sizes == (99, 21 * 96)
+    run_largest(learner, method, 30, 70, most_rows=3)
+    assert learner.policy.sizes[2:] == (3 * 99,)
+    assert torch.equal(torch.get_rng_state(), before) and not learner.policy.model.training
+    assert all(p.grad is None for p in learner.policy.model.parameters())
+    learner.policy.most = 700
+    run_largest(learner, method, 30, 70, most_rows=1000)
+    assert learner.max_tokens == 480  # 21 rows x 96 = 2,016; its half takes 10 rows, 960; the half of that 4 rows, 384
+
+
+def test_rows_that_leave_nearly_half_of_a_micro_batch_are_not_the_largest():
+    assert largest_shapes(16_384, 9_216, 128) == [(1, 9_216), (2, 8_192)]  # 16,384 positions, where one row has 9,216
+    assert largest_shapes(16_384, 8_192, 128) == [(2, 8_192)]
+    assert largest_shapes(16_384, 9_216, 1) == [(1, 9_216)]  # an update of one sequence
+    assert largest_shapes(4_096, 9_216, 128) == [(1, 9_216)]  # the longest sequence must fit
+
+
+def test_when_it_is_tried(capsys):
+    none = {field.name: 0 for field in fields(Requirements)}
+    near = Requirements(**none | {"gradients": free_memory("cpu") // 2, "head": GIB})
+    far = Requirements(**none | {"head": 1000})
+    config, cpu = TrainConfig(), torch.device("cpu")
+    assert [is_wanted(config, needs, cpu) for needs in (None, far, near)] == [False, False, True]
+    assert is_wanted(config, None, torch.device("cuda"))
+    assert is_wanted(replace(config, try_memory="on"), None, cpu)
+    assert not is_wanted(replace(config, try_memory="off"), near, torch.device("cuda"))
+    learner = make_learner(max_tokens=1 << 11)
+    (note,) = try_memory(replace(config, try_memory="on", max_response_length=70), learner, compose("gspo"), None, 30)
+    assert note.startswith("memory: a micro-batch of 2016 positions fits (")
+    assert try_memory(config, learner, compose("gspo"), None, 30) == ()

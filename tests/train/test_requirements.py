@@ -132,7 +132,7 @@ def test_advice_is_from_before_the_weights_are_there(tmp_path, monkeypatch, caps
     monkeypatch.setattr(start, "estimate_memory", lambda *_: needs)
     monkeypatch.setattr(start, "free_memory", lambda _: free[0])
     monkeypatch.setattr(start, "load_policy", load_policy)
-    changes = dict(rollout_batches=1, eval_every=0, eval_problems=1, eval_samples=1)
+    changes = dict(rollout_batches=1, eval_every=0, eval_problems=1, eval_samples=1, try_memory="off")
     start.start_training(small(tmp_path / "run", **changes))
     assert "there are" not in capsys.readouterr().out
     with pytest.raises(ValueError, match=r"there are 5\.0; its weights and their optimizer alone need 8.0"):

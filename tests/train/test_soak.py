@@ -34,7 +34,7 @@ start_training(TrainConfig(
     max_response_length=12,
     rollout_batches=-(-int(updates) // 4), max_updates=int(updates), rewards=(reward,), eval_problems=4, eval_samples=1,
     eval_every=10, save_every=10, threads=1, max_num_seqs=16, learning_rate=1e-6, compile="off", tracker=("tensorboard",),
-    out=out,
+    try_memory="on", out=out,
 ))
 """
 

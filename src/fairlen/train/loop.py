@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -25,7 +26,7 @@ from fairlen.policy.lora import save_adapters
 from fairlen.tasks.task import Problem
 from fairlen.train.collect import Collected
 from fairlen.train.records import count_generated, describe_update, rollout_metrics
-from fairlen.train.run.checkpoint import Archive, capture_streams
+from fairlen.train.run.checkpoint import Archive, Checkpoint, capture_streams, copy_to_host
 from fairlen.train.run.faults import Interrupted, Interruption, find_non_finite, require_finite
 from fairlen.train.run.trackers import Trackers
 from fairlen.train.state import RunState, StartedBatch
@@ -48,6 +49,11 @@ class Trainer(RunState):
     """Takes every object that is logged."""
     archive: Archive
     """Where checkpoints go."""
+    saves_beside: bool = False
+    """Whether checkpoints are written from copies in host memory, beside what follows."""
+    writer: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "checkpoint"))
+    written: Future[bool] | None = None
+    """Of the checkpoint that is being written beside, or was last."""
     interruption: Interruption = field(default_factory=Interruption)
     trackers: Trackers = field(default_factory=lambda: Trackers({}))
     signal: LearningSignal = field(default_factory=lambda: LearningSignal(REMEDIES, warned={"surrogate"}))
@@ -68,11 +74,13 @@ class Trainer(RunState):
                 self.progress.seconds += time.perf_counter() - start
                 is_new = self.started is None or self.started.num_done > 0
                 if is_new and self.progress.needs_checkpoint(self.config, is_within_batch=self.started is not None):
-                    self.save()
+                    self.save(beside=self.saves_beside)
             return await self.evaluate()
         except Interrupted:
             self.save()
             raise
+        finally:
+            self.wait_for_checkpoint()
 
     async def step(self) -> None:
         """Collect a rollout batch, or make the next update of the one that was started."""
@@ -234,12 +242,28 @@ class Trainer(RunState):
             adapters = folder / {"model": "adapter", "best": "best-adapter"}[name]
             replace_folder(adapters, lambda path: save_adapters(policy.model, path, self.config.model))
 
-    def save(self) -> bool:
-        """Write a checkpoint from which the run resumes as if it had never stopped; False where that failed."""
+    def save(self, beside: bool = False) -> bool:
+        """Write a checkpoint from which the run resumes as if it had never stopped; False where that failed.
+
+        With `beside` it is written while the run goes on, and `wait_for_checkpoint` tells; there is never more than one.
+        """
+        self.wait_for_checkpoint()
         with self.interruption.writing():
             checkpoint = self.capture()
             require_finite(checkpoint.tensors)
-            return self.archive.save(self.progress.batch, self.progress.update, checkpoint)
+            if beside:
+                checkpoint = copy_to_host(checkpoint)
+        self.written = self.writer.submit(self.write, self.progress.batch, self.progress.update, checkpoint)
+        return beside or self.wait_for_checkpoint()
+
+    def write(self, batch: int, update: int, checkpoint: Checkpoint) -> bool:
+        """Write a checkpoint to its end, whatever signal comes; False where that failed."""
+        with self.interruption.writing():
+            return self.archive.save(batch, update, checkpoint)
+
+    def wait_for_checkpoint(self) -> bool:
+        """Wait until no checkpoint is being written; False where the last one failed."""
+        return self.written is None or self.written.result()
 
 
 def describe_nothing(scored: Scored) -> str:

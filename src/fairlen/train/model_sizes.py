@@ -17,6 +17,7 @@ from fairlen.engine.engine import embeddings_of
 from fairlen.policy.lora import adapters_of, add_adapters
 from fairlen.policy.model import body
 from fairlen.settings import PolicySettings
+from fairlen.train.optimizer import count_moments, embedding_weights
 from fairlen.train.run.config import TrainConfig
 
 PROBE_TOKENS = 320
@@ -46,7 +47,7 @@ class Sizes:
     trained: int
     """Trained parameters."""
     moments: int
-    """Of AdamW, two for each trained parameter."""
+    """Of the optimizer, on the device."""
     largest: int
     """Bytes of its largest trained weight."""
     head: int
@@ -100,13 +101,16 @@ def measure(shape: PreTrainedConfig, config: TrainConfig, longest: int) -> Sizes
         activation, casts = kept_for_backward(model, is_low=config.dtype == "bfloat16")
         states, fixed = states_of_prefix(model.eval())
         states = [(keys.to(cached), values.to(cached)) for keys, values in states]
-    trained = [parameter.numel() for parameter in model.parameters() if parameter.requires_grad]
+    weights = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    trained = [weight.numel() for weight in weights]
     head: Any = model.get_output_embeddings()
     return Sizes(
         num_parameters=num_parameters,
         weights=num_parameters * dtype.itemsize + (4 * sum(trained) if config.lora_rank else 0),
         trained=sum(trained),
-        moments=2 * sum(trained) * (8 if config.dtype == "float64" else 4),
+        moments=sum(
+            count_moments(config.optim, weights, embedding_weights(model), 8 if config.dtype == "float64" else 4)
+        ),
         largest=max(trained) * dtype.itemsize,
         head=head.weight.numel() * head.weight.requires_grad,
         activation=activation * dtype.itemsize // held.itemsize,

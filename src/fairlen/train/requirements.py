@@ -70,7 +70,7 @@ class Requirements:
     weights: int
     gradients: int
     moments: int
-    """Of AdamW, two for each trained weight."""
+    """Of AdamW, two for each trained weight, but for those that are paged to the host's memory."""
     reference: int
     """A second copy of the weights, for terms that compare with the model before the run."""
     engine: int

@@ -36,6 +36,8 @@ from fairlen.tasks.task import Problem, Task, find_problem_faults
 from fairlen.train.collect import Collector
 from fairlen.train.determinism import prepare_determinism
 from fairlen.train.loop import Trainer
+from fairlen.train.memory_trial import try_memory
+from fairlen.train.optimizer import build_optimizer, check_optimizer, count_moments, embedding_weights
 from fairlen.train.requirements import Requirements, advise, estimate_memory, free_memory, keep_freed_memory
 from fairlen.train.run.checkpoint import Archive, seed_streams
 from fairlen.train.run.config import TrainConfig
@@ -57,6 +59,7 @@ def start_training(config: TrainConfig) -> Summary:
     if config.threads:
         torch.set_num_threads(config.threads)
     device = choose_device(config)
+    check_optimizer(config, device)
     needs = estimate_memory(config, composition.method, device)
     # before the weights have taken their part of what is free
     memory = (needs.describe(), advise(needs, free_memory(device), config, device)) if needs else ()
@@ -95,7 +98,7 @@ def train_on(
         for fault in find_problem_faults(f"held_out({config.eval_problems})[{place}]", problem, task.longest_prompt):
             raise ValueError(fault)
     layout = choose_layout(config.layout, policy, max_length)
-    engine = build_engine(config, policy, max_length, find_reserved(policy, composition.method, needs))
+    engine = build_engine(config, policy, max_length, find_reserved(policy, composition.method, needs, config.optim))
     facts = describe_model(config, policy, engine, needs)
     run = open_run(config, composition, layout, task.describe(), facts)
     watchdog.folder = run.folder / "debug"
@@ -109,6 +112,8 @@ def train_on(
         trainer.learner.pause = interruption.check
         if config.resume:
             trainer.resume(display.log)
+        for note in try_memory(config, trainer.learner, trainer.method, needs, task.longest_prompt):
+            display.log(note)
         with ending(run.folder):
             summary = asyncio.run(run_to_end(trainer))
         describe_end(run, summary)
@@ -157,6 +162,7 @@ def build_trainer(
         engine_is_exact=is_exact(config, policy),
         show=show,
         archive=Archive(run.checkpoints, config.keep_checkpoints),
+        saves_beside=policy.device.type == "cuda",
     )
 
 
@@ -222,10 +228,7 @@ def find_max_length(config: TrainConfig, policy: Policy, longest_prompt: int) ->
 
 def build_learner(config: TrainConfig, policy: Policy, method: Method, layout: Layout = ROWS) -> Learner:
     """Return AdamW with a linear warm-up over what is trained, and the model as it now is where a term needs a reference."""
-    optimizer = torch.optim.AdamW(
-        policy.trained().values(), lr=config.learning_rate, betas=(0.9, 0.95), weight_decay=config.weight_decay,
-        fused=policy.device.type == "cuda" or None,  # without a second copy of what it works on
-    )  # fmt: skip
+    optimizer = build_optimizer(config, policy)
     warmup = config.warmup_updates + 1
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda update: min(1.0, (update + 1) / warmup))
     reference: Policy | Unadapted | None = None
@@ -239,7 +242,7 @@ def build_learner(config: TrainConfig, policy: Policy, method: Method, layout: L
     )  # fmt: skip
 
 
-def find_reserved(policy: Policy, method: Method, needs: Requirements | None) -> int:
+def find_reserved(policy: Policy, method: Method, needs: Requirements | None, optim: str = "adamw") -> int:
     """Return the bytes that training takes later and that an engine cannot have: AdamW's moments, a reference model.
 
     All that an update works on besides, where the engine does not sleep meanwhile and the run's memory is known.
@@ -247,8 +250,9 @@ def find_reserved(policy: Policy, method: Method, needs: Requirements | None) ->
     if needs and not needs.engine_sleeps:
         return needs.beside_cache
     reference = policy.model.parameters() if method.needs_ref and not policy.has_adapters else ()
-    moments = 2 * sum(weight.nbytes for weight in policy.trained().values())
-    return moments + sum(weight.nbytes for weight in reference)
+    trained = list(policy.trained().values())
+    moments = count_moments(optim, trained, embedding_weights(policy.model), trained[0].itemsize)
+    return sum(moments) + sum(weight.nbytes for weight in reference)
 
 
 async def run_to_end(trainer: Trainer) -> Summary:

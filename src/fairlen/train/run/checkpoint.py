@@ -8,6 +8,7 @@ Every file is synced, the manifest with sizes and hashes is written last, and th
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import os
@@ -28,6 +29,8 @@ from torch import Tensor, nn
 from fairlen.console import warn
 
 MANIFEST = "MANIFEST.json"
+TABLES = ("qmap1", "qmap2")
+"""What 8 bits stand for, in bitsandbytes: the same in all runs, and one tensor for all parameters."""
 NAME = re.compile(r"batch-(\d+)(?:-update-(\d+))?(?:-again-(\d+))?")
 
 
@@ -39,6 +42,15 @@ class Checkpoint:
     """By file and name."""
     state: dict[str, Any]
     """What JSON takes."""
+
+
+def copy_to_host(checkpoint: Checkpoint) -> Checkpoint:
+    """Return a checkpoint that nothing changes any more, its tensors in host memory."""
+    tensors = {
+        part: {name: tensor.to("cpu", copy=True) for name, tensor in named.items()}
+        for part, named in checkpoint.tensors.items()
+    }
+    return Checkpoint(tensors, copy.deepcopy(checkpoint.state))
 
 
 @dataclass
@@ -194,12 +206,13 @@ def restore_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
 
 
 def capture_moments(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Return the optimizer's numbers by "parameter name|key"; they change with the next update."""
+    """Return the optimizer's numbers by "parameter name|key", but for tables; they change with the next update."""
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     return {
         f"{names[id(parameter)]}|{key}": torch.as_tensor(value).detach().contiguous()
         for parameter, moments in optimizer.state.items()
         for key, value in moments.items()
+        if key not in TABLES
     }
 
 
@@ -214,9 +227,24 @@ def restore_moments(model: nn.Module, optimizer: torch.optim.Optimizer, moments:
     for name, value in moments.items():
         parameter, key = name.rsplit("|", 1)
         state.setdefault(trained.index(parameter), {})[key] = value
+    if hasattr(optimizer, "init_state"):
+        return restore_in_place(optimizer, state)
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
     for restored in optimizer.state.values():
         restored.update({key: value.clone() for key, value in restored.items()})  # a file's tensor may be mapped memory
+
+
+def restore_in_place(optimizer: Any, state: Mapping[int, Mapping[str, Tensor]]) -> None:
+    """Copy moments into what an optimizer of bitsandbytes makes for them, which may be pages; its own loading leaves none."""
+    places = [(g, i, p) for g, group in enumerate(optimizer.param_groups) for i, p in enumerate(group["params"])]
+    for number, moments in state.items():
+        group, place, parameter = places[number]
+        optimizer.init_state(optimizer.param_groups[group], parameter, group, place)
+        for key, value in moments.items():
+            if key == "step":
+                optimizer.state[parameter][key] = int(value)
+            else:
+                optimizer.state[parameter][key].copy_(value)
 
 
 def seed_streams(seed: int) -> None:

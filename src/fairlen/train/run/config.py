@@ -56,6 +56,8 @@ class TrainConfig(SamplingSettings, DataSettings, PolicySettings):
     max_extra_batches: int = 4
     """Times that prompts which the method rejects are replaced by new ones in a rollout batch."""
 
+    optim: Literal["adamw", "adamw_8bit", "paged_adamw_32bit", "paged_adamw_8bit"] = "adamw"
+    """"adamw" is torch's; the others are bitsandbytes': moments of 8 bits, or paged from the host's memory to CUDA."""
     learning_rate: float = 3e-4
     """Of AdamW, after the warm-up; then constant."""
     warmup_updates: int = 5
@@ -83,6 +85,8 @@ class TrainConfig(SamplingSettings, DataSettings, PolicySettings):
     layout: Literal["auto", "trees", "rows"] = "auto"
     """What the model reads in training: "trees" computes tokens that sequences share once, with the same log-probs and gradients;
     "rows" pads; "auto" is trees where the model can read them and an update gets cheaper."""
+    try_memory: Literal["auto", "on", "off"] = "auto"
+    """Run the largest micro-batch that the settings allow before anything else; "auto": where memory may not suffice."""
 
     deterministic: bool = False
     """Make updates repeatable to the bit on CUDA, where they are slower for it; on the CPU they always are."""
@@ -131,7 +135,7 @@ class TrainConfig(SamplingSettings, DataSettings, PolicySettings):
 
 HARMLESS = {
     "out", "rollout_batches", "max_updates", "max_generated", "max_seconds", "eval_every", "save_every",
-    "save_every_updates", "keep_checkpoints", "verify_workers", "stall_seconds", "tracker",
+    "save_every_updates", "keep_checkpoints", "verify_workers", "stall_seconds", "tracker", "try_memory",
     "reward_deadline", "environment_deadline",
 }  # fmt: skip
 """Settings that change nothing of what an update computes."""

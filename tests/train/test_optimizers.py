@@ -1,0 +1,189 @@
+"""`--optim`: 8-bit and paged moments of bitsandbytes are resumed bit for bit, counted, and refused where they cannot be."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from runs import small, updates_of
+from safetensors.torch import load_file
+from transformers import Qwen3Config, Qwen3ForCausalLM
+
+from fairlen.methods.compose import compose
+from fairlen.policy.head import Head
+from fairlen.policy.model import Policy
+from fairlen.train.memory_trial import hold_moments
+from fairlen.train.model_sizes import measure
+from fairlen.train.optimizer import build_optimizer, check_optimizer, count_moments, embedding_weights
+from fairlen.train.requirements import estimate
+from fairlen.train.run.checkpoint import (
+    Checkpoint,
+    capture_moments,
+    capture_weights,
+    list_checkpoints,
+    load_newest,
+    restore_moments,
+    save_checkpoint,
+)
+from fairlen.train.run.config import TrainConfig, find_changes
+from fairlen.train.start import find_reserved, start_training
+
+LOW = TrainConfig(optim="adamw_8bit", learning_rate=1e-3)
+SHAPE = Qwen3Config(
+    vocab_size=300, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+    head_dim=16, tie_word_embeddings=True,
+)  # fmt: skip
+
+
+@pytest.fixture
+def library():
+    return pytest.importorskip("bitsandbytes", reason="needs bitsandbytes: make install")
+
+
+def build(config: TrainConfig) -> tuple[Policy, torch.optim.Optimizer]:
+    torch.manual_seed(0)
+    model = Qwen3ForCausalLM(SHAPE)
+    policy = Policy(model, None, Head(model.get_output_embeddings()))
+    return policy, build_optimizer(config, policy)
+
+
+def make_steps(policy: Policy, optimizer: torch.optim.Optimizer, first: int, last: int) -> None:
+    """Along gradients that follow from the number of the step."""
+    for step in range(first, last):
+        generator = torch.Generator().manual_seed(step)
+        for parameter in policy.model.parameters():
+            parameter.grad = torch.randn(parameter.shape, generator=generator) * 0.01
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def restored(policy: Policy, optimizer: torch.optim.Optimizer, folder: Path) -> tuple[Policy, torch.optim.Optimizer]:
+    """Another model and optimizer with what was saved of these and read again."""
+    parts = {"model": capture_weights(policy.model), "optimizer": capture_moments(policy.model, optimizer)}
+    save_checkpoint(folder, "batch-000001-update-000001", Checkpoint(parts, {}))
+    found = load_newest(folder)
+    assert found is not None
+    other, again = build(LOW)
+    other.model.load_state_dict(found[1].tensors["model"], strict=False)  # the tied output layer is left out
+    restore_moments(other.model, again, found[1].tensors["optimizer"])
+    return other, again
+
+
+def test_8_bit_moments_go_through_a_checkpoint_to_the_bit(library, tmp_path):
+    """4 + 3 steps with a checkpoint between are 7 steps: weights and moments are the same bits."""
+    policy, optimizer = build(LOW)
+    make_steps(policy, optimizer, 0, 4)
+    other, again = restored(policy, optimizer, tmp_path)
+    for one, steps in ((policy, optimizer), (other, again)):
+        make_steps(one, steps, 4, 7)
+    assert {key.rpartition("|")[2] for key in capture_moments(policy.model, optimizer)} == {
+        "step", "state1", "state2", "absmax1", "absmax2",
+    }  # fmt: skip
+    for first, second in (
+        (capture_weights(policy.model), capture_weights(other.model)),
+        (capture_moments(policy.model, optimizer), capture_moments(other.model, again)),
+    ):
+        assert first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_moments_that_are_not_restored_would_be_seen(library, tmp_path):
+    policy, optimizer = build(LOW)
+    make_steps(policy, optimizer, 0, 4)
+    other, again = restored(policy, optimizer, tmp_path)
+    again.state.clear()
+    for one, steps in ((policy, optimizer), (other, again)):
+        make_steps(one, steps, 4, 5)
+    first, second = capture_weights(policy.model), capture_weights(other.model)
+    assert any(not torch.equal(first[name], second[name]) for name in first)
+
+
+def test_what_moments_take_is_counted(library):
+    """Of a tensor of 64 x 96: 2 x 6,144 bytes and 2 x 24 scales of 4 bytes; embeddings and the small have 8 a weight."""
+    policy, optimizer = build(LOW)
+    weights, embeddings = list(policy.trained().values()), embedding_weights(policy.model)
+    counted = count_moments("adamw_8bit", weights, embeddings, 4)
+    assert 2 * 64 * 96 + 2 * 24 * 4 in counted and 8 * 300 * 64 in counted and 8 * 64 in counted
+    held = hold_moments(optimizer, embeddings)
+    assert [one.nbytes for one in held] == counted
+    make_steps(policy, optimizer, 0, 1)
+    moments = capture_moments(policy.model, optimizer)
+    assert sum(counted) == sum(value.nbytes for name, value in moments.items() if not name.endswith("|step"))
+    assert measure(SHAPE, LOW, 100).moments == sum(counted) == find_reserved(policy, compose("grpo"), None, LOW.optim)
+    assert hold_moments(optimizer, embeddings) == []
+
+
+def test_the_account_of_qwen3_is_by_the_setting():
+    """Of 596M weights the embedding has 156M, 65 k are of vectors: 8 bytes each; 440M have 2 + 8/256; pages are the host's."""
+    shape = Qwen3Config(
+        hidden_size=1024, intermediate_size=3072, num_hidden_layers=28, num_attention_heads=16, num_key_value_heads=8,
+        head_dim=128, vocab_size=151_936, tie_word_embeddings=True,
+    )  # fmt: skip
+    found = {}
+    for optim in ("adamw", "adamw_8bit", "paged_adamw_32bit", "paged_adamw_8bit"):
+        config = TrainConfig(optim=optim, dtype="bfloat16", engine="vllm")
+        found[optim] = estimate(shape, config, device="cuda", longest_prompt=512, tracks=4).moments
+    vectors, embedding = 28 * (2 * 1024 + 2 * 128) + 1024, 151_936 * 1024
+    matrices = 28 * (2 * 1024 * 2048 + 2 * 1024 * 1024 + 3 * 1024 * 3072)
+    assert found == {
+        "adamw": 8 * (vectors + embedding + matrices),
+        "adamw_8bit": 8 * (vectors + embedding) + 2 * matrices + 8 * matrices // 256,
+        "paged_adamw_32bit": 8 * vectors,
+        "paged_adamw_8bit": 8 * vectors + 8 * matrices // 256,
+    }
+
+
+def test_steps_of_8_bits_are_near_those_of_32(library):
+    """20 steps from the same weights: the way gone is the same within a twentieth; not the same bits."""
+    ways = []
+    for config in (LOW, replace(LOW, optim="adamw")):
+        policy, optimizer = build(config)
+        start = torch.cat([p.detach().flatten().clone() for p in policy.model.parameters()])
+        make_steps(policy, optimizer, 0, 20)
+        ways.append(torch.cat([p.detach().flatten() for p in policy.model.parameters()]) - start)
+    error = float((ways[0] - ways[1]).norm() / ways[1].norm())
+    print(f"relative difference of the way {error:.4f}")
+    assert 0 < error < 0.05
+
+
+def test_a_run_on_8_bits_is_resumed_bit_for_bit(library, tmp_path):
+    whole, folder = tmp_path / "whole", tmp_path / "run"
+    changes = dict(optim="adamw_8bit", save_every_updates=1, keep_checkpoints=10, eval_every=0)
+    start_training(small(whole, **changes))
+    shutil.copytree(whole, folder)
+    for path in list_checkpoints(folder / "checkpoints")[3:]:
+        shutil.rmtree(path)
+    start_training(small(folder, resume=True, **changes))
+    assert updates_of(folder) == updates_of(whole) and len(updates_of(whole)) == 6
+    first, second = (load_file(one / "model/model.safetensors") for one in (whole, folder))
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert json.loads((whole / "run.json").read_text())["config"]["optim"] == "adamw_8bit"
+
+
+def test_what_cannot_be_is_refused_before_anything_is_loaded(monkeypatch):
+    paged = TrainConfig(optim="paged_adamw_32bit")
+    with pytest.raises(
+        ValueError, match=r"optim=paged_adamw_32bit pages for CUDA, and the run is on the CPU: leave --optim at adamw"
+    ):
+        check_optimizer(paged, "cpu")
+    with pytest.raises(ValueError, match=r"optim=adamw_8bit computes in float32: give --dtype float32 or bfloat16"):
+        check_optimizer(replace(LOW, dtype="float64"), "cpu")
+    with pytest.raises(ValueError, match=r"optim='adam': give one of adamw, adamw_8bit"):
+        TrainConfig(optim="adam")
+    monkeypatch.setitem(sys.modules, "bitsandbytes", None)
+    with pytest.raises(
+        ValueError, match=r"optim=adamw_8bit needs bitsandbytes .*pip install 'fairlen\[bitsandbytes\]'"
+    ):
+        check_optimizer(LOW, "cpu")
+    check_optimizer(TrainConfig(), "cpu")
+
+
+def test_a_resume_with_another_optimizer_is_refused():
+    before, now = (
+        {"config": {"optim": name}, "method": {"name": "grpo", "hash": "a"}} for name in ("adamw", "adamw_8bit")
+    )
+    assert [change.is_refused for change in find_changes(before, now)] == [True]
