@@ -71,6 +71,15 @@ def test_settings_of_verl_exist():
     assert known.trainer.use_v1 is True and known.actor_rollout_ref.rollout.val_kwargs.n == 1
 
 
+def test_where_hydra_writes_the_configuration():
+    hydra = pytest.importorskip("hydra", reason="verl is not installed (pip install 'fairlen[verl]')")
+    with hydra.initialize(version_base=None, config_path=None):
+        asked = hydra.compose(return_hydra_config=True).hydra
+    written = asked.run._get_node("dir")._value(), asked.output_subdir
+    assert written == ("outputs/${now:%Y-%m-%d}/${now:%H-%M-%S}", ".hydra")
+    assert "outputs/DATE/TIME/.hydra/config.yaml" in text_of("verl")
+
+
 def test_six_lines_write_a_table_that_is_read_whole(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     found = re.search(r"```python\n(.*?)```", text_of("table"), re.S)

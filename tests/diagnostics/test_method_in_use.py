@@ -6,6 +6,7 @@ import json
 import math
 import os
 import re
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -20,10 +21,36 @@ from fairlen.diagnostics.method import (
     find_method,
     in_use,
     parse_method,
+    read_yaml,
 )
 from fairlen.diagnostics.readers import read
 from fairlen.methods.compose import compose
 from fairlen.methods.presets import BASES
+
+VERL_YAML = """\
+actor_rollout_ref:
+  actor:
+    # a comment
+    loss_agg_mode: {mode}
+    ppo_mini_batch_size: 64
+    policy_loss:
+      loss_mode: {loss}
+      clip_cov_ratio: 0.0002
+  rollout:
+    n: 8
+algorithm:
+  adv_estimator: grpo
+  norm_adv_by_std_in_grpo: false
+trainer:
+  logger:
+  - console
+  - file
+  rollout_data_dir: {rollouts}
+"""
+
+
+def verl_yaml(mode: str = "token-mean", loss: str = "vanilla", rollouts: str = "null") -> str:
+    return VERL_YAML.format(mode=mode, loss=loss, rollouts=rollouts)
 
 
 def place(folder: Path, text: str, *parts: str) -> Path:
@@ -130,27 +157,111 @@ def test_code_that_a_file_names_is_not_run(tmp_path):
 
 
 @pytest.mark.parametrize(("mode", "aggregation"), SETTINGS["actor_rollout_ref.actor.loss_agg_mode"][1].items())
-def test_a_setting_of_verl(mode, aggregation):
-    assert parse_method(f"loss_agg_mode={mode}") == InUse(f"verl: loss_agg_mode={mode}", aggregation, "--method")
+def test_a_job_of_verl(tmp_path, mode, aggregation):
+    config = place(tmp_path, verl_yaml(mode), ".hydra", "config.yaml")
+    assert found(tmp_path / "rollouts") == InUse(f"verl: loss_agg_mode={mode}", aggregation, str(config))
 
 
-def name_in(folder: Path, name: str) -> Path:
-    return place(folder, json.dumps({"method": {"name": name}}), "run.json")
+@pytest.mark.parametrize(
+    ("loss", "mode", "aggregation"),
+    [
+        ("sapo", "token-mean", "sequence_mean"),
+        ("geo_mean", "token-mean", "sequence_mean"),
+        ("gspo", "seq-mean-token-mean", "sequence_mean"),
+        ("gspo", "token-mean", None),
+        ("cispo", "token-mean", "token_mean_update"),
+    ],
+)
+def test_losses_of_verl_that_aggregate_themselves(tmp_path, loss, mode, aggregation):
+    """Of gspo it depends on the version of verl whether it heeds the setting."""
+    place(tmp_path, verl_yaml(mode, loss), "config.yaml")
+    method = found(tmp_path)
+    assert (method and method.aggregation) == aggregation
 
 
-def test_the_nearest_run_counts(tmp_path):
-    name_in(tmp_path, "grpo")
-    name_in(tmp_path / "near", "grpo+balanced")
+def test_a_job_of_fairlen_in_verl(tmp_path):
+    """verl's own setting stands in the file too, and is not used."""
+    own = (
+        "  fairlen:\n    method: grpo+balanced\n    overrides:\n    - sampling.n=8\n    - 'aggregation.scope=update'\n"
+    )
+    place(tmp_path, verl_yaml().replace("algorithm:\n", f"algorithm:\n{own}"), "hydra", ".hydra", "config.yaml")
+    method = found(tmp_path / "rollouts")
+    assert method is not None and method.aggregation == "balanced_update"
+    assert method.name == "grpo+balanced --set sampling.n=8 --set aggregation.scope=update"
+
+
+def test_outputs_of_hydra_belong_to_the_rollouts_that_they_name(tmp_path):
+    for number, (mode, rollouts) in enumerate((("token-mean", "data/first"), ("seq-mean-token-mean", "data/second"))):
+        place(
+            tmp_path,
+            verl_yaml(mode, rollouts=rollouts),
+            "outputs",
+            "2026-01-01",
+            f"10-0{number}-00",
+            ".hydra",
+            "config.yaml",
+        )
+    names = {name: found(tmp_path / "data" / name) for name in ("first", "second", "third")}
+    assert {name: method and method.aggregation for name, method in names.items()} == {
+        "first": "token_mean_update", "second": "sequence_mean", "third": None,
+    }  # fmt: skip
+
+
+def test_the_yaml_of_trl(tmp_path):
+    place(
+        tmp_path,
+        "# grpo\nmodel_name_or_path: Qwen/Qwen3-0.6B\nloss_type: 'dr_grpo'  # no 1/T\nbeta: 0.0\n",
+        "grpo.yaml",
+    )
+    method = found(tmp_path / "out" / "completions")
+    assert method is not None and (method.name, method.aggregation) == ("TRL: loss_type=dr_grpo", "constant_budget")
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "aggregation"),
+    [
+        ("configs/trainer.json", json.dumps({"loss": {"type": "default", "adv_tau": 1.0}}), "token_mean_update"),
+        ("configs/trainer.json", json.dumps({"loss": {"type": "custom"}}), None),
+        ("loss.yaml", "loss:\n  type: default\n", None),
+        ("skyrl.yaml", "trainer:\n  algorithm:\n    loss_reduction: seq_mean_token_sum_norm\n", "constant_budget"),
+        ("trl.yml", "beta: 0.0\n\n# loss_type: grpo\nloss_type:   bnpo\n", "token_mean_update"),
+        ("config.json", json.dumps({"loss_type": "bnpo"}), None),
+        ("notes.yaml", "text: |\n  loss_type: grpo\n", None),
+    ],
+    ids=lambda value: str(value)[:20],
+)
+def test_other_configurations(tmp_path, path, text, aggregation):
+    place(tmp_path, text, *path.split("/"))
+    method = found(tmp_path / "run" / "rollouts")
+    assert (method and method.aggregation) == aggregation
+
+
+def test_the_nearest_file_counts_and_a_contradiction_says_nothing(tmp_path):
+    place(tmp_path, "loss_type: grpo", "a.yaml")
+    place(tmp_path, "loss_type: dapo", "near", "b.yaml")
+    (tmp_path / "near" / "completions").mkdir()
+    assert name_of(tmp_path / "near" / "completions") == "TRL: loss_type=dapo"
+    assert name_of(tmp_path / "far") == "TRL: loss_type=grpo"
+    place(tmp_path, "loss_type: dr_grpo", "near", "c.yaml")
+    assert name_of(tmp_path / "near" / "completions") is None
+    place(tmp_path, json.dumps({"method": {"name": "grpo+balanced"}}), "near", "method.json")
     assert name_of(tmp_path / "near" / "completions") == "grpo+balanced"
-    assert name_of(tmp_path / "1/2/3/4") == "grpo" and name_of(tmp_path / "1/2/3/4/5") is None
+    assert name_of(tmp_path / "1/2/3/4") == "TRL: loss_type=grpo" and name_of(tmp_path / "1/2/3/4/5") is None
+
+
+def test_the_folders_of_prime_rl(tmp_path):
+    """RUN/rollouts/step_N/train/all and RUN/configs/trainer.json, as 559b447 writes them."""
+    place(tmp_path, json.dumps({"loss": {"type": "default"}}), "run", "configs", "trainer.json")
+    method = found(tmp_path / "run/rollouts/step_3/train/all")
+    assert method is not None and (method.name, method.aggregation) == ("prime-rl: type=default", "token_mean_update")
 
 
 def test_rollouts_of_several_methods_have_none(tmp_path):
-    for folder, name in (("a", "grpo"), ("b", "dapo"), ("c", "grpo")):
-        name_in(tmp_path / folder, name)
+    for name, loss in (("a", "grpo"), ("b", "dapo"), ("c", "grpo")):
+        place(tmp_path, f"loss_type: {loss}", name, "grpo.yaml")
     files = {name: str(tmp_path / name / "1.jsonl") for name in "abcd"}
     both = find_method([files["a"], files["c"]])
-    assert both is not None and both.name == "grpo"
+    assert both is not None and both.name == "TRL: loss_type=grpo"
     assert find_method([files["a"], files["b"]]) is None
     assert find_method([files["a"], files["d"]]) is None
     assert find_method([]) is None
@@ -159,9 +270,11 @@ def test_rollouts_of_several_methods_have_none(tmp_path):
 @pytest.mark.parametrize(
     "data",
     [
+        b"\x80\x02cposix\nsystem\nX\x04\x00\x00\x00true\x85R.",
         b"{" * 200_000,
         b"[" * 200_000,
         b"\xff\xfe\x00",
+        b"a: &a [x, x]\nb: &b [*a, *a]\n" * 1000,
         b'{"method": {"name": ["grpo"]}}',
         b'{"method": "grpo"}',
         b'{"method": {"name": "grpo"}, "config": {"overrides": ["aggregation=Nothing"]}}',
@@ -170,20 +283,42 @@ def test_rollouts_of_several_methods_have_none(tmp_path):
     ],
     ids=lambda data: repr(data[:24]),
 )
-def test_damaged_and_hostile_files_say_nothing(tmp_path, data):
-    place(tmp_path, "", "run.json").write_bytes(data)
+@pytest.mark.parametrize("name", ["run.json", "grpo.yaml", "training_args.bin", "configs/trainer.json"])
+def test_damaged_and_hostile_files_say_nothing(tmp_path, name, data):
+    path = place(tmp_path, "", *name.split("/"))
+    path.write_bytes(data)
     assert found(tmp_path) is None
 
 
 def test_what_is_no_plain_file_is_not_opened(tmp_path):
     os.mkfifo(tmp_path / "run.json")
+    (tmp_path / "method.json").symlink_to("/dev/zero")
+    (tmp_path / "config.yaml").mkdir()
+    place(tmp_path, "loss_type: grpo\n" + " " * MAX_BYTES, "large.yaml")
     assert found(tmp_path) is None
-    (tmp_path / "run.json").unlink()
-    (tmp_path / "run.json").symlink_to("/dev/zero")
-    assert found(tmp_path) is None
-    (tmp_path / "run.json").unlink()
-    place(tmp_path, json.dumps({"method": {"name": "grpo"}}) + " " * MAX_BYTES, "run.json")
-    assert found(tmp_path) is None
+
+
+def test_a_bomb_in_training_arguments_is_not_unpacked(tmp_path):
+    """The settings stand behind a text that is a few bytes in the archive and more than is unpacked of it."""
+    for size, name in ((1000, "TRL: loss_type=grpo"), (MAX_BYTES, None)):
+        texts = [b"a" * size, b"loss_type", b"grpo"]
+        pickled = b"".join(b"X" + len(text).to_bytes(4, "little") + text for text in texts) + b"."
+        with zipfile.ZipFile(tmp_path / "training_args.bin", "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("x/data.pkl", pickled)
+        assert (tmp_path / "training_args.bin").stat().st_size < 2000
+        assert name_of(tmp_path) == name
+
+
+def test_yaml_as_hydra_writes_it():
+    text = "a:\n  b: 1\n  c:\n  - x\n  - 'y: z'\n  d: \"q\"  # why\ne: null\nf:\n    g: 2\n  \n# h: 3\n"
+    values = read_yaml(text.encode())
+    assert {key: value for key, value in values.items() if "c." not in key} == {
+        "a.b": "1",
+        "a.d": "q",
+        "e": "null",
+        "f.g": "2",
+    }
+    assert [value for key, value in values.items() if key.startswith("a.c.")] == ["x", "y: z"]
 
 
 def test_who_uses_an_aggregation():

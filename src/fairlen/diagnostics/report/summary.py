@@ -53,8 +53,8 @@ class AuditConfig:
     max_response_length: int = 0
     """Limit of generation in tokens, to know which responses were truncated where the files do not say."""
     method: str = ""
-    """Method that made the rollouts, such as grpo+balanced, or its aggregation, such as token_mean; by default that of the run
-    folder that they are in."""
+    """Method that made the rollouts, such as grpo+balanced, or its aggregation, such as token_mean; by default looked for beside
+    the files."""
     smallest_length: float = 0.10
     """Smallest difference of length that matters, relatively: `none` excludes it."""
     smallest_share: float = 0.05
