@@ -53,7 +53,7 @@ TABLE = {
     "generation, s": "time/rollout",
     "update, s": "time/update",
 }
-"""Rows of the table, some of which docs/methods/eqlen.md has, and what the trainer logs them as; samples and update are added up here."""
+"""Rows of the table, and what the trainer logs them as; samples and update are added up here."""
 
 
 class Side:

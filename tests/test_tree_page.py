@@ -19,13 +19,6 @@ def rows_after(text: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in table[0].splitlines()[2:]]
 
 
-def test_costs_are_rows_that_the_program_prints_in_their_order():
-    import samplers
-
-    shown = [label for label, *_ in rows_after("python benchmarks/samplers.py")]
-    assert shown == [label for label in samplers.TABLE if label in shown] and len(shown) == 6
-
-
 def test_biases_are_those_that_the_program_prints():
     from test_tree_gradient import compare
 
