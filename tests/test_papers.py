@@ -244,8 +244,8 @@ def test_every_translation_is_in_our_words_or_says_that_there_is_none(framework:
 def test_every_trl_option_is_a_field_of_its_configuration() -> None:
     trl = pytest.importorskip("trl", reason="needs the extra trl")
     defaults = {f.name: f.default for f in dataclasses.fields(trl.GRPOConfig)}
-    theirs = [span for cells in rows("From TRL 1.16") for span in spans(cells[0])]
-    assert len(theirs) > 35  # docs/trl.md has every loss_type
+    theirs = [span for cells in rows("From TRL 1.16") for span in spans(cells[0]) if "(" not in span]
+    assert len(theirs) > 20  # docs/trl.md has every loss_type
     for option in theirs:
         assert option.partition("=")[0] in defaults, option
     for cells in rows("From TRL 1.16"):
@@ -273,7 +273,7 @@ def test_every_verl_option_is_a_key_of_its_configuration() -> None:
     keys = yaml.safe_load((root / "trainer/config/_generated_ppo_trainer.yaml").read_text())
     rules = (root / "trainer/ppo/core_algos.py").read_text()
     theirs = [span for cells in rows("From verl 0.9.1") for span in spans(cells[0]) if "." in span.partition("=")[0]]
-    assert len(theirs) > 40
+    assert len(theirs) > 30
     for option in theirs:
         path, _, value = option.partition("=")
         node: Any = keys
