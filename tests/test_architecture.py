@@ -19,7 +19,9 @@ HEADINGS = (SHARED, "### In fairlen train", "### In TRL", "### In verl", "## A k
 def walk(heading: str) -> list[tuple[str, list[str]]]:
     """(file, names to read in it) of each step below a heading."""
     text = re.split(r"\n##", PAGE.split(f"{heading}\n")[1])[0]
-    return [(file, re.findall(r"`([\w.]+)`", names)) for file, names in re.findall(r"^- `([\w/]+\.py)`: (.*)$", text, re.M)]
+    return [
+        (file, re.findall(r"`([\w.]+)`", names)) for file, names in re.findall(r"^- `([\w/]+\.py)`: (.*)$", text, re.M)
+    ]
 
 
 def test_every_step_is_where_the_page_says():

@@ -19,7 +19,10 @@ PAGE = (Path(__file__).parents[2] / "docs" / "evaluation.md").read_text()
 
 def test_the_page_has_every_suite_with_its_sets():
     for name, suite in SUITES.items():
-        assert f"\n- `{name}` ({suite.paper}), {suite.reports}: {', '.join(one.name for one in suite.benchmarks)}\n" in PAGE
+        assert (
+            f"\n- `{name}` ({suite.paper}), {suite.reports}: {', '.join(one.name for one in suite.benchmarks)}\n"
+            in PAGE
+        )
     assert re.findall(r"^- `(\w+)` \(", PAGE, re.M) == list(SUITES)
 
 
