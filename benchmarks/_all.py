@@ -67,6 +67,7 @@ PROGRAMS = {
     "benchmarks/vllm_speed.py": Program("vllm", r"^nothing measured: this needs vLLM|vllm +[\d,]+ tokens/s"),
     "recipes/by_hand.py": Program("cpu", r"rollout batch 2: 128 responses, [1-9]\d% right", ()),
     "recipes/draw_weights.py": Program("cpu", r"^$", ("--check",)),
+    "recipes/eqlen_engine.py": Program("cpu", r"^\d+ responses, \d+ pairs, [1-9]\d* of which train$", ()),
     "recipes/eqlen_vs_grpo.py": Program(
         "cpu", r"(?m)^eqlen\+grpo( +[\d.]+% \[.*?\]){2} .* [1-9][\d,]* +[1-9][\d,]* +\d+ *$",
         ("--rollout-batches", "1", "--prompts-per-batch", "2", "--methods", "grpo", "eqlen+grpo"),

@@ -53,7 +53,7 @@ TABLE = {
     "generation, s": "time/rollout",
     "update, s": "time/update",
 }
-"""Rows of the table in docs/methods/eqlen.md, and what the trainer logs them as; samples and update are added up here."""
+"""Rows of the table, and what the trainer logs them as; samples and update are added up here."""
 
 
 class Side:

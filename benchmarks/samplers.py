@@ -29,7 +29,7 @@ TABLE = {
     "generation, s": "time/rollout",
     "update, s": "time/update",
 }
-"""Rows of the table in docs/methods/tree.md, and what the trainer logs them as; segments and update are added up."""
+"""Rows of the table, and what the trainer logs them as; segments and update are added up."""
 
 
 class Counted(Side):

@@ -1,8 +1,16 @@
-"""Every sequence band on the same recorded data: the protocol of docs/methods/fspo.md.
+"""Every sequence band on the same recorded data, by a protocol that was written before it was run.
 
 python recipes/replay_bands.py [--run FOLDER] [--targets 0.5 0.8 0.95]
 
-Without a folder it first trains the run that the protocol names, into runs/replay. With `--rollout-batches 2` that takes seconds.
+1. Data: `fairlen train --method grpo --updates-per-batch 4 --prompts-per-batch 16 --rollout-batches 24 --learning-rate 3e-4
+   --seed 0` on the playground, whose token clip bounds no sequence, into runs/replay unless a folder is given;
+   `--rollout-batches 2` takes seconds. Rows are sequences of off-policy updates.
+2. Rules: RULES; the drift k is the mean of -S per token, the same for all.
+3. Equal acceptance: both widths of each rule are multiplied by one factor, so that 80% of all rows are inside (50% and 95%
+   beside it).
+4. Bins: ten quantile bins of length with at least 30 sequences each, the same for all rules.
+5. Uncertainty: a bootstrap over prompts, the noise floor of a perfectly fair rule, and the larger p-value of shuffling lengths
+   and of a test over prompts.
 """
 
 from __future__ import annotations

@@ -44,12 +44,11 @@ def test_every_column_of_the_records_is_on_the_page(table):
 
 
 def lines_of_audit() -> list[tuple[list[str], list[str]]]:
-    """Names of a line, and paths in JSON, of every row of the page's table."""
-    text = (DOCS / "metrics.md").read_text().partition("| line | in JSON |")[2].split("\n\n")[0]
-    cells = (row.removeprefix("| ").split(" | ")[:2] for row in text.splitlines()[2:])
-    return [
-        (re.sub(r"<a id=[^>]*></a>", "", name).split("; "), re.findall(r"`([\w.]+)`", paths)) for name, paths in cells
-    ]
+    """Names of lines, and paths in JSON, of every entry of the page's list."""
+    text = (DOCS / "metrics.md").read_text().partition("## Of the audit")[2].partition("\n# ")[0].replace("\n  ", " ")
+    found = re.findall(r"^- \*(.+?)\*, (`[\w.]+`(?:, `[\w.]+`)*)", text, re.M)
+    assert len(found) == text.count("\n- ")
+    return [(names.split("; "), re.findall(r"`([\w.]+)`", paths)) for names, paths in found]
 
 
 def printed_names(one: Audit) -> set[str]:

@@ -1,35 +1,27 @@
-"""What docs/methods/eqlen.md says of costs is what benchmarks/eqlen.py prints."""
+"""What docs/methods/eqlen.md and docs/methods/tree.md say of costs is dated, and agrees."""
 
 import re
-import sys
 from pathlib import Path
 
-import pytest
-
-ROOT = Path(__file__).parents[1]
-PAGE = (ROOT / "docs/methods/eqlen.md").read_text()
-sys.path.insert(0, str(ROOT / "benchmarks"))
+METHODS = Path(__file__).parents[1] / "docs/methods"
+EQLEN, TREE = (" ".join((METHODS / name).read_text().split()) for name in ("eqlen.md", "tree.md"))
 
 
-def read_table() -> dict[str, list[str]]:
-    """Cells by the label of their row."""
-    lines = PAGE.partition("python benchmarks/eqlen.py")[2].partition("\n## ")[0].splitlines()
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| ")]
-    start = next(place for place, row in enumerate(rows) if row[0] == "prompts")
-    return {label: cells for label, *cells in rows[start:]}
+def find_number(text: str, before: str, after: str) -> int:
+    (found,) = re.findall(rf"{before}([\d,]+){after}", text)
+    return int(found.replace(",", ""))
 
 
-def test_the_table_has_the_rows_that_the_program_prints():
-    import eqlen
+def test_samples_are_both_pieces_of_every_pair():
+    pairs, trained = find_number(EQLEN, r"of the ", " pairs"), find_number(EQLEN, "", " of the [0-9]+ pairs")
+    assert find_number(EQLEN, "gave EqLen ", " such samples") == 2 * pairs and trained < pairs
 
-    assert list(read_table())[: len(eqlen.TABLE)] == list(eqlen.TABLE)
 
-
-@pytest.mark.parametrize("label", ["prompts", "generated tokens", "verifier calls", "trained tokens"])
-def test_its_ratios_are_those_of_its_counts(label):
-    ours, same, ratio, more, other = (float(cell.replace(",", "")) for cell in read_table()[label])
-    assert (ratio, other) == (pytest.approx(ours / same, abs=0.006), pytest.approx(ours / more, abs=0.006))
+def test_both_pages_have_what_eqlen_trains():
+    assert find_number(TREE, "EqLen ", " of [0-9,]+ and") == 2 * find_number(EQLEN, "", " of the [0-9]+ pairs")
+    assert find_number(TREE, r"EqLen \d+ of ", " and") == find_number(EQLEN, "trained, with ", " tokens")
 
 
 def test_the_numbers_are_dated():
-    assert re.search(r"`python benchmarks/eqlen\.py[^`]*`,? \(?20\d\d-\d\d-\d\d", PAGE)
+    assert re.search(r"`python benchmarks/eqlen\.py[^`]*`, 20\d\d-\d\d-\d\d", EQLEN)
+    assert re.search(r"`python benchmarks/samplers\.py[^`]*`, 20\d\d-\d\d-\d\d", TREE)

@@ -1,4 +1,4 @@
-"""docs/papers.md says what the code does: names, settings, and the options of TRL and verl."""
+"""Methods are what the papers say, and docs/papers.md has the source of every number, and the options of TRL and verl."""
 
 from __future__ import annotations
 
@@ -30,13 +30,10 @@ UNSAID = {"Independent", "Everything", "NoCorrection"}
 """Stages that a method has unless it says otherwise."""
 
 
-def section(title: str, level: str = "##") -> str:
-    """The text between a heading and the next one of its level or above."""
-    start = re.search(rf"^{level} {re.escape(title)}$", PAGE, re.MULTILINE)
-    assert start, f"docs/papers.md has no heading {level} {title}"
-    rest = PAGE[start.end() :]
-    end = re.search(rf"^#{{2,{len(level)}}} ", rest, re.MULTILINE)
-    return rest[: end.start()] if end else rest
+def section(title: str) -> str:
+    """The text between a heading and the next one."""
+    assert f"\n## {title}\n" in PAGE, f"docs/papers.md has no heading ## {title}"
+    return PAGE.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
 
 
 def spans(text: str) -> list[str]:
@@ -44,10 +41,15 @@ def spans(text: str) -> list[str]:
     return [" ".join(span.split()) for span in re.findall(r"`([^`]+)`", text)]
 
 
-def rows(title: str) -> list[list[str]]:
-    """The cells of a section's table, without its head."""
-    lines = [line for line in section(title).splitlines() if line.startswith("|")]
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+def items(title: str) -> list[tuple[str, str]]:
+    """What stands before the first colon of each item of a section's list, and what behind it."""
+    text = section(title).replace("\n  ", " ")
+    return [(head, rest) for head, _, rest in (line[2:].partition(": ") for line in re.findall(r"^- .*", text, re.M))]
+
+
+def rows(title: str) -> list[tuple[str, str, str]]:
+    """Their option, ours, and what to mind, of each translation of a section."""
+    return [(theirs, *re.fullmatch(r"((?:`[^`]*`|[^`.,])*)[.,]?(.*)", rest).groups()) for theirs, rest in items(title)]  # type: ignore[union-attr, misc]
 
 
 def stages_of(method: Method) -> list[Any]:
@@ -73,7 +75,13 @@ def build(text: str) -> Any:
 
 
 def named_stages(text: str) -> list[Any]:
-    return [build(span) for span in spans(text) if span.partition("(")[0] in STAGES and span.endswith(")")]
+    return [build(call) for call in re.findall(r"\w+\([^()]*\)", text)]
+
+
+def numbers_of(stages: list[Any]) -> set[tuple[str, float]]:
+    """Every number of some stages that is on, by the name of its field."""
+    named = [(f.name, getattr(stage, f.name)) for stage in stages for f in dataclasses.fields(stage) if not is_state(f)]
+    return {(name, one) for name, one in named if type(one) in (int, float) and one not in (0, math.inf)}
 
 
 def is_name(word: str) -> bool:
@@ -100,21 +108,115 @@ def check_ours(words: list[str]) -> None:
     compose(names, settings)
 
 
-def test_the_settings_of_every_base_are_those_of_its_preset() -> None:
-    for name, preset in BASES.items():
-        settings = section(f"`{name}`", "###").partition("- Settings:")[2].partition("\n- ")[0]
-        assert named_stages(settings) == stages_of(preset()), name
+SETTINGS = {
+    "grpo": "GroupNormalized(ddof=0, eps=0.0, eps_in='std'), TokenClip(clip_low=0.2, clip_high=0.2), SequenceMean()",
+    "reinforce": "GroupCentered(), PolicyGradient(), TokenSum(count='rows')",
+    "rloo": "LeaveOneOut(), SequenceRatioClip(clip_low=0.2, clip_high=0.2), TokenSum(count='rows')",
+    "dr_grpo": "GroupCentered(), ConstantBudget()",
+    "dapo": (
+        "MixedOutcomes(), SoftOverlong(margin=0.2, factor=1.0), TokenClip(clip_low=0.2, clip_high=0.28), "
+        "TokenMean(scope='group')"
+    ),
+    "dapo_verl": (
+        "MixedOutcomes(), SoftOverlong(margin=0.2, factor=1.0), TokenClip(clip_low=0.2, clip_high=0.28), "
+        "TokenMean(scope='update')"
+    ),
+    "gspo": "SequenceClip(clip_low=0.0003, clip_high=0.0004)",
+    "gspo_token": "SequenceTokenClip(clip_low=0.0003, clip_high=0.0004)",
+    "luspo": "SequenceClip(clip_low=0.002, clip_high=0.0025), TokenSum(count='rows')",
+    "p_gspo": "PowerClip(power=0.6, clip_low=0.0003, clip_high=0.0004), LengthPower(power=0.6)",
+    "fspo": "FairBand(width=0.03, lower_share=1.0, z=0.0, drift='symmetric', rate=0.1), TokenSum(count='rows')",
+    "fspo_v3": "FairBand(width=0.03, lower_share=1.0, z=0.0, drift='none', rate=0.1), TokenSum(count='rows')",
+    "fspo_centred": "FairBand(width=0.03, lower_share=1.0, z=0.0, drift='centred', rate=0.1), TokenSum(count='rows')",
+    "ctpo": (
+        "GroupNormalized(ddof=1, eps=1e-06, eps_in='std'), "
+        "PrefixBand(width_low=0.025, width_high=0.05, dual_width=0.05, power=0.5), TokenMean(scope='update')"
+    ),
+    "dler": (
+        "MixedRewards(), TruncationPenalty(hard_target=1.0, easy_target=1.0, easy_above=0.5), "
+        "BatchNormalized(eps=0.0), TokenClip(clip_low=0.2, clip_high=0.28, dual_clip=10.0), TokenMean(scope='update')"
+    ),
+    "da_dler": (
+        "MixedRewards(), TruncationPenalty(hard_target=1.0, easy_target=0.5, easy_above=0.5), "
+        "BatchNormalized(eps=0.0), TokenClip(clip_low=0.2, clip_high=0.28, dual_clip=10.0), TokenMean(scope='update')"
+    ),
+    "cispo": "DetachedClip(clip_low=1.0, clip_high=4.0), TokenMean(scope='update')",
+    "aspo": (
+        "GroupNormalized(ddof=1, eps=1e-06, eps_in='std'), InvertedClip(clip_low=0.2, clip_high=0.2, cap=3.0), "
+        "TokenMean(scope='update')"
+    ),
+    "sapo": "SoftGate(tau_positive=1.0, tau_negative=1.05)",
+    "gmpo": "GeometricClip(width_low=0.4, width_high=0.4)",
+    "vespo": (
+        "GroupCentered(), "
+        "GammaKernel(power_positive=2.0, decay_positive=3.0, power_negative=3.0, decay_negative=2.0), "
+        "TokenSum(count='rows')"
+    ),
+    "eqlen_unbiased": (
+        "EqLen(streams=8, max_rounds=0, survivor_reward='halving', round_weight='halving', prefix_gradient=False), "
+        "LeaveOneOut(), SequenceRatioClip(clip_low=0.2, clip_high=0.2), TokenSum(count='planned')"
+    ),
+    "tree_unbiased": (
+        "Tree(n=4, branching=2, depth=3, parts=8, level_weight='branching', compare='siblings'), LeaveOneOut(), "
+        "SequenceRatioClip(clip_low=0.2, clip_high=0.2), TokenSum(count='planned')"
+    ),
+    "eqlen": "EqLen(streams=8, max_rounds=0, survivor_reward='max', round_weight='none', prefix_gradient=False)",
+    "tree": "Tree(n=4, branching=2, depth=3, parts=8, level_weight='none', compare='siblings')",
+    "treerpo": "Tree(n=8, branching=8, depth=3, parts=3, level_weight='none', compare='siblings')",
+    "dynamic": "MixedOutcomes()",
+    "lspo": "LengthWindow(short=0.3, long_from=0.65, long_to=0.95)",
+    "overlong_filter": "",
+    "toplambda": "SomeCorrect(), TopLambda(fraction=0.2, alpha=0.6, min_accuracy=0.0)",
+    "lp": "LengthPenalty(alpha=0.6)",
+    "gr3": "SomeIncorrect(), RelativeLength(alpha=0.33)",
+    "solved_length": "SolvedLength(alpha=0.25)",
+    "overlong": "SoftOverlong(margin=0.2, factor=1.0)",
+    "no_std": "GroupCentered()",
+    "std_trl": "GroupNormalized(ddof=1, eps=0.0001, eps_in='std')",
+    "std_verl": "GroupNormalized(ddof=1, eps=1e-06, eps_in='std')",
+    "std_ba": "GroupNormalized(ddof=0, eps=1e-06, eps_in='variance')",
+    "maxrl": "MeanNormalized()",
+    "ddca": "ConditionalLength(alpha=0.2)",
+    "clip_higher": "TokenClip(clip_low=0.2, clip_high=0.28)",
+    "dual_clip": "TokenClip(clip_low=0.2, clip_high=0.2, dual_clip=3.0)",
+    "two_sided": "TokenClip(clip_low=0.2, clip_high=0.2, delta=4.0)",
+    "balanced": "Balanced(scope='group')",
+    "balanced_update": "Balanced(scope='update')",
+    "vl_norm": "InverseLength(power=0.75)",
+    "turns": "Independent(n=16, unit='turn')",
+    "turn_baseline": "Independent(n=16, unit='turn', compare='turns')",
+    "turn_mean": "Independent(n=16, unit='turn'), TurnMean()",
+    "turn_count": "TurnCount()",
+    "balanced_turns": "Independent(n=16, unit='turn'), Balanced(scope='group', by='turns')",
+    "kl": "ReferenceKL(coefficient=0.001, estimator='k3')",
+    "entropy": "EntropyBonus(coefficient=0.001)",
+    "mismatch": "SamplerMismatch(level='token', above_cap='truncate', cap=2.0)",
+}
+"""The stages of a method that grpo does not have, as its sources describe them."""
 
 
-def test_the_table_of_modifiers_is_complete_and_says_what_each_changes() -> None:
-    plain, listed = stages_of(BASES["grpo"]()), []
-    for cells in rows("Modifiers"):
-        name = spans(cells[0])[0]
-        listed.append(name)
-        changed = [stage for stage in stages_of(compose(name)) if stage not in plain]
-        assert named_stages(cells[1]) == changed, name
-    assert listed == list(MODIFIERS)
+def test_every_method_has_its_settings() -> None:
+    assert list(SETTINGS) == [*BASES, *MODIFIERS]
+    plain = stages_of(BASES["grpo"]())
+    for name, settings in SETTINGS.items():
+        made = stages_of(compose(name))
+        assert named_stages(settings) == [stage for stage in made if stage not in plain or name == "grpo"], name
     assert compose("overlong_filter").mask_truncated
+
+
+def test_every_number_of_a_method_is_on_the_page_with_its_source() -> None:
+    """But for the 16 responses to a prompt, which its first lines have, and what a modifier leaves as it is in grpo."""
+    plain, listed = stages_of(BASES["grpo"]()), []
+    for head, text in (*items("Bases"), *items("Modifiers")):
+        said = {(field, float(value)) for field, value in re.findall(r"`(\w+)=([\d.e-]+)`", text)}
+        for name in spans(head):
+            made = stages_of(compose(name))
+            changed = numbers_of([stage for stage in made if stage not in plain or name == "grpo"]) - {("n", 16)}
+            changed -= numbers_of(plain) if name in MODIFIERS else set()
+            assert changed <= said <= numbers_of(made), (name, changed ^ said)
+            assert not said or re.search(r"\[(paper|code|ours)\b", text), f"{name}: no source"
+            listed.append(name)
+    assert sorted(listed) == sorted([*BASES, *MODIFIERS])
 
 
 @pytest.mark.parametrize("name", [*BASES, *MODIFIERS])
@@ -142,8 +244,8 @@ def test_every_translation_is_in_our_words_or_says_that_there_is_none(framework:
 def test_every_trl_option_is_a_field_of_its_configuration() -> None:
     trl = pytest.importorskip("trl", reason="needs the extra trl")
     defaults = {f.name: f.default for f in dataclasses.fields(trl.GRPOConfig)}
-    theirs = [span for cells in rows("From TRL 1.16") for span in spans(cells[0])]
-    assert len(theirs) > 40
+    theirs = [span for cells in rows("From TRL 1.16") for span in spans(cells[0]) if "(" not in span]
+    assert len(theirs) > 20  # docs/trl.md has every loss_type
     for option in theirs:
         assert option.partition("=")[0] in defaults, option
     for cells in rows("From TRL 1.16"):
@@ -171,7 +273,7 @@ def test_every_verl_option_is_a_key_of_its_configuration() -> None:
     keys = yaml.safe_load((root / "trainer/config/_generated_ppo_trainer.yaml").read_text())
     rules = (root / "trainer/ppo/core_algos.py").read_text()
     theirs = [span for cells in rows("From verl 0.9.1") for span in spans(cells[0]) if "." in span.partition("=")[0]]
-    assert len(theirs) > 40
+    assert len(theirs) > 30
     for option in theirs:
         path, _, value = option.partition("=")
         node: Any = keys
@@ -193,7 +295,7 @@ SAID = {
     "DLER, dler.sh": "`filter_groups.metric=seq_reward`",
     "EqLen, where equations 5 and 6 are": "sections 3.2 (pairs) and 3.3 (what they are worth), equations 3 to 6",
     "TRL, get_gamma_weights": "The correction for vLLM's log-probs goes into W there",
-    "TRL, delta": 'at `importance_sampling_level="sequence"` it bounds the ratio of the sequence there',
+    "TRL, delta": 'At `importance_sampling_level="sequence"` it bounds the ratio of the sequence there',
     "TRL, experimental": "GMPOTrainer in trl.experimental.gmpo",
     "FSPO, section 3.1": "The paper does not define the advantage",
     "the bound of methods/stages/surrogate.py": f"**Log ratios are held at {MAX_LOG_RATIO:g}.** No source has this bound.",

@@ -15,8 +15,9 @@ import pytest
 from fairlen import playground
 from fairlen.cli import main, read_config, read_eval_config, read_train_config
 from fairlen.doctor.examine import DoctorConfig
-from fairlen.methods.catalogue import CHOICES, base_rows, list_methods
 from fairlen.methods.compose import compose
+from fairlen.methods.modifiers import MODIFIERS
+from fairlen.methods.presets import BASES
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -24,18 +25,36 @@ CATALOGUE = (ROOT / "docs/methods/catalogue.md").read_text()
 TRAIN = (ROOT / "docs/train.md").read_text()
 
 
-MODIFIERS = [[name, *one.values()] for name, one in list_methods()["modifiers"].items()]
+BOUNDS = {
+    "each token's ratio": {"TokenClip"},
+    "the sequence's ratio": {"SequenceRatioClip", "SequenceClip", "SequenceTokenClip", "PowerClip"},
+    "a band that grows with the root of length": {"FairBand", "PrefixBand"},
+    "the geometric mean of clipped ratios": {"GeometricClip"},
+    "a weight on each token that no bound silences": {"DetachedClip", "SoftGate", "GammaKernel"},
+    "a weight that grows where the ratio falls": {"InvertedClip"},
+    "nothing": {"PolicyGradient"},
+}
+CHANGES = {
+    "which responses are compared (pairs, trees, turns)": {"sampling"},
+    "which prompts and responses train": {"filter", "mask_truncated"},
+    "what a response is worth": {"reward"},
+    "the advantage": {"advantage"},
+    "the clip": {"surrogate"},
+    "what a token weighs": {"aggregation"},
+    "terms beside the surrogate, and the correction of another engine": {"terms", "correction"},
+}
 
 
-@pytest.mark.parametrize(
-    ("head", "rows"),
-    [(["method", *CHOICES], base_rows()), (["modifier", "sets", "what it does"], MODIFIERS)],
-    ids=["bases", "modifiers"],
-)
-def test_the_tables_are_those_of_the_code(head, rows):
-    lines = CATALOGUE[CATALOGUE.index(f"| {' | '.join(head)} |") :].partition("\n\n")[0].splitlines()
-    shown = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
-    assert [[cell.removeprefix("`").removesuffix("`") for cell in row] for row in shown] == rows
+def test_the_catalogue_has_every_method_where_it_belongs():
+    text = re.sub(r"\[([^\]]+)\]\([^)]+\)", r"\1", CATALOGUE)
+    found = {head: re.findall(r"`(\w+)`", names) for head, names in re.findall(r"^- (.*?): (.*)$", text, re.M)}
+    surrogates = {name: type(make().surrogate).__name__ for name, make in BASES.items()}
+    choices = {name: re.split(r"[.:]", part.sets)[0] for name, part in MODIFIERS.items()}
+    assert list(found) == [*BOUNDS, *CHANGES]
+    for heads, chosen in ((BOUNDS, surrogates), (CHANGES, choices)):
+        for head, kinds in heads.items():
+            assert sorted(found[head]) == sorted(name for name, kind in chosen.items() if kind in kinds), head
+        assert sorted(name for head in heads for name in found[head]) == sorted(chosen)
 
 
 def test_the_lines_of_python_are_the_heart_of_the_recipe():
@@ -155,7 +174,7 @@ def test_its_lines_for_any_loop_are_those_of_the_page():
 
 def test_it_counts_methods_and_claims():
     counted = re.search(r"(\d+) bases and (\d+) modifiers", README)
-    assert counted and list(map(int, counted.groups())) == [len(base_rows()), len(MODIFIERS)]
+    assert counted and list(map(int, counted.groups())) == [len(BASES), len(MODIFIERS)]
     claims = (ROOT / "docs/claims.md").read_text()
     head, all_row = (re.search(rf"^\| {first} \|.*", claims, re.M) for first in ("paper", "all"))
     assert head and all_row

@@ -19,12 +19,6 @@ def rows_after(text: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in table[0].splitlines()[2:]]
 
 
-def test_costs_have_the_rows_that_the_program_prints():
-    import samplers
-
-    assert [label for label, *_ in rows_after("python benchmarks/samplers.py")] == list(samplers.TABLE)
-
-
 def test_biases_are_those_that_the_program_prints():
     from test_tree_gradient import compare
 

@@ -1,11 +1,8 @@
-"""docs/turns.md: its environment plays, and its table of weights is what the methods do."""
+"""The table of weights of docs/turns.md is what the methods do."""
 
 from __future__ import annotations
 
-import asyncio
-import re
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,35 +11,6 @@ from fairlen.methods.compose import compose
 from fairlen.rollouts import Response, Rollouts
 
 PAGE = (Path(__file__).parents[1] / "docs" / "turns.md").read_text()
-
-
-def environment() -> Any:
-    (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.S)
-    names: dict[str, Any] = {}
-    exec(code, names)
-    return names["Higher"]
-
-
-@pytest.mark.parametrize("secret", [0, 41, 99])
-def test_the_environment_of_the_page_is_solved_by_halving(secret):
-    """100 numbers in seven turns: 2^7 = 128."""
-
-    async def play() -> tuple[str, int]:
-        game = environment()(secret)
-        assert await game.start() == ""
-        low, high, turns, is_last = 0, 99, 0, False
-        while not is_last:
-            turns += 1
-            guess = (low + high) // 2
-            seen = await game.act(str(guess))
-            is_last = seen.is_last
-            low, high = (guess + 1, high) if seen.text == "higher" else (low, guess - 1)
-        verdict = await game.grade()
-        await game.end()
-        return verdict.status, turns
-
-    status, turns = asyncio.run(play())
-    assert status == "correct" and turns <= 7
 
 
 TURNS = [[2, 3], [4], [1, 1, 6], [5]]

@@ -83,7 +83,9 @@ PAGES = [
 def test_the_page_says_what_was_compared(page, project, cases):
     """How many settings agree and how closely, to within a tenth; the commit is that of the numbers."""
     text = (Path(__file__).parents[2] / "docs" / page).read_text()
-    (row,) = re.findall(rf"\| \[{project}\]\(.*?\) `(\w+)` \|.*\| (\d+) settings, ([\d.e-]+) \|", text)
+    (row,) = re.findall(
+        rf"^(?:\||-) \[{project}\]\(.*?\) `(\w+)`.*[|:] (\d+) settings, ([\d.e-]+)(?: \||$)", text, re.M
+    )
     cases = [case for case in cases if case["project"] == project and (cases is METHODS or not case["differs"])]
     found = [(case, errors(case, compute(case, case["overrides"]))) for case in cases]
     largest = max(error for case, all_ in found for key, error in all_.items() if key not in case["differs"])

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from fairlen.cli import main, read_eval_config
-from fairlen.evaluate.config import SUITES
+from fairlen.evaluate.config import suite_tables
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -59,10 +59,11 @@ def test_a_damaged_eval_json_is_named(finished, tmp_path, capsys, text, reason):
     assert main(["eval", "--from-samples", f"{folder}/samples", "--out", str(tmp_path / "again")]) == 0
 
 
-def test_suites_are_listed(capsys):
+def test_suites_are_listed_with_their_sets_settings_and_sources(capsys):
     assert main(["eval", "--suite", "list"]) == 0
-    shown = capsys.readouterr().out
-    assert all(name in shown and suite.paper in shown for name, suite in SUITES.items())
+    shown = [line.split() for line in capsys.readouterr().out.splitlines()]
+    for row in (row for table in suite_tables() for row in table):
+        assert " ".join(row).split() in shown, row
 
 
 def test_flags_beat_the_file_and_the_file_beats_the_suite(tmp_path):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from fairlen.evaluate.config import SUITES, find_suite, suite_settings, suite_tables
+from fairlen.evaluate.config import SUITES, find_suite, suite_settings
 from fairlen.evaluate.folder import describe_suite
 from fairlen.evaluate.sets import find_place
 from fairlen.tasks.source import read_source
@@ -16,9 +17,13 @@ from fairlen.tasks.source import read_source
 PAGE = (Path(__file__).parents[2] / "docs" / "evaluation.md").read_text()
 
 
-def test_the_page_has_the_tables_of_the_code():
-    tables = [[head, ("---",) * len(head), *rows] for head, *rows in suite_tables()]
-    assert "\n\n".join("\n".join(f"| {' | '.join(row)} |" for row in table) for table in tables) in PAGE
+def test_the_page_has_every_suite_with_its_sets():
+    for name, suite in SUITES.items():
+        assert (
+            f"\n- `{name}` ({suite.paper}), {suite.reports}: {', '.join(one.name for one in suite.benchmarks)}\n"
+            in PAGE
+        )
+    assert re.findall(r"^- `(\w+)` \(", PAGE, re.M) == list(SUITES)
 
 
 def test_what_the_papers_state():

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -16,9 +13,10 @@ from trl import GRPOTrainer
 from trl_runs import Scripted, ScriptedFair, graded, parts, problems, scripted, weights_of
 from trl_runs import warnings as listen
 
+from fairlen.diagnostics.report.terms import read_metrics
 from fairlen.integrations.trl import FairGRPOTrainer
 
-DOCUMENTED = set(re.findall(r"^\| `([^`]+)`", (Path(__file__).parents[2] / "docs" / "metrics.md").read_text(), re.M))
+DOCUMENTED = set(read_metrics())
 
 
 def make(folder, method="grpo", trainer=ScriptedFair, options=(), **settings):

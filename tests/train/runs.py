@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
+from fairlen.diagnostics.report.terms import read_metrics
 from fairlen.train.run.config import TrainConfig
 
-DOCUMENTED = set(re.findall(r"^\| `([^`]+)`", (Path(__file__).parents[2] / "docs" / "metrics.md").read_text(), re.M))
+DOCUMENTED = set(read_metrics())
 
 
 def small(out: Path, **changes) -> TrainConfig:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-import re
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from fairlen.diagnostics.report.terms import read_metrics
 from fairlen.methods.compose import compose
 from fairlen.methods.method import updates
 from fairlen.methods.stages.terms import SamplerMismatch
@@ -25,7 +25,7 @@ from fairlen.train.run.config import TrainConfig
 from fairlen.train.start import start_training
 
 pytestmark = pytest.mark.vllm
-DOCUMENTED = set(re.findall(r"^\| `([^`]+)`", (Path(__file__).parents[2] / "docs" / "metrics.md").read_text(), re.M))
+DOCUMENTED = set(read_metrics())
 
 
 def collect(policy, engine, method, max_response_length: int = 120, num_prompts: int = 6) -> Collected:

@@ -12,6 +12,8 @@ from fairlen.methods.compose import summarize
 
 PLACES = [Path(__file__).parents[up] / place for up, place in ((1, "metrics.md"), (4, "docs/metrics.md"))]
 """Of docs/metrics.md: in a wheel, and in the repository."""
+ENTRY = re.compile(r"^- (`[^`]+`(?:, `[^`]+`)*)(?: \(([^)]*)\))?: (.*?)(?:; \*(.*)\*)?$", re.M)
+"""Of that page: names, unit, meaning, and what to look for."""
 VERDICTS = {"effect": "Length and correctness go together", "none": "Length and correctness do not go together"}
 VERDICTS["unknown"] = "Not known yet"
 OF_TURNS = {"effect": "An effect of", "none": "No effect of", "unknown": "Not known yet of"}
@@ -65,9 +67,9 @@ class Metric:
 def read_metrics() -> dict[str, Metric]:
     """Return the metrics of docs/metrics.md by name; none where the page is not there."""
     path = next(filter(Path.is_file, PLACES), None)
-    rows = re.findall(r"^\| `([^`|]+)` \|(.*)\|(.*)\|(.*)\|$", path.read_text(encoding="utf-8") if path else "", re.M)
-    clean = [(name, *(re.sub(r"`|\[(.*?)\]\(.*?\)", r"\1", cell).strip() for cell in cells)) for name, *cells in rows]
-    return {name: Metric(unit, meaning, look) for name, unit, meaning, look in clean}
+    lines = ENTRY.findall(path.read_text(encoding="utf-8").replace("\n  ", " ") if path else "")
+    clean = [[names, *(re.sub(r"`|\[(.*?)\]\(.*?\)", r"\1", cell) for cell in cells)] for names, *cells in lines]
+    return {name: Metric(*cells) for names, *cells in clean for name in re.findall(r"`([^`]+)`", names)}
 
 
 def define(*names: str) -> list[tuple[str, str, list[str]]]:
