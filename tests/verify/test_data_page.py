@@ -39,7 +39,7 @@ def unescape(text: str) -> str:
     return text.replace(r"\r", "\r").replace(r"\n", "\n")
 
 
-@pytest.mark.parametrize(("response", "answer"), table("response | answer"))
+@pytest.mark.parametrize(("response", "answer"), table("response | answer", MORE))
 def test_the_box_that_counts(response: list[str], answer: list[str]) -> None:
     assert [extract_answer(response[0])] == (answer or [None])
 
