@@ -82,7 +82,17 @@ def engine(prompts: int = 16, slots: tuple[int, ...] = (32, 128)) -> Table:
 
 def streams() -> Table:
     """One prompt of long answers at a time on a server that has room for everything: what follows what, in steps."""
-    table = [["16 tracks", "tokens", "steps, `reach`", "steps, whole", "steps, one call at a time", "forwarded by rows", "by trees"]]
+    table = [
+        [
+            "16 tracks",
+            "tokens",
+            "steps, `reach`",
+            "steps, whole",
+            "steps, one call at a time",
+            "forwarded by rows",
+            "by trees",
+        ]
+    ]
     base = describe_prompts(Job(LONG, LONG_PROMPT, 8, None))
     table.append(["independent", f"{base.tokens:,.0f}", *3 * [f"{base.steps:,.0f}"], *base.forwarded])
     for rounds in (1, 2, 4, 0):
@@ -210,8 +220,9 @@ def schedules() -> Table:
         ("streaming, spans over 2 dropped", "48 + 16", streaming(2, 48)),
     )
     for name, split, pace in rows:
-        table.append([name, split, f"{pace.tokens / pace.seconds:,.0f}", f"{pace.trainer:.0%}", f"{pace.span:.1f}, {pace.longest_span}",
-                      f"{pace.dropped:.1%}", f"{pace.length:,.0f}", f"{pace.dropped_length:,.0f}" if pace.dropped else ""])  # fmt: skip
+        dropped_length = f"{pace.dropped_length:,.0f}" if pace.dropped else ""
+        table.append([name, split, f"{pace.tokens / pace.seconds:,.0f}", f"{pace.trainer:.0%}",
+                      f"{pace.span:.1f}, {pace.longest_span}", f"{pace.dropped:.1%}", f"{pace.length:,.0f}", dropped_length])  # fmt: skip
     return table
 
 
