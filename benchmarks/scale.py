@@ -220,9 +220,9 @@ def schedules() -> Table:
         ("streaming, spans over 2 dropped", "48 + 16", streaming(2, 48)),
     )
     for name, split, pace in rows:
-        dropped_length = f"{pace.dropped_length:,.0f}" if pace.dropped else ""
-        table.append([name, split, f"{pace.tokens / pace.seconds:,.0f}", f"{pace.trainer:.0%}",
-                      f"{pace.span:.1f}, {pace.longest_span}", f"{pace.dropped:.1%}", f"{pace.length:,.0f}", dropped_length])  # fmt: skip
+        dropped = [f"{pace.dropped:.1%}", f"{pace.length:,.0f}", f"{pace.dropped_length:,.0f}" if pace.dropped else ""]
+        rates = [f"{pace.tokens / pace.seconds:,.0f}", f"{pace.trainer:.0%}", f"{pace.span:.1f}, {pace.longest_span}"]
+        table.append([name, split, *rates, *dropped])
     return table
 
 
