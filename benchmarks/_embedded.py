@@ -120,10 +120,3 @@ def compare(prompts: int, slots: tuple[int, ...]) -> list[Row]:
             busy = cluster.servers[0].num_tokens / (steps * count)
             rows.append(Row(name, count, stats.num_steps, round(steps), stats.occupancy, busy))
     return rows
-
-
-def measure_lengths(prompts: int) -> dict[str, Any]:
-    """Lengths of independent answers of the shipped model, by prompt."""
-    recorded = Embedded().roll_out("grpo", prompts, 128)
-    table = [[recorded.lengths[prompt, 0, track] for track in range(16)] for prompt in range(prompts)]
-    return {"max_response_length": BUDGET, "temperature": 1.0, "seed": 0, "lengths": table}

@@ -6,13 +6,10 @@ A law says how long an answer to a prompt becomes, given that it is longer than 
 
 from __future__ import annotations
 
-import json
 import math
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
-from pathlib import Path
 from statistics import NormalDist
 from typing import Literal, Protocol
 
@@ -71,31 +68,11 @@ class Geometric:
 
 
 @dataclass(frozen=True)
-class Measured:
-    """Lengths that a model wrote, by prompt; where none of a prompt is long enough, any prompt's."""
-
-    table: tuple[tuple[int, ...], ...]
-    max_response_length: int
-
-    def draw(self, prompt: int, beyond: int, dice: random.Random) -> int:
-        longer = [length for length in self.table[prompt % len(self.table)] if length > beyond]
-        longer = longer or [length for row in self.table for length in row if length > beyond]
-        return dice.choice(longer) if longer else beyond + 1
-
-
-@dataclass(frozen=True)
 class Replayed:
     """The very lengths of a recorded rollout batch, by (prompt, stream, track): what `follow` asks for."""
 
     lengths: Mapping[tuple[int, int, int], int]
     max_response_length: int
-
-
-@cache
-def read_playground() -> Measured:
-    """1,024 answers to 64 prompts of the playground by the shipped model at temperature 1 (`scale.py --measure`)."""
-    stored = json.loads((Path(__file__).parent / "_playground_lengths.json").read_text())
-    return Measured(tuple(map(tuple, stored["lengths"])), stored["max_response_length"])
 
 
 @dataclass

@@ -4,7 +4,6 @@
     python benchmarks/scale.py streams servers    these
     python benchmarks/scale.py engine planning    against the embedded engine (a minute); timed on this machine
     python benchmarks/scale.py --write            those of docs/scale.md anew, into the page
-    python benchmarks/scale.py --measure          the playground's lengths anew, into _playground_lengths.json
     python benchmarks/scale.py --smoke            the quick ones, and the engine on two prompts
 
 The model (_servers.py, _cluster.py, _lengths.py, _schedules.py) is seeded and imports nothing of fairlen; _deployment.py says
@@ -15,7 +14,6 @@ tests/test_scale.py.
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import statistics
 import time
@@ -25,16 +23,15 @@ from pathlib import Path
 
 from _checks import add_smoke, demand, demand_positive
 from _deployment import DEATHS, Deaths, Deployment
-from _lengths import Forks, Job, Law, LogNormal, count_calls, read_playground
+from _lengths import Forks, Job, LogNormal, count_calls
 from _schedules import Pace, Rolled, roll_out, run_in_turn, run_streaming
 from _servers import Cost, Machine
 
 PAGE = Path(__file__).parents[1] / "docs" / "scale.md"
-LENGTHS = Path(__file__).parent / "_playground_lengths.json"
 STEPS = Cost(1, 0, 0, 0)
 LONG = LogNormal(median=3000, between=0.6, within=0.6, max_response_length=16_384)
 """Assumed: answers of a reasoning model on mathematics."""
-LONG_PROMPT, PLAYGROUND_PROMPT = 200, 20
+LONG_PROMPT = 200
 LIMIT = 4
 """Rounds of a stream where there is a limit."""
 DEPLOYMENT = Deployment(slots=64)
@@ -84,23 +81,26 @@ def engine(prompts: int = 16, slots: tuple[int, ...] = (32, 128)) -> Table:
 
 
 def streams() -> Table:
-    """One prompt at a time on a server that has room for everything: what follows what, in steps."""
-    head = ["", "rounds", "tokens", "verified", "steps, `reach`", "steps, whole", "steps, one call at a time"]
-    table = [[*head, "forwarded by rows", "by trees"]]
-    laws: tuple[tuple[str, Law, int], ...] = (
-        ("playground", read_playground(), PLAYGROUND_PROMPT), ("long answers", LONG, LONG_PROMPT)
-    )  # fmt: skip
-    for name, law, prompt in laws:
-        base = describe_prompts(Job(law, prompt, 8, None))
-        table.append([f"{name}, independent", "", f"{base.tokens:,.0f}", f"{base.verified:.0f}", *3 * [f"{base.steps:,.0f}"],
-                      f"{base.row_tokens / base.tokens:.2f}", f"{base.tree_tokens / base.tokens:.2f}"])  # fmt: skip
-        for rounds in (1, 2, 4, 0):
-            reach, whole = (describe_prompts(Job(law, prompt, 8, forks, rounds)) for forks in ("reach", "whole"))
-            calls = statistics.mean(count_calls(Job(law, prompt, 8, "call", rounds), 1, first) for first in range(32))
-            label = f"{name}, EqLen, " + (f"`max_rounds={rounds}`" if rounds else "no limit")
-            table.append([label, f"{reach.rounds:.1f}", f"{reach.tokens:,.0f}", f"{reach.verified:.0f}", f"{reach.steps:,.0f}",
-                          f"{whole.steps:,.0f}", f"{calls:,.0f}", f"{reach.row_tokens / reach.tokens:.2f}",
-                          f"{reach.tree_tokens / reach.tokens:.2f}"])  # fmt: skip
+    """One prompt of long answers at a time on a server that has room for everything: what follows what, in steps."""
+    table = [
+        [
+            "16 tracks",
+            "tokens",
+            "steps, `reach`",
+            "steps, whole",
+            "steps, one call at a time",
+            "forwarded by rows",
+            "by trees",
+        ]
+    ]
+    base = describe_prompts(Job(LONG, LONG_PROMPT, 8, None))
+    table.append(["independent", f"{base.tokens:,.0f}", *3 * [f"{base.steps:,.0f}"], *base.forwarded])
+    for rounds in (1, 2, 4, 0):
+        reach, whole = (describe_prompts(Job(LONG, LONG_PROMPT, 8, forks, rounds)) for forks in ("reach", "whole"))
+        calls = statistics.mean(count_calls(Job(LONG, LONG_PROMPT, 8, "call", rounds), 1, first) for first in range(32))
+        label = f"EqLen, `max_rounds={rounds}`" if rounds else "EqLen, no limit"
+        steps = (f"{number:,.0f}" for number in (reach.steps, whole.steps, calls))
+        table.append([label, f"{reach.tokens:,.0f}", *steps, *reach.forwarded])
     return table
 
 
@@ -113,10 +113,9 @@ class Described:
 
         self.steps = mean(lambda r: r.seconds)
         self.tokens = mean(lambda r: r.made.tokens)
-        self.verified = mean(lambda r: r.made.responses)
-        self.rounds = mean(lambda r: r.made.rounds / max(r.made.streams, 1))
-        self.row_tokens = mean(lambda r: r.made.row_tokens)
-        self.tree_tokens = mean(lambda r: r.made.tree_tokens)
+        passes = (mean(lambda r: r.made.row_tokens), mean(lambda r: r.made.tree_tokens))
+        self.forwarded = [f"{tokens / self.tokens:.2f}" for tokens in passes]
+        """For each generated token, by rows and by trees."""
 
 
 def describe_prompts(job: Job) -> Described:
@@ -196,8 +195,8 @@ def queue() -> Table:
 
 def schedules() -> Table:
     """Three ways to use 64 GPUs."""
-    table = [["64 GPUs, 256 prompts a batch", "sampling", "GPUs generating + training", "seconds a batch", "tokens/s",
-              "trainer busy", "span, mean and longest", "dropped", "length trained", "length dropped"]]  # fmt: skip
+    table = [["64 GPUs, 256 prompts a batch", "generating + training", "tokens/s", "trainer busy", "span, mean and longest",
+              "dropped", "length trained", "length dropped"]]  # fmt: skip
     machine, push = DEPLOYMENT.machine, DEPLOYMENT.push_seconds
     independent, pairs = (long_job(name) for name in ("independent, 16", f"EqLen, {LIMIT} rounds, whole"))
 
@@ -212,18 +211,18 @@ def schedules() -> Table:
         return run_streaming(independent, 256, machine, generating, update, push, ahead=1, threshold=threshold)
 
     rows = (
-        ("synchronous", "independent", "64, then 64", in_turn(independent, ahead=False)),
-        ("synchronous", "EqLen", "64, then 64", in_turn(pairs, ahead=False)),
-        ("one ahead", "independent", "32 + 32", in_turn(independent, ahead=True)),
-        ("streaming", "independent", "32 + 32", streaming(0)),
-        ("streaming", "independent", "48 + 16", streaming(0, 48)),
-        ("streaming, spans over 2 dropped", "independent", "32 + 32", streaming(2)),
-        ("streaming, spans over 2 dropped", "independent", "48 + 16", streaming(2, 48)),
+        ("synchronous", "64, then 64", in_turn(independent, ahead=False)),
+        ("synchronous, EqLen", "64, then 64", in_turn(pairs, ahead=False)),
+        ("one ahead", "32 + 32", in_turn(independent, ahead=True)),
+        ("streaming", "32 + 32", streaming(0)),
+        ("streaming", "48 + 16", streaming(0, 48)),
+        ("streaming, spans over 2 dropped", "32 + 32", streaming(2)),
+        ("streaming, spans over 2 dropped", "48 + 16", streaming(2, 48)),
     )
-    for name, sampling, split, pace in rows:
-        table.append([name, sampling, split, f"{pace.seconds:,.0f}", f"{pace.tokens / pace.seconds:,.0f}", f"{pace.trainer:.0%}",
-                      f"{pace.span:.1f}, {pace.longest_span}", f"{pace.dropped:.1%}", f"{pace.length:,.0f}",
-                      f"{pace.dropped_length:,.0f}" if pace.dropped else ""])  # fmt: skip
+    for name, split, pace in rows:
+        dropped = [f"{pace.dropped:.1%}", f"{pace.length:,.0f}", f"{pace.dropped_length:,.0f}" if pace.dropped else ""]
+        rates = [f"{pace.tokens / pace.seconds:,.0f}", f"{pace.trainer:.0%}", f"{pace.span:.1f}, {pace.longest_span}"]
+        table.append([name, split, *rates, *dropped])
     return table
 
 
@@ -316,7 +315,7 @@ TABLES: dict[str, Callable[[], Table]] = {
     "deaths": deaths, "gathered": gathered, "engine": engine, "planning": planning,
 }  # fmt: skip
 SLOW = ("engine", "planning")
-ON_PAGE = ("schedules", "streams")
+ON_PAGE = ("streams",)
 """Those that docs/scale.md holds."""
 
 
@@ -348,19 +347,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tables", nargs="*", metavar="TABLE", help=", ".join(TABLES))
     parser.add_argument("--write", action="store_true", help="those of docs/scale.md into the page")
-    parser.add_argument("--measure", action="store_true", help="the playground's lengths anew")
     add_smoke(parser)
     options = parser.parse_args()
     known = ON_PAGE if options.write else TABLES
     if unknown := [name for name in options.tables if name not in known]:
         parser.error(f"no table {unknown[0]!r}: there are {', '.join(known)}")
-    if options.measure:
-        from _embedded import measure_lengths
-
-        found = measure_lengths(64)
-        rows = ",\n".join(map(json.dumps, found.pop("lengths")))
-        LENGTHS.write_text(f'{json.dumps(found)[:-1]}, "lengths": [\n{rows}\n]}}\n')
-        return
     if options.smoke:
         print(format_table(engine(prompts=2, slots=(8,))))
         options.tables, options.write = QUICK, False

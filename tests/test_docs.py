@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -71,39 +72,49 @@ def test_every_line_of_the_audit_is_on_the_page_and_where_it_is_in_json(folder):
             value = value[name]
 
 
+def names_in(text: str) -> set[str]:
+    return set(re.findall(r"`(\w+)`", text))
+
+
 def test_the_fields_of_json_are_those_of_the_page():
-    table = (DOCS / "audit.md").read_text().partition("| field | holds |")[2].split("\n\n")[0].splitlines()[2:]
-    fields = {row.split(" | ")[0]: re.findall(r"`(\w+)`", row.split(" | ")[1]) for row in table}
+    intro, *items = (DOCS / "audit.md").read_text().partition("## In JSON")[2].split("\n- ")
+    fields = {item.split("`")[1]: names_in(item.split("\n\n")[0]) for item in items}
     one, reading = audit([str(FORMATS / "trl_run")], Options(unit="characters"), parse_method("loss_type=grpo"))
     found = to_json(one, reading)
     log = found["logs"][0]
-    first = {re.sub(r"logs\[i\]\.", "", name) for row in fields for name in re.findall(r"`([\w.\[\]]+)`", row)}
-    assert first == set(found) | set(log)
-    conclusion, finding, method = (
-        next(names for row, names in fields.items() if f"`logs[i].{name}`" in row)
-        for name in ("conclusion", "findings", "method")
-    )
-    assert set(conclusion) - {"none", "unknown", "within"} == set(log["conclusion"])
-    assert set(finding) == set(log["findings"][0]) | set(log["findings"][0]["advice"])
-    assert set(method) == set(log["method"])
+    assert names_in(intro) == set(found)
+    parts = fields["within"] - {"gap", "order", "bend", "curve"} | fields["format"]
+    assert {"conclusion", "findings", "method"} | parts == set(log)
+    assert fields["conclusion"] - {"conclusion", "none", "unknown", "within"} == set(log["conclusion"])
+    finding = log["findings"][0]
+    assert fields["findings"] - {"findings"} == set(finding) | set(finding["advice"])
+    assert fields["method"] - {"method"} == set(log["method"])
 
 
 @pytest.mark.nightly
-def test_the_table_of_simulations_is_what_the_program_prints():
+def test_shares_of_simulated_logs_are_what_the_program_prints():
     """Shares of 1,000 logs; on another machine a few may fall on the other side."""
     program = DOCS.parent / "benchmarks" / "audit_truth.py"
     done = subprocess.run([sys.executable, program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    printed = re.findall(r"^(\S.{15}) +(\d+)" + 5 * r" +([\d.]+)%" + "$", done.stdout, re.M)
-    table = (DOCS / "audit.md").read_text().partition("| kind | `effect`, 80 |")[2].split("\n\n")[0].splitlines()[2:]
-    shown: dict[tuple[str, str], list[float]] = {}
-    for kind, *cells in ([cell.strip() for cell in row.strip("|").split("|")] for row in table):
-        for size, pair in (("80", cells[:2]), ("400", cells[2:])):
-            if any(pair):
-                shown[kind, size] = [float(cell.removesuffix("%")) for cell in pair]
-    assert len(shown) == len(printed) == 24
-    for kind, size, *shares in printed:
-        assert shown[kind.strip(), size] == pytest.approx([float(share) for share in shares[:2]], abs=1.0), (kind, size)
+    printed = re.findall(r"^(\S.{15}) +(\d+) +([\d.]+)% +([\d.]+)%", done.stdout, re.M)
+    effect, none = ({(kind.strip(), size): float(row[n]) for kind, size, *row in printed} for n in (0, 1))
+    alike = ("independent", "difficulty", "drift", "few correct", "unequal groups", "truncation")
+
+    def ends(shares: dict[tuple[str, str], float], kinds: Iterable[str], size: str) -> list[float]:
+        found = [shares[kind, size] for kind in kinds]
+        return [min(found), max(found)]
+
+    expected = ends(effect, alike, "80") + ends(effect, alike, "400")
+    expected += ends(effect, ("steps not told", "limit not told"), "80")
+    expected += [effect["20% longer", size] for size in ("80", "400")]
+    expected += [min(effect[kind, size] for kind in ("40% longer", "40% shorter") for size in ("80", "400"))]
+    expected += [min(effect["peak", size] for size in ("80", "400"))]
+    expected += [effect["absolute peak", "80"], effect["absolute peak", "400"], none["absolute peak", "400"]]
+    expected += [max(none[kind, "80"] for kind in alike), *ends(none, alike, "400")]
+    section = (DOCS / "audit.md").read_text().partition("## Does it hold")[2].partition("\n## ")[0]
+    assert len(printed) == 24
+    assert [float(share) for share in re.findall(r"\d+\.\d", section)] == pytest.approx(expected, abs=1.0)
 
 
 def test_every_link_between_pages_leads_somewhere():

@@ -1,4 +1,4 @@
-"""docs/rollouts: every page has a command that parses, its settings exist where that program is installed, its lines of Python
+"""docs/rollouts: every program has a command that parses, its settings exist where that program is installed, its lines of Python
 write what the audit reads without a flag."""
 
 from __future__ import annotations
@@ -17,17 +17,14 @@ from fairlen.diagnostics.report.summary import AuditConfig
 from fairlen.flags import read_flags
 
 ROOT = Path(__file__).parents[1]
-PAGES = sorted((ROOT / "docs/rollouts").glob("*.md"))
+INDEX, PROGRAMS = ((ROOT / f"docs/rollouts/{name}.md").read_text() for name in ("README", "programs"))
+SECTIONS = {title.lower(): text for title, text in re.findall(r"^## (\S+)\n(.*?)(?=^## |\Z)", PROGRAMS, re.S | re.M)}
 COMMANDS = [
     pytest.param(words, id=f"{page.relative_to(ROOT).as_posix()}-{' '.join(words)}")
     for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
     for line in re.findall(r"^    fairlen audit ([^\n|]*)", page.read_text(), re.M)
     for words in [shlex.split(line, comments=True)]
 ]
-
-
-def text_of(name: str) -> str:
-    return (ROOT / "docs/rollouts" / f"{name}.md").read_text()
 
 
 @pytest.mark.parametrize("words", COMMANDS)
@@ -42,12 +39,11 @@ def test_a_flag_that_does_not_exist_is_found():
         read_flags(AuditConfig, "fairlen audit", ["rollouts", "--max-response-len", "3"])
 
 
-def test_the_index_has_every_page_and_each_page_its_command():
-    index = text_of("README")
-    linked = set(re.findall(r"^\| \[[^\]]+\]\((\w[\w-]*\.md)\)", index, re.M))
-    assert linked == {page.name for page in PAGES} - {"README.md"}
-    for page in PAGES:
-        assert re.search(r"^    fairlen audit \S", page.read_text(), re.M), page.name
+def test_the_index_has_every_program_and_each_its_command():
+    linked = re.findall(r"\(programs\.md#([\w-]+)\)", INDEX)
+    assert sorted(linked) == sorted(SECTIONS) and len(linked) == 9
+    for name, text in {**SECTIONS, "table": INDEX}.items():
+        assert re.search(r"^    fairlen audit \S", text, re.M), name
 
 
 def settings_of_verl(text: str) -> list[str]:
@@ -61,12 +57,12 @@ def test_settings_of_verl_exist():
     if verl is None or verl.origin is None:
         pytest.skip("verl is not installed (pip install 'fairlen[verl]')")
     known = omegaconf.OmegaConf.load(Path(verl.origin).parent / "trainer/config/_generated_ppo_trainer.yaml")
-    named = settings_of_verl(text_of("verl"))
+    named = settings_of_verl(SECTIONS["verl"])
     assert {"trainer.rollout_data_dir", "trainer.validation_data_dir", "data.max_response_length"} <= set(named)
     for name in named:
         parent, _, field = name.rpartition(".")
         assert field in omegaconf.OmegaConf.select(known, parent), name
-    for field in re.findall(r"`val_kwargs\.(\w+)", text_of("verl")):
+    for field in re.findall(r"`val_kwargs\.(\w+)", SECTIONS["verl"]):
         assert field in known.actor_rollout_ref.rollout.val_kwargs, field
     assert known.trainer.use_v1 is True and known.actor_rollout_ref.rollout.val_kwargs.n == 1
 
@@ -77,16 +73,16 @@ def test_where_hydra_writes_the_configuration():
         asked = hydra.compose(return_hydra_config=True).hydra
     written = asked.run._get_node("dir")._value(), asked.output_subdir
     assert written == ("outputs/${now:%Y-%m-%d}/${now:%H-%M-%S}", ".hydra")
-    assert "outputs/DATE/TIME/.hydra/config.yaml" in text_of("verl")
+    assert "outputs/DATE/TIME/.hydra/config.yaml" in SECTIONS["verl"]
 
 
 def test_six_lines_write_a_table_that_is_read_whole(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    found = re.search(r"```python\n(.*?)```", text_of("table"), re.S)
+    found = re.search(r"```python\n(.*?)```", INDEX, re.S)
     assert found
     lines = [line for line in found[1].splitlines() if line.strip()]
     assert len(lines) == 6, lines
-    exec(compile(found[1], "table.md", "exec", dont_inherit=True), {})
+    exec(compile(found[1], "README.md", "exec", dont_inherit=True), {})
     (source,) = read(["rollouts.jsonl"]).sources
     assert source.log.unit == "tokens" and source.log.responses.length.tolist() == [7, 5]
     assert source.log.responses.truncated.tolist() == [False, True] and "truncated" in source.log.known
@@ -96,10 +92,10 @@ def test_six_lines_write_a_table_that_is_read_whole(tmp_path, monkeypatch):
 def test_the_reward_function_for_openrlhf_writes_what_the_audit_reads(tmp_path, monkeypatch):
     """Called as OpenRLHF 0.11.0 calls it: one text at a time, prompt and response with special tokens, and a label."""
     monkeypatch.chdir(tmp_path)
-    found = re.search(r"```python\n(.*?)```", text_of("openrlhf"), re.S)
+    found = re.search(r"```python\n(.*?)```", SECTIONS["openrlhf"], re.S)
     assert found
     names: dict = {}
-    exec(compile(found[1], "openrlhf.md", "exec", dont_inherit=True), names)
+    exec(compile(found[1], "programs.md", "exec", dont_inherit=True), names)
     for response in ("2+3=5 so 5<|im_end|>", "6 or 7 or"):
         answer = names["reward_func"]([f"What is 2+3?{response}"], ["What is 2+3?"], ["5"])
     assert answer == {"rewards": 0.0, "scores": 0.0}
@@ -109,16 +105,16 @@ def test_the_reward_function_for_openrlhf_writes_what_the_audit_reads(tmp_path, 
 
 
 def test_the_loop_for_slime_writes_what_the_files_themselves_hold(tmp_path, monkeypatch):
-    """docs/rollouts/slime.md, for samples that are more than plain data."""
+    """For samples that are more than plain data."""
     pytest.importorskip("torch")
     monkeypatch.chdir(tmp_path)
     fixture = ROOT / "tests/fixtures_formats/slime"
     Path("rollouts").mkdir()
     for path in fixture.glob("*.pt"):
         shutil.copy(path, f"rollouts/{path.stem.removeprefix('rollout_')}.pt")
-    block = re.search(r"^    import glob.*?(?=^    fairlen)", text_of("slime"), re.S | re.M)
+    block = re.search(r"^    import glob.*?(?=^    fairlen)", SECTIONS["slime"], re.S | re.M)
     assert block
-    exec(compile(re.sub(r"^    ", "", block[0], flags=re.M), "slime.md", "exec", dont_inherit=True), {})
+    exec(compile(re.sub(r"^    ", "", block[0], flags=re.M), "programs.md", "exec", dont_inherit=True), {})
     (lines,), (whole,) = read(["rollouts/*.jsonl"]).sources, read([str(fixture)]).sources
     assert lines.format.name == whole.format.name == "slime" and lines.log.unit == "tokens"
     for name in ("length", "truncated", "active", "correct"):
@@ -127,7 +123,7 @@ def test_the_loop_for_slime_writes_what_the_files_themselves_hold(tmp_path, monk
 
 def test_columns_that_the_page_of_tables_names_are_taken_for_it(tmp_path):
     """Each row of its table, by a file that has this column and no other of its kind."""
-    table = text_of("table").split("| column |")[1].split("\n\n")[0]
+    table = INDEX.split("| column |")[1].split("\n\n")[0]
     named = re.findall(r"`(\w+)`", "\n".join(line.split("|")[1] for line in table.splitlines()[2:]))
     columns = "prompt response num_tokens num_turns reward correct step finish_reason advantage"
     assert set(columns.split()) == set(named)

@@ -12,7 +12,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
 from _cluster import Cluster
-from _lengths import Geometric, Job, LogNormal, Made, Measured, Replayed, count_calls
+from _lengths import Geometric, Job, LogNormal, Made, Replayed, count_calls
 from _schedules import roll_out, run_in_turn, run_streaming
 from _servers import Cost, Machine, Request
 
@@ -28,6 +28,17 @@ class Fixed:
 
     def draw(self, prompt: int, beyond: int, dice: random.Random) -> int:
         return self.length
+
+
+@dataclass(frozen=True)
+class ByPrompt:
+    """Every answer to a prompt has the prompt's length; prompts take turns."""
+
+    lengths: tuple[int, ...]
+    max_response_length: int = 1000
+
+    def draw(self, prompt: int, beyond: int, dice: random.Random) -> int:
+        return self.lengths[prompt % len(self.lengths)]
 
 
 def ask(cluster: Cluster, prompt: int, prefix: int, new: int) -> Request:
@@ -156,12 +167,6 @@ def test_lengths_follow_their_law_also_beyond_what_is_inherited():
     assert LogNormal(100, 0.0, 0.5, 120).draw(0, 119, dice) == 120
 
 
-def test_measured_lengths_are_drawn_from_the_prompt_and_else_from_all():
-    law, dice = Measured(((3, 5), (2, 9)), 10), random.Random(0)
-    assert {law.draw(0, 3, dice) for _ in range(20)} == {5}
-    assert {law.draw(2, 5, dice) for _ in range(20)} == {9}
-
-
 def test_idle_time_and_tail():
     # one server has 4 answers of 10, the other one of 30: both make a token a step and row
     lengths = {(0, 0, 0): 10, (0, 0, 1): 30, (1, 0, 0): 10, (1, 0, 1): 10}
@@ -192,7 +197,7 @@ def test_streaming_keeps_the_server_busy():
 
 def test_dropping_what_is_old_drops_what_is_long():
     # every fourth prompt has answers 30 times as long: they are in time only where the trainer waits for prompts anyway
-    law = Measured(((10,), (10,), (10,), (300,)), 1000)
+    law = ByPrompt((10, 10, 10, 300))
     job, machine = Job(law, 1, 1, None), Machine(STEPS, 64)
 
     def pace(threshold: int):

@@ -1,7 +1,7 @@
-"""docs/scale.md: its tables are what benchmarks/scale.py prints, and its settings are accepted by those who would get them."""
+"""docs/scale.md: its numbers are what benchmarks/scale.py prints, and its settings are accepted by those who would get them."""
 
 import re
-import shlex
+import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import fields
@@ -20,13 +20,23 @@ from fairlen.methods.compose import explain  # noqa: E402
 PAGE = (ROOT / "docs" / "scale.md").read_text()
 
 
-@pytest.mark.parametrize("name", ["streams", pytest.param("schedules", marks=pytest.mark.slow)])
-def test_tables_are_what_the_program_prints(name):
-    assert PAGE[scale.find_table(PAGE, name)] == scale.format_table(scale.TABLES[name]())
+def test_the_table_is_what_the_program_prints():
+    assert PAGE[scale.find_table(PAGE, "streams")] == scale.format_table(scale.TABLES["streams"]())
+
+
+@pytest.mark.slow
+def test_prose_on_schedules_is_what_the_program_prints():
+    """Rows: synchronous, with EqLen, one ahead, streaming on 32 + 32 and 48 + 16, the same with spans over 2 dropped."""
+    synchronous, _, _, even, uneven, dropping, _ = scale.TABLES["schedules"]()[1:]
+    said = PAGE.partition("Simulated on 64 GPUs")[2].partition("The launcher")[0]
+    rates = [(row[2], row[3]) for row in (synchronous, even, uneven)]
+    assert re.findall(r"(\d\d,\d{3})\D+?(?:\d\d\D+?(?:\d\d\D+?)?)?(\d\d%)", said) == rates
+    assert [row[1] for row in (even, uneven)] == ["32 + 32", "48 + 16"]
+    assert re.findall(r"\d+\.\d%|\b\d,\d{3}", said) == [dropping[5], dropping[7], dropping[6]]
 
 
 def test_the_page_holds_the_tables_that_the_program_writes_into_it():
-    assert set(re.findall(r"<!-- scale\.py (\w+) -->", PAGE)) == set(scale.ON_PAGE) == {"streams", "schedules"}
+    assert tuple(re.findall(r"<!-- scale\.py (\w+) -->", PAGE)) == scale.ON_PAGE == ("streams",)
     with pytest.raises(ValueError, match=r"scale\.md has no place for the table nothing"):
         scale.find_table(PAGE, "nothing")
 
@@ -63,9 +73,11 @@ def test_prose_on_deaths_is_arithmetic():
 
 
 def commands(program: str) -> Iterator[list[str]]:
-    """Arguments of every command of the page that starts with `program`."""
-    for block in re.findall(r"```bash\n(.*?)```", PAGE, re.S):
-        words = shlex.split(block.replace("\\\n", " "))
+    """Arguments of every command of the page that starts with `program`, as bash hands them on."""
+    blocks = "".join(re.findall(r"```bash\n(.*?)```", PAGE, re.S))
+    script = """fairlen() { printf '%s\\n' fairlen "$@" ''; }\n""" + blocks
+    done = subprocess.run(["bash", "-euc", script], capture_output=True, text=True, check=True)
+    for words in map(str.splitlines, done.stdout.split("\n\n")):
         if words[: len(program.split())] == program.split():
             yield words[len(program.split()) :]
 

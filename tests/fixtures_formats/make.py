@@ -89,7 +89,7 @@ def make_trl(folder: Path) -> None:
 
 
 def make_trl_run(folder: Path) -> None:
-    """8 steps of 8 prompts with 8 responses, by TRL's trainer as docs/rollouts/trl.md sets it up: the run that README shows."""
+    """8 steps of 8 prompts with 8 responses, by TRL's trainer as docs/rollouts/programs.md has it: the run of the README."""
     from datasets import Dataset
     from transformers import AutoTokenizer
     from trl import GRPOConfig, GRPOTrainer

@@ -62,7 +62,7 @@ def test_the_diff_applies_to_a_stock_script_which_then_runs(tmp_path):
 def test_names_and_settings_exist():
     fields = set(GRPOConfig.__dataclass_fields__) | set(TrlConfig.__dataclass_fields__)
     table = PAGE.split("## What becomes of GRPOConfig")[1].split("| TRL, other settings")[0]
-    first = "\n".join(line.split("|")[1] for line in table.splitlines() if line.startswith("| `"))
+    first = "\n".join(line.split("`: ")[0] + "`" for line in table.splitlines() if line.startswith("- `"))
     named = re.findall(r"`([a-z_]+)(?:=[^`]*)?`", first)
     assert len(named) > 15
     assert not set(named) - fields

@@ -1,4 +1,4 @@
-"""docs/rollouts/trl.md: the settings write the files that it names, and what it says gets lost does."""
+"""docs/rollouts/programs.md: TRL's settings write the files that it names, and what it says gets lost does."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trl_runs import parts
 from fairlen import playground
 from fairlen.diagnostics.readers import Options, read
 
-PAGE = (Path(__file__).parents[2] / "docs/rollouts/trl.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs/rollouts/programs.md").read_text().split("\n## TRL\n")[1].split("\n## ")[0]
 
 
 def settings() -> dict:

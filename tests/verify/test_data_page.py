@@ -1,4 +1,4 @@
-"""The tables of docs/data.md, and of grading.md, on answers and outputs: every cell is graded as its column says."""
+"""grading.md, the rules of docs/data.md on answers and outputs: every cell is graded as its column says."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from fairlen.verify.outputs import same_text, same_value
 from fairlen.verify.program import extract_code
 
 PAGE = (Path(__file__).parents[2] / "docs" / "data.md").read_text()
-MORE = (Path(__file__).parent / "grading.md").read_text()
+RULES = (Path(__file__).parent / "grading.md").read_text()
 SPAN = re.compile(r"(?<!`)(`+)(?!`) ?(.*?) ?(?<!`)\1(?!`)")
 
 
-def table(head: str, page: str = PAGE) -> list[list[list[str]]]:
+def table(head: str) -> list[list[list[str]]]:
     """Rows of the table with that head, each a list of cells, each a list of its code spans as they are written."""
-    begin = page.index(f"| {head} |\n")
-    rows = page[begin:].partition("\n\n")[0].strip().splitlines()[2:]
+    begin = RULES.index(f"| {head} |\n")
+    rows = RULES[begin:].partition("\n\n")[0].strip().splitlines()[2:]
     assert len(rows) >= 2
     return [[spans(cell) for cell in row.strip("| ").split(" | ")] for row in rows]
 
@@ -44,7 +44,7 @@ def test_the_box_that_counts(response: list[str], answer: list[str]) -> None:
     assert [extract_answer(response[0])] == (answer or [None])
 
 
-@pytest.mark.parametrize(("responses", "letter"), table("response | choice", MORE))
+@pytest.mark.parametrize(("responses", "letter"), table("response | choice"))
 def test_the_option_that_counts(responses: list[str], letter: list[str]) -> None:
     assert [extract_choice(response) for response in responses] == (letter or [None]) * len(responses)
 
@@ -52,8 +52,7 @@ def test_the_option_that_counts(responses: list[str], letter: list[str]) -> None
 def test_verdicts_on_answers() -> None:
     asked = [
         (gold, answer, status)
-        for page in (PAGE, MORE)
-        for _, (gold,), same, other in table("rule | reference | the same | not the same", page)
+        for _, (gold,), same, other in table("rule | reference | the same | not the same")
         for answers, status in ((same, "correct"), (other, "incorrect"))
         for answer in answers
     ]
@@ -64,18 +63,18 @@ def test_verdicts_on_answers() -> None:
     assert not wrong
 
 
-@pytest.mark.parametrize(("response", "code"), table("response | code", MORE))
+@pytest.mark.parametrize(("response", "code"), table("response | code"))
 def test_the_block_that_counts(response: list[str], code: list[str]) -> None:
     assert [extract_code(unescape(response[0]))] == ([unescape(code[0])] if code else [None])
 
 
-@pytest.mark.parametrize(("expected", "same", "other"), table("expected | the same | not the same", MORE))
+@pytest.mark.parametrize(("expected", "same", "other"), table("expected | the same | not the same"))
 def test_outputs(expected: list[str], same: list[str], other: list[str]) -> None:
     assert same and all(same_text(unescape(text), unescape(expected[0])) for text in same)
     assert other and not any(same_text(unescape(text), unescape(expected[0])) for text in other)
 
 
-@pytest.mark.parametrize(("expected", "same", "other"), table("expected value | the same | not the same", MORE))
+@pytest.mark.parametrize(("expected", "same", "other"), table("expected value | the same | not the same"))
 def test_values(expected: list[str], same: list[str], other: list[str]) -> None:
     assert same and all(same_value(text.encode(), expected[0]) for text in same)
     assert other and not any(same_value(text.encode(), expected[0]) for text in other)
