@@ -305,6 +305,38 @@ def test_a_broken_task_fails_at_once(change, mine, tokenizer):
     assert TASKS[change] in str(found.value) and "--task mine.py:Sums" in str(found.value), found.value
 
 
+def install(folder: Path, package: str, points: str) -> None:
+    """A package's metadata as pip writes it."""
+    info = folder / f"{package}-1.2.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.2\n")
+    (info / "entry_points.txt").write_text(points)
+
+
+def test_entry_points_of_installed_packages_are_found(mine, tmp_path, monkeypatch, tokenizer):
+    mine.rename(tmp_path / "installed_mine.py")
+    points = (
+        "[fairlen.methods]\nroot_length = installed_mine:RootLength\nlost = installed_mine:Nothing\n"
+        "Big-Root = installed_mine:RootLength\n"
+        "[fairlen.tasks]\nsums = installed_mine:Sums\n[fairlen.rewards]\nbrief = installed_mine:brief\n"
+    )
+    install(tmp_path, "minepack", points)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert explain("grpo+root-length").name == "grpo+root_length"
+    assert explain("Big-Root").name == "grpo+Big-Root"  # as the package has it
+    assert [one["name"] for one in plugins_of("grpo+root-length")] == ["root_length"]
+    assert np.isclose(load_reward("brief=0.5").weight, 0.5)
+    assert load_own_task("sums", tokenizer).name == "sums"
+    listed = {one["name"]: one for one in list_methods()["extensions"]}
+    assert listed["root_length"]["source"] == "minepack 1.2 (installed_mine:RootLength)"
+    assert listed["lost"]["sets"] == "broken" and "does not load" in listed["lost"]["summary"]
+    install(tmp_path, "otherpack", points)
+    with pytest.raises(ValueError, match="several packages have it"):
+        explain("grpo+root_length")
+    with pytest.raises(ValueError, match="no installed package has it"):
+        load_reward("nothing")
+
+
 @pytest.mark.parametrize("name", [*BASES, *MODIFIERS])
 def test_fairlens_own_methods_pass_the_trial_of_a_users(name):
     method = compose(name)

@@ -20,7 +20,7 @@ from typing import Any, Literal, cast
 
 from fairlen.console import warn
 from fairlen.hangs import UNWATCHED, DeadlineError, SideThread, TrainingStopped, Watchdog
-from fairlen.methods.plugins import find_plugin, is_file_place
+from fairlen.methods.plugins import find_plugin
 from fairlen.rollouts import VERDICTS, Response, Status
 from fairlen.settings import VerifierSettings
 from fairlen.tasks.row import Answers, Choice, Program, Row
@@ -246,7 +246,8 @@ def load_reward(text: str) -> WeightedReward:
     Runs the file: give only files that you trust. Raises RewardError naming what is missing.
     """
     place, _, weight = text.partition("=")
-    if not is_file_place(place) or place.endswith(":"):
+    file, colon, name = place.rpartition(":")
+    if not name or (colon and not file.endswith(".py")):
         raise RewardError(text, "write FILE.py:FUNCTION or FILE.py:FUNCTION=WEIGHT")
     try:
         number = float(weight or 1.0)

@@ -199,7 +199,7 @@ def decisions(description: Mapping[str, Any]) -> dict[str, Any]:
     for one in description.get("data", {}).get("sets", ()):
         found[f"problems of {one['name']}"] = one["fingerprint"]
     for one in description.get("plugins", ()):
-        found[f"{one['setting']} {one['name']}"] = one["sha256"]
+        found[f"{one['setting']} {one['name']}"] = one["sha256"] or one["source"]
     return found
 
 
