@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,8 +29,12 @@ from fairlen.train.start import start_training
 
 pytest.importorskip("verifiers")
 
+from verifiers.v1.configs.agent import WireAgentConfig
 from verifiers.v1.graph import RECORD_FLOAT_DECIMALS
-from verifiers.v1.serve import EnvClient
+from verifiers.v1.state import State
+from verifiers.v1.task import WireTaskData
+from verifiers.v1.trace import Trace
+from verifiers.v1.utils.trace_store import read_episodes
 
 from fairlen.tasks.verifiers_task import find_id, read_place
 
@@ -48,23 +54,11 @@ def sets(monkeypatch, tmp_path_factory) -> None:
     monkeypatch.setenv("NLTK_DATA", str(words))
 
 
-@pytest.fixture
-def episodes(monkeypatch) -> list[Any]:
-    """What verifiers records of every episode that ends."""
-    found, run = [], EnvClient.run
-
-    async def keep(self, *asked: Any) -> Any:
-        found.append(await run(self, *asked))
-        return found[-1]
-
-    monkeypatch.setattr(EnvClient, "run", keep)
-    return found
-
-
 @dataclass
 class Played:
     problems: list[Problem]
     found: list[Continuation]
+    episodes: list[Any]
     model: Any
     tokenizer: Any
 
@@ -72,11 +66,11 @@ class Played:
         return [*self.problems[row].token_ids, *self.found[row].token_ids]
 
 
-def play(place: str, rows: list[int], deadline: float = DEADLINE) -> Played:
+def play(place: str, folder: Path, rows: list[int], deadline: float = DEADLINE) -> Played:
     """Play the tasks at these places at the same time, by a random model in float64."""
     tokenizer = make_talker()
     model = make_talking_model(tokenizer)
-    task: Any = load_task(DataSettings(task=place), tokenizer)
+    task: Any = load_task(DataSettings(task=f"{place}&results={folder}"), tokenizer)
     try:
         positions = task.longest_prompt + BUDGET
         engine = Engine(model, eos_token_id=tokenizer.eos_token_id, max_length=positions, max_num_seqs=4, compile=False)
@@ -90,15 +84,16 @@ def play(place: str, rows: list[int], deadline: float = DEADLINE) -> Played:
         found = asyncio.run(run())
     finally:
         task.close()
-    return Played(problems, found, model, tokenizer)
+    episodes = read_episodes(folder, Trace[WireTaskData, State, WireAgentConfig])
+    return Played(problems, found, episodes, model, tokenizer)
 
 
-def check_exact(played: Played, episodes: list[Any]) -> None:
+def check_exact(played: Played) -> None:
     """Log-probs are those of one forward pass over the whole. Verifiers' own record has the same tokens, masks and log-probs, the
     last to the four digits that it keeps.
     """
     records = {}
-    for episode in episodes:
+    for episode in played.episodes:
         (branch,) = episode.traces[0].branches
         records[tuple(branch.token_ids)] = (branch, episode.traces[0])
     assert len(records) == len(played.found)
@@ -111,8 +106,7 @@ def check_exact(played: Played, episodes: list[Any]) -> None:
         assert max(abs(a - every[place - 1]) for a, place in zip(one.logprobs, written, strict=True)) < 1e-12
         branch, trace = records[tuple(tokens)]
         assert [place for place, is_sampled in enumerate(branch.sampled_mask) if is_sampled] == written
-        recorded, kept = (branch.logprobs[place] for place in written), RECORD_FLOAT_DECIMALS
-        assert [round(x, kept) for x in recorded] == [round(x, kept) for x in one.logprobs]
+        assert [branch.logprobs[place] for place in written] == [round(x, RECORD_FLOAT_DECIMALS) for x in one.logprobs]
         assert (trace.reward, trace.num_turns) == (one.outcome, len(one.turns))
         assert trace.is_truncated <= (
             one.finish == "length"
@@ -120,10 +114,10 @@ def check_exact(played: Played, episodes: list[Any]) -> None:
 
 
 @pytest.mark.slow
-def test_a_game_that_it_ships_is_played_in_turns(episodes):
+def test_a_game_that_it_ships_is_played_in_turns(tmp_path):
     """TextArena's Hangman, as verifiers ships it. The board of 815 tokens is read, then turns and answers until 900 are full."""
-    played = play("verifiers:textarena?game=Hangman-v0&tasks=4", [0, 1])
-    check_exact(played, episodes)
+    played = play("verifiers:textarena?game=Hangman-v0&tasks=4", tmp_path / "results", [0, 1])
+    check_exact(played)
     for row, one in enumerate(played.found):
         assert len(one.turns) > 1 and one.status in ("correct", "incorrect")
         text = played.tokenizer.decode(played.tokens(row))
@@ -131,10 +125,10 @@ def test_a_game_that_it_ships_is_played_in_turns(episodes):
 
 
 @pytest.mark.slow
-def test_tools_are_called_and_their_answers_read(episodes):
+def test_tools_are_called_and_their_answers_read(tmp_path):
     """The tool runs in a program of its own. Correct is who has read Ada's number, and only her name can be said."""
-    played = play("verifiers:phone_book?tasks=3", [0, 0, 0, 1])
-    check_exact(played, episodes)
+    played = play("verifiers:phone_book?tasks=3", tmp_path / "results", [0, 0, 0, 1])
+    check_exact(played)
     has_called = []
     for row, one in enumerate(played.found):
         text = played.tokenizer.decode(played.tokens(row))
@@ -146,15 +140,28 @@ def test_tools_are_called_and_their_answers_read(episodes):
             row < 3 and calls > 0
         )
     assert any(has_called[:3])
+    again = tmp_path / "again"
+    command = [
+        sys.executable,
+        "-m",
+        "verifiers.v1.cli.replay",
+        tmp_path / "results",
+        "--output-dir",
+        again,
+        "--no-rich",
+    ]
+    subprocess.run(command, check=True, capture_output=True)  # its own program reads the results, and grades them anew
+    rescored = read_episodes(again, Trace[WireTaskData, State, WireAgentConfig])
+    assert sorted(episode.traces[0].reward for episode in rescored) == sorted(one.outcome for one in played.found)
 
 
 WAYS = ["fine", "hangs", "raises", "nothing", "text", "nan", "megabyte", "silent", "unread"]
 
 
 @pytest.mark.nightly
-def test_one_that_goes_wrong_ends_its_own_episode_alone(capsys):
+def test_one_that_goes_wrong_ends_its_own_episode_alone(tmp_path, capsys):
     place = f"verifiers:broken?ways={json.dumps(WAYS).replace(' ', '')}"
-    played = play(place, list(range(len(WAYS))), deadline=60.0)
+    played = play(place, tmp_path / "results", list(range(len(WAYS))), deadline=60.0)
     found = {way: (one.status, one.outcome) for way, one in zip(WAYS, played.found, strict=True)}
     fine, failed = ("correct", 1.0), ("error", 0.0)
     assert found == {
@@ -162,11 +169,13 @@ def test_one_that_goes_wrong_ends_its_own_episode_alone(capsys):
         "megabyte": fine, "silent": failed, "unread": fine,
     }  # fmt: skip
     assert played.found[-1].finish == "length"  # a message of a megabyte does not fit
+    recorded = [episode.task.data.model_dump()["answer"] for episode in played.episodes]
+    assert sorted(recorded) == sorted(set(WAYS) - {"hangs", "nan"})  # a late one has no end, and no reader takes a nan
     assert "such trajectories have no verdict and do not train" in " ".join(capsys.readouterr().err.split())
 
 
 @pytest.mark.nightly
-def test_one_that_blocks_its_process_is_ended_and_the_next_episode_plays():
+def test_one_that_blocks_its_process_is_ended_and_the_next_episode_plays(tmp_path):
     """Both were out, and the process answers nobody: it is started again."""
     tokenizer = make_talker()
     model = make_talking_model(tokenizer)
@@ -249,8 +258,8 @@ def test_an_evaluation_plays_it_too(talking, tmp_path):
     ids=["bare", "equals", "paths", "json"],
 )  # fmt: skip
 def test_a_place_is_read(text, settings):
-    place = read_place(f"{text}{'&' if '?' in text else '?'}tasks=5")
-    assert (place.settings, place.tasks, place.renderer) == (settings, 5, "")
+    place = read_place(f"{text}{'&' if '?' in text else '?'}tasks=5&results=out")
+    assert (place.settings, place.tasks, place.results, place.renderer) == (settings, 5, "out", "")
 
 
 @pytest.mark.parametrize(

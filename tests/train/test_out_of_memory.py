@@ -10,7 +10,6 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 import torch
-from runs import small, updates_of
 from safetensors.torch import load_file
 from test_invariance import planned, relative, reordered, tiny_gpt2
 
@@ -21,6 +20,7 @@ from fairlen.train.requirements import GIB, Requirements, free_memory
 from fairlen.train.run.config import TrainConfig
 from fairlen.train.start import start_training
 from fairlen.train.step import Learner, OutOfMemoryError, is_shortage
+from runs import small, updates_of
 
 MICRO = 300
 CUDA = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")

@@ -10,7 +10,6 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
-from runs import small
 from shapes import CONFIGS, SHAPE, write_reward, write_shape
 from transformers import Qwen3Config
 
@@ -27,6 +26,7 @@ from fairlen.train.requirements import (
     free_memory,
 )
 from fairlen.train.run.config import TrainConfig
+from runs import small
 
 ROOT = Path(__file__).parents[2]
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, get_args
 
-from fairlen.methods.plugins import find_plugin, installed, is_file_place
+from fairlen.methods.plugins import find_plugin, is_file_place
 from fairlen.rollouts import Status
 
 PARTS = ("name", "longest_prompt", "notes", "train", "held_out", "verify", "describe", "close")

@@ -23,13 +23,16 @@ from typing import Any
 
 from renderers import create_renderer
 from renderers.base import load_tokenizer
+from verifiers.v1.cli.output import saved_config_path, write_config
 from verifiers.v1.configs.agent import agent_config_fields
+from verifiers.v1.configs.cli.eval import EvalConfig
 from verifiers.v1.configs.client import TrainClientConfig
 from verifiers.v1.episode import WireEpisode
 from verifiers.v1.serve import EnvClient, env_config_data
 from verifiers.v1.task import task_key
 from verifiers.v1.types import SamplingConfig
 from verifiers.v1.utils.loaders import default_harness_id, load_taskset, resolve_env_config
+from verifiers.v1.utils.trace_store import write_episode
 
 from fairlen.batch import CORRECT_THRESHOLD
 from fairlen.rollouts import TokenIds
@@ -39,7 +42,6 @@ from fairlen.tasks.dataset import shuffle
 from fairlen.tasks.driven import Calls
 from fairlen.tasks.environment import Fault, Played
 from fairlen.tasks.rollout_server import RolloutServer
-from fairlen.tasks.synthetic import HELD_OUT_SHARE
 from fairlen.tasks.task import VERIFIERS, Problem, Verdict
 from fairlen.tasks.verifiers_worker import HARNESS, register, serve
 
@@ -47,6 +49,8 @@ MODEL = "policy"
 """What traces call the model."""
 NUM_TASKS = 1024
 """Tasks that are taken of a set, at most."""
+HELD_OUT_SHARE = 8
+"""One task in this many is held out."""
 START_SECONDS = 300.0
 """For the process to answer."""
 ALIVE_SECONDS = 10.0
@@ -68,12 +72,14 @@ class Place:
     tasks: int
     renderer: str
     """One of the package renderers; empty for the model's chat template, appended to."""
+    results: str
+    """Folder of traces.jsonl; empty for none."""
 
 
 def read_place(text: str) -> Place:
     """Return what verifiers:ID?KEY=VALUE&... names: KEY is one of the task set's, env.PATH any setting, or one of ours."""
     name, _, query = text.removeprefix(VERIFIERS).partition("?")
-    own = {"tasks": str(NUM_TASKS), "renderer": ""}
+    own = {"tasks": str(NUM_TASKS), "renderer": "", "results": ""}
     settings: dict[str, Any] = {"taskset": {"id": name}}
     for pair in filter(None, query.split("&")):
         key, equals, value = pair.partition("=")
@@ -91,7 +97,7 @@ def read_place(text: str) -> Place:
         raise ValueError(
             f"--task {text}: write verifiers:ID?tasks=NUMBER with the id of a task set and at least 2 tasks"
         )
-    return Place(name, settings, int(own["tasks"]), own["renderer"])
+    return Place(name, settings, int(own["tasks"]), own["renderer"], own["results"])
 
 
 def resolve_config(place: Place) -> Any:
@@ -208,6 +214,8 @@ class VerifiersTask:
             except asyncio.CancelledError:
                 await self.revive(client)
                 raise
+        if self.place.results:
+            write_result(Path(self.place.results), episode)
         return read_episode(episode, calls)
 
     async def connect(self) -> EnvClient:
@@ -263,15 +271,14 @@ def start_task(place: Place, tokenizer: Any, thinking: str, seed: int) -> Verifi
     tokenizer.save_pretrained(staging.name)
     client = make_client(place, staging.name, thinking)
     start = find_start(create_renderer(load_tokenizer(staging.name), client.renderer))
-    problems = tuple(
-        Problem(name, one.data.prompt_text or name, start, str(getattr(one.data, "answer", "")))
-        for name, one in rows.items()
-    )
+    problems = tuple(Problem(name, one.data.prompt_text or name, start, read_answer(one)) for name, one in rows.items())
     worker = Worker(env_config_data(config), Path(staging.name))
     task = VerifiersTask(place, rows, problems, client, worker, staging, seed)
     try:
         worker.start()
         asyncio.run(task.connect())
+        if place.results:
+            write_run_config(Path(place.results), config)
     except BaseException:
         task.close()
         raise
@@ -281,6 +288,11 @@ def start_task(place: Place, tokenizer: Any, thinking: str, seed: int) -> Verifi
 def find_id(task: Any) -> str:
     """Return what stays the same of a task wherever it stands in its set."""
     return task_key(task.data.model_dump(mode="json", exclude={"idx"}, exclude_none=True))[:16]
+
+
+def read_answer(task: Any) -> str:
+    """Return the reference answer, where the task has one by that name."""
+    return str(getattr(task.data, "answer", ""))
 
 
 def make_client(place: Place, folder: str, thinking: str) -> TrainClientConfig:
@@ -301,6 +313,25 @@ def find_start(renderer: Any) -> TokenIds:
     if not start:
         raise ValueError("no token of the chat template begins every conversation")
     return start
+
+
+def write_run_config(folder: Path, config: Any) -> None:
+    """Write beside traces.jsonl what verifiers' own programs read there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if saved_config_path(folder) is None:
+        place = {"run": {"name": folder.name}, "output_dir": folder.parent}
+        write_config(EvalConfig.model_validate({"env": config, "model": MODEL, "push": False} | place), folder)
+
+
+def write_result(folder: Path, episode: WireEpisode) -> None:
+    """Append an episode to traces.jsonl, unless it has a number that is not finite, which no reader of verifiers' takes."""
+    for trace in episode.traces:
+        numbers = (*(one.score for one in trace.rewards.values() if one), *trace.metrics.values())
+        if not all(math.isfinite(number) for number in numbers if number is not None):
+            return
+        # the rollout server is no more when it is read, and its renderer is not verifiers'
+        trace.agent.config = trace.agent.config.model_copy(update={"client": None})
+    write_episode(folder, episode)
 
 
 def read_episode(episode: WireEpisode, calls: Calls) -> Played:
