@@ -6,15 +6,16 @@ import json
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fairlen import playground
 from fairlen.cli import main
 from fairlen.compare.config import parse_variant
-from fairlen.methods.catalogue import describe_method
+from fairlen.methods.catalogue import describe_method, list_methods
 from fairlen.methods.compose import compose, explain
 from fairlen.methods.modifiers import MODIFIERS
-from fairlen.methods.plugins import find_plugin
+from fairlen.methods.plugins import find_plugin, plugins_of
 from fairlen.methods.presets import BASES
 from fairlen.methods.trial import try_on_tokens, try_split, try_tables
 from fairlen.tasks.grader import load_reward, load_rewards

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from runs import metrics, small
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
@@ -19,7 +20,6 @@ from fairlen.policy.model import Policy
 from fairlen.train.run.faults import Guard, NonFiniteError, require_finite
 from fairlen.train.start import start_training
 from fairlen.train.step import Learner
-from runs import metrics, small
 
 REWARD = """
 import math

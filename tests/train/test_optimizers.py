@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from runs import small, updates_of
 from safetensors.torch import load_file
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
@@ -31,7 +32,6 @@ from fairlen.train.run.checkpoint import (
 )
 from fairlen.train.run.config import TrainConfig, find_changes
 from fairlen.train.start import find_reserved, start_training
-from runs import small, updates_of
 
 LOW = TrainConfig(optim="adamw_8bit", learning_rate=1e-3)
 SHAPE = Qwen3Config(

@@ -10,6 +10,7 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 import torch
+from runs import small, updates_of, without_times
 from safetensors.torch import load_file
 from test_invariance import planned, relative, reordered, tiny_gpt2
 
@@ -20,7 +21,6 @@ from fairlen.train.requirements import GIB, Requirements, free_memory
 from fairlen.train.run.config import TrainConfig
 from fairlen.train.start import start_training
 from fairlen.train.step import Learner, OutOfMemoryError, is_shortage
-from runs import small, updates_of
 
 MICRO = 300
 CUDA = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")

@@ -10,6 +10,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
+from runs import small
 from shapes import CONFIGS, SHAPE, write_reward, write_shape
 from transformers import Qwen3Config
 
@@ -26,7 +27,6 @@ from fairlen.train.requirements import (
     free_memory,
 )
 from fairlen.train.run.config import TrainConfig
-from runs import small
 
 ROOT = Path(__file__).parents[2]
 

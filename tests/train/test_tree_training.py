@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from runs import metrics, small
 from torch import Tensor
 from transformers import (
     GPT2Config,
@@ -34,7 +35,6 @@ from fairlen.policy.tree import Tree, find_kernel
 from fairlen.rollouts import Response, Rollouts, Segment
 from fairlen.train.run.config import TrainConfig
 from fairlen.train.start import build_learner, start_training
-from runs import metrics, small
 
 SIZES: dict[str, Any] = {
     "vocab_size": 40, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3, "num_attention_heads": 4,
