@@ -144,6 +144,7 @@ class Trainer(RunState):
         counts = Counts.of(rollouts.response_table, folded, started.method, started.num_updates)
         if warning := self.signal.look(counts):
             warn(warning, "" if warning.startswith(NOTE) else "fairlen: ")
+            self.trackers.alert(warning, self.progress.update)
         if not started.plans:
             self.log(self.describe_batch(started) | {"update/skipped": describe_nothing(started.scored)})
 
