@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from fairlen.checks import is_described
+from fairlen.methods.catalogue import find_papers
 from fairlen.methods.compose import compose
 from fairlen.methods.describe import KINDS
 from fairlen.methods.method import Method
@@ -74,6 +75,21 @@ def build(text: str) -> Any:
 
 def named_stages(text: str) -> list[Any]:
     return [build(span) for span in spans(text) if span.partition("(")[0] in STAGES and span.endswith(")")]
+
+
+def sources() -> Iterator[tuple[str, str]]:
+    """Each base and modifier with what the page says of its source."""
+    for name in BASES:
+        yield name, section(f"`{name}`", "###").partition("- Source:")[2].partition("\n- ")[0]
+    for name, _, source, _ in rows("Modifiers"):
+        yield name.strip("`"), source
+
+
+def test_papers_of_the_card_are_the_sources_of_the_page():
+    found = {name: set(re.findall(r"\d{4}\.\d{5}", text)) for name, text in sources()}
+    assert found.keys() == BASES.keys() | MODIFIERS.keys()
+    assert {name: set(find_papers(name)) for name in found} == found
+    assert find_papers("dapo+balanced+lp") == ["2502.04463", "2503.14476", "2505.18086", "2605.04077"]
 
 
 def is_name(word: str) -> bool:

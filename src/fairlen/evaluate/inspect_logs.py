@@ -108,7 +108,7 @@ def to_sample(row: Row, epoch: int, model: str, vocabulary: Vocabulary | None) -
         "metadata": plain({n: value for n, value in row.items() if n not in SHOWN and value is not None}),
     }  # fmt: skip
     if row["status"] in GRADES:
-        verdict = {"value": GRADES[row["status"]], "answer": row["extracted"]}
+        verdict = {"value": GRADES[row["status"]], "answer": row.get("extracted")}
         return sample | {"scores": {"verdict": verdict, "outcome": {"value": row["outcome"]}}}
     return sample | {"error": {"message": f"no verdict: {row['status']}", "traceback": "", "traceback_ansi": ""}}
 
