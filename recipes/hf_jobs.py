@@ -46,7 +46,9 @@ def upload(repo: str, run: Path) -> None:
 
 def main() -> int:
     """Return the exit code of the first command that fails, else 0."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter, allow_abbrev=False)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter, allow_abbrev=False
+    )
     parser.add_argument("--repo", default="", help="where the model goes; nowhere by default")
     options, flags = parser.parse_known_args()
     for command in (["train", "--out", str(RUN), *flags], ["audit", str(RUN)]):

@@ -74,7 +74,9 @@ def test_a_surrogate_that_never_acts_is_told():
 
 def test_truncation_is_what_is_advised_on_where_all_are_truncated():
     (text,) = told(*[Counts(8, incorrect=8, truncated=8, trained=8, low=-1.0, high=0.0)] * 4)
-    assert text.startswith("every response of 3 rollout batches counts as incorrect") and text.endswith("; raise the budget")
+    assert text.startswith("every response of 3 rollout batches counts as incorrect") and text.endswith(
+        "; raise the budget"
+    )
 
 
 @pytest.mark.parametrize(

@@ -28,8 +28,6 @@ from fairlen.files.formats import refused
 
 Row = dict[str, Any]
 GRADES = {"correct": "C", "incorrect": "I", "no_answer": "N"}
-SCORES = {"verdict": "accuracy", "outcome": "mean"}
-"""Each with its metric; readers take the first as the verdict."""
 LISTS = ("logprobs", "supports")
 """Columns that a log has no place for."""
 SHOWN = ("problem_id", "problem", "answer", "text", "extracted", "token_ids", "turns")
@@ -57,18 +55,14 @@ def write_log(path: Path, source: str, description: Row, vocabulary: Vocabulary 
     """Write one table of responses as a log, named as Inspect names them: by time, task and id."""
     with refused(path):
         rows = pq.read_table(path, columns=[n for n in pq.read_schema(path).names if n not in LISTS]).to_pylist()
-    config, time = (
-        of_type(description, "config", dict),
-        datetime.fromtimestamp(int(path.stat().st_mtime), UTC).isoformat(),
-    )
+    config, seen = of_type(description, "config", dict), Counter[str]()
+    time = datetime.fromtimestamp(int(path.stat().st_mtime), UTC).isoformat()
     model = str(config.get("from_samples") or config.get("model") or source)
-    seen: Counter[str] = Counter()
     samples = []
     for row in rows:
         seen[row["problem_id"]] += 1
         samples.append(to_sample(row, seen[row["problem_id"]], model, vocabulary))
     task, key = f"{source} {path.stem}", sha256(str(path.resolve()).encode()).hexdigest()[:22]
-    usage = [sample["output"]["usage"] for sample in samples if sample["model_usage"]]
     header = {
         "version": 2, "status": "success",
         "eval": {
@@ -79,10 +73,7 @@ def write_log(path: Path, source: str, description: Row, vocabulary: Vocabulary 
             "metadata": {"method": of_type(description, "method", dict).get("name")}, "tags": ["fairlen"],
         },
         "plan": {"name": "plan", "steps": [], "config": {}}, "results": find_results(samples),
-        "stats": {
-            "started_at": time, "completed_at": time,
-            "model_usage": {model: {name: sum(one[name] for one in usage) for name in usage[0]}} if usage else {},
-        },
+        "stats": {"started_at": time, "completed_at": time},
     }  # fmt: skip
     name = "_".join(re.sub(r"[^\w.+-]+|_", "-", part) for part in (time, task, key))
     with replacing(out / f"{name}.eval") as staging, ZipFile(staging, "w", ZIP_DEFLATED) as archive:
@@ -115,8 +106,8 @@ def to_sample(row: Row, epoch: int, model: str, vocabulary: Vocabulary | None) -
 
 def list_messages(row: Row, model: str, vocabulary: Vocabulary | None) -> list[Row]:
     """Return the problem and what followed, turn by turn where the vocabulary says where a turn ends."""
-    passages = [("own", row["text"])]
-    if (row.get("turns") or [0]) not in ([0], [row["num_prompt"], len(row["token_ids"])]):
+    passages, turns = [("own", row["text"])], row.get("turns")
+    if turns and turns != [row["num_prompt"], len(row["token_ids"])]:
         passages = [(one.kind, one.text.replace(END, "")) for one in cut(row, vocabulary, sys.maxsize)[0]]
     voices = {"own": {"role": "assistant", "source": "generate", "model": model}, "read": {"role": "user"}}
     asked = {"role": "user", "source": "input", "content": row["problem"]}
@@ -124,17 +115,14 @@ def list_messages(row: Row, model: str, vocabulary: Vocabulary | None) -> list[R
 
 
 def find_results(samples: Sequence[Row]) -> Row:
-    """Return the counts of samples, and of each score the mean over problems."""
-    each: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    """Return the counts of samples, and the mean over problems of the share of correct ones."""
+    each: dict[str, list[bool]] = defaultdict(list)
     for sample in samples:
-        if scores := sample["scores"]:
-            each[sample["id"]].append((float(scores["verdict"]["value"] == "C"), scores["outcome"]["value"]))
-    means = np.mean([np.mean(values, 0) for values in each.values()], 0).tolist() if each else [None] * len(SCORES)
-    found = [
-        {"name": name, "scorer": name, "metrics": {metric: {"name": metric, "value": mean}} if each else {}}
-        for (name, metric), mean in zip(SCORES.items(), means, strict=True)
-    ]
-    return {"total_samples": len(samples), "completed_samples": sum(map(len, each.values())), "scores": found}
+        if "verdict" in sample["scores"]:
+            each[sample["id"]].append(sample["scores"]["verdict"]["value"] == "C")
+    accuracy = {"name": "accuracy", "value": float(np.mean([np.mean(one) for one in each.values()]))} if each else {}
+    scores = [{"name": "verdict", "scorer": "verdict", "metrics": {"accuracy": accuracy}}] if each else []
+    return {"total_samples": len(samples), "completed_samples": sum(map(len, each.values())), "scores": scores}
 
 
 def summarize(sample: Row) -> Row:

@@ -168,11 +168,10 @@ def open_trackio(run: Run, name: str, update: int) -> Any:
         auto_log_gpu=False,
         auto_log_cpu=False,
     )
-
-    def alert(title: str, text: str, level: str) -> None:
-        found.alert(title, text, trackio.AlertLevel[level])
-
-    return SimpleNamespace(log=found.log, alert=alert, finish=found.finish)
+    levels = trackio.AlertLevel
+    return SimpleNamespace(
+        log=found.log, finish=found.finish, alert=lambda title, text, level: found.alert(title, text, levels[level])
+    )
 
 
 class TensorBoard:
