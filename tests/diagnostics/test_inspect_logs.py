@@ -111,6 +111,7 @@ def test_an_evaluation_has_a_log_for_each_set(tmp_path):
     assert (results["total_samples"], results["completed_samples"]) == (6, 4)
     assert [one["metrics"]["accuracy"]["value"] for one in results["scores"]] == [0.5]
     assert [one["model_usage"].get("org/name", {}).get("output_tokens") for one in samples] == [3, 9, 4, 5, 2, None]
+    assert header["stats"]["model_usage"]["org/name"]["output_tokens"] == 3 + 9 + 4 + 5 + 2
     assert [one["epoch"] for one in samples] == [1, 2, 1, 2, 1, 1]
     assert [one["scores"].get("verdict", {}).get("value") for one in samples] == ["C", "I", "C", None, None, "N"]
     assert [one.get("error", {}).get("message") for one in samples][3:5] == ["no verdict: timeout", "no verdict: error"]

@@ -166,6 +166,7 @@ def test_what_a_run_warns_of_is_an_alert_too(tmp_path, monkeypatch, capsys):
 def test_alerts_reach_real_services(tmp_path, monkeypatch):
     pytest.importorskip("wandb")
     pytest.importorskip("tensorboard")
+    monkeypatch.setattr(trackers, "PATIENCE", 120.0)
     monkeypatch.setenv("WANDB_MODE", "offline")
     run = open_run(small(tmp_path / "run"), explain("grpo"))
     with Trackers(choose_trackers(("wandb", "tensorboard"), run)) as found:

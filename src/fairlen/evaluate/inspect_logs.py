@@ -62,6 +62,8 @@ def write_log(path: Path, source: str, description: Row, vocabulary: Vocabulary 
     for row in rows:
         seen[row["problem_id"]] += 1
         samples.append(to_sample(row, seen[row["problem_id"]], model, vocabulary))
+    used = [one["output"]["usage"] for one in samples if one["model_usage"]]
+    tokens = {model: {name: sum(one[name] for one in used) for name in used[0]}} if used else {}
     task, key = f"{source} {path.stem}", sha256(str(path.resolve()).encode()).hexdigest()[:22]
     header = {
         "version": 2, "status": "success",
@@ -73,7 +75,7 @@ def write_log(path: Path, source: str, description: Row, vocabulary: Vocabulary 
             "metadata": {"method": of_type(description, "method", dict).get("name")}, "tags": ["fairlen"],
         },
         "plan": {"name": "plan", "steps": [], "config": {}}, "results": find_results(samples),
-        "stats": {"started_at": time, "completed_at": time},
+        "stats": {"started_at": time, "completed_at": time, "model_usage": tokens},
     }  # fmt: skip
     name = "_".join(re.sub(r"[^\w.+-]+|_", "-", part) for part in (time, task, key))
     with replacing(out / f"{name}.eval") as staging, ZipFile(staging, "w", ZIP_DEFLATED) as archive:
