@@ -163,7 +163,7 @@ Trained with fairlen {version} from `{model}` on {data}.
 {table}
 
 {gain}{after.num_problems} held-out problems, {after.num_samples} samples each, temperature {temperature}, at most
-{max_response_length} tokens; intervals resample problems. {updates} updates, {prompts} prompts a rollout batch, learning rate
+{max_response_length} tokens; intervals resample problems. {updates}, {prompts} prompts a rollout batch, learning rate
 {rate:g}, seed {seed}. Everything else is in the run's `run.json`.
 
 {section}"""
@@ -184,7 +184,7 @@ def write_model_card(folder: Path, run: Run, summary: Summary, found: Audit | No
         after=summary.after,
         temperature=config.temperature,
         max_response_length=config.max_response_length,
-        updates=summary.num_updates,
+        updates=f"{summary.num_updates} {plural('update', summary.num_updates)}",
         prompts=config.prompts_per_batch,
         rate=config.learning_rate,
         seed=config.seed,
