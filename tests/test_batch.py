@@ -10,7 +10,6 @@ from fixtures import LENGTH, PROMPT, RIGHT, ragged_rollouts
 from fairlen.batch import (
     NO_VERDICT,
     Responses,
-    are_truncated,
     build_responses,
     build_segments,
     count_by,
@@ -58,10 +57,6 @@ def test_rows_of_a_framework_become_tables():
 )
 def test_prompts_are_numbered_by_their_first_row(keys):
     assert number_keys(keys).tolist() == [0, 1, 0, 2, 1]
-
-
-def test_an_eos_on_the_last_token_ends_a_response():
-    assert are_truncated([1, 5, 0, 1], (0, 1)).tolist() == [False, True, False, False]
 
 
 def test_a_segment_is_inactive_with_its_response():

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from fairlen.checks import is_described
+from fairlen.methods.catalogue import find_papers
 from fairlen.methods.compose import compose
 from fairlen.methods.describe import KINDS
 from fairlen.methods.method import Method
@@ -82,6 +83,21 @@ def numbers_of(stages: list[Any]) -> set[tuple[str, float]]:
     """Every number of some stages that is on, by the name of its field."""
     named = [(f.name, getattr(stage, f.name)) for stage in stages for f in dataclasses.fields(stage) if not is_state(f)]
     return {(name, one) for name, one in named if type(one) in (int, float) and one not in (0, math.inf)}
+
+
+def sources() -> Iterator[tuple[str, str]]:
+    """Each base and modifier with what the page says of its source."""
+    for name in BASES:
+        yield name, section(f"`{name}`", "###").partition("- Source:")[2].partition("\n- ")[0]
+    for name, _, source, _ in rows("Modifiers"):
+        yield name.strip("`"), source
+
+
+def test_papers_of_the_card_are_the_sources_of_the_page():
+    found = {name: set(re.findall(r"\d{4}\.\d{5}", text)) for name, text in sources()}
+    assert found.keys() == BASES.keys() | MODIFIERS.keys()
+    assert {name: set(find_papers(name)) for name in found} == found
+    assert find_papers("dapo+balanced+lp") == ["2502.04463", "2503.14476", "2505.18086", "2605.04077"]
 
 
 def is_name(word: str) -> bool:

@@ -230,15 +230,6 @@ def number_keys(keys: np.ndarray | Iterable[Hashable]) -> Ints:
     return np.array([found.setdefault(key, len(found)) for key in rows], np.int64)
 
 
-def are_truncated(last_ids: ArrayLike, eos_ids: Iterable[int]) -> Bools:
-    """Mask of the responses that the limit ended, [R], by the last generated token of each: those that do not end with an EOS.
-
-    The length decides nothing: an EOS on the last possible token ended its response. For frameworks that keep no finish reason; a
-    `Response` says in `finish` whether it was truncated.
-    """
-    return ~np.isin(np.asarray(last_ids), np.fromiter(eos_ids, np.int64))
-
-
 def is_on_policy(policy_version: int, generated_by: int) -> bool:
     """Compare the weights with those that generated the rollout batch: where they are the same, every ratio is exactly 1.
 

@@ -75,7 +75,11 @@ COMMANDS: dict[str, Command] = {
         "what anyone's rollouts say about length",
         ("rollouts.jsonl --html page.html", "runs/first --against runs/second"),
     ),
-    "report": Command("FOLDER [--out FILE.html]", "write one page about a run, a comparison or an evaluation", ("runs/first",)),
+    "report": Command(
+        "FOLDER [--out FILE.html] [--inspect DIR]",
+        "write one page about a run, a comparison or an evaluation, and logs of Inspect",
+        ("runs/first", "runs/first --inspect logs"),
+    ),
     "trl": Command(
         "[--method dapo+balanced] [FLAGS] [FLAGS of TRL]",
         "train by the same methods in TRL; `trl grpo --help` lists its flags",
@@ -263,6 +267,10 @@ def run_report(arguments: list[str]) -> int:
         from fairlen.evaluate.page import report_evaluation as write
     else:
         from fairlen.diagnostics.report import write_report as write
+    if config.inspect:
+        from fairlen.evaluate.inspect_logs import write_logs
+
+        log(f"{config.inspect}: logs: {write_logs(folder, Path(config.inspect))}")
     path = write(folder, out)
     log(f"{path} ({path.stat().st_size / 1e6:.2f} MB)")
     return 0

@@ -13,6 +13,7 @@ from trl import GRPOTrainer
 from trl_runs import Scripted, ScriptedFair, graded, parts, problems, scripted, weights_of
 from trl_runs import warnings as listen
 
+from fairlen.diagnostics.report.audit import audit
 from fairlen.diagnostics.report.terms import read_metrics
 from fairlen.integrations.trl import FairGRPOTrainer
 
@@ -178,6 +179,17 @@ def test_another_method_does_not_go_on_from_a_checkpoint(tmp_path):
     except ValueError as error:
         complaint = str(error)
     assert "resuming with another method" in complaint and "filter Everything() -> MixedOutcomes()" in complaint
+
+
+def test_the_card_has_the_method_its_papers_and_the_audit_of_the_rollouts(tmp_path):
+    trainer = make(tmp_path, "dapo+balanced", save_strategy="steps", save_steps=1)
+    trainer.create_model_card()
+    card = (tmp_path / "README.md").read_text()
+    assert "trained using [TRL]" in card and "> not made: there are no rollouts of a run that has ended" in card
+    trainer.train()
+    card, (one,) = (tmp_path / "README.md").read_text(), audit([str(tmp_path)])[0]
+    assert f"> {one.conclusion.status}: {one.conclusion.sentence}\n" in card and card.count("## Method") == 1
+    assert "`dapo+balanced`" in card and "[arXiv:2605.04077](https://arxiv.org/abs/2605.04077)" in card
 
 
 def grade_by_model(low: float, high: float):

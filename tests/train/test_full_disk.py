@@ -75,7 +75,7 @@ def test_a_report_that_fails_loses_nothing(tmp_path, monkeypatch, capsys):
     def fail(*_):
         raise KeyError("a column")
 
-    monkeypatch.setattr(start, "write_report", fail)
+    monkeypatch.setattr(start, "write_page", fail)
     summary = start_training(small(tmp_path / "run", rollout_batches=1, eval_every=0))
     assert summary.num_updates == 2 and (tmp_path / "run/model/README.md").exists()
     assert "KeyError: 'a column'; the run is whole: fairlen report" in capsys.readouterr().err

@@ -16,6 +16,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from fairlen.diagnostics.advice import advise
 from fairlen.diagnostics.method import find_method
 from fairlen.diagnostics.readers import read
+from fairlen.diagnostics.report.audit import audit
 from fairlen.diagnostics.uncertainty import Estimate
 from fairlen.files.folders import locked
 from fairlen.methods.compose import compose
@@ -97,7 +98,13 @@ def test_the_final_model_loads_with_plain_transformers_and_has_a_card(finished):
     trained = load_file(finished / "checkpoints/batch-000003-update-000006/model.safetensors")
     for name, parameter in model.named_parameters():
         assert torch.equal(parameter, trained[name])
-    assert "fspo+balanced" in (finished / "model/README.md").read_text()
+    card, (one,) = (finished / "model/README.md").read_text(), audit([str(finished)])[0]
+    assert (
+        card.startswith("---\nlibrary_name: transformers\n") and "base_model" not in card
+    )  # the shipped one is none of the hub's
+    assert f"> {one.conclusion.status}: {one.conclusion.sentence}\n" in card
+    assert "`fspo+balanced`" in card and "[arXiv:2509.09177](https://arxiv.org/abs/2509.09177)" in card
+    assert re.search(r"^[+-][\d.]+ points \[\S+ \S+\] in 6 updates, 8 held-out problems, 2 samples each", card, re.M)
     assert (finished / "best/model.safetensors").exists()
 
 

@@ -46,10 +46,14 @@ class Service:
     """One that works, in memory."""
 
     got: list[tuple[dict[str, float], int]] = field(default_factory=list)
+    alerts: list[tuple[str, str, str]] = field(default_factory=list)
     is_finished: bool = False
 
     def log(self, numbers, update):
         self.got.append((dict(numbers), update))
+
+    def alert(self, title, text, level):
+        self.alerts.append((title, text, level))
 
     def finish(self):
         self.is_finished = True
@@ -128,6 +132,48 @@ def test_hostile_trackers_cost_no_time_and_one_warning_each(monkeypatch, capsys)
     assert "tracker lingers: it did not end in time and is left behind with 0 entries" in told
     hangs = next(feed for feed in found.feeds if feed.service == "hangs")
     assert hangs.num_lost == count - 1 - MAX_WAITING  # it holds one
+
+
+FOUND = "nothing was trained in 3 rollout batches (24 responses: 0 correct, 24 incorrect): all were truncated; raise it"
+NOTED = "note: responses are 2.0 times as long as at the start: 100 tokens in the first 3 rollout batches"
+
+
+def test_an_alert_has_the_first_clause_as_its_title():
+    service = Service()
+    with Trackers({"one": lambda _: service}) as found:
+        for text in (FOUND, NOTED, "long " * 20):
+            found.alert(text, 3)
+    told = NOTED.removeprefix("note: ")
+    assert service.alerts[:2] == [
+        ("nothing was trained in 3 rollout batches", FOUND, "WARN"),
+        ("responses are 2.0 times as long as at the start", told, "INFO"),
+    ]
+    assert len(service.alerts[2][0]) == 63 and service.got == []  # wandb takes titles of less than 64 letters
+
+
+def test_what_a_run_warns_of_is_an_alert_too(tmp_path, monkeypatch, capsys):
+    """No answer fits into one token, so that nothing is trained in any of four rollout batches."""
+    service = Service()
+    monkeypatch.setattr(start, "choose_trackers", lambda names, run: {"one": lambda _: service})
+    settings = dict(method="grpo", max_response_length=1, updates_per_batch=1, eval_every=0, save_every=0)
+    start_training(small(tmp_path / "run", rollout_batches=4, **settings))
+    ((title, text, level),) = service.alerts
+    assert (title, level) == ("nothing was trained in 3 rollout batches", "WARN")
+    assert f"fairlen: {text}\n" in capsys.readouterr().err and "all were truncated" in text
+
+
+@pytest.mark.slow
+def test_alerts_reach_real_services(tmp_path, monkeypatch):
+    pytest.importorskip("wandb")
+    pytest.importorskip("tensorboard")
+    monkeypatch.setattr(trackers, "PATIENCE", 120.0)
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    run = open_run(small(tmp_path / "run"), explain("grpo"))
+    with Trackers(choose_trackers(("wandb", "tensorboard"), run)) as found:
+        found.alert(FOUND, 3)
+    for folder in ("wandb", "tensorboard"):
+        kept = b"".join(path.read_bytes() for path in (run.folder / folder).rglob("*") if path.is_file())
+        assert FOUND.encode() in kept and b"WARN" in kept, folder
 
 
 def test_the_watchdog_says_which_tracker_stands(capsys):
@@ -211,8 +257,14 @@ import sys
 sys.path.insert(0, sys.argv[2])
 from pathlib import Path
 from runs import small
+from fairlen.methods.compose import explain
+from fairlen.train.run.folder import open_run
+from fairlen.train.run.trackers import Trackers, choose_trackers
 from fairlen.train.start import start_training
 start_training(small(Path(sys.argv[1]), rollout_batches=1, eval_every=0, tracker=("trackio",)))
+run = open_run(small(Path(sys.argv[1] + "-alerts")), explain("grpo"))
+with Trackers(choose_trackers(("trackio",), run)) as found:
+    found.alert("nothing was trained in 3 rollout batches: all were truncated", 3)
 """
 
 
@@ -227,6 +279,8 @@ def test_trackio(tmp_path):
     (place,) = (tmp_path / "there").glob("*.db")
     with closing(sqlite3.connect(place)) as database:
         rows = database.execute("select run_name, step, metrics from metrics").fetchall()
+        alerts = database.execute("select title, level from alerts").fetchall()
+    assert alerts == [("nothing was trained in 3 rollout batches", "warn")]
     (name,) = json.loads((tmp_path / "run/trackers.json").read_text()).values()
     found = {(step, key) for run, step, text in rows if run == name for key in json.loads(text)}
     assert {(1, "loss/total"), (2, "loss/total"), (0, "eval/accuracy"), (2, "eval/accuracy")} <= found

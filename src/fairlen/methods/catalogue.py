@@ -19,6 +19,15 @@ from fairlen.methods.presets import BASES
 
 CHOICES = ("sampling", "filter", "reward", "advantage", "surrogate", "aggregation")
 """Columns of the table; terms and correction are the same for every base."""
+PAPERS = {
+    "1912.09729": "dual_clip", "2402.03300": "grpo kl", "2402.14740": "rloo", "2502.04463": "lp", "2503.14476": "dapo dynamic",
+    "2503.20783": "dr_grpo no_std", "2505.18086": "toplambda lp", "2506.05183": "tree tree_unbiased", "2506.13585": "cispo",
+    "2507.18071": "gspo gspo_token", "2507.20673": "gmpo", "2509.07558": "vl_norm", "2509.09177": "fspo fspo_v3 rloo",
+    "2510.01459": "lspo", "2510.06062": "aspo", "2510.15110": "dler da_dler", "2511.20347": "sapo", "2602.02099": "ddca",
+    "2602.02710": "maxrl", "2602.05261": "luspo", "2602.10693": "vespo", "2603.10535": "gr3", "2604.17328": "eqlen",
+    "2605.04077": "balanced std_ba", "2605.06200": "turns", "2605.07331": "ctpo",
+}  # fmt: skip
+"""arXiv ids, and the names of which docs/papers.md has them as a source."""
 
 
 def list_methods() -> dict[str, Any]:
@@ -28,6 +37,11 @@ def list_methods() -> dict[str, Any]:
         "modifiers": {name: {"sets": part.sets, "summary": part.summary} for name, part in MODIFIERS.items()},
         "extensions": [describe_extension(point.name) for point in installed("method")],
     }
+
+
+def find_papers(names: str) -> list[str]:
+    """Return the arXiv ids behind a composition's names."""
+    return [paper for paper, of in PAPERS.items() if set(of.split()) & set(names.split("+"))]
 
 
 def describe_extension(name: str) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Whether rollout batches have anything to learn from: after a few without it, one sentence that says why and what to do.
+"""Whether rollout batches have anything to learn from, and whether their lengths drift: a sentence that says why and what to do.
 
 Every home (our trainer, TRL, verl) shows one `LearningSignal` each rollout batch and logs what it returns.
 """
@@ -21,6 +21,8 @@ NOTHING = "nothing was trained"
 """Begins a sentence about a run whose updates changed nothing."""
 PATIENCE = 3
 """Rollout batches in a row, after which it is said; each kind once a run."""
+DRIFT = 2.0
+"""Times longer or shorter than in the first PATIENCE rollout batches, from which on a mean length has drifted."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,8 @@ class Counts:
     low: float = math.inf
     """Smallest outcome of a response that counts."""
     high: float = -math.inf
+    tokens: int = 0
+    """Generated, of all responses."""
     idle_surrogate: str = ""
     """The surrogate where every ratio is 1 and it differs in nothing from a policy gradient; else nothing."""
     batches: int = 1
@@ -58,6 +62,7 @@ class Counts:
             trained=int(np.count_nonzero(folded)),
             low=float(outcome.min(initial=math.inf)),
             high=float(outcome.max(initial=-math.inf)),
+            tokens=int(responses.length.sum()),
             idle_surrogate=short(method.surrogate) if is_idle else "",
         )
 
@@ -65,6 +70,15 @@ class Counts:
         added = {f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self) if f.type == "int"}
         low, high = min(self.low, other.low), max(self.high, other.high)
         return Counts(**added, low=low, high=high, idle_surrogate=other.idle_surrogate)
+
+    @property
+    def length(self) -> float:
+        """Mean tokens of a response."""
+        return self.tokens / max(self.size, 1)
+
+    def has_drifted(self, first: Counts) -> bool:
+        """Return whether responses are DRIFT times as long as in the first rollout batches, or as short."""
+        return min(self.tokens, first.tokens) > 0 and abs(math.log(self.length / first.length)) >= math.log(DRIFT)
 
     def __str__(self) -> str:
         return (
@@ -88,13 +102,14 @@ class Remedies:
     """For more updates of a rollout batch."""
 
 
-KINDS: dict[str, Callable[[Counts], bool]] = {
-    "nothing": lambda batch: batch.trained == 0,
-    "incorrect": lambda batch: batch.trained > 0 and batch.correct == 0,
-    "correct": lambda batch: batch.trained > 0 and batch.incorrect == 0,
-    "surrogate": lambda batch: batch.trained > 0 and batch.idle_surrogate != "",
+KINDS: dict[str, Callable[[Counts, Counts], bool]] = {
+    "nothing": lambda batch, first: batch.trained == 0,
+    "incorrect": lambda batch, first: batch.trained > 0 and batch.correct == 0,
+    "correct": lambda batch, first: batch.trained > 0 and batch.incorrect == 0,
+    "surrogate": lambda batch, first: batch.trained > 0 and batch.idle_surrogate != "",
+    "length": Counts.has_drifted,
 }
-"""Conditions that are reported, the gravest first."""
+"""Conditions that are reported, the gravest first; the second argument is of the first PATIENCE rollout batches."""
 
 
 @dataclass
@@ -106,19 +121,23 @@ class LearningSignal:
     """By kind: the rollout batches in a row, up to now, of which it is the case."""
     warned: set[str] = field(default_factory=set)
     total: Counts = NONE
+    first: Counts = NONE
+    """Of the first PATIENCE rollout batches since the run was started or resumed."""
 
     def look(self, batch: Counts) -> str:
-        """Return the message after one more rollout batch; mostly nothing."""
+        """Return the message after one more rollout batch, mostly nothing; up to its first punctuation it can be a title."""
         self.total += batch
+        if self.total.batches <= PATIENCE:
+            self.first = self.total
         for kind, holds in KINDS.items():
-            self.streaks[kind] = self.streaks.get(kind, NONE) + batch if holds(batch) else NONE
+            self.streaks[kind] = self.streaks.get(kind, NONE) + batch if holds(batch, self.first) else NONE
         due = [kind for kind in KINDS if self.streaks[kind].batches >= PATIENCE and kind not in self.warned]
         self.warned.update(due[:1])
         return self.describe(due[0], self.streaks[due[0]]) if due else ""
 
     def conclude(self) -> str:
         """Return the message at the end of a run that never trained, or never saw a correct response; else nothing."""
-        kinds = [kind for kind in ("nothing", "incorrect") if self.total.batches and KINDS[kind](self.total)]
+        kinds = [kind for kind in ("nothing", "incorrect") if self.total.batches and KINDS[kind](self.total, NONE)]
         return self.describe(kinds[0], self.total) if kinds else ""
 
     def describe(self, kind: str, found: Counts) -> str:
@@ -129,6 +148,14 @@ class LearningSignal:
                 f"note: every ratio of {batches} was 1, as it should be where one update is made of each: "
                 f"{found.idle_surrogate} has nothing to bound and is a plain policy gradient; for more updates "
                 f"{self.remedies.updates}"
+            )
+        if kind == "length":
+            times = max(found.length / self.first.length, self.first.length / found.length)
+            change = f"{times:.1f} times as {'long' if found.length > self.first.length else 'short'} as at the start"
+            return (
+                f"{NOTE}responses are {change}: {self.first.length:.0f} tokens in the first {PATIENCE} rollout batches, "
+                f"{found.length:.0f} in the last {found.batches}, of which {found.truncated / found.size:.0%} were truncated; "
+                "the audit of the run's rollouts says what length has to do with correctness"
             )
         if kind == "nothing":
             return f"{NOTHING} in {batches} ({found}): {self.explain(found)}"
@@ -153,6 +180,8 @@ class LearningSignal:
 
     def advise(self, found: Counts) -> str:
         """Return the advice on verdicts that are all the same."""
+        if found.truncated == found.size:
+            return self.remedies.length
         problems = "harder" if found.correct else "easier"
         other = f"give {problems} problems" + ("" if found.correct else " or a stronger model")
         return f"{self.remedies.verdict}, or {other}" if found.low < found.high else other

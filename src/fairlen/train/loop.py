@@ -19,7 +19,7 @@ from fairlen.batch import is_on_policy
 from fairlen.console import warn
 from fairlen.evaluate.run import Evaluation, evaluate
 from fairlen.files.folders import replace_folder
-from fairlen.methods.learning_signal import Counts, LearningSignal, Remedies
+from fairlen.methods.learning_signal import NOTE, Counts, LearningSignal, Remedies
 from fairlen.methods.method import Scored
 from fairlen.methods.tally import observed, state_metrics
 from fairlen.policy.lora import save_adapters
@@ -141,7 +141,8 @@ class Trainer(RunState):
         folded = np.concatenate([np.zeros(0), *(plan.weight * plan.advantage for plan in started.plans)])
         counts = Counts.of(rollouts.response_table, folded, started.method, started.num_updates)
         if warning := self.signal.look(counts):
-            warn(warning)
+            warn(warning, "" if warning.startswith(NOTE) else "fairlen: ")
+            self.trackers.alert(warning, self.progress.update)
         if not started.plans:
             self.log(self.describe_batch(started) | {"update/skipped": describe_nothing(started.scored)})
 

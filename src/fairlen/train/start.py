@@ -14,7 +14,8 @@ import torch
 from transformers.utils.logging import disable_progress_bar
 
 from fairlen.console import warn
-from fairlen.diagnostics.report import write_report
+from fairlen.diagnostics.report.page import FILE, audit_run, write_page
+from fairlen.diagnostics.report.run import read_run
 from fairlen.files.folders import locked
 from fairlen.hangs import TrainingStopped, Watchdog
 from fairlen.methods.compose import Composition, explain
@@ -124,8 +125,10 @@ def train_on(
 def describe_end(run: Run, summary: Summary) -> None:
     """Write the model's card and the report: what goes wrong with them is a warning, and loses nothing of the run."""
     try:
-        write_model_card(run.folder / "model", run, summary)
-        write_report(summary.folder)
+        report = read_run(run.folder)
+        found = audit_run(report)
+        write_model_card(run.folder / "model", run, summary, found)
+        write_page(report, found, run.folder / FILE)
     except Exception as error:
         warn(f"{type(error).__name__}: {error}; the run is whole: fairlen report {run.folder} writes its report again")
     run.journal.close()
@@ -260,7 +263,7 @@ async def run_to_end(trainer: Trainer) -> Summary:
     run, progress = trainer.run, trainer.progress
     is_whole = progress.batch == 0 and trainer.started is None  # what came before a resume, the signal has not seen
     after = await trainer.train()
-    before = run.first_evaluation() or after
+    before = run.read_evaluation(0) or after
     is_saved = not trainer.archive.is_behind or trainer.save()
     warning = trainer.signal.conclude() if is_whole else ""
     summary = Summary(run.folder, before, after, progress.best_accuracy, progress.update, progress.seconds, warning)

@@ -258,7 +258,10 @@ def read_slime(sample: Row, file: str, line: int, found: Found) -> Iterator[Row]
 
 
 def read_sample(sample: Row, file: str, line: int, found: Found) -> Iterator[Row]:
-    """Give a row for a sample of Inspect; epochs are responses to one prompt, and the first scorer's value is the reward."""
+    """Give a row for a sample of Inspect; epochs are responses to one prompt, and the first scorer's value is the reward.
+
+    Only logs that `fairlen report --inspect` wrote of a run have steps.
+    """
     messages = [one for one in sample.get("messages") or [] if inside(one, "source") != "input"]
     spoken = [one for one in messages if inside(one, "role") == "assistant"]
     scores, output = sample.get("scores") or {}, sample.get("output")
@@ -275,6 +278,7 @@ def read_sample(sample: Row, file: str, line: int, found: Found) -> Iterator[Row
         "response": spoken or inside(output, "completion"),
         "reward": reward,
         "correct": correct,
+        "step": inside(sample, "metadata", "rollout_batch"),
         "tokens": inside(used, "usage", "output_tokens"),
         "truncated": inside(calls[0], "stop_reason") in TRUNCATED | LIMITS or limit in LIMITS,
         "dropped": sample.get("error") is not None or reward != reward or (limit is not None and not scores),

@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 from fairlen.console import first_of
 from fairlen.diagnostics.readers import Source
-from fairlen.diagnostics.readers.fairlen_records import FORMAT, Records
+from fairlen.diagnostics.readers.fairlen_records import FORMAT
 from fairlen.diagnostics.report.audit import Audit, audit_source
 from fairlen.diagnostics.report.curves import curves_section
 from fairlen.diagnostics.report.figure import Section, interval, plain, share
@@ -47,22 +47,27 @@ def write_report(run_folder: str | Path, out: str | Path | None = None) -> Path:
 
     Raises FileNotFoundError where there is no run and ValueError where it cannot be read.
     """
-    folder = Path(run_folder)
-    path = Path(out) if out else folder / FILE
-    run = read_run(folder)
-    sample = show_sample(folder, run.records) if run.records else []
+    run = read_run(Path(run_folder))
+    return write_page(run, audit_run(run), Path(out) if out else run.folder / FILE)
+
+
+def write_page(run: Run, found: Audit | None, path: Path) -> Path:
+    """Write the report of a run and its audit, and return its path."""
+    sample = show_sample(run.folder, run.records) if run.records else []
     streams = gather_streams(sample) if run.records and "streams" in run.records.log.known else []
     total = len(run.records.log) if run.records else 0
-    found = audit_run(run.records, folder.name) if run.records else None
     head = describe(run) | {"audits": [found] if found else []}
     sections = [*find_sections(run, found), *curves_section(run)]
     write_file(path, render_page(head, headline(run), sections, sample, streams, total, define()))
     return path
 
 
-def audit_run(records: Records, folder: str) -> Audit:
-    """Return the audit of a run's records."""
-    return audit_source(Source(FORMAT, visible(folder), tuple(map(str, records.files)), records.log, ()))
+def audit_run(run: Run) -> Audit | None:
+    """Return the audit of a run's records; None where there are none."""
+    if not run.records:
+        return None
+    files = tuple(map(str, run.records.files))
+    return audit_source(Source(FORMAT, visible(run.folder.name), files, run.records.log, ()))
 
 
 def render_page(

@@ -13,7 +13,11 @@ from torch import Tensor
 from transformers import TrainerCallback
 
 from fairlen.batch import Bools, Ints, Plan
+from fairlen.console import warn
+from fairlen.diagnostics.report.page import audit_run
+from fairlen.diagnostics.report.run import read_run
 from fairlen.evaluate.run import Evaluation
+from fairlen.files.folders import write_file
 from fairlen.integrations.run_folder import ROWS, HomeRun
 from fairlen.integrations.trl.refill import Round
 from fairlen.integrations.trl.rows import loss_mask
@@ -21,6 +25,7 @@ from fairlen.integrations.turns import cut_responses, read_trajectory
 from fairlen.methods.compose import Composition
 from fairlen.methods.method import Scored, spread
 from fairlen.rollouts import Response, Rollouts
+from fairlen.train.run.display import describe_training, tabulate
 
 NOTHING = torch.zeros(0, dtype=torch.int64), torch.zeros(3, 0)
 
@@ -36,11 +41,11 @@ class Recorder(TrainerCallback):
         """(correct, lengths, truncated) of each batch of an evaluation."""
         if is_on:
             trainer.add_callback(self)
+        self.composition = Composition(name, trainer.method, tuple(notes))
         if is_on and trainer.is_world_process_zero():
             self.run = HomeRun(Path(trainer.args.output_dir), self.decode)
             limits = {"max_response_length": trainer.max_completion_length, "overrides": list(overrides)}
-            composition = Composition(name, trainer.method, tuple(notes))
-            self.run.describe(composition, trainer.args.to_dict() | limits, "trl")
+            self.run.describe(self.composition, trainer.args.to_dict() | limits, "trl")
 
     def decode(self, token_ids: Sequence[int]) -> str:
         return self.trainer._tokenizer.decode(token_ids, skip_special_tokens=True)
@@ -99,6 +104,19 @@ class Recorder(TrainerCallback):
         if self.is_on:
             correct = self.trainer.grade_rewards(self.trainer.rewards).verdict == 1.0
             self.held_out.append((correct, length, truncated))
+
+    def extend_card(self) -> None:
+        """Add to TRL's model card what our own has; the audit reads rollouts once the run has ended, since it takes its time."""
+        state, path, table, found = self.trainer.state, Path(self.trainer.args.output_dir) / "README.md", "", None
+        try:
+            if self.run is not None and state.global_step >= state.max_steps > 0:
+                self.run.write()
+                found = audit_run(read_run(self.run.folder))
+                first, last = self.run.read_evaluation(0), self.run.read_evaluation(-1)
+                table = f"{tabulate(first, last, 'first evaluation', 'last')}\n\n" if first and last else ""
+        except Exception as error:
+            warn(f"{path}: {type(error).__name__}: {error}; the card is written without its audit")
+        write_file(path, f"{path.read_text()}\n{table}{describe_training(self.composition, found)}")
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Write down a rollout batch whose updates are all made."""

@@ -352,6 +352,12 @@ class FairGRPOTrainer(TruncatedGRPOTrainer):
         self.method = self.method.update(observed(counts))
         self.tally = Tally()
 
+    def create_model_card(self, *args: Any, **kwargs: Any) -> None:
+        """TRL's card, with the method, its papers and, at the end of the run, the audit of its rollouts."""
+        super().create_model_card(*args, **kwargs)
+        if self.is_world_process_zero():
+            self.recorder.extend_card()
+
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         super()._save_checkpoint(model, trial)
         if self.args.should_save:

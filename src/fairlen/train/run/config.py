@@ -92,7 +92,7 @@ class TrainConfig(SamplingSettings, DataSettings, PolicySettings):
     """Make updates repeatable to the bit on CUDA, where they are slower for it; on the CPU they always are."""
 
     tracker: Annotated[tuple[str, ...], Repeated] = ()
-    """Sends metrics to "wandb", "trackio" or "tensorboard" too; may be repeated."""
+    """Sends metrics and alerts to "wandb", "trackio" or "tensorboard" too; may be repeated."""
     stall_seconds: float = 300.0
     """Seconds without progress after which what the run waits for is reported, with all stacks; 0 is never."""
 

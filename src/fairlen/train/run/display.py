@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,11 @@ from typing import Any
 from rich.console import Console
 
 from fairlen.console import make_console, plural, print_table
+from fairlen.diagnostics.report.audit import Audit
 from fairlen.evaluate.estimators import difference_by_problem
 from fairlen.evaluate.run import Evaluation, show_length
 from fairlen.files.folders import write_file
+from fairlen.methods.catalogue import find_papers
 from fairlen.methods.compose import Composition
 from fairlen.methods.describe import hash_method, short
 from fairlen.methods.learning_signal import NOTHING
@@ -149,39 +152,65 @@ def format_value(entry: dict[str, Any], key: str, form: str) -> str:
 
 CARD = """---
 library_name: transformers
+pipeline_tag: text-generation
 tags: [fairlen, reinforcement-learning, verifiable-rewards]
----
+{base}---
 
 # {name}
 
-Trained with fairlen {version} from `{model}` on `{task}`.
+Trained with fairlen {version} from `{model}` on {data}.
 
-| held-out problems | before | after |
-|---|---|---|
-{rows}
+{table}
 
-{after.num_problems} held-out problems, {after.num_samples} samples each, temperature {temperature}, at most
-{max_response_length} tokens; intervals resample problems. Method `{method}` (hash {hash}), {updates} updates,
-seed {seed}. Everything else is in the
-run's `run.json`.
-"""
+{gain}{after.num_problems} held-out problems, {after.num_samples} samples each, temperature {temperature}, at most
+{max_response_length} tokens; intervals resample problems. {updates}, {prompts} prompts a rollout batch, learning rate
+{rate:g}, seed {seed}. Everything else is in the run's `run.json`.
+
+{section}"""
 
 
-def write_model_card(folder: Path, run: Run, summary: Summary) -> None:
-    """Write the card into the model's folder."""
+def write_model_card(folder: Path, run: Run, summary: Summary, found: Audit | None) -> None:
+    """Write the card into the model's folder; `found` is the audit of the run's rollouts."""
     config = run.config
+    is_of_hub = re.fullmatch(r"[\w.-]+/[\w.-]+", config.model) and not Path(config.model).exists()
     card = CARD.format(
+        base=f"base_model: {config.model}\n" if is_of_hub else "",
         name=run.folder.name,
         version=run.describe()["versions"]["fairlen"],
         model=config.model,
-        task=config.task,
+        data=", ".join(f"`{place}`" for place in config.data or (config.task,)),
+        table=tabulate(summary.before, summary.after, "before", "after"),
+        gain=describe_gain(summary),
         after=summary.after,
-        rows="\n".join(f"| {' | '.join(row)} |" for row in compare(summary.before, summary.after)),
         temperature=config.temperature,
         max_response_length=config.max_response_length,
-        method=run.composition.name,
-        hash=hash_method(run.composition.method),
-        updates=summary.num_updates,
+        updates=f"{summary.num_updates} {plural('update', summary.num_updates)}",
+        prompts=config.prompts_per_batch,
+        rate=config.learning_rate,
         seed=config.seed,
+        section=describe_training(run.composition, found),
     )
     write_file(folder / "README.md", card)
+
+
+def tabulate(before: Evaluation, after: Evaluation, *heads: str) -> str:
+    """Return two evaluations as a table of Markdown."""
+    rows = (("held-out problems", *heads), ("---",) * 3, *compare(before, after))
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def describe_training(composition: Composition, found: Audit | None) -> str:
+    """Return the sections of a card on the method with its papers, and on the first line of the audit of the run's rollouts."""
+    method = composition.method
+    papers = ", ".join(f"[arXiv:{one}](https://arxiv.org/abs/{one})" for one in find_papers(composition.name))
+    stages = ", ".join(f"{path.partition('.')[0]} `{short(stage)}`" for path, stage in method.stages())
+    verdict = (
+        f"{found.conclusion.status}: {found.conclusion.sentence}"
+        if found
+        else "not made: there are no rollouts of a run that has ended"
+    )
+    return (
+        f"## Method\n\n`{composition.name or 'of its own'}` (hash {hash_method(method)}): {stages}."
+        + (f" Papers: {papers}." if papers else "")
+        + f"\n\n## Length\n\nThe audit of the run's own rollouts (`fairlen audit`):\n\n> {verdict}\n"
+    )

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -108,13 +108,13 @@ class RunFolder:
         }
         self.journal.append(self.folder / "evaluations.jsonl", json.dumps(entry))
 
-    def first_evaluation(self) -> Evaluation | None:
-        """Return the evaluation before the run."""
+    def read_evaluation(self, place: Literal[0, -1]) -> Evaluation | None:
+        """Return the first or the last evaluation, None where there is none."""
         path = self.folder / "evaluations.jsonl"
         lines = path.read_text().splitlines() if path.exists() else []
         if not lines:
             return None
-        entry = json.loads(lines[0])
+        entry = json.loads(lines[place])
         correct, truncated = (np.array(entry[name], np.bool_) for name in ("correct", "truncated"))
         return Evaluation(correct, np.array(entry["length"], np.int64), truncated)
 

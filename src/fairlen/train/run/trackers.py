@@ -1,4 +1,4 @@
-"""Metrics to wandb, trackio and TensorBoard, beside metrics.jsonl, which stays the source of truth.
+"""Metrics and alerts to wandb, trackio and TensorBoard, beside metrics.jsonl, which stays the source of truth.
 
 Each has a thread and a bounded queue: whatever it does, training goes on at its own pace, and what is left out is counted. A
 service gets the settings and the method, and no secrets: no environment, no command line, no key in a URL.
@@ -10,6 +10,7 @@ import contextlib
 import json
 import math
 import os
+import re
 import secrets
 import threading
 import time
@@ -17,12 +18,14 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib.util import find_spec
 from queue import SimpleQueue
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
 
 from fairlen.console import warn
 from fairlen.files.folders import write_file
 from fairlen.hangs import UNWATCHED, Watchdog
+from fairlen.methods.learning_signal import NOTE
 from fairlen.train.run.folder import Run
 
 PROJECT = "fairlen"
@@ -34,7 +37,8 @@ PATIENCE, HASTE = 30.0, 3.0
 
 Open = Callable[[int], Any]
 """Opens a service for entries from that update on, which is above 0 where a run is resumed. The service has
-`log(numbers, update)`, where the entries of one update are one step, and `finish()`; one thread uses it."""
+`log(numbers, update)`, where the entries of one update are one step, `alert(title, text, level)` with the level "WARN" or "INFO",
+and `finish()`; one thread uses it."""
 
 
 class Feed(threading.Thread):
@@ -43,13 +47,13 @@ class Feed(threading.Thread):
     def __init__(self, service: str, open_tracker: Open, watchdog: Watchdog) -> None:
         super().__init__(name=f"fairlen-tracker-{service}", daemon=True)
         self.service, self.open, self.watchdog = service, open_tracker, watchdog
-        self.entries: SimpleQueue[tuple[dict[str, float], int] | None] = SimpleQueue()
+        self.entries: SimpleQueue[tuple[dict[str, float] | str, int] | None] = SimpleQueue()
         self.num_lost, self.is_warned = 0, False
 
-    def put(self, numbers: dict[str, float], update: int) -> None:
-        """Take an entry, or leave it out; at once in any case."""
+    def put(self, entry: dict[str, float] | str, update: int) -> None:
+        """Take numbers, or the sentence of an alert, or leave them out; at once in any case."""
         if self.is_alive() and self.entries.qsize() < MAX_WAITING:
-            return self.entries.put((numbers, update))
+            return self.entries.put((entry, update))
         self.num_lost += 1
         self.warn(f"it is {MAX_WAITING} entries behind or stands still; entries are left out")
 
@@ -60,7 +64,7 @@ class Feed(threading.Thread):
             try:
                 with self.watchdog.watch(f"tracker {self.service}"):
                     tracker = tracker or self.open(entry[1])
-                    tracker.log(*entry)
+                    send(tracker, *entry)
             except BaseException as error:  # whatever a service raises, SystemExit too, stays in this thread
                 self.num_lost += 1
                 self.warn(f"{type(error).__name__}: {error}")
@@ -105,6 +109,11 @@ class Trackers:
         for feed in self.feeds:
             feed.put(numbers.copy(), int(entry["update"]))
 
+    def alert(self, text: str, update: int) -> None:
+        """Take what was found of the rollout batches up to an update, as `LearningSignal` says it."""
+        for feed in self.feeds:
+            feed.put(text, update)
+
     def __enter__(self) -> Trackers:
         for feed in self.feeds:
             feed.start()
@@ -117,6 +126,15 @@ class Trackers:
         with contextlib.suppress(KeyboardInterrupt):
             for feed in self.feeds:
                 feed.wait(end)
+
+
+def send(tracker: Any, entry: dict[str, float] | str, update: int) -> None:
+    """Give a service an entry; of an alert the first clause is the title, of which wandb takes 63 letters."""
+    if isinstance(entry, dict):
+        tracker.log(entry, update)
+    else:
+        text = entry.removeprefix(NOTE)
+        tracker.alert(re.split(r" \(|[,:;] ", text)[0][:63], text, "INFO" if entry.startswith(NOTE) else "WARN")
 
 
 def open_wandb(run: Run, name: str, update: int) -> Any:
@@ -141,7 +159,7 @@ def open_trackio(run: Run, name: str, update: int) -> Any:
     """Start or resume a run of trackio, in its own folder (TRACKIO_DIR) or where it is set up to send."""
     import trackio  # pyright: ignore[reportMissingImports]
 
-    return trackio.init(
+    found = trackio.init(
         project=os.environ.get("TRACKIO_PROJECT", PROJECT),
         name=name,
         resume="allow",
@@ -149,6 +167,10 @@ def open_trackio(run: Run, name: str, update: int) -> Any:
         embed=False,
         auto_log_gpu=False,
         auto_log_cpu=False,
+    )
+    levels = trackio.AlertLevel
+    return SimpleNamespace(
+        log=found.log, finish=found.finish, alert=lambda title, text, level: found.alert(title, text, levels[level])
     )
 
 
@@ -166,6 +188,10 @@ class TensorBoard:
         """Draw the numbers of one entry."""
         for name, value in numbers.items():
             self.writer.add_scalar(name, value, update)
+
+    def alert(self, title: str, text: str, level: str) -> None:
+        """Show an alert as text."""
+        self.writer.add_text(f"alerts/{level}/{title}", text)
 
 
 def choose_trackers(names: Sequence[str], run: Run) -> dict[str, Open]:
