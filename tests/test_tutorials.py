@@ -17,6 +17,7 @@ STEP = re.compile(r'^```python title="([\w.]+)"\n([\s\S]*?)^```|^    (\S.*)$', r
 FOUND = {
     "audit": ("effect: ", "none: ", "unknown: "),
     "method": ("every token weighs the same",),
+    "own": ("[0.125  0.0625", "a token of a short response weighs"),
     "turns": ("accuracy, 95% interval",),
     "verl": ("dapo+balanced",),
 }

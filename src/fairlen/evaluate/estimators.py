@@ -70,7 +70,9 @@ def resampled_means(each: Floats, seed: int = 0) -> Floats:
 
 
 def pass_at(num_correct: Floats | Ints, num_samples: int | Ints, k: int) -> Floats:
-    """Return pass@k of each problem, 1 - C(n - c, k) / C(n, k), k <= n: unbiased (arXiv:2107.03374, equation 1)."""
+    """Return pass@k of each problem, 1 - C(n - c, k) / C(n, k): unbiased (arXiv:2107.03374, equation 1). One n, or one each."""
+    if not 1 <= k <= np.min(num_samples):
+        raise ValueError(f"k={k} of {np.min(num_samples)} samples: pass@k needs 1 <= k <= samples")
     num_incorrect = num_samples - np.asarray(num_correct, np.float64)
     drawn = np.arange(k).reshape(-1, *[1] * num_incorrect.ndim)
     return 1.0 - np.prod(np.maximum(num_incorrect - drawn, 0.0) / (num_samples - drawn), axis=0)

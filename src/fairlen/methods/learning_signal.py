@@ -21,6 +21,8 @@ NOTHING = "nothing was trained"
 """Begins a sentence about a run whose updates changed nothing."""
 PATIENCE = 3
 """Rollout batches in a row, after which it is said; each kind once a run."""
+NOTE = "note: "
+"""Begins a sentence about a run in which nothing is wrong."""
 DRIFT = 2.0
 """Times longer or shorter than in the first PATIENCE rollout batches, from which on a mean length has drifted."""
 
@@ -145,7 +147,7 @@ class LearningSignal:
         batches = f"{found.batches} {plural('rollout batch', found.batches, 'rollout batches')}"
         if kind == "surrogate":
             return (
-                f"note: every ratio of {batches} was 1, as it should be where one update is made of each: "
+                f"{NOTE}every ratio of {batches} was 1, as it should be where one update is made of each: "
                 f"{found.idle_surrogate} has nothing to bound and is a plain policy gradient; for more updates "
                 f"{self.remedies.updates}"
             )
