@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from fairlen.diagnostics.report.page import of_type
-from fairlen.diagnostics.report.run import END, Vocabulary, cut, parse_object, read_vocabulary
+from fairlen.diagnostics.report.run import END, cut, parse_object, read_tokenizer
 from fairlen.diagnostics.report.summary import plain
 from fairlen.files.folders import replacing
 from fairlen.files.formats import refused
@@ -44,14 +44,14 @@ def write_logs(folder: Path, out: Path) -> int:
     for name, pattern in (("run.json", "records/responses-*.parquet"), ("eval.json", "samples/[!.]*.parquet")):
         paths = sorted(folder.glob(pattern))
         if paths and (folder / name).is_file():
-            description, vocabulary = parse_object((folder / name).read_text(), folder / name), read_vocabulary(folder)
+            description, tokenizer = parse_object((folder / name).read_text(), folder / name), read_tokenizer(folder)
             for path in paths:
-                write_log(path, folder.resolve().name, description, vocabulary, out)
+                write_log(path, folder.resolve().name, description, tokenizer, out)
             return len(paths)
     raise ValueError(f"--inspect {out}: {folder} has no responses of a run or an evaluation; name the folder of one")
 
 
-def write_log(path: Path, source: str, description: Row, vocabulary: Vocabulary | None, out: Path) -> None:
+def write_log(path: Path, source: str, description: Row, tokenizer: Any, out: Path) -> None:
     """Write one table of responses as a log, named as Inspect names them: by time, task and id."""
     with refused(path):
         rows = pq.read_table(path, columns=[n for n in pq.read_schema(path).names if n not in LISTS]).to_pylist()
@@ -61,7 +61,7 @@ def write_log(path: Path, source: str, description: Row, vocabulary: Vocabulary 
     samples = []
     for row in rows:
         seen[row["problem_id"]] += 1
-        samples.append(to_sample(row, seen[row["problem_id"]], model, vocabulary))
+        samples.append(to_sample(row, seen[row["problem_id"]], model, tokenizer))
     used = [one["output"]["usage"] for one in samples if one["model_usage"]]
     tokens = {model: {name: sum(one[name] for one in used) for name in used[0]}} if used else {}
     task, key = f"{source} {path.stem}", sha256(str(path.resolve()).encode()).hexdigest()[:22]
@@ -85,9 +85,9 @@ def write_log(path: Path, source: str, description: Row, vocabulary: Vocabulary 
         archive.writestr("header.json", json.dumps(header))
 
 
-def to_sample(row: Row, epoch: int, model: str, vocabulary: Vocabulary | None) -> Row:
+def to_sample(row: Row, epoch: int, model: str, tokenizer: Any) -> Row:
     """Return a response as a sample of Inspect."""
-    read, written, messages = row["num_prompt"] or 0, row["length"], list_messages(row, model, vocabulary)
+    read, written, messages = row["num_prompt"] or 0, row["length"], list_messages(row, model, tokenizer)
     usage = {"input_tokens": read, "output_tokens": written, "total_tokens": read + (written or 0)}
     last = next(message for message in reversed(messages) if message["role"] == "assistant")
     stop = {"length": "max_tokens", "stop": "stop"}.get(row["finish"], "unknown")
@@ -106,11 +106,11 @@ def to_sample(row: Row, epoch: int, model: str, vocabulary: Vocabulary | None) -
     return sample | {"error": {"message": f"no verdict: {row['status']}", "traceback": "", "traceback_ansi": ""}}
 
 
-def list_messages(row: Row, model: str, vocabulary: Vocabulary | None) -> list[Row]:
-    """Return the problem and what followed, turn by turn where the vocabulary says where a turn ends."""
+def list_messages(row: Row, model: str, tokenizer: Any) -> list[Row]:
+    """Return the problem and what followed, turn by turn where the tokenizer says where a turn ends."""
     passages, turns = [("own", row["text"])], row.get("turns")
     if turns and turns != [row["num_prompt"], len(row["token_ids"])]:
-        passages = [(one.kind, one.text.replace(END, "")) for one in cut(row, vocabulary, sys.maxsize)[0]]
+        passages = [(one.kind, one.text.replace(END, "")) for one in cut(row, tokenizer, sys.maxsize)[0]]
     voices = {"own": {"role": "assistant", "source": "generate", "model": model}, "read": {"role": "user"}}
     asked = {"role": "user", "source": "input", "content": row["problem"]}
     return [asked, *({**voices[kind], "content": text} for kind, text in passages)]
