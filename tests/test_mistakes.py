@@ -146,7 +146,7 @@ MISTAKES = {
     "data for a model of another kind": (
         ["train", "--data", "sums.jsonl"],
         "model=playground",
-        "name another language model",
+        "name a language model with --model",
     ),
     "prompts that are all too long": (
         ["train", *READER, "--data", "sums.jsonl", "--max-prompt-length", "2"],

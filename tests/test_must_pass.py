@@ -47,10 +47,7 @@ TESTED = {
     "estimate of memory against peaks": (
         "test_cuda_memory.py::test_the_account_of_an_update_is_within_a_tenth_of_its_peak",
     ),
-    "phases timed by the device": (
-        "test_cuda_updates.py::test_phases_last_as_long_as_the_device_works",
-        "test_cuda_updates.py::test_a_run_logs_how_fast_it_is",
-    ),
+    "phases timed by the device": ("test_cuda_updates.py::test_phases_last_as_long_as_the_device_works",),
     "vLLM on CUDA": (
         "test_cuda_vllm.py::test_it_samples_sleeps_wakes_with_the_weights_of_the_update_and_frees_memory",
     ),

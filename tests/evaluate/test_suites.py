@@ -11,7 +11,6 @@ import pytest
 
 from fairlen.evaluate.config import SUITES, find_suite, suite_settings
 from fairlen.evaluate.folder import describe_suite
-from fairlen.evaluate.sets import find_place
 from fairlen.tasks.source import read_source
 
 PAGE = (Path(__file__).parents[2] / "docs" / "evaluation.md").read_text()
@@ -60,19 +59,3 @@ def test_what_differs_from_the_suite_is_recorded():
     changed = replace(suite_settings("fspo"), samples=4, max_response_length=100)
     assert describe_suite(changed)["changed"] == {"samples": 4, "max_response_length": 100}
     json.dumps(describe_suite(changed))
-
-
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        ("acme/sums:test", "{root}/acme/sums:test"),
-        ("acme/sums@abc:test", "{root}/acme/sums:test"),
-        ("acme/sums/en:test?year=..2023", "{root}/acme/sums/en:test?year=..2023"),
-        ("acme/none:test", "acme/none:test"),
-        ("playground:sums", "playground:sums"),
-    ],
-)
-def test_local_copies_stand_for_hub_sets(tmp_path, text, found):
-    (tmp_path / "acme/sums").mkdir(parents=True)
-    assert find_place(text, str(tmp_path)) == found.format(root=tmp_path)
-    assert find_place(text, "") == text
