@@ -38,11 +38,11 @@ CALLED = {
 }  # fmt: skip
 """What is passed to each of these, methods of the trainer and functions of modules: by place, and by name."""
 READ = (
-    "_logs", "_metrics", "_pending_extra_logs", "_tokenizer", "accelerator", "args", "aux_loss_enabled",
-    "current_gradient_accumulation_steps", "eos_token_ids", "generation_config", "generation_kwargs", "is_fsdp_enabled",
-    "max_completion_length", "min_p", "model", "model_wrapped", "num_generations", "num_generations_eval", "num_iterations",
-    "optimizer", "processing_class", "ref_model", "reward_func_names", "reward_weights", "router_aux_loss_coef", "state",
-    "temperature", "tools", "top_k", "top_p", "train_dataset", "use_transformers_continuous_batching", "use_vllm",
+    "_logs", "_metrics", "_pending_extra_logs", "_tokenizer", "accelerator", "args", "aux_loss_enabled", "eos_token_ids",
+    "generation_config", "generation_kwargs", "is_fsdp_enabled", "max_completion_length", "min_p", "model", "model_wrapped",
+    "num_generations", "num_generations_eval", "num_iterations", "optimizer", "processing_class", "ref_model",
+    "reward_func_names", "reward_weights", "router_aux_loss_coef", "state", "temperature", "tools", "top_k", "top_p",
+    "train_dataset", "use_transformers_continuous_batching", "use_vllm",
 )  # fmt: skip
 """Attributes that TRL, and transformers' Trainer, gives a trainer."""
 
