@@ -11,10 +11,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePath
 from typing import Any
 
-import httpx
 import torch
 from huggingface_hub import HfApi, constants, hf_hub_download, snapshot_download
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+from huggingface_hub.errors import (
+    HfHubHTTPError,
+    HFValidationError,
+    HTTPError,  # pyright: ignore[reportPrivateImportUsage]  of httpx, and since 2.0 of httpx2
+    LocalEntryNotFoundError,
+)
 from transformers import (
     AutoConfig,
     AutoModel,
@@ -51,14 +55,14 @@ def find_model(place: str, revision: str = "") -> str:
         return place
     try:
         HfApi().model_info(place, revision=revision or None, timeout=PATIENCE)
-    except httpx.TransportError as reason:
+    except (HfHubHTTPError, ValueError):  # it answered
+        pass
+    except HTTPError as reason:
         try:
             return snapshot_download(place, revision=revision or None, local_files_only=True)
         except (LocalEntryNotFoundError, ValueError):
             missing = f"there is no such folder, and the hub cannot be asked: {reason}; nothing was downloaded before"
             raise OSError(missing) from reason
-    except (HfHubHTTPError, ValueError):
-        pass
     return place
 
 
