@@ -55,7 +55,8 @@ def refuse_changed(kind: Any = GRPOTrainer, version: str = trl.__version__) -> N
 
 def refuse_missing(trainer: Any, version: str = trl.__version__) -> None:
     """Raise ImportError for a trainer without an attribute of the table."""
-    refuse(version, (f"a trainer has no {name}, which FairGRPOTrainer reads" for name in READ if not hasattr(trainer, name)))
+    missing = (name for name in READ if not hasattr(trainer, name))
+    refuse(version, (f"a trainer has no {name}, which FairGRPOTrainer reads" for name in missing))
 
 
 def refuse(version: str, changes: Iterable[str]) -> None:
