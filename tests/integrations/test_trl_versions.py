@@ -15,7 +15,7 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from trl_runs import ScriptedFair, ScriptedStock, scripted
 
 from fairlen.integrations.trl import FairGRPOTrainer, trainer, versions
-from fairlen.integrations.trl.versions import CALLED, OVERRIDDEN, READ, TESTED, refuse_changed
+from fairlen.integrations.trl.versions import CALLED, OVERRIDDEN, READ, TESTED, refuse_changed, refuse_unlike
 
 
 def changed(**methods: Any) -> type:
@@ -94,6 +94,15 @@ def test_a_trainer_of_another_trl_is_not_made(monkeypatch, tmp_path):
     monkeypatch.setattr(versions, "READ", (*READ, "_seen"))
     with pytest.raises(ImportError, match="a trainer has no _seen, which FairGRPOTrainer reads; tested"):
         ScriptedFair(**scripted(tmp_path), method="grpo")
+
+
+def test_a_loss_that_would_be_divided_twice_is_refused(tmp_path):
+    """As transformers 5.5.3 does: half of the gradient for two micro-batches an update, in the stock trainer too."""
+    trainer = ScriptedFair(**scripted(tmp_path, gradient_accumulation_steps=2), method="grpo")
+    assert trainer.accelerator.gradient_accumulation_steps == 1
+    trainer.accelerator.gradient_accumulation_steps = 2
+    with pytest.raises(ImportError, match="transformers before 5.5.4 divides losses .* twice"):
+        refuse_unlike(trainer)
 
 
 def test_optional_parameters_may_come_where_we_call_and_not_where_we_override():

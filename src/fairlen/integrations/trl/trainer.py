@@ -32,7 +32,7 @@ from fairlen.integrations.trl.refill import Refill, Round
 from fairlen.integrations.trl.rows import COLUMN, FORWARDED, has_open_call, read_trained, read_turns, split_rows
 from fairlen.integrations.trl.settings import REMEDIES, check_threshold, prepare, refuse_defaults, warn_of_dropout
 from fairlen.integrations.trl.support import TruncatedGRPOTrainer
-from fairlen.integrations.trl.versions import refuse_changed, refuse_missing
+from fairlen.integrations.trl.versions import refuse_changed, refuse_unlike
 from fairlen.integrations.turns import cut_table, fold_turns
 from fairlen.methods.compose import Composition
 from fairlen.methods.learning_signal import Counts, LearningSignal
@@ -84,7 +84,7 @@ class FairGRPOTrainer(TruncatedGRPOTrainer):
         self.sampled: Sampled | None = None
         self.allows_mismatch, self.generated_at = allow_truncated_sampling, -1
         super().__init__(**given)
-        refuse_missing(self)
+        refuse_unlike(self)
         if not (self.use_vllm or allow_truncated_sampling):
             refuse_defaults(self.generation_config, self.model.generation_config)
         check_threshold(correct_threshold, self.reward_weights)

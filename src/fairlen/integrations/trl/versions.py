@@ -8,6 +8,7 @@ from pkgutil import resolve_name
 from typing import Any
 
 import trl
+from accelerate.utils import DistributedType
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from fairlen.integrations import refuse_untested
@@ -53,10 +54,15 @@ def refuse_changed(kind: Any = GRPOTrainer, version: str = trl.__version__) -> N
     refuse_untested("trl", version, TESTED)
 
 
-def refuse_missing(trainer: Any, version: str = trl.__version__) -> None:
-    """Raise ImportError for a trainer without an attribute of the table."""
+def refuse_unlike(trainer: Any, version: str = trl.__version__) -> None:
+    """Raise ImportError for a trainer without an attribute of the table, or whose loss is divided once more than by TRL."""
     missing = (name for name in READ if not hasattr(trainer, name))
     refuse(version, (f"a trainer has no {name}, which FairGRPOTrainer reads" for name in missing))
+    accelerator = trainer.accelerator
+    if accelerator.gradient_accumulation_steps > 1 and accelerator.distributed_type != DistributedType.DEEPSPEED:
+        raise ImportError(
+            "transformers before 5.5.4 divides losses by gradient_accumulation_steps twice: install a newer one"
+        )
 
 
 def refuse(version: str, changes: Iterable[str]) -> None:
