@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 import resource
 import subprocess
 import sys
 import tarfile
-from email.parser import BytesParser
+from email import message_from_string
 from pathlib import Path
 from zipfile import ZipFile
 
@@ -22,7 +23,10 @@ ROOT = Path(__file__).parents[1]
 
 
 def run(*command: str | Path) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    environment = {
+        name: value for name, value in os.environ.items() if name != "PYTHONPATH"
+    }  # nothing of this checkout
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     return done.stdout
 
@@ -56,7 +60,7 @@ def test_the_wheel_has_the_package_and_nothing_else(wheel):
 def test_the_wheel_says_what_it_is(wheel):
     with ZipFile(wheel) as archive:
         folder = f"fairlen-{fairlen.__version__}.dist-info"
-        found = BytesParser().parsebytes(archive.read(f"{folder}/METADATA"))
+        found = message_from_string(archive.read(f"{folder}/METADATA").decode())
         points = archive.read(f"{folder}/entry_points.txt").decode()
     assert (found["Name"], found["Version"]) == ("fairlen", fairlen.__version__)
     assert (found["License-Expression"], found["License-File"]) == ("Apache-2.0", "LICENSE")
