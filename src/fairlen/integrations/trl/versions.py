@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pkgutil import resolve_name
 from typing import Any
 
@@ -56,12 +56,11 @@ def refuse_changed(kind: Any = GRPOTrainer, version: str = trl.__version__) -> N
 
 def refuse_unlike(trainer: Any, version: str = trl.__version__) -> None:
     """Raise ImportError for a trainer without an attribute of the table, or whose loss is divided once more than by TRL."""
-    missing = (name for name in READ if not hasattr(trainer, name))
-    refuse(version, (f"a trainer has no {name}, which FairGRPOTrainer reads" for name in missing))
+    refuse(version, (f"a trainer has no {x}, which FairGRPOTrainer reads" for x in READ if not hasattr(trainer, x)))
     accelerator = trainer.accelerator
     if accelerator.gradient_accumulation_steps > 1 and accelerator.distributed_type != DistributedType.DEEPSPEED:
         raise ImportError(
-            "transformers before 5.5.4 divides losses by gradient_accumulation_steps twice: install a newer one"
+            "transformers before 5.5.4 divides a loss twice by gradient_accumulation_steps: take a newer one"
         )
 
 
@@ -79,18 +78,14 @@ def find_changes(kind: Any) -> Iterator[str]:
         if found is None:
             yield f"there is no {where}, which FairGRPOTrainer needs"
         elif name in CALLED:
-            yield from find_misfit(f"{where}{found}", found, *CALLED[name])
+            places, names = CALLED[name]
+            try:
+                found.bind(*places, **dict.fromkeys(names))
+            except TypeError as error:
+                yield f"{where}{found} is called with ({', '.join((*places, *names))}): {error}"
         elif tuple(found.parameters) != OVERRIDDEN[name]:
             theirs, ours = ", ".join(found.parameters), ", ".join(OVERRIDDEN[name])
             yield f"{where} takes ({theirs}), and FairGRPOTrainer overrides one that takes ({ours})"
-
-
-def find_misfit(what: str, found: inspect.Signature, places: Sequence[str], names: Sequence[str]) -> Iterator[str]:
-    """Why a function cannot be called as the table says."""
-    try:
-        found.bind(*places, **dict.fromkeys(names))
-    except TypeError as error:
-        yield f"{what} is called with ({', '.join((*places, *names))}): {error}"
 
 
 def find_signature(kind: Any, name: str) -> inspect.Signature | None:
