@@ -34,8 +34,7 @@ CALLED = {
     "_get_output_dir": ((), ("trial",)),
     "trl.chat_template_utils:parse_response": (("tokenizer", "ids"), ("prefix", "tools")),
     "trl.models.utils:unwrap_model_for_generation": (
-        ("model", "accelerator"), ("gather_deepspeed3_params", "gradient_checkpointing_kwargs"),
-    ),
+        ("model", "accelerator"), ("gather_deepspeed3_params", "gradient_checkpointing_kwargs")),
 }  # fmt: skip
 """What is passed to each of these, methods of the trainer and functions of modules: by place, and by name."""
 READ = (
@@ -59,9 +58,7 @@ def refuse_unlike(trainer: Any, version: str = trl.__version__) -> None:
     refuse(version, (f"a trainer has no {x}, which FairGRPOTrainer reads" for x in READ if not hasattr(trainer, x)))
     accelerator = trainer.accelerator
     if accelerator.gradient_accumulation_steps > 1 and accelerator.distributed_type != DistributedType.DEEPSPEED:
-        raise ImportError(
-            "transformers before 5.5.4 divides a loss twice by gradient_accumulation_steps: take a newer one"
-        )
+        raise ImportError("transformers before 5.5.4 divides a loss twice by gradient_accumulation_steps: upgrade it")
 
 
 def refuse(version: str, changes: Iterable[str]) -> None:
