@@ -81,7 +81,7 @@ def test_the_sources_have_what_a_clone_has(built):
 
 
 def test_an_empty_environment_audits_within_half_a_minute(wheel, tmp_path):
-    """From a warm cache, 12 s of the wall on two idle cores; of the processor, because other tests run. Without torch."""
+    """14 s from a warm cache; of the processor, because other tests run. Without torch."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     run(sys.executable, "-m", "venv", tmp_path / "venv")
     programs = tmp_path / "venv" / "bin"
