@@ -24,7 +24,7 @@ BOTH_BIN    := .venv-verl-vllm/bin
 BOTH_READY  := .venv-verl-vllm/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help browser bubblewrap slurm install install-train install-vllm-cuda train test test-slow test-nightly test-gpu test-verl test-vllm test-verl-vllm lint site bench bench-smoke study wheel clean
+.PHONY: help browser bubblewrap slurm install install-train install-vllm-cuda train test test-slow test-nightly test-gpu test-verl test-vllm test-verl-vllm test-versions lint site bench bench-smoke study wheel clean
 
 help:
 	@echo "make install        .venv with everything that the tests and the checks need"
@@ -38,6 +38,7 @@ help:
 	@echo "make test-verl      whole jobs of verl on Ray, on this machine"
 	@echo "make test-vllm      .venv-vllm with vLLM for a CPU, and the tests that need it"
 	@echo "make test-verl-vllm verl with vLLM's servers on a CPU: .venv-verl-vllm, laid over .venv and .venv-vllm"
+	@echo "make test-versions  the oldest and the newest version of what fairlen depends on, each in .venv-versions; by hand, ARGS=core-oldest"
 	@echo "make browser        Chromium, in which the tests open reports; a part of make test"
 	@echo "make bubblewrap     the sandbox in which the tests run programs; a part of make test"
 	@echo "make slurm          Slurm, which runs a job of verl in a nightly test; a part of make test-nightly"
@@ -155,6 +156,10 @@ test-vllm: $(VLLM_READY)
 test-verl-vllm: $(BOTH_READY)
 	$(BOTH_BIN)/python -m pytest -q -m vllm tests/integrations/with_verl/test_vllm_job.py $(ARGS)
 
+# The table of tests/versions.toml: every environment has gigabytes, and is kept.
+test-versions: $(ALL_READY)
+	$(BIN)/python tests/versions.py $(ARGS)
+
 # Fails at a broken link, a missing anchor, a page that no entry leads to. mkdocs calls its own successor on every build.
 site: $(ALL_READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
@@ -178,4 +183,4 @@ wheel: $(ALL_READY)
 	$(BIN)/python -m build --outdir dist .
 
 clean:
-	rm -rf .venv .venv-vllm .venv-vllm-cuda .venv-verl-vllm .pytest_cache .ruff_cache .hypothesis dist build
+	rm -rf .venv .venv-vllm .venv-vllm-cuda .venv-verl-vllm .venv-versions .pytest_cache .ruff_cache .hypothesis dist build

@@ -14,9 +14,8 @@ from trl import GRPOConfig
 from trl_runs import ScriptedFair, config, scripted
 
 from fairlen import playground
-from fairlen.integrations import refuse_untested
 from fairlen.integrations.trl.outcomes import Outcomes
-from fairlen.integrations.trl.settings import DECIDED, REFUSED, TESTED, prepare, refuse_defaults, warn_of_dropout
+from fairlen.integrations.trl.settings import DECIDED, REFUSED, prepare, refuse_defaults, warn_of_dropout
 from fairlen.integrations.trl.trainer import check_threshold, split_rows
 from fairlen.methods.compose import compose
 from fairlen.methods.method import Method
@@ -259,19 +258,6 @@ def test_the_correction_for_vllm():
     assert token.method.correction == SamplerMismatch("token", "truncate", 2.5)
     assert ready("grpo+mismatch", use_vllm=True).notes == ()
     assert ready(use_vllm=True, vllm_importance_sampling_correction=False).notes == ()
-
-
-def refuse(version: str) -> None:
-    refuse_untested("trl", version, TESTED)
-
-
-def test_versions(monkeypatch):
-    refuse("1.16.0")
-    refuse("1.17.0")  # looked at, not known by its number: test_trl_versions.py
-    with pytest.raises(ImportError, match=r"trl 1\.15\.2.*FAIRLEN_ANY_TRL=1"):
-        refuse("1.15.2")
-    monkeypatch.setenv("FAIRLEN_ANY_TRL", "1")
-    refuse("1.15.2")
 
 
 def test_streams_and_tools_do_not_go_together(tmp_path):

@@ -12,9 +12,10 @@ import pytest
 pytest.importorskip("trl", reason="TRL is not installed (pip install 'fairlen[trl]')")
 
 from trl.trainer.grpo_trainer import GRPOTrainer
+from trl_runs import ScriptedFair, ScriptedStock, scripted
 
-from fairlen.integrations.trl import FairGRPOTrainer, trainer
-from fairlen.integrations.trl.versions import CALLED, OVERRIDDEN, refuse_changed
+from fairlen.integrations.trl import FairGRPOTrainer, trainer, versions
+from fairlen.integrations.trl.versions import CALLED, OVERRIDDEN, READ, TESTED, refuse_changed, refuse_unlike
 
 
 def changed(**methods: Any) -> type:
@@ -34,7 +35,7 @@ def test_this_trl_is_taken():
             "GRPOTrainer._compute_loss takes (model, inputs, num_items), and FairGRPOTrainer overrides one that takes "
             "(model, inputs)",
         ),
-        ("_generate", None, "GRPOTrainer has no _generate, which FairGRPOTrainer needs"),
+        ("_generate", None, "there is no GRPOTrainer._generate, which FairGRPOTrainer needs"),
         (
             "_get_per_token_logps_and_entropies",
             lambda self, model, input_ids, attention_mask, logits_to_keep: None,
@@ -51,7 +52,57 @@ def test_this_trl_is_taken():
 def test_what_changed_is_said_in_one_line(name, method, message):
     with pytest.raises(ImportError, match=re.escape(message)) as caught:
         refuse_changed(changed(**{name: method}), "9.9.9")
-    assert str(caught.value).startswith("trl 9.9.9: GRPOTrainer") and "\n" not in str(caught.value)
+    assert str(caught.value).startswith("trl 9.9.9: ") and "\n" not in str(caught.value)
+    assert str(caught.value).endswith(f"; tested with trl{TESTED}: pip install 'trl{TESTED}'")
+
+
+def test_all_that_changed_is_in_the_line():
+    both = changed(_generate=None, training_step=lambda self, model: None)
+    with pytest.raises(
+        ImportError, match=r"no GRPOTrainer\._generate, .*; GRPOTrainer\.training_step takes \(model\), "
+    ):
+        refuse_changed(both)
+
+
+def test_a_function_that_moved_is_named(monkeypatch):
+    """Beside what is called: TRL 1.15 has `parse_response` without the tools that it is given."""
+    monkeypatch.setitem(CALLED, "trl.models.utils:not_there", ((), ()))
+    monkeypatch.setitem(CALLED, "trl.chat_template_utils:parse_response", (("tokenizer",), ()))
+    message = (
+        r"trl\.chat_template_utils\.parse_response\(.* is called with \(tokenizer\): .*'ids'; there is no trl\.models\."
+    )
+    with pytest.raises(ImportError, match=message):
+        refuse_changed()
+
+
+def test_versions(monkeypatch):
+    oldest, newest = re.fullmatch(r">=(\d+\.\d+),<(\d+\.\d+)", TESTED).groups()
+    refuse_changed(version=f"{oldest}.0")
+    for version in ("1.2.3", f"{newest}.0"):
+        with pytest.raises(ImportError, match=rf"trl {version}: .* tested with trl{TESTED}: .* FAIRLEN_ANY_TRL=1"):
+            refuse_changed(version=version)
+    monkeypatch.setenv("FAIRLEN_ANY_TRL", "1")
+    refuse_changed(version="1.2.3")
+
+
+def test_a_trainer_of_another_trl_is_not_made(monkeypatch, tmp_path):
+    """Neither with a method that changed nor without an attribute that ours reads: each is said, and not found by failing."""
+    monkeypatch.setitem(OVERRIDDEN, "_generate", ("prompts", "images"))
+    with pytest.raises(ImportError, match=r"GRPOTrainer\._generate takes \(prompts\), .* \(prompts, images\); tested"):
+        ScriptedFair(**scripted(tmp_path), method="grpo")
+    monkeypatch.undo()
+    monkeypatch.setattr(versions, "READ", (*READ, "_seen"))
+    with pytest.raises(ImportError, match="a trainer has no _seen, which FairGRPOTrainer reads; tested"):
+        ScriptedFair(**scripted(tmp_path), method="grpo")
+
+
+def test_a_loss_that_would_be_divided_twice_is_refused(tmp_path):
+    """As transformers 5.5.3 does: half of the gradient for two micro-batches an update, in the stock trainer too."""
+    trainer = ScriptedFair(**scripted(tmp_path, gradient_accumulation_steps=2), method="grpo")
+    assert trainer.accelerator.gradient_accumulation_steps == 1
+    trainer.accelerator.gradient_accumulation_steps = 2
+    with pytest.raises(ImportError, match=r"transformers before 5\.5\.4 divides a loss twice"):
+        refuse_unlike(trainer)
 
 
 def test_optional_parameters_may_come_where_we_call_and_not_where_we_override():
@@ -61,17 +112,28 @@ def test_optional_parameters_may_come_where_we_call_and_not_where_we_override():
         refuse_changed(changed(_compute_loss=lambda self, model, inputs, scale=1.0: None))
 
 
-def test_the_table_is_what_the_code_does():
-    """Private methods that ours defines, and those that our files call, are in the tables, and nothing else is."""
+def read_sources() -> str:
+    folder = Path(trainer.__file__).parent
+    return "".join(path.read_text() for path in sorted(folder.glob("*.py")) if path.name != "versions.py")
+
+
+def test_the_tables_of_methods_are_what_the_code_does():
+    """Private methods that ours defines, those that our files call, and functions of TRL's own modules; nothing else."""
     own = {name for name, value in vars(FairGRPOTrainer).items() if inspect.isfunction(value)}
     taken = {name for name in own if hasattr(GRPOTrainer, name) and not name.startswith("__")}
     passes_on = {"_generate_single_turn", "_get_per_token_logps_and_entropies"}  # whatever they are given
     assert taken - passes_on == set(OVERRIDDEN)
-    sources = "".join(
-        path.read_text() for path in Path(trainer.__file__).parent.glob("*.py") if path.name != "versions.py"
-    )
-    calls = set(re.findall(r"\b(?:self|trainer|super\(\))\.(_[a-z]\w*)\(", sources))
-    assert {name for name in calls if callable(getattr(GRPOTrainer, name, None))} - set(OVERRIDDEN) == set(CALLED)
+    calls = set(re.findall(r"\b(?:self|trainer|super\(\))\.(_[a-z]\w*)\(", read_sources()))
+    methods = {name for name in calls if callable(getattr(GRPOTrainer, name, None))} - set(OVERRIDDEN)
+    public = r"^from (trl\.(?!trainer\.)\S+) import (\w+)$"  # trl.trainer has what TRL documents
+    functions = {":".join(found) for found in re.findall(public, read_sources(), re.M)}
+    assert methods | functions == set(CALLED)
+
+
+def test_the_table_of_attributes_is_what_the_code_reads(tmp_path):
+    read = set(re.findall(r"\b(?:self|trainer)\.([a-z_]\w*)", read_sources()))
+    read |= set(re.findall(r"\bself\.trainer\.([a-z_]\w*)", read_sources()))
+    assert read & set(vars(ScriptedStock(**scripted(tmp_path)))) == set(READ)
 
 
 def test_ours_takes_what_trl_gives():

@@ -36,7 +36,7 @@ def test_the_run_folder_holds_everything(finished):
     description = json.loads((finished / "run.json").read_text())
     assert description["method"]["name"] == "fspo+balanced"
     assert description["method"]["choices"]["surrogate"]["kind"] == "FairBand"
-    assert description["versions"]["torch"] == torch.__version__
+    assert torch.__version__.startswith(description["versions"]["torch"])  # of which a wheel may not name its build
     updates = updates_of(finished)
     assert [entry["update"] for entry in updates] == [1, 2, 3, 4, 5, 6]  # 3 rollout batches x 2 updates
     assert sorted(p.name for p in (finished / "records").iterdir()) == sorted(

@@ -11,10 +11,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePath
 from typing import Any
 
-import httpx
 import torch
-from huggingface_hub import HfApi, constants, hf_hub_download, snapshot_download
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+from huggingface_hub import HfApi, constants, errors, hf_hub_download, snapshot_download
 from transformers import (
     AutoConfig,
     AutoModel,
@@ -51,14 +49,14 @@ def find_model(place: str, revision: str = "") -> str:
         return place
     try:
         HfApi().model_info(place, revision=revision or None, timeout=PATIENCE)
-    except httpx.TransportError as reason:
+    except (errors.HfHubHTTPError, ValueError):  # it answered
+        pass
+    except errors.HTTPError as reason:  # pyright: ignore[reportPrivateImportUsage]  of httpx, since 2.0 of httpx2
         try:
             return snapshot_download(place, revision=revision or None, local_files_only=True)
-        except (LocalEntryNotFoundError, ValueError):
+        except (errors.LocalEntryNotFoundError, ValueError):
             missing = f"there is no such folder, and the hub cannot be asked: {reason}; nothing was downloaded before"
             raise OSError(missing) from reason
-    except (HfHubHTTPError, ValueError):
-        pass
     return place
 
 
@@ -195,7 +193,7 @@ def find_file(place: str | Path, name: str, revision: str = "") -> Path | None:
     if Path(place).is_dir():
         path = Path(place) / name
         return path if path.is_file() else None
-    with contextlib.suppress(HfHubHTTPError, HFValidationError, OSError):
+    with contextlib.suppress(errors.HfHubHTTPError, errors.HFValidationError, OSError):
         return Path(hf_hub_download(str(place), name, revision=revision or None))
     return None
 

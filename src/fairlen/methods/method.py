@@ -144,7 +144,7 @@ class Method:
         _, first, inverse = np.unique(
             [segments.response, segments.group], axis=1, return_index=True, return_inverse=True
         )
-        return self.advantage(segments.take(first), value[first])[inverse]
+        return self.advantage(segments.take(first), value[first])[inverse.ravel()]  # numpy 2.0.0 gives it two axes
 
     def choose_prompts(self, responses: Rewarded, segments: Segments) -> Bools:
         """Mask of the prompts that train, [P]: those that the filter selects and that have an active response.

@@ -269,8 +269,8 @@ def read_card(text: str) -> dict[str, Any]:
 def locate_on_hub(source: Source) -> tuple[tuple[Path, ...], str]:
     """Download the card of a hub data set, then the files that it chooses; or find them in the cache, with HF_HUB_OFFLINE=1."""
     try:
-        import httpx
         from huggingface_hub import HfApi, constants, snapshot_download
+        from huggingface_hub.errors import HTTPError  # pyright: ignore[reportPrivateImportUsage]
     except ImportError:
         remedy = "pip install 'fairlen[train]', or give a local file"
         raise DataError(source.text, f"hub ids need the package huggingface_hub: {remedy}") from None
@@ -288,7 +288,7 @@ def locate_on_hub(source: Source) -> tuple[tuple[Path, ...], str]:
         patterns = [glob.escape(path.relative_to(folder).as_posix()) for path in files]
         commit = Path(download(allow_patterns=patterns)).name  # another one, if the branch has moved: never a mixture
         return tuple(folder.with_name(commit) / path.relative_to(folder) for path in files), commit
-    except (OSError, httpx.HTTPError) as error:
+    except (OSError, HTTPError) as error:
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise DataError(
             source.text,

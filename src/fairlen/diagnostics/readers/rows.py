@@ -7,6 +7,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -88,13 +89,14 @@ def load_tokenizer(name: str) -> Callable[[list[str]], list[int]]:
     path = Path(name) / "tokenizer.json" if Path(name).is_dir() else Path(name)
     try:
         if not path.is_file() and re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):
-            from huggingface_hub import try_to_load_from_cache
+            with suppress(ImportError):  # without the hub's client there is no cache
+                from huggingface_hub import try_to_load_from_cache
 
-            path = Path(str(try_to_load_from_cache(name, "tokenizer.json")))
-        from tokenizers import Tokenizer  # of the extra "train"
-
+                path = Path(str(try_to_load_from_cache(name, "tokenizer.json")))
         if not path.is_file():
             raise ValueError("no tokenizer.json there, nor in the cache of the hub here; give the folder of a model")
+        from tokenizers import Tokenizer  # of the extra "train"
+
         loaded = Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises plain Exception
         raise ValueError(f"--tokenizer {name}: {describe(error)}") from None

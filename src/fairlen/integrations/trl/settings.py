@@ -1,4 +1,4 @@
-"""What is settled before a TRL trainer is built: the version, the method, and what each setting of GRPOConfig now means."""
+"""What is settled before a TRL trainer is built: the method, and what each setting of GRPOConfig now means."""
 
 from __future__ import annotations
 
@@ -21,8 +21,6 @@ from fairlen.methods.stages.terms import NoCorrection, ReferenceKL, SamplerMisma
 from fairlen.policy.model import find_dropout
 from fairlen.sampling.independent import Sampler
 
-TESTED = ">=1.16"
-"""Versions of TRL that the tests ran with."""
 REMEDIES = Remedies(
     length="raise max_completion_length",
     verdict="set correct_threshold between them",

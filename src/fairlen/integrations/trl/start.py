@@ -22,9 +22,9 @@ from fairlen.console import log
 from fairlen.files.folders import refuse_links
 from fairlen.files.pretrained import check_for_others, read_tokenizer
 from fairlen.flags import Parser, explain_unknown, flag_names
+from fairlen.integrations.trl import FairGRPOTrainer
 from fairlen.integrations.trl.config import TrlConfig
 from fairlen.integrations.trl.outcomes import Outcomes
-from fairlen.integrations.trl.trainer import FairGRPOTrainer
 from fairlen.rollouts import VERDICTS
 from fairlen.sampling.extend import gather
 from fairlen.tasks.dataset import DataTask

@@ -14,7 +14,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-import trl
 from accelerate.logging import get_logger
 from accelerate.utils import DistributedType, gather_object
 from torch import Tensor
@@ -23,7 +22,6 @@ from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from fairlen.batch import Bools, Plan, build_responses, is_on_policy
-from fairlen.integrations import refuse_untested
 from fairlen.integrations.method_file import NOWHERE, resume_drawn, resume_method, resume_position, save_method
 from fairlen.integrations.tree_rows import TreeReader, fold, mark_depth
 from fairlen.integrations.trl.engine import has_whole_model, run_on_engine
@@ -32,16 +30,9 @@ from fairlen.integrations.trl.outcomes import Outcomes
 from fairlen.integrations.trl.recording import Recorder
 from fairlen.integrations.trl.refill import Refill, Round
 from fairlen.integrations.trl.rows import COLUMN, FORWARDED, has_open_call, read_trained, read_turns, split_rows
-from fairlen.integrations.trl.settings import (
-    REMEDIES,
-    TESTED,
-    check_threshold,
-    prepare,
-    refuse_defaults,
-    warn_of_dropout,
-)
+from fairlen.integrations.trl.settings import REMEDIES, check_threshold, prepare, refuse_defaults, warn_of_dropout
 from fairlen.integrations.trl.support import TruncatedGRPOTrainer
-from fairlen.integrations.trl.versions import refuse_changed
+from fairlen.integrations.trl.versions import refuse_changed, refuse_unlike
 from fairlen.integrations.turns import cut_table, fold_turns
 from fairlen.methods.compose import Composition
 from fairlen.methods.learning_signal import Counts, LearningSignal
@@ -63,7 +54,7 @@ class FairGRPOTrainer(TruncatedGRPOTrainer):
     half of the sum of the positive weights of functions that apply to it. `output_dir` gets what `fairlen report`, `audit` and
     `compare` read, every response among it, unless `run_folder` is False. Prompts that the method's filter drops are replaced by
     further ones up to `max_extra_batches` times. Everything else is as in GRPOTrainer.
-    Raises ValueError for settings that contradict the method, ImportError for a TRL that is too old or has changed.
+    Raises ValueError for settings that contradict the method, ImportError for a TRL that is not tested or has changed.
     """
 
     _tag_names: ClassVar[list[str]] = ["trl", "grpo", "fairlen"]
@@ -84,7 +75,6 @@ class FairGRPOTrainer(TruncatedGRPOTrainer):
         max_extra_batches: int = 4,
         **kwargs: Any,
     ) -> None:
-        refuse_untested("trl", trl.__version__, TESTED)
         refuse_changed()
         given = inspect.signature(GRPOTrainer.__init__).bind_partial(self, *args, **kwargs).arguments
         given.pop("self")
@@ -94,6 +84,7 @@ class FairGRPOTrainer(TruncatedGRPOTrainer):
         self.sampled: Sampled | None = None
         self.allows_mismatch, self.generated_at = allow_truncated_sampling, -1
         super().__init__(**given)
+        refuse_unlike(self)
         if not (self.use_vllm or allow_truncated_sampling):
             refuse_defaults(self.generation_config, self.model.generation_config)
         check_threshold(correct_threshold, self.reward_weights)

@@ -1,13 +1,20 @@
-"""What of TRL's trainer is overridden, or called although it is private: looked at where a trainer is made."""
+"""What of TRL is overridden, or called and read although it is private: looked at where a trainer is made."""
 
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterable, Iterator
+from pkgutil import resolve_name
 from typing import Any
 
 import trl
+from accelerate.utils import DistributedType
 from trl.trainer.grpo_trainer import GRPOTrainer
 
+from fairlen.integrations import refuse_untested
+
+TESTED = ">=1.16,<1.17"
+"""Versions of TRL; `make test-versions` runs the first and the last of them."""
 OVERRIDDEN = {
     "_generate_and_score_completions": ("inputs",),
     "_generate": ("prompts",),
@@ -25,34 +32,63 @@ CALLED = {
     "_get_per_token_logps_and_entropies": (LOGPROBS, ("compute_entropy", "compute_aux_loss")),
     "_tokenize_prompts": (("prompts",), ()),
     "_get_output_dir": ((), ("trial",)),
-}
-"""What is passed to each of these: by place, and by name."""
+    "trl.chat_template_utils:parse_response": (("tokenizer", "ids"), ("prefix", "tools")),
+    "trl.models.utils:unwrap_model_for_generation": (
+        ("model", "accelerator"), ("gather_deepspeed3_params", "gradient_checkpointing_kwargs")),
+}  # fmt: skip
+"""What is passed to each of these, methods of the trainer and functions of modules: by place, and by name."""
+READ = (
+    "_logs", "_metrics", "_pending_extra_logs", "_tokenizer", "accelerator", "args", "aux_loss_enabled", "eos_token_ids",
+    "generation_config", "generation_kwargs", "is_fsdp_enabled", "max_completion_length", "min_p", "model", "model_wrapped",
+    "num_generations", "num_generations_eval", "num_iterations", "optimizer", "processing_class", "ref_model",
+    "reward_func_names", "reward_weights", "router_aux_loss_coef", "state", "temperature", "tools", "top_k", "top_p",
+    "train_dataset", "use_transformers_continuous_batching", "use_vllm",
+)  # fmt: skip
+"""Attributes that TRL, and transformers' Trainer, gives a trainer."""
 
 
 def refuse_changed(kind: Any = GRPOTrainer, version: str = trl.__version__) -> None:
-    """Raise ImportError for a trainer of TRL's that is not what ours overrides and calls, with the first of what changed."""
-    for name, expected in OVERRIDDEN.items():
-        found = parameters_of(kind, name, version)
-        if tuple(found) != expected:
-            raise ImportError(
-                f"trl {version}: {kind.__name__}.{name} takes ({', '.join(found)}), and FairGRPOTrainer overrides one that takes "
-                f"({', '.join(expected)}); install another version of TRL"
-            )
-    for name, (places, names) in CALLED.items():
-        found = inspect.Signature(list(parameters_of(kind, name, version).values()))
-        try:
-            found.bind(*places, **dict.fromkeys(names))
-        except TypeError as error:
-            raise ImportError(
-                f"trl {version}: {kind.__name__}.{name}{found} is called with ({', '.join((*places, *names))}): {error}; "
-                "install another version of TRL"
-            ) from None
+    """Raise ImportError for a TRL in which methods are not as in the tables, with all that changed, or that is not in TESTED."""
+    refuse(version, find_changes(kind))
+    refuse_untested("trl", version, TESTED)
 
 
-def parameters_of(kind: Any, name: str, version: str) -> dict[str, inspect.Parameter]:
-    """Return the parameters of a method but self. Raises ImportError where there is no such method."""
-    if not callable(method := getattr(kind, name, None)):
-        raise ImportError(
-            f"trl {version}: {kind.__name__} has no {name}, which FairGRPOTrainer needs; install another version of TRL"
-        )
-    return dict(list(inspect.signature(method).parameters.items())[1:])
+def refuse_unlike(trainer: Any, version: str = trl.__version__) -> None:
+    """Raise ImportError for a trainer without an attribute of the table, or whose loss is divided once more than by TRL."""
+    refuse(version, (f"a trainer has no {x}, which FairGRPOTrainer reads" for x in READ if not hasattr(trainer, x)))
+    accelerator = trainer.accelerator
+    if accelerator.gradient_accumulation_steps > 1 and accelerator.distributed_type != DistributedType.DEEPSPEED:
+        raise ImportError("transformers before 5.5.4 divides a loss twice by gradient_accumulation_steps: upgrade it")
+
+
+def refuse(version: str, changes: Iterable[str]) -> None:
+    """Raise ImportError with all changes in one line, if there are any."""
+    if found := "; ".join(changes):
+        raise ImportError(f"trl {version}: {found}; tested with trl{TESTED}: pip install 'trl{TESTED}'")
+
+
+def find_changes(kind: Any) -> Iterator[str]:
+    """What of methods and functions is not as in the tables."""
+    for name in (*OVERRIDDEN, *CALLED):
+        where = name.replace(":", ".") if ":" in name else f"{kind.__name__}.{name}"
+        found = find_signature(kind, name)
+        if found is None:
+            yield f"there is no {where}, which FairGRPOTrainer needs"
+        elif name in CALLED:
+            places, names = CALLED[name]
+            try:
+                found.bind(*places, **dict.fromkeys(names))
+            except TypeError as error:
+                yield f"{where}{found} is called with ({', '.join((*places, *names))}): {error}"
+        elif tuple(found.parameters) != OVERRIDDEN[name]:
+            theirs, ours = ", ".join(found.parameters), ", ".join(OVERRIDDEN[name])
+            yield f"{where} takes ({theirs}), and FairGRPOTrainer overrides one that takes ({ours})"
+
+
+def find_signature(kind: Any, name: str) -> inspect.Signature | None:
+    """Return the signature of a function, or of a method without self; None where there is no such thing."""
+    try:
+        found = inspect.signature(resolve_name(name) if ":" in name else getattr(kind, name))
+    except (ImportError, AttributeError, TypeError):  # TypeError: it is there and cannot be called
+        return None
+    return found if ":" in name else found.replace(parameters=list(found.parameters.values())[1:])

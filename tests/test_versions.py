@@ -1,0 +1,77 @@
+"""The ranges of pyproject.toml are those that `make test-versions` tries, and the program counts what it runs."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import tomllib
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+from versions import ROOT, Combination, Result, describe, find_needs, read_combinations, try_out
+
+from fairlen.integrations.verl import settings as verl
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+NEEDS = {need.name: need for need in find_needs(PROJECT, ["train", "trl", "vllm"])}
+TRIED: dict[str, list[Version]] = defaultdict(list)
+for combination in read_combinations():
+    for package, version in combination.versions.items():
+        TRIED[package.removesuffix("-cpu")].append(Version(version))
+
+
+def test_what_is_tried_is_what_is_needed():
+    assert {name.lower() for name in NEEDS} == set(TRIED)
+
+
+@pytest.mark.parametrize("package", sorted(TRIED))
+def test_a_range_goes_from_the_oldest_to_the_newest_that_is_tried(package):
+    """From 2.11.0 to 2.15.0 it is >=2.11,<2.16 or <3, from 13.0.0 to 15.0.0 >=13,<16: the end is the next number."""
+    given, oldest, newest = NEEDS[package].specifier, min(TRIED[package]), max(TRIED[package])
+    (first,), (end,) = ([Version(one.version) for one in given if one.operator == sign] for sign in (">=", "<"))
+    assert first == oldest
+    assert end.release == (*newest.release[: len(end.release) - 1], newest.release[len(end.release) - 1] + 1)
+    assert all(given.contains(version) for version in TRIED[package])
+
+
+def test_the_integrations_refuse_what_is_not_in_the_ranges():
+    trl = pytest.importorskip("fairlen.integrations.trl.versions", reason="TRL is not installed")
+    (needed,) = (need for need in map(Requirement, PROJECT["optional-dependencies"]["verl"]) if need.name == "verl")
+    assert SpecifierSet(trl.TESTED) == NEEDS["trl"].specifier
+    assert SpecifierSet(verl.TESTED) == needed.specifier
+
+
+def test_every_suite_runs_tests_that_are_there():
+    for one in read_combinations():
+        files = [argument for argument in one.arguments if argument.startswith("tests/")]
+        assert files and all((ROOT / file.partition("::")[0]).exists() for file in files), one.name
+
+
+TWO = "import pytest\ndef test_one(): pass\ndef test_other(): assert 0\n@pytest.mark.skip\ndef test_third(): pass\n"
+
+
+def test_passed_and_failed_tests_are_counted(tmp_path: Path):
+    (tmp_path / "test_two.py").write_text(TWO)
+    one = Combination(
+        "mine", "", {"numpy": "2.0.0"}, ("numpy==2.0.0",), ("--noconftest", str(tmp_path / "test_two.py"))
+    )
+    environment = tmp_path / "mine"
+    (environment / "bin").mkdir(parents=True)
+    (environment / "requirements.txt").write_text("numpy==2.0.0")  # it is as it should be, so that nothing is installed
+    (environment / "bin" / "python").write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n')
+    (environment / "bin" / "python").chmod(0o755)
+    result = try_out(one, environment)
+    assert result == Result(passed=1, failed=1)
+    assert describe(one, result) == "| mine | numpy 2.0.0 | 1 | 1 |"
+    assert "test_other" in (environment / "tests.txt").read_text()
+
+
+def test_an_environment_that_cannot_be_made_says_why(tmp_path: Path):
+    one = Combination("mine", "9.9", {"numpy": "2.0.0"}, ("numpy==2.0.0",), ())
+    assert try_out(one, tmp_path / "mine") == Result(reason="there is no python9.9 here")
+    row = describe(one, Result(reason="there is no python9.9 here"))
+    assert row == "| mine | Python 9.9, numpy 2.0.0 | there is no python9.9 here | |"
