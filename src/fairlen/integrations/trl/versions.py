@@ -24,6 +24,7 @@ OVERRIDDEN = {
     "training_step": ("model", "inputs", "num_items_in_batch"),
     "_save_checkpoint": ("model", "trial"),
     "_load_optimizer_and_scheduler": ("checkpoint",),
+    "create_model_card": ("model_name", "dataset_name", "tags"),
 }
 """Parameters that TRL, and transformers' Trainer, gives each of these."""
 LOGPROBS = ("model", "input_ids", "attention_mask", "logits_to_keep")
