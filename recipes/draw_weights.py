@@ -19,10 +19,10 @@ from fairlen.diagnostics.uncertainty import length_bins
 
 PICTURE = Path(__file__).parents[1] / "docs" / "weights.svg"
 RULES = {
-    "grpo": "grpo: mean over a response",
-    "grpo+vl_norm": "grpo+vl_norm: T to the -0.75",
-    "dapo+balanced": "dapo+balanced: mean over a sign",
-    "dapo_verl": "dapo_verl: mean over all tokens",
+    "grpo": "grpo: mean of each response",
+    "grpo+vl_norm": "grpo+vl_norm: length^-0.75",
+    "dapo+balanced": "dapo+balanced: correct, incorrect apart",
+    "dapo_verl": "dapo_verl: mean of all tokens",
 }
 """Methods, and what stands beside their lines."""
 LABEL = "On the same rollouts: under some rules a token of a short response weighs more, under others the same."
