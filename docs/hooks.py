@@ -1,4 +1,4 @@
-"""What the site does to a page before it is built: a link to a file outside docs/ becomes the path of that file."""
+"""What the site does beside building pages: links to files outside docs/ become paths, those of the study's page lead to the site."""
 
 from __future__ import annotations
 
@@ -8,6 +8,14 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 LINK = re.compile(r"\[([^\]]+)\]\(((?:\.\./)+[^)#\s]+)(?:#[^)\s]*)?\)")
+
+
+def on_post_build(config: Any, **_: Any) -> None:
+    """Lead the links of the study's page, which is copied as it is, to the pages that Markdown became."""
+    path = Path(config["site_dir"]) / "study" / "index.html"
+    path.write_text(
+        path.read_text(encoding="utf-8").replace('href="../claims.md', 'href="../claims.html'), encoding="utf-8"
+    )
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:

@@ -224,7 +224,7 @@ def show_findings(one: Audit, console: Console) -> None:
         if finding.advice:
             evidence = ", ".join(finding.advice.evidence)
             name = one.method.name if one.method else ""
-            write(console, f"with {name}: {finding.advice.text} (fairlen claims {evidence})", indent=7)
+            write(console, f"with {name}: {finding.advice.text} (docs/claims.md: {evidence})", indent=7)
     console.print()
 
 
