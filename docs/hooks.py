@@ -1,4 +1,4 @@
-"""What the site does beside building pages: links to files outside docs/ become paths, those of the study's page lead to the site."""
+"""What the site does beside building pages: links to files outside docs/ become paths, those of the study lead to its pages."""
 
 from __future__ import annotations
 
