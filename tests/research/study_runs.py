@@ -8,7 +8,7 @@ from research.study.plan import Sizes
 TINY_SIZES = Sizes(
     max_response_length=24, rollout_batches=1, search_batches=1, eval_every=0, seeds=(1, 2, 3),
     prompts_per_batch=2, updates_per_batch=2,
-    eval_problems=2, final_problems=3, eval_samples=2, search_seeds=(101,), timed_batches=1, timed_seeds=(1,),
+    eval_problems=2, final_problems=3, eval_samples=2, search_seeds=(101,), timed_batches=2, timed_seeds=(1,),
 )  # fmt: skip
 
 

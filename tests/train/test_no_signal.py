@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from fairlen.cli import main
 from fairlen.train.run.config import TrainConfig
 from fairlen.train.start import start_training
 
@@ -39,12 +40,20 @@ def test_a_resumed_run_concludes_nothing_of_the_part_that_it_saw(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_surrogate_that_never_acts_is_told_and_one_that_does_is_not(tmp_path, capsys):
-    run(
-        tmp_path / "one", method="fspo", max_response_length=40, rollout_batches=3, prompts_per_batch=4, max_num_seqs=16
-    )
-    told = capsys.readouterr().err
-    assert "\nnote: every ratio of 3 rollout batches was 1" in f"\n{told}" and "give --updates-per-batch 4" in told
+def test_a_surrogate_that_never_acts_is_told_once_and_one_that_does_is_not(tmp_path, capsys):
+    small = [
+        "--max-response-length",
+        "40",
+        "--rollout-batches",
+        "3",
+        "--prompts-per-batch",
+        "4",
+        "--max-num-seqs",
+        "16",
+    ]
+    main(["train", "--method", "fspo", *small, "--out", str(tmp_path / "one")])
+    told = "".join(capsys.readouterr())
+    assert told.count("bounds nothing") == 1 and "--updates-per-batch 4" in told and "every ratio of" not in told
     run(
         tmp_path / "two",
         method="fspo",
