@@ -292,7 +292,7 @@ def test_neither_torch_nor_transformers_is_imported():
     ("arguments", "code", "message"),
     [
         (["nothing.jsonl"], 1, "nothing.jsonl: there is no such file or folder"),
-        ([str(FORMATS / "make.py")], 1, "name them, if these are columns"),
+        ([str(FORMATS / "make.py")], 1, "name them: --columns"),
         ([str(FORMATS / "verl"), "nothing/*.parquet"], 1, "no file matches it as a pattern"),
         ([], 2, "the following arguments are required: PATHS"),
         ([str(FORMATS / "generic"), "--columns", "promt=question"], 2, "did you mean 'prompt'?"),

@@ -178,9 +178,7 @@ def sniff(path: Path, given: dict[str, str]) -> Format:
     names = ", ".join(sorted(columns)[:12])
     known = {"response": "NAME", "reward": "NAME"} | roles
     flag = f"--columns response={known['response']},reward={known['reward']}"
-    raise NoRollouts(
-        f"{path}: no column of responses and rewards among {names}: name them, if these are columns of a table: {flag}"
-    )
+    raise NoRollouts(f"{path}: no column of responses and rewards among {names}: name them: {flag}")
 
 
 def read_source(
