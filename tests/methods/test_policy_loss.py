@@ -284,7 +284,8 @@ def test_what_is_no_log_prob_for_each_token_is_named():
 def test_a_state_does_not_take_up_what_is_not_finite():
     method = compose("fspo")
     plan = plan_rows(method, groups=[0, 0], lengths=[1, 2], rewards=[1.0, 0.0], max_response_length=8).to("cpu")
-    found = policy_loss(method, plan, torch.full((2, 2), math.nan), torch.zeros(2, 2), mask=torch.ones(2, 2))
+    mask = torch.tensor([[1, 0], [1, 1]])
+    found = policy_loss(method, plan, torch.full((2, 2), math.nan), torch.zeros(2, 2), mask=mask)
     after, metrics = finish_update(method, [found.counts])
     assert after.state == method.state and math.isnan(metrics["ratio/max"])
 
