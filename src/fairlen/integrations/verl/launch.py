@@ -129,12 +129,21 @@ def start_verl(config: VerlConfig, given: Sequence[str]) -> int:
         return hand_over(config, given, folder, devices)
     refuse_untested("verl", version("verl"), TESTED)
     refuse_incomplete(config, given)
+    refuse_restart(folder, given)
     if config.data or config.cpu:
         write_files(config, folder, os.path.expanduser(model))
     folder.mkdir(parents=True, exist_ok=True)
     refuse_links(folder)
     command = [sys.executable, "-m", JOB, *settings]
     return run_attempts(command, environment(config, given, folder), folder, plan_attempts(config))
+
+
+def refuse_restart(folder: Path, given: Sequence[str]) -> None:
+    """Raise FileExistsError where a run is there that verl would not resume, but start again over what was recorded."""
+    saved = Path(value_of(SAVED, given) or folder / "checkpoints")
+    resumes = value_of("trainer.resume_mode", given) != "disable" and any(saved.glob("global_step_*"))
+    if (folder / "metrics.jsonl").exists() and not resumes:
+        raise FileExistsError(f"out={folder}: a run is there already, and nothing to resume it from; choose another folder")
 
 
 def refuse_incomplete(config: VerlConfig, given: Sequence[str]) -> None:

@@ -256,7 +256,7 @@ class FairTrainer(PPOTrainer):
             overrides = list(self.settings.get("overrides") or ())
             told = {"max_response_length": int(self.config.data.max_response_length), "overrides": overrides}
             self.run.describe(explain(self.settings.method, overrides), told, "verl")
-            self.run.start(position)
+            self.run.start(position, restarts=True)
 
     def _build_replay_buffer(self) -> Any:
         return tell_validated(count_evicted(super()._build_replay_buffer()), self._add_held_out)
