@@ -8,26 +8,29 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import nan
+from math import inf, nan
 from pathlib import Path
 
 import numpy as np
 from rich.console import Console
 
-from fairlen.batch import Bools, Floats, Ints, mean_or_nan
-from fairlen.compare.config import FEW_SEEDS, CompareConfig, Variant
+from fairlen.batch import Bools, Floats, Ints
+from fairlen.compare.config import FEW_SEEDS, CompareConfig, Match, Variant
 from fairlen.console import make_console, print_table
 from fairlen.diagnostics.acceptance import acceptance
 from fairlen.diagnostics.coupling import coupling
 from fairlen.diagnostics.readers import read
 from fairlen.diagnostics.report import figure
 from fairlen.diagnostics.report.figure import Form, share
+from fairlen.diagnostics.report.run import read_metrics
 from fairlen.diagnostics.uncertainty import Estimate
 from fairlen.evaluate.estimators import best_at, pass_at, percentile_interval
 from fairlen.evaluate.run import show_length
 
 PAIRED = "95% intervals resample seeds and problems, the same for every method; against the reference they are paired."
 NUM_RESAMPLES = 4000
+MAX_EXCESS = 0.02
+"""Share by which what two methods spent may differ for them to be compared."""
 Draw = Callable[[Floats], Estimate]
 
 
@@ -35,10 +38,10 @@ Draw = Callable[[Floats], Estimate]
 class Spent:
     """What a finished run cost."""
 
-    updates: int
-    generated: int
+    updates: float
+    generated: float
     seconds: float
-    rollout_batches: int
+    rollout_batches: float
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,46 @@ class Cell:
     variant: Variant
     folder: Path
     spent: Spent
+
+
+COSTS: dict[str, str] = {
+    "updates": "update", "generated": "tokens/generated_total", "seconds": "time/training", "rollout_batches": "rollout_batch",
+}  # fmt: skip
+"""The metric behind each field of Spent."""
+
+
+@dataclass(frozen=True)
+class Held:
+    """What a method's runs did on held-out problems when they had spent so much: two evaluations of each seed, mixed.
+
+    Between two evaluations everything is a straight line of what was spent; `share` is that of the later one.
+    """
+
+    before: Bools
+    """Verdicts, [seeds, problems, samples]."""
+    after: Bools
+    share: Floats
+    """[seeds, 1], 0..1; 1 where the later one is meant alone."""
+    lengths: tuple[Ints, Ints]
+    """Of the responses of both, [seeds, problems, samples] each."""
+    best: Floats
+    """Accuracy by problem at the best evaluation until then, [seeds, problems]."""
+    spent: tuple[Spent, ...]
+    """Of each seed."""
+
+    def mix(self, measure: Callable[[Bools], Floats]) -> Floats:
+        """Return what is measured of verdicts, [seeds, problems]."""
+        return (1.0 - self.share) * measure(self.before) + self.share * measure(self.after)
+
+    def accuracy(self) -> Floats:
+        """Return the share of correct samples, [seeds, problems]."""
+        return self.mix(lambda verdicts: verdicts.mean(2))
+
+    def length(self, correct: bool) -> float:
+        """Return the mean length of correct or of incorrect responses."""
+        verdicts, share = np.stack([self.before, self.after]) == correct, self.share[..., None]
+        weight = verdicts * np.stack([1.0 - share, share])
+        return float((weight * np.stack(self.lengths)).sum() / weight.sum()) if weight.any() else nan
 
 
 @dataclass(frozen=True)
@@ -78,35 +121,40 @@ class Result:
     updates: float
     generated: float
     seconds: float
+    excess: float
+    """The largest share by which what a seed's numbers are of differs from what the reference had spent of the matched cost."""
 
 
-def summarize(cells: Sequence[Cell]) -> list[Result]:
-    """Return one result a method, in the order of the cells; the first method is the reference."""
+def summarize(cells: Sequence[Cell], match: Match | None = None) -> list[Result]:
+    """Return one result a method, in the order of the cells; the first method is the reference.
+
+    With `match` all are compared at what the reference had spent of it, by seed; else at their ends.
+    """
     by_name: dict[str, list[Cell]] = {}
     for cell in cells:
         by_name.setdefault(cell.variant.text, []).append(cell)
-    held = {name: read_evaluations(found) for name, found in by_name.items()}
-    reference = next(iter(held.values()))[0].mean(2)
-    best_name = max(held, key=lambda name: held[name][0].mean())
-    best_accuracy = held[best_name][0].mean(2)
+    marks = [getattr(cell.spent, match) if match else inf for cell in next(iter(by_name.values()))]
+    held = {name: read_evaluations(found, match, marks) for name, found in by_name.items()}
+    reference = next(iter(held.values())).accuracy()
+    best_name = max(held, key=lambda name: held[name].accuracy().mean())
+    best_accuracy = held[best_name].accuracy()
     draw = resampler(*reference.shape)
     results = []
-    for place, (name, (last, best, length)) in enumerate(held.items()):
-        if last.shape[:2] != reference.shape:
+    for place, (name, found) in enumerate(held.items()):
+        accuracy, samples, spent = found.accuracy(), found.after.shape[2], found.spent
+        if accuracy.shape != reference.shape:
             raise ValueError(
-                f"{name}: evaluated on {last.shape[1]} problems, {next(iter(held))} on {reference.shape[1]}; compare those with "
-                "the same held-out problems"
+                f"{name}: evaluated on {accuracy.shape[1]} problems, {next(iter(held))} on {reference.shape[1]}; compare those "
+                "with the same held-out problems"
             )
-        count, samples, accuracy = last.sum(2), last.shape[2], last.mean(2)
-        spent = [cell.spent for cell in by_name[name]]
         result = Result(
             name=name,
             last=draw(accuracy),
-            peak=draw(best.mean(2)),
-            best_at=draw(best_at(count, samples, samples)),
-            pass_at=draw(pass_at(count, samples, samples)),
-            length_correct=mean_or_nan(length[last]),
-            length_incorrect=mean_or_nan(length[~last]),
+            peak=draw(found.best),
+            best_at=draw(found.mix(lambda verdicts, k=samples: best_at(verdicts.sum(2), k, k))),
+            pass_at=draw(found.mix(lambda verdicts, k=samples: pass_at(verdicts.sum(2), k, k))),
+            length_correct=found.length(True),
+            length_incorrect=found.length(False),
             difference=draw(accuracy - reference) if place else None,
             behind=draw(accuracy - best_accuracy) if name != best_name else None,
             seeds=tuple(accuracy.mean(1).tolist()),
@@ -114,21 +162,42 @@ def summarize(cells: Sequence[Cell]) -> list[Result]:
             updates=float(np.mean([one.updates for one in spent])),
             generated=float(np.mean([one.generated for one in spent])),
             seconds=float(np.mean([one.seconds for one in spent])),
+            excess=max(abs(getattr(s, match) / m - 1.0) if match else 0.0 for s, m in zip(spent, marks, strict=True)),
         )
         results.append(result)
     return results
 
 
-def read_evaluations(cells: Sequence[Cell]) -> tuple[Bools, Bools, Ints]:
-    """Return verdicts at the last and at the best evaluation, and lengths at the last, [seeds, problems, samples]."""
-    last, best, length = [], [], []
-    for cell in cells:
-        lines = [json.loads(line) for line in (cell.folder / "evaluations.jsonl").read_text().splitlines()]
-        verdicts = [np.array(line["correct"], np.bool_) for line in lines]
-        last.append(verdicts[-1])
-        best.append(max(verdicts, key=np.mean))
-        length.append(np.array(lines[-1]["length"], np.int64))
-    return np.stack(last), np.stack(best), np.stack(length)
+def read_evaluations(cells: Sequence[Cell], match: Match | None = None, marks: Sequence[float] = ()) -> Held:
+    """Return what the runs of a method did where each had spent its mark of the matched cost, or at their ends."""
+    found = [read_run(cell, match, mark) for cell, mark in zip(cells, marks or [inf] * len(cells), strict=True)]
+    before, after, share, old, new, best, spent = zip(*found, strict=True)
+    lengths = np.stack(old), np.stack(new)
+    return Held(np.stack(before), np.stack(after), np.array(share)[:, None], lengths, np.stack(best), spent)
+
+
+def read_run(
+    cell: Cell, match: Match | None, mark: float
+) -> tuple[Bools, Bools, float, Ints, Ints, Floats, Spent]:
+    """Return the verdicts of the evaluations around the mark, the share of the later one, lengths, the best, and what was spent."""
+    lines = [json.loads(line) for line in (cell.folder / "evaluations.jsonl").read_text().splitlines()]
+    verdicts = [np.array(line["correct"], np.bool_) for line in lines]
+    share, last, spent = 1.0, len(lines) - 1, cell.spent
+    if match:
+        entries = [one for one in read_metrics(cell.folder / "metrics.jsonl") if "eval/accuracy" in one]
+        if len(entries) != len(lines):
+            raise ValueError(f"{cell.folder}: evaluations.jsonl and metrics.jsonl differ; remove the folder to run it again")
+        costs = [float(entry[COSTS[match]]) for entry in entries]
+        last = next((place for place, cost in enumerate(costs) if cost >= mark), last)
+        if last and costs[last] > mark:
+            share = (mark - costs[last - 1]) / (costs[last] - costs[last - 1])
+        ends = [entries[max(last - 1, 0)], entries[last]]
+        spent = Spent(**{k: (1.0 - share) * ends[0][name] + share * ends[1][name] for k, name in COSTS.items()})
+    first = max(last - 1, 0)
+    mixed = (1.0 - share) * verdicts[first].mean(1) + share * verdicts[last].mean(1)
+    best = max([mixed, *(one.mean(1) for one in verdicts[:last])], key=np.mean)
+    old, new = (np.array(lines[place]["length"], np.int64) for place in (first, last))
+    return verdicts[first], verdicts[last], share, old, new, best, spent
 
 
 def measure(records: Path) -> dict[str, Estimate]:
@@ -180,6 +249,16 @@ def cells_of(result: Result, with_intervals: bool) -> tuple[str, ...]:
         show(result.coupling, figure.plain), show(result.lre, figure.plain), f"{result.updates:.0f}", f"{result.generated:,.0f}",
         f"{result.seconds:.0f}",
     )  # fmt: skip
+
+
+def describe_match(results: Sequence[Result], cost: str) -> str:
+    """Return at what cost methods are compared, and which have not come as far."""
+    far = [f"{one.name} by {one.excess:.0%}" for one in results if one.excess > MAX_EXCESS]
+    line = (
+        f"all methods are compared at the {cost} of {results[0].name}, to {max(one.excess for one in results):.1%}; where a run "
+        "passed them, between its evaluations before and after, in a straight line"
+    )
+    return f"{line}; not matched: {', '.join(far)}" if far else line
 
 
 def print_results(console: Console, config: CompareConfig, results: Sequence[Result], title: str) -> None:
