@@ -98,7 +98,7 @@ def count_tokens(method: Method, outputs: Outputs, micro: Micro, loss: MicroLoss
     }
     if method.needs_ref and micro.ref_logprobs is not None:
         gap = micro.ref_logprobs - logprobs
-        tokens["kl/reference"] = gap.expm1() - gap
+        tokens["kl/reference"] = gap.clamp(max=MAX_LOG_RATIO).expm1() - gap
     sequences = {
         "tokens/trained": micro.length,
         "sequences/trained": torch.ones_like(length),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from fairlen.checks import Checked, NotNegative, Positive
 from fairlen.methods.stages.micro import Micro, Outputs
+from fairlen.methods.stages.surrogate import MAX_LOG_RATIO
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -23,7 +24,7 @@ class ReferenceKL(Checked):
         k1: l    k2: l^2 / 2    k3: exp(-l) - 1 + l,     l = logprobs - ref_logprobs
 
     Source: GRPO (arXiv:2402.03300, equation 4): k3. Coefficients there 0.04; DeepSeek-R1 0.001; TRL's and most recipes' default
-    0.
+    0. Departure: k3 is held where the reference is 20 nats above the policy, as ratios are; verl holds its value at 10 too.
     """
 
     coefficient: NotNegative = 0.001
@@ -42,6 +43,7 @@ class ReferenceKL(Checked):
             return self.coefficient * log_ratio
         if self.estimator == "k2":
             return self.coefficient * log_ratio**2 / 2.0
+        log_ratio = log_ratio.clamp(min=-MAX_LOG_RATIO)
         return self.coefficient * ((-log_ratio).expm1() + log_ratio)  # exp - 1 would lose small ones in float32
 
 
@@ -89,7 +91,7 @@ class SamplerMismatch(Checked):
         log_ratio = micro.old_logprobs - micro.rollout_logprobs
         if self.level == "sequence":
             log_ratio = micro.per_token(micro.sum_per_sequence(log_ratio))
-        ratio = log_ratio.clamp(max=20.0).exp()
+        ratio = log_ratio.clamp(max=MAX_LOG_RATIO).exp()
         return ratio.clamp(max=self.cap) if self.above_cap == "truncate" else ratio * (ratio <= self.cap)
 
 
