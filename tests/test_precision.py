@@ -59,7 +59,11 @@ def plan(name: str, rewards: Any, **more: Any) -> Any:
 
 @pytest.mark.parametrize("name", ["grpo", "gspo", "dapo", "dr_grpo", "rloo", "dler", "maxrl", "fspo", "grpo+balanced"])
 def test_rewards_that_differ_by_rounding_have_no_advantage(name):
-    wrong = {kind: list(plan(name, rewards).advantage) for kind, rewards in EQUAL.items() if plan(name, rewards).advantage.any()}
+    wrong = {
+        kind: list(plan(name, rewards).advantage)
+        for kind, rewards in EQUAL.items()
+        if plan(name, rewards).advantage.any()
+    }
     assert wrong == {}
 
 
@@ -103,7 +107,8 @@ def test_a_filter_by_rewards_drops_a_prompt_whose_rewards_differ_by_rounding():
 
 def respond(tokens: Sequence[int], track: int, outcome: float) -> Response:
     return Response(
-        prompt=0, token_ids=(9, *tokens), num_prompt=1, logprobs=(-1.0,) * len(tokens), finish="stop", seed=track, temperature=1.0,
+        prompt=0, token_ids=(9, *tokens), num_prompt=1, logprobs=(-1.0,) * len(tokens), finish="stop", seed=track,
+        temperature=1.0,
         policy_version=0, track=track, round=0, inherited=0, outcome=outcome, status="correct", active=True,
     )  # fmt: skip
 
@@ -139,13 +144,13 @@ def test_trls_rewards_are_compared_in_float32():
 
 
 def test_parts_of_float32_add_up_to_a_number_of_float32():
-    """A verdict of 1 and 0.3 times a reward of .7, as .6 + .1 in float32 and at once: the outcomes of our own grader are equal."""
+    """A verdict of 1 and 0.9 times a reward of .7, as .6 + .1 in float32 and at once: equal outcomes in our own grader."""
     found = []
     for value in (SINGLE(0.6) + SINGLE(0.1), SINGLE(0.7)):
-        reward = WeightedReward("style", lambda prompts, completions, value=value, **columns: [value], 0.3)
+        reward = WeightedReward("style", lambda prompts, completions, value=value, **columns: [value], 0.9)
         grader, task = Grader(Playground(), lambda ids: "", [reward]), Playground()
         found.append(asyncio.run(grader(task.train(0), replace(respond((1, 2), 0, 1.0), status="correct"))).outcome)
-    assert found == pytest.approx([1.21] * 2)
+    assert found == pytest.approx([1.63] * 2)
     assert not plan("grpo", found).advantage.any()
 
 

@@ -163,8 +163,9 @@ def build_responses(
     """The table of responses from what any framework has for each, [R]; every home builds it here.
 
     `prompt` is a position (an integer array, taken as it is) or any key (see `number_keys`). A response is correct where its
-    verdict is above `correct_threshold` (one number, or [R]) by more than rounding; without a verdict (nan, `NO_VERDICT`) or without a token it is
-    inactive: in no count, no comparison and no loss. `length` counts generated tokens by the framework's mask, EOS included.
+    verdict is above `correct_threshold` (one number, or [R]) by more than rounding; without a verdict (nan, `NO_VERDICT`) or
+    without a token it is inactive: in no count, no comparison and no loss. `length` counts generated tokens by the framework's
+    mask, EOS included.
     Raises ValueError for outcomes of active rows that are not finite.
     """
     positions = prompt if isinstance(prompt, np.ndarray) and prompt.ndim == 1 else number_keys(prompt)

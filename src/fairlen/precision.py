@@ -1,13 +1,12 @@
 """The precision in which numbers came: what differs by less is rounding, and is neither a difference nor above a threshold.
 
-A sum of n parts, each of them and each partial sum rounded to a machine epsilon e, is off by at most n e / 2 of its scale, so that
-two such sums of one number differ by at most n e. The scale is the larger of the two, and at least 1, that of a verdict: what is
-left where parts cancel has their rounding, not its own.
+A sum of n parts, each of them and each partial sum rounded to a machine epsilon e, is off by at most n e / 2 of its scale:
+two such sums of one number differ by at most n e. The scale is the larger of the two, and at least 1, that of a verdict: what
+is left where parts cancel has their rounding, not its own.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -24,14 +23,12 @@ SHORT_BITS = 12
 """Significant bits up to which a number says nothing of the type that it came in: 1, 0.5, 3/4."""
 
 
-def precision_of(values: Any) -> float:
-    """Return the machine epsilon of an array's or a tensor's type; 0 for whole numbers, which are exact."""
-    kind = getattr(values, "dtype", np.dtype(np.float64))
-    if isinstance(kind, np.dtype):
-        return float(np.finfo(kind).eps) if kind.kind == "f" else DOUBLE if kind.kind == "O" else 0.0
-    import torch
+HALVES = {"float16": 2.0**-10, "bfloat16": 2.0**-7}
 
-    return float(torch.finfo(kind).eps) if kind.is_floating_point else 0.0
+
+def precision_of(values: Any) -> float:
+    """Return the machine epsilon of the type of an array or a tensor, where that is below float32; else float64's."""
+    return HALVES.get(str(getattr(values, "dtype", "")).removeprefix("torch."), DOUBLE)
 
 
 def epsilons(values: Floats) -> Floats:
@@ -76,14 +73,10 @@ def is_above(values: ArrayLike, threshold: ArrayLike) -> NDArray[np.bool_]:
         return numbers - threshold > tolerance(np.maximum(np.abs(numbers), np.abs(threshold)), epsilons(numbers))
 
 
-def add_parts(parts: Iterable[tuple[float, float]]) -> float:
-    """Return the sum of (weight, value); as a number of float32 where a value is one, so that it is taken for what it is."""
-    pairs = list(parts)
-    total = sum(weight * value for weight, value in pairs)
-    return float(np.float32(total)) if any(is_single(value) for _, value in pairs) else total
-
-
-def is_single(value: float) -> bool:
-    """Return whether a number came in float32: it holds the number exactly, which takes more than SHORT_BITS."""
+def add_parts(weights: Iterable[float], values: Iterable[float]) -> float:
+    """Return the sum of weight * value; in float32 where it holds a value exactly that takes more than SHORT_BITS."""
+    pairs = list(zip(weights, values, strict=True))
     with np.errstate(over="ignore"):
-        return float(np.float32(value)) == value and not (math.frexp(value)[0] * 2**SHORT_BITS).is_integer()
+        singles = (value == np.float32(value) and np.ldexp(np.frexp(value)[0], SHORT_BITS) % 1 for _, value in pairs)
+        total = sum(weight * value for weight, value in pairs)
+        return float(np.float32(total)) if any(singles) else total

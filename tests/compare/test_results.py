@@ -55,7 +55,13 @@ def test_methods_are_compared_at_equal_tokens(tmp_path):
     for name, solved in rights.items():
         made = cell(tmp_path, name, 0, [[[int(i < n)] for i in range(4)] for n in solved], [[5]] * 4)
         metrics = [
-            {"update": i, "rollout_batch": i, "eval/accuracy": n / 4, "tokens/generated_total": cost, "time/training": 1.0 * i}
+            {
+                "update": i,
+                "rollout_batch": i,
+                "eval/accuracy": n / 4,
+                "tokens/generated_total": cost,
+                "time/training": 1.0 * i,
+            }
             for i, (n, cost) in enumerate(zip(solved, costs[name], strict=True))
         ]
         (made.folder / "metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in metrics))
@@ -73,7 +79,10 @@ def test_a_method_that_did_not_come_as_far_is_named(tmp_path):
     cells = []
     for name, end in (("grpo", 1000), ("dapo", 900)):
         made = cell(tmp_path, name, 0, [[[0]], [[1]]], [[5]])
-        lines = [{"update": i, "rollout_batch": i, "eval/accuracy": i, "tokens/generated_total": end * i, "time/training": i} for i in (0, 1)]
+        lines = [
+            {"update": i, "rollout_batch": i, "eval/accuracy": i, "tokens/generated_total": end * i, "time/training": i}
+            for i in (0, 1)
+        ]
         (made.folder / "metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
         cells.append(replace(made, spent=Spent(1, end, 2.0, 1)))
     results = summarize(cells, "generated")

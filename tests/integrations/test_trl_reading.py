@@ -87,7 +87,9 @@ def test_two_runs_do_not_mix_in_one_folder(tmp_path):
         train(folder, "dapo+balanced", max_steps=2, eval_strategy="no")
     before = {path: path.read_bytes() for path in one.rglob("*") if path.is_file()}
     for method, resume in (("grpo", None), ("dapo+balanced", None), ("dapo+balanced", other / "checkpoint-2")):
-        with pytest.raises(FileExistsError, match=r"another run is there already \(dapo\+balanced\); choose another folder"):
+        with pytest.raises(
+            FileExistsError, match=r"another run is there already \(dapo\+balanced\); choose another folder"
+        ):
             train(one, method, resume, eval_strategy="no")
     with pytest.raises(ValueError, match="resuming with another method"):
         train(one, "grpo", one / "checkpoint-2", eval_strategy="no")

@@ -17,7 +17,15 @@ PLAN: dict[str, Any] = {
     "max_response_length": 8, "correct": [1, 0, 1], "truncated": [0, 0, 1], "num_updates": 1,
 }  # fmt: skip
 NO_COLUMN = (5, True, "abc", b"abc", {}, object(), [], [1], [1] * 4, [[1], [0], [1]], [[1, 0, 1]], [[1], [1, 2], [1]])
-NO_NUMBERS = ([1, "1", 0], ["a", "b", "c"], [1, None, 0], [1j, 0, 0], np.array([1, 0, 1j]), [b"1", 0, 0], [object()] * 3)
+NO_NUMBERS = (
+    [1, "1", 0],
+    ["a", "b", "c"],
+    [1, None, 0],
+    [1j, 0, 0],
+    np.array([1, 0, 1j]),
+    [b"1", 0, 0],
+    [object()] * 3,
+)
 WRONG_PLAN: dict[str, tuple[Any, ...]] = {
     "method": (None, "grpo", 5, compose, [], type(compose("grpo"))),
     "groups": (*NO_COLUMN[:-4], None, [0, None, 1], [0, [1], 1], [0, {}, 1], [0, NAN, 1], torch.tensor([0.0, NAN, 1.0]),
@@ -40,7 +48,18 @@ LOSS: dict[str, Any] = {
     "sequence": None, "rollout_logprobs": ONE, "ref_logprobs": ONE, "entropy": -ONE,
 }  # fmt: skip
 NO_TENSOR = (5, True, "abc", [], [[-1.0] * 4] * 3, ONE.numpy(), object())
-NO_NATS = (*NO_TENSOR, ONE.long(), ONE.bool(), ONE.to(torch.cfloat), ONE[:2], ONE[:, :3], ONE[None], ONE[0], ONE[:0], ONE[0, 0])
+NO_NATS = (
+    *NO_TENSOR,
+    ONE.long(),
+    ONE.bool(),
+    ONE.to(torch.cfloat),
+    ONE[:2],
+    ONE[:, :3],
+    ONE[None],
+    ONE[0],
+    ONE[:0],
+    ONE[0, 0],
+)
 WRONG_LOSS: dict[str, tuple[Any, ...]] = {
     "method": (None, "grpo", 5, compose),
     "plan": (None, "grpo", 5, NUMBERS, NUMBERS.to("cpu")[:2], NUMBERS.to("cpu")[[0, 1, 2, 2]], dict(vars(NUMBERS))),
@@ -100,7 +119,9 @@ def test_a_row_of_other_tokens_than_planned_does_not_train_where_nobody_may_wait
 def test_log_probs_of_bfloat16_are_summed_in_float32():
     """S of 300 log ratios of 2^-7 is 2.34375; in bfloat16 a sum stops at 2, whose next number is 2 + 2^-6."""
     method, length = compose("rloo"), 300
-    plan = plan_rows(method, groups=[0, 0], lengths=[length] * 2, rewards=[1.0, 0.0], max_response_length=length).to("cpu")
+    plan = plan_rows(method, groups=[0, 0], lengths=[length] * 2, rewards=[1.0, 0.0], max_response_length=length).to(
+        "cpu"
+    )
     old = torch.full((2, length), -1.0, dtype=torch.bfloat16)
     now = (old + 2**-7).requires_grad_()
     mask = torch.ones(2, length)

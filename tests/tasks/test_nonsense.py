@@ -81,13 +81,15 @@ ERRORS: Nonsense = {
     "lines": raises(ValueError("a\n" * 10_000)), "never ends": deaf,
 }  # fmt: skip
 WRONG: dict[str, Any] = {
-    "none": None, "a number": 5, "bytes": b"x", "a list": [], "a class": Observation, "odd": Odd(), "messages": [{"role": "user"}],
+    "none": None, "a number": 5, "bytes": b"x", "a list": [], "a class": Observation, "odd": Odd(),
+    "messages": [{"role": "user"}],
 }  # fmt: skip
 OBSERVATIONS: dict[str, Any] = {
     **WRONG, "no text": Observation(None), "bytes as text": Observation(b"x"), "nan": Observation("a", False, math.nan),
     "inf": Observation("a", False, math.inf), "a reward of text": Observation("a", False, "1"),
     "a reward of none": Observation("a", False, None), "a huge reward": Observation("a", False, 10**400),
-    "a complex reward": Observation("a", False, 1j), "odd end": Observation("a", Odd()), "odd reward": Observation("a", False, Odd()),
+    "a complex reward": Observation("a", False, 1j), "odd end": Observation("a", Odd()), "odd reward": Observation("a", False,
+    Odd()),
     "half a character": Observation("\ud800"), "an unknown character": Observation("\U0001f600"),
     "an id outside": Observation("outside"), "an id below 0": Observation("below"), "an id of text": Observation("text"),
 }  # fmt: skip
@@ -136,7 +138,7 @@ class Turned(Playground):
 
     def encode_observation(self, text: str) -> Any:
         special = {"outside": (NUM_IDS,), "below": (-1,), "text": ("a",)}
-        return special[text] if text in special else tuple(3 + text.encode()[i] % 32 for i in range(text.encode("ascii").__len__()))
+        return special[text] if text in special else tuple(3 + byte % 32 for byte in text.encode("ascii"))
 
 
 def play(task: Any, kinds: Any, turns: Any) -> dict[str, Continuation]:
@@ -163,7 +165,9 @@ def ended_alone(found: dict[str, Continuation], good: tuple[str, ...] = ("good",
 def test_nonsense_in_turns_ends_its_own_trajectory():
     kinds: Nonsense = {"good": Other}
     for function, values in (("start", WRONG), ("act", OBSERVATIONS), ("grade", VERDICTS)):
-        kinds |= {f"{function} returns {n}": (lambda f=function, v=v: Other(f, lambda *_: v)) for n, v in values.items()}
+        kinds |= {
+            f"{function} returns {n}": (lambda f=function, v=v: Other(f, lambda *_: v)) for n, v in values.items()
+        }
         kinds |= {f"{function} {n}": (lambda f=function, e=e: Other(f, e)) for n, e in ERRORS.items()}
     kinds |= {f"made: {n}": e for n, e in ERRORS.items() if n != "never ends"}
     kinds |= {"no environment": lambda: None, "start returns too much": lambda: Other("start", lambda: "a" * 10**7)}
@@ -199,10 +203,12 @@ KNOWN = (9, 2, 5, EOS)
 DRIVEN: Nonsense = {
     "max_tokens=-5": asks(limit=-5), "max_tokens of text": asks(limit="5"), "max_tokens=1.5": asks(limit=1.5),
     "max_tokens=nan": asks(limit=math.nan), "max_tokens=none": asks(limit=None), "max_tokens, odd": asks(limit=Odd()),
-    "an id outside": asks(prompt=(*KNOWN, NUM_IDS)), "a huge id": asks(prompt=(*KNOWN, 2**80)), "an id below 0": asks(prompt=(*KNOWN, -1)),
+    "an id outside": asks(prompt=(*KNOWN, NUM_IDS)), "a huge id": asks(prompt=(*KNOWN, 2**80)),
+    "an id below 0": asks(prompt=(*KNOWN, -1)),
     "a text as id": asks(prompt=(*KNOWN, "a")), "a text as ids": asks(prompt="ids"), "a float as id": asks(prompt=(*KNOWN, 3.0)),
     "none as id": asks(prompt=(*KNOWN, None)), "no ids": asks(prompt=None), "an odd id": asks(prompt=(*KNOWN, Odd())),
-    "other ids": asks(prompt=(9, 3)), "fewer ids": asks(prompt=(9,)), "nothing": asks(prompt=()), "a number as ids": asks(prompt=5),
+    "other ids": asks(prompt=(9, 3)), "fewer ids": asks(prompt=(9,)), "nothing": asks(prompt=()),
+    "a number as ids": asks(prompt=5),
     "too long": returns(None), "stops of text": asks(stops=("a",)), "stops=5": asks(stops=5), "stops below 0": asks(stops=(-1,)),
     "a name of none": asks(name=None), "a list as name": asks(name=[]), "odd name": asks(name=Odd()),
     "an id outside first": lambda calls: calls("b", (9, NUM_IDS)),

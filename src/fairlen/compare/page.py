@@ -82,7 +82,7 @@ def write_comparison(settings: dict[str, Any], cells: Sequence[Cell], results: S
 
 
 def name_winner(results: Sequence[Result]) -> tuple[str, str, str]:
-    """Return the best method as a fact, or that none is clearly the best: by too few seeds, a tie, or an interval that holds 0."""
+    """Return the best method as a fact, or that none clearly is: by too few seeds, a tie, or an interval that holds 0."""
     best = next(one for one in results if one.behind is None)
     level = [one.name for one in results if not is_above(best.last.value, one.last.value)]
     close = [one.name for one in results if one.behind and not one.behind.excludes(0.0) and one.name not in level]

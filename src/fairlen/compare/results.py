@@ -6,15 +6,16 @@ Intervals resample seeds and problems, the same ones for every method, so that w
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, nan
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 from rich.console import Console
 
-from fairlen.batch import Bools, Floats, Ints
+from fairlen.batch import Floats
 from fairlen.compare.config import FEW_SEEDS, CompareConfig, Match, Variant
 from fairlen.console import make_console, print_table
 from fairlen.diagnostics.acceptance import acceptance
@@ -60,40 +61,6 @@ COSTS: dict[str, str] = {
 
 
 @dataclass(frozen=True)
-class Held:
-    """What a method's runs did on held-out problems when they had spent so much: two evaluations of each seed, mixed.
-
-    Between two evaluations everything is a straight line of what was spent; `share` is that of the later one.
-    """
-
-    before: Bools
-    """Verdicts, [seeds, problems, samples]."""
-    after: Bools
-    share: Floats
-    """[seeds, 1], 0..1; 1 where the later one is meant alone."""
-    lengths: tuple[Ints, Ints]
-    """Of the responses of both, [seeds, problems, samples] each."""
-    best: Floats
-    """Accuracy by problem at the best evaluation until then, [seeds, problems]."""
-    spent: tuple[Spent, ...]
-    """Of each seed."""
-
-    def mix(self, measure: Callable[[Bools], Floats]) -> Floats:
-        """Return what is measured of verdicts, [seeds, problems]."""
-        return (1.0 - self.share) * measure(self.before) + self.share * measure(self.after)
-
-    def accuracy(self) -> Floats:
-        """Return the share of correct samples, [seeds, problems]."""
-        return self.mix(lambda verdicts: verdicts.mean(2))
-
-    def length(self, correct: bool) -> float:
-        """Return the mean length of correct or of incorrect responses."""
-        verdicts, share = np.stack([self.before, self.after]) == correct, self.share[..., None]
-        weight = verdicts * np.stack([1.0 - share, share])
-        return float((weight * np.stack(self.lengths)).sum() / weight.sum()) if weight.any() else nan
-
-
-@dataclass(frozen=True)
 class Result:
     """One line of the comparison."""
 
@@ -134,27 +101,32 @@ def summarize(cells: Sequence[Cell], match: Match | None = None) -> list[Result]
     for cell in cells:
         by_name.setdefault(cell.variant.text, []).append(cell)
     marks = [getattr(cell.spent, match) if match else inf for cell in next(iter(by_name.values()))]
-    held = {name: read_evaluations(found, match, marks) for name, found in by_name.items()}
-    reference = next(iter(held.values())).accuracy()
-    best_name = max(held, key=lambda name: held[name].accuracy().mean())
-    best_accuracy = held[best_name].accuracy()
+    held = {
+        name: [read_end(cell, match, mark) for cell, mark in zip(found, marks, strict=True)]
+        for name, found in by_name.items()
+    }
+    sizes = {name: {end.values.shape[1] for end in ends} for name, ends in held.items()}
+    if len(set.union(*sizes.values())) > 1:
+        raise ValueError(
+            f"evaluated on different numbers of problems ({sizes}); compare runs with the same held-out problems"
+        )
+    measured = {name: np.stack([end.values for end in ends], 1) for name, ends in held.items()}
+    reference = next(iter(measured.values()))[0]
+    best_name = max(held, key=lambda name: measured[name][0].mean())
+    best_accuracy = measured[best_name][0]
     draw = resampler(*reference.shape)
     results = []
-    for place, (name, found) in enumerate(held.items()):
-        accuracy, samples, spent = found.accuracy(), found.after.shape[2], found.spent
-        if accuracy.shape != reference.shape:
-            raise ValueError(
-                f"{name}: evaluated on {accuracy.shape[1]} problems, {next(iter(held))} on {reference.shape[1]}; compare those "
-                "with the same held-out problems"
-            )
+    for place, (name, values) in enumerate(measured.items()):
+        accuracy, spent = values[0], [end.spent for end in held[name]]
+        total = values.sum((1, 2))
         result = Result(
             name=name,
             last=draw(accuracy),
-            peak=draw(found.best),
-            best_at=draw(found.mix(lambda verdicts, k=samples: best_at(verdicts.sum(2), k, k))),
-            pass_at=draw(found.mix(lambda verdicts, k=samples: pass_at(verdicts.sum(2), k, k))),
-            length_correct=found.length(True),
-            length_incorrect=found.length(False),
+            peak=draw(np.stack([end.best for end in held[name]])),
+            best_at=draw(values[1]),
+            pass_at=draw(values[2]),
+            length_correct=total[4] / total[3] if total[3] else nan,
+            length_incorrect=total[6] / total[5] if total[5] else nan,
             difference=draw(accuracy - reference) if place else None,
             behind=draw(accuracy - best_accuracy) if name != best_name else None,
             seeds=tuple(accuracy.mean(1).tolist()),
@@ -168,36 +140,43 @@ def summarize(cells: Sequence[Cell], match: Match | None = None) -> list[Result]
     return results
 
 
-def read_evaluations(cells: Sequence[Cell], match: Match | None = None, marks: Sequence[float] = ()) -> Held:
-    """Return what the runs of a method did where each had spent its mark of the matched cost, or at their ends."""
-    found = [read_run(cell, match, mark) for cell, mark in zip(cells, marks or [inf] * len(cells), strict=True)]
-    before, after, share, old, new, best, spent = zip(*found, strict=True)
-    lengths = np.stack(old), np.stack(new)
-    return Held(np.stack(before), np.stack(after), np.array(share)[:, None], lengths, np.stack(best), spent)
+class End(NamedTuple):
+    """What one run did on held-out problems when it had spent its mark."""
+
+    values: Floats
+    """By `measure_responses`, [7, problems]."""
+    best: Floats
+    """Accuracy at the best evaluation until then, [problems]."""
+    spent: Spent
 
 
-def read_run(
-    cell: Cell, match: Match | None, mark: float
-) -> tuple[Bools, Bools, float, Ints, Ints, Floats, Spent]:
-    """Return the verdicts of the evaluations around the mark, the share of the later one, lengths, the best, and what was spent."""
+def read_end(cell: Cell, match: Match | None, mark: float) -> End:
+    """Return what a run had come to at its mark, in a straight line between two evaluations, or without a match at its end."""
     lines = [json.loads(line) for line in (cell.folder / "evaluations.jsonl").read_text().splitlines()]
-    verdicts = [np.array(line["correct"], np.bool_) for line in lines]
-    share, last, spent = 1.0, len(lines) - 1, cell.spent
+    found, spent = list(map(measure_responses, lines)), cell.spent
+    last, share = len(lines) - 1, 1.0
     if match:
         entries = [one for one in read_metrics(cell.folder / "metrics.jsonl") if "eval/accuracy" in one]
         if len(entries) != len(lines):
-            raise ValueError(f"{cell.folder}: evaluations.jsonl and metrics.jsonl differ; remove the folder to run it again")
+            raise ValueError(
+                f"{cell.folder}: evaluations.jsonl and metrics.jsonl differ; remove the folder to run it again"
+            )
         costs = [float(entry[COSTS[match]]) for entry in entries]
         last = next((place for place, cost in enumerate(costs) if cost >= mark), last)
         if last and costs[last] > mark:
             share = (mark - costs[last - 1]) / (costs[last] - costs[last - 1])
-        ends = [entries[max(last - 1, 0)], entries[last]]
+        ends = entries[max(last - 1, 0)], entries[last]
         spent = Spent(**{k: (1.0 - share) * ends[0][name] + share * ends[1][name] for k, name in COSTS.items()})
-    first = max(last - 1, 0)
-    mixed = (1.0 - share) * verdicts[first].mean(1) + share * verdicts[last].mean(1)
-    best = max([mixed, *(one.mean(1) for one in verdicts[:last])], key=np.mean)
-    old, new = (np.array(lines[place]["length"], np.int64) for place in (first, last))
-    return verdicts[first], verdicts[last], share, old, new, best, spent
+    values = (1.0 - share) * found[max(last - 1, 0)] + share * found[last]
+    return End(values, max([values[0], *(one[0] for one in found[:last])], key=np.mean), spent)
+
+
+def measure_responses(line: Mapping[str, Any]) -> Floats:
+    """Return by problem avg@k, best@k, pass@k, and the number and tokens of correct and of incorrect responses, [7, problems]."""
+    right, length = np.array(line["correct"], np.bool_), np.array(line["length"], np.int64)
+    count, k = right.sum(1), right.shape[1]
+    rates = [count / k, best_at(count, k, k), pass_at(count, k, k)]
+    return np.stack([*rates, count, (length * right).sum(1), k - count, (length * ~right).sum(1)]).astype(np.float64)
 
 
 def measure(records: Path) -> dict[str, Estimate]:

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from fairlen.compare.config import CompareConfig, Match, Variant
 from fairlen.compare.page import MATCHED, write_comparison
-from fairlen.compare.results import Cell, Result, Spent, describe_match, print_results, read_evaluations, summarize
+from fairlen.compare.results import Cell, Result, Spent, describe_match, print_results, read_end, summarize
 from fairlen.console import make_console
 from fairlen.diagnostics.report.page import FILE
 from fairlen.diagnostics.report.run import read_metrics
@@ -54,7 +54,7 @@ def compare_runs(config: CompareConfig, console: Console) -> list[Result]:
     """Compare runs that are there. Raises ValueError for one without evaluations, or with others than the first."""
     cells = [Cell(one, Path(one.text), read_spent(Path(one.text))) for one in config.variants]
     results = summarize(cells)
-    samples = read_evaluations(cells[:1]).after.shape[2]
+    samples = int(sum(read_end(cells[0], None, 0.0).values[[3, 5], 0]))
     shown = replace(config, seeds=1, train=replace(config.train, eval_samples=samples))
     print_results(console, shown, results, "held-out problems, paired by their order; each run spent what it did")
     return results

@@ -69,7 +69,7 @@ class HomeRun(RunFolder):
     """Between `start` and the end of training."""
 
     def describe(self, composition: Composition, config: Mapping[str, Any], package: str) -> None:
-        """Take what run.json says. `config` says as that of our own trainer does what `max_response_length` and `overrides` are."""
+        """Take what run.json says. `config` has `max_response_length` and `overrides`, as that of our own trainer."""
         self.description = {"config": config, "method": describe_composition(composition), "home": package}
         self.description |= describe_program((package, *PACKAGES)) | {"run": secrets.token_hex(8)}
 

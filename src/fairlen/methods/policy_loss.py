@@ -47,8 +47,8 @@ def policy_loss(
     every ratio is 1); `rollout_logprobs` are the inference engine's own, where they differ, `ref_logprobs` and `entropy` are for
     methods with `+kl` and `+entropy`.
     An update's loss is the sum over its micro-batches and ranks: multiply by the number of ranks where gradients are averaged.
-    Traces under torch.compile(fullgraph=True). Raises ValueError for arguments that do not fit the plan and each other; a row must
-    have the tokens that the plan counts. Where that would wait for a device, or is compiled, the loss is nan instead.
+    Traces under torch.compile(fullgraph=True). Raises ValueError for arguments that do not fit the plan and each other. A row has
+    the tokens that the plan counts; where seeing that would wait for a device, or is compiled, the loss is nan instead.
     """
     check_method(method)
     refuse_types(plan, logprobs=logprobs, mask=mask, sequence=sequence, old_logprobs=old_logprobs,

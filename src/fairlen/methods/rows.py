@@ -28,6 +28,7 @@ REMEDIES = {
 }
 """What a column holds."""
 
+
 @dataclass(frozen=True)
 class RowPlan:
     """What one update, or some rows of it, needs of the plan: columns of numpy arrays, or after `to` of tensors, [N]."""
@@ -86,7 +87,9 @@ def plan_rows(
     """
     check_method(method)
     check_whole("num_updates", num_updates, "the optimizer steps of the rollout batch")
-    check_whole("max_response_length", max_response_length, "the limit in tokens that the responses were generated with")
+    check_whole(
+        "max_response_length", max_response_length, "the limit in tokens that the responses were generated with"
+    )
     if not method.sampling.is_whole:
         raise ValueError(
             f"{type(method.sampling).__name__.lower()} chooses what is generated, so that it cannot plan rollouts that exist: "
@@ -121,7 +124,12 @@ def score_rows(
     refuse(~(np.abs(reward) <= MAX_REWARD), reward, "rewards", UNGRADED)
     whole = f"0 to max_response_length={max_response_length}, a whole number of tokens"
     is_mask = np.full(len(length), length.dtype == np.bool_)
-    refuse(is_mask | ~((length >= 0) & (length <= max_response_length) & (length == np.trunc(length))), length, "lengths", whole)
+    refuse(
+        is_mask | ~((length >= 0) & (length <= max_response_length) & (length == np.trunc(length))),
+        length,
+        "lengths",
+        whole,
+    )
     for name in columns.keys() & optional:
         marks = columns[name].astype(np.float64)
         refuse(~(np.isin(marks, (0.0, 1.0)) | (np.isnan(marks) & (name == "correct"))), marks, name, REMEDIES[name])

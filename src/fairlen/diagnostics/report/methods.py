@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fairlen.batch import Bools, Floats, Ints, mean_by, sum_by
+from fairlen.batch import Bools, Floats, Ints, mean_by, mean_or_nan, sum_by
 from fairlen.console import log, make_console, print_table
 from fairlen.diagnostics.report.figure import (
     TONES,
@@ -33,6 +33,7 @@ from fairlen.files.folders import write_file
 from fairlen.methods.compose import explain
 from fairlen.methods.method import Method
 from fairlen.methods.rows import plan_rows
+from fairlen.precision import tolerance
 
 NUM_PROMPTS, NUM_TRACKS, BUDGET, SPREAD = 512, 16, 1024, 0.03
 MADE = (

@@ -143,7 +143,9 @@ def refuse_restart(folder: Path, given: Sequence[str]) -> None:
     saved = Path(value_of(SAVED, given) or folder / "checkpoints")
     resumes = value_of("trainer.resume_mode", given) != "disable" and any(saved.glob("global_step_*"))
     if (folder / "metrics.jsonl").exists() and not resumes:
-        raise FileExistsError(f"out={folder}: a run is there already, and nothing to resume it from; choose another folder")
+        raise FileExistsError(
+            f"out={folder}: a run is there already, and nothing to resume it from; choose another folder"
+        )
 
 
 def refuse_incomplete(config: VerlConfig, given: Sequence[str]) -> None:

@@ -25,7 +25,7 @@ def centre_by(index: Ints, value: Floats) -> Floats:
 
 
 def mean_rounding(index: Ints, value: Floats, size: int) -> Floats:
-    """The most that rounding makes of a mean over equal index, [size]: of n terms that are added up one by one, and of their parts."""
+    """The most that rounding makes of a mean over equal index, [size]: of n terms added up one by one, and of their parts."""
     return tolerance(mean_by(index, np.abs(value), size), parts=PARTS + count_by(index, size))
 
 
