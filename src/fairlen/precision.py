@@ -68,9 +68,9 @@ def settle(index: NDArray[np.int64], values: Floats, precision: float = DOUBLE) 
 
 def is_above(values: ArrayLike, threshold: ArrayLike) -> NDArray[np.bool_]:
     """Return whether values are above a threshold by more than rounding, of any shape; nan is not."""
-    numbers = np.asarray(values, np.float64)
+    numbers, limit = np.asarray(values, np.float64), np.asarray(threshold, np.float64)
     with np.errstate(invalid="ignore"):
-        return numbers - threshold > tolerance(np.maximum(np.abs(numbers), np.abs(threshold)), epsilons(numbers))
+        return numbers - limit > tolerance(np.maximum(np.abs(numbers), np.abs(limit)), epsilons(numbers))
 
 
 def add_parts(weights: Iterable[float], values: Iterable[float]) -> float:

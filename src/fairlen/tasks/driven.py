@@ -46,7 +46,7 @@ class Calls:
     """Of the engine, which is the run's and not the environment's."""
 
     async def __call__(
-        self, name: str, prompt: TokenIds, stops: Set[int] = frozenset(), limit: int = 0
+        self, name: str, prompt: Iterable[int], stops: Iterable[int] = (), limit: int = 0
     ) -> Continuation:
         """Return the next turn of a conversation, which ends with one of `stops` or after `limit` tokens, where that is not 0.
 
@@ -54,19 +54,19 @@ class Calls:
         """
         if not isinstance(name, str):
             raise self.refuse(f"conversation {show(name)}: its name is a text")
-        prompt, stops, (limit,) = map(self._read_numbers, ("token_ids", "stops", "limit"), (prompt, stops, (limit,)))
+        ids, ends, (most,) = map(self._read_numbers, ("token_ids", "stops", "limit"), (prompt, stops, (limit,)))
         if name not in self.conversations:  # the first has the seed of the trajectory
             number, seed = len(self.conversations), self.sampling.seed
             sampling = replace(self.sampling, seed=derive_seed(seed, number, 0, 0) if number else seed)
             self.conversations[name] = Trajectory(self.prompt, sampling)
         conversation = self.conversations[name]
-        self._read(name, conversation, prompt)
+        self._read(name, conversation, ids)
         room = conversation.room
-        sampling = conversation.sampling_of_turn(min(limit or room, room))
+        sampling = conversation.sampling_of_turn(min(most or room, room))
         self.out.add(name)
         self.wind()
         try:
-            turn = first_stop((await self.extend(conversation.prefix, sampling)).check(sampling), frozenset(stops))
+            turn = first_stop((await self.extend(conversation.prefix, sampling)).check(sampling), frozenset(ends))
         except PrefixError as error:
             if not conversation.token_ids:
                 self.failure = error

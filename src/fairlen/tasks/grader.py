@@ -177,7 +177,7 @@ class Grader:
                 parts[reward.name] = value
         self.num_graded += 1
         self.findings[response.seed] = Finding(parts, seconds, verdict.answer)
-        outcome = add_parts(map(weights.get, parts), parts.values())
+        outcome = add_parts([weights[name] for name in parts], parts.values())
         counts = verdict.status in VERDICTS or self.without_verdict == "incorrect"
         return replace(response, outcome=outcome, status=verdict.status, active=counts)
 

@@ -63,8 +63,9 @@ class RolloutServer:
         try:
             body = await request.json()
         except Exception:
-            body = None
-        calls = self.episodes.get(str(body.get("cache_salt"))) if isinstance(body, dict) else None
+            body = {}
+        body = body if isinstance(body, dict) else {}
+        calls = self.episodes.get(str(body.get("cache_salt")))
         if calls is None:
             return web.json_response({"error": {"message": "this episode has ended, or never began"}}, status=404)
         given = body.get("sampling_params")
@@ -73,7 +74,7 @@ class RolloutServer:
                 raise calls.refuse(f"sampling_params={given!r:.80}: give an object")
             if fault := find_sampling_fault(given, calls.sampling):
                 raise calls.refuse(fault)
-            name, prompt = request.headers.get("X-Session-ID", ""), body.get("token_ids")
+            name, prompt = request.headers.get("X-Session-ID", ""), body.get("token_ids", ())
             turn = await calls(name, prompt, given.get("stop_token_ids") or (), given.get("max_tokens") or 0)
         except Refused as error:
             return web.json_response({"error": {"message": str(error)}}, status=400)
