@@ -16,7 +16,7 @@ import fairlen
 SOURCE = Path(fairlen.__file__).parent
 FILES = sorted(SOURCE.rglob("*.py"))
 MAX_FILE, MAX_FUNCTION = 400, 40
-MAX_LINES, MAX_FILES = 37_744, 251
+MAX_LINES, MAX_FILES = 38_244, 251
 
 LAYERS = (
     ("checks", "precision", "seeds", "playground", "longhand", "guess"),

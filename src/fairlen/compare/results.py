@@ -101,15 +101,8 @@ def summarize(cells: Sequence[Cell], match: Match | None = None) -> list[Result]
     for cell in cells:
         by_name.setdefault(cell.variant.text, []).append(cell)
     marks = [getattr(cell.spent, match) if match else inf for cell in next(iter(by_name.values()))]
-    held = {
-        name: [read_end(cell, match, mark) for cell, mark in zip(found, marks, strict=True)]
-        for name, found in by_name.items()
-    }
-    sizes = {name: {end.values.shape[1] for end in ends} for name, ends in held.items()}
-    if len(set.union(*sizes.values())) > 1:
-        raise ValueError(
-            f"evaluated on different numbers of problems ({sizes}); compare runs with the same held-out problems"
-        )
+    held = {name: read_ends(found, match, marks) for name, found in by_name.items()}
+    refuse_other_problems(held)
     measured = {name: np.stack([end.values for end in ends], 1) for name, ends in held.items()}
     reference = next(iter(measured.values()))[0]
     best_name = max(held, key=lambda name: measured[name][0].mean())
@@ -140,6 +133,15 @@ def summarize(cells: Sequence[Cell], match: Match | None = None) -> list[Result]
     return results
 
 
+def refuse_other_problems(held: Mapping[str, Sequence[End]]) -> None:
+    """Raise ValueError where methods were evaluated on different numbers of problems."""
+    sizes = {name: sorted({end.values.shape[1] for end in ends}) for name, ends in held.items()}
+    if len({size for found in sizes.values() for size in found}) > 1:
+        raise ValueError(
+            f"evaluated on different numbers of problems, {sizes}: compare runs with the same held-out ones"
+        )
+
+
 class End(NamedTuple):
     """What one run did on held-out problems when it had spent its mark."""
 
@@ -148,6 +150,11 @@ class End(NamedTuple):
     best: Floats
     """Accuracy at the best evaluation until then, [problems]."""
     spent: Spent
+
+
+def read_ends(cells: Sequence[Cell], match: Match | None, marks: Sequence[float]) -> list[End]:
+    """Return what the runs of a method had come to, each at its mark."""
+    return [read_end(cell, match, mark) for cell, mark in zip(cells, marks, strict=True)]
 
 
 def read_end(cell: Cell, match: Match | None, mark: float) -> End:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass, fields
 from numbers import Real
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -49,7 +49,7 @@ class RowPlan:
     def __getitem__(self, rows: Any) -> RowPlan:
         """Return chosen rows, by a slice, positions or a mask: those of a rank, of a micro-batch."""
         columns = (getattr(self, column.name) for column in fields(self))
-        return RowPlan(*(None if column is None else column[rows] for column in columns))
+        return RowPlan(*[None if column is None else column[rows] for column in columns])
 
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> RowPlan:
         """Return the columns as tensors on a device, those of numbers in `dtype`: torch.float32 unless another is named."""
@@ -60,7 +60,7 @@ class RowPlan:
             torch.as_tensor(c, dtype=kind, device=device) for c in (self.advantage, self.weight, self.term_weight)
         )
         length = None if self.length is None else torch.as_tensor(self.length, device=device)
-        return RowPlan(torch.as_tensor(self.trains, device=device), *numbers, length)
+        return RowPlan(torch.as_tensor(self.trains, device=device), *numbers, length=length)
 
 
 def plan_rows(
@@ -106,7 +106,7 @@ def plan_rows(
         )
     length = np.where(plan["trains"], scored.segments.length, 0)
     weights = (num_updates * plan[name] for name in ("weight", "term_weight"))
-    return RowPlan(plan["trains"], plan["advantage"], *weights, length)
+    return RowPlan(plan["trains"], plan["advantage"], *weights, length=length)
 
 
 def score_rows(
@@ -177,7 +177,7 @@ def read_column(name: str, values: Any) -> np.ndarray:
     if column.dtype.kind in "biuf":
         return column
     found = column.ravel()
-    wrong = [not isinstance(value, Real) or abs(value) > MAX_REWARD for value in found.tolist()]
+    wrong = [not isinstance(value, Real) or abs(cast(Any, value)) > MAX_REWARD for value in found.tolist()]
     refuse(np.array(wrong, np.bool_), found, name, REMEDIES[name])
     return column.astype(np.float64)
 

@@ -58,6 +58,7 @@ class TaskTrainer(FairGRPOTrainer):
     def grade_rewards(self, rewards: Tensor) -> Outcomes:
         """The verdict says what is correct and what counts; other functions add to what a response is worth."""
         verdict = rewards[:, 0].double().cpu().numpy()
+        assert self.correct_threshold is not None  # the command gives one
         graded = np.where(np.isnan(verdict), NO_VERDICT, is_above(verdict, self.correct_threshold))
         return replace(super().grade_rewards(rewards), verdict=graded)
 

@@ -87,7 +87,9 @@ def build_evaluation(held_out: Sequence[tuple[Any, Any]], threshold: float) -> E
     found: dict[str, list[tuple[float, ...]]] = defaultdict(list)
     for prompt, row in held_out:
         if row.is_end and not row.track_round:
-            found[name_prompt(prompt.tolist())].append((is_above(row.verdict, threshold), row.length, row.truncated))
+            found[name_prompt(prompt.tolist())].append(
+                (bool(is_above(row.verdict, threshold)), row.length, row.truncated)
+            )
     size = min(map(len, found.values()))
     table = np.array([found[name][:size] for name in sorted(found)])
     return Evaluation(table[..., 0] > 0, table[..., 1].astype(np.int64), table[..., 2] > 0)
