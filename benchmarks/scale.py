@@ -19,8 +19,9 @@ import math
 import random
 import re
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import NormalDist
 
@@ -32,7 +33,15 @@ NUM_PROMPTS, NUM_STREAMS = 32, 8
 PROMPT_TOKENS = 200
 MEDIAN, BETWEEN, WITHIN, MAX_RESPONSE_LENGTH = 3000, 0.6, 0.6, 16_384
 """Tokens; standard deviations of the logarithm between prompts and within one; tokens."""
-HEAD = ("16 tracks", "tokens", "steps, `reach`", "steps, whole", "steps, one call at a time", "forwarded by rows", "by trees")
+HEAD = (
+    "16 tracks",
+    "tokens",
+    "steps, `reach`",
+    "steps, whole",
+    "steps, one call at a time",
+    "forwarded by rows",
+    "by trees",
+)
 
 
 def draw_length(prompt: int, stream: int, track: int, beyond: int = 0) -> int:
@@ -71,12 +80,12 @@ class Stream:
         return sum(2 * (PROMPT_TOKENS + stop) for stop in self.stops) + alone
 
 
-def run_stream(prompt: int, stream: int, max_rounds: int) -> Stream:
-    """Run a stream to its end: at most `max_rounds` rounds, 0 for no limit."""
-    stop, survivor = sorted(draw_length(prompt, stream, track) for track in (0, 1))
+def run_stream(draw: Callable[[int, int], int], max_rounds: int) -> Stream:
+    """Run a stream of lengths `draw(track, inherited)` to its end: at most `max_rounds` rounds, 0 for no limit."""
+    stop, survivor = sorted(draw(track, 0) for track in (0, 1))
     first, stops, forks = survivor, [stop], []
     while stop < survivor and len(stops) != max_rounds:
-        fork = draw_length(prompt, stream, len(stops) + 1, stop)
+        fork = draw(len(stops) + 1, stop)
         forks.append(fork - stop)
         stop, survivor = sorted((survivor, fork))
         stops.append(stop)
@@ -99,7 +108,7 @@ def measure_independent(prompt: int) -> list[float]:
 
 def measure_streams(prompt: int, max_rounds: int) -> list[float]:
     """Measure the columns of the table for EqLen."""
-    streams = [run_stream(prompt, stream, max_rounds) for stream in range(NUM_STREAMS)]
+    streams = [run_stream(partial(draw_length, prompt, stream), max_rounds) for stream in range(NUM_STREAMS)]
     tokens = sum(one.tokens for one in streams)
     reach = max(one.last for one in streams)
     whole = max(one.first + sum(one.forks) for one in streams)

@@ -25,18 +25,20 @@ def test_the_table_is_what_the_program_prints():
     assert table == scale.make_table(scale.NUM_PROMPTS)
 
 
-def test_a_stream_by_hand(monkeypatch):
-    """Tracks of 4 and 6 tokens; the fork at 4 ends at 6 with the survivor, so that a tie ends the stream."""
-    monkeypatch.setattr(scale, "draw_length", lambda prompt, stream, track, beyond=0: (4, 6, 6)[track])
-    monkeypatch.setattr(scale, "PROMPT_TOKENS", 3)
-    stream = scale.run_stream(0, 0, max_rounds=0)
+def test_a_stream_by_hand():
+    """Tracks of 4 and 6 tokens after a prompt of 200; the fork at 4 ends at 6 with the survivor: a tie, which ends the stream."""
+    lengths = (4, 6, 6)
+    stream = scale.run_stream(lambda track, inherited: lengths[track], max_rounds=0)
     assert (stream.stops, stream.first, stream.forks, stream.last) == ((4, 6), 6, (2,), 6)
     assert stream.tokens == 4 + 6 + 2
-    assert stream.row_tokens == 2 * (3 + 4) + 2 * (3 + 6)
-    # whole continuations: the fork starts when both tracks have ended, at 6, and takes 2 steps
+    assert stream.row_tokens == 2 * (200 + 4) + 2 * (200 + 6)
+    # one call at a time: the fork starts when both tracks have ended, at 6, and takes 2 steps
     assert scale.count_call_steps([stream]) == 6 + 2
-    limited = scale.run_stream(0, 0, max_rounds=1)  # the survivor is completed alone, in a row of its own
-    assert (limited.tokens, limited.row_tokens) == (4 + 6, 2 * (3 + 4) + (3 + 6))
+    limited = scale.run_stream(lambda track, inherited: lengths[track], max_rounds=1)
+    assert (limited.tokens, limited.row_tokens) == (
+        4 + 6,
+        2 * (200 + 4) + (200 + 6),
+    )  # the survivor has a row of its own
 
 
 def test_what_memory_holds():
