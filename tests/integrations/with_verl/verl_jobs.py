@@ -33,14 +33,12 @@ SERVER = "CpuServer"
 """A rollout server, as Ray shows it among processes."""
 HARD_LIMIT = 900.0
 """Seconds for a job, on a machine that others use too."""
-STEP_LIMIT = 60.0
-"""Seconds for a step of the jobs that lose a process."""
 
 
-def command(names: str, out: Path, *given: str, limits=("600", "240"), flags: tuple[str, ...] = ()) -> list[str]:
+def command(names: str, out: Path, *given: str, flags: tuple[str, ...] = ()) -> list[str]:
     return [
         sys.executable, "-m", "fairlen", "verl", "--method", names, "--set", SETTINGS[names], "--cpu", "--out", str(out),
-        *flags, "--start-limit", limits[0], "--step-limit", limits[1], "--", *given,
+        *flags, "--", *given,
     ]  # fmt: skip
 
 
@@ -50,7 +48,6 @@ def started(
     out: Path,
     *given: str,
     modules: str = "",
-    limits: tuple[str, str] = ("600", "240"),
     flags: tuple[str, ...] = (),
 ) -> Iterator[subprocess.Popen[str]]:
     """A job on its way, ended in any case: the launcher takes everything that it has started with it.
@@ -65,7 +62,7 @@ def started(
         (out / CLOCK).mkdir(parents=True)
         env |= {"FAIRLEN_CLOCK": str(out / CLOCK)}
     job = subprocess.Popen(
-        command(names, out, *given, limits=limits, flags=flags),
+        command(names, out, *given, flags=flags),
         env=env,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -194,7 +191,7 @@ def run_and_kill(
 ) -> Killed:
     """Runs a job, kills one of its processes while it generates after some steps, and waits for the job's end."""
     more = ("trainer.total_training_steps=400", *given)
-    with started(names, out, *more, modules=modules, limits=("600", str(STEP_LIMIT))) as job:
+    with started(names, out, *more, modules=modules) as job:
         before = ""
         for line in job.stdout or ():
             before += line
@@ -207,7 +204,7 @@ def run_and_kill(
         wait_until_busy(found[SERVER][0])
         found[victim][0].kill()
         begun = time.monotonic()
-        printed, _ = job.communicate(timeout=STEP_LIMIT + HARD_LIMIT)
+        printed, _ = job.communicate(timeout=HARD_LIMIT)
         seconds = time.monotonic() - begun
     left = [commands[one] for one in family if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
     scratch = {found for text in commands.values() for found in re.findall(r"--session_dir=(\S+?)/ray/session", text)}

@@ -14,8 +14,6 @@ VLLM_NAME = f"{ROLLOUT}.name=vllm"
 VLLM_VARIABLES = {
     "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_PLUGINS": "", "VLLM_NO_USAGE_STATS": "1",
 }  # fmt: skip
-START_LIMIT, STEP_LIMIT = 300.0, 120.0
-"""Seconds, in place of the defaults for clusters."""
 MAX_RESPONSE_LENGTH = 128
 """Tokens of a response."""
 NUM_PROBLEMS, NUM_HELD_OUT = 512, 64
