@@ -21,7 +21,7 @@ from fairlen.files.limits import GIB
 from fairlen.rollouts import TokenIds
 
 WORK = GIB
-"""What a CUDA device keeps free of rows: for prefills, libraries and captured steps."""
+"""What a CUDA device keeps free of rows: for prefills and libraries."""
 KEPT_BYTES = GIB
 """What kept rows may take by default; never less than what the slots themselves take."""
 MAX_GATHERED = 100
