@@ -19,7 +19,7 @@ MAX_FILE, MAX_FUNCTION = 400, 40
 MAX_LINES, MAX_FILES = 37_744, 250
 
 LAYERS = (
-    ("checks", "seeds", "playground", "longhand", "guess"),
+    ("checks", "seeds", "playground", "guess"),
     ("batch", "console"),
     ("rollouts",),
     ("files", "sampling"),

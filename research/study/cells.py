@@ -25,9 +25,9 @@ import numpy as np
 from fairlen.compare.config import parse_variant
 from fairlen.evaluate.run import Evaluation, evaluate
 from fairlen.files.folders import open_to_append, remove, replace_folder, write_file
-from fairlen.tasks.longhand import Longhand
 from fairlen.tasks.playground import Playground
 from fairlen.tasks.task import Problem
+from research.longhand.task import Longhand
 from research.study.evidence import (
     SCHEMAS,
     Evidence,
@@ -44,7 +44,7 @@ from research.study.plan import DIRECTIONS, Plan, Variant, width_settings
 from research.study.search import Settings
 
 WORLDS: dict[str, tuple[Any, str]] = {
-    "long": (Longhand(), "fairlen.longhand"),
+    "long": (Longhand(), "research.longhand"),
     "short": (Playground(), "fairlen.playground"),
 }
 """Problems, and the package with the policy."""

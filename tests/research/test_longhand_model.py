@@ -5,9 +5,9 @@ import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from fairlen.batch import Responses
-from fairlen.longhand import PATH
-from fairlen.tasks.longhand import ALPHABET, TOKEN_IDS, Longhand, encode
-from research.longhand import count_stream_rounds, draw_responses, measure
+from research.longhand import PATH
+from research.longhand.make import count_stream_rounds, draw_responses, measure
+from research.longhand.task import ALPHABET, TOKEN_IDS, Longhand, encode
 
 PROBLEMS = 50
 

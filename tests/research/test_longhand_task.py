@@ -5,9 +5,10 @@ import re
 
 import pytest
 
-from fairlen.tasks.longhand import ALPHABET, LABELS, TOKEN_IDS, Longhand, encode, read_terms, write
-from fairlen.tasks.shipped import SHIPPED, make_shipped, place_model, shipped_settings
 from fairlen.tasks.synthetic import is_held_out
+from fairlen.tasks.task import load_own_task
+from research.longhand import PATH
+from research.longhand.task import ALPHABET, LABELS, TOKEN_IDS, Longhand, encode, read_terms, write
 
 TASK = Longhand()
 
@@ -106,20 +107,6 @@ def test_few_terms_have_few_held_out_problems():
         two.held_out(1500)
 
 
-def test_the_table_of_shipped_tasks_names_what_there_is():
-    assert {name: make_shipped(name).name for name in SHIPPED} == {name: name for name in SHIPPED}
-    assert make_shipped("playground:cups").describe()["families"] == ["cups"]
-    for place in ("gsm8k", "longhand:sums", "playground:hats"):
-        with pytest.raises(
-            ValueError, match=f"--task {place}: there are playground, playground:sums, .*, longhand, guess;"
-        ):
-            make_shipped(place)
-    assert shipped_settings("longhand") == {"model": "longhand", "max_response_length": 768}
-    assert shipped_settings("playground:sums") == {"model": "playground", "max_response_length": 160}
-    assert shipped_settings("tasks.py:Mine") == {}
-
-
-def test_a_shipped_model_has_one_revision_and_its_weights():
-    assert place_model("longhand").endswith("fairlen/longhand") and place_model("owner/name", "main") == "owner/name"
-    with pytest.raises(ValueError, match="model=longhand with revision or random_init: name a model folder or hub id"):
-        place_model("longhand", random_init=True)
+def test_it_trains_as_a_task_of_ones_own():
+    task = load_own_task(f"{PATH.parent / 'task.py'}:make_longhand", None)
+    assert (task.name, task.train(3)) == ("longhand", TASK.train(3))

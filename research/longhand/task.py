@@ -1,9 +1,9 @@
 """Sums in longhand for a small pre-trained reasoner: responses of hundreds of tokens, on a laptop.
 
 A problem is four to seven labelled two-digit numbers, `a74b28c10d95=` for 47 + 82 + 1 + 59, least significant digit first as
-everywhere here. Its answer is the sum in three digits, `#981` for 189. The shipped model (`fairlen.longhand.PATH`) adds in one go
+everywhere here. Its answer is the sum in three digits, `#981` for 189. The model (`research.longhand.PATH`) adds in one go
 or column by column, checks or does not, and may start again: responses are too short where steps are hurried, and too long where
-they do not end before they are truncated. research/longhand.py has a table of the styles.
+they do not end before they are truncated. `research/longhand/make.py` has a table of the styles.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from random import Random
+from typing import Any
 
 from fairlen.tasks.synthetic import Synthetic
 from fairlen.tasks.task import Problem
@@ -23,7 +24,7 @@ TOKEN_IDS = {token: i for i, token in enumerate((*SPECIALS, *ALPHABET))}
 DIGITS = 3
 """Of every total: seven numbers below 100 add up to at most 693."""
 MAX_RESPONSE_LENGTH = 768
-"""Tokens of a response, as the shipped model is meant to be run: some 2% of its responses are truncated there."""
+"""Tokens of a response, as the model is meant to be run: some 2% of its responses are truncated there."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,11 @@ class Longhand(Synthetic):
         return 2 + 3 * self.num_terms[1]
 
 
+def make_longhand(tokenizer: Any) -> Longhand:
+    """Return the task, as `fairlen train --task research/longhand/task.py:make_longhand` asks for it."""
+    return Longhand()
+
+
 def write(number: int, digits: int = DIGITS) -> str:
     """Return a number in so many digits, the least significant first."""
     return f"{number:0{digits}d}"[::-1]
@@ -73,5 +79,5 @@ def read_terms(text: str) -> Iterator[int]:
 
 
 def encode(text: str) -> tuple[int, ...]:
-    """Return one token a character, as the shipped tokenizer does; KeyError for a character outside `ALPHABET`."""
+    """Return one token a character, as its tokenizer does; KeyError for a character outside `ALPHABET`."""
     return tuple(TOKEN_IDS[character] for character in text)

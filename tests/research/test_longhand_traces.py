@@ -8,8 +8,17 @@ from statistics import mean
 
 import pytest
 
-from fairlen.tasks.longhand import MAX_RESPONSE_LENGTH, Longhand, read_terms, write
-from research.longhand import LEARNED_FIRST, MAX_LENGTH, MORE_RESTLESS, STYLES, draw_examples, slip, spell, write_trace
+from research.longhand.make import (
+    LEARNED_FIRST,
+    MAX_LENGTH,
+    MORE_RESTLESS,
+    STYLES,
+    draw_examples,
+    slip,
+    spell,
+    write_trace,
+)
+from research.longhand.task import MAX_RESPONSE_LENGTH, Longhand, read_terms, write
 from research.pretraining import EOS, IGNORED
 
 TERMS = (47, 82, 1, 59)

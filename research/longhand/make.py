@@ -1,4 +1,4 @@
-"""Longhand: `python -m research.longhand make --out DIR` makes its checkpoint.
+"""The checkpoint of longhand: how it was made (`make --out DIR`), and what its responses are like (`measure`).
 
 Supervised pre-training of a 1.1M-parameter Qwen3 on traces, which are responses in four styles. A step adds a term to the total,
 three digits, least significant first. It is hurried (`b28+740>921;`, 47 and 82 are 129) or careful, column by column: digits of
@@ -26,16 +26,15 @@ from random import Random
 
 import numpy as np
 import torch
-import tyro
 from transformers.utils.logging import disable_progress_bar
 
 from fairlen.batch import Ints, Responses, mean_or_nan
 from fairlen.console import log
-from fairlen.longhand import PATH
 from fairlen.rollouts import Rollouts
 from fairlen.sampling.stream_metrics import count_rounds, find_streams
-from fairlen.tasks.longhand import LABELS, MAX_RESPONSE_LENGTH, TOKEN_IDS, Longhand, encode, read_terms, write
 from research.drawing import draw
+from research.longhand import PATH
+from research.longhand.task import LABELS, MAX_RESPONSE_LENGTH, TOKEN_IDS, Longhand, encode, read_terms, write
 from research.pretraining import EOS, Example, Shape, build_model, label, optimize, save
 
 CONTEXT = 1024
@@ -212,7 +211,3 @@ def measure(model: Path = PATH, problems: int = 200, samples: int = 4) -> None:
     found["rounds a stream, quartiles"] = [*np.percentile(count_stream_rounds(streams), [25, 50, 75])]
     for name, values in found.items():
         log(f"{name:33}" + "".join(f"{value:8.1f}" for value in values))
-
-
-if __name__ == "__main__":
-    tyro.extras.subcommand_cli_from_dict({"make": make, "measure": measure})
