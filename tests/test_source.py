@@ -4,11 +4,13 @@ import ast
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 from statistics import median
+
+from loops import over
 
 import fairlen
 
@@ -48,21 +50,6 @@ def module_of(path: Path) -> str:
 
 
 MODULES = {module_of(path): path for path in FILES}
-
-
-def over_files(check: Callable[[Path], None]) -> Callable[[], None]:
-    """Make a test of a check of one source file: over all files, of which a failure is noted."""
-
-    def test() -> None:
-        for path in FILES:
-            try:
-                check(path)
-            except BaseException as error:
-                error.add_note(f"in {path.relative_to(SOURCE)}")
-                raise
-
-    test.__name__, test.__doc__ = check.__name__, check.__doc__
-    return test
 
 
 @cache
@@ -136,7 +123,7 @@ def built_tables(tree: ast.AST) -> list[str]:
     ]
 
 
-@over_files
+@over("path", FILES)
 def test_tables_are_built_in_one_place(path):
     """By fairlen.batch: every trainer, integration and reader hands it rows."""
     found = built_tables(read_tree(path))
@@ -179,7 +166,7 @@ def code_lines(node: ast.AST, text: list[str]) -> int:
     return sum(1 for n in lines if text[n - 1].strip() and not text[n - 1].strip().startswith("#"))
 
 
-@over_files
+@over("path", FILES)
 def test_files_and_functions_stay_small(path):
     text = path.read_text().splitlines()
     assert len(text) <= MAX_FILE
@@ -198,7 +185,7 @@ FORBIDDEN = {
 }
 
 
-@over_files
+@over("path", FILES)
 def test_nothing_runs_what_it_reads(path):
     for name, pattern in FORBIDDEN.items():
         found = re.search(pattern, path.read_text())
@@ -232,7 +219,7 @@ def loading_calls(path: Path) -> Iterator[ast.Call]:
             yield node
 
 
-@over_files
+@over("path", FILES)
 def test_whatever_loads_a_model_says_that_its_code_is_not_run(path):
     for call in loading_calls(path):
         given = {word.arg: ast.unparse(word.value) for word in call.keywords}
@@ -273,7 +260,7 @@ def writing_calls(path: Path) -> list[str]:
     return [f"{call.lineno}: {ast.unparse(call)}" for call in calls if is_writing(call, where)]
 
 
-@over_files
+@over("path", FILES)
 def test_files_are_written_in_one_way(path):
     """By fairlen.files.folders, which follows no link."""
     assert writing_calls(path) == []
@@ -283,7 +270,7 @@ OUTSIDE = {"console.py", "verify/execution.py", "verify/sandbox.py", "verify/out
 """Programs of their own, which print to a pipe; and the boundary itself."""
 
 
-@over_files
+@over("path", FILES)
 def test_what_is_printed_goes_through_the_terminal(path):
     """By fairlen.console, which shows control characters as text."""
     if str(path.relative_to(SOURCE)) in OUTSIDE:

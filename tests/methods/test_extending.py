@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from loops import over
 
 from fairlen import playground
 from fairlen.cli import main
@@ -338,7 +339,7 @@ def test_entry_points_of_installed_packages_are_found(mine, tmp_path, monkeypatc
         load_reward("nothing")
 
 
-@pytest.mark.parametrize("name", [*BASES, *MODIFIERS])
+@over("name", [*BASES, *MODIFIERS])
 def test_fairlens_own_methods_pass_the_trial_of_a_users(name):
     method = compose(name)
     try_tables(method, name)

@@ -29,6 +29,7 @@ from fixtures import (
     speak,
     weight_matrix,
 )
+from loops import over
 
 from fairlen.methods.compose import compose
 from fairlen.methods.describe import hash_method, to_dict
@@ -91,19 +92,14 @@ SETS = [
 ]
 
 
-def over_all(check: Callable[[str], None]) -> Callable[[Iterable[str]], None]:
-    """Make a test of a check of one method: over the compositions of every base, of which a failure is noted."""
+def over_all(check: Callable[[str], None]) -> Callable[..., None]:
+    """Make a test of a check of one method: over the compositions of every base."""
 
-    def test(names: Iterable[str]) -> None:
-        for name in names:
-            try:
-                check(name)
-            except BaseException as error:
-                error.add_note(f"of {name}")
-                raise
+    def check_all(names: Iterable[str]) -> None:
+        over("name", names)(check)()
 
-    test.__name__, test.__doc__ = check.__name__, check.__doc__
-    return pytest.mark.parametrize("names", SETS)(test)
+    check_all.__name__, check_all.__doc__ = check.__name__, check.__doc__
+    return pytest.mark.parametrize("names", SETS)(check_all)
 
 
 @cache
@@ -145,14 +141,14 @@ def assert_same_plan(name, columns):
         assert ours.tolist() == wanted.tolist(), f"{column.name} of {columns}"
 
 
-@pytest.mark.parametrize("name", [*BASES, *MODIFIERS])
+@over("name", [*BASES, *MODIFIERS])
 def test_outcomes_of_any_numeric_type_give_the_same_numbers(name):
     """0 and 1 are exact in all of them."""
     for kind in (np.bool_, np.int8, np.int64, np.uint8, np.float16, np.float32):
         assert_same_plan(name, {"outcome": ragged_batch().responses.outcome.astype(kind)})
 
 
-@pytest.mark.parametrize("name", [*BASES, *MODIFIERS])
+@over("name", [*BASES, *MODIFIERS])
 def test_truth_values_and_lengths_of_any_numeric_type_give_the_same_numbers(name):
     table = ragged_batch().responses
     for kind in (np.int64, np.uint8, np.float32):
