@@ -22,6 +22,7 @@ MAX_LINES, MAX_FILES = 37_744, 250
 LAYERS = (
     ("checks", "seeds", "playground", "guess"),
     ("batch", "console"),
+    ("metrics",),
     ("rollouts",),
     ("files", "sampling"),
     ("methods.stages", "engine", "verify", "hangs"),

@@ -14,10 +14,10 @@ from trl_runs import Scripted, ScriptedFair, graded, parts, problems, scripted, 
 from trl_runs import warnings as listen
 
 from fairlen.diagnostics.report.audit import audit
-from fairlen.diagnostics.report.terms import read_metrics
 from fairlen.integrations.trl import FairGRPOTrainer
+from fairlen.metrics import index_metrics
 
-DOCUMENTED = set(read_metrics())
+DOCUMENTED = set(index_metrics())
 
 
 def make(folder, method="grpo", trainer=ScriptedFair, options=(), **settings):
