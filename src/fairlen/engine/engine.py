@@ -165,7 +165,7 @@ class Runner:
         last_token = embeddings_of(model).shape[0] - 1
         probe = torch.linspace(0, last_token, min(max_length, 4), device=self.device).long()[None]
         logits, states = self._plain_forward(probe)
-        kept = num_kept_rows(states, num_slots, max_length) if kept_rows is None else kept_rows
+        kept = num_kept_rows(max_length * position_bytes(states), num_slots) if kept_rows is None else kept_rows
         if self.is_on_cuda:
             work = WORK + num_slots * SAMPLING_BYTES * embeddings_of(model).shape[0]
             room = (free_memory(self.device) if memory is None else memory) - work
