@@ -49,7 +49,7 @@ def describe_fault(answer: Any, mine: dict[str, str]) -> str:
     import ray
 
     try:
-        theirs = ray.get(answer, timeout=0.1)
+        theirs: dict[str, str] = ray.get(answer, timeout=0.1)  # pyright: ignore[reportAssignmentType]
     except Exception as error:  # fairlen cannot be imported there, or the node does not answer
         said = str(error).strip().split("\n")[-1]
         return f"{type(error).__name__}: {said}; pip install 'fairlen[verl]=={mine['fairlen']}' there"
