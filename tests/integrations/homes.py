@@ -23,7 +23,7 @@ from fairlen import playground
 from fairlen.batch import Floats, Responses, Segments
 from fairlen.methods.compose import compose
 from fairlen.methods.method import Method, Scored, spread, updates
-from fairlen.methods.tally import merge, observed, scored_metrics, state_metrics, update_metrics
+from fairlen.methods.tally import merge, scored_metrics, state_metrics, update_metrics
 from fairlen.rollouts import Response, Rollouts
 
 EOS, FIRST, VOCABULARY, RATE = 1, 3, 21, 0.5
@@ -175,7 +175,7 @@ class Own:
             result = learner.step(method, rollouts, plan, old, is_on_policy=number == 0)
             found.gradients.append((before - weights_of(model)) / RATE)
             found.metrics.append(describe_update(result, RATE))
-            method = method.update(observed(result.counts))
+            method = result.method
             own = plans[number % len(plans)]
             measured = result.log_ratio, result.clipped, result.inside
             record.add_update(number + 1, own.rows, own.weight, *measured)

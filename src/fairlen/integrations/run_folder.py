@@ -105,9 +105,12 @@ class HomeRun(RunFolder):
         self.generated += count_generated(rows)
 
     def add_update(
-        self, update: int, rows: Ints, measured: Floats, metrics: Mapping[str, float], scale: float = 1.0
+        self, update: int, rows: Ints, measured: Floats, metrics: Mapping[str, float], scale: float = 1.0, broken: str = ""
     ) -> None:
-        """Log an update, [B] rows with their keys and [3, B] of `measure_sequences`; write the rollout batches before it."""
+        """Log an update, [B] rows with their keys and [3, B] of `measure_sequences`; write the rollout batches before it.
+
+        A skipped update has no rows, and what was `broken`.
+        """
         keys, now = rows // ROWS, time.perf_counter()
         for key in np.unique(keys).tolist():
             batch, mine = self.pending[key], keys == key
@@ -117,7 +120,8 @@ class HomeRun(RunFolder):
         self.write([key for key in self.pending if len(keys) and key < keys.min()])
         self.seconds, self.since = self.seconds + now - (self.since or now), now
         last = next(reversed(self.pending.values()))
-        self.log({"update": update, "rollout_batch": last.number} | last.facts | dict(metrics) | {"updates/skipped": 0})
+        skipped = {"update/skipped": broken} if broken else {}
+        self.log({"update": update, "rollout_batch": last.number} | last.facts | dict(metrics) | skipped)
 
     def add_evaluation(self, update: int, found: Evaluation) -> None:
         """Log an evaluation in training; none before it begins."""

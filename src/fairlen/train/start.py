@@ -164,7 +164,7 @@ def build_trainer(
         ),
         grader=grader,
         held_out=held_out,
-        guard=Guard(run.folder / "debug"),
+        guard=Guard(folder=run.folder / "debug"),
         engine_is_exact=is_exact(config, policy),
         show=show,
         archive=Archive(run.checkpoints, config.keep_checkpoints),

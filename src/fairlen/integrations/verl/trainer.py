@@ -41,7 +41,8 @@ from fairlen.integrations.verl.settings import MODES, name_trainer, read_method
 from fairlen.integrations.verl.staleness import VERSIONS, VersionedClient, count_evicted, measure_staleness
 from fairlen.methods.compose import explain
 from fairlen.methods.learning_signal import Counts, LearningSignal, Remedies
-from fairlen.methods.tally import merge, observed, scored_metrics, state_metrics, update_metrics
+from fairlen.methods.tally import merge, scored_metrics, state_metrics, update_metrics
+from fairlen.methods.update import Skips, finish_update
 
 MAX_LOST = 0.5
 """Share of a rollout batch's prompts that may be lost before the job is given up."""
@@ -75,7 +76,7 @@ class FairTrainer(PPOTrainer):
             # verl takes any name that it does not know for an asynchronous trainer
             config.trainer.v1.trainer_mode = self.mode
         self.method = read_method(config.algorithm.get("fairlen"))
-        self.signal = LearningSignal(REMEDIES)
+        self.signal, self.skips = LearningSignal(REMEDIES), Skips()
         if config.algorithm.use_kl_in_reward or is_distillation_enabled(config.get("distillation")):
             raise ValueError(
                 "algorithm.use_kl_in_reward=True or distillation.enabled=True: the loss is the method's, and reads neither; "
@@ -222,19 +223,26 @@ class FairTrainer(PPOTrainer):
     def _learn(self, found: Sequence[Measured], output: Mapping[str, Sequence[float]]) -> dict[str, float]:
         """The metrics of all updates of a rollout batch together; the method moves as it has in the workers."""
         updates = sorted({number for number, *_ in found})
+        made: list[Mapping[str, float]] = []
         for place, update in enumerate(updates):
-            counts = reduce(merge, (counts for number, counts, _ in found if number == update))
-            self.method = self.method.update(observed(counts))
+            counts = [counts for number, counts, _ in found if number == update]
+            finished = finish_update(self.method, counts, float(output["grad_norm"][place]), self.skips)
+            self.method = finished.method
+            made += counts if finished.may_step else []
             if self.run is not None:
                 rows = np.concatenate([measured for number, _, measured in found if number == update], 1)
-                told = update_metrics(counts) | state_metrics(self.method)
+                told = finished.metrics | state_metrics(self.method)
                 for name, theirs in (("gradient/norm", "grad_norm"), ("learning_rate", "lr")):
                     values = output.get(theirs, ())
                     told |= {name: float(values[min(place, len(values) - 1)])} if len(values) else {}
-                self.run.add_update(self.run.num_updates + 1, rows[0].astype(np.int64), rows[1:], told)
+                rows = rows if finished.may_step else rows[:, :0]
+                self.run.add_update(
+                    self.run.num_updates + 1, rows[0].astype(np.int64), rows[1:], told, broken=finished.broken
+                )
         if self.run is not None:
             self.run.write([*self.run.pending])
-        return update_metrics(reduce(merge, (counts for _, counts, _ in found))) | state_metrics(self.method)
+        metrics = update_metrics(reduce(merge, made)) if made else {}
+        return metrics | state_metrics(self.method) | {"updates/skipped": float(self.skips.num_skipped)}
 
     def _save_checkpoint(self) -> None:
         folder = Path(self.config.trainer.default_local_dir) / f"global_step_{self.global_steps}"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from fairlen.checks import Checked, NotNegative, Positive
 from fairlen.methods.stages.micro import Micro, Outputs
+from fairlen.methods.stages.surrogate import MAX_LOG_RATIO
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -23,7 +24,7 @@ class ReferenceKL(Checked):
         k1: l    k2: l^2 / 2    k3: exp(-l) - 1 + l,     l = logprobs - ref_logprobs
 
     Source: GRPO (arXiv:2402.03300, equation 4): k3. Coefficients there 0.04; DeepSeek-R1 0.001; TRL's and most recipes' default
-    0.
+    0. Departure: l is held within 20 nats, as in verl, since exp of 89 is infinite in float32; beyond, there is no gradient.
     """
 
     coefficient: NotNegative = 0.001
@@ -37,7 +38,7 @@ class ReferenceKL(Checked):
     def __call__(self, outputs: Outputs, micro: Micro) -> Tensor:
         if micro.ref_logprobs is None:
             raise TypeError("ref_logprobs=None: ReferenceKL needs the reference model's log-probs of every token")
-        log_ratio = outputs.logprobs - micro.ref_logprobs
+        log_ratio = (outputs.logprobs - micro.ref_logprobs).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
         if self.estimator == "k1":
             return self.coefficient * log_ratio
         if self.estimator == "k2":
