@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     from fairlen.methods.method import Method, Scored, Update, updates
     from fairlen.methods.policy_loss import PolicyLoss, policy_loss
     from fairlen.methods.rows import RowPlan, plan_rows
-    from fairlen.methods.update import Finished, Skips, finish_update
+    from fairlen.methods.update import Skips, finish_update
     from fairlen.rollouts import Response, Rollouts, Segment
     from fairlen.sampling.extend import Continuation, Sampling
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "Continuation", "Finished", "Method", "Plan", "PolicyLoss", "Response", "Rollouts", "RowPlan", "Sampling", "Scored", "Segment",
+    "Continuation", "Method", "Plan", "PolicyLoss", "Response", "Rollouts", "RowPlan", "Sampling", "Scored", "Segment",
     "Skips", "Update", "compose", "finish_update", "plan_rows", "policy_loss", "updates",
 ]  # fmt: skip
 
@@ -29,7 +29,7 @@ HOMES = {
     "methods.method": "Method Scored Update updates",
     "methods.policy_loss": "PolicyLoss policy_loss",
     "methods.rows": "RowPlan plan_rows",
-    "methods.update": "Finished Skips finish_update",
+    "methods.update": "Skips finish_update",
     "rollouts": "Response Rollouts Segment",
     "sampling.extend": "Continuation Sampling",
 }

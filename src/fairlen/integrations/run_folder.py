@@ -105,7 +105,13 @@ class HomeRun(RunFolder):
         self.generated += count_generated(rows)
 
     def add_update(
-        self, update: int, rows: Ints, measured: Floats, metrics: Mapping[str, float], scale: float = 1.0, broken: str = ""
+        self,
+        update: int,
+        rows: Ints,
+        measured: Floats,
+        metrics: Mapping[str, float],
+        scale: float = 1.0,
+        broken: str = "",
     ) -> None:
         """Log an update, [B] rows with their keys and [3, B] of `measure_sequences`; write the rollout batches before it.
 

@@ -21,7 +21,7 @@ from fairlen.batch import Floats, Ints, Plan
 from fairlen.console import warn
 from fairlen.hangs import TrainingStopped
 from fairlen.methods.method import Method
-from fairlen.methods.stages.micro import Micro, Outputs
+from fairlen.methods.stages.micro import Micro
 from fairlen.methods.tally import Counts, Tally, measure_sequences
 from fairlen.methods.update import judge_update
 from fairlen.policy.compiled import CompiledLayers
