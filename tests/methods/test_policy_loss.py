@@ -317,7 +317,9 @@ def test_an_update_with_a_number_that_is_not_finite_is_skipped(quantity, value, 
 
 def test_a_state_that_would_not_be_finite_skips_the_update():
     method = compose("fspo")
-    counts = {"loss/total": 1.0, "tokens/trained": 3.0} | {f"observed.{k}": v for k, v in learned_sums(math.inf).items()}
+    counts = {"loss/total": 1.0, "tokens/trained": 3.0} | {
+        f"observed.{k}": v for k, v in learned_sums(math.inf).items()
+    }
     done = finish_update(method, [counts], 1.0, Skips())
     assert done.broken == "state" and done.method == method
 

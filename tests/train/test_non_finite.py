@@ -119,7 +119,7 @@ def test_an_update_in_between_breaks_the_row(tmp_path):
         guard.passed()
     assert guard.num_skipped == 6 and len(list((tmp_path / "debug").iterdir())) == 6
     assert not guard.allows("loss", 8, ()) and not guard.allows("gradient", 8, ())
-    with pytest.raises(NonFiniteError, match="advantage was not finite in 3 updates in a row: .* after update 8"):
+    with pytest.raises(NonFiniteError, match=r"advantage was not finite in 3 updates in a row: .* after update 8"):
         guard.allows("advantage", 8, ())
 
 
