@@ -422,7 +422,10 @@ class Verl:
             return fault.change("logprobs", logprobs[0], 0 if number == fault.row else slice(0)), entropy[0]
 
         def read_wrong(loss: Any, data: Any, mask: Any, length: Any, dtype: Any) -> Any:
-            micro, rows = read_micro(loss, data, mask, length, dtype), (data["plan_row"] % (1 << 32)).tolist()
+            micro = read_micro(loss, data, mask, length, dtype)
+            if not fault.quantity:
+                return micro
+            rows = (data["plan_row"] % (1 << 32)).tolist()
             place = int(length[: rows.index(fault.row)].sum()) if fault.row in rows else slice(0)
             names = [name for name in ("old_logprobs", "ref_logprobs") if getattr(micro, name) is not None]
             return replace(micro, **{name: fault.change(name, getattr(micro, name), place) for name in names})
@@ -482,10 +485,14 @@ class Verl:
         )
 
 
+@dataclass(frozen=True)
 class Plain:
     """A loop of somebody's own, as in docs/anywhere.md, which keeps no records."""
 
-    name = "plain"
+    gives_old: bool = False
+    """In the first epoch too, where every ratio is 1."""
+
+    name: ClassVar[str] = "plain"
     unknown: ClassVar[dict[str, str]] = Verl.unknown
 
     def run(
@@ -526,7 +533,7 @@ class Plain:
                 place = ((rows == fault.row).nonzero().flatten(), 0)
                 given = {"logprobs": log_probs(rows.tolist()), "old_logprobs": old[rows], "ref_logprobs": old[rows]}
                 given = {key: fault.change(key, values, place) for key, values in given.items()}
-                if not made:
+                if not (made or self.gives_old):
                     del given["old_logprobs"]
                 loss = policy_loss(method, plan[rows], mask=mask[rows], **given)
                 loss.total.backward()

@@ -105,7 +105,6 @@ CASES = {
     ),
     "turns, one update": Case(PROMPTS, tuple(change(draw_turns(12), verdict={2: None})), TURNS_LIMIT, num_iterations=1),
     "one update, every ratio 1": Case(PROMPTS, tuple(draw_rows(6)), LIMIT, num_iterations=1),
-    "two updates": Case(PROMPTS, tuple(draw_rows(7)), LIMIT, num_iterations=2),
     "three updates": Case(PROMPTS, tuple(draw_rows(7)), LIMIT, num_iterations=3),
     "split into two updates": Case(PROMPTS, tuple(repeat_halves(draw_rows(8))), LIMIT, num_iterations=1, num_updates=2),
     "split into two updates, twice": Case(PROMPTS, tuple(repeat_halves(draw_rows(9))), LIMIT, num_updates=2),
@@ -215,7 +214,7 @@ def check_fault(home: Home, fault: Fault, folder: Path) -> None:
     case, name = CASES["three updates"], "fspo+kl"
     for part in ("sound", "found", "ours"):
         (folder / part).mkdir(parents=True)
-    sound = HOMES[0].run(CASES["two updates"], name, make_model(), folder / "sound")
+    sound = HOMES[0].run(replace(case, num_iterations=2), name, make_model(), folder / "sound")
     found = home.run(case, name, make_model(), folder / "found", fault=replace(fault))
     skipped = [entry["updates/skipped"] for entry in found.metrics]
     if math.isfinite(fault.value):
@@ -254,3 +253,13 @@ def test_what_is_not_finite_is_skipped_and_an_outlier_is_bounded(home, fault, tm
 def test_every_number_in_every_quantity_and_micro_batch(home, tmp_path):
     for number, fault in enumerate(EVERY):
         check_fault(home, fault, tmp_path / str(number))
+
+
+@pytest.mark.parametrize("gives_old", [False, True])
+def test_an_update_is_known_to_be_on_policy_in_a_plain_loop_too(gives_old, tmp_path):
+    """Three epochs: FSPO's drift is that of the second and the third, whether or not the first is given ratios of 1."""
+    case = CASES["three updates"]
+    ours = HOMES[0].run(case, "fspo", make_model(), tmp_path)
+    found = Plain(gives_old).run(case, "fspo", make_model(), tmp_path)
+    assert ours.state["surrogate.num_updates"] == 2 and ours.state["surrogate.drift_average"] != 0
+    compare_steps(found, ours.gradients, ours.state)

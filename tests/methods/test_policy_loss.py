@@ -306,7 +306,7 @@ def test_an_update_with_a_number_that_is_not_finite_is_skipped(quantity, value, 
     for skipped in (1, 2, 3, 4):
         done = finish_update(method, [good.counts, found.counts, good.counts], norm, skips)
         assert (done.broken, done.may_step, done.method) == (quantity, False, method)
-        assert done.metrics == {"updates/skipped": skipped}
+        assert done.metrics == {"update/skipped": quantity, "updates/skipped": skipped}
         if skipped == 2:
             assert finish_update(method, [good.counts], 1.0, skips).may_step
     said = capsys.readouterr().err.splitlines()
@@ -366,3 +366,26 @@ def test_an_update_of_rows_that_do_not_train_is_zero():
         and finish_update(method, [found.counts], 0.0, Skips()).metrics["tokens/trained"] == 0.0
     )
     assert replace(plan, trains=~plan.trains).trains.all()
+
+
+@pytest.mark.parametrize("name", [*WHOLE, "fspo+kl", "gspo+balanced+kl+mismatch"])
+def test_an_outlier_leaves_the_gradients_of_other_sequences(name):
+    """Log-probs of -1e9, as from a mask in the logits, in one token of row 3."""
+    method, columns = learned(name), log_probs()
+    plan, others = plan_of(method).to("cpu", torch.float64), torch.arange(NUM_ROWS) != 3
+
+    def differentiate(columns: dict[str, torch.Tensor]) -> torch.Tensor:
+        leaf = columns["logprobs"].clone().requires_grad_()
+        loss = policy_loss(method, plan, **columns | {"logprobs": leaf}, mask=MASK)
+        assert math.isfinite(float(loss.total.detach()))
+        done = finish_update(method, [loss.counts], 1.0, Skips())
+        assert done.may_step and all(map(math.isfinite, done.metrics.values()))
+        return torch.autograd.grad(loss.total, leaf)[0]
+
+    expected = differentiate(columns)[others]
+    for quantity in ("logprobs", "old_logprobs", "ref_logprobs"):
+        values = columns[quantity].clone()
+        values[3, 0] = -1e9
+        found = differentiate(columns | {quantity: values})
+        assert found[3][MASK[3]].isfinite().all()
+        assert torch.allclose(found[others], expected, rtol=1e-9, atol=1e-15, equal_nan=True), quantity

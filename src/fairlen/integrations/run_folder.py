@@ -105,18 +105,11 @@ class HomeRun(RunFolder):
         self.generated += count_generated(rows)
 
     def add_update(
-        self,
-        update: int,
-        rows: Ints,
-        measured: Floats,
-        metrics: Mapping[str, float],
-        scale: float = 1.0,
-        broken: str = "",
+        self, update: int, rows: Ints, measured: Floats, metrics: Mapping[str, Any], scale: float = 1.0
     ) -> None:
-        """Log an update, [B] rows with their keys and [3, B] of `measure_sequences`; write the rollout batches before it.
-
-        A skipped update has no rows, and what was `broken`.
-        """
+        """Log an update, [B] rows with their keys and [3, B] of `measure_sequences`; write the rollout batches before it."""
+        if "update/skipped" in metrics:
+            rows, measured = rows[:0], measured[:, :0]
         keys, now = rows // ROWS, time.perf_counter()
         for key in np.unique(keys).tolist():
             batch, mine = self.pending[key], keys == key
@@ -126,8 +119,7 @@ class HomeRun(RunFolder):
         self.write([key for key in self.pending if len(keys) and key < keys.min()])
         self.seconds, self.since = self.seconds + now - (self.since or now), now
         last = next(reversed(self.pending.values()))
-        skipped = {"update/skipped": broken} if broken else {}
-        self.log({"update": update, "rollout_batch": last.number} | last.facts | dict(metrics) | skipped)
+        self.log({"update": update, "rollout_batch": last.number} | last.facts | dict(metrics))
 
     def add_evaluation(self, update: int, found: Evaluation) -> None:
         """Log an evaluation in training; none before it begins."""

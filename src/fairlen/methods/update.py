@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import reduce
 from math import isfinite
 from typing import Any
@@ -67,8 +67,8 @@ class Finished:
 
     method: Method
     """With its state moved, or as it was before a skipped update."""
-    metrics: dict[str, float]
-    """By the names of docs/metrics.md; of a skipped update `updates/skipped` alone."""
+    metrics: dict[str, Any]
+    """By the names of docs/metrics.md; of a skipped update `update/skipped` and `updates/skipped` alone."""
     broken: str = ""
     """What was not finite: a key of LOOK_AT; empty where the update is made."""
 
@@ -96,7 +96,9 @@ def finish_update(
         skips.add(found.broken)
         if gather_over(group) is None or distributed.get_rank() == 0:
             warn(f"update skipped, {skips.num_skipped} so far: {found.broken} was not finite: {LOOK_AT[found.broken]}")
-    return replace(found, metrics=found.metrics | {"updates/skipped": float(skips.num_skipped)})
+        found.metrics["update/skipped"] = found.broken
+    found.metrics["updates/skipped"] = float(skips.num_skipped)
+    return found
 
 
 def judge_update(
@@ -106,7 +108,7 @@ def judge_update(
     if not counts:
         raise ValueError("counts is empty: every rank gives those of at least one micro-batch, of weight 0 if need be")
     norm = torch.as_tensor(gradient_norm).detach()
-    found = reduce(merge, counts) | {"broken.gradient": ~norm.isfinite()}
+    found = {**reduce(merge, counts), "broken.gradient": ~norm.isfinite()}
     device = next((value.device for value in found.values() if isinstance(value, Tensor)), torch.device("cpu"))
     numbers = Tally(found).finish(gather_over(group), device)
     if broken := find_broken(numbers):

@@ -194,7 +194,8 @@ class Learner:
         self, method: Method, rollouts: Rollouts, plan: Plan, old_logprobs: dict[int, Tensor], is_on_policy: bool
     ) -> StepResult:
         """Sum the gradient of an update over its micro-batches into the parameters; return what is reported of it."""
-        result = StepResult(*np.zeros((3, len(plan))), method)
+        log_ratio, clipped, inside = np.zeros((3, len(plan)))
+        result = StepResult(log_ratio, clipped, inside, method)
         self.policy.model.train()
         self.optimizer.zero_grad(set_to_none=True)
         if not all(np.isfinite(column).all() for column in (plan.advantage, plan.weight, plan.term_weight)):
@@ -237,15 +238,9 @@ class Learner:
         self, rollouts: Rollouts, plan: Plan, old_logprobs: dict[int, Tensor], is_on_policy: bool
     ) -> Iterator[Packed]:
         """Yield the micro-batches, laid out as it costs least."""
-        for packed in pack(
-            rollouts,
-            plan,
-            self.max_tokens,
-            trees=self.layout.takes_trees(rollouts, plan, self.max_tokens),
-            is_on_policy=is_on_policy,
-            old_logprobs=old_logprobs,
-            device=self.policy.device,
-        ):
+        trees = self.layout.takes_trees(rollouts, plan, self.max_tokens)
+        given = {"is_on_policy": is_on_policy, "old_logprobs": old_logprobs, "device": self.policy.device}
+        for packed in pack(rollouts, plan, self.max_tokens, trees=trees, **given):
             self.pause()
             self.largest = max(self.largest, packed.inputs.token_ids.numel())
             yield packed

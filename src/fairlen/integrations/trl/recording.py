@@ -84,12 +84,9 @@ class Recorder(TrainerCallback):
             weight = spread(plan, len(scored.segments))["weight"]
             self.run.add_batch(self.num_batches, rollouts, scored, weight, self.trainer.method, list(answers), parts)
 
-    def add_update(self, metrics: dict[str, float], scale: float, broken: str = "") -> None:
-        """Record an update: what was measured over all processes, its metrics, what weights were multiplied by.
-
-        Of a skipped one, its metrics and what was `broken`.
-        """
-        rows, values = zip(*((not broken and self.measured) or [NOTHING]), strict=True)
+    def add_update(self, metrics: dict[str, Any], scale: float) -> None:
+        """Record an update: what was measured over all processes, its metrics, what weights were multiplied by."""
+        rows, values = zip(*(self.measured or [NOTHING]), strict=True)
         self.measured.clear()
         if not self.is_on:
             return
@@ -100,7 +97,7 @@ class Recorder(TrainerCallback):
                 metrics = metrics | {"learning_rate": float(self.trainer.optimizer.param_groups[0]["lr"])}
             update = self.trainer.state.global_step + 1
             metrics = metrics | self.trainer.refill.costs
-            self.run.add_update(update, np.concatenate(rows), np.concatenate(values, 1), metrics, scale, broken)
+            self.run.add_update(update, np.concatenate(rows), np.concatenate(values, 1), metrics, scale)
 
     def add_held_out(self, length: Ints, truncated: Bools) -> None:
         """Remember one batch of an evaluation, of all processes."""

@@ -342,9 +342,10 @@ class FairGRPOTrainer(TruncatedGRPOTrainer):
             metrics[name] *= self.updates_per_batch
         for name in () if self.use_vllm else UNKNOWN_WITHOUT_VLLM:
             metrics.pop(name, None)
-        self.recorder.add_update(metrics, self.updates_per_batch, finished.broken)
+        self.recorder.add_update(metrics, self.updates_per_batch)
         theirs = {"entropy": "entropy/mean", "clip_ratio/region_mean": "ratio/clipped", "kl": "kl/reference"}
         metrics |= {name: metrics[own] for name, own in theirs.items() if own in metrics}
+        metrics.pop("update/skipped", None)  # TRL's are numbers
         for name, value in metrics.items():
             self._metrics["train"][name].append(value)
         return finished.may_step

@@ -97,22 +97,22 @@ def read_entropy(model_output: Mapping[str, Tensor], data: Any, logprobs: Tensor
 MAKE_UPDATE = BaseEngine.train_batch
 
 
-def train_batch(engine: BaseEngine, data: Any, loss_function: Any) -> Any:
+def train_batch(self: BaseEngine, data: Any, loss_function: Any) -> Any:
     """verl's update, which makes no step where the norm of the gradient is not finite; a method's loss is told that norm."""
     if not isinstance(loss_function, FairLoss):
-        return MAKE_UPDATE(engine, data, loss_function)
-    step, loss_function.counts = engine.optimizer_step, []
+        return MAKE_UPDATE(self, data, loss_function)
+    step, loss_function.counts = self.optimizer_step, []
 
     def step_and_tell() -> Any:
         norm = step()
-        loss_function.finish_update(norm, engine.get_data_parallel_group())
+        loss_function.finish_update(norm, self.get_data_parallel_group())
         return norm
 
-    engine.optimizer_step = step_and_tell
+    self.optimizer_step = step_and_tell
     try:
-        return MAKE_UPDATE(engine, data, loss_function)
+        return MAKE_UPDATE(self, data, loss_function)
     finally:
-        engine.optimizer_step = step
+        self.optimizer_step = step
 
 
-BaseEngine.train_batch = train_batch
+BaseEngine.train_batch = train_batch  # type: ignore[method-assign]

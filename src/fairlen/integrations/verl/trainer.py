@@ -235,10 +235,7 @@ class FairTrainer(PPOTrainer):
                 for name, theirs in (("gradient/norm", "grad_norm"), ("learning_rate", "lr")):
                     values = output.get(theirs, ())
                     told |= {name: float(values[min(place, len(values) - 1)])} if len(values) else {}
-                rows = rows if finished.may_step else rows[:, :0]
-                self.run.add_update(
-                    self.run.num_updates + 1, rows[0].astype(np.int64), rows[1:], told, broken=finished.broken
-                )
+                self.run.add_update(self.run.num_updates + 1, rows[0].astype(np.int64), rows[1:], told)
         if self.run is not None:
             self.run.write([*self.run.pending])
         metrics = update_metrics(reduce(merge, made)) if made else {}
