@@ -315,6 +315,15 @@ def test_an_update_with_a_number_that_is_not_finite_is_skipped(quantity, value, 
         finish_update(method, [found.counts], norm, skips)
 
 
+def test_gradients_that_overflow_under_a_loss_scaler_end_no_run():
+    method, columns, skips = learned("fspo"), log_probs(), Skips(with_loss_scaler=True)
+    plan = plan_of(method).to("cpu", torch.float64)
+    found = policy_loss(method, plan, columns["logprobs"], columns["old_logprobs"], mask=MASK)
+    for skipped in range(1, 9):
+        done = finish_update(method, [found.counts], math.inf, skips)
+        assert not done.may_step and done.method == method and done.metrics["updates/skipped"] == skipped
+
+
 def test_a_state_that_would_not_be_finite_skips_the_update():
     method = compose("fspo")
     counts = {"loss/total": 1.0, "tokens/trained": 3.0} | {

@@ -46,15 +46,17 @@ class Skips:
     """So far."""
     num_in_a_row: int = 0
     """Since the last update that was made."""
+    with_loss_scaler: bool = False
+    """Gradients that overflow are how a loss scaler (of float16) finds its scale: they do not end the run."""
 
-    def add(self, quantity: str) -> None:
+    def add(self, quantity: str, where: str = "") -> None:
         """Count one. Raises NonFiniteError at the third in a row, or at once where the weights are damaged."""
         self.num_skipped += 1
-        self.num_in_a_row += 1
+        self.num_in_a_row += not (self.with_loss_scaler and quantity == "gradient")
         is_fatal = quantity == "weights"
         if self.num_in_a_row >= MAX_IN_A_ROW or is_fatal:
             times = "one update" if is_fatal else f"{self.num_in_a_row} updates in a row"
-            raise NonFiniteError(f"{quantity} was not finite in {times}: {LOOK_AT[quantity]}")
+            raise NonFiniteError(f"{quantity} was not finite in {times}: {LOOK_AT[quantity]}{where}")
 
     def passed(self) -> None:
         """Note an update that was made: the row of skipped ones is broken."""
@@ -83,8 +85,8 @@ def finish_update(
 ) -> Finished:
     """Decide whether the optimizer may step, and move the method's state if so. Call it before the step, on every rank.
 
-    `counts` are those of this rank's micro-batches, at least one; `gradient_norm` is that of the whole gradient, which is finite
-    where every gradient is (`clip_grad_norm_` returns it), and `skips` the run's.
+    `counts` are those of this rank's micro-batches, at least one; `gradient_norm` is that of the whole gradient, unscaled
+    (`clip_grad_norm_` returns it), and `skips` the run's.
     An update with a log-prob (new, old or reference), a loss, a gradient or a state that is NaN or infinite is skipped: its
     counts are dropped, a line says which it was, and the third in a row raises NonFiniteError. All ranks decide the same: with
     torch.distributed initialised this is one gather of about thirty numbers (over `group`), and the one wait for the device.
@@ -107,8 +109,8 @@ def judge_update(
     """Return the same, for a caller that counts skipped updates itself."""
     if not counts:
         raise ValueError("counts is empty: every rank gives those of at least one micro-batch, of weight 0 if need be")
-    norm = torch.as_tensor(gradient_norm).detach()
-    found = {**reduce(merge, counts), "broken.gradient": ~norm.isfinite()}
+    norm = gradient_norm.full_tensor() if hasattr(gradient_norm, "full_tensor") else torch.as_tensor(gradient_norm)
+    found = {**reduce(merge, counts), "broken.gradient": ~norm.detach().isfinite()}
     device = next((value.device for value in found.values() if isinstance(value, Tensor)), torch.device("cpu"))
     numbers = Tally(found).finish(gather_over(group), device)
     if broken := find_broken(numbers):

@@ -93,7 +93,8 @@ class FairGRPOTrainer(TruncatedGRPOTrainer):
         name = method if isinstance(method, str) else getattr(method, "name", "")
         settings = [overrides] if isinstance(overrides, str) else overrides or ()
         self.recorder = Recorder(self, run_folder, name, settings, notes)
-        self.tally, self.signal, self.skips = Tally(), LearningSignal(REMEDIES), Skips()
+        self.tally, self.signal = Tally(), LearningSignal(REMEDIES)
+        self.skips = Skips(with_loss_scaler=self.accelerator.mixed_precision == "fp16")
         self.refill = Refill(self, max_extra_batches)
         self.rewards = torch.zeros(0)
         self.inputs: Sequence[dict[str, Any]] = ()
@@ -335,7 +336,7 @@ class FairGRPOTrainer(TruncatedGRPOTrainer):
 
     def end_update(self, norm: Any) -> bool:
         """Return whether the optimizer may step, with the method's state moved then, and report the update."""
-        finished = finish_update(self.method, [self.tally.counts], norm, self.skips)
+        finished = finish_update(self.method, [self.tally.counts], 0.0 if norm is None else norm, self.skips)
         self.method, self.tally = finished.method, Tally()
         metrics = finished.metrics | state_metrics(self.method)
         for name in {"loss/total", "weight/positive", "weight/negative"} & metrics.keys():

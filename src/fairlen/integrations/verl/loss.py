@@ -81,7 +81,7 @@ class FairLoss:
         )
 
     def finish_update(self, gradient_norm: Any, group: Any) -> None:
-        """Move the state by the sums of all ranks where verl made the step, as the trainer does; it says what was skipped."""
+        """Move the state by the sums of all ranks where verl made the step, as the trainer does, which counts skipped ones."""
         finished = judge_update(self.method, self.counts, gradient_norm, group)
         self.method, self.counts, self.num_done = finished.method, [], self.num_done + 1
         self.is_fresh = self.is_fresh and not finished.may_step

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 import transfer_queue as tq
-from omegaconf import open_dict
+from omegaconf import OmegaConf, open_dict
 from tensordict import TensorDict
 from verl.trainer.distillation import is_distillation_enabled
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer, register_trainer
@@ -31,10 +31,16 @@ from fairlen.batch import CORRECT_THRESHOLD, number_keys
 from fairlen.console import warn
 from fairlen.integrations.method_file import NOWHERE, resume_method, resume_position, save_method
 from fairlen.integrations.run_folder import HomeRun
-from fairlen.integrations.verl.columns import read_values, spread_over, unbind
 from fairlen.integrations.verl.data import read_eos_ids
 from fairlen.integrations.verl.loss import COLUMN, COUNTS, FairLoss
-from fairlen.integrations.verl.recording import RECORDED, build_evaluation, build_rollouts, tell_validated
+from fairlen.integrations.verl.recording import (
+    RECORDED,
+    build_evaluation,
+    build_rollouts,
+    read_values,
+    tell_validated,
+    unbind,
+)
 from fairlen.integrations.verl.rows import IDLE, Row, plan_batch, read_row, read_verdict
 from fairlen.integrations.verl.servers import register_servers
 from fairlen.integrations.verl.settings import MODES, name_trainer, read_method
@@ -76,7 +82,8 @@ class FairTrainer(PPOTrainer):
             # verl takes any name that it does not know for an asynchronous trainer
             config.trainer.v1.trainer_mode = self.mode
         self.method = read_method(config.algorithm.get("fairlen"))
-        self.signal, self.skips = LearningSignal(REMEDIES), Skips()
+        precision = OmegaConf.select(config, "actor_rollout_ref.actor.fsdp_config.dtype")
+        self.signal, self.skips = LearningSignal(REMEDIES), Skips(with_loss_scaler=precision in ("float16", "fp16"))
         if config.algorithm.use_kl_in_reward or is_distillation_enabled(config.get("distillation")):
             raise ValueError(
                 "algorithm.use_kl_in_reward=True or distillation.enabled=True: the loss is the method's, and reads neither; "
@@ -160,11 +167,13 @@ class FairTrainer(PPOTrainer):
             weight[found["row"][found["trains"]]] = found["weight"][found["trains"]]
             self.run.add_batch(0, rollouts, scored, weight, self.method, answers, [{}] * len(answers))
         columns = {COLUMN + name: torch.from_numpy(column) for name, column in found.items()}
-        scores = data["rm_scores"]
-        advantages = (
+        scores, mask = data["rm_scores"], data["response_mask"]
+        advantage = (
             columns[f"{COLUMN}advantage"].view(len(rows), -1)[:, 0].to(scores.dtype)
-        )  # turns have their trajectory's
-        columns |= {"advantages": spread_over(advantages, data["response_mask"]), "returns": scores}
+        )  # of turns, their trajectory's
+        spread = advantage.repeat_interleave(mask.offsets().diff()) * mask.values()
+        advantages = torch.nested.nested_tensor_from_jagged(spread, mask.offsets())
+        columns |= {"advantages": advantages, "returns": scores}
         fields = TensorDict(columns, batch_size=len(batch))
         return tq.kv_batch_put(keys=batch.keys, partition_id=batch.partition_id, fields=fields)
 

@@ -48,11 +48,7 @@ class Guard(Skips):
         if not quantity:
             return True
         path = self.dump(quantity, update, responses)
-        try:
-            self.add(quantity)
-        except NonFiniteError as error:
-            where = f"It came after update {update}; the responses are in {path}; nothing non-finite was saved"
-            raise NonFiniteError(f"{error}. {where}") from None
+        self.add(quantity, f". It came after update {update}; the responses are in {path}; nothing non-finite was saved")
         return False
 
     @contextmanager
