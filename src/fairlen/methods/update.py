@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, distributed
+from torch.distributed.tensor import DTensor
 
 from fairlen.console import warn
 from fairlen.hangs import TrainingStopped
@@ -109,7 +110,8 @@ def judge_update(
     """Return the same, for a caller that counts skipped updates itself."""
     if not counts:
         raise ValueError("counts is empty: every rank gives those of at least one micro-batch, of weight 0 if need be")
-    norm = gradient_norm.full_tensor() if hasattr(gradient_norm, "full_tensor") else torch.as_tensor(gradient_norm)
+    norm = torch.as_tensor(gradient_norm)
+    norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
     found = {**reduce(merge, counts), "broken.gradient": ~norm.detach().isfinite()}
     device = next((value.device for value in found.values() if isinstance(value, Tensor)), torch.device("cpu"))
     numbers = Tally(found).finish(gather_over(group), device)

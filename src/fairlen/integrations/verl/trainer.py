@@ -167,7 +167,8 @@ class FairTrainer(PPOTrainer):
             weight[found["row"][found["trains"]]] = found["weight"][found["trains"]]
             self.run.add_batch(0, rollouts, scored, weight, self.method, answers, [{}] * len(answers))
         columns = {COLUMN + name: torch.from_numpy(column) for name, column in found.items()}
-        scores, mask = data["rm_scores"], data["response_mask"]
+        scores: Any = data["rm_scores"]
+        mask: Any = data["response_mask"]
         advantage = (
             columns[f"{COLUMN}advantage"].view(len(rows), -1)[:, 0].to(scores.dtype)
         )  # of turns, their trajectory's
