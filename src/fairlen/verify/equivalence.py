@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from math import isclose
 from typing import Any
 
 from latex2sympy2_extended import NormalizationConfig
-from math_verify import LatexExtractionConfig, parse, verify
-from sympy import Float, I
+from math_verify import LatexExtractionConfig, grader, parse, verify
+from sympy import Expr, Float, I, Integral, Limit, Number, Product, Rational, Sum
 
 from fairlen.rollouts import Status
 from fairlen.verify.answer import match_exactly
@@ -48,6 +48,8 @@ LOOSE = re.compile(
     r"\\(?:cup|cap|le|leq|ge|geq|lt|gt|ne|neq|in|setminus|mathbb|begin|pm|emptyset|varnothing)(?![A-Za-z])|[<>≤≥∪]"
 )
 """Marks expressions that may be another way to write a set, interval or vector."""
+DIGITS, MAX_DIGITS = 15, 1000
+"""Of a difference of two numbers that shows that it is none; found by as many digits of both, at most, as the second says."""
 CLOSE = 1e-5
 """Relative difference of a decimal from what it rounds; Math-Verify's own bound is 5e-7 absolute, which lets 0 be 1e-7."""
 
@@ -259,6 +261,40 @@ def are_equal(wanted: list[Any], given: list[Any]) -> bool:
         return False
     is_decimal = isinstance(wanted[0], Float) or isinstance(given[0], Float)
     return not is_decimal or are_close(wanted[0], given[0], True, rel_tol=CLOSE)
+
+
+def differ(wanted: Any, given: Any) -> bool:
+    """Return whether two expressions are certainly not equal: exactly where they are rational, else to `MAX_DIGITS` digits.
+
+    Letters have one value each: two expressions that differ there are not the same, however small their coefficients.
+    """
+    try:
+        difference = wanted - given
+        names = sorted(difference.free_symbols, key=str)
+        difference = difference.subs({name: 1 + Rational(237, 1000 + place) for place, name in enumerate(names)})
+        if difference.has(Integral, Sum, Product, Limit):  # a thousand digits of which would take long
+            return False
+        value = difference.doit()
+        value = value if value.is_Rational else value.evalf(DIGITS, maxn=MAX_DIGITS)
+        return any(part.is_Rational or part._prec > 1 for part in value.as_real_imag() if part != 0)
+    except Exception:  # of what cannot be evaluated, such as an unknown function
+        return False
+
+
+def write_exactly(expression: Any) -> Any:
+    """An expression with its decimals as they were written, which floats are not."""
+    return expression.xreplace({number: Rational(str(number)) for number in expression.atoms(Float)})
+
+
+def same_value(one: Any, other: Any, *rounding: int, alike: Callable[..., bool] = grader.sympy_numeric_eq) -> bool:
+    """Math-Verify's comparison of values, which takes a difference below 1e-15 for 0, of any two numbers."""
+    if not all(isinstance(side, Expr) and not grader.is_atomic_or_pct_atomic(side, Number) for side in (one, other)):
+        return alike(one, other, *rounding)  # matrices by their entries; a number exactly, or rounded as it is written
+    one, other = write_exactly(one), write_exactly(other)
+    return alike(one, other, *rounding) and not differ(one, other)
+
+
+grader.sympy_numeric_eq = same_value
 
 
 def same_imaginary(wanted: Any, given: Any) -> bool:
