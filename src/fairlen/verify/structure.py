@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from operator import and_
 from typing import Literal
 
 from fairlen.verify.notation import LETTER_UNIT, read
@@ -194,19 +195,69 @@ CONSTANT = re.compile(
 )
 DIGIT = re.compile(r"\d|\\(?:pi|infty|emptyset)")
 """What a side has that states a value, and does not name it as `e` does in `e = 5`."""
-UNEVALUATED = re.compile(
-    r"\\(?:sum|prod|coprod|i*int|oint|lim|limsup|liminf|sup|inf|max|min|[dt]?binom|choose|gcd|log|det|[bp]?mod|[lc]?dots|Gamma|zeta)"
-    r"(?![A-Za-z])|!|(?<![A-Za-z])(?:gcd|lcm|log|det|max|min|mod)(?![A-Za-z])|\bC_|[CP] ?\(|\\begin ?\{vmatrix\}|'"
+
+
+def commands(names: str) -> str:
+    """A pattern of commands by these names, in TeX or upright, with a subscript or not."""
+    return rf"\\(?:{names})(?![A-Za-z])|(?<![A-Za-z\\])(?:{names})(?![A-Za-z])"
+
+
+OPERATORS = [
+    re.compile(pattern)
+    for pattern in (
+        r"\\(?:sum|prod|coprod)(?![A-Za-z])", r"\\(?:i*int|oint)(?![A-Za-z])", commands("lim|limsup|liminf"),
+        commands("sup|inf|max|min"), commands("gcd|lcm|mod") + r"|\\[bp]mod(?![A-Za-z])",
+        commands("det") + r"|\\begin ?\{vmatrix\}", r"\\[lcd]?dots[bcmio]?(?![A-Za-z])|\.\.\.",
+        r"\\frac ?\{ ?(?:d|\\partial)[^{}]*\} ?\{ ?(?:d|\\partial) ?[^{}]+\}|(?<![A-Za-z])d ?/ ?d[a-z]|[)\]}] ?'",
+    )
+]  # fmt: skip
+"""What says how a value is found: sums, integrals, limits, extremes, divisors, determinants, dots, derivatives."""
+TRIGONOMETRIC = r"\\(?:sin|cos|tan|cot|sec|csc)(?![A-Za-z])"
+FUNCTIONS = [
+    re.compile(pattern)
+    for pattern in (
+        r"\\(?:[dt]?binom|choose|Gamma)(?![A-Za-z])|!|\bC_|[CP] ?\(", r"\\(?:ln|log|lg)(?![A-Za-z])|(?<![A-Za-z])log(?![A-Za-z])",
+        TRIGONOMETRIC, r"\\arc(?:sin|cos|tan|cot|sec|csc)(?![A-Za-z])", r"\\zeta(?![A-Za-z])|'",
+        r"\|(?:\\[A-Za-z]+|[^A-Za-z|])+\||\\[lr]?(?:floor|ceil|vert)(?![A-Za-z])",
+    )
+]  # fmt: skip
+"""What leaves a number to be worked out, and is part of an expression with variables."""
+POLAR = re.compile(r"e ?\^ ?(?:i|\{[^{}]*i)")
+"""`e^{i\\pi/5}`, which is a cosine and a sine."""
+ANGLE_NUMBER = r"\\frac ?(?:\{ ?\d* ?\\pi ?\}|\\pi) ?(?:\{ ?[2346] ?\}|[2346])|\d* ?\\pi(?: ?/ ?[2346])?(?![\d/])"
+KNOWN_ANGLE = re.compile(
+    rf"{TRIGONOMETRIC}(?: ?\^ ?(?:\{{ ?\d ?\}}|\d))? ?[({{]? ?-?(?:{ANGLE_NUMBER}|(\d{{1,4}}) ?\^ ?\{{? ?\\circ(?![A-Za-z]))"
 )
+"""A multiple of \\pi/6 or \\pi/4, of which the sine is as good as a root."""
 
 
 def is_left_open(golds: Sequence[str], answer: str) -> bool:
-    """Return whether the answer leaves work to be done that the references, numbers all of them, have done."""
+    """Return whether the answer leaves work to be done that the references have done.
+
+    Of rational numbers that is all but arithmetic, powers and roots; of other numbers every kind of function that no reference
+    has; of expressions, equations and the rest every such operator.
+    """
     wanted = [bare(strip_name(item)) for gold in golds for item in items_of(gold)]
-    if not all(map(CONSTANT.fullmatch, wanted)):
-        return False
-    are_rational = all(map(RATIONAL.fullmatch, wanted)) and all(take_apart(gold).kind != "tuple" for gold in golds)
-    return any(not states_value(item) and (are_rational or UNEVALUATED.search(item)) for item in items_of(answer))
+    if all(map(RATIONAL.fullmatch, wanted)) and all(take_apart(gold).kind != "tuple" for gold in golds):
+        return any(not states_value(item) for item in items_of(answer))
+    are_numbers = not any(map(letters, wanted)) or all(map(CONSTANT.fullmatch, wanted))
+    text = POLAR.sub(r"\\sin", " ".join(map(clean, golds)))
+    undone = [one for one in OPERATORS + FUNCTIONS * are_numbers if not one.search(text)]
+    are_equations = any(len(sides_of(item)) > 1 for item in wanted)
+    return any(is_open(item, undone, are_equations, wanted) for item in items_of(answer))
+
+
+def is_open(item: str, undone: Sequence[re.Pattern[str]], is_equation: bool, wanted: Sequence[str]) -> bool:
+    """Return whether all sides of a part of an answer that say more than a name, or any of an equation, have one of `undone`."""
+    sides = sides_of(clean(item).replace(r"\approx", "="))
+    done = [not any(one.search(KNOWN_ANGLE.sub(known_angle, side)) for one in undone) for side in sides]
+    says = [side in wanted or not re.fullmatch(ONE_NAME, side) for side in sides]
+    return not (all(done) if is_equation else all(done) or any(map(and_, done, says)))
+
+
+def known_angle(found: re.Match[str]) -> str:
+    """Nothing in place of a sine of a known angle; one of another number of degrees stays."""
+    return found[0] if found[1] and int(found[1]) % 30 and int(found[1]) % 45 else ""
 
 
 def items_of(text: str) -> tuple[str, ...]:
