@@ -21,11 +21,13 @@ from fairlen.rollouts import Status
 from fairlen.verify.answer import match_exactly
 from fairlen.verify.notation import ANGLE, LETTER_UNIT, Reading, agree, name_unit, read
 from fairlen.verify.structure import (
+    RELATION,
     TOKEN,
     Structure,
     is_left_open,
     letters,
     read_equation,
+    read_inequality,
     rename_bound,
     strip_name,
     take_apart,
@@ -186,6 +188,9 @@ def same_expression(gold: str, answer: str, tolerance: float) -> bool:
         return False
     if wanted.words and (given.words or r"\text" in gold):
         return wanted.words == given.words or strip_name(given.body).strip().lower() == wanted.words
+    if AS_WRITTEN.search(gold):
+        left, right = (MID.sub("|", reading.text).replace(" ", "") for reading in (wanted, given))
+        return left == right
     gold = write_plainly(without_letter_unit(wanted, given))
     answer = write_plainly(without_letter_unit(given, wanted))
     if says_nothing(answer) or ("=" not in gold and is_equation_to_zero(answer)):
@@ -194,6 +199,8 @@ def same_expression(gold: str, answer: str, tolerance: float) -> bool:
     pairs = [(left, right)]
     if (left == gold) != (right == answer):  # where just one is a percentage also a hundredth of it
         pairs.append((left, rf"\frac{{{right}}}{{100}}") if left == gold else (rf"\frac{{{left}}}{{100}}", right))
+    if "|" in gold + answer and RELATION.search(gold) and RELATION.search(answer):  # `|x| < 2` is compared with an interval
+        pairs.append((read_inequality(left)[1] or left, read_inequality(right)[1] or right))
     return any(same_algebra(left, right, tolerance) for left, right in pairs)
 
 
@@ -201,6 +208,10 @@ PERCENT = re.compile(r"\s*\\?%\s*$")
 COMPARISON = re.compile(r"[<>≤≥]|\\(?:le|leq|ge|geq|lt|gt|ne|neq)(?![A-Za-z])")
 ONE_OF = re.compile(r"(?:^|(?<=[-+(=]))\s?1 ?(?=[A-Za-z])(?!e[-+\d])")
 IN_DEGREES = re.compile(r"(\d+(?:\.\d+)?) ?\^ ?(?:\\circ(?![A-Za-z])|\{ ?\\circ ?\})")
+AS_WRITTEN = re.compile(r"\\ldots|\\pmod|^\\\{.*(?:\\mid|[|:])")
+"""What algebra does not read, in a reference: an ellipsis, a remainder, a set of all that fulfil a condition."""
+MID = re.compile(r"\\mid(?![A-Za-z]) ?|:")
+INDEXED = re.compile(r"(?<![A-Za-z\\])([Ee]) ?_ ?(?:\{([^{}]*)\}|(\w))")
 DECIMAL_POWER = re.compile(r"\^ ?(?:\{ ?([+-]?\d{0,3}\.\d{1,3}) ?\}|(\d{0,3}\.\d{1,3}))(?!\d)")
 
 
@@ -209,6 +220,7 @@ def write_plainly(text: str) -> str:
     text = DECIMAL_POWER.sub(
         lambda found: f"^{{{write_fraction(Fraction(found[1] or found[2]))}}}", ONE_OF.sub("", text)
     )
+    text = INDEXED.sub(r"x_{\1\2\3}", text)  # an energy, where Math-Verify reads the base of logarithms
     if ANGLE.search(text):
         text = IN_DEGREES.sub(lambda found: rf"({write_fraction(Fraction(found[1]) / 180)}\pi)", text)
     return text
@@ -228,10 +240,11 @@ def is_equation_to_zero(answer: str) -> bool:
 
 def without_letter_unit(one: Reading, other: Reading) -> str:
     """The body of one: `5 m` is 5 where the other has no letters, so that m can be no variable, and no unit to contradict."""
-    found = LETTER_UNIT.search(one.body)
-    if not found or re.search("[A-Za-z]", LETTER_UNIT.sub("", other.body)):
+    found, theirs = LETTER_UNIT.search(one.body), LETTER_UNIT.search(other.body)
+    if not found or letters(LETTER_UNIT.sub("", other.body)):
         return one.body
-    return one.body[: found.start()] if other.unit in ("", name_unit(*found.groups())) else one.body
+    unit = other.unit or (name_unit(theirs.group()) if theirs else "")
+    return one.body[: found.start()] if unit in ("", name_unit(found.group())) else one.body
 
 
 def same_algebra(gold: str, answer: str, tolerance: float) -> bool:

@@ -19,10 +19,13 @@ TOKEN = re.compile(r"\\text[a-z]* ?\{[^{}]*\}|\\(?:begin|end|operatorname) ?\{[^
 ONE_NAME = (
     r"(?:\\?[A-Za-z]+(?:_ ?(?:\{[^{}]*\}|\w))?'?(?: ?\([^()]*\))?"  # x, x_1, \alpha', f(x)
     r"|\([^()]*\)|\\text ?\{[^{}]*\}"  # (x,y), \text{area}
-    r"|\|?[A-Z]{2,3}\|?|\\(?:angle|overline) ?\{?[A-Z]+\}?)"  # |AB|, \angle ABC
+    r"|\|?[A-Z]{2,3}\|?|\{[A-Z]{2}\}|\\(?:angle|overline) ?\{?[A-Z]+\}?)"  # |AB|, \angle ABC
 )
 NAME = re.compile(ONE_NAME + r" ?(?:(?<![<>!:])=|\\in(?![A-Za-z])) ?")
 COLUMN = re.compile(r"\\begin\{([pb])matrix\}([^&]*)\\end\{\1matrix\}")
+WHOLE = re.compile(r"-?\d{1,9}")
+MAX_COUNTED = 64
+"""Numbers that an ellipsis stands for; of more it stays as it is written."""
 EITHER_SIGN = re.compile(r"\\(pm|mp)(?![A-Za-z])")
 
 
@@ -49,7 +52,7 @@ def take_apart(answer: str) -> Structure:
     answer = clean(answer).replace(r"\langle", "(").replace(r"\rangle", ")")
     items = split(answer)
     if len(items) > 1:
-        return Structure("list", spread(items))
+        return Structure("list", spread(count_through(items)))
     if "=" not in answer and len(parts := split_at(answer, ":")) > 2 and all(parts):
         ratios = tuple(rf"\frac{{{one}}}{{{other}}}" for one, other in pairwise(parts))
         return Structure("tuple", ratios, "::")
@@ -63,9 +66,20 @@ def take_apart(answer: str) -> Structure:
         name = answer.partition("=")[0].strip() if answer.startswith("(") and NAME.match(answer) else ""
         order = split(name[1:-1]) if name else ()
         if kind == "set" or len(items) > 1:
-            return Structure(kind, spread(items) if kind == "set" else items, brackets, order)
+            return Structure(kind, spread(count_through(items)) if kind == "set" else items, brackets, order)
     items = spread((answer,))
     return Structure("list" if len(items) > 1 else "one", items)
+
+
+def count_through(items: tuple[str, ...]) -> tuple[str, ...]:
+    r"""`1, 2, \ldots, 5` with what lies between, where that is plain: whole numbers in even steps up to the last."""
+    if len(items) < 4 or items[-2] != r"\ldots" or not all(map(WHOLE.fullmatch, (*items[:-2], items[-1]))):
+        return items
+    *first, last = map(int, (*items[:-2], items[-1]))
+    step = first[1] - first[0]
+    through = range(first[0], last + step, step) if step else range(0)
+    is_even = len(first) < len(through) <= MAX_COUNTED and [*through[: len(first)], through[-1]] == [*first, last]
+    return tuple(map(str, through)) if is_even else items
 
 
 def strip_name(item: str) -> str:
@@ -301,8 +315,10 @@ BUILDER = re.compile(
     rf"\\\{{ ?({VARIABLE.pattern}) ?(?:\\in ?\\mathbb ?\{{? ?R ?\}}? ?)?(?:\\mid(?![A-Za-z])|[|:]) ?(.+?) ?\\\}}"
 )
 IN_REALS = re.compile(rf"({VARIABLE.pattern}) ?\\in ?\\mathbb ?\{{? ?R ?\}}? ?(?:,|\\text ?\{{ ?and ?\}}|\\land) ?")
-BOUND = re.compile(r"[A-Za-z] ?\(([A-Za-z])\) ?=|\\\{ ?([A-Za-z]) ?(?:\\mid(?![A-Za-z])|[|:]|\\in(?![A-Za-z]))")
-"""The variable that a definition binds: `f(x) =` and `\\{x \\mid`."""
+BOUND = re.compile(
+    r"[A-Za-z] ?\(([A-Za-z])\) ?=|\\\{ ?([A-Za-z]) ?(?:\\mid(?![A-Za-z])|[|:]|\\in(?![A-Za-z]))|\\(?:sum|prod) ?_ ?\{ ?([a-z]) ?="
+)
+"""The variable that a definition or a sum binds: `f(x) =`, `\\{x \\mid`, `\\sum_{k=1}`."""
 ALONE = {"=": r"\{{{}\}}", "!=": r"(-\infty,{0})\cup({0},\infty)", r"\in": "{}"}
 """All x with x = 3, and so on."""
 OPENING, CLOSING = {"[": "[", "]": "(", "(": "("}, {"]": "]", "[": ")", ")": ")"}
@@ -373,7 +389,7 @@ def rename_bound(gold: str, answer: str) -> str:
     wanted, given = BOUND.match(gold), BOUND.match(answer)
     if not wanted or not given:
         return answer
-    new, old = (found.group(1) or found.group(2) for found in (wanted, given))
+    new, old = (found[found.lastindex or 0] for found in (wanted, given))
     if new == old or new in TOKEN.findall(answer):
         return answer
     return TOKEN.sub(lambda found: new if found.group() == old else found.group(), answer)
