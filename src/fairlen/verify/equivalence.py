@@ -199,7 +199,9 @@ def same_expression(gold: str, answer: str, tolerance: float) -> bool:
     pairs = [(left, right)]
     if (left == gold) != (right == answer):  # where just one is a percentage also a hundredth of it
         pairs.append((left, rf"\frac{{{right}}}{{100}}") if left == gold else (rf"\frac{{{left}}}{{100}}", right))
-    if "|" in gold + answer and RELATION.search(gold) and RELATION.search(answer):  # `|x| < 2` is compared with an interval
+    if (
+        "|" in gold + answer and RELATION.search(gold) and RELATION.search(answer)
+    ):  # `|x| < 2` is compared with an interval
         pairs.append((read_inequality(left)[1] or left, read_inequality(right)[1] or right))
     return any(same_algebra(left, right, tolerance) for left, right in pairs)
 

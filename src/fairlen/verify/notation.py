@@ -27,7 +27,9 @@ UNITS = {
 LETTER_UNITS = "mgshlLNJWVK"
 """A variable as well: a unit only after a number and a space, and only where the other answer has no letter."""
 POWER = r"\s?\^\s?(?:\{\s?-?\d\s?\}|-?\d)"
-SYMBOL = r"\\(?:mu(?![A-Za-z]) ?(?=\\text|[mgsFAC](?![A-Za-z]))|Omega(?![A-Za-z])|AA(?![A-Za-z])|mathring ?\{? ?A ?\}?)|Å"
+SYMBOL = (
+    r"\\(?:mu(?![A-Za-z]) ?(?=\\text|[mgsFAC](?![A-Za-z]))|Omega(?![A-Za-z])|AA(?![A-Za-z])|mathring ?\{? ?A ?\}?)|Å"
+)
 BARE_UNIT = r"(?:k?[mgJN]|[cm]m|[sLhWVK]|mol|min|yr)"
 TEXT_UNIT = re.compile(
     rf"((?: ?(?:[kM]?(?:{SYMBOL}) ?)?\\text ?\{{(?:[^{{}}0-9]|{POWER})*\}}(?: ?(?:{SYMBOL}))?(?:{POWER})?(?: ?(?:\\cdot|/)(?= ?\\text))?)+)$"

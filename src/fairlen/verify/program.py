@@ -61,8 +61,9 @@ def exported(name: str) -> frozenset[str]:
 
 DRIVER = '''\
 import builtins, importlib.util, json, os, sys
-with open("solution.py", "w", encoding="utf-8") as file:
-    file.write(CODE)
+for name, text in (("solution", CODE), ("prelude", PRELUDE)):
+    with open(f"{name}.py", "w", encoding="utf-8") as file:
+        file.write(text)
 word, _, lines = sys.stdin.read().partition("\\n")
 arguments = [json.loads(line) for line in lines.strip().split("\\n")] if lines.strip() else []
 channel = os.fdopen(os.dup(1), "wb")
@@ -80,10 +81,10 @@ def plain(value):
 
 def load():
     """The module of the program. It reads the prelude's names as built-in ones, so that all it holds is its own."""
-    spec = importlib.util.spec_from_file_location("solution", "solution.py")
+    import prelude
+    spec = importlib.util.find_spec("solution")
     solution = sys.modules["solution"] = importlib.util.module_from_spec(spec)
-    solution.__builtins__ = dict(vars(builtins))
-    exec(PRELUDE, solution.__builtins__)
+    solution.__builtins__ = {**vars(builtins), **vars(prelude)}
     spec.loader.exec_module(solution)
     return solution
 
