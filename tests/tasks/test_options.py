@@ -38,7 +38,8 @@ SETS: dict[str, dict[str, Any]] = {
     "own": {"prompt": "The sky?", "choices": COLOURS, "answer": "(B)"},
     "floats": {"prompt": "The sky?", "choices": COLOURS, "answer": 1.0},
     "solutions": {"problem": "The sky?", "options": COLOURS, "solution": "It is blue: \\boxed{B}."},
-    "option_a": {"question": "The sky?"} | {f"option_{i}": text for i, text in zip("abcd", COLOURS, strict=True)} | {"answer": "B"},
+    "option_a": {"question": "The sky?", "answer": "B"}
+    | {f"option_{letter}": text for letter, text in zip("abcd", COLOURS, strict=True)},
 }  # fmt: skip
 
 

@@ -79,19 +79,14 @@ def read_options(raw: dict[str, Any]) -> dict[str, str]:
     if isinstance(cell, dict) and {"label", "text"} <= cell.keys():
         cell = dict(zip(cell["label"], cell["text"], strict=True))
     elif isinstance(cell, (list, tuple)):
-        letters = zip(ascii_uppercase, cell, strict=False)
-        cell = dict(read_pair(one) if isinstance(one, dict) else (letter, one) for letter, one in letters)
+        pairs = zip(ascii_uppercase, cell, strict=False)
+        named = [one if isinstance(one, dict) else {"key": letter, "value": one} for letter, one in pairs]
+        cell = {one.get("key", one.get("label")): one.get("value", one.get("text")) for one in named}
     if not isinstance(cell, dict) or not all(isinstance(text, (str, int, float)) for text in cell.values()):
         raise Unusable("options that are not a list of texts")
     return {
-        str(label): re.sub(rf"^\(?{re.escape(str(label))} ?[).:] ?", "", str(text)).strip()
-        for label, text in cell.items()
+        str(name): re.sub(rf"^\(?{re.escape(str(name))} ?[).:] ?", "", str(text)).strip() for name, text in cell.items()
     }
-
-
-def read_pair(option: dict[str, Any]) -> tuple[Any, Any]:
-    """Return label and text of an option that is an object."""
-    return option.get("label", option.get("key")), option.get("text", option.get("value"))
 
 
 def list_options(question: str, options: Sequence[str]) -> str:
@@ -101,9 +96,9 @@ def list_options(question: str, options: Sequence[str]) -> str:
 
 
 def choose(value: Any, answer: str, options: dict[str, str], index: Any = None) -> Choice:
-    """Return the option that a cell, and the answer that was read from it, name: by its label, its text or its number from 0.
+    """Return the option that a cell, and the answer read from it, name by label, text or number from 0; `index`: its number.
 
-    `index`: its number in another column. Raises Unusable where that is not one option.
+    Raises Unusable where that is not one option.
     """
     letters, words = ascii_uppercase[: len(options)], {str(value).strip(), answer}
     labels = {word.strip("(). ").upper() for word in words}

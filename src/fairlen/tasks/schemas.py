@@ -7,6 +7,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -170,7 +171,8 @@ def read_answers(value: Any, raw: Raw) -> Answers:
     Of a list `is_multiple_answer` says whether all are needed or each is enough; `aliases` are enough.
     """
     if isinstance(value, str) and value.startswith('["'):
-        value = parse_list(value)
+        with suppress(ValueError, RecursionError):
+            value = json.loads(value)
     values = list(value) if isinstance(value, (list, tuple)) else [value]
     if len(values) == 1 and isinstance(values[0], str) and (either := EITHER.fullmatch(values[0].strip())):
         return Answers((either[1],), (either[2],))
@@ -184,14 +186,6 @@ def read_answers(value: Any, raw: Raw) -> Answers:
     return (
         Answers(parts, aliases) if len(parts) == 1 or are_needed == "true" else Answers(parts[:1], parts[1:] + aliases)
     )
-
-
-def parse_list(text: str) -> Any:
-    """Return the list that a text holds as JSON; the text where it holds none."""
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return text
 
 
 def read_answer(value: Any) -> str:

@@ -21,7 +21,6 @@ from fairlen.rollouts import Status
 from fairlen.verify.answer import match_exactly
 from fairlen.verify.notation import ANGLE, LETTER_UNIT, Reading, agree, name_unit, read
 from fairlen.verify.structure import (
-    RELATION,
     TOKEN,
     Structure,
     is_left_open,
@@ -199,9 +198,7 @@ def same_expression(gold: str, answer: str, tolerance: float) -> bool:
     pairs = [(left, right)]
     if (left == gold) != (right == answer):  # where just one is a percentage also a hundredth of it
         pairs.append((left, rf"\frac{{{right}}}{{100}}") if left == gold else (rf"\frac{{{left}}}{{100}}", right))
-    if (
-        "|" in gold + answer and RELATION.search(gold) and RELATION.search(answer)
-    ):  # `|x| < 2` is compared with an interval
+    if "|" in gold + answer and COMPARISON.search(gold) and COMPARISON.search(answer):  # `|x| < 2` is an interval
         pairs.append((read_inequality(left)[1] or left, read_inequality(right)[1] or right))
     return any(same_algebra(left, right, tolerance) for left, right in pairs)
 

@@ -15,24 +15,21 @@ UNITS = {
     "kilometre": "km", "metre": "m", "meter": "m", "inch": "in", "foot": "ft", "feet": "ft", "yard": "yd", "mile": "mi",
     "milligram": "mg", "kilogram": "kg", "gram": "g", "pound": "pound", "lb": "pound", "lbs": "pound", "ounce": "oz",
     "milliliter": "ml", "liter": "l", "litre": "l", "gallon": "gal", "second": "s", "sec": "s", "minute": "min",
-    "hour": "h", "hr": "h", "day": "day", "week": "week", "month": "month", "year": "year", "dollar": "dollar",
-    "cent": "cent", "euro": "euro", "degree": "degree", "deg": "degree", "radian": "rad", "unit": "unit", "mph": "h^-1·mi",
-    "kmh": "h^-1·km", "cc": "cm^3", "newton": "n", "joule": "j", "watt": "w", "volt": "v", "mm": "mm", "cm": "cm", "dm": "dm",
-    "km": "km", "kg": "kg", "mg": "mg", "ft": "ft", "in": "in", "ml": "ml", "min": "min", "inches": "in", "yuan": "yuan",
-    "usd": "dollar", "rad": "rad", "people": "people", "yr": "year", "nm": "nm", "nanometer": "nm", "um": "um", "micrometer": "um",
+    "hour": "h", "hr": "h", "day": "day", "week": "week", "month": "month", "year": "year", "yr": "year", "dollar": "dollar",
+    "usd": "dollar", "cent": "cent", "euro": "euro", "yuan": "yuan", "degree": "degree", "deg": "degree", "radian": "rad",
+    "celsius": "c", "fahrenheit": "f", "kelvin": "k", "unit": "unit", "people": "people", "mph": "h^-1·mi", "kmh": "h^-1·km",
+    "cc": "cm^3", "newton": "n", "joule": "j", "watt": "w", "volt": "v", "inches": "in", "nanometer": "nm", "micrometer": "um",
     "micron": "um", "us": "us", "ohm": "ohm", "kohm": "kohm", "angstrom": "angstrom", "kcal": "kcal", "mol": "mol", "mole": "mol",
-    "kpa": "kpa", "pascal": "pa", "hz": "hz", "hertz": "hz", "ev": "ev", "kelvin": "k", "coulomb": "c", "ampere": "a", "amp": "a",
-    "celsius": "c", "fahrenheit": "f",
+    "kpa": "kpa", "pascal": "pa", "hertz": "hz", "ev": "ev", "coulomb": "c", "ampere": "a", "amp": "a",
 }  # fmt: skip
 LETTER_UNITS = "mgshlLNJWVK"
 """A variable as well: a unit only after a number and a space, and only where the other answer has no letter."""
 POWER = r"\s?\^\s?(?:\{\s?-?\d\s?\}|-?\d)"
-SYMBOL = (
-    r"\\(?:mu(?![A-Za-z]) ?(?=\\text|[mgsFAC](?![A-Za-z]))|Omega(?![A-Za-z])|AA(?![A-Za-z])|mathring ?\{? ?A ?\}?)|Å"
-)
+SYMBOL = r"\\(?:mu(?![A-Za-z]) ?(?=\\text|[mgsFAC](?![A-Za-z]))|(?:Omega|AA)(?![A-Za-z])|mathring ?\{? ?A ?\}?)|Å"
 BARE_UNIT = r"(?:k?[mgJN]|[cm]m|[sLhWVK]|mol|min|yr)"
 TEXT_UNIT = re.compile(
-    rf"((?: ?(?:[kM]?(?:{SYMBOL}) ?)?\\text ?\{{(?:[^{{}}0-9]|{POWER})*\}}(?: ?(?:{SYMBOL}))?(?:{POWER})?(?: ?(?:\\cdot|/)(?= ?\\text))?)+)$"
+    rf"(?: ?(?:[kM]?(?:{SYMBOL}) ?)?\\text ?\{{(?:[^{{}}0-9]|{POWER})*\}}"
+    rf"(?: ?(?:{SYMBOL}))?(?:{POWER})?(?: ?(?:\\cdot|/)(?= ?\\text))?)+$"
 )
 WORD_UNIT = re.compile(
     r"(?<=[\d}])\s?((?:square |sq\.? |cubic |degrees )?[A-Za-z]{2,}(?:(?:/| per )[a-z]+)?)\.?\s?(\^\s?\{?[23]\}?|[²³])?$"

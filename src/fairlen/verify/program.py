@@ -79,17 +79,13 @@ def plain(value):
             return getattr(value, kind)()
     raise TypeError(f"{type(value).__name__} is not JSON")
 
-def load():
-    """The module of the program. It reads the prelude's names as built-in ones, so that all it holds is its own."""
+def main():
+    """The program reads the names of the prelude as built-in ones, so that all that its module holds is its own."""
     import prelude
     spec = importlib.util.find_spec("solution")
     solution = sys.modules["solution"] = importlib.util.module_from_spec(spec)
     solution.__builtins__ = {**vars(builtins), **vars(prelude)}
     spec.loader.exec_module(solution)
-    return solution
-
-def main():
-    solution = load()
     found = getattr(solution, "Solution", None)
     call = getattr(found(), NAME) if hasattr(found, NAME) else getattr(solution, NAME)
     payload = json.dumps(call(*arguments), default=plain).encode()

@@ -23,9 +23,6 @@ ONE_NAME = (
 )
 NAME = re.compile(ONE_NAME + r" ?(?:(?<![<>!:])=|\\in(?![A-Za-z])) ?")
 COLUMN = re.compile(r"\\begin\{([pb])matrix\}([^&]*)\\end\{\1matrix\}")
-WHOLE = re.compile(r"-?\d{1,9}")
-MAX_COUNTED = 64
-"""Numbers that an ellipsis stands for; of more it stays as it is written."""
 EITHER_SIGN = re.compile(r"\\(pm|mp)(?![A-Za-z])")
 
 
@@ -72,14 +69,21 @@ def take_apart(answer: str) -> Structure:
 
 
 def count_through(items: tuple[str, ...]) -> tuple[str, ...]:
-    r"""`1, 2, \ldots, 5` with what lies between, where that is plain: whole numbers in even steps up to the last."""
-    if len(items) < 4 or items[-2] != r"\ldots" or not all(map(WHOLE.fullmatch, (*items[:-2], items[-1]))):
+    r"""`1, 2, \ldots, 5` with what lies between: at most 64 whole numbers in even steps up to the last."""
+    if (
+        len(items) < 4
+        or items[-2] != r"\ldots"
+        or not all(re.fullmatch(r"-?\d{1,9}", one) for one in items if one != r"\ldots")
+    ):
         return items
-    *first, last = map(int, (*items[:-2], items[-1]))
-    step = first[1] - first[0]
-    through = range(first[0], last + step, step) if step else range(0)
-    is_even = len(first) < len(through) <= MAX_COUNTED and [*through[: len(first)], through[-1]] == [*first, last]
-    return tuple(map(str, through)) if is_even else items
+    first, second, last = int(items[0]), int(items[1]), int(items[-1])
+    step = second - first or 1
+    through = tuple(map(str, range(first, last + step, step)[:65]))
+    return (
+        through
+        if len(through) < 65 and (*through[: len(items) - 2], through[-1]) == (*items[:-2], items[-1])
+        else items
+    )
 
 
 def strip_name(item: str) -> str:
@@ -209,32 +213,16 @@ CONSTANT = re.compile(
 )
 DIGIT = re.compile(r"\d|\\(?:pi|infty|emptyset)")
 """What a side has that states a value, and does not name it as `e` does in `e = 5`."""
-
-
-def commands(names: str) -> str:
-    """A pattern of commands by these names, in TeX or upright, with a subscript or not."""
-    return rf"\\(?:{names})(?![A-Za-z])|(?<![A-Za-z\\])(?:{names})(?![A-Za-z])"
-
-
-OPERATORS = [
-    re.compile(pattern)
-    for pattern in (
-        r"\\(?:sum|prod|coprod)(?![A-Za-z])", r"\\(?:i*int|oint)(?![A-Za-z])", commands("lim|limsup|liminf"),
-        commands("sup|inf|max|min"), commands("gcd|lcm|mod") + r"|\\[bp]mod(?![A-Za-z])",
-        commands("det") + r"|\\begin ?\{vmatrix\}", r"\\[lcd]?dots[bcmio]?(?![A-Za-z])|\.\.\.",
-        r"\\frac ?\{ ?(?:d|\\partial)[^{}]*\} ?\{ ?(?:d|\\partial) ?[^{}]+\}|(?<![A-Za-z])d ?/ ?d[a-z]|[)\]}] ?'",
-    )
-]  # fmt: skip
-"""What says how a value is found: sums, integrals, limits, extremes, divisors, determinants, dots, derivatives."""
 TRIGONOMETRIC = r"\\(?:sin|cos|tan|cot|sec|csc)(?![A-Za-z])"
-FUNCTIONS = [
-    re.compile(pattern)
-    for pattern in (
-        r"\\(?:[dt]?binom|choose|Gamma)(?![A-Za-z])|!|\bC_|[CP] ?\(", r"\\(?:ln|log|lg)(?![A-Za-z])|(?<![A-Za-z])log(?![A-Za-z])",
-        TRIGONOMETRIC, r"\\arc(?:sin|cos|tan|cot|sec|csc)(?![A-Za-z])", r"\\zeta(?![A-Za-z])|'",
-        r"\|(?:\\[A-Za-z]+|[^A-Za-z|])+\||\\[lr]?(?:floor|ceil|vert)(?![A-Za-z])",
-    )
-]  # fmt: skip
+OPERATORS = (
+    "sum|prod|coprod", "i*int|oint", "lim|limsup|liminf", "sup|inf|max|min", "gcd|lcm|[bp]?mod", "det|vmatrix",
+    "[lcd]?dots", r"frac ?\{ ?(?:d|\\partial)[^{}]*\} ?\{ ?(?:d|\\partial) ?[^{}]+|d ?/ ?d[a-z]|(?<=[)\]}]) ?'",
+)  # fmt: skip
+"""What says how a value is found: sums, integrals, limits, extremes, divisors, determinants, ellipses, derivatives."""
+FUNCTIONS = (
+    r"[dt]?binom|choose|Gamma|!|C_|[CP](?= ?\()", "ln|log|lg", "sin|cos|tan|cot|sec|csc", "arc(?:sin|cos|tan|cot|sec|csc)",
+    "zeta|'", r"\|(?:\\[A-Za-z]+|[^A-Za-z|])+\||[lr]?(?:floor|ceil|vert)",
+)  # fmt: skip
 """What leaves a number to be worked out, and is part of an expression with variables."""
 POLAR = re.compile(r"e ?\^ ?(?:i|\{[^{}]*i)")
 """`e^{i\\pi/5}`, which is a cosine and a sine."""
@@ -256,14 +244,15 @@ def is_left_open(golds: Sequence[str], answer: str) -> bool:
         return any(not states_value(item) for item in items_of(answer))
     are_numbers = not any(map(letters, wanted)) or all(map(CONSTANT.fullmatch, wanted))
     text = POLAR.sub(r"\\sin", " ".join(map(clean, golds)))
-    undone = [one for one in OPERATORS + FUNCTIONS * are_numbers if not one.search(text)]
+    kinds = [re.compile(rf"(?<![A-Za-z])(?:{one})(?![A-Za-z])") for one in OPERATORS + FUNCTIONS * are_numbers]
+    undone = [one for one in kinds if not one.search(text)]
     are_equations = any(len(sides_of(item)) > 1 for item in wanted)
     return any(is_open(item, undone, are_equations, wanted) for item in items_of(answer))
 
 
 def is_open(item: str, undone: Sequence[re.Pattern[str]], is_equation: bool, wanted: Sequence[str]) -> bool:
     """Return whether all sides of a part of an answer that say more than a name, or any of an equation, have one of `undone`."""
-    sides = sides_of(clean(item).replace(r"\approx", "="))
+    sides = [bare(side) for side in sides_of(clean(item).replace(r"\approx", "="))]
     done = [not any(one.search(KNOWN_ANGLE.sub(known_angle, side)) for one in undone) for side in sides]
     says = [side in wanted or not re.fullmatch(ONE_NAME, side) for side in sides]
     return not (all(done) if is_equation else all(done) or any(map(and_, done, says)))
