@@ -24,19 +24,20 @@ UNITS = {
 }  # fmt: skip
 LETTER_UNITS = "mgshlLNJWVK"
 """A variable as well: a unit only after a number and a space, and only where the other answer has no letter."""
-POWER = r"\s?\^\s?(?:\{\s?-?\d\s?\}|-?\d)"
+RAISED = r"\^\s?(?:\{\s?-?\d\s?\}|-?\d)"
+POWER = rf"\s?{RAISED}"
 SYMBOL = r"\\(?:mu(?![A-Za-z]) ?(?=\\text|[mgsFAC](?![A-Za-z]))|(?:Omega|AA)(?![A-Za-z])|mathring ?\{? ?A ?\}?)|Å"
 BARE_UNIT = r"(?:k?[mgJN]|[cm]m|[sLhWVK]|mol|min|yr)"
 TEXT_UNIT = re.compile(
-    rf"(?: ?(?:[kM]?(?:{SYMBOL}) ?)?\\text ?\{{(?:[^{{}}0-9]|{POWER})*\}}"
-    rf"(?: ?(?:{SYMBOL}))?(?:{POWER})?(?: ?(?:\\cdot|/)(?= ?\\text))?)+$"
+    rf"(?: ?(?:[kM]?(?:{SYMBOL}) ?)?\\text ?\{{(?:[^{{}}0-9]|{RAISED})*\}}"
+    rf"(?: ?(?:{SYMBOL}))?(?:{POWER})?(?: ?(?:\\cdot|/)(?= ?\\text))?){{1,8}}$"
 )
 WORD_UNIT = re.compile(
     r"(?<=[\d}])\s?((?:square |sq\.? |cubic |degrees )?[A-Za-z]{2,}(?:(?:/| per )[a-z]+)?)\.?\s?(\^\s?\{?[23]\}?|[²³])?$"
 )
 LETTER_UNIT = re.compile(
     rf"(?<=[\d}}])( [{LETTER_UNITS}](?:/[a-z]+)?(?:{POWER})?| ?[kM]?(?:{SYMBOL})[mgsFAC]?"
-    + rf"|(?: {BARE_UNIT}(?:{POWER})?)* {BARE_UNIT}\s?\^\s?(?:\{{\s?-\d\s?\}}|-\d))$"
+    + rf"|(?: {BARE_UNIT}(?:{POWER})?){{0,6}} {BARE_UNIT}\s?\^\s?(?:\{{\s?-\d\s?\}}|-\d))$"
 )
 DEGREES = re.compile(r"\s?\^\s?(?:\\circ|\{\s?\\circ\s?\})(?: ?(?:\\text ?\{ ?)?([CF])(?: ?\})?)?$")
 ANGLE = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![A-Za-z])")
