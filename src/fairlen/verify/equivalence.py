@@ -28,6 +28,7 @@ from fairlen.verify.structure import (
     read_equation,
     read_inequality,
     rename_bound,
+    sides_of,
     strip_name,
     take_apart,
     write_range,
@@ -112,6 +113,8 @@ def same(gold: str, answer: str, tolerance: float) -> bool:
     gold, answer = write_range(clean(gold)), write_range(clean(answer))
     answer = rename_bound(gold, answer)
     text, value, sides = read_equation(answer, gold)
+    if "=" not in text and len(sides_of(gold)) == 2:
+        gold = strip_name(gold)  # of which algebra may not read the name
     exact = None if text == answer else match_exactly(text, gold, tolerance)
     if not (same_whole(gold, text, tolerance) if exact is None else exact):
         return False

@@ -100,6 +100,7 @@ TYPESETTING: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] 
     (re.compile(rf"\\text ?\{{ ?({FUNCTIONS}) ?\}}(?= ?[\w\\({{^])"), r"\\\1 "),
     (re.compile(r"\\log ?_ ?(?:e(?![A-Za-z])|\{ ?e ?\})"), r"\\ln "),
     (re.compile(words("lg")), r"\\log_{10}"),
+    (re.compile(r"\\(sin|cos|tan) ?\^ ?\{ ?-1 ?\}"), r"\\arc\1 "),
     (re.compile(r"_ ?(\{ ?)?(?:\\text ?\{ ?(\w+) ?\}|\\(max|min)(?![A-Za-z]))(?(1) ?\})"), r"_{\2\3}"),
     (re.compile(r"_ ?\{ ?(\w) ?\}(?!\w)"), r"_\1"),
     (re.compile(r"(\( ?)?(?:\\text ?\{ ?mod ?\}|(?<![A-Za-z])\\?[bp]?mod(?![A-Za-z])) ?(?:(\w+)|\{ ?(\w+) ?\}) ?(?(1)\))"),
