@@ -226,9 +226,10 @@ FUNCTIONS = (
 """What leaves a number to be worked out, and is part of an expression with variables."""
 POLAR = re.compile(r"e ?\^ ?(?:i|\{[^{}]*i)")
 """`e^{i\\pi/5}`, which is a cosine and a sine."""
-ANGLE_NUMBER = r"\\frac ?(?:\{ ?\d* ?\\pi ?\}|\\pi) ?(?:\{ ?[2346] ?\}|[2346])|\d* ?\\pi(?: ?/ ?[2346])?(?![\d/])"
 KNOWN_ANGLE = re.compile(
-    rf"{TRIGONOMETRIC}(?: ?\^ ?(?:\{{ ?\d ?\}}|\d))? ?[({{]? ?-?(?:{ANGLE_NUMBER}|(\d{{1,4}}) ?\^ ?\{{? ?\\circ(?![A-Za-z]))"
+    TRIGONOMETRIC
+    + r"(?: ?\^ ?(?:\{ ?\d ?\}|\d))? ?[({]? ?-?(?:\\frac ?(?:\{ ?\d* ?\\pi ?\}|\\pi) ?(?:\{ ?[2346] ?\}|[2346])"
+    r"|\d* ?\\pi(?: ?/ ?[2346])?(?![\d/])|(?:[369]?0|1(?:[258]0|35)|2(?:[147]0|25)|3(?:[036]0|15)|45) ?\^ ?\{? ?\\circ(?![A-Za-z]))"
 )
 """A multiple of \\pi/6 or \\pi/4, of which the sine is as good as a root."""
 
@@ -253,14 +254,9 @@ def is_left_open(golds: Sequence[str], answer: str) -> bool:
 def is_open(item: str, undone: Sequence[re.Pattern[str]], is_equation: bool, wanted: Sequence[str]) -> bool:
     """Return whether all sides of a part of an answer that say more than a name, or any of an equation, have one of `undone`."""
     sides = [bare(side) for side in sides_of(clean(item).replace(r"\approx", "="))]
-    done = [not any(one.search(KNOWN_ANGLE.sub(known_angle, side)) for one in undone) for side in sides]
+    done = [not any(one.search(KNOWN_ANGLE.sub("", side)) for one in undone) for side in sides]
     says = [side in wanted or not re.fullmatch(ONE_NAME, side) for side in sides]
     return not (all(done) if is_equation else all(done) or any(map(and_, done, says)))
-
-
-def known_angle(found: re.Match[str]) -> str:
-    """Nothing in place of a sine of a known angle; one of another number of degrees stays."""
-    return found[0] if found[1] and int(found[1]) % 30 and int(found[1]) % 45 else ""
 
 
 def items_of(text: str) -> tuple[str, ...]:
