@@ -74,8 +74,8 @@ class Verifier:
         """Return the verdict on an answer: correct where all parts are given, or one of the other accepted answers."""
         found = await pool.verify(answers.parts, text, starts_inside=starts_inside, tolerance=answers.tolerance)
         for other in answers.others:
-            if found.status == "incorrect" and found.answer is not None:
-                found = await pool.compare(other, found.answer)
+            if found.status in ("incorrect", "error") and found.answer is not None:
+                found = await pool.compare(other, found.answer, tolerance=answers.tolerance)
         return verdict_of(found.status, found.answer)
 
     def describe(self) -> dict[str, Any]:
