@@ -1,0 +1,52 @@
+"""Formulas of a model as sympy's expressions, read without an evaluator.
+
+sympy's own `parse_expr` turns a text into a Python expression and evaluates it. Here the same expression is walked: numbers,
+letters, operators and the functions below; anything else, an attribute, a subscript, a comprehension, is a ValueError.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Mapping
+from typing import Any
+
+import sympy
+from sympy.parsing.sympy_parser import standard_transformations, stringify_expr
+
+TRIGONOMETRIC = [f"{prefix}{name}{suffix}" for prefix in ("", "a") for name in ("sin", "cos", "tan", "cot", "sec", "csc")
+                 for suffix in ("", "h")]  # fmt: skip
+FUNCTIONS = (*TRIGONOMETRIC, "exp", "log", "ln", "sqrt", "Abs", "factorial", "factorial2", "binomial", "Rational", "erf",
+             "erfc", "Ei", "Si", "Ci")  # fmt: skip
+CONSTANTS = ("pi", "E", "I", "oo")
+NAMES: dict[str, Any] = {name: getattr(sympy, name) for name in (*FUNCTIONS, *CONSTANTS)} | {"abs": sympy.Abs}
+LITERALS: dict[str, Any] = {"Integer": sympy.Integer, "Float": sympy.Float, "Symbol": sympy.Symbol}
+"""What sympy writes around numbers and unknown names; given a number or a text as it stands, these parse it themselves."""
+OPERATORS: dict[type[ast.AST], Any] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv, ast.Pow: operator.pow, ast.BitXor: operator.xor, ast.UAdd: operator.pos,
+    ast.USub: operator.neg, ast.LShift: operator.lshift, ast.RShift: operator.rshift,
+}  # fmt: skip
+
+
+def read_formula(text: str, local_dict: Mapping[str, Any] | None = None) -> Any:
+    """Return the expression that `sympy.parse_expr` returns for a formula. Raises an exception for anything else."""
+    names = NAMES | dict(local_dict or {})
+    code = stringify_expr(text, dict(local_dict or {}), NAMES | LITERALS, standard_transformations)
+    return build(ast.parse(code.strip(), mode="eval").body, names)
+
+
+def build(node: ast.AST, names: Mapping[str, Any]) -> Any:
+    """Return the expression of a node, of which every kind that is not listed is refused."""
+    match node:
+        case ast.Call(ast.Name(name), [ast.Constant(value)], []) if name in LITERALS:
+            return LITERALS[name](value)
+        case ast.Call(ast.Name(name), arguments, []):
+            return names[name](*(build(argument, names) for argument in arguments))
+        case ast.Name(name):
+            return names[name]
+        case ast.BinOp(left, kind, right):
+            return OPERATORS[type(kind)](build(left, names), build(right, names))
+        case ast.UnaryOp(kind, operand):
+            return OPERATORS[type(kind)](build(operand, names))
+    raise ValueError(f"{type(node).__name__} is no part of a formula")
