@@ -116,8 +116,8 @@ def resolve_config(place: Place) -> Any:
         elif harness_class(harness).EXECUTES_CODE:
             if agent.runtime.type == "subprocess":
                 raise ValueError(
-                    f"env.{name}.runtime.type=subprocess: the harness {harness} runs commands of the model, which this would run on "
-                    f"this machine; give env.{name}.runtime.type=docker, or another container"
+                    f"env.{name}.runtime.type=subprocess: the harness {harness} runs commands of the model, here on this "
+                    f"machine; give env.{name}.runtime.type=docker, or another container"
                 )
             continue  # in the runtime that is named, or verifiers' own, which is no process of ours
         block.setdefault("runtime", {"type": "subprocess"})

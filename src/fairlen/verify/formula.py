@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import sympy
-from sympy.parsing.sympy_parser import standard_transformations, stringify_expr
+from sympy.parsing import sympy_parser
 
 TRIGONOMETRIC = [f"{prefix}{name}{suffix}" for prefix in ("", "a") for name in ("sin", "cos", "tan", "cot", "sec", "csc")
                  for suffix in ("", "h")]  # fmt: skip
@@ -29,11 +29,24 @@ OPERATORS: dict[type[ast.AST], Any] = {
 }  # fmt: skip
 
 
-def read_formula(text: str, local_dict: Mapping[str, Any] | None = None) -> Any:
-    """Return the expression that `sympy.parse_expr` returns for a formula. Raises an exception for anything else."""
-    names = NAMES | dict(local_dict or {})
-    code = stringify_expr(text, dict(local_dict or {}), NAMES | LITERALS, standard_transformations)
-    return build(ast.parse(code.strip(), mode="eval").body, names)
+def replace_evaluator() -> None:
+    """Let everything in this process that makes an expression of a text, `sympy.sympify` and numbers too, read it here."""
+    sympy_parser.parse_expr = sympy.parse_expr = read_formula
+
+
+def read_formula(
+    text: str,
+    local_dict: Mapping[str, Any] | None = None,
+    transformations: tuple[Any, ...] = sympy_parser.standard_transformations,
+    **_: Any,
+) -> Any:
+    """Return the expression that `sympy.parse_expr` returns for a formula, whose other arguments it takes and does not need.
+
+    Raises ValueError, KeyError, TypeError or SyntaxError for anything else.
+    """
+    own = dict(local_dict or {})
+    code = sympy_parser.stringify_expr(text, own, NAMES | LITERALS, transformations)
+    return build(ast.parse(code.strip(), mode="eval").body, NAMES | own)
 
 
 def build(node: ast.AST, names: Mapping[str, Any]) -> Any:

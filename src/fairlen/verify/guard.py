@@ -14,13 +14,13 @@ from contextlib import contextmanager
 from typing import Any
 
 HARMLESS = {
-    "builtins.id", "compile", "gc.get_objects", "gc.get_referrers", "import", "marshal.loads", "object.__getattr__",
+    "array.__new__", "builtins.id", "compile", "gc.get_objects", "gc.get_referrers", "import", "marshal.loads", "object.__getattr__",
     "object.__setattr__", "os.listdir", "os.scandir", "sys._getframe", "sys._getframemodulename", "sys.unraisablehook",
 }  # fmt: skip
 """Events of imports, and of computations. What is compiled runs only with the event `exec`."""
 WRITERS = tuple(os.path.join(*parts) for parts in (("", "collections", "__init__.py"), ("", "dataclasses.py"),
                                                   ("sympy", "polys", "monomials.py")))  # fmt: skip
-"""Modules that write code of their own and run it: classes by their fields, and products of as many powers as there are variables."""
+"""Modules that write code of their own and run it: classes by their fields, products of powers by the number of variables."""
 MAY_EXECUTE: list[bool] = []
 """One entry for each `trusted` that is entered."""
 REFUSED: list[str] = []

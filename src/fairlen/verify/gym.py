@@ -1,7 +1,7 @@
 """What a worker does for reasoning-gym: makes a problem, or scores an answer by the `score_answer` of the problem's data set.
 
-No answer reaches an evaluator. Eleven data sets hand answers or texts of their own to Python's `eval`, or to sympy's `parse_expr`,
-which evaluates them too: here they find `ast.literal_eval`, which reads plain data, or `read_formula` in its place.
+No answer reaches an evaluator. Eleven data sets hand answers or texts of their own to Python's `eval`, or to sympy's
+`parse_expr`, which evaluates them too: here they find `ast.literal_eval`, which reads plain data, or `read_formula` in its place.
 """
 
 from __future__ import annotations
@@ -49,22 +49,21 @@ REQUIRED: dict[str, Callable[[str, Entry], bool]] = {
         sorted(map(int, re.findall(r"\d+", answer))) == sorted(entry["metadata"]["numbers"])
     ),
 }
-"""What is required besides the score, by the data sets that else call an answer correct whatever the question is: any prefix, any word,
-any formula that is 24."""
+"""What is required besides the score, by the data sets that else call an answer correct whatever the question is: any prefix of
+the reference, any word, any formula that is 24."""
 
 
 def warm_up() -> None:
     """Load the package before workers are forked; what its data sets print goes nowhere."""
-    import sympy
-    import sympy.physics.units  # which sympy imports while it simplifies, and which evaluates texts of its own
+    import sympy.physics.units  # noqa: F401  sympy needs it to simplify
 
-    from fairlen.verify.formula import read_formula
+    from fairlen.verify.formula import read_formula, replace_evaluator
 
+    replace_evaluator()
     for module in LITERALS:
-        setattr(import_module(f"reasoning_gym.{module}"), "eval", literal_eval)
+        vars(import_module(f"reasoning_gym.{module}"))["eval"] = literal_eval
     for module, evaluator in FORMULAS.items():
-        setattr(import_module(f"reasoning_gym.{module}"), evaluator, read_formula)
-    sympy.parse_expr = read_formula
+        vars(import_module(f"reasoning_gym.{module}"))[evaluator] = read_formula
     warnings.simplefilter("ignore")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
