@@ -119,7 +119,9 @@ def list_evaluators(package: str) -> dict[str, str]:
     files = root.parent.rglob("*.py") if root.name == "__init__.py" else [root]
     found = {str(path.relative_to(root.parent)): Counter(find_evaluators(path)) for path in sorted(files)}
     return {
-        name: " ".join(f"{call}:{count}" for call, count in sorted(calls.items())) for name, calls in found.items() if calls
+        name: " ".join(f"{call}:{count}" for call, count in sorted(calls.items()))
+        for name, calls in found.items()
+        if calls
     }
 
 
@@ -173,7 +175,9 @@ def test_our_own_graders_evaluate_nothing():
 
 def test_an_evaluator_is_found(tmp_path):
     path = tmp_path / "new.py"
-    path.write_text("import ast, os, pickle\nx = eval(y)\nast.literal_eval(y)\nos.system(y)\npickle.loads(y)\nmodel.eval()\n")
+    path.write_text(
+        "import ast, os, pickle\nx = eval(y)\nast.literal_eval(y)\nos.system(y)\npickle.loads(y)\nmodel.eval()\n"
+    )
     assert sorted(find_evaluators(path)) == ["ast.literal_eval", "eval", "os.system", "pickle.loads"]
 
 

@@ -118,7 +118,9 @@ def rescore_settings(place: str, **changes: Any) -> EvalConfig:
     if recorded is None:
         return replace(EvalConfig(from_samples=place), **changes)
     old, default = recorded["config"], EvalConfig()
-    kept = {name: convert(f"{place}: {name}", old[name], getattr(default, name)) for name in (*KEPT, "data") if name in old}
+    kept = {
+        name: convert(f"{place}: {name}", old[name], getattr(default, name)) for name in (*KEPT, "data") if name in old
+    }
     own = {"data": kept["data"] or (kept["task"],), "from_samples": place}
     return EvalConfig(**(kept | own | changes))
 
