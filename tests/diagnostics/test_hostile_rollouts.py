@@ -1,4 +1,4 @@
-"""Files of strangers that try to run code where they are audited: in cells, in names of columns, and in the settings beside them."""
+"""Files of strangers that try to run code where they are audited: in cells, in names of columns, in the settings beside them."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ SETTINGS = {
 
 
 def test_settings_beside_rollouts_run_nothing(tmp_path, capsys):
-    """A method that is a file of the folder's own is not loaded; neither is any other text of the files that say how a run trained."""
+    """A method that is a file of the folder's own is not loaded, nor is any text of the files that say how a run trained."""
     path = tmp_path / "ran"
     plugin = tmp_path / "plugin.py"
     plugin.write_text(f"open({str(path)!r}, 'w')\nclass Own: pass\n")

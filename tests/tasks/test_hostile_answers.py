@@ -97,8 +97,8 @@ def test_an_answer_is_no_code_to_any_task(task, part, tmp_path, port):
 
 JUNK = (
     "", " ", "0", "1", "-1", "2", "a", ".", "-", "0.", "Yes", "No", "None", "[]", "{}", "()", "[[]]", "nan", "NaN", "inf", "-inf",
-    "1e999", "0x", "x", "C", "x=x", "\x00", "junk", "[None]", "0/1", "1/0", "oo", "zoo", '{"a": 1}', '""', "null", "1,2,3", "U", "*",
-    "<answer></answer>", "everything", "abcdefghijklmnopqrstuvwxyz", "6*4*1*1", "8*3*1*1",
+    "1e999", "0x", "x", "C", "x=x", "\x00", "junk", "[None]", "0/1", "1/0", "oo", "zoo", '{"a": 1}', '""', "null", "1,2,3", "U",
+    "*", "<answer></answer>", "everything", "abcdefghijklmnopqrstuvwxyz", "6*4*1*1", "8*3*1*1",
 )  # fmt: skip
 """Answers to no question; a task may still have one of them as its answer."""
 LENIENT = {
@@ -138,7 +138,7 @@ JUNK_BEFORE = {
 
 @pytest.mark.parametrize("name", JUNK_BEFORE)
 def test_junk_that_the_package_calls_correct_is_incorrect(task, name):
-    """To its own scorer any prefix of a probability, not a number, any word, any formula of 24 and the question itself are right."""
+    """To its own scorer a prefix of a probability, not a number, any word, any formula of 24, the question itself are right."""
     place = 3
     dataset = DATASETS[name][0](DATASETS[name][1](seed=5, size=16))
     entry = dataset[place]

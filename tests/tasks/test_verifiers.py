@@ -36,8 +36,8 @@ from verifiers.v1.task import WireTaskData
 from verifiers.v1.trace import Trace
 from verifiers.v1.utils.trace_store import read_episodes
 
-from fairlen.tasks.verifiers_worker import register
 from fairlen.tasks.verifiers_task import find_id, read_place, resolve_config
+from fairlen.tasks.verifiers_worker import register
 
 SETS = Path(__file__).parent / "verifiers_sets"
 BUDGET = 900

@@ -30,8 +30,6 @@ KEPT = ("suite", "limit", "task", "without_verdict", "answer_deadline", "accept_
         "thinking")  # fmt: skip
 """Settings of the evaluation that drew the samples which hold, unless others are given, when those are rescored. Where programs
 run is none of them: the folder may be a stranger's."""
-LOCAL = ("auto", "bubblewrap")
-"""Sandboxes of this machine."""
 NOT_INSTALLED = "not installed"
 
 
@@ -127,8 +125,8 @@ def rescore_settings(place: str, **changes: Any) -> EvalConfig:
 
 def refuse_service(recorded: Mapping[str, Any] | None, config: EvalConfig) -> None:
     """Raise ValueError where the samples were graded elsewhere than in a sandbox of this machine, and no flag says where now."""
-    before = recorded["config"].get("sandbox", "auto") if recorded else "auto"
-    if before not in LOCAL and config.sandbox == "auto" and not config.unsafe_exec_on_host:
+    before = recorded["config"].get("sandbox") if recorded else None
+    if before not in (None, "auto", "bubblewrap") and config.sandbox == "auto" and not config.unsafe_exec_on_host:
         raise ValueError(
             f"--from-samples {config.from_samples}: its {RECORDED} names the sandbox {before!r}, and a folder chooses no "
             "service: give --sandbox with its URL, or --sandbox bubblewrap to run programs on this machine"

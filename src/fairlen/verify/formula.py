@@ -1,7 +1,7 @@
-"""Formulas of a model as sympy's expressions, read without an evaluator.
+"""Formulas as sympy's expressions, read without an evaluator.
 
-sympy's own `parse_expr` turns a text into a Python expression and evaluates it. Here the same expression is walked: numbers,
-letters, operators and the functions below; anything else, an attribute, a subscript, a comprehension, is a ValueError.
+sympy's `parse_expr` writes a text as an expression of Python's and evaluates it. Here that expression is walked instead: numbers,
+names, operators and the functions below; an attribute, a subscript, a comprehension or any other function is an error.
 """
 
 from __future__ import annotations
@@ -14,18 +14,32 @@ from typing import Any
 import sympy
 from sympy.parsing import sympy_parser
 
-TRIGONOMETRIC = [f"{prefix}{name}{suffix}" for prefix in ("", "a") for name in ("sin", "cos", "tan", "cot", "sec", "csc")
-                 for suffix in ("", "h")]  # fmt: skip
-FUNCTIONS = (*TRIGONOMETRIC, "exp", "log", "ln", "sqrt", "Abs", "factorial", "factorial2", "binomial", "Rational", "erf",
-             "erfc", "Ei", "Si", "Ci")  # fmt: skip
-CONSTANTS = ("pi", "E", "I", "oo")
-NAMES: dict[str, Any] = {name: getattr(sympy, name) for name in (*FUNCTIONS, *CONSTANTS)} | {"abs": sympy.Abs}
+FUNCTIONS = [
+    f"{a}{name}{h}" for name in ("sin", "cos", "tan", "cot", "sec", "csc") for a in ("", "a") for h in ("", "h")
+]
+FUNCTIONS += [
+    "exp",
+    "log",
+    "ln",
+    "sqrt",
+    "Abs",
+    "factorial",
+    "factorial2",
+    "binomial",
+    "Rational",
+    "erf",
+    "erfc",
+    "Ei",
+    "Si",
+    "Ci",
+]
+NAMES: dict[str, Any] = {name: getattr(sympy, name) for name in (*FUNCTIONS, "pi", "E", "I", "oo")} | {"abs": sympy.Abs}
 LITERALS: dict[str, Any] = {"Integer": sympy.Integer, "Float": sympy.Float, "Symbol": sympy.Symbol}
-"""What sympy writes around numbers and unknown names; given a number or a text as it stands, these parse it themselves."""
+"""What sympy writes around numbers and unknown names; none of them evaluates a text."""
 OPERATORS: dict[type[ast.AST], Any] = {
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv, ast.Pow: operator.pow, ast.BitXor: operator.xor, ast.UAdd: operator.pos,
-    ast.USub: operator.neg, ast.LShift: operator.lshift, ast.RShift: operator.rshift,
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv, ast.Pow: operator.pow,
+    ast.FloorDiv: operator.floordiv, ast.BitXor: operator.xor, ast.LShift: operator.lshift, ast.RShift: operator.rshift,
+    ast.UAdd: operator.pos, ast.USub: operator.neg,
 }  # fmt: skip
 
 
@@ -37,20 +51,17 @@ def replace_evaluator() -> None:
 def read_formula(
     text: str,
     local_dict: Mapping[str, Any] | None = None,
-    transformations: tuple[Any, ...] = sympy_parser.standard_transformations,
+    transformations: Any = sympy_parser.standard_transformations,
     **_: Any,
 ) -> Any:
-    """Return the expression that `sympy.parse_expr` returns for a formula, whose other arguments it takes and does not need.
-
-    Raises ValueError, KeyError, TypeError or SyntaxError for anything else.
-    """
+    """Return the expression that `sympy.parse_expr` returns for a formula. Raises an exception for any other text."""
     own = dict(local_dict or {})
     code = sympy_parser.stringify_expr(text, own, NAMES | LITERALS, transformations)
     return build(ast.parse(code.strip(), mode="eval").body, NAMES | own)
 
 
 def build(node: ast.AST, names: Mapping[str, Any]) -> Any:
-    """Return the expression of a node, of which every kind that is not listed is refused."""
+    """Return the expression of a node. Raises ValueError for every kind that is not listed, KeyError for other names."""
     match node:
         case ast.Call(ast.Name(name), [ast.Constant(value)], []) if name in LITERALS:
             return LITERALS[name](value)

@@ -18,6 +18,7 @@ from copy import deepcopy
 from fractions import Fraction
 from functools import lru_cache
 from importlib import import_module
+from math import isclose
 from typing import Any
 
 from fairlen.verify.guard import trusted
@@ -35,14 +36,8 @@ Entry = dict[str, Any]
 """A problem as its data set has it."""
 
 
-def is_close(answer: str, entry: Entry) -> bool:
-    """Return whether a probability is within 1% of the reference: to the data set 0 is near to all that is small."""
-    share, reference = Fraction(answer), Fraction(entry["answer"])
-    return abs(share - reference) <= reference / 100
-
-
 REQUIRED: dict[str, Callable[[str, Entry], bool]] = {
-    "coin_flip": is_close,
+    "coin_flip": lambda answer, entry: isclose(Fraction(answer), Fraction(entry["answer"]), rel_tol=0.01),
     "complex_arithmetic": lambda answer, entry: "nan" not in answer.casefold(),
     "game_of_life_halting": lambda answer, entry: answer.strip().casefold() == entry["answer"].casefold(),
     "puzzle24": lambda answer, entry: (
