@@ -14,25 +14,9 @@ from typing import Any
 import sympy
 from sympy.parsing import sympy_parser
 
-FUNCTIONS = [
-    f"{a}{name}{h}" for name in ("sin", "cos", "tan", "cot", "sec", "csc") for a in ("", "a") for h in ("", "h")
-]
-FUNCTIONS += [
-    "exp",
-    "log",
-    "ln",
-    "sqrt",
-    "Abs",
-    "factorial",
-    "factorial2",
-    "binomial",
-    "Rational",
-    "erf",
-    "erfc",
-    "Ei",
-    "Si",
-    "Ci",
-]
+TRIGONOMETRIC = ("sin", "cos", "tan", "cot", "sec", "csc")
+FUNCTIONS = (*(f"{a}{name}{h}" for name in TRIGONOMETRIC for a in ("", "a") for h in ("", "h")), "exp", "log", "ln", "sqrt", "Abs",
+             "factorial", "factorial2", "binomial", "Rational", "erf", "erfc", "Ei", "Si", "Ci")  # fmt: skip
 NAMES: dict[str, Any] = {name: getattr(sympy, name) for name in (*FUNCTIONS, "pi", "E", "I", "oo")} | {"abs": sympy.Abs}
 LITERALS: dict[str, Any] = {"Integer": sympy.Integer, "Float": sympy.Float, "Symbol": sympy.Symbol}
 """What sympy writes around numbers and unknown names; none of them evaluates a text."""
