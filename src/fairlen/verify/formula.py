@@ -15,8 +15,8 @@ import sympy
 from sympy.parsing import sympy_parser
 
 TRIGONOMETRIC = ("sin", "cos", "tan", "cot", "sec", "csc")
-FUNCTIONS = (*(f"{a}{name}{h}" for name in TRIGONOMETRIC for a in ("", "a") for h in ("", "h")), "exp", "log", "ln", "sqrt", "Abs",
-             "factorial", "factorial2", "binomial", "Rational", "erf", "erfc", "Ei", "Si", "Ci")  # fmt: skip
+FUNCTIONS = (*(f"{a}{name}{h}" for name in TRIGONOMETRIC for a in ("", "a") for h in ("", "h")), "exp", "log", "ln", "sqrt",
+             "Abs", "factorial", "factorial2", "binomial", "Rational", "erf", "erfc", "Ei", "Si", "Ci")  # fmt: skip
 NAMES: dict[str, Any] = {name: getattr(sympy, name) for name in (*FUNCTIONS, "pi", "E", "I", "oo")} | {"abs": sympy.Abs}
 LITERALS: dict[str, Any] = {"Integer": sympy.Integer, "Float": sympy.Float, "Symbol": sympy.Symbol}
 """What sympy writes around numbers and unknown names; none of them evaluates a text."""
