@@ -17,7 +17,7 @@ from rich.progress import Progress
 
 from fairlen.console import make_console, plural, print_table, visible
 from fairlen.evaluate.config import EvalConfig
-from fairlen.evaluate.folder import describe, open_folder, read_recorded, refuse_others, write_json
+from fairlen.evaluate.folder import describe, open_folder, read_recorded, refuse_others, refuse_service, write_json
 from fairlen.evaluate.samples import Sample, file_name, find_files, read_file, read_tokens, sample_path, write_samples
 from fairlen.evaluate.scores import overall, score
 from fairlen.evaluate.sets import check_places, find_sets, rescore
@@ -68,11 +68,12 @@ def sample_all(config: EvalConfig, progress: Progress) -> Graded:
 
 def rescore_given(config: EvalConfig, progress: Progress) -> Graded:
     """Verify what is given, each file a set of its own."""
+    refuse_service(recorded := read_recorded(config.from_samples), config)
     files = find_files(config.from_samples)
     given = {name: read_file(path) for name, path in files.items()}
     sets = find_sets(config, given)
     folder = Path(config.out) if config.out else choose_folder("rescored", "eval")
-    facts = open_folder(folder, describe(config, sets, None) | {"sampled": read_recorded(config.from_samples)})
+    facts = open_folder(folder, describe(config, sets, None) | {"sampled": recorded})
 
     async def rescore_each() -> dict[str, tuple[Sample, ...]]:
         graded = {}

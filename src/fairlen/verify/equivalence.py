@@ -19,6 +19,7 @@ from sympy import Expr, Float, I, Integral, Limit, Number, Product, Rational, Su
 
 from fairlen.rollouts import Status
 from fairlen.verify.answer import match_exactly
+from fairlen.verify.formula import replace_evaluator
 from fairlen.verify.notation import ANGLE, LETTER_UNIT, Reading, agree, name_unit, read
 from fairlen.verify.structure import (
     TOKEN,
@@ -333,7 +334,8 @@ def are_close(wanted: Any, given: Any, otherwise: bool, **margin: float) -> bool
 
 
 def warm_up() -> None:
-    """Fill tables and caches before workers are forked."""
+    """Fill tables and caches before workers are forked; numbers, of which Math-Verify has sympy evaluate the text, are read."""
+    replace_evaluator()
     for gold, answer in WARM_UP:
         is_same([gold], answer)
 
