@@ -14,6 +14,11 @@ VLLM_NAME = f"{ROLLOUT}.name=vllm"
 VLLM_VARIABLES = {
     "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_PLUGINS": "", "VLLM_NO_USAGE_STATS": "1",
 }  # fmt: skip
+LOOPBACK = {
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # Ray's name for a node whose address is 127.0.0.1, on any system
+    "GLOO_SOCKET_IFNAME": "lo", "VLLM_HOST_IP": "127.0.0.1",
+}  # fmt: skip
+"""Ray, and with it TransferQueue, which unpickles what it is sent, then gloo and vLLM: all listen on this machine alone."""
 MAX_RESPONSE_LENGTH = 128
 """Tokens of a response."""
 NUM_PROBLEMS, NUM_HELD_OUT = 512, 64
