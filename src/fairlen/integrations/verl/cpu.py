@@ -18,7 +18,7 @@ import torch
 import verl.utils.distributed
 import verl.utils.fsdp_utils
 from torch import Tensor
-from torch.distributed import TCPStore
+from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 from verl.plugin.platform import PlatformBase, PlatformRegistry, set_platform
 from verl.workers.rollout.base import _ROLLOUT_REGISTRY, BaseRollout
 from verl.workers.rollout.replica import RolloutReplica, RolloutReplicaRegistry, TokenOutput
