@@ -25,6 +25,7 @@ from fairlen.diagnostics.report.run import END, cut, parse_object, read_tokenize
 from fairlen.diagnostics.report.summary import plain
 from fairlen.files.folders import replacing
 from fairlen.files.formats import refused
+from fairlen.secrets import hide_all
 
 Row = dict[str, Any]
 GRADES = {"correct": "C", "incorrect": "I", "no_answer": "N"}
@@ -44,7 +45,10 @@ def write_logs(folder: Path, out: Path) -> int:
     for name, pattern in (("run.json", "records/responses-*.parquet"), ("eval.json", "samples/[!.]*.parquet")):
         paths = sorted(folder.glob(pattern))
         if paths and (folder / name).is_file():
-            description, tokenizer = parse_object((folder / name).read_text(), folder / name), read_tokenizer(folder)
+            description, tokenizer = (
+                hide_all(parse_object((folder / name).read_text(), folder / name)),
+                read_tokenizer(folder),
+            )
             for path in paths:
                 write_log(path, folder.resolve().name, description, tokenizer, out)
             return len(paths)

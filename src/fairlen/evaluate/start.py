@@ -39,7 +39,7 @@ def start_evaluation(config: EvalConfig, console: Console | None = None) -> dict
     with make_progress(console) as progress:
         folder, facts, samples = (rescore_given if config.from_samples else sample_all)(config, progress)
     summary = summarize(config, facts, samples)
-    write_json(summary, folder / "summary.json")
+    write_json(folder / "summary.json", summary, allow_nan=False)
     show_summary(progress.console, summary, str(folder))
     return summary
 

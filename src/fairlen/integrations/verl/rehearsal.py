@@ -96,12 +96,12 @@ def copy_shipped(folder: Path, source: str | Path = playground.PATH) -> Path:
     for name in ("config.json", "generation_config.json", "model.safetensors"):
         write_file(folder / name, (Path(source) / name).read_bytes())
     settings = json.loads((Path(source) / "tokenizer_config.json").read_text())
-    write_file(folder / "tokenizer_config.json", json.dumps(settings | {"chat_template": TEMPLATE}, indent=2))
+    write_file(folder / "tokenizer_config.json", json.dumps(settings | {"chat_template": TEMPLATE}, indent=2).encode())
     tokenizer = json.loads((Path(source) / "tokenizer.json").read_text())
     tokenizer["model"]["unk_token"] = UNKNOWN
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
     number = max(tokenizer["model"]["vocab"].values()) + 1
     for offset, text in enumerate(UNUSED):
         tokenizer["added_tokens"].append({"id": number + offset, "content": text, "special": True} | flags)
-    write_file(folder / "tokenizer.json", json.dumps(tokenizer))
+    write_file(folder / "tokenizer.json", json.dumps(tokenizer).encode())
     return folder
