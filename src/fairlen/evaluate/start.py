@@ -5,7 +5,6 @@ OUT/summary.json has "sets": {name: {"scores", "problems", "fingerprint", "revis
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -22,6 +21,7 @@ from fairlen.evaluate.samples import Sample, file_name, find_files, read_file, r
 from fairlen.evaluate.scores import overall, score
 from fairlen.evaluate.sets import check_places, find_sets, rescore
 from fairlen.files.folders import choose_folder, going_on_in
+from fairlen.hangs import run_async
 from fairlen.tasks.load import ProblemSet
 
 FEW = 100
@@ -81,7 +81,7 @@ def rescore_given(config: EvalConfig, progress: Progress) -> Graded:
             graded[name] = await rescore(sets[name], samples, add_bar(progress, name, len(samples)))
         return graded
 
-    graded = asyncio.run(rescore_each())
+    graded = run_async(rescore_each())
     for name, samples in graded.items():
         sets[name].close()
         write_samples(samples, sample_path(folder, name), read_tokens(files[name]))

@@ -483,3 +483,17 @@ def test_what_cannot_start_is_refused_before_ray_starts(flags, said, tmp_path, c
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     assert main(["verl", *flags, "--out", str(tmp_path / "run")]) == 2
     assert said in capsys.readouterr().err and not (tmp_path / "run").exists()
+
+
+def test_a_value_is_the_text_that_was_given():
+    """As hydra and OmegaConf read it; what they would put something else in the place of is refused, as verl resolves it twice."""
+    parser = OverridesParser.create()
+    for text in ("it's", "a\\b", "a\\", "\\\\'x\\\\", "{a:1}", "[1,2]", "$HOME $$ {x}", "a, b=c", "\\'", ""):
+        value = parser.parse_override(f"a={quote(text)}").value()
+        assert OmegaConf.create({"a": value})["a"] == text
+    for text in ("${oc.env:HOME}", "a\\${oc.env:HOME}b", "${trainer.nnodes}"):
+        with pytest.raises(ValueError, match="refers to other settings or to the environment"):
+            quote(text)
+    for flags in ({"model": "${oc.env:HOME}"}, {"data": ("x${oc.env:HOME}.parquet",)}):
+        with pytest.raises(ValueError, match="refers to other settings"):
+            collect(VerlConfig(**flags), (), Path("out"))
