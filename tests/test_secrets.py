@@ -74,24 +74,64 @@ TEXTS = {
     f"-----BEGIN RSA PRIVATE KEY-----\n{P}\n-----END RSA PRIVATE KEY-----": P,
 }
 SETTINGS = (
-    {"password": P}, {"db": {"passwd": P}}, {"hub_token": P}, {"accessToken": P}, {"credentials": [P, P]}, {"apikey": P},
-    {"auth": P}, {"stripe_key": "4f9Ab83kd92jf84jfd02"}, ["fairlen", "--passwd", P, "--seed", "1"], ["x", "--auth", f"Bearer {P}"],
-    ["x", "--proxy-password", P], ["x", "-u", f"me:{P}"], ["x", "--set", f"a.api_key={P}"], {"task": f"web:https://a:{P}@b"},
-    {"data": (f"https://b/x.jsonl?token={P}",)}, {"password": 31337},
-)  # fmt: skip
+    {"password": P},
+    {"db": {"passwd": P}},
+    {"hub_token": P},
+    {"accessToken": P},
+    {"credentials": [P, P]},
+    {"apikey": P},
+    {"auth": P},
+    {"stripe_key": "4f9Ab83kd92jf84jfd02"},
+    ["fairlen", "--passwd", P, "--seed", "1"],
+    ["x", "--auth", f"Bearer {P}"],
+    ["x", "--proxy-password", P],
+    ["x", "-u", f"me:{P}"],
+    ["x", "--set", f"a.api_key={P}"],
+    {"task": f"web:https://a:{P}@b"},
+    {"data": (f"https://b/x.jsonl?token={P}",)},
+    {"password": 31337},
+)
 ORDINARY = (
-    {"max_tokens_per_microbatch": 8192}, {"tokenizer": "Qwen/Qwen3-8B"}, {"eos_token_id": 151645}, {"eos_token": "<|im_end|>"},
-    {"pad_token": "<pad>"}, {"num_tokens": 4}, {"key": "problem"}, {"prompt_key": "question"}, {"data": ["key=problem", "sort_key=id"]},
-    {"loss_agg_mode": "token-mean"}, {"tokens/generated": 4096.0}, {"num_key_value_heads": 8}, {"stop_token_ids": [1, 2]},
-    {"eval/pass@8": 0.5}, {"author": "Jane"}, {"monkey": "george"}, {"keys": ["a", "b"]}, {"use_auth": True}, {"token": None},
-    {"api_key": None}, {"auth_mode": "token"}, {"out": "runs/secretary-keyboard-token"}, ["--max-tokens", "4096", "--seed", "3"],
-    ["--columns", "response=text", "--set", "sampling.n=8"], {"sandbox": "http://127.0.0.1:8080/run_code?timeout=3"},
-    {"data": "hf://datasets/openai/gsm8k@main"}, {"data": "https://box.test:81/data/train@v2.jsonl?revision=main"},
-    {"git": "ssh://git@github.com/a/b"}, {"system_prompt": "Think. The secret of a proof is the key: token by token, pass or fail."},
-    {"system_prompt": "Basic arithmetic: 3 = 1 + 2; write \\boxed{42}."}, {"model": "task-sk-learn-base"}, {"layout": "hf_tokenizers"},
-    "correct_token=1/2 of num_tokens=3", "eos_token=</s>, one token: a piece of a word", "dapo+balanced (hash 1a2b3c4d5e6f)",
-    "commit 1b9d6bcdbbfd4b2d9b5dab8dfbbd4bed", "torch 2.13.0+cpu", "PWD=/home/me/passes", "8 passes, 3 keys: a, b, c",
-)  # fmt: skip
+    {"max_tokens_per_microbatch": 8192},
+    {"tokenizer": "Qwen/Qwen3-8B"},
+    {"eos_token_id": 151645},
+    {"eos_token": "<|im_end|>"},
+    {"pad_token": "<pad>"},
+    {"num_tokens": 4},
+    {"key": "problem"},
+    {"prompt_key": "question"},
+    {"data": ["key=problem", "sort_key=id"]},
+    {"loss_agg_mode": "token-mean"},
+    {"tokens/generated": 4096.0},
+    {"num_key_value_heads": 8},
+    {"stop_token_ids": [1, 2]},
+    {"eval/pass@8": 0.5},
+    {"author": "Jane"},
+    {"monkey": "george"},
+    {"keys": ["a", "b"]},
+    {"use_auth": True},
+    {"token": None},
+    {"api_key": None},
+    {"auth_mode": "token"},
+    {"out": "runs/secretary-keyboard-token"},
+    ["--max-tokens", "4096", "--seed", "3"],
+    ["--columns", "response=text", "--set", "sampling.n=8"],
+    {"sandbox": "http://127.0.0.1:8080/run_code?timeout=3"},
+    {"data": "hf://datasets/openai/gsm8k@main"},
+    {"data": "https://box.test:81/data/train@v2.jsonl?revision=main"},
+    {"git": "ssh://git@github.com/a/b"},
+    {"system_prompt": "Think. The secret is the key: token by token, pass or fail."},
+    {"system_prompt": "Basic arithmetic: 3 = 1 + 2; write \\boxed{42}."},
+    {"model": "task-sk-learn-base"},
+    {"layout": "hf_tokenizers"},
+    "correct_token=1/2 of num_tokens=3",
+    "eos_token=</s>, one token: a piece of a word",
+    "dapo+balanced (hash 1a2b3c4d5e6f)",
+    "commit 1b9d6bcdbbfd4b2d9b5dab8dfbbd4bed",
+    "torch 2.13.0+cpu",
+    "PWD=/home/me/passes",
+    "8 passes, 3 keys: a, b, c",
+)
 
 
 def test_secrets_in_texts():
@@ -119,23 +159,59 @@ FLAGS = [
     word
     for number, form in enumerate(
         (
-            "--passwd {}", "--password={}", "--api-key {}", "--api_key={}", "--token {}", "--auth {}", "--hub-token {}", "--secret {}",
-            "--client-secret={}", "--db-passwd {}", "--proxy-password {}", "--access-key {}", "--credentials {}", "-u me:{}",
-            "--user me:{}", "--header Authorization:Bearer_{}", "--set env.WANDB_API_KEY={}", "--set OPENAI_API_KEY={}",
-            "--set hub.passwd={}", "--set a.b.private_key={}", "https://{}@host.test/x", "postgres://me:{}@host.test/x",
-            "https://host.test/x?token={}", "https://host.test/x?sig={}&sv=1", "https://host.test/x?a=1&api_key={}",
-            "hf_Zq{}Zqzqzqzqzq", "sk-Zq1{}zqzqzqzqzqzq", "ghp_zq{}zqzqzqzqzqzqzq", "--cookie {}", "--session-token={}",
+            "--passwd {}",
+            "--password={}",
+            "--api-key {}",
+            "--api_key={}",
+            "--token {}",
+            "--auth {}",
+            "--hub-token {}",
+            "--secret {}",
+            "--client-secret={}",
+            "--db-passwd {}",
+            "--proxy-password {}",
+            "--access-key {}",
+            "--credentials {}",
+            "-u me:{}",
+            "--user me:{}",
+            "--header Authorization:Bearer_{}",
+            "--set env.WANDB_API_KEY={}",
+            "--set OPENAI_API_KEY={}",
+            "--set hub.passwd={}",
+            "--set a.b.private_key={}",
+            "https://{}@host.test/x",
+            "postgres://me:{}@host.test/x",
+            "https://host.test/x?token={}",
+            "https://host.test/x?sig={}&sv=1",
+            "https://host.test/x?a=1&api_key={}",
+            "hf_Zq{}Zqzqzqzqzq",
+            "sk-Zq1{}zqzqzqzqzqzq",
+            "ghp_zq{}zqzqzqzqzqzqzq",
+            "--cookie {}",
+            "--session-token={}",
         )
     )
-    for word in form.format(f"zqzq{number}qz" if form[0] in "hsg" and ":" not in form[:6] else f"zq-flag{number}-zq").split(" ")
-]  # fmt: skip
+    for word in form.format(
+        f"zqzq{number}qz" if form[0] in "hsg" and ":" not in form[:6] else f"zq-flag{number}-zq"
+    ).split(" ")
+]
 ENVIRONMENT = {
     name: f"zq-variable-{name.lower()}"
     for name in (
-        "HF_TOKEN", "WANDB_API_KEY", "OPENAI_API_KEY", "ANTHROPIC_KEY", "AWS_SECRET_ACCESS_KEY", "GITHUB_PAT", "DB_PASSWORD",
-        "PGPASSWORD", "SERVICE_CREDENTIALS", "SMTP_PASS", "REDIS_AUTH", "SLACK_TOKEN",
+        "HF_TOKEN",
+        "WANDB_API_KEY",
+        "OPENAI_API_KEY",
+        "ANTHROPIC_KEY",
+        "AWS_SECRET_ACCESS_KEY",
+        "GITHUB_PAT",
+        "DB_PASSWORD",
+        "PGPASSWORD",
+        "SERVICE_CREDENTIALS",
+        "SMTP_PASS",
+        "REDIS_AUTH",
+        "SLACK_TOKEN",
     )
-}  # fmt: skip
+}
 
 
 def strings_of(folder: Path) -> dict[str, bytes]:
@@ -149,7 +225,7 @@ def strings_of(folder: Path) -> dict[str, bytes]:
 
 @pytest.mark.slow
 def test_no_file_that_is_left_behind_has_a_secret(tmp_path, monkeypatch, capsys):
-    """Of 44 in flags, variables and settings: run folders, pages, cards, an evaluation, logs of Inspect, a comparison, TensorBoard."""
+    """Of 44 in flags, variables and settings: run folders, pages, cards, an evaluation, logs of Inspect, a comparison."""
     assert len(FLAGS) >= 30 and len(FLAGS) + len(ENVIRONMENT) >= 40
     for name, value in ENVIRONMENT.items():
         monkeypatch.setenv(name, value)

@@ -172,7 +172,7 @@ def test_ids_of_problems_lead_nowhere_out_of_a_log(tmp_path):
     write_samples(rows, sample_path(folder, "some"))
     (folder / "eval.json").write_text("{}")
     assert write_logs(folder, tmp_path / "logs") == 1
-    header, _, samples = open_log(next((tmp_path / "logs").iterdir()))
+    _, _, samples = open_log(next((tmp_path / "logs").iterdir()))
     assert len({one["id"] for one in samples}) == len(ids)
     for one in samples:
         place = Path(f"/out/samples/{one['id']}_epoch_{one['epoch']}.json")

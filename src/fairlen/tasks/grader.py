@@ -227,6 +227,9 @@ async def wait_for(values: Awaitable[Any], deadline: float) -> Any:
     task.add_done_callback(
         lambda done: done.cancelled() or done.exception()
     )  # of one that nobody waits for any more too
+    task.add_done_callback(
+        lambda done: done.cancelled() or done.exception()
+    )  # of one that nobody waits for any more too
     try:
         done, _ = await asyncio.wait((task,), timeout=deadline or None)
     finally:
