@@ -109,7 +109,7 @@ def write_many(folder: Path) -> dict[Path, str]:
     texts = pa.DictionaryArray.from_arrays(pa.array(np.zeros(2**21 + 1, np.int32)), pa.array(["2"]))
     table = pa.table({"prompt": texts, "response": texts, "reward": pa.array(np.zeros(2**21 + 1))})
     pq.write_table(table, folder / "rows.parquet")
-    repeated(folder / "lines.jsonl.gz", b"\n" * 2**20, 64, SENTENCE * 100)
+    repeated(folder / "lines.jsonl.gz", b"\n" * 2**20, 64, SENTENCE * 100, b"")
     pq.write_table(pa.table({f"c{i}": [1] for i in range(5000)}), folder / "columns.parquet")
     keys = ({f"k{row}-{i}": 1 for i in range(60)} | json.loads(SENTENCE) for row in range(4000))
     (folder / "keys.jsonl").write_text("".join(json.dumps(row) + "\n" for row in keys))

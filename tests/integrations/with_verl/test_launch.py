@@ -495,6 +495,6 @@ def test_a_value_is_the_text_that_was_given():
     for text in ("${oc.env:HOME}", "a\\${oc.env:HOME}b", "${trainer.nnodes}"):
         with pytest.raises(ValueError, match="refers to other settings or to the environment"):
             quote(text)
-    for flags in ({"model": "${oc.env:HOME}"}, {"data": ("x${oc.env:HOME}.parquet",)}):
+    for model, out in (("${oc.env:HOME}", "out"), ("m", "${oc.env:HOME}")):
         with pytest.raises(ValueError, match="refers to other settings"):
-            collect(VerlConfig(**flags), (), Path("out"))
+            collect(VerlConfig(model=model), (), Path(out))
