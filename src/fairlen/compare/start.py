@@ -21,8 +21,7 @@ from fairlen.console import make_console
 from fairlen.diagnostics.report.page import FILE
 from fairlen.diagnostics.report.run import read_metrics
 from fairlen.diagnostics.report.summary import plain
-from fairlen.evaluate.folder import write_json
-from fairlen.files.folders import going_on_in, refuse_links, refuse_occupied
+from fairlen.files.folders import going_on_in, refuse_links, refuse_occupied, write_json
 from fairlen.secrets import hide_all
 from fairlen.train.run.config import TrainConfig
 from fairlen.train.start import start_training

@@ -16,11 +16,11 @@ from rich.progress import Progress
 
 from fairlen.console import make_console, plural, print_table, visible
 from fairlen.evaluate.config import EvalConfig
-from fairlen.evaluate.folder import describe, open_folder, read_recorded, refuse_others, write_json
+from fairlen.evaluate.folder import describe, open_folder, read_recorded, refuse_others
 from fairlen.evaluate.samples import Sample, file_name, find_files, read_file, read_tokens, sample_path, write_samples
 from fairlen.evaluate.scores import overall, score
 from fairlen.evaluate.sets import check_places, find_sets, rescore
-from fairlen.files.folders import choose_folder, going_on_in
+from fairlen.files.folders import choose_folder, going_on_in, write_json
 from fairlen.hangs import run_async
 from fairlen.tasks.load import ProblemSet
 
