@@ -20,7 +20,7 @@ MAX_FILE, MAX_FUNCTION = 400, 40
 MAX_LINES, MAX_FILES = 37_744, 250
 
 LAYERS = (
-    ("checks", "seeds", "playground", "guess"),
+    ("checks", "seeds", "secrets", "playground", "guess"),
     ("batch", "console"),
     ("metrics",),
     ("rollouts",),

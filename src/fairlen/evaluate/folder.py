@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from fairlen.evaluate.config import SUITES, EvalConfig
-from fairlen.files.folders import refuse_links, refuse_occupied, write_file
+from fairlen.files.folders import refuse_links, refuse_occupied, write_json
 from fairlen.files.limits import NotJSONError, parse_json
 from fairlen.flags import convert
+from fairlen.secrets import hide_all
 from fairlen.tasks.load import ProblemSet
 
 RECORDED = "eval.json"
@@ -148,9 +149,9 @@ def open_folder(folder: Path, facts: dict[str, Any]) -> dict[str, Any]:
     refuse_links(folder)
     if before := read_recorded(folder):
         now = json.loads(json.dumps(facts))
-        refuse_changes(before, now, folder)
+        refuse_changes(hide_all(before), hide_all(now), folder)
         facts = merge_facts(before, now)
-    write_json(facts, folder / RECORDED)
+    write_json(folder / RECORDED, facts, allow_nan=False)
     return facts
 
 
@@ -177,8 +178,3 @@ def refuse_changes(before: dict[str, Any], now: dict[str, Any], folder: Path) ->
         changed.append("samples that were rescored")
     if changed:
         raise ValueError(f"--out {folder}: another evaluation is there ({'; '.join(changed)}); choose another folder")
-
-
-def write_json(value: Mapping[str, Any], path: Path) -> None:
-    """Write a file that is whole or not there."""
-    write_file(path, json.dumps(value, indent=1, allow_nan=False) + "\n")

@@ -143,6 +143,9 @@ def stream(
         if container in ("parquet", "arrow"):
             with pq.ParquetFile(path, memory_map=True) if container == "parquet" else pa.memory_map(str(path)) as file:
                 keep = None if columns is None else list(columns)
+                if container == "parquet":
+                    limits.check_rows(file.metadata.num_rows, limits.max_rows(path))
+                    limits.check_columns(len(file.schema_arrow.names))
                 batches = file.iter_batches(size, columns=keep) if container == "parquet" else slices(file, keep, size)
                 yield from stream_batches(path, batches, lambda name: counts and name not in lists)
         else:
@@ -173,6 +176,7 @@ def gather(
 def make_chunk(path: Path, lines: list[int], rows: list[Row], columns: Sequence[str] | None) -> Chunk:
     """Return rows as a chunk; None where one lacks a name."""
     names = dict.fromkeys(chain.from_iterable(rows)) if columns is None else columns
+    limits.check_columns(len(names))
     return Chunk(str(path), lines, {name: [row.get(name) for row in rows] for name in names})
 
 
@@ -189,11 +193,12 @@ def slices(file: pa.MemoryMappedFile, columns: list[str] | None, size: int) -> I
 
 def stream_batches(path: Path, batches: Iterator[pa.RecordBatch], counts: Callable[[str], bool]) -> Iterator[Chunk]:
     """Yield the rows of a table. A kilobyte of one can be written to become gigabytes."""
-    first = 1
+    first, most = 1, limits.max_rows(path)
     while True:
         with bounded_memory():
             if (batch := next(batches, None)) is None:
                 return
+            limits.check_rows(first - 1 + batch.num_rows, most)
             cells = {n: convert(c, counts(n)) for n, c in zip(batch.schema.names, batch.columns, strict=True)}
         yield Chunk(str(path), range(first, first + batch.num_rows), cells)
         first += batch.num_rows
@@ -265,6 +270,7 @@ def read_cells(path: Path) -> Iterator[Candidate]:
         text = chain([head], (line.decode("utf-8", "surrogateescape") for line in lines))
         rows = csv.reader(text, delimiter=max(",\t;", key=head.count), strict=True)
         names = [name.strip() for name in next(rows)]
+        limits.check_columns(len(names))
         while True:
             try:
                 if (cells := next(rows, None)) is None:

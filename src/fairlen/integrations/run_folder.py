@@ -6,7 +6,6 @@ One process writes it. A rollout batch waits in memory until its updates are mad
 from __future__ import annotations
 
 import hashlib
-import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +17,7 @@ from fairlen.batch import Floats, Ints
 from fairlen.console import warn
 from fairlen.evaluate.folder import PACKAGES
 from fairlen.evaluate.run import Evaluation
-from fairlen.files.folders import write_file
+from fairlen.files.folders import write_json
 from fairlen.methods.compose import Composition
 from fairlen.methods.method import Method, Scored
 from fairlen.rollouts import Rollouts
@@ -67,7 +66,7 @@ class HomeRun(RunFolder):
         """Write run.json. `config` says as that of our own trainer does what `max_response_length` and `overrides` are."""
         described = {"config": config, "method": describe_composition(composition), "home": package}
         described |= describe_program((package, *PACKAGES))
-        write_file(self.folder / "run.json", json.dumps(described, indent=2, default=repr) + "\n")
+        write_json(self.folder / "run.json", described, default=repr)
 
     def capture(self) -> dict[str, Any]:
         """Write what is not written yet, and return where the run is, for `start`."""

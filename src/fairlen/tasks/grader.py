@@ -19,7 +19,7 @@ from numbers import Real
 from typing import Any, Literal, cast
 
 from fairlen.console import warn
-from fairlen.hangs import UNWATCHED, DeadlineError, SideThread, TrainingStopped, Watchdog
+from fairlen.hangs import UNWATCHED, DeadlineError, SideThread, TrainingStopped, Watchdog, run_async
 from fairlen.methods.plugins import find_plugin
 from fairlen.rollouts import VERDICTS, Response, Status
 from fairlen.settings import VerifierSettings
@@ -223,7 +223,13 @@ async def call_reward(
 
 async def wait_for(values: Awaitable[Any], deadline: float) -> Any:
     """Return what it comes to. Raises DeadlineError past the deadline (0 is none), even where it does not end when cancelled."""
-    task = asyncio.ensure_future(values)
+    task = asyncio.ensure_future(as_errors(values))
+    task.add_done_callback(
+        lambda done: done.cancelled() or done.exception()
+    )  # of one that nobody waits for any more too
+    task.add_done_callback(
+        lambda done: done.cancelled() or done.exception()
+    )  # of one that nobody waits for any more too
     try:
         done, _ = await asyncio.wait((task,), timeout=deadline or None)
     finally:
@@ -231,6 +237,14 @@ async def wait_for(values: Awaitable[Any], deadline: float) -> Any:
     if not done:
         raise DeadlineError(f"no answer within {deadline:g} s")
     return task.result()
+
+
+async def as_errors(values: Awaitable[Any]) -> Any:
+    """Return what it comes to; what would end the event loop, or look like an interruption of the run, becomes a RuntimeError."""
+    try:
+        return await values
+    except (asyncio.CancelledError, SystemExit, KeyboardInterrupt) as error:
+        raise RuntimeError(f"{type(error).__name__} {error}".strip()) from error
 
 
 class RewardError(ValueError):
@@ -283,7 +297,7 @@ def try_reward(text: str, reward: WeightedReward, problem: Problem, answer: str,
     """Raise RewardError, naming the flag and the problem, where a reward function does not grade an answer."""
     tried = f"{text}, tried on problem {problem.id} and the answer {answer!r:.40}"
     try:
-        value = asyncio.run(call_reward(reward, problem, answer, (0,), SideThread("trial"), deadline))
+        value = run_async(call_reward(reward, problem, answer, (0,), SideThread("trial"), deadline))
     except (ValueError, DeadlineError) as error:
         taken = ", ".join(inspect.signature(reward.function).parameters)
         columns = "".join(f", {name}=" for name in problem.columns)

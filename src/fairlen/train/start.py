@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import math
 from collections.abc import Callable
@@ -11,6 +10,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from transformers.utils.logging import disable_progress_bar
 
 from fairlen.console import warn
@@ -18,7 +18,7 @@ from fairlen.diagnostics.report.page import FILE, audit_run, write_page
 from fairlen.diagnostics.report.run import read_run
 from fairlen.engine.cache import free_memory
 from fairlen.files.folders import locked
-from fairlen.hangs import TrainingStopped, Watchdog
+from fairlen.hangs import TrainingStopped, Watchdog, run_async
 from fairlen.methods.compose import Composition, explain
 from fairlen.methods.method import Method
 from fairlen.methods.plugins import plugins_of
@@ -119,7 +119,7 @@ def train_on(
         for note in try_memory(config, trainer.learner, trainer.method, needs, task.longest_prompt):
             display.log(note)
         with ending(run.folder):
-            summary = asyncio.run(run_to_end(trainer))
+            summary = run_async(run_to_end(trainer))
         describe_end(run, summary)
         display.finish(summary)
     return summary
@@ -268,7 +268,12 @@ async def run_to_end(trainer: Trainer) -> Summary:
     is_saved = not trainer.archive.is_behind or trainer.save()
     warning = trainer.signal.conclude() if is_whole else ""
     summary = Summary(run.folder, before, after, progress.best_accuracy, progress.update, progress.seconds, warning)
-    trainer.save_model("model")
+    try:
+        trainer.save_model("model")
+    except (OSError, SafetensorError) as error:
+        state = "is in the last checkpoint" if is_saved else "not in a checkpoint either, which failed too"
+        what = f"{run.folder}/model: {error}; the trained model was not saved, and {state}"
+        raise TrainingStopped(f"{what}: make room, then go on from the last checkpoint with --resume") from error
     if not is_saved:
         raise TrainingStopped(
             f"{run.checkpoints}: the last checkpoint could not be written, so that the run cannot be made longer; "

@@ -13,7 +13,7 @@ from collections import defaultdict
 import numpy as np
 import pytest
 from verl_adapter import MARK, read_turns, share
-from verl_jobs import CLOCK, OUTSIDE, SERVER, count_planned, records, run, run_and_kill
+from verl_jobs import CLOCK, LISTENERS, OUTSIDE, SERVER, count_planned, records, run, run_and_kill
 
 from fairlen.cli import main
 from fairlen.diagnostics.report.run import read_run
@@ -80,6 +80,15 @@ def test_it_learns_and_servers_follow(job, request):
     assert_learns(metrics)
     assert_servers_have_the_weights(metrics)
     assert_trains(metrics)
+
+
+def test_nothing_listens_beyond_loopback(whole, folders):
+    """As long as the job lasts: Ray, TransferQueue, which unpickles what comes, the store of torch.distributed, and gloo."""
+    listeners = LISTENERS[folders / "whole"]
+    commands = " ".join(listeners.found.values())
+    for part in ("gcs_server", "raylet", "dashboard", "TransferQueueController", "SimpleStorageUnit", "WorkerDict"):
+        assert part in commands, f"{part} was not seen: {commands}"
+    assert not listeners.beyond_loopback()
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ import pytest
 pytest.importorskip("verl", reason="verl is not installed (pip install 'fairlen[verl]')")
 from hydra import compose as compose_settings
 from hydra import initialize_config_dir
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 from packaging.requirements import Requirement
 from verl.trainer.ppo.v1.trainer_base import TRAINER_REGISTRY, PPOTrainer
@@ -31,7 +32,7 @@ from fairlen.integrations.verl import launch, plugin
 from fairlen.integrations.verl.data import compute_score, data_rows, is_verls, playground_rows, write_rows
 from fairlen.integrations.verl.launch import VerlConfig, collect, environment, write_files
 from fairlen.integrations.verl.rehearsal import copy_shipped
-from fairlen.integrations.verl.settings import read_method
+from fairlen.integrations.verl.settings import quote, read_method
 from fairlen.methods.compose import compose
 from fairlen.tasks.playground import Playground
 
@@ -483,3 +484,17 @@ def test_what_cannot_start_is_refused_before_ray_starts(flags, said, tmp_path, c
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     assert main(["verl", *flags, "--out", str(tmp_path / "run")]) == 2
     assert said in capsys.readouterr().err and not (tmp_path / "run").exists()
+
+
+def test_a_value_is_the_text_that_was_given():
+    """As hydra and OmegaConf read it; what they would put something else in the place of is refused: verl resolves it twice."""
+    parser = OverridesParser.create()
+    for text in ("it's", "a\\b", "a\\", "\\\\'x\\\\", "{a:1}", "[1,2]", "$HOME $$ {x}", "a, b=c", "\\'", ""):
+        value = parser.parse_override(f"a={quote(text)}").value()
+        assert OmegaConf.create({"a": value})["a"] == text
+    for text in ("${oc.env:HOME}", "a\\${oc.env:HOME}b", "${trainer.nnodes}"):
+        with pytest.raises(ValueError, match="refers to other settings or to the environment"):
+            quote(text)
+    for model, out in (("${oc.env:HOME}", "out"), ("m", "${oc.env:HOME}")):
+        with pytest.raises(ValueError, match="refers to other settings"):
+            collect(VerlConfig(model=model), (), Path(out))

@@ -7,10 +7,13 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import time
+import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from ipaddress import ip_address
 from pathlib import Path
 
 import psutil
@@ -42,6 +45,42 @@ def command(names: str, out: Path, *given: str, flags: tuple[str, ...] = ()) -> 
     ]  # fmt: skip
 
 
+class Listeners:
+    """What the processes of jobs listen on: looked for as long as a job lasts, by a variable that all of them inherit."""
+
+    GLANCE = 0.5
+    """Seconds between two looks."""
+
+    def __init__(self) -> None:
+        self.mark = f"FAIRLEN_WATCHED_JOB={uuid.uuid4()}"
+        self.ended = threading.Event()
+        self.found: dict[tuple[str, int], str] = {}
+        """Address and port with the command of the process."""
+
+    def look(self) -> None:
+        """Note each TCP socket that listens, and each UDP socket, which any peer can send to."""
+        for one in psutil.net_connections("inet"):
+            if one.pid and one.laddr and not one.raddr and one.status in (psutil.CONN_LISTEN, psutil.CONN_NONE):
+                with suppress(OSError, psutil.Error):
+                    if self.mark.encode() in Path(f"/proc/{one.pid}/environ").read_bytes().split(b"\0"):
+                        self.found[one.laddr.ip, one.laddr.port] = " ".join(psutil.Process(one.pid).cmdline())[:100]
+
+    def watch(self) -> None:
+        """Look until the job has ended."""
+        while not self.ended.wait(self.GLANCE):
+            self.look()
+
+    def beyond_loopback(self) -> dict[tuple[str, int], str]:
+        """Those that other machines reach."""
+        ours = {place: ip_address(place[0]) for place in self.found}
+        plain = {place: getattr(one, "ipv4_mapped", None) or one for place, one in ours.items()}
+        return {place: self.found[place] for place, one in plain.items() if not one.is_loopback}
+
+
+LISTENERS: dict[Path, Listeners] = {}
+"""Of each job that was started, by its folder."""
+
+
 @contextmanager
 def started(
     names: str,
@@ -61,6 +100,8 @@ def started(
     if modules == CLOCK:
         (out / CLOCK).mkdir(parents=True)
         env |= {"FAIRLEN_CLOCK": str(out / CLOCK)}
+    watched = LISTENERS[out] = Listeners()
+    env |= dict([watched.mark.split("=")])
     job = subprocess.Popen(
         command(names, out, *given, flags=flags),
         env=env,
@@ -68,9 +109,11 @@ def started(
         stderr=subprocess.STDOUT,
         text=True,
     )
+    threading.Thread(target=watched.watch, daemon=True).start()
     try:
         yield job
     finally:
+        watched.ended.set()
         job.terminate()
         job.wait(90)
 

@@ -12,7 +12,9 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
+import hydra.core.utils
 import ray
+from omegaconf import OmegaConf
 from ray._private.state import actors
 from ray.core.generated.common_pb2 import ActorDiedErrorContext  # pyright: ignore[reportAttributeAccessIssue]  made from its .proto
 from verl.trainer import main_ppo
@@ -20,6 +22,7 @@ from verl.trainer import main_ppo
 from fairlen.console import log
 from fairlen.integrations.verl.summary import DEATH, DIED
 from fairlen.integrations.verl.versions import check_versions
+from fairlen.secrets import hide_all
 
 INTERVAL = 1.0
 """Seconds between two looks."""
@@ -111,6 +114,11 @@ class Watched:
         return self.kind.remote()
 
 
+def without_secrets(config: Any) -> Any:
+    """Return settings of hydra's as it writes them down."""
+    return OmegaConf.create(hide_all(OmegaConf.to_container(config)))
+
+
 def main() -> None:
     """Run verl's main, which asks for its runner when Ray is there."""
     stock = main_ppo.run_ppo
@@ -125,6 +133,8 @@ def main() -> None:
             ENDED.set()
 
     main_ppo.run_ppo = run
+    save = hydra.core.utils._save_config
+    hydra.core.utils._save_config = lambda config, *place: save(without_secrets(config), *place)
     main_ppo.main()
 
 

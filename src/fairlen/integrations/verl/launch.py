@@ -47,6 +47,10 @@ MODEL, TOKENIZER = "actor_rollout_ref.model.path", "actor_rollout_ref.model.toke
 TRUST = ("data.trust_remote_code", "actor_rollout_ref.model.trust_remote_code")
 """Whether verl runs code of a model: never."""
 REHEARSE = "--cpu rehearses a job on this machine"
+LISTENS = (
+    "warning: Ray and verl's TransferQueue listen on the address of every node, and TransferQueue unpickles, and so runs, what "
+    "anyone sends to it: let none but the nodes of this job reach them (a network of their own or a firewall)"
+)
 
 
 @dataclass(frozen=True)
@@ -93,6 +97,8 @@ def start_verl(config: VerlConfig, given: Sequence[str]) -> int:
         return 0
     refuse_untested("verl", version("verl"), TESTED)
     refuse_incomplete(config, given)
+    if config.ray_address or not config.cpu:
+        log(LISTENS, sys.stderr)
     if config.data or config.cpu:
         write_files(config, folder, os.path.expanduser(model))
     folder.mkdir(parents=True, exist_ok=True)
@@ -159,15 +165,16 @@ def environment_settings(config: VerlConfig, given: Sequence[str], folder: Path)
     if os.environ.get("FAIRLEN_ANY_VERL") == "1":
         found[f"{place}.FAIRLEN_ANY_VERL='1'"] = "with an untested verl"
     if config.cpu:
-        variables = rehearsal_variables(given, folder)
+        variables = rehearsal_variables(config, given, folder)
         found |= {f"{place}.{name}={quote(text)}": "of a rehearsal" for name, text in variables.items()}
     return found
 
 
-def rehearsal_variables(given: Sequence[str], folder: Path) -> dict[str, str]:
+def rehearsal_variables(config: VerlConfig, given: Sequence[str], folder: Path) -> dict[str, str]:
     """Variables of every process of a rehearsal."""
     found = {"OMP_NUM_THREADS": "1", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_USAGE_STATS_ENABLED": "0"}
     found["VERL_FILE_LOGGER_PATH"] = str((folder / "verl-metrics.jsonl").resolve())
+    found |= {} if config.ray_address else rehearsal.LOOPBACK
     return found | (rehearsal.VLLM_VARIABLES if rehearsal.VLLM_NAME in given else {})
 
 
@@ -185,7 +192,7 @@ def environment(config: VerlConfig, given: Sequence[str], folder: Path) -> dict[
     """Variables of the job's first process."""
     found = dict(os.environ) | {"VERL_USE_EXTERNAL_MODULES": ",".join(modules_of(config)), "PYTHONUNBUFFERED": "1"}
     if config.cpu:
-        found |= rehearsal_variables(given, folder)
+        found |= rehearsal_variables(config, given, folder)
     if config.ray_address:
         found["RAY_ADDRESS"] = config.ray_address
     return found

@@ -17,6 +17,7 @@ import psutil
 from fairlen.console import log
 from fairlen.files.folders import open_to_append
 from fairlen.integrations.verl.summary import Summary
+from fairlen.secrets import hide
 
 PATIENCE, LAST_PATIENCE = 20.0, 2.0
 """Seconds that the first process gets to end by itself, and then those that it has started."""
@@ -33,7 +34,7 @@ def run_session(command: Sequence[str], env: dict[str, str], folder: Path) -> in
     threading.Thread(target=end_orphans, args=(process,), daemon=True).start()
     with stopping(), ending(process), open_to_append(path) as file:
         for line in process.stdout or ():
-            file.write(line.encode())
+            file.write(hide(line).encode())
             summary.read(line)
         code = process.wait()
     if code < 0:

@@ -73,7 +73,7 @@ class Guard(Skips):
             for response in responses
         )
         try:
-            write_file(path, "".join(f"{json.dumps(row)}\n" for row in rows))
+            write_file(path, "".join(f"{json.dumps(row)}\n" for row in rows).encode())
         except OSError as error:
             warn(f"{path}: {error}; the responses of a skipped update could not be written")
         return path
