@@ -20,7 +20,8 @@ import pytest
 
 from fairlen.console import visible
 from fairlen.diagnostics.readers import Options, Source, find_files, read
-from fairlen.diagnostics.readers.rows import Found, content_of, make_log, make_meter, read_rows, text_of
+from fairlen.diagnostics.readers.messages import content_of, text_of
+from fairlen.diagnostics.readers.rows import Found, make_log, make_meter, read_rows
 from fairlen.files.formats import Chunk, Unreadable
 
 FORMATS = Path(__file__).parents[1] / "fixtures_formats"

@@ -17,8 +17,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fairlen.diagnostics.readers.formats import TRUNCATED, choose, count_of
-from fairlen.diagnostics.readers.rows import describe_no_text, text_of
+from fairlen.diagnostics.readers.columns import choose
+from fairlen.diagnostics.readers.formats import TRUNCATED, count_of
+from fairlen.diagnostics.readers.messages import describe_no_text, text_of
 from fairlen.files.folders import replacing
 from fairlen.files.formats import READABLE, Chunk, stream
 from fairlen.files.limits import name_special

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from fairlen.diagnostics.readers.formats import TRUNCATED, Format, add_up, count_turns, expand, has_all, inside, rename
-from fairlen.diagnostics.readers.rows import Found, Part, Values, content_of, is_number, numbers
-from fairlen.files.formats import Chunk, Columns, Row
+from fairlen.diagnostics.log import halfway
+from fairlen.diagnostics.readers.columns import add_up, ask, column_at, explain_credit, inside, tell_problems
+from fairlen.diagnostics.readers.formats import TRUNCATED, Format, count_turns, expand, has_all, rename
+from fairlen.diagnostics.readers.messages import content_of
+from fairlen.diagnostics.readers.rows import Found, Options, Part, Values, hashes, is_number, numbers, pair_keys
+from fairlen.files.formats import Chunk, Row
 
 LIMITS = {
     "max_turns", "max_input_tokens", "max_output_tokens", "max_total_tokens", "context_length", "prompt_too_long",
@@ -30,21 +34,45 @@ READ = re.compile(r"\n?(?:user|tool)\n((?:<tool_response>.*?(?:</tool_response>\
 TRL_COLUMNS = {"step": "step", "prompt": "prompt", "response": "completion", "advantage": "advantage"}
 
 
-def read_trl(chunk: Chunk, found: Found) -> Chunk:
-    """Return completions; their reward is the sum of the numbers that come first after `completion`, as they are.
+def settle_trl(format: Format, head: Chunk, options: Options) -> Format:
+    """Return the format of completions whose reward is the sum of numbers that explains `advantage` within prompts.
 
-    Which columns are reward functions is not recorded, nor their weights.
+    Rewards come first after `completion`, columns of `log_extra` after them, both before `advantage`; which is which is not
+    recorded, nor the weights. A reward named like a verdict says who is correct where nothing explains the advantage.
     """
-    names = found.chosen.setdefault("rewards", reward_names(chunk.columns))
-    if names:
-        columns = " + ".join(f"`{name}`" for name in names)
-        found.notes[f"reward: {columns}, unweighted (weights are not in the files)"] = 0
-    read = {name: numbers(chunk.get(name)) for name in names}
-    reward = add_up([values for values, _ in read.values()], len(chunk))
+    names = list_numbers(head)
+    roles = {"step": "step", "prompt": "prompt"}
+    group = pair_keys(hashes(head.get("step")), hashes(head.get("prompt")))
+    found = explain_credit(head, names, numbers(head.get("advantage"))[0], group) if len(names) > 1 else []
+    note = "unweighted (weights are not in the files)"
+    if found:
+        left = [name for name in names if name not in {one.rpartition("*")[2] for one in found}]
+        note = "as `advantage` says" + (f"; not {name_all(left)}" if left else "")
+    elif len(names) > 1 and np.ptp(numbers(head.get("advantage"))[0]) > 0:
+        if not any(is_verdict(name, numbers(head.get(name))[0]) for name in names):
+            ask("response=completion,reward", names, f"no sum of {name_all(names)} explains `advantage`")
+    rewards = found or names
+    if rewards:
+        outcome = numbers(column_at(head, "+".join(rewards)))[0]
+        correct = outcome > halfway(outcome[np.isfinite(outcome)])
+        roles |= tell_problems(head, roles, hashes(head.get("step")), correct)
+    notes = (f"reward: {name_all(rewards)}, {note}",) if rewards else ()
+    return replace(format, read=partial(read_trl, rewards=rewards, prompt=roles["prompt"]), notes=notes)
+
+
+def name_all(names: list[str]) -> str:
+    """Return columns as a sum, with weights."""
+    return " + ".join(f"{by} `{of}`".strip() for by, _, of in (name.rpartition("*") for name in names))
+
+
+def read_trl(chunk: Chunk, found: Found, rewards: Sequence[str] = (), prompt: str = "prompt") -> Chunk:
+    """Return completions with the sum of their rewards."""
+    read = {name: numbers(chunk.get(name.rpartition("*")[2])) for name in rewards}
+    reward = add_up([values * float(name.rpartition("*")[0] or 1) for name, (values, _) in read.items()], len(chunk))
     for name, (_, bad) in read.items():
         for row in np.flatnonzero(bad).tolist():
-            reward[row] = chunk.get(name)[row]  # rejected with its reason
-    special = {"reward": reward}
+            reward[row] = chunk.get(name.rpartition("*")[2])[row]  # rejected with its reason
+    special = {"reward": reward, "prompt": column_at(chunk, prompt, "prompt")}
     verdict = next((name for name, (values, _) in read.items() if is_verdict(name, values)), None)
     if verdict:
         found.notes[f"correct or not is what `{verdict}` says"] = 0
@@ -52,17 +80,18 @@ def read_trl(chunk: Chunk, found: Found) -> Chunk:
     return rename(chunk, TRL_COLUMNS, **special)
 
 
-def reward_names(columns: Columns) -> list[str]:
-    """Return the columns of numbers from after `completion` to the first of anything else."""
-    names: list[str] = []
-    for name, values in columns.items():
-        if name in TRL_COLUMNS.values():
-            continue
-        known = [value for value in values if value is not None]
-        if sum(isinstance(value, float) or is_number(value) for value in known) <= len(known) / 2:
-            break
-        names.append(name)
-    return names
+def list_numbers(head: Chunk) -> list[str]:
+    """Return the columns of numbers: those between `completion` and `advantage` first, as TRL writes its rewards."""
+    names = [name for name in head.columns if name not in TRL_COLUMNS.values() and is_mostly_numbers(head.get(name))]
+    order = list(head.columns)
+    first, last = order.index("completion"), order.index("advantage")
+    return sorted(names, key=lambda name: not first < order.index(name) < last)
+
+
+def is_mostly_numbers(values: Values) -> bool:
+    """Return whether most cells that are there are numbers, not a number for every row's place."""
+    known = [value for value in values if value is not None]
+    return sum(isinstance(value, float) or is_number(value) for value in known) > len(known) / 2
 
 
 def is_verdict(name: str, values: np.ndarray) -> bool:
@@ -89,9 +118,12 @@ def read_verl(chunk: Chunk, found: Found) -> Chunk:
     """Return generations; `acc` is the verifier's word, and `num_turns` counts the prompt and what was read as turns too."""
     if "acc" in chunk.columns:
         found.note("correct or not is what `acc` says")
-    names = {"prompt": "input", "reward": "score", "step": "step", "correct": "acc"}
+    names = {"reward": "score", "step": "step", "correct": "acc"}
+    prompt = [list(pair) for pair in zip(chunk.get("input"), chunk.get("gts"), strict=True)]
+    group = [re.sub(r"_\d+_\d+$", "", str(one)) for one in chunk.get("uid")]  # of a key, less the place in its group
     counts = [int(number) // 2 if is_number(number) else None for number in chunk.get("num_turns")]
-    return rename(chunk, names, response=[split_turns(text, found) for text in chunk.get("output")], turns=counts)
+    response = [split_turns(text, found) for text in chunk.get("output")]
+    return rename(chunk, names, response=response, turns=counts, prompt=prompt, group=group)
 
 
 def split_turns(text: Any, found: Found) -> Any:
@@ -232,7 +264,7 @@ def read_skyrl(row: Row, file: str, line: int, found: Found) -> Iterator[Row]:
     """Give a row for a response of SkyRL's, whose step is in the name of its folder; scores of tokens are added up."""
     score, stop, step = row.get("score"), row.get("stop_reason"), re.search(r"step_(\d+)", file)
     yield {
-        "prompt": row.get("input_prompt"),
+        "prompt": [row.get("input_prompt"), row.get("env_extras")],
         "response": row.get("output_response"),
         "reward": sum(score) if isinstance(score, list) else score,
         "step": int(step[1]) if step else None,
@@ -245,7 +277,8 @@ def read_slime(sample: Row, file: str, line: int, found: Found) -> Iterator[Row]
     """Give a row for a sample of slime's; of a reward with names `score` counts."""
     reward, mask, status = sample.get("reward"), sample.get("loss_mask"), sample.get("status")
     yield {
-        "prompt": sample.get("prompt"),
+        "prompt": [sample.get("prompt"), sample.get("label")],
+        "group": sample.get("group_index"),
         "response": sample.get("response"),
         "reward": inside(reward, "score") if isinstance(reward, dict) else reward,
         "correct": verdict_in(reward, found),
@@ -297,7 +330,7 @@ def verdict_in(named: Any, found: Found) -> float | None:
 TRL = Format(
     "trl", "TRL completions", "max_completion_length", has_all("step prompt completion advantage"), read_trl,
     {"truncated": "TRL's completions hold no finish reason; its metric completions/clipped_ratio has the share of a step"},
-    drop_repeats,
+    drop_repeats, settle=settle_trl,
 )  # fmt: skip
 VERL = Format(
     "verl", "verl rollouts", "data.max_response_length", has_all("input output score step"), read_verl,

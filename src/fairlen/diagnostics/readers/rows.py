@@ -16,6 +16,7 @@ import numpy as np
 
 from fairlen.batch import NO_VERDICT, Bools, Columns, Floats, Ints, build_responses, build_segments, number_keys
 from fairlen.diagnostics.log import Log, Malformed, Unit
+from fairlen.diagnostics.readers.messages import describe_no_text, is_hidden, own_text, passages_of
 from fairlen.diagnostics.readers.truncation import find_truncated
 from fairlen.files.formats import Chunk, describe
 
@@ -25,8 +26,6 @@ MIN_TEXT, SPACES = 21, 1 / 30
 """Characters from which on a text shows whether its language has spaces, and how many a character it has at least then."""
 
 Values = list[Any]
-Passages = list[tuple[bool, str]]
-"""Whether the policy wrote it, and the text."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +110,9 @@ class Part(Columns):
 
     step: Ints
     prompt: Ints
-    """Hash of the prompt."""
+    """Hash of the prompt, with what tells it from others of the same text."""
+    group: Ints
+    """Hash of what tells responses of one step and prompt apart."""
     text: Ints
     """Hash of the response; 0 where there is no text."""
     measured: Ints
@@ -140,12 +141,13 @@ def read_rows(chunk: Chunk, meter: Meter, found: Found) -> Part:
     found.has_steps |= any(value is not None for value in chunk.get("step"))
     dropped = numbers(chunk.get("dropped"))[0] > 0
     outcome, correct, missing = read_outcomes(chunk, dropped, problems)
-    texts = [text_of(value) for value in chunk.get("response")]
-    counted = [sum(is_own for is_own, _ in passages_of(value) or ()) for value in chunk.get("response")]
+    passages = [passages_of(value) for value in chunk.get("response")]
+    texts = [None if one is None else own_text(one) for one in passages]
+    counted = [sum(is_own for is_own, _ in one or ()) for one in passages]
     tokens, turns = (whole_numbers(chunk.get(name), f"number of {name}", problems) for name in ("tokens", "turns"))
     turns = np.where(turns > 0, turns, np.maximum(counted, 1))
     for row, (text, value) in enumerate(zip(texts, chunk.get("response"), strict=True)):
-        if text is None and not tokens[row] and not dropped[row]:
+        if not tokens[row] and not dropped[row] and (text is None or (not isinstance(value, str) and is_hidden(value))):
             problems[row] = problems[row] or f"the response {describe_no_text(value)}"
     keep = np.array([not problem for problem in problems], np.bool_)
     for row in np.flatnonzero(~keep).tolist():
@@ -158,7 +160,7 @@ def read_rows(chunk: Chunk, meter: Meter, found: Found) -> Part:
     truncated, advantage = (numbers(chunk.get(name))[0] for name in ("truncated", "advantage"))
     file = np.full(len(chunk), found.files.setdefault(chunk.file, len(found.files)))
     return Part(
-        step, hashes(chunk.get("prompt")), np.array([hash(text) if text else 0 for text in texts], np.int64),
+        step, hashes(chunk.get("prompt")), hashes(chunk.get("group")), np.array([hash(text) if text else 0 for text in texts], np.int64),
         np.maximum(measured, 1), np.array([len(text or "") for text in texts]), tokens, turns, outcome, correct, truncated,
         advantage, dropped | missing, file, np.asarray(chunk.lines, np.int64),
     ).take(keep)  # fmt: skip
@@ -210,55 +212,6 @@ def whole_numbers(values: Values, name: str, problems: list[str]) -> Ints:
     return np.where(np.isnan(read) | wrong, 0, read).astype(np.int64)
 
 
-def text_of(value: Any) -> str | None:
-    """Return what the policy wrote of a response: itself, or what messages of the assistant say; None as in `passages_of`."""
-    passages = passages_of(value)
-    return None if passages is None else "\n".join(text for is_own, text in passages if is_own and text)
-
-
-def passages_of(value: Any) -> Passages | None:
-    """Return each message of a response, which the policy wrote or read; None where there is no text, or several."""
-    messages = [value] if isinstance(value, dict | str) else value
-    if not isinstance(messages, list) or (len(messages) > 1 and isinstance(messages[0], str)):
-        return None
-    texts = [content_of(message) for message in messages]
-    roles = [one.get("role", "assistant") if isinstance(one, dict) else "assistant" for one in messages]
-    pairs = zip(roles, texts, strict=True)
-    return None if None in texts else [(role in ("assistant", "model"), text or "") for role, text in pairs]
-
-
-def describe_no_text(value: Any) -> str:
-    """Return what is wrong with a response of which `text_of` is None."""
-    if value is None:
-        return "is missing"
-    is_count = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return f"{value!r:.40} is {'a number' if is_count else type(value).__name__}, not text"
-
-
-def content_of(message: Any) -> str | None:
-    """Return what a message says: reasoning, content, and of tool calls the names and arguments; None for no message."""
-    if isinstance(message, str):
-        return message
-    if not isinstance(message, dict) or not ({"content", "role", "text"} & message.keys()):
-        return None
-    content, calls = message.get("content", message.get("text")), message.get("tool_calls")
-    parts = content if isinstance(content, list) else [content]
-    texts = [message.get("reasoning_content"), *(p.get("text") if isinstance(p, dict) else p for p in parts)]
-    texts += [json.dumps([call_in(one) for one in calls], default=str)] if isinstance(calls, list) and calls else []
-    return "\n".join(text for text in texts if isinstance(text, str))
-
-
-def call_in(call: Any) -> Any:
-    """Return what the policy wrote of a tool call: a table gives every call the arguments of all others, as nulls."""
-    function = call.get("function") or call if isinstance(call, dict) else call
-    if not isinstance(function, dict):
-        return function
-    given, arguments = {"name": function.get("name"), "arguments": function.get("arguments")}, function.get("arguments")
-    if isinstance(arguments, dict):
-        given["arguments"] = {name: value for name, value in arguments.items() if value is not None}
-    return {name: value for name, value in given.items() if value is not None}
-
-
 def hashes(values: Values) -> Ints:
     """Return one whole number for each value, equal for equal ones within this process."""
     texts = (v if isinstance(v, str) else json.dumps(v, sort_keys=True, default=str) for v in values)
@@ -283,7 +236,7 @@ def make_log(name: str, part: Part, meter: Meter, found: Found, options: Options
     if not known["correct"] and (number := int(np.isnan(part.correct[counts]).sum())) < counts.sum():
         found.note("rows without a verdict, so that outcomes in the upper half of their range are correct", number)
     limit = max(options.max_response_length if unit == "tokens" else 0, int(length.max()))
-    prompt = number_keys(pair_keys(step, part.prompt))
+    prompt = number_keys(tell_groups(pair_keys(step, part.prompt), part.group))
     verdict = np.where(counts, part.correct if known["correct"] else 0.0, NO_VERDICT)
     truncated = (part.truncated > 0.5) & known["truncated"]
     responses = build_responses(prompt, length, part.outcome, verdict, truncated, limit, num_turns=part.turns)
@@ -306,6 +259,12 @@ def make_log(name: str, part: Part, meter: Meter, found: Found, options: Options
         return log
     found.note(note)
     return replace(log, responses=replace(responses, truncated=truncated), known=log.known | {"truncated"})
+
+
+def tell_groups(prompt: Ints, group: Ints) -> Ints:
+    """Return prompts of a step, told apart by their group where any response shares one: else it is an id of responses."""
+    split = pair_keys(prompt, group)
+    return split if np.bincount(split).max() > 1 else prompt
 
 
 def find_steps(part: Part, found: Found) -> Ints:

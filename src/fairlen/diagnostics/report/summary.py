@@ -22,7 +22,7 @@ from fairlen.diagnostics.against import Against, compare_logs
 from fairlen.diagnostics.conclusion import Margins, Quantity, as_estimate, list_effects
 from fairlen.diagnostics.method import InUse, parse_method
 from fairlen.diagnostics.readers import Options, Reading
-from fairlen.diagnostics.readers.formats import USUAL
+from fairlen.diagnostics.readers.columns import ROLES
 from fairlen.diagnostics.report import rows
 from fairlen.diagnostics.report.audit import Audit, audit, find_missing
 from fairlen.diagnostics.report.audit_page import write_audit_page
@@ -88,9 +88,9 @@ def parse_columns(text: str) -> dict[str, str]:
     chosen: dict[str, str] = {}
     for pair in filter(None, text.split(",")):
         role, equals, name = (part.strip() for part in pair.partition("="))
-        if role not in USUAL or not equals or not name:
-            near = get_close_matches(role, list(USUAL), 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(USUAL)}"
+        if role not in ROLES or not equals or not name:
+            near = get_close_matches(role, list(ROLES), 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(ROLES)}"
             raise ValueError(f"--columns {pair}: write ROLE=COLUMN; {hint}")
         chosen[role] = name
     return chosen

@@ -1,0 +1,109 @@
+"""What the policy wrote in a response: messages with reasoning, content and tool calls, in the fields of many engines."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, Literal
+
+REASONING = ("reasoning_content", "reasoning", "thinking", "thought", "reasoning_details")
+"""Fields of a message, and of a part of one, that hold what the policy thought."""
+MESSAGE = {"content", "role", "text", *REASONING}
+HIDES = re.compile("reason|think|thought")
+"""Types of the parts of a message that are reasoning."""
+
+Passages = list[tuple[bool, str]]
+"""Whether the policy wrote it, and the text."""
+Channel = Literal["reasoning", "content", "call"]
+
+
+def text_of(value: Any) -> str | None:
+    """Return what the policy wrote of a response: itself, or what messages of the assistant say; None as in `passages_of`."""
+    passages = passages_of(value)
+    return None if passages is None else own_text(passages)
+
+
+def own_text(passages: Passages) -> str:
+    """Return what the policy wrote of passages."""
+    return "\n".join(text for is_own, text in passages if is_own and text)
+
+
+def passages_of(value: Any) -> Passages | None:
+    """Return each message of a response, which the policy wrote or read; None where there is no text, or several."""
+    messages = [value] if isinstance(value, dict | str) else value
+    if not isinstance(messages, list) or (len(messages) > 1 and isinstance(messages[0], str)):
+        return None
+    texts = [content_of(message) for message in messages]
+    roles = [one.get("role", "assistant") if isinstance(one, dict) else "assistant" for one in messages]
+    pairs = zip(roles, texts, strict=True)
+    return None if None in texts else [(role in ("assistant", "model"), text or "") for role, text in pairs]
+
+
+def describe_no_text(value: Any) -> str:
+    """Return what is wrong with a response whose length its text does not tell."""
+    if value is None:
+        return "is missing"
+    if text_of(value) is not None:
+        return "has reasoning that is encrypted, so that only a number of tokens tells its length: --columns tokens=NAME"
+    is_count = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return f"{value!r:.40} is {'a number' if is_count else type(value).__name__}, not text"
+
+
+def content_of(message: Any) -> str | None:
+    """Return what a message says: reasoning, content, and of tool calls the names and arguments; None for no message."""
+    if isinstance(message, str):
+        return message
+    parts = parts_of(message)
+    return None if parts is None else "\n".join(text for _, text in parts)
+
+
+def parts_of(message: Any) -> list[tuple[Channel, str]] | None:
+    """Return what a message says by channel, each text once where an engine repeats it; None for no message."""
+    if not isinstance(message, dict) or not (MESSAGE & message.keys()):
+        return None
+    found = [("reasoning", text) for name in REASONING for text in texts_in(message.get(name))]
+    for part in listed(message.get("content", message.get("text"))):
+        is_thought = isinstance(part, dict) and (part.get("thought") is True or HIDES.search(str(part.get("type"))))
+        found += [("reasoning" if is_thought else "content", text) for text in texts_in(part)]
+    if calls := message.get("tool_calls"):
+        found += [("call", json.dumps([call_in(one) for one in calls], default=str))] if isinstance(calls, list) else []
+    once = {text: channel for channel, text in reversed(found)}
+    said = "\n".join(text for channel, text in found if channel == "content")
+    return [(one, text) for text, one in reversed(once.items()) if one != "reasoning" or not text or text not in said]
+
+
+def texts_in(part: Any) -> list[str]:
+    """Return the texts in a part of a message, whichever field holds them, or in a list of parts; encrypted data is none."""
+    if isinstance(part, list):
+        return [text for one in part for text in texts_in(one)]
+    if isinstance(part, dict):
+        return next((texts for name in ("text", *REASONING, "summary", "content") if (texts := texts_in(part.get(name)))), [])
+    return [part] if isinstance(part, str) and part else []
+
+
+def is_hidden(value: Any) -> bool:
+    """Return whether a message, or one of a list, has reasoning that only its provider can read; a summary is not its text."""
+    for message in listed(value):
+        cells = (message.get(name) for name in (*REASONING, "content")) if isinstance(message, dict) else ()
+        parts = [part for cell in cells for part in listed(cell) if isinstance(part, dict)]
+        thoughts = [part for part in parts if HIDES.search(str(part.get("type")))]
+        told = [bool(texts_in({name: cell for name, cell in part.items() if name != "summary"})) for part in thoughts]
+        if not any(told) and not all(texts_in(part) for part in thoughts):
+            return True
+    return False
+
+
+def listed(value: Any) -> list[Any]:
+    """Return a list as it is, and anything else as a list of one."""
+    return value if isinstance(value, list) else [value]
+
+
+def call_in(call: Any) -> Any:
+    """Return what the policy wrote of a tool call: a table gives every call the arguments of all others, as nulls."""
+    function = call.get("function") or call if isinstance(call, dict) else call
+    if not isinstance(function, dict):
+        return function
+    given, arguments = {"name": function.get("name"), "arguments": function.get("arguments")}, function.get("arguments")
+    if isinstance(arguments, dict):
+        given["arguments"] = {name: value for name, value in arguments.items() if value is not None}
+    return {name: value for name, value in given.items() if value is not None}
