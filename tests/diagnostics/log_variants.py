@@ -96,7 +96,9 @@ def image_rows(rows: list[Row]) -> list[Row]:
         size = row["size"] * (2 if odd else 1)
         correct = row["correct"] if draw.random() < 0.4 else not odd
         text = " ".join(["so"] * size) if correct == row["correct"] else " ".join(["so"] * (size + draw.randint(-9, 9)))
-        made.append(row | {"prompt": f"<image>Find angle {'ABCDEFGHIJK'[row['id'] % 11]}.", "text": text, "correct": correct})
+        made.append(
+            row | {"prompt": f"<image>Find angle {'ABCDEFGHIJK'[row['id'] % 11]}.", "text": text, "correct": correct}
+        )
     return made
 
 
@@ -109,12 +111,37 @@ def plain(row: Row) -> Row:
 
 # ------------------------------------------------------------------------------------------------- the name of the text
 
-TEXTS = (
-    "response completion output generation model_response model_answer llm_answer full_response code generations pred solution "
-    "answer resp candidate sample trajectory rollout assistant text reply model_output prediction generated_text decoded_output "
-    "my_own_column llm_response raw_output"
-).split()
-REFERENCES = "answer solution ground_truth gts target label reference gold_answer".split()
+TEXTS = [
+    "response",
+    "completion",
+    "output",
+    "generation",
+    "model_response",
+    "model_answer",
+    "llm_answer",
+    "full_response",
+    "code",
+    "generations",
+    "pred",
+    "solution",
+    "answer",
+    "resp",
+    "candidate",
+    "sample",
+    "trajectory",
+    "rollout",
+    "assistant",
+    "text",
+    "reply",
+    "model_output",
+    "prediction",
+    "generated_text",
+    "decoded_output",
+    "my_own_column",
+    "llm_response",
+    "raw_output",
+]
+REFERENCES = ["answer", "solution", "ground_truth", "gts", "target", "label", "reference", "gold_answer"]
 
 
 def text_variants() -> Iterator[Variant]:
@@ -169,7 +196,11 @@ def reasoning_variants() -> Iterator[Variant]:
 
         def row(row: Row, message: Callable[[str], Row] = message) -> Row:
             said = [{"role": "assistant"} | message(row["text"])]
-            return {"prompt": [{"role": "user", "content": row["prompt"]}], "completion": said, "reward": float(row["correct"])}
+            return {
+                "prompt": [{"role": "user", "content": row["prompt"]}],
+                "completion": said,
+                "reward": float(row["correct"]),
+            }
 
         yield Variant(f"reasoning: message with {name}", row)
         yield Variant(
@@ -299,7 +330,7 @@ def trl_variants() -> Iterator[Variant]:
 
 # -------------------------------------------------------------------------------------------------------------- prompts
 
-IDS = "uid problem_id id index question_id example_id task_id doc_id".split()
+IDS = ["uid", "problem_id", "id", "index", "question_id", "example_id", "task_id", "doc_id"]
 
 
 def prompt_variants() -> Iterator[Variant]:
@@ -359,12 +390,18 @@ def prompt_variants() -> Iterator[Variant]:
 
         yield Variant(f"ids: every response has its own {name}", table=numbered)
     yield Variant("ids: sample_id", table=lambda rows: [image(r, sample_id=n % SIZE) for n, r in enumerate(rows)])
-    yield Variant("ids: index of the response", table=lambda rows: [image(r, index=n % SIZE) for n, r in enumerate(rows)])
+    yield Variant(
+        "ids: index of the response", table=lambda rows: [image(r, index=n % SIZE) for n, r in enumerate(rows)]
+    )
     yield Variant("ids: extracted answer", lambda r: image(r, answer=r["answer"]))
     yield Variant("ids: extracted pred and gts", lambda r: image(r, pred=r["answer"], gts=r["gold"]))
-    yield Variant("ids: an id alone", lambda r: {k: v for k, v in image(r, problem_id=r["id"]).items() if k != "prompt"})
+    yield Variant(
+        "ids: an id alone", lambda r: {k: v for k, v in image(r, problem_id=r["id"]).items() if k != "prompt"}
+    )
     draw = random.Random(1)
-    yield Variant("ids: a prompt of its own", lambda r: image(r, problem_id=r["id"], prompt=f"{draw.random()} {r['prompt']}"))
+    yield Variant(
+        "ids: a prompt of its own", lambda r: image(r, problem_id=r["id"], prompt=f"{draw.random()} {r['prompt']}")
+    )
 
 
 # --------------------------------------------------------------------------------------------- lengths, rewards, containers
@@ -403,7 +440,13 @@ def reward_variants() -> Iterator[Variant]:
 
         return make
 
-    for low, share, high, base in ((-10, 0.1, 1, 0), (-100, 0.06, 1, 0), (-10, 0.1, 1, -1), (-10, 0.6, 1, 0), (-5, 0.1, 1.1, 0.1)):
+    for low, share, high, base in (
+        (-10, 0.1, 1, 0),
+        (-100, 0.06, 1, 0),
+        (-10, 0.1, 1, -1),
+        (-10, 0.6, 1, 0),
+        (-5, 0.1, 1.1, 0.1),
+    ):
         table = penalised(low, share, high, base)
         yield Variant(f"reward: {low} for {share:.0%} of incorrect, {base} else, {high} correct", table=table)
 

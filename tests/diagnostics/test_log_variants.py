@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
-from log_variants import SIZE, Row, Variant, cut_rows, image_rows, list_variants, make_rows, plain, write
+from log_variants import Variant, cut_rows, image_rows, list_variants, make_rows, plain, write
 
 from fairlen.diagnostics.conclusion import conclude, within_log
 from fairlen.diagnostics.readers import read
@@ -46,7 +45,9 @@ def find_wrong(variants: Iterable[Variant], folder: Path) -> tuple[list[str], li
                 asks = "--columns " in found or "--unit" in found
                 wrong += [] if asks and not variant.is_documented else [f"{variant.name}: refused: {found}"]
             elif found[0] != expected[0] or abs(found[1] - expected[1]) > SAME:
-                wrong.append(f"{variant.name}, {gap} as long: {found[0]} {found[1]:+.1%}, not {expected[0]} {expected[1]:+.1%}")
+                wrong.append(
+                    f"{variant.name}, {gap} as long: {found[0]} {found[1]:+.1%}, not {expected[0]} {expected[1]:+.1%}"
+                )
     return wrong, sorted(set(refused))
 
 

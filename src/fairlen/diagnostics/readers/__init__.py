@@ -213,6 +213,7 @@ def read_source(
             log, why = None, f"tables that contradict each other: {describe(error)}; {DAMAGED}"
             left_out = [f"{name_files(files)}: {why}"]
     else:
+        options = replace(options, columns={}) if GUESSED in format.notes else options
         try:
             format = format.settle(format, look_into(format, files), options)
             found.notes = Counter(dict.fromkeys(format.notes, 0))

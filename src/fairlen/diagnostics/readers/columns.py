@@ -1,8 +1,7 @@
 """Which column is what: by its name and by what it holds, checked against what is true of all rollouts; in doubt it is asked.
 
-Responses to a prompt differ where their verdicts do, or the text is a reference. Responses of one problem are not all correct or all
-incorrect by what tells it from others, or that is an answer. A number of tokens goes with the text. Parts of a reward explain
-the advantage. Not here: formats, whose columns have a meaning already.
+Texts of correct and incorrect responses to a prompt differ, else they are references. What tells problems apart leaves both kinds
+of responses to one, else it is an answer. A number of tokens goes with the text. The parts of a reward explain the advantage. Not here: formats, whose columns have a meaning already.
 """
 
 from __future__ import annotations
@@ -15,18 +14,19 @@ from typing import Any
 import numpy as np
 
 from fairlen.batch import Bools, Floats, Ints, count_by, sum_by
+from fairlen.diagnostics.conclusion import MIN_PROMPTS
 from fairlen.diagnostics.log import halfway
 from fairlen.diagnostics.readers.credit import weigh_parts
 from fairlen.diagnostics.readers.messages import text_of
-from fairlen.diagnostics.readers.rows import Options, Values, hashes, numbers, pair_keys
+from fairlen.diagnostics.readers.rows import Options, Values, differs, hashes, is_mixed, numbers, pair_keys
 from fairlen.files.formats import Chunk, Unreadable
 from fairlen.methods.describe import suggest
 
 ROLES: dict[str, tuple[str, ...]] = {
     role: tuple(names.split())
     for role, names in {
-        "prompt": "prompt question query problem instruction input prompt_text question_text problem_statement task_prompt prompt_id "
-        "problem_id question_id example_id task_id doc_id instance_id group group_id uid id index idx",
+        "prompt": "prompt question query problem instruction input prompt_text question_text problem_statement task_prompt "
+        "prompt_id problem_id question_id example_id task_id doc_id instance_id group group_id uid id index idx",
         "response": "response completion output generation generated_text model_response model_output model_answer llm_response "
         "llm_answer llm_output full_response text prediction responses completions outputs generations resp reply candidate "
         "trajectory rollout assistant generated decoded_output raw_output sample pred code solution answer messages conversation",
@@ -42,14 +42,17 @@ ROLES: dict[str, tuple[str, ...]] = {
         "group": "",
     }.items()
 }
-"""What fairlen wants, and the names that are taken for it, the surest first; `group` tells responses to a prompt within a step."""
+"""What fairlen wants, and the names that are taken for it, the surest first; `group` tells a prompt's responses in a step apart."""
 PART = re.compile(
     r"^(rewards?|scores?)[_/.:-](?!.*(std|min|max|count|weight|threshold|model|id)$)|[_/.](reward|score)s?(/mean)?$",
     re.I,
 )
 """Names of columns whose numbers are a part of the reward."""
 IDENTITY = re.compile(r"(^|[._])(id|idx|index|key|hash)$|^extra_info\.", re.I)
-REFERENCE = re.compile(r"^(gts?|gold.*|(.*\.)?ground_truth|(.*_)?answers?|(.*_)?solutions?|labels?|(.*_)?targets?|ref.*|expected.*|images?.*)$", re.I)
+REFERENCE = re.compile(
+    r"^(gts?|gold.*|(.*\.)?ground_truth|(.*_)?answers?|(.*_)?solutions?|labels?|(.*_)?targets?|ref.*|expected.*|images?.*)$",
+    re.I,
+)
 FRESH = re.compile(r"(^|[._])(u?uid|group(_?(id|idx|index))?)$", re.I)
 """What tells problems apart in all of a file, by reference, and in one step, where frameworks draw it anew for each."""
 OF_RESPONSE = re.compile("response|sample|generation|completion|rollout|request|session|seed|rank|worker", re.I)
@@ -78,7 +81,9 @@ def choose(columns: set[str], given: dict[str, str]) -> dict[str, str]:
 def choose_all(head: Chunk, given: dict[str, str]) -> dict[str, str]:
     """Return `choose`, and where nothing is a reward the sum of all columns of numbers that are named as parts of one."""
     roles = choose(set(head.columns), given)
-    parts = [name for name in head.columns if PART.search(name) and name not in roles.values() and is_numeric(head.get(name))]
+    parts = [
+        name for name in head.columns if PART.search(name) and name not in roles.values() and is_numeric(head.get(name))
+    ]
     return roles if not parts or {"reward", "correct"} & roles.keys() else roles | {"reward": "+".join(parts)}
 
 
@@ -143,9 +148,13 @@ def choose_by_content(head: Chunk, options: Options) -> tuple[dict[str, str], li
     group = pair_keys(step, hashes(column_at(head, roles["prompt"], "prompt")))
     group = pair_keys(group, hashes(column_at(head, roles["group"], "group"))) if "group" in roles else group
     if "response" not in given:
-        roles = {role: name for role, name in roles.items() if role != "response"}
-        roles |= find_response(head, roles, group, is_mixed(group, correct))
-    if "reasoning" in roles and ("reasoning" not in given) and not is_beside(head, roles, group, is_mixed(group, correct)):
+        named = roles.pop("response", "")
+        roles |= find_response(head, roles, group, is_mixed(group, correct), named)
+    if (
+        "reasoning" in roles
+        and ("reasoning" not in given)
+        and not is_beside(head, roles, group, is_mixed(group, correct))
+    ):
         del roles["reasoning"]
     notes = []
     if options.unit not in (None, "tokens") or options.tokenizer:
@@ -154,8 +163,10 @@ def choose_by_content(head: Chunk, options: Options) -> tuple[dict[str, str], li
         notes = [f"`{roles.pop('tokens')}` {why}, so that lengths are measured by the text"]
     if "advantage" in roles and "+" in roles.get("reward", "") and "reward" not in given:
         names, credit = roles["reward"].split("+"), numbers(column_at(head, roles["advantage"]))[0]
-        roles["reward"] = "+".join(explain_credit(head, names, credit, group) or ask("reward", names, "no sum explains the advantage"))
-    return roles, notes
+        roles["reward"] = "+".join(
+            explain_credit(head, names, credit, group) or ask("reward", names, "no sum explains the advantage")
+        )
+    return {role: roles[role] for role in ROLES if role in roles}, notes
 
 
 def ask(role: str, names: list[str], why: str) -> Any:
@@ -169,13 +180,6 @@ def find_correct(head: Chunk, roles: dict[str, str]) -> Bools:
     return values > (0.5 if np.isin(values, (0.0, 1.0)).all() else halfway(values[np.isfinite(values)]))
 
 
-def is_mixed(group: Ints, correct: Bools) -> Bools:
-    """Return which rows are of a group with a correct and an incorrect response."""
-    size = int(group.max(initial=-1)) + 1
-    share = sum_by(group, correct, size) / np.maximum(count_by(group, size), 1)
-    return ((share > 0) & (share < 1))[group]
-
-
 def tell_problems(head: Chunk, roles: dict[str, str], step: Ints, correct: Bools) -> dict[str, str]:
     """Return the columns by which responses are of one problem: the prompt, and ids and references that tell more apart.
 
@@ -186,11 +190,17 @@ def tell_problems(head: Chunk, roles: dict[str, str], step: Ints, correct: Bools
     for name, kind in list_identities(head, roles):
         key = hashes(column_at(head, name))
         split, ids = pair_keys(group, key), len(np.unique(key))
-        if split.max() == group.max() or (kind is not REFERENCE and len(np.unique(pair_keys(key, prompt))) > 1.01 * ids):
+        if split.max() == group.max() or (
+            kind is not REFERENCE and len(np.unique(pair_keys(key, prompt))) > 1.01 * ids
+        ):
             continue
         if is_mixed(split, correct).sum() < 0.1 * is_mixed(group, correct).sum():
             if kind is IDENTITY and ids == len(head) and not is_regular(group):
-                ask("prompt", [roles["prompt"], name], f"`{name}` differs in all rows, and few share `{roles['prompt']}` alike")
+                ask(
+                    "prompt",
+                    [roles["prompt"], name],
+                    f"`{name}` differs in all rows, and few share `{roles['prompt']}` alike",
+                )
             continue
         group = split
         (fresh if kind is FRESH else found).append(name)
@@ -203,10 +213,18 @@ def tell_problems(head: Chunk, roles: dict[str, str], step: Ints, correct: Bools
 
 def list_identities(head: Chunk, roles: dict[str, str]) -> Iterator[tuple[str, re.Pattern[str]]]:
     """Yield the columns, and those inside objects, that may tell problems apart: ids, references, then ids of one step."""
-    inner = {f"{name}.{key}" for name, cells in head.columns.items() for key in (cells[0] if isinstance(cells[0], dict) else ())}
+    inner = {
+        f"{name}.{key}"
+        for name, cells in head.columns.items()
+        for key in (cells[0] if isinstance(cells[0], dict) else ())
+    }
     for kind in (IDENTITY, REFERENCE, FRESH):
         for name in (*head.columns, *sorted(inner)):
-            free = name not in roles.values() and not OF_RESPONSE.search(name) and not all(v is None for v in column_at(head, name))
+            free = (
+                name not in roles.values()
+                and not OF_RESPONSE.search(name)
+                and not all(v is None for v in column_at(head, name))
+            )
             if free and kind.search(name) and (kind is not IDENTITY or not FRESH.search(name)):
                 yield name, kind
 
@@ -217,32 +235,43 @@ def is_regular(group: Ints) -> bool:
     return bool(np.mean(size % np.bincount(size).argmax() == 0) > 0.5)
 
 
-def find_response(head: Chunk, roles: dict[str, str], group: Ints, mixed: Bools) -> dict[str, str]:
-    """Return the column of what the policy wrote, none where there is no text: one that differs within prompts, by name or length."""
+def find_response(head: Chunk, roles: dict[str, str], group: Ints, mixed: Bools, first: str) -> dict[str, str]:
+    """Return the column of what the policy wrote: one that differs within prompts, by name or length; none without a text.
+
+    `first` is what its name alone would choose.
+    """
     taken = {name for role, names in roles.items() if role != "reasoning" for name in names.split("+")}
     texts = {name: told for name in head.columns if name not in taken and (told := read_texts(name, head.get(name)))}
-    named = [name for name in (*ROLES["response"], *ROLES["reasoning"]) if name in texts]
-    if not mixed.any():
+    named = [name for name in (*ROLES["response"], *ROLES["reasoning"]) if name in texts] or [first] * bool(first)
+    if not texts or not mixed.any():
         return {"response": named[0]} if named else {}
+    usual = [name for name in texts if name in named or not NO_RESPONSE.search(name)]
+    varied = [name for name in usual if differs(hashes(texts[name]), group, mixed)]
     asked = read_texts("", column_at(head, roles["prompt"].split("+")[0])) or [""] * len(head)
-    varied = [name for name in texts if differs(texts[name], group, mixed) and (name in named or not NO_RESPONSE.search(name))]
     whole = [n for n in varied if not is_inside(asked, texts[n])] or varied  # without the prompt, where there are both
     size = {name: median(map(len, texts[name])) for name in varied}
     found = next((name for name in named if name in varied), "")
     longest = max((n for n in whole if n not in ROLES["reasoning"]), key=lambda name: size[name], default=found)
-    if not found and varied:
-        found = longest
-        rivals = [name for name in whole if MUCH_LONGER * size[name] > size[longest]]
+    if not found and longest:
+        found, rivals = longest, [name for name in whole if MUCH_LONGER * size[name] > size[longest]]
         if len(rivals) > 1:
             ask("response", rivals, "several columns of texts may be the responses")
-    elif found and size[longest] >= MUCH_LONGER * size[found] and found in whole:
+    elif found and found in whole and size[longest] >= MUCH_LONGER * size[found]:
         if not is_inside(texts[found], texts[longest]):
-            ask("response", [found, longest], f"`{longest}` is much longer than `{found}`, and both may be the responses")
+            ask(
+                "response",
+                [found, longest],
+                f"`{longest}` is much longer than `{found}`, and both may be the responses",
+            )
         found = longest
-    if not found and named and "tokens" not in roles:
+    if not found and named and "tokens" not in roles and len(np.unique(group[mixed])) >= MIN_PROMPTS:
         others = [name for name in texts if name != named[0]]
-        ask("response", others, f"`{named[0]}` is the same text for correct and incorrect responses to a prompt, so a reference")
-    return {"response": found} if found else {}
+        ask(
+            "response",
+            others,
+            f"`{named[0]}` is one text for correct and incorrect responses to a prompt, so a reference",
+        )
+    return {"response": found or named[0]} if found or named else {}
 
 
 def read_texts(name: str, values: Values) -> list[str]:
@@ -252,16 +281,11 @@ def read_texts(name: str, values: Values) -> list[str]:
     return [one or "" for one in told] if is_text and (name in ROLES["response"] or not is_numeric(values)) else []
 
 
-def differs(texts: list[str], group: Ints, rows: Bools) -> bool:
-    """Return whether texts differ within most groups of some rows."""
-    group, key = group[rows], hashes(texts)[rows]
-    number = count_by(group[np.unique(pair_keys(group, key), return_index=True)[1]], int(group.max()) + 1)
-    return bool(np.mean(number[np.unique(group)] > 1) > 0.5)
-
-
 def is_inside(parts: list[str], wholes: list[str]) -> bool:
     """Return whether most texts stand inside others."""
-    return sum(bool(part) and part.strip() in whole for part, whole in zip(parts, wholes, strict=True)) > 0.8 * len(parts)
+    return sum(bool(part) and part.strip() in whole for part, whole in zip(parts, wholes, strict=True)) > 0.8 * len(
+        parts
+    )
 
 
 def is_beside(head: Chunk, roles: dict[str, str], group: Ints, mixed: Bools) -> bool:
@@ -270,18 +294,23 @@ def is_beside(head: Chunk, roles: dict[str, str], group: Ints, mixed: Bools) -> 
     texts, said = (read_texts("response", column_at(head, one)) for one in (name, response))
     if name == response or not texts or not said or is_inside(texts, said):
         return False
-    return not mixed.any() or differs(texts, group, mixed)
+    return not mixed.any() or differs(hashes(texts), group, mixed)
 
 
 def doubt_tokens(head: Chunk, roles: dict[str, str], group: Ints) -> str:
-    """Return why a column of numbers counts something else than the text. Raises Unreadable where it may count hidden reasoning."""
+    """Return why numbers of tokens are not of the text. Raises Unreadable where they may count reasoning that is hidden."""
     name, values = roles["tokens"], column_at(head, roles["tokens"])
     texts = read_texts("response", column_at(head, roles.get("response", "")))
-    tokens, size = numbers([None if isinstance(one, list) else one for one in values])[0], np.array(list(map(len, texts)))
-    if not texts or np.isnan(tokens).any() or len(set(texts)) < 0.2 * len(texts):
-        return ""
+    tokens, size = (
+        numbers([None if isinstance(one, list) else one for one in values])[0],
+        np.array(list(map(len, texts))),
+    )
     number = int(group.max()) + 1
-    x, y = (one - (sum_by(group, one, number) / count_by(group, number))[group] for one in (size.astype(np.float64), tokens))
+    if not texts or number < MIN_PROMPTS or np.isnan(tokens).any() or len(set(texts)) < 0.2 * len(texts):
+        return ""
+    x, y = (
+        one - (sum_by(group, one, number) / count_by(group, number))[group] for one in (size.astype(np.float64), tokens)
+    )
     if not x.any():
         return ""
     if not y.any():
@@ -294,7 +323,9 @@ def doubt_tokens(head: Chunk, roles: dict[str, str], group: Ints) -> str:
         return ""
     if common > 0.5 or tokens.mean() > size.mean():
         flags = f"--columns tokens={name} takes it for the response's, --unit words counts the text"
-        raise Unreadable(f"`{name}` counts more than the text of `{roles['response']}`, a prompt or hidden reasoning: {flags}")
+        raise Unreadable(
+            f"`{name}` counts more than the text of `{roles['response']}`, a prompt or hidden reasoning: {flags}"
+        )
     return "does not go with the length of the text"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 
 import numpy as np
 
@@ -10,8 +11,8 @@ from fairlen.batch import Floats, Ints, count_by, sum_by
 
 MAX_PARTS = 8
 """Columns of which all sets are tried."""
-SAME, ENOUGH = 1e-3, 0.9
-"""Share of an advantage's squares within a prompt that may be left, and of the prompts that have to be explained."""
+SAME, ENOUGH = (1e-9, 1e-4), 0.9
+"""Share of an advantage's squares in a prompt that may be left, of exact and of rounded numbers; share of prompts explained."""
 
 
 def weigh_parts(parts: Floats, advantage: Floats, group: Ints) -> Floats:
@@ -31,13 +32,13 @@ def weigh_parts(parts: Floats, advantage: Floats, group: Ints) -> Floats:
     columns = np.stack([centre(np.nan_to_num(column)) for column in parts[known].T[:MAX_PARTS]])
     size = np.stack([sum_by(group, column**2, number) for column in columns])
     scale = np.sqrt(np.where(size > 0, size, 1.0))[:, group]
-    for those in (columns, columns / scale):
-        if (weights := solve(those, credit, group, number)).any():
+    for those, same in product((columns, columns / scale), SAME):
+        if (weights := solve(those, credit, group, number, same)).any():
             return np.pad(weights, (0, parts.shape[1] - len(weights)))
     return np.zeros(parts.shape[1])
 
 
-def solve(columns: Floats, credit: Floats, group: Ints, number: int) -> Floats:
+def solve(columns: Floats, credit: Floats, group: Ints, number: int, same: float) -> Floats:
     """Return the weights of centred columns, [m, N], whose sum is in proportion to the credit in nearly every group."""
     squares = sum_by(group, credit**2, number)
     some = squares > 1e-6
@@ -47,7 +48,7 @@ def solve(columns: Floats, credit: Floats, group: Ints, number: int) -> Floats:
     def explained(weights: Floats) -> float:
         along = weights @ with_credit
         whole = np.einsum("i,ijg,j->g", weights, pairs, weights) * squares[some]
-        return float(np.mean((along > 0) & (along**2 > (1 - SAME) * whole))) if some.any() else 0.0
+        return float(np.mean((along > 0) & (along**2 > (1 - same) * whole))) if some.any() else 0.0
 
     for sets in (first_ones(len(columns)), all_sets(len(columns))):
         shares = [(explained(weights), weights) for weights in sets]

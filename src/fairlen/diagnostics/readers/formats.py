@@ -76,7 +76,9 @@ def read_by_name(chunk: Chunk, found: Found, chosen: dict[str, str]) -> Chunk:
             found.note("no prompt column: every row is a group of its own; name it: --columns prompt=NAME")
     if thoughts := roles.pop("reasoning", None):
         pairs = zip(thoughts, roles.get("response", thoughts), strict=True)
-        roles["response"] = [{"reasoning": text_of(one), "content": text_of(said)} if one else said for one, said in pairs]
+        roles["response"] = [
+            {"reasoning": text_of(one), "content": text_of(said)} if one else said for one, said in pairs
+        ]
     chunk = Chunk(chunk.file, chunk.lines, roles)
     if any(isinstance(one, list) for role in ("reward", "correct") for one in roles.get(role, ())):
         chunk = expand(chunk, found, unfold)

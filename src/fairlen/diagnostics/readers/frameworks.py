@@ -44,13 +44,12 @@ def settle_trl(format: Format, head: Chunk, options: Options) -> Format:
     roles = {"step": "step", "prompt": "prompt"}
     group = pair_keys(hashes(head.get("step")), hashes(head.get("prompt")))
     found = explain_credit(head, names, numbers(head.get("advantage"))[0], group) if len(names) > 1 else []
-    note = "unweighted (weights are not in the files)"
-    if found:
-        left = [name for name in names if name not in {one.rpartition("*")[2] for one in found}]
-        note = "as `advantage` says" + (f"; not {name_all(left)}" if left else "")
-    elif len(names) > 1 and np.ptp(numbers(head.get("advantage"))[0]) > 0:
-        if not any(is_verdict(name, numbers(head.get(name))[0]) for name in names):
-            ask("response=completion,reward", names, f"no sum of {name_all(names)} explains `advantage`")
+    is_asked = bool(np.ptp(numbers(head.get("advantage"))[0]) > 0) and len(names) > 1
+    if is_asked and not found and not any(is_verdict(name, numbers(head.get(name))[0]) for name in names):
+        ask("response=completion,reward", names, f"no sum of {name_all(names)} explains `advantage`")
+    left = [name for name in names if found and name not in {one.rpartition("*")[2] for one in found}]
+    note = "as `advantage` says" if found else "unweighted (weights are not in the files)"
+    note += f"; not {name_all(left)}" if left else ""
     rewards = found or names
     if rewards:
         outcome = numbers(column_at(head, "+".join(rewards)))[0]

@@ -44,7 +44,9 @@ def describe_no_text(value: Any) -> str:
     if value is None:
         return "is missing"
     if text_of(value) is not None:
-        return "has reasoning that is encrypted, so that only a number of tokens tells its length: --columns tokens=NAME"
+        return (
+            "has reasoning that is encrypted, so that only a number of tokens tells its length: --columns tokens=NAME"
+        )
     is_count = isinstance(value, (int, float)) and not isinstance(value, bool)
     return f"{value!r:.40} is {'a number' if is_count else type(value).__name__}, not text"
 
@@ -61,13 +63,15 @@ def parts_of(message: Any) -> list[tuple[Channel, str]] | None:
     """Return what a message says by channel, each text once where an engine repeats it; None for no message."""
     if not isinstance(message, dict) or not (MESSAGE & message.keys()):
         return None
-    found = [("reasoning", text) for name in REASONING for text in texts_in(message.get(name))]
+    found: list[tuple[Channel, str]] = [
+        ("reasoning", text) for name in REASONING for text in texts_in(message.get(name))
+    ]
     for part in listed(message.get("content", message.get("text"))):
         is_thought = isinstance(part, dict) and (part.get("thought") is True or HIDES.search(str(part.get("type"))))
         found += [("reasoning" if is_thought else "content", text) for text in texts_in(part)]
     if calls := message.get("tool_calls"):
         found += [("call", json.dumps([call_in(one) for one in calls], default=str))] if isinstance(calls, list) else []
-    once = {text: channel for channel, text in reversed(found)}
+    once: dict[str, Channel] = {text: channel for channel, text in reversed(found)}
     said = "\n".join(text for channel, text in found if channel == "content")
     return [(one, text) for text, one in reversed(once.items()) if one != "reasoning" or not text or text not in said]
 
@@ -77,7 +81,9 @@ def texts_in(part: Any) -> list[str]:
     if isinstance(part, list):
         return [text for one in part for text in texts_in(one)]
     if isinstance(part, dict):
-        return next((texts for name in ("text", *REASONING, "summary", "content") if (texts := texts_in(part.get(name)))), [])
+        return next(
+            (texts for name in ("text", *REASONING, "summary", "content") if (texts := texts_in(part.get(name)))), []
+        )
     return [part] if isinstance(part, str) and part else []
 
 

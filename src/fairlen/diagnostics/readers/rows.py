@@ -14,14 +14,30 @@ from typing import Any
 
 import numpy as np
 
-from fairlen.batch import NO_VERDICT, Bools, Columns, Floats, Ints, build_responses, build_segments, number_keys
+from fairlen.batch import (
+    NO_VERDICT,
+    Bools,
+    Columns,
+    Floats,
+    Ints,
+    build_responses,
+    build_segments,
+    count_by,
+    number_keys,
+    sum_by,
+)
+from fairlen.diagnostics.conclusion import MIN_PROMPTS
 from fairlen.diagnostics.log import Log, Malformed, Unit
 from fairlen.diagnostics.readers.messages import describe_no_text, is_hidden, own_text, passages_of
 from fairlen.diagnostics.readers.truncation import find_truncated
-from fairlen.files.formats import Chunk, describe
+from fairlen.files.formats import Chunk, Unreadable, describe
 
 WORDS: dict[str, float] = dict.fromkeys(("true", "correct", "right", "yes", "pass", "passed", "c"), 1.0)
 WORDS |= dict.fromkeys(("false", "incorrect", "wrong", "no", "fail", "failed", "i"), 0.0)
+SAME_TEXT = (
+    "most prompts have one text for correct and incorrect responses, as references have: name what the policy wrote: "
+    "--columns response=NAME"
+)
 MIN_TEXT, SPACES = 21, 1 / 30
 """Characters from which on a text shows whether its language has spaces, and how many a character it has at least then."""
 
@@ -160,7 +176,8 @@ def read_rows(chunk: Chunk, meter: Meter, found: Found) -> Part:
     truncated, advantage = (numbers(chunk.get(name))[0] for name in ("truncated", "advantage"))
     file = np.full(len(chunk), found.files.setdefault(chunk.file, len(found.files)))
     return Part(
-        step, hashes(chunk.get("prompt")), hashes(chunk.get("group")), np.array([hash(text) if text else 0 for text in texts], np.int64),
+        step, hashes(chunk.get("prompt")), hashes(chunk.get("group")),
+        np.array([hash(text) if text else 0 for text in texts], np.int64),
         np.maximum(measured, 1), np.array([len(text or "") for text in texts]), tokens, turns, outcome, correct, truncated,
         advantage, dropped | missing, file, np.asarray(chunk.lines, np.int64),
     ).take(keep)  # fmt: skip
@@ -248,6 +265,12 @@ def make_log(name: str, part: Part, meter: Meter, found: Found, options: Options
         columns={"reward": part.outcome} | duplicate, malformed=tuple(found.malformed), num_files=num_files,
         problem=part.prompt, file=part.file, line=part.line,
     )  # fmt: skip
+    mixed = is_mixed(prompt, log.correct) & counts & (part.text != 0)
+    is_measured = (unit != "tokens" or options.tokenizer) and len(np.unique(prompt[mixed])) >= MIN_PROMPTS
+    if is_measured and not differs(part.text, prompt, mixed):
+        if "response" not in options.columns:
+            raise Unreadable(SAME_TEXT)
+        found.note(SAME_TEXT)
     if known["truncated"] or log.has_turns:
         if not known["truncated"]:
             found.note(
@@ -265,6 +288,20 @@ def tell_groups(prompt: Ints, group: Ints) -> Ints:
     """Return prompts of a step, told apart by their group where any response shares one: else it is an id of responses."""
     split = pair_keys(prompt, group)
     return split if np.bincount(split).max() > 1 else prompt
+
+
+def is_mixed(group: Ints, correct: Bools) -> Bools:
+    """Return which rows are of a group with a correct and an incorrect response."""
+    size = int(group.max(initial=-1)) + 1
+    share = sum_by(group, correct, size) / np.maximum(count_by(group, size), 1)
+    return ((share > 0) & (share < 1))[group]
+
+
+def differs(key: Ints, group: Ints, rows: Bools) -> bool:
+    """Return whether keys differ within most groups of some rows."""
+    group, key = group[rows], key[rows]
+    first = np.unique(pair_keys(group, key), return_index=True)[1]
+    return bool(np.mean(np.unique(group[first], return_counts=True)[1] > 1) > 0.5)
 
 
 def find_steps(part: Part, found: Found) -> Ints:

@@ -26,7 +26,7 @@ from fairlen.diagnostics.conclusion import (
 )
 from fairlen.diagnostics.coupling import Coupling, WeightShares, coupling, weight_shares
 from fairlen.diagnostics.lengths import QUANTITIES, Lengths, TurnReport, lengths, report_turns
-from fairlen.diagnostics.log import Log
+from fairlen.diagnostics.log import Log, halfway
 from fairlen.diagnostics.method import InUse, find_method
 from fairlen.diagnostics.readers import DEFAULTS, Options, Reading, Source, read
 from fairlen.diagnostics.streams import StreamReport, stream_report
@@ -295,7 +295,8 @@ def find_missing(one: Audit) -> tuple[str, ...]:
         f"truncation: {truncated}; --max-response-length N (of {limit}) with --tokenizer FOLDER estimates it":
             "truncated" not in log.known,
         f"advantages: {advantage}; rewards normalised by prompt and step stand for them": "advantage" not in log.known,
-        "verdicts: an outcome in the upper half of their range counts as correct":
+        f"verdicts: outcomes above {halfway(log.responses.outcome[log.responses.active]):.3g} count as correct; --columns "
+        "correct=COLUMN>NUMBER sets another bar":
             "correct" not in log.known and not np.isin(log.responses.outcome, (0.0, 1.0)).all(),
         "updates: no log ratios, so that acceptance by length is unknown; fairlen train records them": not len(log.trained),
         "groups: hardly any prompt has a second response in its step, so that nothing can be compared within prompts":
