@@ -1,7 +1,7 @@
-"""The same rollouts as many programs write them: over a hundred variants of two clean logs, one with a planted effect and one without.
+"""The same rollouts as many programs write them: a hundred variants of a log with an effect and of one without.
 
-A variant is right where its verdict is that of the clean log (status, and size within 2% of length), or where it is refused in one
-line that names a flag. What a framework documents is never refused.
+A variant is right where its verdict is that of the clean log (status, and size within 2% of length), or where it is refused in
+one line that names a flag. What a framework documents is never refused.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def write(path: Path, rows: list[Row]) -> Path:
 # ------------------------------------------------------------------------------------------------------------ clean logs
 
 
-def make_rows(gap: float, num_prompts: int = 60, seed: int = 0) -> list[Row]:
+def make_rows(gap: float, num_prompts: int = 30, seed: int = 0) -> list[Row]:
     """Return rollouts whose incorrect responses are `gap` times as long; prompt, response, reference, verdict, words."""
     draw, rows = random.Random(seed), list[Row]()
     for number in range(num_prompts):
@@ -89,7 +89,7 @@ def cut_rows(rows: list[Row], seed: int = 5) -> list[Row]:
 
 
 def image_rows(rows: list[Row]) -> list[Row]:
-    """Return problems that share eleven texts and differ in their image and reference; the odd ones are hard and twice as long."""
+    """Return problems that share eleven texts and differ in their image and reference; odd ones are hard and long."""
     draw, made = random.Random(4), list[Row]()
     for row in rows:
         odd = row["id"] % 2
@@ -178,16 +178,17 @@ def text_variants() -> Iterator[Variant]:
 
 def reasoning_variants() -> Iterator[Variant]:
     """Yield reasoning in many places, where the answer itself says nothing about length."""
+    answer = {"type": "text", "text": "It is."}
     part = {
-        "thinking part": lambda t: {"content": [{"type": "thinking", "thinking": t, "signature": "x"}, {"type": "text", "text": "It is."}]},
-        "reasoning part": lambda t: {"content": [{"type": "reasoning", "reasoning": t}, {"type": "text", "text": "It is."}]},
+        "thinking part": lambda t: {"content": [{"type": "thinking", "thinking": t, "signature": "x"}, answer]},
+        "reasoning part": lambda t: {"content": [{"type": "reasoning", "reasoning": t}, answer]},
         "reasoning": lambda t: {"reasoning": t, "content": "It is."},
         "reasoning_content": lambda t: {"reasoning_content": t, "content": "It is."},
         "thinking": lambda t: {"thinking": t, "content": "It is."},
         "thought": lambda t: {"thought": t, "content": "It is."},
         "reasoning_details": lambda t: {"reasoning_details": [{"type": "reasoning.text", "text": t}], "content": "It is."},
         "reasoning twice": lambda t: {"reasoning": t, "reasoning_content": t, "content": "It is."},
-        "reasoning and details": lambda t: {"reasoning": t, "reasoning_details": [{"type": "reasoning.text", "text": t}], "content": "It is."},
+        "both": lambda t: {"reasoning": t, "reasoning_details": [{"type": "reasoning.text", "text": t}], "content": "It is."},
         "summary": lambda t: {"reasoning_details": [{"type": "reasoning.summary", "summary": t}], "content": "It is."},
         "reasoning alone": lambda t: {"reasoning": t, "content": None},
         "inline": lambda t: {"content": f"<think>{t}</think> It is."},
@@ -203,11 +204,12 @@ def reasoning_variants() -> Iterator[Variant]:
             }
 
         yield Variant(f"reasoning: message with {name}", row)
-        yield Variant(
-            f"reasoning: verifiers with {name}",
-            lambda r, row=row: row(r) | {"example_id": r["id"], "answer": "It is", "task": "t"},
-            is_documented=True,
-        )
+        if name in ("reasoning", "reasoning_content", "thinking part"):
+
+            def result(row: Row, message: Callable[[Row], Row] = row) -> Row:
+                return message(row) | {"example_id": row["id"], "answer": "It is", "task": "t"}
+
+            yield Variant(f"reasoning: verifiers with {name}", result, is_documented=True)
     for name in ("reasoning", "thinking", "cot", "reasoning_content", "thoughts"):
 
         def beside(row: Row, name: str = name) -> Row:

@@ -1,4 +1,4 @@
-"""Logs are understood by what their columns hold: the verdict of a clean log, or a question that names the column; nothing else."""
+"""Logs are understood by what columns hold: the verdict of a clean log, or a question that names the column; nothing else."""
 
 from __future__ import annotations
 
@@ -52,22 +52,28 @@ def find_wrong(variants: Iterable[Variant], folder: Path) -> tuple[list[str], li
 
 
 VARIANTS = list_variants()
+ASKED = {
+    "length: prompt and response",  # or reasoning that is hidden
+    "reasoning: encrypted",
+}
+"""What cannot be known."""
+FAMILIES = sorted({variant.name.split(":")[0] for variant in VARIANTS})
 
 
 def test_the_clean_logs_have_the_planted_effects(tmp_path):
-    """Incorrect responses are 1.5 times as long, or as long; an intercept of some rows' rounding is left."""
+    """Incorrect responses are 1.5 times as long, or as long; 30 prompts of 8 leave a standard error of some 4%."""
     for gap, status in ((PLANTED, "effect"), (1.0, "unknown")):
         found = read_verdict(write(tmp_path / "clean.jsonl", list(map(plain, make_rows(gap)))))
-        assert isinstance(found, tuple) and found[0] == status and abs(found[1] - (gap - 1)) < 0.06
+        assert isinstance(found, tuple) and found[0] == status and abs(found[1] - (gap - 1)) < 0.1
 
 
-@pytest.mark.parametrize("family", sorted({variant.name.split(":")[0] for variant in VARIANTS}))
+def test_there_are_many_variants_and_few_may_ask():
+    names = {variant.name for variant in VARIANTS}
+    assert len(VARIANTS) == len(names) >= 80 and names > ASKED and len(ASKED) <= len(VARIANTS) / 5
+
+
+@pytest.mark.parametrize("family", FAMILIES)
 def test_every_variant_has_the_clean_verdict_or_asks(tmp_path, family):
-    wrong, refused = find_wrong((v for v in VARIANTS if v.name.split(":")[0] == family), tmp_path)
+    wrong, asked = find_wrong((v for v in VARIANTS if v.name.split(":")[0] == family), tmp_path)
     assert not wrong, "\n".join(wrong)
-
-
-def test_there_are_many_variants_and_few_are_refused(tmp_path):
-    assert len(VARIANTS) >= 80 and len({variant.name for variant in VARIANTS}) == len(VARIANTS)
-    _, refused = find_wrong(VARIANTS, tmp_path)
-    assert len(refused) <= len(VARIANTS) / 5, refused
+    assert set(asked) <= ASKED

@@ -55,6 +55,16 @@ class CompareConfig:
     already is not done again."""
 
     def __post_init__(self) -> None:
+        others = [
+            text
+            for text in self.methods
+            if "/" in text and Path(text).exists() and not (Path(text) / "run.json").is_file()
+        ]
+        if others:
+            raise ValueError(
+                f"methods={others[0]}: no run of fairlen's, which has a run.json; rollouts of other programs are compared by: "
+                "fairlen audit A --against B"
+            )
         texts = [variant.text for variant in self.variants]
         if len(texts) < 2:
             raise ValueError(

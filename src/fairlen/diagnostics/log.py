@@ -78,6 +78,8 @@ class Log:
     problem: Ints = field(default_factory=lambda: NO_INTS)
     """Number of each response's prompt, the same in every rollout batch and in every log that this process read, [R]; empty:
     `responses.prompt` stands for it, and no other log has that prompt."""
+    question: Ints = field(default_factory=lambda: NO_INTS)
+    """Number of the last question of each prompt, whatever its template, 0 where it is not known, [R]; or empty."""
     file: Ints = field(default_factory=lambda: NO_INTS)
     """Position of each response's file among those read, [R]; empty where nothing was read from files."""
     line: Ints = field(default_factory=lambda: NO_INTS)
@@ -132,7 +134,7 @@ def are_penalties(low: Floats, others: Floats, width: float) -> bool:
     gap = np.diff(others, append=others[-1])
     place, zero = int(np.argmax(gap)), int(np.searchsorted(others, 0.0, side="right"))
     is_split = len(low) < 0.15 * number and 2 * gap[place] > others[-1] - others[0]
-    return any(min(cut, len(others) - cut) >= 0.05 * number for cut in [zero, *[place + 1] * is_split])
+    return any(min(cut, len(others) - cut) >= 0.05 * number for cut in [zero, *[place + 1] * bool(is_split)])
 
 
 def rewards(log: Log) -> Floats:

@@ -1,7 +1,8 @@
 """Which column is what: by its name and by what it holds, checked against what is true of all rollouts; in doubt it is asked.
 
 Texts of correct and incorrect responses to a prompt differ, else they are references. What tells problems apart leaves both kinds
-of responses to one, else it is an answer. A number of tokens goes with the text. The parts of a reward explain the advantage. Not here: formats, whose columns have a meaning already.
+of responses to one, else it is an answer. A number of tokens goes with the text. The parts of a reward explain the advantage.
+Not here: formats, whose columns have a meaning already.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ ROLES: dict[str, tuple[str, ...]] = {
         "group": "",
     }.items()
 }
-"""What fairlen wants, and the names that are taken for it, the surest first; `group` tells a prompt's responses in a step apart."""
+"""What fairlen wants, and the names that are taken for it, the surest first; `group` tells responses to a prompt apart."""
 PART = re.compile(
     r"^(rewards?|scores?)[_/.:-](?!.*(std|min|max|count|weight|threshold|model|id)$)|[_/.](reward|score)s?(/mean)?$",
     re.I,

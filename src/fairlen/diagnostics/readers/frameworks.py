@@ -223,9 +223,9 @@ def group_of(episode: Row, trace: Row, asked: Values) -> Any:
     """Return the rollout group and agent, or the task, or the messages before the first response."""
     group = inside(episode, "group", "id")
     if group is not None:
-        return ["group", group, inside(trace, "agent", "name")]
+        return {"group": group, "agent": inside(trace, "agent", "name")}
     task = inside(trace, "task", "hash") or inside(trace, "task", "key")
-    return ["task", task] if task else [node.get("message") for node in asked]
+    return {"task": task} if task else [node.get("message") for node in asked]
 
 
 def is_truncated(trace: Row) -> bool:
@@ -306,7 +306,7 @@ def read_sample(sample: Row, file: str, line: int, found: Found) -> Iterator[Row
     limit, calls = inside(sample, "limit", "type"), inside(output, "choices") or [None]
     used = output if len(spoken) < 2 else {"usage": inside(sample, "model_usage", inside(output, "model"))}
     yield {
-        "prompt": [sample.get("id"), sample.get("input")],
+        "prompt": [sample.get("input"), sample.get("id")],
         "response": spoken or inside(output, "completion"),
         "reward": reward,
         "correct": correct,

@@ -8,9 +8,13 @@ from typing import Any, Literal
 
 REASONING = ("reasoning_content", "reasoning", "thinking", "thought", "reasoning_details")
 """Fields of a message, and of a part of one, that hold what the policy thought."""
-MESSAGE = {"content", "role", "text", *REASONING}
-HIDES = re.compile("reason|think|thought")
+MESSAGE, MORE = {"content", "role", "text", *REASONING}, {"tool_calls", *REASONING}
+"""Fields by one of which an object is a message, and those that say more than its content does."""
+THOUGHT = re.compile("reason|think|thought")
 """Types of the parts of a message that are reasoning."""
+ASKS = "user\n", "user<|end_header_id|>", "user<|message|>", "<|user|>", "<\uff5cUser\uff5c>", "[INST]"
+ENDS = "<|im_end", "<|eot", "<|end", "<end_of_turn", "[/INST]", "<|assistant", "<\uff5cAssistant", "\nassistant", "\nmodel\n"
+"""Before and after a question in what chat templates make of messages, with their special tokens and without."""
 
 Passages = list[tuple[bool, str]]
 """Whether the policy wrote it, and the text."""
@@ -39,22 +43,35 @@ def passages_of(value: Any) -> Passages | None:
     return None if None in texts else [(role in ("assistant", "model"), text or "") for role, text in pairs]
 
 
+def question_of(prompt: Any) -> str:
+    """Return the last question of a prompt, the same of messages and of the text that a chat template makes of them."""
+    if isinstance(prompt, str):
+        places = ((prompt.rfind(mark), len(mark)) for mark in ASKS)
+        start = max((at + size for at, size in places if at == 0 or (at > 0 and prompt[at - 1] in "\n>")), default=0)
+        stop = min((at for mark in ENDS if (at := prompt.find(mark, start)) > 0), default=None) if start else None
+        return " ".join(prompt[start:stop].split())
+    cells = prompt if isinstance(prompt, list) else [prompt]
+    users = [one for one in cells if isinstance(one, dict) and one.get("role") in ("user", "human")]
+    if users:
+        return question_of(content_of(users[-1]) or "")
+    return next((question_of(one) for one in cells if isinstance(one, str | list)), "")
+
+
 def describe_no_text(value: Any) -> str:
     """Return what is wrong with a response whose length its text does not tell."""
     if value is None:
         return "is missing"
     if text_of(value) is not None:
-        return (
-            "has reasoning that is encrypted, so that only a number of tokens tells its length: --columns tokens=NAME"
-        )
+        return "has encrypted reasoning, so that only a number of tokens tells its length: --columns tokens=NAME"
     is_count = isinstance(value, (int, float)) and not isinstance(value, bool)
     return f"{value!r:.40} is {'a number' if is_count else type(value).__name__}, not text"
 
 
 def content_of(message: Any) -> str | None:
     """Return what a message says: reasoning, content, and of tool calls the names and arguments; None for no message."""
-    if isinstance(message, str):
-        return message
+    said = message.get("content") if isinstance(message, dict) and not MORE & message.keys() else message
+    if isinstance(said, str):
+        return said
     parts = parts_of(message)
     return None if parts is None else "\n".join(text for _, text in parts)
 
@@ -63,17 +80,20 @@ def parts_of(message: Any) -> list[tuple[Channel, str]] | None:
     """Return what a message says by channel, each text once where an engine repeats it; None for no message."""
     if not isinstance(message, dict) or not (MESSAGE & message.keys()):
         return None
-    found: list[tuple[Channel, str]] = [
-        ("reasoning", text) for name in REASONING for text in texts_in(message.get(name))
-    ]
+    found = [tag(text, "reasoning") for name in REASONING for text in texts_in(message.get(name))]
     for part in listed(message.get("content", message.get("text"))):
-        is_thought = isinstance(part, dict) and (part.get("thought") is True or HIDES.search(str(part.get("type"))))
-        found += [("reasoning" if is_thought else "content", text) for text in texts_in(part)]
-    if calls := message.get("tool_calls"):
-        found += [("call", json.dumps([call_in(one) for one in calls], default=str))] if isinstance(calls, list) else []
-    once: dict[str, Channel] = {text: channel for channel, text in reversed(found)}
+        is_thought = isinstance(part, dict) and (part.get("thought") is True or THOUGHT.search(str(part.get("type"))))
+        found += [tag(text, "reasoning" if is_thought else "content") for text in texts_in(part)]
+    if isinstance(calls := message.get("tool_calls"), list) and calls:
+        found.append(tag(json.dumps([call_in(one) for one in calls], default=str), "call"))
     said = "\n".join(text for channel, text in found if channel == "content")
-    return [(one, text) for text, one in reversed(once.items()) if one != "reasoning" or not text or text not in said]
+    once = {text: channel for channel, text in reversed(found)}
+    return [tag(text, one) for text, one in reversed(once.items()) if one != "reasoning" or text not in said]
+
+
+def tag(text: str, channel: Channel) -> tuple[Channel, str]:
+    """Return a text with its channel."""
+    return channel, text
 
 
 def texts_in(part: Any) -> list[str]:
@@ -81,9 +101,8 @@ def texts_in(part: Any) -> list[str]:
     if isinstance(part, list):
         return [text for one in part for text in texts_in(one)]
     if isinstance(part, dict):
-        return next(
-            (texts for name in ("text", *REASONING, "summary", "content") if (texts := texts_in(part.get(name)))), []
-        )
+        names = ("text", *REASONING, "summary", "content")
+        return next((texts for name in names if (texts := texts_in(part.get(name)))), [])
     return [part] if isinstance(part, str) and part else []
 
 
@@ -92,8 +111,8 @@ def is_hidden(value: Any) -> bool:
     for message in listed(value):
         cells = (message.get(name) for name in (*REASONING, "content")) if isinstance(message, dict) else ()
         parts = [part for cell in cells for part in listed(cell) if isinstance(part, dict)]
-        thoughts = [part for part in parts if HIDES.search(str(part.get("type")))]
-        told = [bool(texts_in({name: cell for name, cell in part.items() if name != "summary"})) for part in thoughts]
+        thoughts = [part for part in parts if THOUGHT.search(str(part.get("type")))]
+        told = [texts_in({name: cell for name, cell in part.items() if name != "summary"}) for part in thoughts]
         if not any(told) and not all(texts_in(part) for part in thoughts):
             return True
     return False

@@ -28,7 +28,7 @@ from fairlen.batch import (
 )
 from fairlen.diagnostics.conclusion import MIN_PROMPTS
 from fairlen.diagnostics.log import Log, Malformed, Unit
-from fairlen.diagnostics.readers.messages import describe_no_text, is_hidden, own_text, passages_of
+from fairlen.diagnostics.readers.messages import describe_no_text, is_hidden, own_text, passages_of, question_of
 from fairlen.diagnostics.readers.truncation import find_truncated
 from fairlen.files.formats import Chunk, Unreadable, describe
 
@@ -129,6 +129,8 @@ class Part(Columns):
     """Hash of the prompt, with what tells it from others of the same text."""
     group: Ints
     """Hash of what tells responses of one step and prompt apart."""
+    question: Ints
+    """Hash of the last question, whatever template is around it; 0 where there is no text of one."""
     text: Ints
     """Hash of the response; 0 where there is no text."""
     measured: Ints
@@ -176,7 +178,7 @@ def read_rows(chunk: Chunk, meter: Meter, found: Found) -> Part:
     truncated, advantage = (numbers(chunk.get(name))[0] for name in ("truncated", "advantage"))
     file = np.full(len(chunk), found.files.setdefault(chunk.file, len(found.files)))
     return Part(
-        step, hashes(chunk.get("prompt")), hashes(chunk.get("group")),
+        step, hashes(chunk.get("prompt")), hashes(chunk.get("group")), questions(chunk.get("prompt")),
         np.array([hash(text) if text else 0 for text in texts], np.int64),
         np.maximum(measured, 1), np.array([len(text or "") for text in texts]), tokens, turns, outcome, correct, truncated,
         advantage, dropped | missing, file, np.asarray(chunk.lines, np.int64),
@@ -235,6 +237,16 @@ def hashes(values: Values) -> Ints:
     return np.array([hash(text) for text in texts], np.int64)
 
 
+def questions(prompts: Values) -> Ints:
+    """Return a whole number for the question of each prompt, 0 of none; prompts mostly stand beside their equals."""
+    found, last, number = np.zeros(len(prompts), np.int64), None, 0
+    for row, prompt in enumerate(prompts):
+        if prompt != last:
+            number, last = hash(question_of(prompt) or 0), prompt
+        found[row] = number
+    return found
+
+
 def is_number(value: Any) -> bool:
     """Return whether a value is a finite number or a verdict."""
     return isinstance(value, (bool, int, float)) and math.isfinite(value)
@@ -263,7 +275,7 @@ def make_log(name: str, part: Part, meter: Meter, found: Found, options: Options
         name, unit, responses, step, segments, advantage=part.advantage if known["advantage"] else None,
         known=frozenset({"reward", *(word for word, is_true in known.items() if is_true)}),
         columns={"reward": part.outcome} | duplicate, malformed=tuple(found.malformed), num_files=num_files,
-        problem=part.prompt, file=part.file, line=part.line,
+        problem=part.prompt, question=part.question, file=part.file, line=part.line,
     )  # fmt: skip
     mixed = is_mixed(prompt, log.correct) & counts & (part.text != 0)
     is_measured = (unit != "tokens" or options.tokenizer) and len(np.unique(prompt[mixed])) >= MIN_PROMPTS
