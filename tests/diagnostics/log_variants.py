@@ -163,6 +163,8 @@ def text_variants() -> Iterator[Variant]:
         "reference solution first": lambda r: {"solution": f"it is {r['gold']}", "output": r["text"]},
         "number as reference": lambda r: {"answer": int(r["gold"]), "model_answer": r["text"]},
         "reference list": lambda r: {"answers": [r["gold"], r["gold"]], "generated": r["text"]},
+        "reasoning of the reference": lambda r: {"reasoning": f"it is {r['gold']}", "response": r["text"]},
+        "reasoning and an extracted answer": lambda r: {"cot": r["text"], "answer": r["answer"], "gold": r["gold"]},
         "judge beside": lambda r: {"judge_response": f"it {r['correct']}s at {r['size'] % 7}", "model_reply": r["text"]},
     }  # fmt: skip
     for name, made in beside.items():
@@ -325,6 +327,10 @@ def trl_variants() -> Iterator[Variant]:
     total = grade | {"tidy": style, "total": lambda r: r["correct"] + style(r)}
     names = [*base[:4], "tidy", "total", "advantage"]
     yield made("their sum logged too", names, total, lambda r: float(r["correct"]) + style(r))
+    names = ["step", "prompt", "completion", "grade", "tidy", "advantage"]
+    yield made(
+        "a penalty on length in the advantage", names, both, lambda r: r["correct"] + style(r) - r["size"] / 1000
+    )
     verdict = {"accuracy_reward": lambda r: float(r["correct"])}
     names = ["step", "prompt", "completion", "accuracy_reward", "num_words", "advantage"]
     yield made("named like a verdict", names, verdict, lambda r: float(r["correct"]))
@@ -465,6 +471,21 @@ def reward_variants() -> Iterator[Variant]:
 
 def container_variants() -> Iterator[Variant]:
     """Yield two shapes in four containers."""
+
+    def listed(rows: list[Row]) -> list[Row]:
+        groups = [rows[start : start + SIZE] for start in range(0, len(rows), SIZE)]
+        return [
+            {"idx": n, "question": f"{n}: {group[0]['prompt']}", "answer": group[0]["gold"], "solution": f"it is {group[0]['gold']}",
+             "code": [r["text"] for r in group], "pred": [r["answer"] for r in group], "score": [r["correct"] for r in group]}
+            for n, group in enumerate(groups)
+        ]  # fmt: skip
+
+    def chat(row: Row) -> Row:
+        turns = [{"role": "user", "content": row["prompt"]}, {"role": "assistant", "content": row["text"]}]
+        return {"messages": turns, "answer": row["gold"], "reward": {"accuracy": float(row["correct"]), "format": 0.5}}
+
+    yield Variant("container: lists of a problem's responses", table=listed)
+    yield Variant("container: a chat with a reference", chat)
     for container in ("jsonl", "json", "csv", "parquet"):
         yield Variant(f"container: {container}", plain, container)
 

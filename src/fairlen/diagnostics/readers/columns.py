@@ -30,7 +30,8 @@ ROLES: dict[str, tuple[str, ...]] = {
         "prompt_id problem_id question_id example_id task_id doc_id instance_id group group_id uid id index idx",
         "response": "response completion output generation generated_text model_response model_output model_answer llm_response "
         "llm_answer llm_output full_response text prediction responses completions outputs generations resp reply candidate "
-        "trajectory rollout assistant generated decoded_output raw_output sample pred code solution answer messages conversation",
+        "trajectory rollout assistant generated decoded_output raw_output sample messages conversation conversations code solution "
+        "pred answer",
         "reasoning": "reasoning_content reasoning thinking thoughts thought cot chain_of_thought reasoning_trace",
         "reward": "reward score outcome rewards scores reward_score total_reward return",
         "correct": "correct is_correct acc accuracy passed success exact_match verified",
@@ -139,9 +140,9 @@ def choose_by_content(head: Chunk, options: Options) -> tuple[dict[str, str], li
     """Return which column is what, and notes. Raises Unreadable with the flag that answers where that cannot be known."""
     given = options.columns
     roles = choose_all(head, given)
-    rewards = [one for role in ("reward", "correct") if role in roles for one in column_at(head, roles[role])]
-    if "prompt" not in roles or not rewards or any(isinstance(one, list | dict) for one in rewards):
+    if "prompt" not in roles or not {"reward", "correct"} & roles.keys():
         return roles, []
+    head = spread(head, roles)
     correct = find_correct(head, roles)
     step = hashes(column_at(head, roles["step"])) if "step" in roles else np.zeros(len(head), np.int64)
     if "prompt" not in given:
@@ -175,9 +176,26 @@ def ask(role: str, names: list[str], why: str) -> Any:
     raise Unreadable(f"{why}: name it: " + " or ".join(f"--columns {role}={name}" for name in names or ["NAME"]))
 
 
+def spread(head: Chunk, roles: dict[str, str]) -> Chunk:
+    """Return a row for each response where a row has lists of them and of their rewards or verdicts."""
+    graded = [cells for role in ("reward", "correct") if role in roles for cells in [column_at(head, roles[role])]]
+    sizes = [next((len(cell) for cell in cells if isinstance(cell, list)), 0) for cells in zip(*graded, strict=True)]
+    if not any(sizes):
+        return head
+    places = [(row, place) for row, size in enumerate(sizes) for place in range(max(size, 1))]
+
+    def pick(cell: Any, row: int, place: int) -> Any:
+        return cell[place] if isinstance(cell, list) and len(cell) == sizes[row] else cell
+
+    columns = {name: [pick(cells[row], row, place) for row, place in places] for name, cells in head.columns.items()}
+    return Chunk(head.file, range(1, len(places) + 1), columns)
+
+
 def find_correct(head: Chunk, roles: dict[str, str]) -> Bools:
     """Return which responses are correct, as far as names say."""
-    values = numbers(column_at(head, roles.get("correct", roles.get("reward", ""))))[0]
+    cells = column_at(head, roles.get("correct", roles.get("reward", "")))
+    parts = [list(one.values()) if isinstance(one, dict) else [one] for one in cells]
+    values = np.array([np.nansum(numbers(part)[0]) for part in parts])
     return values > (0.5 if np.isin(values, (0.0, 1.0)).all() else halfway(values[np.isfinite(values)]))
 
 

@@ -13,7 +13,17 @@ MESSAGE, MORE = {"content", "role", "text", *REASONING}, {"tool_calls", *REASONI
 THOUGHT = re.compile("reason|think|thought")
 """Types of the parts of a message that are reasoning."""
 ASKS = "user\n", "user<|end_header_id|>", "user<|message|>", "<|user|>", "<\uff5cUser\uff5c>", "[INST]"
-ENDS = "<|im_end", "<|eot", "<|end", "<end_of_turn", "[/INST]", "<|assistant", "<\uff5cAssistant", "\nassistant", "\nmodel\n"
+ENDS = (
+    "<|im_end",
+    "<|eot",
+    "<|end",
+    "<end_of_turn",
+    "[/INST]",
+    "<|assistant",
+    "<\uff5cAssistant",
+    "\nassistant",
+    "\nmodel\n",
+)
 """Before and after a question in what chat templates make of messages, with their special tokens and without."""
 
 Passages = list[tuple[bool, str]]
