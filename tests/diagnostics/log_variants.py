@@ -475,7 +475,7 @@ def container_variants() -> Iterator[Variant]:
     def listed(rows: list[Row]) -> list[Row]:
         groups = [rows[start : start + SIZE] for start in range(0, len(rows), SIZE)]
         return [
-            {"idx": n, "question": f"{n}: {group[0]['prompt']}", "answer": group[0]["gold"], "solution": f"it is {group[0]['gold']}",
+            {"idx": n, "question": group[0]["prompt"], "answer": group[0]["gold"], "solution": f"it is {group[0]['gold']}",
              "code": [r["text"] for r in group], "pred": [r["answer"] for r in group], "score": [r["correct"] for r in group]}
             for n, group in enumerate(groups)
         ]  # fmt: skip

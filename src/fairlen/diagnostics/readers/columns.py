@@ -30,8 +30,8 @@ ROLES: dict[str, tuple[str, ...]] = {
         "prompt_id problem_id question_id example_id task_id doc_id instance_id group group_id uid id index idx",
         "response": "response completion output generation generated_text model_response model_output model_answer llm_response "
         "llm_answer llm_output full_response text prediction responses completions outputs generations resp reply candidate "
-        "trajectory rollout assistant generated decoded_output raw_output sample messages conversation conversations code solution "
-        "pred answer",
+        "trajectory rollout assistant generated decoded_output raw_output sample messages conversation conversations code "
+        "solution pred answer",
         "reasoning": "reasoning_content reasoning thinking thoughts thought cot chain_of_thought reasoning_trace",
         "reward": "reward score outcome rewards scores reward_score total_reward return",
         "correct": "correct is_correct acc accuracy passed success exact_match verified",
@@ -185,7 +185,7 @@ def spread(head: Chunk, roles: dict[str, str]) -> Chunk:
     places = [(row, place) for row, size in enumerate(sizes) for place in range(max(size, 1))]
 
     def pick(cell: Any, row: int, place: int) -> Any:
-        return cell[place] if isinstance(cell, list) and len(cell) == sizes[row] else cell
+        return cell[place] if isinstance(cell, list) and 0 < len(cell) == sizes[row] else cell
 
     columns = {name: [pick(cells[row], row, place) for row, place in places] for name, cells in head.columns.items()}
     return Chunk(head.file, range(1, len(places) + 1), columns)
@@ -348,7 +348,7 @@ def doubt_tokens(head: Chunk, roles: dict[str, str], group: Ints) -> str:
     return "does not go with the length of the text"
 
 
-def explain_credit(head: Chunk, names: list[str], credit: Floats, group: Ints) -> list[str]:
+def explain_credit(head: Chunk, names: list[str], credit: Floats, group: Ints) -> dict[str, float]:
     """Return the columns, with weights, whose sum explains the advantage within groups; none where none does."""
     weights = weigh_parts(np.stack([numbers(head.get(name))[0] for name in names], axis=1), credit, group)
-    return [name if by == 1 else f"{by:g}*{name}" for name, by in zip(names, weights, strict=True) if by]
+    return {name: by for name, by in zip(names, weights.tolist(), strict=True) if by}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -31,6 +31,7 @@ VERDICT_NAMES = ("accuracy", "correct", "acc", "is_correct", "exact_match")
 """A reward function of TRL with one of these in its name that says 0 or 1 is the verifier's word."""
 READ = re.compile(r"\n?(?:user|tool)\n((?:<tool_response>.*?(?:</tool_response>\s*|\Z))+)(?:assistant\n|\Z)", re.S)
 """What tools returned, in a text without its special tokens, as templates like Qwen's have it."""
+NO_WEIGHTS: dict[str, float] = {}
 TRL_COLUMNS = {"step": "step", "prompt": "prompt", "response": "completion", "advantage": "advantage"}
 
 
@@ -40,42 +41,43 @@ def settle_trl(format: Format, head: Chunk, options: Options) -> Format:
     Rewards come first after `completion`, columns of `log_extra` after them, both before `advantage`; which is which is not
     recorded, nor the weights. A reward named like a verdict says who is correct where nothing explains the advantage.
     """
-    names = list_numbers(head)
-    roles = {"step": "step", "prompt": "prompt"}
-    group = pair_keys(hashes(head.get("step")), hashes(head.get("prompt")))
-    found = explain_credit(head, names, numbers(head.get("advantage"))[0], group) if len(names) > 1 else []
-    is_asked = bool(np.ptp(numbers(head.get("advantage"))[0]) > 0) and len(names) > 1
-    if is_asked and not found and not any(is_verdict(name, numbers(head.get(name))[0]) for name in names):
-        ask("response=completion,reward", names, f"no sum of {name_all(names)} explains `advantage`")
-    left = [name for name in names if found and name not in {one.rpartition("*")[2] for one in found}]
-    note = "as `advantage` says" if found else "unweighted (weights are not in the files)"
-    note += f"; not {name_all(left)}" if left else ""
-    rewards = found or names
-    if rewards:
-        outcome = numbers(column_at(head, "+".join(rewards)))[0]
-        correct = outcome > halfway(outcome[np.isfinite(outcome)])
-        roles |= tell_problems(head, roles, hashes(head.get("step")), correct)
-    notes = (f"reward: {name_all(rewards)}, {note}",) if rewards else ()
-    return replace(format, read=partial(read_trl, rewards=rewards, prompt=roles["prompt"]), notes=notes)
+    names, credit = list_numbers(head), numbers(head.get("advantage"))[0]
+    step = hashes(head.get("step"))
+    group = pair_keys(step, hashes(head.get("prompt")))
+    found = explain_credit(head, names, credit, group) if len(names) > 1 else {}
+    is_told = bool(found) or any(is_verdict(name, numbers(head.get(name))[0]) for name in names)
+    if len(names) > 1 and not is_told and np.ptp(credit) > 0:
+        ask("response=completion,reward", names, "no sum of the columns of numbers explains `advantage`")
+    weights = found or dict.fromkeys(names, 1.0)
+    if not weights:
+        return format
+    outcome = numbers(add_weighed(head, weights))[0]
+    correct = outcome > halfway(outcome[np.isfinite(outcome)])
+    roles = tell_problems(head, {"step": "step", "prompt": "prompt"}, step, correct)
+    note = "reward: " + " + ".join(f"{by:g} `{name}`".removeprefix("1 ") for name, by in weights.items())
+    note += ", as `advantage` says" if found else ", unweighted (weights are not in the files)"
+    left = ", ".join(f"`{name}`" for name in names if name not in weights)
+    notes = (f"{note}; not {left}" if left else note,)
+    return replace(format, read=partial(read_trl, weights=weights, prompt=roles["prompt"]), notes=notes)
 
 
-def name_all(names: list[str]) -> str:
-    """Return columns as a sum, with weights."""
-    return " + ".join(f"{by} `{of}`".strip() for by, _, of in (name.rpartition("*") for name in names))
-
-
-def read_trl(chunk: Chunk, found: Found, rewards: Sequence[str] = (), prompt: str = "prompt") -> Chunk:
-    """Return completions with the sum of their rewards."""
-    read = {name: numbers(chunk.get(name.rpartition("*")[2])) for name in rewards}
-    reward = add_up([values * float(name.rpartition("*")[0] or 1) for name, (values, _) in read.items()], len(chunk))
+def add_weighed(chunk: Chunk, weights: dict[str, float]) -> Values:
+    """Return the sums of columns with weights; what is no number stays as it is, to be rejected with its reason."""
+    read = {name: numbers(chunk.get(name)) for name in weights}
+    reward = add_up([values * weights[name] for name, (values, _) in read.items()], len(chunk))
     for name, (_, bad) in read.items():
         for row in np.flatnonzero(bad).tolist():
-            reward[row] = chunk.get(name.rpartition("*")[2])[row]  # rejected with its reason
-    special = {"reward": reward, "prompt": column_at(chunk, prompt, "prompt")}
-    verdict = next((name for name, (values, _) in read.items() if is_verdict(name, values)), None)
-    if verdict:
+            reward[row] = chunk.get(name)[row]
+    return reward
+
+
+def read_trl(chunk: Chunk, found: Found, weights: dict[str, float] = NO_WEIGHTS, prompt: str = "prompt") -> Chunk:
+    """Return completions with the sum of their rewards."""
+    special = {"reward": add_weighed(chunk, weights), "prompt": column_at(chunk, prompt, "prompt")}
+    read = {name: numbers(chunk.get(name))[0] for name in weights}
+    if verdict := next((name for name, values in read.items() if is_verdict(name, values)), None):
         found.notes[f"correct or not is what `{verdict}` says"] = 0
-        special["correct"] = read[verdict][0].tolist()
+        special["correct"] = read[verdict].tolist()
     return rename(chunk, TRL_COLUMNS, **special)
 
 

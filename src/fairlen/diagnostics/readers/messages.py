@@ -97,7 +97,7 @@ def parts_of(message: Any) -> list[tuple[Channel, str]] | None:
     if isinstance(calls := message.get("tool_calls"), list) and calls:
         found.append(tag(json.dumps([call_in(one) for one in calls], default=str), "call"))
     said = "\n".join(text for channel, text in found if channel == "content")
-    once = {text: channel for channel, text in reversed(found)}
+    once: dict[str, Channel] = {text: channel for channel, text in reversed(found)}
     return [tag(text, one) for text, one in reversed(once.items()) if one != "reasoning" or text not in said]
 
 
