@@ -18,7 +18,7 @@ from fairlen.batch import Bools, Floats, Ints, count_by, sum_by
 from fairlen.diagnostics.conclusion import MIN_PROMPTS
 from fairlen.diagnostics.log import halfway
 from fairlen.diagnostics.readers.credit import weigh_parts
-from fairlen.diagnostics.readers.messages import text_of
+from fairlen.diagnostics.readers.messages import is_hidden, text_of
 from fairlen.diagnostics.readers.rows import Options, Values, differs, hashes, is_mixed, numbers, pair_keys
 from fairlen.files.formats import Chunk, Unreadable
 from fairlen.methods.describe import suggest
@@ -295,7 +295,7 @@ def find_response(head: Chunk, roles: dict[str, str], group: Ints, mixed: Bools,
 
 def read_texts(name: str, values: Values) -> list[str]:
     """Return a column as texts; empty where most cells are none, or numbers in a column that is not named as a response."""
-    told = [text_of(value) for value in values]
+    told = [text_of(value) if isinstance(value, str) or not is_hidden(value) else None for value in values]
     is_text = sum(one is not None for one in told) > len(told) / 2
     return [one or "" for one in told] if is_text and (name in ROLES["response"] or not is_numeric(values)) else []
 
