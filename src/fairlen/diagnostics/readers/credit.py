@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import product
 
 import numpy as np
@@ -51,7 +50,8 @@ def solve(columns: Floats, credit: Floats, group: Ints, number: int, same: float
         whole = np.einsum("i,ijg,j->g", weights, pairs, weights) * squares[some]
         return float(np.mean((along > 0) & (along**2 > (1 - same) * whole))) if some.any() else 0.0
 
-    for sets in (first_ones(len(columns)), all_sets(len(columns))):
+    every = np.array(sorted(product((0.0, 1.0), repeat=len(columns)), key=sum))[1:]
+    for sets in (np.tril(np.ones((len(columns), len(columns)))), every):
         shares = [(explained(weights), weights) for weights in sets]
         best = max(share for share, _ in shares)
         if best >= ENOUGH:
@@ -65,17 +65,6 @@ def solve(columns: Floats, credit: Floats, group: Ints, number: int, same: float
         if explained(weights) >= ENOUGH:
             return np.round(weights / np.abs(weights).max(), 3)
     return np.zeros(len(columns))
-
-
-def first_ones(size: int) -> Iterator[Floats]:
-    """Yield weights of 1 for the first column, for the first two, and so on."""
-    return ((np.arange(size) < last).astype(np.float64) for last in range(1, size + 1))
-
-
-def all_sets(size: int) -> Iterator[Floats]:
-    """Yield weights of 1 for every set of columns, the smallest sets first."""
-    sets = sorted(range(1, 2**size), key=int.bit_count)
-    return (np.array([float(one >> place & 1) for place in range(size)]) for one in sets)
 
 
 def smallest(left: Floats, whole: Floats) -> Floats:
