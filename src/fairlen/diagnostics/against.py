@@ -114,7 +114,7 @@ def measure(log: Log, bar: float | None) -> dict[str, Means]:
     number = count_by(place, len(problems))
     means = {"length": table.length, "accuracy": correct, "truncated": table.truncated + known}
     whole = ~table.truncated
-    paired, sums = sum_pairs(table.prompt[whole], problem[whole], correct[whole], np.log(table.length[whole]))
+    paired, sums = sum_pairs(log.strata[rows][whole], problem[whole], correct[whole], np.log(table.length[whole]))
     return {
         **{name: (problems, number, sum_by(place, column, len(problems)) / number) for name, column in means.items()},
         **{name: (paired, sums[:, 0], sums[:, k] / sums[:, 0]) for k, name in enumerate(("gap", "order", "bend"), 2)},

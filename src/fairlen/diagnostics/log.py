@@ -72,7 +72,8 @@ class Log:
     known: frozenset[str] = frozenset()
     """Columns that the files had: of "correct", "truncated", "advantage", "reward", "trained", "streams"."""
     columns: dict[str, Floats] = field(default_factory=dict)
-    """Further numbers a response, [R]: "reward", as shaped, and "duplicate", 1 where it repeats an earlier one."""
+    """Further numbers a response, [R]: "reward", as shaped, "duplicate", 1 where it repeats an earlier one, and
+    "script", of texts of which only those with the same number are compared."""
     malformed: tuple[Malformed, ...] = ()
     num_files: int = 1
     problem: Ints = field(default_factory=lambda: NO_INTS)
@@ -101,6 +102,12 @@ class Log:
         _, first, number = np.unique(self.problem, return_index=True, return_inverse=True)
         order = np.argsort(np.argsort(first))  # of appearance: the numbers themselves change with the process
         return order[number]
+
+    @property
+    def strata(self) -> Ints:
+        """Return the number of what may be compared within, [R]: a prompt in a step, and of texts in several scripts each."""
+        script = self.columns.get("script", np.zeros(len(self))).astype(np.int64)
+        return 2 * self.responses.prompt + script
 
     @property
     def correct(self) -> Bools:

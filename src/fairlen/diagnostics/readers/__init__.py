@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import os
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -18,7 +19,9 @@ from fairlen.diagnostics.readers import fairlen_records
 from fairlen.diagnostics.readers.columns import check_given, choose_all, read_texts
 from fairlen.diagnostics.readers.formats import Format, by_name, describe_missing
 from fairlen.diagnostics.readers.frameworks import FRAMEWORKS, TRL
+from fairlen.diagnostics.readers.nemo import NEMO_RL
 from fairlen.diagnostics.readers.rows import Found, Meter, Options, Part, join, make_log, make_meter, read_rows
+from fairlen.files.databases import RUN
 from fairlen.files.formats import DAMAGED, Chunk, Unreadable, columns_of, describe, natural, stream
 from fairlen.files.limits import name_special
 
@@ -28,8 +31,8 @@ MAX_SNIFFED = 10
 """Rows whose names are taken."""
 MAX_LOOKED_INTO, MAX_FILES = 2048, 4
 """Rows, and files of a source, by which it is chosen what columns hold."""
-BY_STEP = re.compile(r"(completions_)?\d+\.(jsonl|parquet)")
-"""Names of files that TRL and verl write, one a step: all that are given of a folder are one log."""
+BY_STEP = re.compile(r"((completions_)?|(train|val)_data_step)\d+\.(jsonl|parquet)")
+"""Names of files that TRL, verl and NeMo-RL write, one a step: all that are given of a folder are one log."""
 GUESSED = "--columns: not in these files, so that columns were chosen by their names"
 DEFAULTS = Options()
 
@@ -81,11 +84,14 @@ def read(paths: list[str], options: Options = DEFAULTS) -> Reading:
         if isinstance(kind, Format):
             numbered = kind.name != "generic" and BY_STEP.fullmatch(Path(argument).name)
             place = "" if numbered or kind is fairlen_records.FORMAT else argument
+            folder, place = ("", "") if options.pool else (folder, place)
             key = (kind.name, folder, place, *kind.notes, *sorted(kind.columns))
             grouped.setdefault(key, (kind, []))[1].append(path)
     sources: list[Source] = []
     for key, (kind, files) in grouped.items():
-        source, left_out = read_source(kind, key[1], files, meter, options)
+        source, left_out = read_source(
+            kind, key[1] or os.path.commonpath([path.parent for path in files]), files, meter, options
+        )
         if source and files[0] not in named:
             source, left_out = replace(source, notes=(*source.notes, *left_out)), []
         sources += [source] if source else []
@@ -169,7 +175,8 @@ def sniff(path: Path, given: dict[str, str]) -> Format:
         columns = set(columns_of(path, note, MAX_SNIFFED))
         formats = () if given else (fairlen_records.FORMAT, *FRAMEWORKS)
         if format := next((one for one in formats if one.fits(columns)), None):
-            return replace(format, columns=frozenset(columns)) if format is TRL else format  # other reward functions
+            is_told = format in (TRL, NEMO_RL)  # other reward functions, or validation
+            return replace(format, columns=frozenset(columns)) if is_told else format
         head = next(stream(path, note, size=MAX_SNIFFED), Chunk(str(path), [], {}))
     except Unreadable:
         if problems:
@@ -251,7 +258,11 @@ def read_chunk(format: Format, chunk: Chunk, meter: Meter, found: Found) -> list
     """Return a chunk's rows; where one has a shape that nobody writes, row by row, and rows that have it are rejected."""
     rejected, notes = len(found.malformed), found.notes.copy()
     try:
-        return [read_rows(format.read(chunk, found), meter, found)]
+        read = format.read(chunk, found)
+        if RUN in chunk.columns and len(read) == len(chunk):
+            read.columns["prompt"] = [list(pair) for pair in zip(chunk.get(RUN), read.get("prompt"), strict=True)]
+            found.notes["responses of different runs are not compared with each other"] = 0
+        return [read_rows(read, meter, found)]
     except (TypeError, AttributeError, KeyError, IndexError, ValueError, OverflowError, RecursionError) as error:
         del found.malformed[rejected:]
         found.notes = notes

@@ -39,7 +39,9 @@ ROLES: dict[str, tuple[str, ...]] = {
         "tokens": "response_mask loss_mask completion_mask num_tokens n_tokens completion_tokens response_length "
         "completion_length output_tokens num_output_tokens response_tokens completion_ids response_ids output_ids length",
         "turns": "num_turns n_turns",
-        "finish": "finish_reason finish stop_reason truncated is_truncated",
+        "finish": "finish_reason finish stop_reason finish_reasons stop_reasons done_reason stop_type truncated is_truncated "
+        "was_truncated hit_limit hit_max_length hit_max_tokens length_limited is_clipped overlong is_finished finished status "
+        "incomplete_details",
         "advantage": "advantage advantages",
         "group": "",
     }.items()
@@ -159,9 +161,7 @@ def choose_by_content(head: Chunk, options: Options) -> tuple[dict[str, str], li
     ):
         del roles["reasoning"]
     notes = []
-    if options.unit not in (None, "tokens") or options.tokenizer:
-        roles.pop("tokens", "")
-    elif "tokens" in roles.keys() - given.keys() and (why := doubt_tokens(head, roles, group)):
+    if "tokens" in roles.keys() - given.keys() and (why := doubt_tokens(head, roles, group)):
         notes = [f"`{roles.pop('tokens')}` {why}, so that lengths are measured by the text"]
     if "advantage" in roles and "+" in roles.get("reward", "") and "reward" not in given:
         names, credit = roles["reward"].split("+"), numbers(column_at(head, roles["advantage"]))[0]

@@ -10,15 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from fairlen.diagnostics.readers.columns import choose_by_content, column_at
-from fairlen.diagnostics.readers.messages import text_of
+from fairlen.diagnostics.readers.finish import read_finish
+from fairlen.diagnostics.readers.messages import open_output, text_of
 from fairlen.diagnostics.readers.rows import Found, Options, Part, Values, is_number
 from fairlen.files.formats import Chunk, Row, Unreadable, make_chunk
 
 ASKS = {"user", "system", "developer", "human"}
 LISTED = "response", "reward", "correct", "finish", "tokens", "turns", "advantage"
 """What a row may have lists of, one for each of several responses to its prompt."""
-TRUNCATED = {"length", "max_tokens", "max_length", "truncated", "true", "1", "1.0"}
-"""Finish reasons that mean truncated."""
 
 
 @dataclass(frozen=True)
@@ -79,15 +78,22 @@ def read_by_name(chunk: Chunk, found: Found, chosen: dict[str, str]) -> Chunk:
         roles["response"] = [
             {"reasoning": text_of(one), "content": text_of(said)} if one else said for one, said in pairs
         ]
+    opened = [open_output(value) for value in roles.get("response", ())]
+    if any(opened):
+        roles.setdefault("tokens", [one and one.tokens for one in opened])
+        roles.setdefault("finish", [one and one.finish for one in opened])
     chunk = Chunk(chunk.file, chunk.lines, roles)
     if any(isinstance(one, list) for role in ("reward", "correct") for one in roles.get(role, ())):
         chunk = expand(chunk, found, unfold)
     if any(isinstance(one, dict) for one in chunk.get("reward")):
         chunk.columns["reward"] = [add_named(one, found) for one in chunk.get("reward")]
     if "finish" in roles:
-        words = (None if value is None else str(value).strip().lower() for value in chunk.get("finish"))
-        chunk.columns["truncated"] = [None if word is None else word in TRUNCATED for word in words]
-    if "tokens" in roles and chosen["tokens"].endswith("mask"):
+        ends = [read_finish(value, found, chosen.get("finish", "finish_reason")) for value in chunk.get("finish")]
+        chunk.columns["truncated"] = [truncated for truncated, _ in ends]
+        chunk.columns["dropped"] = [is_failed for _, is_failed in ends]
+        if failed := sum(chunk.columns["dropped"]):
+            found.note("aborted, filtered and failed responses count as responses without a verdict", failed)
+    if "tokens" in chosen and chosen["tokens"].endswith("mask"):
         masks = chunk.get("tokens")
         chunk.columns.setdefault("turns", [count_turns(one) for one in masks])
         chunk.columns["tokens"] = [sum(one) if isinstance(one, list) else one for one in masks]

@@ -12,19 +12,23 @@ import numpy as np
 
 from fairlen.diagnostics.log import halfway
 from fairlen.diagnostics.readers.columns import add_up, ask, column_at, explain_credit, inside, tell_problems
-from fairlen.diagnostics.readers.formats import TRUNCATED, Format, count_turns, expand, has_all, rename
+from fairlen.diagnostics.readers.finish import is_limit, read_finish
+from fairlen.diagnostics.readers.formats import Format, count_turns, expand, has_all, rename
 from fairlen.diagnostics.readers.messages import content_of
-from fairlen.diagnostics.readers.rows import Found, Options, Part, Values, hashes, is_number, numbers, pair_keys
+from fairlen.diagnostics.readers.nemo import NEMO_GYM, NEMO_RL
+from fairlen.diagnostics.readers.rows import (
+    Found,
+    Options,
+    Part,
+    Values,
+    hashes,
+    is_number,
+    number_of,
+    numbers,
+    pair_keys,
+)
 from fairlen.files.formats import Chunk, Row
 
-LIMITS = {
-    "max_turns", "max_input_tokens", "max_output_tokens", "max_total_tokens", "context_length", "prompt_too_long",
-    "timeout_reached", "max_total_completion_tokens_reached", "model_length", "context", "message", "token", "turn", "time",
-    "working", "cost",
-}  # fmt: skip
-"""What ended a rollout that was truncated: in traces of verifiers and SkyRL, results of verifiers, Inspect."""
-FAILED = {"error", "abort", "agent_timeout", "pending", "aborted", "failed"}
-"""What ended a rollout that was dropped: stop reasons of SkyRL, statuses of slime."""
 GRADES = {"C": (1.0, 1.0), "P": (0.5, 0.0), "I": (0.0, 0.0), "N": (0.0, 0.0)}
 """Reward and verdict for what scorers of Inspect say: correct, partly, incorrect, no answer."""
 VERDICT_NAMES = ("accuracy", "correct", "acc", "is_correct", "exact_match")
@@ -83,7 +87,9 @@ def read_trl(chunk: Chunk, found: Found, weights: dict[str, float] = NO_WEIGHTS,
 
 def list_numbers(head: Chunk) -> list[str]:
     """Return the columns of numbers: those between `completion` and `advantage` first, as TRL writes its rewards."""
-    names = [name for name in head.columns if name not in TRL_COLUMNS.values() and is_mostly_numbers(head.get(name))]
+    is_text = any(isinstance(cell, str) for cell in head.get("advantage"))  # of a CSV every cell is
+    cells = {name: [number_of(cell) for cell in head.get(name)] if is_text else head.get(name) for name in head.columns}
+    names = [name for name in cells if name not in TRL_COLUMNS.values() and is_mostly_numbers(cells[name])]
     order = list(head.columns)
     first, last = order.index("completion"), order.index("advantage")
     return sorted(names, key=lambda name: not first < order.index(name) < last)
@@ -186,10 +192,10 @@ def read_episode(episode: Row, file: str, line: int, found: Found) -> Iterator[R
         elif inside(trace, "agent", "trainable") is False:
             found.note("traces of agents that are not trained are left out", 1)
         else:
-            yield read_trace(episode, trace)
+            yield read_trace(episode, trace, found)
 
 
-def read_trace(episode: Row, trace: Row) -> Row:
+def read_trace(episode: Row, trace: Row, found: Found) -> Row:
     """Return a trace as a row; one that ended with an error or was not scored is dropped."""
     nodes = [node for node in trace["nodes"] if isinstance(node, dict)]
     sampled = [node for node in nodes if node.get("sampled")]
@@ -203,7 +209,7 @@ def read_trace(episode: Row, trace: Row) -> Row:
         ],
         "reward": sum(rewards_of(trace)),
         "step": inside(episode, "run", "work", "step"),
-        "truncated": is_truncated(trace),
+        "truncated": end_of(trace, found),
         "advantage": sum(credit) / len(credit) if credit else None,
         "tokens": count_tokens(trace, sampled),
         "turns": len(sampled),
@@ -230,10 +236,12 @@ def group_of(episode: Row, trace: Row, asked: Values) -> Any:
     return {"task": task} if task else [node.get("message") for node in asked]
 
 
-def is_truncated(trace: Row) -> bool:
-    """Return whether a limit of the framework, or that of the last response, ended the trace."""
+def end_of(trace: Row, found: Found) -> float | None:
+    """Return whether a limit of the framework, or that of the last response, ended the trace; None where no call says it."""
     calls = [call for call in trace.get("calls") or [] if isinstance(call, dict) and call.get("error") is None]
-    return trace.get("stop_condition") in LIMITS or (bool(calls) and calls[-1].get("finish_reason") == "length")
+    if is_limit(trace.get("stop_condition")):
+        return 1.0
+    return read_finish(calls[-1].get("finish_reason"), found)[0] if calls else None
 
 
 def count_tokens(trace: Row, sampled: Values) -> int | None:
@@ -255,28 +263,30 @@ def read_result(row: Row, file: str, line: int, found: Found) -> Iterator[Row]:
         "correct": verdict_in(row.get("metrics"), found),
         "tokens": inside(row, "token_usage", "output_tokens"),
         "turns": inside(row, "metrics", "num_turns"),
-        "truncated": row.get("is_truncated")
-        or (row.get("stop_condition") in LIMITS if "is_truncated" in row else None),
+        "truncated": is_limit(row.get("stop_condition"))
+        or read_finish(row.get("is_truncated"), found, "is_truncated")[0],
         "dropped": row.get("error") is not None,
     }
 
 
 def read_skyrl(row: Row, file: str, line: int, found: Found) -> Iterator[Row]:
     """Give a row for a response of SkyRL's, whose step is in the name of its folder; scores of tokens are added up."""
-    score, stop, step = row.get("score"), row.get("stop_reason"), re.search(r"step_(\d+)", file)
+    score, step = row.get("score"), re.search(r"step_(\d+)", file)
+    truncated, is_failed = read_finish(row.get("stop_reason"), found)
     yield {
         "prompt": [row.get("input_prompt"), row.get("env_extras")],
         "response": row.get("output_response"),
         "reward": sum(score) if isinstance(score, list) else score,
         "step": int(step[1]) if step else None,
-        "truncated": None if stop is None else stop in TRUNCATED | LIMITS,
-        "dropped": stop in FAILED,
+        "truncated": truncated,
+        "dropped": is_failed,
     }
 
 
 def read_slime(sample: Row, file: str, line: int, found: Found) -> Iterator[Row]:
     """Give a row for a sample of slime's; of a reward with names `score` counts."""
-    reward, mask, status = sample.get("reward"), sample.get("loss_mask"), sample.get("status")
+    reward, mask = sample.get("reward"), sample.get("loss_mask")
+    truncated, is_failed = read_finish(sample.get("status"), found, "status")
     yield {
         "prompt": [sample.get("prompt"), sample.get("label")],
         "group": sample.get("group_index"),
@@ -286,8 +296,8 @@ def read_slime(sample: Row, file: str, line: int, found: Found) -> Iterator[Row]
         "step": inside(sample, "header", "rollout_id"),
         "tokens": sum(mask or []) or sample.get("response_length"),
         "turns": count_turns(mask),
-        "truncated": status == "truncated",
-        "dropped": status in FAILED,
+        "truncated": truncated,
+        "dropped": is_failed,
     }
 
 
@@ -306,6 +316,7 @@ def read_sample(sample: Row, file: str, line: int, found: Found) -> Iterator[Row
     value = next(iter(value.values()), None) if isinstance(value, dict) else value
     reward, correct = GRADES.get(str(value), (value, value if value in (0, 1) else None))
     limit, calls = inside(sample, "limit", "type"), inside(output, "choices") or [None]
+    truncated, is_failed = read_finish(inside(calls[0], "stop_reason"), found)
     used = output if len(spoken) < 2 else {"usage": inside(sample, "model_usage", inside(output, "model"))}
     yield {
         "prompt": [sample.get("input"), sample.get("id")],
@@ -314,8 +325,11 @@ def read_sample(sample: Row, file: str, line: int, found: Found) -> Iterator[Row
         "correct": correct,
         "step": inside(sample, "metadata", "rollout_batch"),
         "tokens": inside(used, "usage", "output_tokens"),
-        "truncated": inside(calls[0], "stop_reason") in TRUNCATED | LIMITS or limit in LIMITS,
-        "dropped": sample.get("error") is not None or reward != reward or (limit is not None and not scores),
+        "truncated": is_limit(limit) or truncated,
+        "dropped": is_failed
+        or sample.get("error") is not None
+        or reward != reward
+        or (limit is not None and not scores),
     }
 
 
@@ -364,5 +378,5 @@ INSPECT = Format(
     "inspect", "Inspect samples", "max_tokens", has_all("id epoch input output scores"), partial(expand, read=read_sample),
     {"advantage": "an evaluation has no advantages"},
 )  # fmt: skip
-FRAMEWORKS = (TRL, VERL, PRIME_RL, LM_EVAL, VERIFIERS, SKYRL, SLIME, INSPECT)
+FRAMEWORKS = (TRL, VERL, PRIME_RL, LM_EVAL, VERIFIERS, SKYRL, SLIME, INSPECT, NEMO_RL, NEMO_GYM)
 """In the order in which they are tried."""

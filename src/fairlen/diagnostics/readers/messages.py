@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 REASONING = ("reasoning_content", "reasoning", "thinking", "thought", "reasoning_details")
 """Fields of a message, and of a part of one, that hold what the policy thought."""
@@ -29,6 +29,16 @@ ENDS = (
 Passages = list[tuple[bool, str]]
 """Whether the policy wrote it, and the text."""
 Channel = Literal["reasoning", "content", "call"]
+ITEM = re.compile(r"message|reasoning|.*_call(_output)?")
+"""Types of the items of OpenAI's Responses."""
+
+
+class Output(NamedTuple):
+    """What an object that a server answers with says: messages, one for each call of the model and each result of a tool."""
+
+    messages: list[Any]
+    tokens: Any
+    finish: Any
 
 
 def text_of(value: Any) -> str | None:
@@ -44,7 +54,8 @@ def own_text(passages: Passages) -> str:
 
 def passages_of(value: Any) -> Passages | None:
     """Return each message of a response, which the policy wrote or read; None where there is no text, or several."""
-    messages = [value] if isinstance(value, dict | str) else value
+    output = open_output(value)
+    messages = output.messages if output else [value] if isinstance(value, dict | str) else value
     if not isinstance(messages, list) or (len(messages) > 1 and isinstance(messages[0], str)):
         return None
     texts = [content_of(message) for message in messages]
@@ -142,3 +153,35 @@ def call_in(call: Any) -> Any:
     if isinstance(arguments, dict):
         given["arguments"] = {name: value for name, value in arguments.items() if value is not None}
     return {name: value for name, value in given.items() if value is not None}
+
+
+def open_output(value: Any) -> Output | None:
+    """Return what an object of OpenAI's Responses says, its items, or a chat completion of one choice; None for anything else."""
+    value = {"output": value} if isinstance(value, list) else value if isinstance(value, dict) else {}
+    items, choices, usage = (value.get(name) for name in ("output", "choices", "usage"))
+    usage = usage if isinstance(usage, dict) else {}
+    if isinstance(items, list) and all(isinstance(one, dict) and ITEM.fullmatch(str(one.get("type"))) for one in items):
+        finish = {name: value.get(name) for name in ("incomplete_details", "status")}
+        return Output(join_items(items), usage.get("output_tokens"), finish)
+    if isinstance(choices, list) and len(choices) == 1 and isinstance(choices[0], dict) and "message" in choices[0]:
+        return Output([choices[0]["message"]], usage.get("completion_tokens"), choices[0].get("finish_reason"))
+    return None
+
+
+def join_items(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return items as messages: reasoning, text and calls between two results of tools are one."""
+    messages: list[dict[str, Any]] = []
+    for item in items:
+        if item["type"].endswith("_output") or item.get("role", "assistant") != "assistant":
+            messages.append({"role": "tool", "content": str(item.get("output", item.get("content")))})
+            continue
+        if not messages or messages[-1]["role"] == "tool":
+            messages.append({"role": "assistant", "reasoning": [], "content": [], "tool_calls": []})
+        if item["type"] == "reasoning":
+            messages[-1]["reasoning"] += item.get("content") or [item]  # a summary is not its text
+        elif item["type"].endswith("_call"):
+            messages[-1]["tool_calls"].append({"name": item["type"], "arguments": item.get("code")} | item)
+        else:
+            parts = listed(item.get("content"))
+            messages[-1]["content"] += [part.get("refusal", part) if isinstance(part, dict) else part for part in parts]
+    return messages

@@ -38,8 +38,15 @@ SAME_TEXT = (
     "most prompts have one text for correct and incorrect responses, as references have: name what the policy wrote: "
     "--columns response=NAME"
 )
-MIN_TEXT, SPACES = 21, 1 / 30
-"""Characters from which on a text shows whether its language has spaces, and how many a character it has at least then."""
+MIN_TEXT, SPACES, SHARE_UNSPACED, MAX_UNSPACED = 21, 1 / 30, 0.1, 0.02
+"""Characters from which on a text shows whether its language has spaces; how many a character it has at least then, and the
+largest share of characters of a script without; and the share of other texts up to which words are counted."""
+UNSPACED = re.compile(
+    r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
+)
+"""A character of a script without spaces between words: Thai, Lao, Burmese, Khmer, Japanese, Chinese."""
+ENDS = frozenset(".!?…。！？)]}>$`*|\"'”」』")
+"""What a text that is finished ends with, mostly: one that was truncated ends anywhere."""
 
 Values = list[Any]
 
@@ -56,6 +63,8 @@ class Options:
     """Folder with a tokenizer.json, that file, or the name of a model on the hub whose file is in the local cache."""
     max_response_length: int = 0
     """In tokens; 0 is unknown."""
+    pool: bool = False
+    """Read files of one format as one log, in whatever folders, and compare responses of one step across them."""
 
 
 @dataclass
@@ -133,9 +142,13 @@ class Part(Columns):
     """Hash of the last question, whatever template is around it; 0 where there is no text of one."""
     text: Ints
     """Hash of the response; 0 where there is no text."""
+    whole: Bools
+    """Whether the text ends as one that is finished does."""
     measured: Ints
     """Length of the text in the meter's unit."""
     characters: Ints
+    unspaced: Floats
+    """Share of its characters that are `UNSPACED`."""
     tokens: Ints
     turns: Ints
     outcome: Floats
@@ -165,7 +178,8 @@ def read_rows(chunk: Chunk, meter: Meter, found: Found) -> Part:
     tokens, turns = (whole_numbers(chunk.get(name), f"number of {name}", problems) for name in ("tokens", "turns"))
     turns = np.where(turns > 0, turns, np.maximum(counted, 1))
     for row, (text, value) in enumerate(zip(texts, chunk.get("response"), strict=True)):
-        if not tokens[row] and not dropped[row] and (text is None or (not isinstance(value, str) and is_hidden(value))):
+        is_told = tokens[row] and meter.unit == "words"  # else lengths are those of texts
+        if not is_told and not dropped[row] and (text is None or (not isinstance(value, str) and is_hidden(value))):
             problems[row] = problems[row] or f"the response {describe_no_text(value)}"
     keep = np.array([not problem for problem in problems], np.bool_)
     for row in np.flatnonzero(~keep).tolist():
@@ -180,9 +194,16 @@ def read_rows(chunk: Chunk, meter: Meter, found: Found) -> Part:
     return Part(
         step, hashes(chunk.get("prompt")), hashes(chunk.get("group")), questions(chunk.get("prompt")),
         np.array([hash(text) if text else 0 for text in texts], np.int64),
-        np.maximum(measured, 1), np.array([len(text or "") for text in texts]), tokens, turns, outcome, correct, truncated,
+        np.array([(text or "").rstrip()[-1:] in ENDS for text in texts], np.bool_),
+        np.maximum(measured, 1), np.array([len(text or "") for text in texts]),
+        np.array([share_unspaced(text) if text else 0.0 for text in texts]), tokens, turns, outcome, correct, truncated,
         advantage, dropped | missing, file, np.asarray(chunk.lines, np.int64),
     ).take(keep)  # fmt: skip
+
+
+def share_unspaced(text: str) -> float:
+    """Return the share of a text's characters that belong to a script without spaces between words."""
+    return 0.0 if text.isascii() else len(UNSPACED.findall(text)) / len(text)
 
 
 def read_outcomes(chunk: Chunk, dropped: Bools, problems: list[str]) -> tuple[Floats, Floats, Bools]:
@@ -260,7 +281,7 @@ def join(parts: list[Part]) -> Part:
 def make_log(name: str, part: Part, meter: Meter, found: Found, options: Options, num_files: int) -> Log:
     """Return a log of rows, at least one."""
     length, unit = choose_lengths(part, meter, found, options)
-    counts, step = ~part.dropped, find_steps(part, found)
+    counts, step = ~part.dropped, part.step if options.pool else find_steps(part, found)
     known = {name: not np.isnan(vars(part)[name][counts]).any() for name in ("correct", "truncated", "advantage")}
     if not known["correct"] and (number := int(np.isnan(part.correct[counts]).sum())) < counts.sum():
         found.note("rows without a verdict, so that outcomes in the upper half of their range are correct", number)
@@ -270,11 +291,15 @@ def make_log(name: str, part: Part, meter: Meter, found: Found, options: Options
     truncated = (part.truncated > 0.5) & known["truncated"]
     responses = build_responses(prompt, length, part.outcome, verdict, truncated, limit, num_turns=part.turns)
     segments = replace(build_segments(responses, length), active=responses.active)
-    duplicate = {"duplicate": find_duplicates(prompt, part.text)} if (part.text != 0).any() else {}
+    columns = {"duplicate": find_duplicates(prompt, part.text)} if (part.text != 0).any() else {}
+    unspaced, shown = find_unspaced(part)
+    if unit != "tokens" and MAX_UNSPACED < unspaced.sum() / max(shown.sum(), 1) < 1 - MAX_UNSPACED:
+        columns["script"] = unspaced.astype(np.float64)
+        found.note(f"texts with and without spaces between words are not compared with each other, as {unit} differ")
     log = Log(
         name, unit, responses, step, segments, advantage=part.advantage if known["advantage"] else None,
         known=frozenset({"reward", *(word for word, is_true in known.items() if is_true)}),
-        columns={"reward": part.outcome} | duplicate, malformed=tuple(found.malformed), num_files=num_files,
+        columns={"reward": part.outcome} | columns, malformed=tuple(found.malformed), num_files=num_files,
         problem=part.prompt, question=part.question, file=part.file, line=part.line,
     )  # fmt: skip
     mixed = is_mixed(prompt, log.correct) & counts & (part.text != 0)
@@ -283,17 +308,23 @@ def make_log(name: str, part: Part, meter: Meter, found: Found, options: Options
         if "response" not in options.columns:
             raise Unreadable(SAME_TEXT)
         found.note(SAME_TEXT)
-    if known["truncated"] or log.has_turns:
-        if not known["truncated"]:
-            found.note(
-                "which trajectories a limit ended is not known: it counts what they read too, and lengths do not"
-            )
+    return log if known["truncated"] else add_truncated(log, part, found, options)
+
+
+def add_truncated(log: Log, part: Part, found: Found, options: Options) -> Log:
+    """Return a log with the responses that a limit ended where lengths tell; by tokens that the files say, whatever its unit."""
+    if log.has_turns:
+        found.note("which trajectories a limit ended is not known: it counts what they read too, and lengths do not")
         return log
-    truncated, note = find_truncated(log, options.max_response_length, not options.tokenizer)
+    told, exact = log, not options.tokenizer
+    if ((part.tokens > 0) | part.dropped).all():
+        told = replace(log, unit="tokens", responses=replace(log.responses, length=np.maximum(part.tokens, 1)))
+        exact = True
+    truncated, note = find_truncated(told, options.max_response_length, exact, part.whole)
     if not note:
         return log
     found.note(note)
-    return replace(log, responses=replace(responses, truncated=truncated), known=log.known | {"truncated"})
+    return replace(log, responses=replace(log.responses, truncated=truncated), known=log.known | {"truncated"})
 
 
 def tell_groups(prompt: Ints, group: Ints) -> Ints:
@@ -353,12 +384,18 @@ def choose_lengths(part: Part, meter: Meter, found: Found, options: Options) -> 
         found.note("rows without a number of tokens, so that all are measured by their text", int((~has).sum()))
     if meter.unit == "tokens":
         found.note("lengths are tokens of the text; EOS and special tokens that the files lost are not counted")
-    long = part.take(part.characters >= MIN_TEXT)
-    rare = long.measured - 1 < SPACES * long.characters
-    if options.unit is None and meter.unit == "words" and 2 * rare.sum() > len(rare):
-        found.note("texts have hardly any spaces, so that lengths are characters; --tokenizer MODEL counts tokens")
+    unspaced, shown = find_unspaced(part)
+    if options.unit is None and meter.unit == "words" and unspaced.sum() > MAX_UNSPACED * shown.sum():
+        share = f"{unspaced.sum() / shown.sum():.0%} of texts have hardly any spaces between words"
+        found.note(f"{share}, so that lengths are characters; --tokenizer MODEL counts tokens")
         return np.maximum(part.characters, 1), "characters"
     return part.measured, meter.unit
+
+
+def find_unspaced(part: Part) -> tuple[Bools, Bools]:
+    """Return which texts have hardly any spaces between words, and which are long enough to show it."""
+    is_script, is_long = part.unspaced > SHARE_UNSPACED, part.characters >= MIN_TEXT
+    return is_script | (is_long & (part.measured - 1 < SPACES * part.characters)), is_script | is_long
 
 
 def find_duplicates(prompt: Ints, text: Ints) -> Floats:

@@ -52,6 +52,8 @@ class AuditConfig:
     """Other rollouts, B, that the first ones, A, are compared with over the prompts that both have: B minus A."""
     max_response_length: int = 0
     """Limit of generation in tokens, to know which responses were truncated where the files do not say."""
+    pool: bool = False
+    """Read files of one format as one log whatever their folders, as those of runs that differ in their seed alone."""
     method: str = ""
     """Method that made the rollouts, such as grpo+balanced, or its aggregation, such as token_mean; by default looked for beside
     the files."""
@@ -80,7 +82,7 @@ class AuditConfig:
         if self.tokenizer and self.unit not in ("auto", "tokens"):
             raise ValueError(f"--unit {self.unit} with --tokenizer: leave one of them out")
         unit = None if self.unit == "auto" else self.unit
-        return Options(parse_columns(self.columns), unit, self.tokenizer, self.max_response_length)
+        return Options(parse_columns(self.columns), unit, self.tokenizer, self.max_response_length, self.pool)
 
 
 def parse_columns(text: str) -> dict[str, str]:
@@ -155,7 +157,7 @@ def show(
     if against:
         show_against(against, console)
     elif len(audits) > 1:
-        write(console, f"{len(audits)} logs: one for each format and folder, never mixed")
+        write(console, f"{len(audits)} logs: one for each format and folder, never mixed without --pool")
     for sentence in reading.not_rollouts[:MAX_ROWS]:
         write(console, f"skipped  {sentence}", "dim")
 
@@ -222,9 +224,10 @@ def show_findings(one: Audit, console: Console) -> None:
         for sentence in finding.more:
             write(console, sentence, "dim", indent=7)
         if finding.advice:
-            evidence = ", ".join(finding.advice.evidence)
-            name = one.method.name if one.method else ""
-            write(console, f"with {name}: {finding.advice.text} (docs/claims.md: {evidence})", indent=7)
+            text, evidence = finding.advice.text, ", ".join(finding.advice.evidence)
+            if evidence:  # of the method in use
+                text = f"with {one.method.name if one.method else ''}: {text} (docs/claims.md: {evidence})"
+            write(console, text, indent=7)
     console.print()
 
 
