@@ -24,7 +24,7 @@ BOTH_BIN    := .venv-verl-vllm/bin
 BOTH_READY  := .venv-verl-vllm/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help browser bubblewrap slurm install install-train install-vllm-cuda train test test-slow test-nightly test-gpu test-verl test-vllm test-verl-vllm test-versions lint site bench bench-smoke study wheel clean
+.PHONY: help browser bubblewrap install install-train install-vllm-cuda train test test-slow test-nightly test-gpu test-verl test-vllm test-verl-vllm test-versions lint site bench bench-smoke study wheel clean
 
 help:
 	@echo "make install        .venv with everything that the tests and the checks need"
@@ -41,7 +41,6 @@ help:
 	@echo "make test-versions  the oldest and the newest version of what fairlen depends on, each in .venv-versions; by hand, ARGS=core-oldest"
 	@echo "make browser        Chromium, in which the tests open reports; a part of make test"
 	@echo "make bubblewrap     the sandbox in which the tests run programs; a part of make test"
-	@echo "make slurm          Slurm, which runs a job of verl in a nightly test; a part of make test-nightly"
 	@echo "make lint           ruff and pyright"
 	@echo "make site           the documentation, in site/"
 	@echo "make bench          side by side with other libraries; an hour"
@@ -114,14 +113,6 @@ bubblewrap:
 		DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends bubblewrap python3 >/dev/null; \
 	} || echo "no bubblewrap: the tests of programs in a sandbox will fail; install it: apt-get install bubblewrap"
 
-# As root on Debian it is installed; elsewhere the nightly test that needs it fails and says so.
-slurm:
-	@command -v sbatch >/dev/null && test -x /usr/sbin/slurmctld || { \
-		test "$$(id -u)" = 0 && command -v apt-get >/dev/null && echo "installing slurm ..." && \
-		apt-get update -qq >/dev/null && \
-		DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends munge slurmctld slurmd slurm-client >/dev/null; \
-	} || echo "no Slurm: the nightly test of its jobs will fail; install it: apt-get install munge slurmctld slurmd slurm-client"
-
 test: $(ALL_READY) browser bubblewrap
 	$(BIN)/pytest -q $(PARALLEL) -m "not slow and not nightly and not gpu and not vllm and not ray" $(ARGS)
 
@@ -129,7 +120,7 @@ test: $(ALL_READY) browser bubblewrap
 test-slow: $(ALL_READY) bubblewrap
 	$(BIN)/pytest -q $(PARALLEL) -m "slow and not nightly and not gpu and not vllm and not ray" $(ARGS) || test $$? -eq 5
 
-test-nightly: $(ALL_READY) bubblewrap slurm
+test-nightly: $(ALL_READY) bubblewrap
 	$(BIN)/pytest -q $(PARALLEL) -m "nightly and not ray and not gpu and not vllm" $(ARGS) || test $$? -eq 5
 	$(BIN)/pytest -q -m "nightly and ray" tests/integrations/with_verl $(ARGS) || test $$? -eq 5
 

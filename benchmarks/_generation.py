@@ -54,7 +54,7 @@ class Generated:
     seconds: float
     tokens_per_second: float
     start_seconds: float
-    """To build the engine and to run everything once, a few tokens each: compilation and captured graphs."""
+    """To build the engine and to run everything once, a few tokens each: compilation."""
     peak_bytes: int
     """By torch's allocator; vLLM's cache is not in it while it can sleep."""
 

@@ -113,10 +113,10 @@ def run_command(device: str, engine: str, size: str, folder: Path) -> dict[str, 
 
 def account_of(facts: Any) -> int | None:
     """The largest phase of what run.json says that the run needs; None where nothing was estimated."""
-    from fairlen.train.requirements import Requirements
+    from fairlen.train.memory import Memory
 
     found = next((value for key, value in walk(facts) if key == "memory" and isinstance(value, dict)), None)
-    return Requirements(**found).total if found else None
+    return Memory(**found).total if found else None
 
 
 def walk(value: Any) -> Iterator[tuple[str, Any]]:

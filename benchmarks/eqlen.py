@@ -33,8 +33,8 @@ from fairlen.policy.model import load_policy
 from fairlen.sampling.extend import Sampling
 from fairlen.tasks.grader import Grader
 from fairlen.tasks.playground import Playground
+from fairlen.train.allocator import keep_freed_memory
 from fairlen.train.collect import Collector
-from fairlen.train.requirements import keep_freed_memory
 
 BUDGET = 160
 SLOTS = (64, 128, 256)

@@ -42,7 +42,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from fairlen.engine import Engine
 from fairlen.policy.model import Policy, make_head
-from fairlen.train.requirements import keep_freed_memory
+from fairlen.train.allocator import keep_freed_memory
 
 AIM_DECODING, AIM_TRAINING, AIM_MFU, AIM_TRL = 0.5, 0.45, 0.3, 2.0
 PARTS = ("decoding", "generation", "updates", "long", "profile")

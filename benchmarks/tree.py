@@ -39,7 +39,7 @@ from fairlen.policy.model import Policy, load_policy, make_head
 from fairlen.policy.pack import CPU, NONE_RECOMPUTED, ModelInput, TreeInput, build_input, build_micro, pack
 from fairlen.policy.tree import Tree, build_forest
 from fairlen.rollouts import Response, Rollouts, Segment
-from fairlen.train.requirements import keep_freed_memory
+from fairlen.train.allocator import keep_freed_memory
 
 ROUNDS, PROMPT, SHARED_PROMPT, LONG, VOCABULARY = 6, 16, 256, 10_000, 2048
 MARKS = {

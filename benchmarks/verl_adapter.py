@@ -87,7 +87,7 @@ def measure(method: str, steps: int) -> Shares:
         }  # fmt: skip
         command = [sys.executable, "-m", "fairlen", "verl", "--method", method, "--cpu", "--out", f"{folder}/job"]
         command += [word for text in METHODS.get(method, ()) for word in ("--set", text)]
-        command += ["--start-limit", "600", "--step-limit", "300", "--", f"trainer.total_training_steps={steps}"]
+        command += ["--", f"trainer.total_training_steps={steps}"]
         job = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         try:
             printed, _ = job.communicate()

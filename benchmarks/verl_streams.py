@@ -6,9 +6,7 @@
 
 The sides take turns: a rollout batch of each, of the same prompts, and the median of each side's seconds per generated token.
 Whole is EqLen that waits for whole continuations. Reuse is of the tokens that forks inherit, but for the last, in whole blocks.
-The marks are 1.15 times independent sampling's time for a token, and 80% of the tokens that blocks allow. Predicted is what the
-model of rollout servers (_servers.py, docs/scale.md) makes of the lengths that came out; what a step of it costs, fixed and for
-each row, follows from independent sampling of all prompts and of a few, nothing from EqLen.
+The marks are 1.15 times independent sampling's time for a token, and 80% of the tokens that blocks allow.
 """
 
 from __future__ import annotations
@@ -27,9 +25,6 @@ from typing import Any
 from uuid import uuid4
 
 from _checks import add_smoke, demand
-from _cluster import Cluster
-from _lengths import Forks, Job, Made, Replayed
-from _servers import Cost, Machine
 
 from fairlen.integrations.verl import rehearsal
 from fairlen.integrations.verl.launch import VerlConfig, collect, environment, write_files
@@ -37,12 +32,8 @@ from fairlen.integrations.verl.settings import ROLLOUT
 
 BLOCK = 32
 SLOWEST, LEAST = 1.15, 0.8
-SIDES: dict[str, Forks | None] = {"few prompts": None, "independent": None, "EqLen": "reach", "whole": "whole"}
-FEW = 2
-"""Prompts of the side that, beside independent sampling of all, tells what a row costs."""
-STREAMS, SERVERS, SLOTS = 4, 2, 64
-Lengths = dict[tuple[int, int, int], int]
-"""Of every track, inherited tokens included, by (prompt, stream, track)."""
+SIDES = ("independent", "EqLen", "whole")
+STREAMS, SERVERS = 4, 2
 
 
 @dataclass
@@ -54,8 +45,6 @@ class Side:
     tokens: int = 0
     requests: list[tuple[int, int, int]] = field(default_factory=list)
     """Length of the prefix, of the prompt, and tokens of it that were in the server's cache; of every request."""
-    lengths: list[Lengths] = field(default_factory=list)
-    """By rollout batch."""
 
     @property
     def reuse(self) -> float:
@@ -92,10 +81,9 @@ async def sample(
     from fairlen.sampling.extend import Sampling, gather
     from fairlen.sampling.independent import Independent, Request, no_grader
 
-    sampler = EqLen(STREAMS) if SIDES[name] else Independent(2 * STREAMS)
-    lengths: Lengths = {}
+    sampler = Independent(2 * STREAMS) if name == "independent" else EqLen(STREAMS)
 
-    async def run(number: int, prompt: tuple[int, ...]) -> int:
+    async def run(prompt: tuple[int, ...]) -> int:
         async def generate(request_id: str, *, prompt_ids: list[int], **kwargs: Any) -> Any:
             answer = await client.generate(request_id, prompt_ids=prompt_ids, **kwargs)
             side.requests.append((len(prompt_ids), len(prompt), int(answer.extra_fields.get("num_cached_tokens") or 0)))
@@ -109,14 +97,12 @@ async def sample(
         servers.can_follow = servers.can_follow and name != "whole"
         request = Request(0, prompt, Sampling(rehearsal.MAX_RESPONSE_LENGTH, seed=0), policy_version=0, seed=(0,))
         found = await sampler(servers.extend, no_grader, request)
-        lengths.update({(number, response.stream, response.track): response.length for response in found})
         return sum(response.length - response.inherited for response in found)
 
     begin = time.perf_counter()
-    tokens = sum(await gather(run(*each) for each in enumerate(prompts)))
+    tokens = sum(await gather(map(run, prompts)))
     side.seconds.append((time.perf_counter() - begin) / tokens)
     side.tokens += tokens
-    side.lengths.append(lengths)
 
 
 async def measure(config: Any, prompts: list[tuple[int, ...]], tokenizer: Any, batches: int) -> dict[str, Side]:
@@ -131,34 +117,10 @@ async def measure(config: Any, prompts: list[tuple[int, ...]], tokenizer: Any, b
     client, sides = manager.get_client(), {name: Side() for name in SIDES}
     for batch in range(batches + 1):
         for name, side in sides.items():
-            chosen = prompts[:FEW] if name == "few prompts" else prompts
-            await sample(client, config, tokenizer, chosen, name, side if batch else Side())
+            await sample(client, config, tokenizer, prompts, name, side if batch else Side())
             for server in manager.server_handles:
                 await server.clear_kv_cache.remote()
     return sides
-
-
-def simulate(side: Side, forks: Forks | None, row: float) -> float:
-    """Return the time of a token in the units of a step without rows, where each row adds `row`: the median of the batches."""
-    found = []
-    for lengths in side.lengths:
-        cluster, made = Cluster(Machine(Cost(1, row, 0, 0), SLOTS), SERVERS), Made()
-        job = Job(Replayed(lengths, rehearsal.MAX_RESPONSE_LENGTH), 0, STREAMS, forks)
-        for prompt in sorted({prompt for prompt, _, _ in lengths}):
-            job.launch(cluster, prompt, made)
-        found.append(cluster.run() / made.tokens)
-    return median(found)
-
-
-def fit_row(sides: dict[str, Side]) -> float:
-    """Return what a row costs, in units of a step without rows, by which few prompts take so much longer for a token than all."""
-    few, many = sides["few prompts"], sides["independent"]
-    measured = median(few.seconds) / median(many.seconds)
-
-    def miss(row: float) -> float:
-        return abs(simulate(few, None, row) / simulate(many, None, row) - measured)
-
-    return min((0.01 * 1.1**power for power in range(80)), key=miss)
 
 
 def main() -> None:
@@ -196,16 +158,12 @@ def main() -> None:
 
 def report(sides: dict[str, Side], is_smoke: bool) -> None:
     """A line for each side, and whether the marks are met."""
-    base, row = median(sides["independent"].seconds), fit_row(sides)
-    foreseen = simulate(sides["independent"], None, row)
-    head = f"{'tokens':>10}{'ms a token':>13}{'ratio':>9}{'predicted':>12}{'forks':>8}{'reused':>9}"
-    print(f"a row adds {row:.3f} of a step without rows\n{'':<14}{head}   blocks of {BLOCK}")
+    base = median(sides["independent"].seconds)
+    print(f"{'':<14}{'tokens':>10}{'ms a token':>13}{'ratio':>9}{'forks':>8}{'reused':>9}   blocks of {BLOCK}")
     for name, side in sides.items():
         forks = sum(length > prompt for length, prompt, _ in side.requests)
         mine = median(side.seconds)
-        ratio = simulate(side, SIDES[name], row) / foreseen
-        numbers = f"{side.tokens:>10}{1000 * mine:>13.2f}{mine / base:>9.2f}{ratio:>12.2f}{forks:>8}{side.reuse:>9.1%}"
-        print(f"{name:<14}{numbers}")
+        print(f"{name:<14}{side.tokens:>10}{1000 * mine:>13.2f}{mine / base:>9.2f}{forks:>8}{side.reuse:>9.1%}")
     followed = sides["EqLen"]
     demand(followed.tokens > 0 and len(followed.requests) > 0, "EqLen generated nothing")
     if not is_smoke:

@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
+MARKDOWN = re.compile(r'href="([\w./-]+)\.md(?=["#])')
 LINK = re.compile(r"\[([^\]]+)\]\(((?:\.\./)+[^)#\s]+)(?:#[^)\s]*)?\)")
 
 
 def on_post_build(config: Any, **_: Any) -> None:
-    """Lead the links of the study's page, which is copied as it is, to the pages that Markdown became."""
-    path = Path(config["site_dir"]) / "study" / "index.html"
-    path.write_text(
-        path.read_text(encoding="utf-8").replace('href="../claims.md', 'href="../claims.html'), encoding="utf-8"
-    )
+    """Lead the links of the study's pages, which are copied as they are, to the pages that Markdown became."""
+    for name in ("index", "claims"):
+        path = Path(config["site_dir"]) / "study" / f"{name}.html"
+        path.write_text(MARKDOWN.sub(r'href="\1.html', path.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:

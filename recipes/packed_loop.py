@@ -3,7 +3,7 @@
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from fairlen import compose, finish_update, plan_rows, playground, policy_loss
+from fairlen import Skips, compose, finish_update, plan_rows, playground, policy_loss
 from fairlen.tasks.playground import Playground
 
 NUM_PROMPTS, NUM_SAMPLES, MAX_TOKENS, NUM_STEPS, NUM_EPOCHS, PACK = 4, 8, 64, 2, 2, 512
@@ -53,7 +53,7 @@ def main():
     model = AutoModelForCausalLM.from_pretrained(playground.PATH)
     tokenizer = AutoTokenizer.from_pretrained(playground.PATH, padding_side="left")
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, weight_decay=0.0)
-    task, method = Playground(), compose("fspo+balanced")
+    task, method, skips = Playground(), compose("fspo+balanced"), Skips()
 
     for step in range(NUM_STEPS):
         numbers = [step * NUM_PROMPTS + number for number in range(NUM_PROMPTS) for _ in range(NUM_SAMPLES)]
@@ -67,16 +67,19 @@ def main():
         lengths = [len(response) for _, response in samples]
         plan = plan_rows(method, groups=numbers, lengths=lengths, rewards=rewards, max_response_length=MAX_TOKENS)
 
-        for _ in range(NUM_EPOCHS):
+        for epoch in range(NUM_EPOCHS):
             counts = []
             for (ids, positions, sequence), before in zip(packs, old, strict=True):
                 now = log_probs(model, ids, positions)
-                loss = policy_loss(method, plan.to(model.device), now, before, sequence=sequence)
+                loss = policy_loss(method, plan.to(model.device), now, before if epoch else None, sequence=sequence)
                 loss.total.backward()
                 counts.append(loss.counts)
-            optimizer.step()
+            norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            done = finish_update(method, counts, norm, skips)
+            method = done.method
+            if done.may_step:
+                optimizer.step()
             optimizer.zero_grad()
-            method, _ = finish_update(method, counts)
         right, tokens = sum(rewards) / len(rewards), sum(lengths) / len(lengths)
         print(f"step {step}: {right:.0%} right, {tokens:.1f} tokens, {len(packs)} forward passes")
 

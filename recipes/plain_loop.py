@@ -1,4 +1,4 @@
-"""GRPO in a plain PyTorch loop, on the playground: docs/anywhere.md shows the ten lines that give it a method of fairlen's."""
+"""GRPO in a plain PyTorch loop, on the playground: docs/anywhere.md shows the lines that give it a method of fairlen's."""
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer

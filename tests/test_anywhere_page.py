@@ -1,4 +1,4 @@
-"""docs/anywhere.md: its diff turns a plain loop into one with a method in ten lines, and both run."""
+"""docs/anywhere.md: its diff turns a plain loop into one with a method in a few lines, and both run."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def apply(text: str) -> str:
     return text
 
 
-def test_ten_lines_are_new():
-    assert sum(line[0] == "+" for line in LINES) == 10
+def test_few_lines_are_new():
+    assert sum(line[0] == "+" for line in LINES) <= 15
     assert len(SCRIPT.read_text().splitlines()) <= 80
 
 
@@ -40,8 +40,11 @@ def test_ten_lines_are_new():
 @pytest.mark.parametrize(
     ("name", "state"),
     [
-        ("fspo+balanced", "'surrogate.num_updates': 6"),
-        ("fspo", "'surrogate.num_updates': 6"),
+        (
+            "fspo+balanced",
+            "'surrogate.num_updates': 3",
+        ),  # of 3 rollout batches the second epoch: the first is on-policy
+        ("fspo", "'surrogate.num_updates': 3"),
         ("dapo+balanced", "{}"),
     ],
 )
@@ -62,5 +65,5 @@ def test_the_plain_loop_runs_with_a_method(name, state, tmp_path):
 def test_its_calls_are_public_and_in_the_reference():
     (imported,) = re.findall(r"^\+from fairlen import (.*)", PAGE, re.M)
     calls = set(imported.split(", ")) - {"playground"}
-    assert calls == {"compose", "plan_rows", "policy_loss", "finish_update"} <= set(fairlen.__all__)
+    assert calls == {"Skips", "compose", "plan_rows", "policy_loss", "finish_update"} <= set(fairlen.__all__)
     assert calls <= set(re.findall(r"^::: fairlen\.(\w+)$", (ROOT / "docs/reference.md").read_text(), re.M))

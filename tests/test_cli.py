@@ -132,39 +132,37 @@ def test_a_shipped_task_brings_its_model_and_length_unless_they_are_given(tmp_pa
     assert (
         chosen(read_train_config([])) == chosen(read_train_config(["--task", "playground:cups"])) == ("playground", 160)
     )
-    assert chosen(read_train_config(["--task", "longhand"])) == ("longhand", 768)
-    assert chosen(read_train_config(["--task=longhand", "--model", "runs/x/model"])) == ("runs/x/model", 768)
-    assert chosen(read_train_config(["--max-response-length", "300", "--task", "longhand"])) == ("longhand", 300)
+    assert chosen(read_train_config(["--task", "guess"])) == ("guess", 192)
+    assert chosen(read_train_config(["--task=guess", "--model", "runs/x/model"])) == ("runs/x/model", 192)
+    assert chosen(read_train_config(["--max-response-length", "300", "--task", "guess"])) == ("guess", 300)
     assert chosen(read_train_config(["--task", "tasks.py:Mine", "--model", "m"])) == ("m", 160)
 
 
 def test_a_shipped_task_of_the_file_brings_them_too_and_the_flag_beats_it(tmp_path):
-    path = write(tmp_path, 'task = "longhand"\nseed = 3\n')
+    path = write(tmp_path, 'task = "guess"\nseed = 3\n')
     config = read_train_config(["--config", path])
-    assert (*chosen(config), config.seed, config.task) == ("longhand", 768, 3, "longhand")
+    assert (*chosen(config), config.seed, config.task) == ("guess", 192, 3, "guess")
     assert chosen(read_train_config(["--config", path, "--task", "playground"])) == ("playground", 160)
-    path = write(tmp_path, 'task = "longhand"\nmax_response_length = 500\n')
-    assert chosen(read_train_config(["--config", path])) == ("longhand", 500)
+    path = write(tmp_path, 'task = "guess"\nmax_response_length = 500\n')
+    assert chosen(read_train_config(["--config", path])) == ("guess", 500)
 
 
 def test_an_evaluation_takes_a_shipped_task_as_data_too(tmp_path):
     assert (
-        chosen(read_eval_config(["--data", "longhand"]))
-        == chosen(read_eval_config(["--task", "longhand"]))
-        == ("longhand", 768)
+        chosen(read_eval_config(["--data", "guess"])) == chosen(read_eval_config(["--task", "guess"])) == ("guess", 192)
     )
-    assert chosen(read_eval_config(["--model", "m", "--data", "longhand", "--data", "playground"])) == ("m", 768)
+    assert chosen(read_eval_config(["--model", "m", "--data", "guess", "--data", "playground"])) == ("m", 192)
     assert chosen(read_eval_config(["--data", "x.jsonl"])) == ("playground", 160)
     assert chosen(read_eval_config(["--suite", "fspo"]))[1] == 8192
-    path = write(tmp_path, 'data = ["longhand"]\n')
-    assert chosen(read_eval_config(["--config", path])) == ("longhand", 768)
+    path = write(tmp_path, 'data = ["guess"]\n')
+    assert chosen(read_eval_config(["--config", path])) == ("guess", 192)
 
 
 def test_a_model_that_does_not_read_the_task_is_refused_by_every_command(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for command in (["train"], ["compare", "grpo", "dapo"], ["eval"]):
-        assert main([*command, "--task", "longhand", "--model", "playground"]) == 2
-        assert "or give --model longhand, whose tokenizer does" in capsys.readouterr().err
+        assert main([*command, "--task", "guess", "--model", "playground"]) == 2
+        assert "or give --model guess, whose tokenizer does" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["train", "eval", "compare", "doctor"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import queue
 import shutil
 from pathlib import Path
 
@@ -117,10 +116,8 @@ def test_what_the_watchdog_says_is_text(capsys):
 
 def test_lines_of_another_programs_output_are_text(capsys):
     """Of a job of verl: what is shown of a node or a death is without colours; all else is in the log alone."""
-    watch = pytest.importorskip("fairlen.integrations.verl.watch", reason="needs psutil")
-    lines = queue.Queue()
-    for line in (f"\x1b[36m(worker)\x1b[0m fairlen: node n1: ready {ESCAPES}\n", f"a response {ESCAPES}\n", None):
-        lines.put(line)
-    assert watch.watch(lines, 10.0, 10.0) == ""
+    summary = pytest.importorskip("fairlen.integrations.verl.summary").Summary()
+    for line in (f"\x1b[36m(worker)\x1b[0m fairlen: node n1: ready {ESCAPES}\n", f"a response {ESCAPES}\n"):
+        summary.read(line)
     shown = capsys.readouterr().out
     assert not hostile(shown) and shown.startswith("node n1: ready ") and shown.count("\n") == 1

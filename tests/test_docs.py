@@ -16,6 +16,7 @@ from fairlen.diagnostics.readers import Options
 from fairlen.diagnostics.report import rows
 from fairlen.diagnostics.report.audit import Audit, audit
 from fairlen.diagnostics.report.summary import to_json
+from fairlen.metrics import format_metrics
 
 DOCS = Path(__file__).parents[1] / "docs"
 FORMATS = Path(__file__).parent / "fixtures_formats"
@@ -42,6 +43,12 @@ def test_every_column_of_the_records_is_on_the_page(table):
     written = set(pq.read_schema(next(FIXTURE.glob(f"{table}-*.parquet"))).names)
     assert {name for name in written if not name.startswith("part_")} <= named
     assert {name for name in named if not name.startswith("part_")} <= written
+
+
+def test_the_page_has_the_metrics_that_reports_show():
+    text = (DOCS / "metrics.md").read_text()
+    (found,) = re.findall(r"<!-- python -m fairlen\.metrics -->\n\n(.*)\n\n<!-- end -->", text, re.S)
+    assert found == format_metrics()
 
 
 def lines_of_audit() -> list[tuple[list[str], list[str]]]:

@@ -27,8 +27,8 @@ COMMAND = re.compile(
     r"`(make train[^`]*|(?:\S*/)?python (?:benchmarks|recipes|tests)/[^`]*|pytest [^`]*|fairlen [^`]*)`"
     r"[^`|]{0,3}(2026-\d\d-\d\d)"
 )
-COMPARED = re.compile(r"<!-- scale\.py \w+ -->.*?<!-- end -->", re.S)
-"""By tests/test_scale_page.py; the one that is timed stands in docs/log.md."""
+COMPARED = re.compile(r"<!-- scale\.py -->.*?<!-- end -->", re.S)
+"""By tests/test_scale_page.py."""
 
 
 def find_sections(page: Path) -> list[str]:

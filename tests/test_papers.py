@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from loops import over
 
 from fairlen.checks import is_described
 from fairlen.methods.catalogue import find_papers
@@ -235,7 +236,7 @@ def test_every_number_of_a_method_is_on_the_page_with_its_source() -> None:
     assert sorted(listed) == sorted([*BASES, *MODIFIERS])
 
 
-@pytest.mark.parametrize("name", [*BASES, *MODIFIERS])
+@over("name", [*BASES, *MODIFIERS])
 def test_every_name_is_on_the_page(name: str) -> None:
     assert f"`{name}`" in PAGE
 

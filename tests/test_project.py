@@ -15,7 +15,6 @@ import pytest
 from packaging.requirements import Requirement
 
 import fairlen
-from fairlen.diagnostics.report.terms import PLACES, read_metrics
 from fairlen.methods.presets import BASES
 from fairlen.tasks.shipped import SHIPPED
 
@@ -126,11 +125,3 @@ def test_constraints_name_everything_that_is_installed_with_the_extras() -> None
             waiting += needs_of(name, extras)
     assert len(seen) > 100
     assert unnamed == set() and others == {}
-
-
-def test_the_wheel_takes_what_reports_say_of_metrics() -> None:
-    """docs/metrics.md lies where an installed report looks for it, and is read in the repository."""
-    targets = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]
-    ((source, place),) = targets["wheel"]["force-include"].items()
-    assert (ROOT / source).is_file() and PLACES[0] == ROOT / "src" / place and PLACES[1] == ROOT / source
-    assert read_metrics()["entropy/mean"].unit == "nats"

@@ -21,55 +21,31 @@ PAGE = (ROOT / "docs" / "scale.md").read_text()
 
 
 def test_the_table_is_what_the_program_prints():
-    assert PAGE[scale.find_table(PAGE, "streams")] == scale.format_table(scale.TABLES["streams"]())
+    (table,) = re.findall(r"<!-- scale\.py -->\n\n(.*?)\n\n<!-- end -->", PAGE, re.S)
+    assert table == scale.make_table(scale.NUM_PROMPTS)
 
 
-@pytest.mark.slow
-def test_prose_on_schedules_is_what_the_program_prints():
-    """Rows: synchronous, with EqLen, one ahead, streaming on 32 + 32 and 48 + 16, the same with spans over 2 dropped."""
-    synchronous, _, _, even, uneven, dropping, _ = scale.TABLES["schedules"]()[1:]
-    said = PAGE.partition("Simulated on 64 GPUs")[2].partition("The launcher")[0]
-    rates = [(row[2], row[3]) for row in (synchronous, even, uneven)]
-    assert re.findall(r"(\d\d,\d{3})\D+?(?:\d\d\D+?(?:\d\d\D+?)?)?(\d\d%)", said) == rates
-    assert [row[1] for row in (even, uneven)] == ["32 + 32", "48 + 16"]
-    assert re.findall(r"\d+\.\d%|\b\d,\d{3}", said) == [dropping[5], dropping[7], dropping[6]]
-
-
-def test_the_page_holds_the_tables_that_the_program_writes_into_it():
-    assert tuple(re.findall(r"<!-- scale\.py (\w+) -->", PAGE)) == scale.ON_PAGE == ("streams",)
-    with pytest.raises(ValueError, match=r"scale\.md has no place for the table nothing"):
-        scale.find_table(PAGE, "nothing")
+def test_a_stream_by_hand():
+    """Tracks of 4 and 6 tokens after a prompt of 200; the fork at 4 ends at 6 with the survivor: a tie, which ends the stream."""
+    lengths = (4, 6, 6)
+    stream = scale.run_stream(lambda track, inherited: lengths[track], max_rounds=0)
+    assert (stream.stops, stream.first, stream.forks, stream.last) == ((4, 6), 6, (2,), 6)
+    assert stream.tokens == 4 + 6 + 2
+    assert stream.row_tokens == 2 * (200 + 4) + 2 * (200 + 6)
+    # one call at a time: the fork starts when both tracks have ended, at 6, and takes 2 steps
+    assert scale.count_call_steps([stream]) == 6 + 2
+    limited = scale.run_stream(lambda track, inherited: lengths[track], max_rounds=1)
+    assert (limited.tokens, limited.row_tokens) == (
+        4 + 6,
+        2 * (200 + 4) + (200 + 6),
+    )  # the survivor has a row of its own
 
 
 def test_what_memory_holds():
-    assert scale.DEPLOYMENT.capacity // 1000 == 322 and "323,000 positions" in PAGE  # 322,808
-
-
-@pytest.mark.slow
-def test_twice_as_many_tracks_as_slots_hide_the_rounds():
-    seconds = {(row[0], row[1]): float(row[2].replace(",", "")) for row in scale.prompts()[1:]}
-    kinds = ("`reach`", "whole")
-    for count in ("64 prompts", "256 prompts"):  # 64 x 16 tracks on 8 servers of 64 slots: twice the slots
-        reach, whole = (seconds[count, f"EqLen, 4 rounds, {kind}"] for kind in kinds)
-        assert whole < 1.05 * reach
-    for count in ("4 prompts", "16 prompts"):
-        reach, whole = (seconds[count, f"EqLen, 4 rounds, {kind}"] for kind in kinds)
-        assert whole > 1.15 * reach
-
-
-@pytest.mark.slow
-def test_prose_on_deaths_is_arithmetic():
-    """At 64 nodes a death every 86,400 / (64 x .00379) = 356,300 s, and a checkpoint of 12 x 8.2e9 / (64 x 2e9) = .77 s.
-
-    Least is lost at sqrt(2 x .77 x 356,300) = 741 s, three quarters of a step of 1,013. At every step .77 / 1,013 +
-    (507 + 1.1 + 300) / 356,300 = .30% is lost.
-    """
-    deaths_of_a_thousand = 1000 * scale.DEATHS  # 419 / (54 x 2,048) = .00379
-    assert deaths_of_a_thousand == pytest.approx(3.8, abs=0.02)
-    alone, *_, most = scale.deaths()[1:]
-    assert (alone[0], alone[2]) == ("1", "55 steps")
-    assert "(`trainer.save_freq=1`) on 64 nodes, every 55 steps on one" in PAGE
-    assert most[:4] == ["64", "4.1 days", "step", "0.30%"]
+    """Qwen3-8B: 36 layers, 8 key heads of 128, keys and values in 2 bytes; 8.2e9 parameters."""
+    position = 36 * 8 * 128 * 2 * 2
+    assert round((0.8 * 80e9 - 2 * 8.2e9) / position, -3) == 323_000 and "323,000 positions" in PAGE
+    assert f"{position:,} bytes each" in PAGE
 
 
 def commands(program: str) -> Iterator[list[str]]:

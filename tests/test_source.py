@@ -5,11 +5,12 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 from statistics import median
 
-import pytest
+from loops import over
 
 import fairlen
 
@@ -19,8 +20,9 @@ MAX_FILE, MAX_FUNCTION = 400, 40
 MAX_LINES, MAX_FILES = 38_244, 251
 
 LAYERS = (
-    ("checks", "precision", "seeds", "playground", "longhand", "guess"),
+    ("checks", "precision", "seeds", "secrets", "playground", "guess"),
     ("batch", "console"),
+    ("metrics",),
     ("rollouts",),
     ("files", "sampling"),
     ("methods.stages", "engine", "verify", "hangs"),
@@ -49,6 +51,12 @@ def module_of(path: Path) -> str:
 
 
 MODULES = {module_of(path): path for path in FILES}
+
+
+@cache
+def read_tree(path: Path) -> ast.Module:
+    """Parse a file once."""
+    return ast.parse(path.read_text())
 
 
 def room_of(module: str) -> str:
@@ -85,9 +93,8 @@ def test_every_module_has_a_layer_and_every_layer_modules():
     assert sum(map(len, LAYERS)) == len(LAYER)
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_imports_go_downwards_only(module):
-    assert upward_imports(module, ast.parse(MODULES[module].read_text())) == []
+def test_imports_go_downwards_only():
+    assert {name: found for name, path in MODULES.items() if (found := upward_imports(name, read_tree(path)))} == {}
 
 
 def test_an_upward_import_is_found():
@@ -102,10 +109,7 @@ def test_an_upward_import_is_found():
 
 
 def test_modules_import_each_other_in_no_circle():
-    graph = {
-        module: {there for _, there in imports(ast.parse(path.read_text()))} - {module}
-        for module, path in MODULES.items()
-    }
+    graph = {module: {there for _, there in imports(read_tree(path))} - {module} for module, path in MODULES.items()}
     TopologicalSorter(graph).prepare()  # raises CycleError, which names the circle
 
 
@@ -120,10 +124,10 @@ def built_tables(tree: ast.AST) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+@over("path", FILES)
 def test_tables_are_built_in_one_place(path):
     """By fairlen.batch: every trainer, integration and reader hands it rows."""
-    found = built_tables(ast.parse(path.read_text()))
+    found = built_tables(read_tree(path))
     assert len(found) == (2 if path == SOURCE / "batch.py" else 0), found
 
 
@@ -146,7 +150,7 @@ def test_functions_are_short_and_say_what_they_do():
     functions = [
         node
         for path in FILES
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in ast.walk(read_tree(path))
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
     ]
     assert median((node.end_lineno or 0) - node.lineno + 1 for node in functions) <= 8
@@ -163,11 +167,11 @@ def code_lines(node: ast.AST, text: list[str]) -> int:
     return sum(1 for n in lines if text[n - 1].strip() and not text[n - 1].strip().startswith("#"))
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+@over("path", FILES)
 def test_files_and_functions_stay_small(path):
     text = path.read_text().splitlines()
     assert len(text) <= MAX_FILE
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(read_tree(path)):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             assert code_lines(node, text) <= MAX_FUNCTION, f"{path.name}:{node.lineno}: {node.name}"
 
@@ -182,7 +186,7 @@ FORBIDDEN = {
 }
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+@over("path", FILES)
 def test_nothing_runs_what_it_reads(path):
     for name, pattern in FORBIDDEN.items():
         found = re.search(pattern, path.read_text())
@@ -210,13 +214,13 @@ HARMLESS = {"GenerationConfig"}
 
 
 def loading_calls(path: Path) -> Iterator[ast.Call]:
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(read_tree(path)):
         path_of = ast.unparse(node.func).split(".") if isinstance(node, ast.Call) else [""]
         if path_of[-1] in LOADERS and not HARMLESS & set(path_of):
             yield node
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+@over("path", FILES)
 def test_whatever_loads_a_model_says_that_its_code_is_not_run(path):
     for call in loading_calls(path):
         given = {word.arg: ast.unparse(word.value) for word in call.keywords}
@@ -253,11 +257,11 @@ def writing_calls(path: Path) -> list[str]:
     where = str(path.relative_to(SOURCE))
     if where == "files/folders.py" or where in IN_SANDBOX:
         return []
-    calls = (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call))
+    calls = (node for node in ast.walk(read_tree(path)) if isinstance(node, ast.Call))
     return [f"{call.lineno}: {ast.unparse(call)}" for call in calls if is_writing(call, where)]
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+@over("path", FILES)
 def test_files_are_written_in_one_way(path):
     """By fairlen.files.folders, which follows no link."""
     assert writing_calls(path) == []
@@ -267,12 +271,12 @@ OUTSIDE = {"console.py", "verify/execution.py", "verify/sandbox.py", "verify/out
 """Programs of their own, which print to a pipe; and the boundary itself."""
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+@over("path", FILES)
 def test_what_is_printed_goes_through_the_terminal(path):
     """By fairlen.console, which shows control characters as text."""
     if str(path.relative_to(SOURCE)) in OUTSIDE:
         return
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(read_tree(path)):
         if isinstance(node, ast.Call):
             name = ast.unparse(node.func)
             assert name not in ("print", "Console") and not re.search(r"std(out|err)\.write$", name), (
@@ -300,14 +304,6 @@ def test_what_writes_is_found():
     for text in (*bad, "pq.write_table(t, p)", *fine):
         call = ast.parse(text, mode="eval").body
         assert isinstance(call, ast.Call) and is_writing(call, "x.py") == (text not in fine), text
-
-
-@pytest.mark.parametrize("path", sorted((SOURCE / "train").rglob("*.py")), ids=lambda path: path.name)
-def test_nobody_divides_after_the_plan(path):
-    """The loss of an update is a plain sum: no mean over tensors where gradients are made."""
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "backward":
-            assert ".mean(" not in ast.unparse(node.func.value), f"{path.name}:{node.lineno}"
 
 
 def run_without_torch(code: str) -> subprocess.CompletedProcess[str]:

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from loops import over
 
 TESTS = Path(__file__).parent
 FILES = sorted(TESTS.rglob("*.py"))
@@ -102,7 +103,7 @@ def is_hasty(node: ast.Compare, names: Names, constants: dict[str, float]) -> bo
     return False
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(TESTS)))
+@over("path", FILES)
 def test_nobody_is_in_a_hurry(path):
     """A machine with other work may take seconds over anything: how long is asked of the processor's clock, or generously."""
     assert find_hasty(path.read_text()) == []

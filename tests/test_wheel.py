@@ -50,7 +50,7 @@ def test_the_wheel_has_the_package_and_nothing_else(wheel):
         names = set(archive.namelist())
     source = ROOT / "src"
     files = {str(path.relative_to(source)) for path in (source / "fairlen").rglob("*") if path.is_file()}
-    own = {name for name in files if "__pycache__" not in name} | {"fairlen/diagnostics/metrics.md"}
+    own = {name for name in files if "__pycache__" not in name}
     about = {name for name in names if name.startswith(f"fairlen-{fairlen.__version__}.dist-info/")}
     assert names - about == own
     assert "fairlen/py.typed" in names and {f"fairlen/{name}/model.safetensors" for name in SHIPPED} <= names

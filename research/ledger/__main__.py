@@ -12,7 +12,9 @@ from research.ledger.claims import ROOT, load_ledger
 from research.ledger.display import claim_data, ledger_data, print_ledger
 from research.ledger.page import write_claim
 
-CHECK = "compare pages, figures, search tables and runs, find every named test, and run the quick ones"
+CHECK = (
+    "compare pages, figures, search tables and runs, compute arithmetic, find every named test, and run the quick ones"
+)
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -21,7 +23,9 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     )
     one = parser.add_mutually_exclusive_group()
     one.add_argument("claim", nargs="?", help="one claim with its evidence, such as eqlen-23")
-    one.add_argument("--write", action="store_true", help="make docs/claims.md and docs/study/index.html from the data")
+    one.add_argument(
+        "--write", action="store_true", help="make docs/claims.md and the pages of docs/study from the data"
+    )
     one.add_argument("--check", action="store_true", help=CHECK)
     parser.add_argument("--json", action="store_true", help="as data")
     return parser.parse_args(arguments)
@@ -31,7 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Print the ledger, write its pages or check them. Return 1 where a check found something, 2 for an unknown claim."""
     given, ledger = parse(arguments), load_ledger()
     if given.write:
-        print(f"wrote {' and '.join(write(ledger, ROOT))}")
+        print(f"wrote {', '.join(write(ledger, ROOT))}")
     elif given.check:
         return report(check(ledger, ROOT), len(ledger.claims), given.json)
     elif given.claim:

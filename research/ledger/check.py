@@ -13,13 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from fairlen.files.folders import write_file
+from research.ledger.arithmetic import holds
 from research.ledger.claims import Claim, Ledger
+from research.ledger.details import details_page
 from research.ledger.page import claims_page
 from research.ledger.study import check_study, read_evidence
 from research.study.evidence import Evidence
 from research.study.page import study_page
 
-CLAIMS, STUDY = "docs/claims.md", "docs/study/index.html"
+CLAIMS, DETAILS, STUDY = "docs/claims.md", "docs/study/claims.html", "docs/study/index.html"
 LIMIT = 240.0
 """Seconds for the quick tests, which take half a minute on an idle core."""
 NUMBER = re.compile(r"(?<![\w.])\d[\d,_]*(?:\.\d+)?(?:e-?\d+)?")
@@ -39,7 +41,7 @@ def check(ledger: Ledger, root: Path, run: bool = True) -> list[str]:
 
 def make_pages(ledger: Ledger, evidence: Evidence | None) -> dict[str, str]:
     """Return the pages by file."""
-    return {CLAIMS: claims_page(ledger), STUDY: study_page(evidence, ledger)}
+    return {CLAIMS: claims_page(ledger), DETAILS: details_page(ledger), STUDY: study_page(evidence, ledger)}
 
 
 def check_pages(ledger: Ledger, evidence: Evidence | None, root: Path) -> Iterator[str]:
@@ -51,7 +53,7 @@ def check_pages(ledger: Ledger, evidence: Evidence | None, root: Path) -> Iterat
 
 
 def write(ledger: Ledger, root: Path) -> list[str]:
-    """Write both pages and return their names."""
+    """Write the pages and return their names."""
     pages = make_pages(ledger, read_evidence(root))
     for name, text in pages.items():
         write_file(root / name, text)
@@ -59,8 +61,9 @@ def write(ledger: Ledger, root: Path) -> list[str]:
 
 
 def check_tests(claim: Claim, root: Path) -> Iterator[str]:
-    """Yield tests of a claim that do not exist, and numbers of its figure that occur in none of them."""
-    sources = []
+    """Yield tests of a claim that do not exist, wrong arithmetic, and numbers of its figure that occur in neither."""
+    sources = list(claim.arithmetic)
+    yield from (f"{claim.id}: {line}: it is not so" for line in claim.arithmetic if not holds(line))
     for test in claim.tests:
         path, _, name = test.partition("::")
         source = test_source(root / path, name.partition("[")[0])
@@ -73,7 +76,7 @@ def check_tests(claim: Claim, root: Path) -> Iterator[str]:
     known = {number for source in sources for number in numbers(source)}
     for text, allowed in figure_numbers(claim.figure):
         if not known & allowed:
-            yield f"{claim.id}: {text} of its figure occurs in none of its tests"
+            yield f"{claim.id}: {text} of its figure occurs in none of its tests and lines"
 
 
 @cache

@@ -45,7 +45,9 @@ class Claim:
     """proved, refuted or out of reach; empty where `measure` decides."""
     tests: tuple[str, ...] = ()
     figure: str = ""
-    """What the tests found; every number in it occurs in one of them."""
+    """What tests or arithmetic found; every number in it occurs in one of them."""
+    arithmetic: tuple[str, ...] = ()
+    """Lines on numbers that the paper prints, such as "34.48 - 31.56 = 2.92"; the check computes them."""
     command: str = ""
     """What would settle a claim that is out of reach."""
     quick: bool = False
@@ -253,14 +255,17 @@ def mistakes(claim: Claim) -> list[tuple[bool, str]]:
         (bool(verdict) and verdict not in GIVEN, shown),
         (bool(verdict) and bool(claim.premise or claim.primary), "premise and primary belong to what is measured"),
         (
-            verdict in GIVEN[:2] and not (claim.tests and claim.figure),
-            f"verdict={verdict}: name its tests, and their figure",
+            verdict in GIVEN[:2] and not ((claim.tests or claim.arithmetic) and claim.figure),
+            f"verdict={verdict}: name its tests or its arithmetic, and their figure",
         ),
         (
             is_far != bool(claim.command),
             "a command belongs to what is out of reach, and what is out of reach needs one",
         ),
-        (bool(claim.figure) and not claim.tests, "figure without tests: figures of experiments come from the study"),
+        (
+            bool(claim.figure) and not (claim.tests or claim.arithmetic),
+            "figure without tests or arithmetic: figures of experiments come from the study",
+        ),
         (claim.quick and not claim.tests, "quick without tests to run"),
         (not all(map(TEST.fullmatch, claim.tests)), f"tests={claim.tests}: write tests/FILE.py::test_name"),
     ]

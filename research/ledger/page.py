@@ -1,4 +1,4 @@
-"""docs/claims.md, from the ledger alone."""
+"""docs/claims.md, one line a claim, and one claim in full as Markdown, from the ledger alone."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from research.ledger.claims import DATA, STATUSES, Claim, Ledger, Line, Paper
 from research.ledger.rule import Measure, show
 
 WIDTH = 130
+DETAILS = "study/claims.html"
+"""From docs/claims.md."""
 
 
 def claims_page(ledger: Ledger) -> str:
@@ -51,9 +53,9 @@ def counts(ledger: Ledger) -> str:
     decided, hang = len(ledger.fragile), sum(map(bool, ledger.fragile.values()))
     excluded = sum(is_excluded(claim, ledger) for claim in ledger.claims)
     text = (
-        f"{hang} of {decided} claims that are reproduced or contradicted would be neither if one seed were left out; each says "
-        f"which. {excluded} of {total['undecided']} that are undecided exclude the predicted effect, and do not show its "
-        "opposite at that size."
+        f"{hang} of {decided} claims that are reproduced or contradicted would be neither if one seed were left out, which their "
+        f"details name. {excluded} of {total['undecided']} that are undecided exclude the predicted effect, and do not show "
+        "its opposite at that size."
     )
     return f"## Verdicts\n\n{table}\n\n{fill(text, '')}"
 
@@ -66,42 +68,63 @@ def is_excluded(claim: Claim, ledger: Ledger) -> bool:
 
 
 def paper_section(paper: Paper, ledger: Ledger) -> str:
-    """Return a paper's heading, source and claims."""
+    """Return a paper's heading, its source, and a line for each claim."""
     head = f'<a id="{paper.name}"></a>\n\n## {paper.title}\n\n{fill(paper.source, "")}'
-    blocks = [f'<a id="{claim.id}"></a>\n\n{write_claim(claim, ledger)}' for claim in paper.claims]
-    return "\n\n".join([head, *blocks])
+    return "\n\n".join([head, "\n".join(claim_line(claim, ledger) for claim in paper.claims)])
+
+
+def claim_line(claim: Claim, ledger: Ledger) -> str:
+    """Return a claim's anchor, the link to all about it, its status, its number, and what it says."""
+    found = number(claim.measure, ledger) if claim.measure and claim.measure.estimand in ledger.results else ""
+    status = f"**{ledger.findings[claim.id].status}**{found and f', {found}'}"
+    return f'- <a id="{claim.id}"></a>[{claim.id}]({DETAILS}#{claim.id}) {status}: {claim.claim}'
 
 
 def write_claim(claim: Claim, ledger: Ledger) -> str:
-    """Return one claim: status, claim, what was done, number, smallest effect, premise, evidence."""
-    finding = ledger.findings[claim.id]
-    lines = [f"### {claim.id}: {finding.status}"]
-    if finding.reason:
-        lines.append(fill(f"{finding.reason[0].upper()}{finding.reason[1:]}.", ""))
+    """Return one claim in full: status, claim, what was done, number, smallest effect, premise, evidence."""
+    lines = [f"### {claim.id}: {ledger.findings[claim.id].status}"]
+    if reason := reason_of(claim, ledger):
+        lines.append(fill(reason, ""))
     lines.append(fill(f"*{claim.place}.* {claim.claim}", ""))
-    points = [f"What we did: {claim.done}", *measured(claim, ledger)]
-    points += [f"Figure: {claim.figure}"] if claim.figure else []
-    points += [f"Beside it: {ledger.estimands[id].what}: {figure(id, ledger)}" for id in claim.also]
-    points += [f"Note: {claim.note}"] if claim.note else []
-    lines.append("\n".join(fill(f"- {point}") for point in points))
+    lines.append("\n".join(fill(f"- {name}: {text}") for name, text in points(claim, ledger)))
     lines.append(f"```bash\n{command_of(claim, ledger)}\n```")
     return "\n\n".join(lines)
 
 
-def measured(claim: Claim, ledger: Ledger) -> Iterator[str]:
+def reason_of(claim: Claim, ledger: Ledger) -> str:
+    """Return why a claim has its status as a sentence; empty where the status says all."""
+    reason = ledger.findings[claim.id].reason
+    return f"{reason[0].upper()}{reason[1:]}." if reason else ""
+
+
+def points(claim: Claim, ledger: Ledger) -> Iterator[tuple[str, str]]:
+    """Yield the name and the text of everything about a claim but its command."""
+    yield "What we did", claim.done
+    yield from measured(claim, ledger)
+    if claim.figure:
+        yield "Figure", claim.figure
+    if claim.arithmetic:
+        yield "Arithmetic of the paper's numbers", "; ".join(f"`{line}`" for line in claim.arithmetic)
+    for id in claim.also:
+        yield "Beside it", f"{ledger.estimands[id].what}: {figure(id, ledger)}"
+    if claim.note:
+        yield "Note", claim.note
+
+
+def measured(claim: Claim, ledger: Ledger) -> Iterator[tuple[str, str]]:
     """Yield what was measured, its number, the smallest effect and the premise."""
     if not claim.measure:
         return
     measure, estimand = claim.measure, ledger.estimands[claim.measure.estimand]
-    yield f"Measured: {estimand.what} (`{measure.estimand}`{', primary' if claim.primary else ''})"
-    yield f"Number: {number(measure, ledger)}"
+    yield "Measured", f"{estimand.what} (`{measure.estimand}`{', primary' if claim.primary else ''})"
+    yield "Number", number(measure, ledger)
     if seeds := ledger.fragile.get(claim.id):
-        yield f"Hangs on one seed: without {spell(seeds)} the status would be another"
+        yield "Hangs on one seed", f"without {spell(seeds)} the status would be another"
     size = f"{show(measure.smallest)} {estimand.unit}".rstrip()
-    yield f"Predicted: {effect(measure)}; smallest effect of interest: {size}, {measure.why}"
+    yield "Predicted", f"{effect(measure)}; smallest effect of interest: {size}, {measure.why}"
     for premise in claim.premise:
         what = ledger.estimands[premise.estimand].what
-        yield f"Premise: {what} is {premise}: {figure(premise.estimand, ledger)}"
+        yield "Premise", f"{what} is {premise}: {figure(premise.estimand, ledger)}"
 
 
 def spell(seeds: Sequence[int]) -> str:
@@ -135,6 +158,8 @@ def command_of(claim: Claim, ledger: Ledger) -> str:
     """Return what makes the evidence again."""
     if claim.command:
         return claim.command.strip()
+    if claim.arithmetic and not (claim.tests or claim.measure):
+        return "python -m research.ledger --check  # computes the arithmetic"
     tests = [f"'{test}'" if "[" in test else test for test in claim.tests]
     lines = ["pytest " + " \\\n  ".join(tests)] if tests else []
     if claim.measure:

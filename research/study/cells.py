@@ -25,9 +25,9 @@ import numpy as np
 from fairlen.compare.config import parse_variant
 from fairlen.evaluate.run import Evaluation, evaluate
 from fairlen.files.folders import open_to_append, remove, replace_folder, write_file
-from fairlen.tasks.longhand import Longhand
 from fairlen.tasks.playground import Playground
 from fairlen.tasks.task import Problem
+from research.longhand.task import Longhand
 from research.study.evidence import (
     SCHEMAS,
     Evidence,
@@ -44,7 +44,7 @@ from research.study.plan import DIRECTIONS, Plan, Variant, width_settings
 from research.study.search import Settings
 
 WORLDS: dict[str, tuple[Any, str]] = {
-    "long": (Longhand(), "fairlen.longhand"),
+    "long": (Longhand(), "research.longhand"),
     "short": (Playground(), "fairlen.playground"),
 }
 """Problems, and the package with the policy."""
@@ -201,9 +201,9 @@ def logged(path: Path) -> Iterator[None]:
 def train_cell(cell: Cell, folder: Path, row: RunRow) -> Kept:
     """Train as `fairlen train` does, on the problems of the study; then evaluate on those that are left for the end."""
     import torch
+    from fairlen.train.requirements import estimate_memory, keep_freed_memory
 
     from fairlen.methods.compose import explain
-    from fairlen.train.requirements import estimate_memory, keep_freed_memory
     from fairlen.train.run.faults import NonFiniteError
     from fairlen.train.start import train_on
 

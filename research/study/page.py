@@ -25,7 +25,7 @@ from research.study.search import final_accuracy, search_table
 
 QUESTIONS = Path(__file__).parent / "questions.toml"
 FILE = "index.html"
-CLAIMS = "../claims.md"
+CLAIMS = "claims.html"
 MEASURED = [status for status in STATUSES if status not in GIVEN]
 WRITTEN = {"proved": "By proof", "refuted": "By counterexample", "out of reach": "Not tried here"}
 """In place of a number, for verdicts that are written down."""

@@ -10,7 +10,7 @@ from fairlen.compare.config import parse_variant
 from fairlen.methods.compose import compose
 from fairlen.methods.method import Method
 from fairlen.methods.stages.fair_band import FairBand
-from fairlen.tasks import longhand
+from research.longhand import task as longhand
 
 Search = Literal["rate", "rate+width", ""]
 RATES = (1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3)

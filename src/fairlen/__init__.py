@@ -10,24 +10,26 @@ if TYPE_CHECKING:
     from fairlen.batch import Plan
     from fairlen.methods.compose import compose
     from fairlen.methods.method import Method, Scored, Update, updates
-    from fairlen.methods.policy_loss import PolicyLoss, finish_update, policy_loss
+    from fairlen.methods.policy_loss import PolicyLoss, policy_loss
     from fairlen.methods.rows import RowPlan, plan_rows
+    from fairlen.methods.update import Skips, finish_update
     from fairlen.rollouts import Response, Rollouts, Segment
     from fairlen.sampling.extend import Continuation, Sampling
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "Continuation", "Method", "Plan", "PolicyLoss", "Response", "Rollouts", "RowPlan", "Sampling", "Scored", "Segment", "Update",
-    "compose", "finish_update", "plan_rows", "policy_loss", "updates",
+    "Continuation", "Method", "Plan", "PolicyLoss", "Response", "Rollouts", "RowPlan", "Sampling", "Scored", "Segment",
+    "Skips", "Update", "compose", "finish_update", "plan_rows", "policy_loss", "updates",
 ]  # fmt: skip
 
 HOMES = {
     "batch": "Plan",
     "methods.compose": "compose",
     "methods.method": "Method Scored Update updates",
-    "methods.policy_loss": "PolicyLoss finish_update policy_loss",
+    "methods.policy_loss": "PolicyLoss policy_loss",
     "methods.rows": "RowPlan plan_rows",
+    "methods.update": "Skips finish_update",
     "rollouts": "Response Rollouts Segment",
     "sampling.extend": "Continuation Sampling",
 }

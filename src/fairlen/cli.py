@@ -44,7 +44,7 @@ COMMANDS: dict[str, Command] = {
         "[--method dapo+balanced] [--config FILE.toml] [FLAGS]",
         "train on one device; without flags, the playground",
         ("--method dapo+balanced --model Qwen/Qwen3-0.6B --data sums.jsonl",
-         "--task longhand --method fspo --updates-per-batch 4", "--config run.toml --seed 2 --out runs/second"),
+         "--task guess --method fspo --updates-per-batch 4", "--config run.toml --seed 2 --out runs/second"),
         resume="the same command with --resume --out FOLDER goes on from its newest checkpoint",
     ),
     "compare": Command(

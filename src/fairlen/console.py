@@ -10,6 +10,8 @@ from collections.abc import Container, Iterable, Sequence
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any
 
+from fairlen.secrets import hide
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -41,8 +43,8 @@ def first_of(texts: Sequence[str], most: int) -> list[str]:
 
 
 def log(message: object = "", file: IO[str] | None = None, end: str = "\n") -> None:
-    """Print a message to stdout, or to `file`."""
-    print(visible_lines(str(message)), file=file, end=end, flush=True)
+    """Print a message without secrets to stdout, or to `file`."""
+    print(visible_lines(hide(str(message))), file=file, end=end, flush=True)
 
 
 def warn(text: str, who: str = "fairlen: ") -> None:
@@ -73,7 +75,7 @@ def make_console(width: int | None = None, file: IO[str] | None = None) -> Conso
         """Writes out control characters: before it measures strings, and in whatever else is rendered."""
 
         def render_str(self, text: str, **options: Any) -> Any:
-            return super().render_str(visible(text), **options)
+            return super().render_str(visible(hide(text)), **options)
 
         def render(self, *what: Any, **options: Any) -> Iterable[Segment]:
             for text, style, control in super().render(*what, **options):

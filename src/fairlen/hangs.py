@@ -10,20 +10,23 @@ import threading
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from fairlen.console import first_of, warn
 from fairlen.files.folders import write_file
 
+T = TypeVar("T")
 MIN_PAUSE, MAX_PAUSE = 0.05, 5.0
 """Seconds between two looks at what is out; there are `LOOKS` in the time after which something stands still."""
 LOOKS = 10
 MAX_NAMED = 20
 """Calls and coroutines of one kind that a report lists."""
+PATIENCE = 2.0
+"""Seconds in which tasks may end that are cancelled when all else is done."""
 MAX_LEFT_BEHIND = 16
 """Threads that may go on without anybody waiting for them; each may keep a core busy."""
 
@@ -73,6 +76,26 @@ class SideThread:
                 "be killed, so the function itself has to end: give what it waits for a timeout"
             )
         raise DeadlineError(f"no answer within {deadline:g} s")
+
+
+def run_async(main: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine to its end as `asyncio.run` does, and leave behind tasks that do not end when they are cancelled."""
+    with asyncio.Runner() as runner:
+        try:
+            return runner.run(main)
+        finally:
+            runner.get_loop().run_until_complete(leave_behind())
+
+
+async def leave_behind() -> None:
+    """Cancel all other tasks, and have nobody wait any more for those that go on."""
+    if tasks := asyncio.all_tasks() - {asyncio.current_task()}:
+        for task in tasks:
+            task.cancel()
+        for task in (await asyncio.wait(tasks, timeout=PATIENCE))[1]:
+            warn(f"{task.get_coro()}: it goes on though it was cancelled, and is left behind")
+            asyncio._unregister_task(task)  # pyright: ignore[reportAttributeAccessIssue]  documented under Extending
+            task._log_destroy_pending = False  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def run_into(result: Future[Any], function: Callable[[], Any]) -> None:

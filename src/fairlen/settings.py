@@ -36,7 +36,7 @@ class PromptSettings(Settings):
     """Which model is asked, and how."""
 
     model: str = "playground"
-    """Folder or hub id of a causal language model; "playground", "longhand" and "guess" are shipped, for the tasks so named."""
+    """Folder or hub id of a causal language model; "playground" and "guess" are shipped, for the tasks so named."""
     template: Literal["auto", "chat", "plain"] = "auto"
     """How a problem becomes a prompt: "chat" by the tokenizer's chat template, "plain" as text; "auto": chat if there is one."""
     system_prompt: str = ""
@@ -152,7 +152,7 @@ class ProblemSettings(VerifierSettings, PromptSettings):
     """Which problems, how they are asked and how responses are graded."""
 
     task: str = "playground"
-    """Problems where no --data is given: "playground", its family playground:sums or playground:cups, "longhand", "guess" (a
+    """Problems where no --data is given: "playground", its family playground:sums or playground:cups, "guess" (a
     game in turns), reasoning-gym:NAME, an environment as verifiers:ID?KEY=VALUE, or your FILE.py:NAME. A shipped task brings its
     model and its max response length."""
     data: Annotated[tuple[str, ...], Repeated] = ()

@@ -15,7 +15,7 @@ from fixtures import make_batch, pieces, plan_of
 
 from fairlen.methods.compose import compose
 from fairlen.methods.stages.fair_band import FairBand, band_sums
-from research.longhand import STYLES, write_trace
+from research.longhand.make import STYLES, write_trace
 
 DATA = Path(__file__).parents[2] / "research/ledger/data"
 PHI_1 = math.erf(1 / math.sqrt(2))

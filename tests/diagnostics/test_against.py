@@ -122,10 +122,10 @@ def test_units_that_differ_are_refused():
 
 
 def write_rollouts(path, scale):
-    """Twelve prompts with two correct and two incorrect responses, those `scale` times as long; prompts are texts."""
+    """Twelve prompts with two correct and two incorrect responses of their own words, those `scale` times as long."""
     rows = [
-        {"prompt": f"question {n}", "completion": "w " * int(10 * n * (1.0 if right else scale)), "reward": float(right)}
-        for n in range(1, 13) for right in (1, 1, 0, 0)
+        {"prompt": f"question {n}", "completion": word * int(10 * n * by), "reward": reward}
+        for n in range(1, 13) for word, by, reward in 2 * [("v ", 1.0, 1.0)] + 2 * [("w ", scale, 0.0)]
     ]  # fmt: skip
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return str(path)

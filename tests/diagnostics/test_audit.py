@@ -64,7 +64,7 @@ def test_longer_wrong_answers_are_one_finding():
     one = next(each for each in audits if len(each.findings) == 1)
     gap = one.findings[0].estimate
     assert 0.55 < gap.low < 0.6 < gap.high < 0.65
-    assert one.conclusion.status == "effect" and one.conclusion.sentence == one.findings[0].text
+    assert one.conclusion.status == "effect" and one.conclusion.sentence.startswith(one.findings[0].text)
     assert re.match(
         r"incorrect responses are 6\d% \[\d\d%, 6\d%\] longer than correct ones to the same prompt",
         one.findings[0].text,
@@ -100,7 +100,8 @@ def test_truncation_alone_is_selection():
     cut = log.responses.length > 110
     table = replace(log.responses, length=np.minimum(log.responses.length, 110), truncated=cut)
     one = audited(with_outcomes(replace(log, responses=table), log.correct & ~cut), "token_mean")
-    assert one.conclusion.status in ("none", "unknown") and one.findings == ()
+    assert one.conclusion.status in ("none", "unknown")
+    assert [found.measure for found in one.findings] == ["selection.truncated"]  # 25% of responses
     assert one.with_truncated.order.p_value < 1e-6
     assert one.selection.truncated_incorrect.low > 0.3 and one.selection.truncated_correct.high < 0.05
     assert audited(replace(log, known=frozenset({"correct"}))).selection.truncated.exists is False

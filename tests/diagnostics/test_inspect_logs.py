@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from zipfile import ZipFile
 
@@ -161,3 +162,30 @@ def test_a_damaged_table_is_named(tmp_path):
     path.write_bytes(path.read_bytes()[:-9])
     with pytest.raises(ValueError, match=r"sums\.parquet"):
         write_logs(folder, tmp_path / "logs")
+
+
+def test_ids_of_problems_lead_nowhere_out_of_a_log(tmp_path):
+    """As members of a zip, which may be unpacked; ordinary ids stay what they are."""
+    ids = ("../../evil", "/root/x", "a/../../b", "..", "c:\\x", "x" * 100_000, "HumanEval/0", "sums:4+5=?")
+    rows = [Sample(name, "1 + 1?", "2", 0, "2", 1.0, "correct") for name in ids]
+    folder = tmp_path / "evaluation"
+    write_samples(rows, sample_path(folder, "some"))
+    (folder / "eval.json").write_text("{}")
+    assert write_logs(folder, tmp_path / "logs") == 1
+    _, _, samples = open_log(next((tmp_path / "logs").iterdir()))
+    assert len({one["id"] for one in samples}) == len(ids)
+    for one in samples:
+        place = Path(f"/out/samples/{one['id']}_epoch_{one['epoch']}.json")
+        assert ".." not in place.parts and str(place).startswith("/out/samples/") and len(str(place)) < 300, place
+        assert not {"\\"} & set(one["id"])
+    assert {"HumanEval/0"} <= {one["id"] for one in samples}
+
+
+def test_a_link_planted_in_a_run_is_not_followed(run, tmp_path, capsys):
+    folder = tmp_path / "copy"
+    shutil.copytree(run, folder)
+    (tmp_path / "elsewhere").mkdir()
+    (folder / "logs").symlink_to(tmp_path / "elsewhere")
+    assert main(["report", str(folder), "--inspect", str(folder / "logs")]) != 0
+    assert not list((tmp_path / "elsewhere").iterdir())
+    assert "logs: a link to" in capsys.readouterr().err

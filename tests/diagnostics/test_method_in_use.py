@@ -10,6 +10,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from loops import over
 from report_runs import write_run
 
 from fairlen.diagnostics.coupling import ALL_RULES, weight_shares
@@ -69,7 +70,7 @@ def name_of(rollouts: Path) -> str | None:
     return method and method.name
 
 
-@pytest.mark.parametrize("base", BASES)
+@over("base", BASES)
 def test_every_base_is_known_by_its_name(base):
     assert parse_method(base).method == compose(base)
 

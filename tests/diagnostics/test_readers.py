@@ -20,7 +20,8 @@ import pytest
 
 from fairlen.console import visible
 from fairlen.diagnostics.readers import Options, Source, find_files, read
-from fairlen.diagnostics.readers.rows import Found, content_of, make_log, make_meter, read_rows, text_of
+from fairlen.diagnostics.readers.messages import content_of, text_of
+from fairlen.diagnostics.readers.rows import Found, make_log, make_meter, read_rows
 from fairlen.files.formats import Chunk, Unreadable
 
 FORMATS = Path(__file__).parents[1] / "fixtures_formats"
@@ -616,7 +617,7 @@ def test_a_cell_that_is_not_utf_8_is_named_by_line(tmp_path):
         ("number.jsonl", b'{"a": ' + b"9" * 5000 + b"}\n", "line 1: a number of more than 4,300 digits"),
         ("deep.jsonl", b'\n{"a": ' + b"[" * 200_000 + b"\n", "line 2: brackets nested too deeply to be read"),
         ("num.json", b"42\n", "line 1: not an object but int"),
-        ("deep.json", b"[" * 200_000, "deep.json: brackets nested too deeply to be read; mend the array"),
+        ("deep.json", b"[" * 200_000, "deep.json: brackets nested too deeply to be read (more than 64); mend the array"),
         ("long.json", b"[" + b"9" * 5000 + b"]", "long.json: a number of more than 4,300 digits; mend the array"),
         ("byte.json", b'[\n{"a": "\xe9"}]', "byte.json: not UTF-8 (line 2, invalid continuation byte); mend the array"),
     ],

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fairlen.cli import main
+from fairlen.diagnostics.conclusion import within_log
 from fairlen.diagnostics.readers import Options, Reading, Source, read
 from fairlen.files.formats import Unreadable
 
@@ -403,6 +404,30 @@ def test_texts_without_spaces_are_counted_in_characters(tmp_path):
     assert (words.log.unit, set(words.log.responses.length)) == ("words", {1})
 
 
+SCRIPTS = {
+    "Chinese": "首先计算这个数然后把它加到另一个数上再检查结果是否正确因此答案是", "Thai": "ก่อนอื่นเราคำนวณจำนวนนี้แล้วบวกกับอีกจำนวน",
+    "Japanese": "まずこの数を計算して別の数に足してから結果を確かめます", "mixed": "首先计算 the sum 然后把它加到 x 上 再检查结果 is it 是否正确",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("share", [0.2, 0.04])
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_where_some_texts_have_no_spaces_words_are_not_compared(tmp_path, script, share):
+    """Those texts are half as many characters long, and half as often correct; within a script length says nothing."""
+    rng, rows = np.random.default_rng(3), []
+    for n in range(960):
+        has_script, words = rng.random() < share, int(rng.lognormal(4.8, 0.3))
+        letters = SCRIPTS[script] * (3 * words // len(SCRIPTS[script]) + 1)
+        text = letters[: 3 * words] if has_script else " ".join(rng.choice(("first", "add", "then", "check"), words))
+        rows.append(
+            {"prompt": f"p{n // 8}", "response": text, "reward": float(rng.random() < (0.3 if has_script else 0.6))}
+        )
+    source = only(write(tmp_path / "a.jsonl", rows))
+    low, high = within_log(source.log).gap.interval(0.95)
+    assert source.log.unit == "characters" and low < 0 < high and abs(low) < 0.15
+    assert any("--tokenizer" in note for note in source.notes) and any("not compared" in note for note in source.notes)
+
+
 @pytest.mark.parametrize("text", ["42", "x = 1, y = 2 and so on", "https://example.org/a/long/path is the answer here"])
 def test_texts_with_spaces_and_short_ones_are_counted_in_words(tmp_path, text):
     assert only(write(tmp_path / "a.jsonl", (row | {"response": text} for row in ROWS))).log.unit == "words"
@@ -459,7 +484,7 @@ def test_lengths_that_pile_up_at_the_largest_are_truncated(tmp_path, column, uni
     log, at = source.log, source.log.responses.length == 250
     assert log.unit == unit and "truncated" in log.known and at.sum() > 20
     assert np.array_equal(log.responses.truncated, at)
-    assert any(f"the largest length, 250 {unit}," in note and note.endswith(f": {at.sum()}") for note in source.notes)
+    assert any(f"250 {unit} and more" in note and note.endswith(f": {at.sum()}") for note in source.notes)
 
 
 def test_a_limit_of_each_prompt_is_seen_where_many_share_their_largest(tmp_path):
@@ -485,7 +510,7 @@ def test_without_a_limit_nothing_is_taken_as_truncated(tmp_path):
 @pytest.mark.parametrize(
     "change",
     [
-        lambda row: row | {"reward": float(len(row["prompt"]) % 2)},  # as many of them correct as of the others
+        lambda row: row | {"reward": float(row["num_tokens"] == 250)},  # the only ones that are correct
         lambda row: row | {"num_tokens": row["num_tokens"] // 20},  # 12 tokens are no limit
         lambda row: row | {"num_tokens": row["num_tokens"] // 10 * 10},  # lengths nearby are as frequent
         lambda row: row | {"finish_reason": "stop"},  # the file says it

@@ -1,4 +1,4 @@
-"""The page of the study in a browser, wide and on a phone, light and dark; the tests of its words are in tests/research."""
+"""The pages of the study in a browser, wide and on a phone, light and dark; the tests of their words are in tests/research."""
 
 from pathlib import Path
 
@@ -6,6 +6,7 @@ import pytest
 from made_evidence import make_evidence
 
 from research.ledger.claims import load_ledger
+from research.ledger.details import details_page
 from research.study.page import read_questions, write_page
 
 OUTSIDE_OR_OVERLAPPING = """() => [...document.querySelectorAll('figure svg[role=img]')].flatMap((svg) => {
@@ -54,4 +55,32 @@ def test_a_link_leads_to_the_claim(open_page, html):
         .page.locator("#question-1 figure a")
         .evaluate_all("(all) => all.map((a) => a.getAttribute('href'))")
     )
-    assert links == [f"../claims.md#{id}" for id in read_questions()[0].claims]
+    assert links == [f"claims.html#{id}" for id in read_questions()[0].claims]
+
+
+@pytest.fixture(scope="module")
+def claims(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("claims") / "claims.html"
+    path.write_text(details_page(load_ledger()), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1200])
+def test_claims_in_full_do_not_scroll_sideways(open_page, claims, width, scheme):
+    page = open_page(claims, viewport={"width": width, "height": 900}, color_scheme=scheme).page
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_claims_are_found_by_words_and_verdict_and_a_link_shows_what_they_hid(open_page, claims):
+    page = open_page(claims).page
+    known = load_ledger()
+    refuted = [claim.id for claim in known.claims if known.findings[claim.id].status == "refuted"]
+    page.select_option("[name=status]", "refuted")
+    visible = "(all) => all.filter((one) => !one.closest('[hidden]')).map((one) => one.id)"
+    assert page.locator("article").evaluate_all(visible) == refuted
+    page.fill("[name=words]", "EqLen-29 51,456")
+    assert page.locator("article").evaluate_all(visible) == ["eqlen-29"]
+    page.evaluate("location.hash = '#fspo-10'")
+    page.wait_for_function("document.getElementById('count').textContent === '143 of 143 shown'")
+    assert page.evaluate("Math.abs(document.getElementById('fspo-10').getBoundingClientRect().top)") < 50

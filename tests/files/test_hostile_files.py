@@ -103,6 +103,34 @@ def test_a_small_file_that_becomes_a_large_one_is_refused(tmp_path, make, comman
     assert all(str(path) in line for line in lines[:-2])  # then an empty line and the code
 
 
+def write_many(folder: Path) -> dict[Path, str]:
+    """Small files of very many rows, lines, columns or levels, and what is said of each."""
+    rows, columns, deep = "more than 2,097,152 rows", "more than 4,096 names of columns", "nested"
+    texts = pa.DictionaryArray.from_arrays(pa.array(np.zeros(2**21 + 1, np.int32)), pa.array(["2"]))
+    table = pa.table({"prompt": texts, "response": texts, "reward": pa.array(np.zeros(2**21 + 1))})
+    pq.write_table(table, folder / "rows.parquet")
+    repeated(folder / "lines.jsonl.gz", b"\n" * 2**20, 64, SENTENCE * 100, b"")
+    pq.write_table(pa.table({f"c{i}": [1] for i in range(5000)}), folder / "columns.parquet")
+    keys = ({f"k{row}-{i}": 1 for i in range(60)} | json.loads(SENTENCE) for row in range(4000))
+    (folder / "keys.jsonl").write_text("".join(json.dumps(row) + "\n" for row in keys))
+    (folder / "keys.csv").write_text(f"{','.join(f'c{i}' for i in range(5000))}\n{','.join('1' * 5000)}\n")
+    (folder / "deep.jsonl").write_bytes(SENTENCE[:-2] + b', "x": ' + b"[" * 900 + b"]" * 900 + b"}\n")
+    return {
+        folder / "rows.parquet": rows, folder / "lines.jsonl.gz": rows, folder / "columns.parquet": columns,
+        folder / "keys.jsonl": columns, folder / "keys.csv": columns, folder / "deep.jsonl": deep,
+    }  # fmt: skip
+
+
+def test_a_small_file_of_very_many_things_is_refused_at_once(tmp_path, capsys):
+    """In one line that names the file, the limit and the fix, with at most 3 seconds of a processor for each."""
+    for path, expected in write_many(tmp_path).items():
+        start = time.process_time()
+        assert main(["audit", str(path)]) == 1, path.name
+        said = capsys.readouterr().err.strip()
+        assert str(path) in said and expected in said, said
+        assert time.process_time() - start < 3, path.name
+
+
 @pytest.mark.parametrize("name", ["x.jsonl", "x.jsonl.gz", "x.json"])
 def test_half_of_a_character_is_named(tmp_path, capsys, name):
     good, bad = {"question": "1 + 1?", "answer": "2"}, {"question": "a \ud83d b", "answer": "2"}

@@ -342,7 +342,9 @@ def make_skyrl(folder: Path) -> None:
                 }  # fmt: skip
                 file.write(json.dumps(row, ensure_ascii=False) + "\n")
             failed = {"input_prompt": "What is 7*8?", "output_response": "", "score": 0.0, "stop_reason": "error"}
-            file.write(json.dumps(failed | {"env_class": "sums", "env_extras": {}, "data_source": "sums"}) + "\n")
+            file.write(
+                json.dumps(failed | {"env_class": "sums", "env_extras": {"answer": "5"}, "data_source": "sums"}) + "\n"
+            )
         (path.parent / "aggregated_results.jsonl").write_text(json.dumps({"eval/all/avg_score": 0.375}) + "\n")
 
 
@@ -362,7 +364,7 @@ def slime_sample(number: int, prompt: str, text: str, right: int, named: bool) -
     num = len(text.split())
     status = ("truncated" if num >= 8 else "completed") if text else "aborted"
     return {
-        "group_index": number // 4, "index": number, "rollout_id": None, "prompt": [{"role": "user", "content": prompt}],
+        "group_index": min(number // 4, 1), "index": number, "rollout_id": None, "prompt": [{"role": "user", "content": prompt}],
         "tokens": list(range(100, 105 + num)), "multimodal_inputs": None, "response": text, "response_length": num + 2,
         "label": "5", "reward": ({"score": float(right), "acc": bool(right)} if named else float(right)) if text else None,
         "loss_mask": [1] * num + [0, 0], "weight_versions": ["1"], "rollout_log_probs": [-0.5] * num,

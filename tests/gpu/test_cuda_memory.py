@@ -1,4 +1,4 @@
-"""The account of memory against the peaks of a CUDA device: weights of a shape, forward and backward, an optimizer step."""
+"""The estimate of memory against the peak of a CUDA device: weights of a shape, forward and backward, an optimizer step."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, Qwen3Config
 
+from fairlen.files.limits import GIB
 from fairlen.policy.head import Head
 from fairlen.policy.lora import adapters_of, add_adapters
 from fairlen.policy.model import Policy, output_embeddings
 from fairlen.policy.pack import ModelInput
-from fairlen.train.requirements import GIB, estimate
+from fairlen.train.memory import estimate
 from fairlen.train.run.config import TrainConfig
 
 DEVICE = "cuda"
@@ -29,7 +30,7 @@ SHAPE = Qwen3Config(
 
 @pytest.mark.parametrize("checkpointing", [False, True], ids=["kept", "checkpointing"])
 @pytest.mark.parametrize("rank", [0, 32], ids=["all weights", "LoRA"])
-def test_the_account_of_an_update_is_within_a_tenth_of_its_peak(rank, checkpointing):
+def test_the_estimate_of_an_update_is_within_a_quarter_of_its_peak(rank, checkpointing):
     """Qwen3-0.6B, 4,096 positions: the second of two updates, with gradients and moments there."""
     config = TrainConfig(
         dtype="bfloat16", max_prompt_length=512, max_response_length=3584, max_tokens_per_microbatch=4096, engine="vllm",
@@ -47,25 +48,19 @@ def test_the_account_of_an_update_is_within_a_tenth_of_its_peak(rank, checkpoint
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     policy = Policy(model, None, Head(output_embeddings(model)), autocast=True)
     optimizer = torch.optim.AdamW(policy.trained().values(), fused=True)
-    peaks = {}
+    torch.cuda.reset_peak_memory_stats()
     for _ in range(2):
-        torch.cuda.reset_peak_memory_stats()
         policy.forward(inputs).logprobs.sum().backward()
-        peaks["update"] = torch.cuda.max_memory_allocated() - before
-        torch.cuda.reset_peak_memory_stats()
         optimizer.step()
-        peaks["step"] = torch.cuda.max_memory_allocated() - before
-    outside = needs.libraries + needs.graphs
-    account = {"update": max(needs.totals["layers"], needs.totals["head"]), "step": needs.totals["step"]}
-    for phase, peak in peaks.items():
-        ratio = (account[phase] - outside) / peak
-        print(f"{phase}: {peak / GIB:.2f} GiB, account {ratio:.3f}")
-        assert 0.9 < ratio < 1.1
+    peak = torch.cuda.max_memory_allocated() - before
+    ratio = (needs.model + needs.work) / peak
+    print(f"{peak / GIB:.2f} GiB, estimate {ratio:.3f}")
+    assert 0.75 < ratio < 1.25
 
 
 GROWS = """
 import torch
-from fairlen.train.requirements import keep_freed_memory
+from fairlen.train.allocator import keep_freed_memory
 keep_freed_memory()
 kept = torch.zeros(1, device="cuda")
 assert torch.cuda.memory._snapshot()["allocator_settings"]["expandable_segments"]

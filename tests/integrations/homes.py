@@ -7,8 +7,9 @@ token before it alone, not on where a framework pads, so that all homes work wit
 
 from __future__ import annotations
 
+import json
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from itertools import accumulate, groupby, pairwise
 from pathlib import Path
@@ -19,11 +20,11 @@ from pytest import MonkeyPatch
 from torch import Tensor
 from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel, PreTrainedModel
 
-from fairlen import playground
+from fairlen import Skips, finish_update, plan_rows, playground, policy_loss
 from fairlen.batch import Floats, Responses, Segments
 from fairlen.methods.compose import compose
 from fairlen.methods.method import Method, Scored, spread, updates
-from fairlen.methods.tally import merge, observed, scored_metrics, state_metrics, update_metrics
+from fairlen.methods.tally import merge, scored_metrics, state_metrics, update_metrics
 from fairlen.rollouts import Response, Rollouts
 
 EOS, FIRST, VOCABULARY, RATE = 1, 3, 21, 0.5
@@ -71,6 +72,39 @@ class Case:
 
 
 @dataclass
+class Fault:
+    """What is wrong with one update of a rollout batch that trains several times."""
+
+    quantity: str = ""
+    """Of which log-prob (`logprobs`, `old_logprobs`, `ref_logprobs`) or "gradient"; empty where nothing is wrong."""
+    value: float = 0.0
+    """What the log-prob of the row's first token is instead, or what the gradient of a parameter is multiplied by."""
+    row: int = 0
+    update: int = 1
+    now: int = -1
+    """The update that is being made."""
+
+    def is_in(self, quantity: str) -> bool:
+        return quantity == self.quantity and self.now == self.update
+
+    def change(self, quantity: str, logprobs: Any, place: Any) -> Any:
+        """Log-probs with one replaced, which has no gradient then."""
+        if not self.is_in(quantity):
+            return logprobs
+        mask = torch.zeros_like(logprobs, dtype=torch.bool)
+        mask[place] = True
+        return logprobs.masked_fill(mask, self.value)
+
+    def watch(self, model: torch.nn.Module) -> None:
+        """Have the gradient of a parameter multiplied in the update."""
+        weight = next(p for p in model.parameters() if p.requires_grad)
+        weight.register_hook(lambda gradient: gradient * self.value if self.is_in("gradient") else gradient)
+
+
+NONE = Fault()
+
+
+@dataclass
 class Found:
     """What a home came to."""
 
@@ -95,7 +129,15 @@ class Home(Protocol):
     unknown: dict[str, str]
     """Metrics that it cannot have, and why."""
 
-    def run(self, case: Case, name: str, model: PreTrainedModel, folder: Path, own_forward: bool = False) -> Found:
+    def run(
+        self,
+        case: Case,
+        name: str,
+        model: PreTrainedModel,
+        folder: Path,
+        own_forward: bool = False,
+        fault: Fault = NONE,
+    ) -> Found:
         """What a method, by its name, comes to.
 
         With `own_forward` log-probs are the framework's own; else `padded_logprobs` of the model, the same in every home.
@@ -145,7 +187,15 @@ class Own:
     name = "own"
     unknown: ClassVar[dict[str, str]] = {}
 
-    def run(self, case: Case, name: str, model: PreTrainedModel, folder: Path, own_forward: bool = False) -> Found:
+    def run(
+        self,
+        case: Case,
+        name: str,
+        model: PreTrainedModel,
+        folder: Path,
+        own_forward: bool = False,
+        fault: Fault = NONE,
+    ) -> Found:
         from fairlen.integrations.run_folder import name_prompt
         from fairlen.policy.model import Policy, make_head
         from fairlen.tasks.task import Problem
@@ -153,11 +203,35 @@ class Own:
         from fairlen.train.run.folder import RunFolder
         from fairlen.train.step import Learner
 
+        class FaultyLearner(Learner):
+            """One whose micro-batches have the fault."""
+
+            def accumulate(self, method: Method, packed: Any, *given: Any) -> None:
+                micro, forward = packed.micro, policy.forward
+                old = fault.change("old_logprobs", micro.old_logprobs, find(packed))
+
+                def wrong(*inputs: Any) -> Any:
+                    found = forward(*inputs)
+                    return replace(found, logprobs=fault.change("logprobs", found.logprobs, find(packed)))
+
+                policy.forward = wrong
+                super().accumulate(method, replace(packed, micro=replace(micro, old_logprobs=old)), *given)
+                policy.forward = forward
+
+            def with_reference(self, packed: Any) -> Any:
+                micro = super().with_reference(packed)
+                return replace(micro, ref_logprobs=fault.change("ref_logprobs", micro.ref_logprobs, find(packed)))
+
+        def find(packed: Any) -> Any:
+            rows = packed.rows.tolist()
+            return int(packed.micro.length[: rows.index(fault.row)].sum()) if fault.row in rows else slice(0)
+
         policy, method = Policy(model, None, make_head(model)), method_of(case, name)
         rollouts = self.rollouts(case, model, method)
         optimizer = torch.optim.SGD(policy.trained().values(), lr=RATE)
         schedule = torch.optim.lr_scheduler.ConstantLR(optimizer, 1.0)
-        learner = Learner(policy, optimizer, schedule, math.inf, max_tokens=40)
+        fault.watch(model)
+        learner = FaultyLearner(policy, optimizer, schedule, math.inf, max_tokens=40)
         if method.needs_ref:
             reference = make_model()
             reference.load_state_dict(model.state_dict())
@@ -170,12 +244,15 @@ class Own:
         named = [Problem(name_prompt(ids), decode(ids), ids, "") for ids in case.prompts]
         log, record = RunFolder(folder), BatchRecord(rollouts, tuple(named), scored)
         olds = [learner.old_logprobs(rollouts, plan) for plan in plans]
+        num_made = 0
         for number, (plan, old) in enumerate([*zip(plans, olds, strict=True)] * case.num_iterations):
-            before = weights_of(model)
-            result = learner.step(method, rollouts, plan, old, is_on_policy=number == 0)
+            before, fault.now = weights_of(model), number
+            result = learner.step(method, rollouts, plan, old, is_on_policy=num_made == 0)
+            num_made += not result.quantity
             found.gradients.append((before - weights_of(model)) / RATE)
-            found.metrics.append(describe_update(result, RATE))
-            method = method.update(observed(result.counts))
+            told = describe_update(result, RATE) if not result.quantity else {}
+            found.metrics.append(told | {"updates/skipped": float(number + 1 - num_made)})
+            method = result.method
             own = plans[number % len(plans)]
             measured = result.log_ratio, result.clipped, result.inside
             record.add_update(number + 1, own.rows, own.weight, *measured)
@@ -219,7 +296,15 @@ class Trl:
         for name in ("mean", "max", "kl", "short", "long")
     }
 
-    def run(self, case: Case, name: str, model: PreTrainedModel, folder: Path, own_forward: bool = False) -> Found:
+    def run(
+        self,
+        case: Case,
+        name: str,
+        model: PreTrainedModel,
+        folder: Path,
+        own_forward: bool = False,
+        fault: Fault = NONE,
+    ) -> Found:
         from datasets import Dataset
         from transformers import TrainerCallback
         from trl.trainer import grpo_trainer
@@ -252,6 +337,13 @@ class Trl:
                     return super()._get_per_token_logps_and_entropies(*arguments, **options)
                 return *padded_logprobs(model, input_ids, logits_to_keep), None
 
+            def method_loss(self, inputs: Any, logprobs: Any, entropy: Any) -> Any:
+                number, size = fault.row - (self._step % num_parts) * len(logprobs), len(logprobs)
+                row = number if 0 <= number < size else slice(0)
+                names = {"old_per_token_logps": "old_logprobs", "ref_per_token_logps": "ref_logprobs"}
+                wrong = {k: fault.change(v, inputs[k], (row, 0)) for k, v in names.items() if inputs.get(k) is not None}
+                return super().method_loss(inputs | wrong, fault.change("logprobs", logprobs, (row, 0)), entropy)
+
             def report(self, scored: Scored, plan: Any, advantages: Any) -> None:
                 super().report(scored, plan, advantages)
                 columns = spread(plan, len(scored.segments))  # weights are those of an update once they meet the loss
@@ -260,12 +352,13 @@ class Trl:
 
         class Watch(TrainerCallback):
             def on_step_begin(self, *_: Any, **__: Any) -> None:
-                self.before = weights_of(model)
+                self.before, fault.now = weights_of(model), fault.now + 1
 
             def on_step_end(self, *_: Any, **__: Any) -> None:
                 found[0].gradients.append((self.before - weights_of(model)) / RATE)
 
         found: list[Found] = []
+        fault.watch(model)
         if method.needs_ref:  # TRL loads the reference by the name of the model
             model.save_pretrained(folder / "model")
             model.config._name_or_path = str(folder / "model")
@@ -292,7 +385,7 @@ class Trl:
         with MonkeyPatch.context() as patch:  # rows stay in their order, so that prompts stay whole
             patch.setattr(grpo_trainer, "shuffle_sequence_dict", lambda rows: rows)
             trainer.train()
-        logged = [entry for entry in trainer.state.log_history if "loss/total" in entry]
+        logged = [entry for entry in trainer.state.log_history if "updates/skipped" in entry]
         found[0].metrics, found[0].rollout_metrics, found[0].state = logged, logged[0], trainer.method.state
         found[0].folder = folder
         return found[0]
@@ -308,7 +401,15 @@ class Verl:
         "tokens/forwarded": "verl's engines do not say how they pad",
     }
 
-    def run(self, case: Case, name: str, model: PreTrainedModel, folder: Path, own_forward: bool = False) -> Found:
+    def run(
+        self,
+        case: Case,
+        name: str,
+        model: PreTrainedModel,
+        folder: Path,
+        own_forward: bool = False,
+        fault: Fault = NONE,
+    ) -> Found:
         from in_process import make_engine, make_row, make_trainer, train
 
         from fairlen.integrations.run_folder import HomeRun
@@ -317,7 +418,17 @@ class Verl:
         def forward(number: int) -> tuple[Tensor, Tensor]:
             prompt, text = case.prompts[number // case.num_tracks], case.rows[number].token_ids
             logprobs, entropy = padded_logprobs(model, torch.tensor([[*prompt, *text]]), len(text))
-            return logprobs[0], entropy[0]
+            fault.now = len(trainer.actor_rollout_wg.losses) - 1 if hasattr(trainer, "actor_rollout_wg") else -1
+            return fault.change("logprobs", logprobs[0], 0 if number == fault.row else slice(0)), entropy[0]
+
+        def read_wrong(loss: Any, data: Any, mask: Any, length: Any, dtype: Any) -> Any:
+            micro = read_micro(loss, data, mask, length, dtype)
+            if not fault.quantity:
+                return micro
+            rows = (data["plan_row"] % (1 << 32)).tolist()
+            place = int(length[: rows.index(fault.row)].sum()) if fault.row in rows else slice(0)
+            names = [name for name in ("old_logprobs", "ref_logprobs") if getattr(micro, name) is not None]
+            return replace(micro, **{name: fault.change(name, getattr(micro, name), place) for name in names})
 
         def plan_batch(*given: Any) -> Any:
             planned.append(plan_whole(*given))
@@ -328,6 +439,7 @@ class Verl:
             end_update(loss, *given)
 
         plan_whole, end_update = trainer_module.plan_batch, trainer_module.FairLoss.finish_update
+        read_micro = trainer_module.FairLoss.read_micro
         planned, weights = list[Any](), [weights_of(model)]
         trainer = make_trainer(
             name, [f"sampling.n={case.num_tracks}"], limit=case.max_response_length, prompts=len(case.prompts),
@@ -344,13 +456,16 @@ class Verl:
             given = make_row(response, 0, response.length, {"reward_extra_info": info}, row.mask)
             rows.append(given | {"old_log_probs": old, "rollout_log_probs": old, "ref_log_prob": old})
         parameters = [p for p in model.parameters() if p.requires_grad]
+        fault.watch(model)
         with MonkeyPatch.context() as patch:
             patch.setattr(trainer_module, "plan_batch", plan_batch)
             patch.setattr(trainer_module.FairLoss, "finish_update", finish_update)
+            patch.setattr(trainer_module.FairLoss, "read_micro", read_wrong)
             engine = make_engine(model, patch) if own_forward else None
             workers, _, _ = train(trainer, rows, forward, parameters, patch, rate=RATE, engine=engine)
         assert workers.loss_fn.method == trainer.method
         ((scored, columns),) = planned
+        logged = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
         found = {name: columns[name] for name in ("trains", "advantage", "weight", "term_weight")}
         if "length" in columns:  # of each turn: those of a row lie side by side
             found = {name: column[columns["length"] > 0] for name, column in found.items()}
@@ -359,11 +474,78 @@ class Verl:
             scored.segments,
             found,
             workers.planned,
-            [update_metrics(reduce(merge, (counts for _, counts, _ in update))) for update in workers.counts],
+            [
+                update_metrics(reduce(merge, (counts for _, counts, _ in update)))
+                | {"updates/skipped": entry["updates/skipped"]}
+                for update, entry in zip(workers.counts, logged, strict=True)
+            ],
             [(before - after) / RATE for before, after in pairwise(weights)],
             trainer.method.state,
             folder,
         )
+
+
+@dataclass(frozen=True)
+class Plain:
+    """A loop of somebody's own, as in docs/anywhere.md, which keeps no records."""
+
+    gives_old: bool = False
+    """In the first epoch too, where every ratio is 1."""
+
+    name: ClassVar[str] = "plain"
+    unknown: ClassVar[dict[str, str]] = Verl.unknown
+
+    def run(
+        self,
+        case: Case,
+        name: str,
+        model: PreTrainedModel,
+        folder: Path,
+        own_forward: bool = False,
+        fault: Fault = NONE,
+    ) -> Found:
+        method, skips, fault.now = method_of(case, name), Skips(), -1
+        sizes = [len(row.token_ids) for row in case.rows]
+        graded = [row.verdict or 0.0 for row in case.rows]
+        groups = [number // case.num_tracks for number in range(len(case.rows))]
+        plan = plan_rows(
+            method, groups=groups, lengths=sizes, rewards=graded, max_response_length=case.max_response_length
+        ).to("cpu", torch.float64)
+        mask = torch.arange(max(sizes))[None] < torch.tensor(sizes)[:, None]
+        parameters = [p for p in model.parameters() if p.requires_grad]
+        optimizer = torch.optim.SGD(parameters, lr=RATE)
+        fault.watch(model)
+
+        def log_probs(rows: list[int]) -> Tensor:
+            found = torch.zeros(len(rows), max(sizes), dtype=torch.float64)
+            for place, row in enumerate(rows):
+                ids = torch.tensor([[*case.prompts[groups[row]], *case.rows[row].token_ids]])
+                own = padded_logprobs(model, ids, sizes[row])[0][0]
+                found = found.index_put((torch.tensor(place), torch.arange(sizes[row])), own)
+            return found
+
+        parts = torch.arange(len(sizes)).split(4)
+        old = log_probs(list(range(len(sizes)))).detach()
+        made, metrics, gradients = 0, [], []
+        for fault.now in range(case.num_iterations):
+            counts, before = [], weights_of(model)
+            for rows in parts:
+                place = ((rows == fault.row).nonzero().flatten(), 0)
+                given = {"logprobs": log_probs(rows.tolist()), "old_logprobs": old[rows], "ref_logprobs": old[rows]}
+                given = {key: fault.change(key, values, place) for key, values in given.items()}
+                if not (made or self.gives_old):
+                    del given["old_logprobs"]
+                loss = policy_loss(method, plan[rows], mask=mask[rows], **given)
+                loss.total.backward()
+                counts.append(loss.counts)
+            done = finish_update(method, counts, torch.nn.utils.clip_grad_norm_(parameters, 1e9), skips)
+            if done.may_step:
+                optimizer.step()
+            optimizer.zero_grad()
+            method, made = done.method, made + done.may_step
+            metrics.append(done.metrics)
+            gradients.append((before - weights_of(model)) / RATE)
+        return Found(None, None, {}, {}, metrics, gradients, method.state)  # type: ignore[arg-type]
 
 
 HOMES: tuple[Any, ...] = (Own(), Trl(), Verl())

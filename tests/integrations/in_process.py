@@ -19,6 +19,7 @@ from torch import Tensor
 from verl.trainer.ppo.v1.trainer_base import get_trainer_cls
 from verl.utils.tensordict_utils import assign_non_tensor, get_tensordict
 from verl.utils.torch_functional import entropy_from_logits
+from verl.workers.engine.base import BaseEngine
 from verl.workers.engine.fsdp import transformer_impl
 
 import fairlen.integrations.verl.plugin  # noqa: F401  registers
@@ -29,6 +30,7 @@ from fairlen.integrations.verl.loss import COUNTS
 from fairlen.integrations.verl.settings import read_method
 from fairlen.integrations.verl.trainer import REMEDIES
 from fairlen.methods.learning_signal import LearningSignal
+from fairlen.methods.update import Skips
 from fairlen.rollouts import Response, Rollouts
 
 EOS = 0
@@ -113,7 +115,7 @@ def make_trainer(names: str, overrides: Sequence[str] = (), *, limit: int, promp
         1,
         0,
     )
-    made.eos_ids = frozenset((EOS,))
+    made.eos_ids, made.skips = frozenset((EOS,)), Skips()
     return made
 
 
@@ -140,7 +142,7 @@ def engine_batch(data: dict[str, Any]) -> Any:
     return found
 
 
-class Workers:
+class Workers(BaseEngine):
     """One rank of verl's: updates of equal shares of the rows, in micro-batches, as verl's TrainingWorker makes them."""
 
     def __init__(
@@ -159,6 +161,8 @@ class Workers:
         self.engine = engine
         self.queue, self.forward, self.micro_rows = queue, forward, micro_rows
         self.optimizer = torch.optim.SGD(parameters, lr=rate)
+        self.module: Any = SimpleNamespace(parameters=lambda: parameters)
+        self.optimizer_config, self._qat_enabled = SimpleNamespace(clip_grad=1e9), False
         self.gradients: list[list[Tensor]] = []
         self.losses: list[float] = []
         """Of each update."""
@@ -169,22 +173,34 @@ class Workers:
     def update_actor(self, batch: Any) -> dict[str, Any]:
         rows, info = list(range(len(batch))), batch.extra_info
         starts = [start for _ in range(info["epochs"]) for start in rows[:: info["mini_batch_size"]]]
-        self.counts = [self.update(rows[start : start + info["mini_batch_size"]]) for start in starts]
-        return {"metrics": {COUNTS: list(chain.from_iterable(self.counts)), "mfu": [0.0]}}
+        parts = [{"rows": rows[start : start + info["mini_batch_size"]]} for start in starts]
+        found = [self.train_batch(part, self.loss_fn)["metrics"] for part in parts]
+        self.counts, norms = ([update[name] for update in found] for name in (COUNTS, "grad_norm"))
+        return {"metrics": {COUNTS: list(chain.from_iterable(self.counts)), "mfu": [0.0], "grad_norm": norms}}
 
-    def update(self, rows: list[int]) -> list[Any]:
+    def optimizer_zero_grad(self) -> None:
         self.optimizer.zero_grad()
+
+    def forward_backward_batch(self, data: Any, loss_function: Any, forward_only: bool = False) -> dict[str, Any]:
         found, self.losses = [], [*self.losses, 0.0]
-        for start in range(0, len(rows), self.micro_rows):
-            total, metrics = self.call_loss(rows[start : start + self.micro_rows])
+        for start in range(0, len(data["rows"]), self.micro_rows):
+            total, metrics = self.call_loss(data["rows"][start : start + self.micro_rows])
             total.backward()
             self.losses[-1] += float(total.detach())
             found.append(metrics[COUNTS])
-        self.gradients.append(
-            [parameter.grad.clone() for group in self.optimizer.param_groups for parameter in group["params"]]
-        )
-        self.optimizer.step()
-        return found
+        return {"metrics": {COUNTS: found}}
+
+    def optimizer_step(self) -> float:
+        """That of verl's FSDP engine, which skips a gradient that is not finite."""
+        parameters = self.module.parameters()
+        self.gradients.append([parameter.grad.clone() for parameter in parameters])
+        return transformer_impl.FSDPEngine.optimizer_step(self)
+
+    def get_data_parallel_group(self) -> None:
+        return None
+
+    def is_mp_src_rank_with_outputs(self) -> bool:
+        return True
 
     def call_loss(self, rows: list[int]) -> tuple[Tensor, dict[str, Any]]:
         if self.engine is None:

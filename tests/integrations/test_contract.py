@@ -6,14 +6,16 @@ through each framework's own forward pass (TRL's is in float32; with_verl/test_u
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from importlib.util import find_spec
+from pathlib import Path
 from random import Random
 
 import numpy as np
 import pytest
-from homes import EOS, FIRST, HOMES, VOCABULARY, Case, Found, Home, Row, make_model
+from homes import EOS, FIRST, HOMES, VOCABULARY, Case, Fault, Found, Home, Plain, Row, make_model
 
 LIMIT, TURNS_LIMIT = 6, 28
 PROMPTS = ((2, 5, 7), (2, 9), (2, 4, 4, 8), (2, 6, 3))
@@ -192,3 +194,72 @@ def test_every_home_has_the_same_turns_through_its_own_forward_pass(home, name, 
 def test_every_home_comes_to_the_same_through_its_own_forward_pass(home, case, name, own, tmp_path):
     found = home.run(CASES[case], name, make_model(), tmp_path, own_forward=True)
     compare(found, own(case, name), home, 1e-5)
+
+
+FAULTS = [
+    Fault("logprobs", math.nan, row=0, update=0), Fault("logprobs", -math.inf, row=7), Fault("logprobs", -1e9, row=15),
+    Fault("old_logprobs", math.nan, row=7), Fault("old_logprobs", -math.inf, row=15), Fault("old_logprobs", -1e9, row=0),
+    Fault("ref_logprobs", math.nan, row=15), Fault("ref_logprobs", -math.inf, row=0), Fault("ref_logprobs", -1e9, row=7),
+    Fault("gradient", math.inf), Fault("gradient", math.nan, update=0),
+]  # fmt: skip
+"""Each value in each quantity, in the first, a middle and the last micro-batch; and what verl's engine skips by itself."""
+VALUES = (math.nan, -math.inf, -1e9)
+EVERY = [
+    Fault(f"{whose}logprobs", value, row) for whose in ("", "old_", "ref_") for value in VALUES for row in (0, 7, 15)
+]
+
+
+def check_fault(home: Home, fault: Fault, folder: Path) -> None:
+    """Three updates of which one has a fault, against those of our trainer without one."""
+    case, name = CASES["three updates"], "fspo+kl"
+    for part in ("sound", "found", "ours"):
+        (folder / part).mkdir(parents=True)
+    sound = HOMES[0].run(replace(case, num_iterations=2), name, make_model(), folder / "sound")
+    found = home.run(case, name, make_model(), folder / "found", fault=replace(fault))
+    skipped = [entry["updates/skipped"] for entry in found.metrics]
+    if math.isfinite(fault.value):
+        ours = HOMES[0].run(case, name, make_model(), folder / "ours", fault=replace(fault))
+        compare_steps(found, ours.gradients, ours.state)
+        assert not any(skipped)
+        return
+    nothing = sound.gradients[0] * 0.0
+    expected = list(sound.gradients)
+    expected.insert(fault.update, nothing)  # no weight moves, and the next update is as if there had been none
+    compare_steps(found, expected, sound.state)
+    assert skipped == [float(number >= fault.update) for number in range(3)]
+
+
+def compare_steps(found: Found, gradients: list, state: dict[str, float]) -> None:
+    assert len(found.gradients) == len(gradients)
+    for one, other in zip(found.gradients, gradients, strict=True):
+        assert float((one - other).abs().max()) <= 1e-12 * max(1.0, float(other.abs().max()))
+    assert found.state == pytest.approx(state, rel=1e-12, abs=1e-12)
+    assert all(map(math.isfinite, found.state.values()))
+
+
+FOUR = [pytest.param(HOMES[0], id="own"), *OTHERS, pytest.param(Plain(), id="plain")]
+
+
+@pytest.mark.parametrize(
+    "fault", FAULTS, ids=lambda fault: f"{fault.quantity} {fault.value} {fault.row} {fault.update}"
+)
+@pytest.mark.parametrize("home", FOUR)
+def test_what_is_not_finite_is_skipped_and_an_outlier_is_bounded(home, fault, tmp_path):
+    check_fault(home, fault, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("home", FOUR)
+def test_every_number_in_every_quantity_and_micro_batch(home, tmp_path):
+    for number, fault in enumerate(EVERY):
+        check_fault(home, fault, tmp_path / str(number))
+
+
+@pytest.mark.parametrize("gives_old", [False, True])
+def test_an_update_is_known_to_be_on_policy_in_a_plain_loop_too(gives_old, tmp_path):
+    """Three epochs: FSPO's drift is that of the second and the third, whether or not the first is given ratios of 1."""
+    case = CASES["three updates"]
+    ours = HOMES[0].run(case, "fspo", make_model(), tmp_path)
+    found = Plain(gives_old).run(case, "fspo", make_model(), tmp_path)
+    assert ours.state["surrogate.num_updates"] == 2 and ours.state["surrogate.drift_average"] != 0
+    compare_steps(found, ours.gradients, ours.state)

@@ -28,7 +28,6 @@ from fairlen.methods.presets import BASES
 from fairlen.methods.stages.advantage import GroupNormalized
 from fairlen.methods.stages.surrogate import SoftGate, TokenClip
 from fairlen.methods.stages.terms import ReferenceKL
-from fairlen.methods.tally import observed
 from fairlen.policy.model import load_policy
 from fairlen.rollouts import Response, Rollouts
 from fairlen.sampling.eqlen import EqLen
@@ -179,7 +178,7 @@ def train_here(method: Method, prompts: list[str], epochs: int) -> tuple[Method,
     plan = method.weigh(update)
     old = learner.old_logprobs(rollouts, plan)
     for epoch in range(epochs):
-        method = method.update(observed(learner.step(method, rollouts, plan, old, is_on_policy=epoch == 0).counts))
+        method = learner.step(method, rollouts, plan, old, is_on_policy=epoch == 0).method
     return method, torch.cat([p.detach().flatten() for p in policy.model.parameters()]) - start
 
 

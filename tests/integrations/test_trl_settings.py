@@ -208,9 +208,9 @@ def test_a_shipped_task_brings_its_length_unless_it_is_given():
             0
         ].max_completion_length
 
-    assert length(task="longhand") == 768 and length(task="playground:sums") == 160
-    assert length("--max-completion-length", "300", task="longhand") == 300
-    assert choose_length(TrlConfig(task="longhand", data=("sums.jsonl",))) == []  # the task is not asked
+    assert length(task="guess") == 192 and length(task="playground:sums") == 160
+    assert length("--max-completion-length", "300", task="guess") == 300
+    assert choose_length(TrlConfig(task="guess", data=("sums.jsonl",))) == []  # the task is not asked
 
 
 def test_a_machine_without_accelerator_trains_on_its_cpu(monkeypatch):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -9,15 +11,16 @@ import torch
 pytest.importorskip("trl", reason="TRL is not installed (pip install 'fairlen[trl]')")
 import pandas
 from peft import LoraConfig
+from transformers import TrainerCallback
 from trl import GRPOTrainer
 from trl_runs import Scripted, ScriptedFair, graded, parts, problems, scripted, weights_of
 from trl_runs import warnings as listen
 
 from fairlen.diagnostics.report.audit import audit
-from fairlen.diagnostics.report.terms import read_metrics
 from fairlen.integrations.trl import FairGRPOTrainer
+from fairlen.metrics import index_metrics
 
-DOCUMENTED = set(read_metrics())
+DOCUMENTED = set(index_metrics())
 
 
 def make(folder, method="grpo", trainer=ScriptedFair, options=(), **settings):
@@ -340,3 +343,62 @@ def test_prompts_may_be_messages(method, tmp_path):
     trainer = ScriptedFair(**made, method=method)
     trainer.train()
     assert 0.0 < logged(trainer, "accuracy/mean")[0] < 1.0
+
+
+def moments_of(trainer) -> list[torch.Tensor]:
+    return [value.clone() for state in trainer.optimizer.state.values() for value in state.values()]
+
+
+class Broken(ScriptedFair):
+    """One forward pass of each update in `bad` gives a log-prob that is not finite."""
+
+    bad: tuple[int, ...] = ()
+    value = float("nan")
+
+    def _get_per_token_logps_and_entropies(self, *args, **kwargs):
+        found = super()._get_per_token_logps_and_entropies(*args, **kwargs)
+        if not (torch.is_grad_enabled() and self.state.global_step in self.bad):
+            return found
+        return (torch.cat([found[0][:, :1] * 0 + self.value, found[0][:, 1:]], 1), *found[1:])
+
+
+@pytest.mark.parametrize("value", [float("nan"), -float("inf")])
+def test_a_forward_pass_that_is_not_finite_changes_no_weight_no_moment_and_no_state(value, tmp_path):
+    """The second of four updates, two of each rollout batch, by AdamW with weight decay."""
+    settings = {"num_iterations": 2, "max_steps": 4, "optim": "adamw_torch", "weight_decay": 0.1, "learning_rate": 1e-3}
+    trainer = Broken(**scripted(tmp_path, **settings), method="fspo")
+    trainer.bad, trainer.value = (1,), value
+    seen = []
+
+    class Watch(TrainerCallback):
+        def on_step_end(self, *_, **__):
+            seen.append((weights_of(trainer), moments_of(trainer), trainer.method.state))
+
+    trainer.add_callback(Watch())
+    trainer.train()
+    assert torch.equal(seen[0][0], seen[1][0]) and seen[0][2] == seen[1][2]
+    assert all(torch.equal(one, other) for one, other in zip(seen[0][1], seen[1][1], strict=True))
+    assert all(weights.isfinite().all() for weights, _, _ in seen) and not torch.equal(seen[1][0], seen[3][0])
+    assert all(math.isfinite(value) for _, _, state in seen for value in state.values())
+    assert (
+        seen[3][2]["surrogate.num_updates"] == 1
+    )  # of the four the second is skipped, the first and third are on-policy
+    assert logged(trainer, "updates/skipped") == [0, 1, 1, 1]
+
+
+def test_three_updates_in_a_row_that_are_not_finite_end_the_run(tmp_path):
+    trainer = Broken(**scripted(tmp_path, max_steps=6), method="grpo")
+    trainer.bad = (1, 2, 3)
+    with pytest.raises(RuntimeError, match="logprobs was not finite in 3 updates in a row"):
+        trainer.train()
+    assert trainer.state.global_step == 3 and weights_of(trainer).isfinite().all()
+
+
+def test_a_ruined_state_does_not_go_on(tmp_path):
+    """Nor in verl, which reads the same file by the same function."""
+    settings = {"save_strategy": "steps", "save_steps": 1}
+    make(tmp_path, "fspo", **settings | {"max_steps": 1}).train()
+    path = tmp_path / "checkpoint-1" / "fairlen.json"
+    path.write_text(path.read_text().replace('"surrogate.drift_average": 0.0', '"surrogate.drift_average": NaN'))
+    with pytest.raises(ValueError, match=r"surrogate\.drift_average=nan.*earlier checkpoint"):
+        make(tmp_path, "fspo", **settings | {"max_steps": 2}).train(resume_from_checkpoint=str(path.parent))

@@ -57,9 +57,9 @@ def test_what_changed_is_said_in_one_line(name, method, message):
 
 
 def test_all_that_changed_is_in_the_line():
-    both = changed(_generate=None, training_step=lambda self, model: None)
+    both = changed(_generate=None, _save_checkpoint=lambda self, model: None)
     with pytest.raises(
-        ImportError, match=r"no GRPOTrainer\._generate, .*; GRPOTrainer\.training_step takes \(model\), "
+        ImportError, match=r"no GRPOTrainer\._generate, .*; GRPOTrainer\._save_checkpoint takes \(model\), "
     ):
         refuse_changed(both)
 

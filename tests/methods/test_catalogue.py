@@ -6,6 +6,7 @@ import json
 from dataclasses import fields
 
 import pytest
+from loops import over
 
 from fairlen.cli import main
 from fairlen.methods.catalogue import describe_method, field_meanings
@@ -19,12 +20,12 @@ STAGES = [kind for kinds in KINDS.values() for kind in kinds]
 NAMES = [*BASES, *(name for name in MODIFIERS if name != "dual_clip"), "eqlen+fspo+toplambda+kl+mismatch"]
 
 
-@pytest.mark.parametrize("kind", STAGES, ids=lambda kind: kind.__name__)
+@over("kind", STAGES)
 def test_every_field_says_what_it_means(kind):
     assert {f.name for f in fields(kind) if not is_state(f)} <= set(field_meanings(kind))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@over("name", NAMES)
 def test_every_setting_that_is_shown_can_be_set_so(name):
     method, shown = compose(name), 0
     for stages in describe_method(name)["choices"].values():

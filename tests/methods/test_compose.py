@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import pytest
 from fixtures import make_batch, random_batch
+from loops import over
 
 from fairlen.methods.compose import compose, explain
 from fairlen.methods.conflicts import NO_RATE, REFUSED, WARNED
@@ -273,9 +274,7 @@ def test_unbiased_pairs_that_stay_so_are_not_warned_of(names):
     assert not any("expected reward" in note for note in explain(names).notes)
 
 
-@pytest.mark.parametrize(
-    "kinds", list(permutations(KINDS["reward"], 2)), ids=lambda kinds: "+".join(k.__name__ for k in kinds)
-)
+@over("kinds", list(permutations(KINDS["reward"], 2)))
 def test_rewards_that_put_a_right_answer_below_a_wrong_one_are_refused_or_said(kinds):
     """Outcomes 0 and 1, lengths 1 to 20 of 20, twenty draws of four prompts, and one response 9 times as long as the mean.
 
@@ -327,7 +326,7 @@ def leaves(method: Method):
                     yield f"{prefix}.{f.name}", getattr(stage, f.name)
 
 
-@pytest.mark.parametrize("name", [*BASES, *(f"grpo+{modifier}" for modifier in MODIFIERS)])
+@over("name", [*BASES, *(f"grpo+{modifier}" for modifier in MODIFIERS)])
 def test_every_leaf_of_every_method_can_be_set_to_what_it_is(name):
     method = compose(name)
     for path, value in leaves(method):
@@ -348,7 +347,7 @@ def other(value):
     return None
 
 
-@pytest.mark.parametrize("name", BASES)
+@over("name", BASES)
 def test_a_leaf_that_is_set_is_the_only_one_that_changes(name):
     method = compose(name)
     for path, value in leaves(method):

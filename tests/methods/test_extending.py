@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from loops import over
 
 from fairlen import playground
 from fairlen.cli import main
@@ -239,6 +242,52 @@ def test_a_reward_that_never_returns_fails_at_once(tmp_path):
         load_rewards([f"{tmp_path}/r.py:f"], PROBLEM, deadline=0.2)
 
 
+ASYNC = """
+import asyncio
+async def cancels(prompts, texts, **columns):
+    raise asyncio.CancelledError
+async def leaves(prompts, texts, **columns):
+    raise SystemExit(3)
+async def goes_on(prompts, texts, **columns):
+    while True:
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            pass
+async def has_gone_on(prompts, texts, **columns):
+    asyncio.ensure_future(goes_on(prompts, texts))
+    await asyncio.sleep(0.1)
+    raise ValueError("but its task has not ended")
+"""
+TRY = """
+import sys
+from fairlen.tasks.grader import load_rewards
+from fairlen.tasks.playground import Playground
+try:
+    load_rewards([sys.argv[1]], Playground().train(0), deadline=0.3)
+except ValueError as error:
+    print("refused:", error)
+"""
+
+
+@pytest.mark.parametrize("name", ["cancels", "leaves", "goes_on", "has_gone_on"])
+def test_an_async_reward_that_ends_in_an_odd_way_or_never_fails_at_once(name, tmp_path):
+    """By CancelledError or SystemExit, or by going on when it is cancelled: the process ends, with the error that names it."""
+    (tmp_path / "r.py").write_text(ASYNC)
+    with subprocess.Popen(
+        [sys.executable, "-c", TRY, f"{tmp_path}/r.py:{name}"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            said, errors = process.communicate(timeout=60)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            said, errors = "", "the process goes on"
+    assert said.startswith(f"refused: --rewards {tmp_path}/r.py:{name}") and "Traceback" not in errors, errors[-600:]
+
+
 def test_sound_rewards_are_taken_with_their_weights(tmp_path):
     (tmp_path / "r.py").write_text(
         "async def later(prompts, completions, **columns):\n    return [None]\n"
@@ -338,7 +387,7 @@ def test_entry_points_of_installed_packages_are_found(mine, tmp_path, monkeypatc
         load_reward("nothing")
 
 
-@pytest.mark.parametrize("name", [*BASES, *MODIFIERS])
+@over("name", [*BASES, *MODIFIERS])
 def test_fairlens_own_methods_pass_the_trial_of_a_users(name):
     method = compose(name)
     try_tables(method, name)

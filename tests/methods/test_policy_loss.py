@@ -14,11 +14,12 @@ import torch.multiprocessing as mp
 from fixtures import BUDGET, LENGTH, PROMPT, RIGHT
 from waits import DEVICE, counted_waits
 
-from fairlen import compose, finish_update, plan_rows, policy_loss
+from fairlen import Skips, compose, finish_update, plan_rows, policy_loss
 from fairlen.methods.method import Method
 from fairlen.methods.presets import BASES
 from fairlen.methods.stages.micro import Micro, Outputs
 from fairlen.methods.tally import count
+from fairlen.methods.update import NonFiniteError
 
 WHOLE = [name for name, build in BASES.items() if build().sampling.is_whole]
 NUM_ROWS, WIDTH = len(LENGTH), max(LENGTH)
@@ -109,8 +110,8 @@ def test_on_policy_every_ratio_is_one():
     (gradient,) = torch.autograd.grad(found.total, leaf)
     slope = -(plan.weight * plan.advantage)[:, None] * (MASK & plan.trains[:, None])
     assert torch.allclose(gradient.nan_to_num(), slope, rtol=1e-12)
-    moved, metrics = finish_update(method, [found.counts])
-    assert moved == method and metrics["ratio/mean"] == 1.0
+    done = finish_update(method, [found.counts], 1.0, Skips())
+    assert done.may_step and done.method == method and done.metrics["ratio/mean"] == 1.0
 
 
 @pytest.mark.parametrize("name", ["dapo+balanced", "fspo", "gspo"])
@@ -124,11 +125,9 @@ def test_micro_batches_add_up(name):
         for rows in parts
     ]
     assert float(found[0].total + found[1].total) == pytest.approx(float(found[2].total), rel=1e-12)
-    (one, metrics), (other, expected) = (
-        finish_update(method, [f.counts for f in some]) for some in (found[:2], found[2:])
-    )
-    assert metrics == pytest.approx(expected, rel=1e-12, nan_ok=True)
-    assert one.state == pytest.approx(other.state, rel=1e-12)
+    one, other = (finish_update(method, [f.counts for f in some], 1.0, Skips()) for some in (found[:2], found[2:]))
+    assert one.metrics == pytest.approx(other.metrics, rel=1e-12, nan_ok=True)
+    assert one.method.state == pytest.approx(other.method.state, rel=1e-12)
 
 
 @pytest.mark.slow
@@ -145,7 +144,7 @@ def test_it_compiles_whole_and_a_moving_state_does_not_compile_it_again(name):
         losses = [f(method, plan, leaf, old, mask=MASK, **more) for f in (compiled, policy_loss)]
         gradients = [torch.autograd.grad(loss.total, leaf)[0] for loss in losses]
         assert torch.equal(gradients[0].nan_to_num(), gradients[1].nan_to_num())
-        method, _ = finish_update(method, [losses[0].counts])
+        method = finish_update(method, [losses[0].counts], 1.0, Skips()).method
     assert counter.frame_count <= 2
     assert not method.stateful() or method.state["surrogate.num_updates"] == 12
 
@@ -176,8 +175,11 @@ def one_rank(rank: int, folder: str) -> None:
         policy_loss(method, plan[rows], columns["logprobs"][rows], columns["old_logprobs"][rows], mask=MASK[rows])
         for rows in map(list, halves[rank])
     ]
-    moved, metrics = finish_update(method, [loss.counts for loss in found])
-    torch.save({"state": moved.state, "metrics": metrics}, f"{folder}/{rank}.pt")
+    done = finish_update(method, [loss.counts for loss in found], 1.0, Skips())
+    norm = math.nan if rank else 1.0  # of its own shard: all ranks skip
+    skipped = finish_update(done.method, [loss.counts for loss in found], norm, Skips())
+    told = {"broken": skipped.broken, "unmoved": skipped.method == done.method}
+    torch.save({"state": done.method.state, "metrics": done.metrics} | told, f"{folder}/{rank}.pt")
     torch.distributed.destroy_process_group()
 
 
@@ -187,11 +189,12 @@ def test_two_ranks_end_an_update_as_one_does(tmp_path):
     method, columns = learned("fspo"), log_probs()
     plan = plan_of(method).to("cpu", torch.float64)
     whole = policy_loss(method, plan, columns["logprobs"], columns["old_logprobs"], mask=MASK)
-    moved, metrics = finish_update(method, [whole.counts])
+    done = finish_update(method, [whole.counts], 1.0, Skips())
     for rank in range(2):
         found = torch.load(tmp_path / f"{rank}.pt", weights_only=True)
-        assert found["state"] == pytest.approx(moved.state, rel=1e-12)
-        assert found["metrics"] == pytest.approx(metrics, rel=1e-12, nan_ok=True)
+        assert found["state"] == pytest.approx(done.method.state, rel=1e-12)
+        assert found["metrics"] == pytest.approx(done.metrics, rel=1e-12, nan_ok=True)
+        assert found["broken"] == "gradient" and found["unmoved"]
 
 
 def test_what_is_missing_is_named():
@@ -209,7 +212,7 @@ def test_what_is_missing_is_named():
 
 def test_an_update_without_micro_batches_is_refused():
     with pytest.raises(ValueError, match="counts is empty: every rank gives those of at least one micro-batch"):
-        finish_update(compose("grpo"), [])
+        finish_update(compose("grpo"), [], 1.0, Skips())
 
 
 def test_a_plan_is_the_methods_own():
@@ -281,13 +284,81 @@ def test_what_is_no_log_prob_for_each_token_is_named():
         policy_loss(method, plan, one, sequence=one.bool())
 
 
-def test_a_state_does_not_take_up_what_is_not_finite():
+BREAKS = {"logprobs": (0, 1, 0), "old_logprobs": (1, 0, 0), "ref_logprobs": (1, 1, 0), "gradient": (1, 1, 1)}
+"""What is broken, and which of new, old and reference log-probs are healthy; of the last all are, but the gradient is not."""
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("quantity", BREAKS)
+def test_an_update_with_a_number_that_is_not_finite_is_skipped(quantity, value, capsys):
+    """No state moves, no bound hides it, a line says what it was; the third in a row is an error, a step in between is not."""
+    method, columns, skips = learned("fspo+kl"), log_probs(), Skips()
+    plan = plan_of(method).to("cpu", torch.float64)
+    good = policy_loss(method, plan, **{k: columns[k] for k in ("logprobs", "old_logprobs", "ref_logprobs")}, mask=MASK)
+    if quantity in columns:
+        columns[quantity][3, 0] = value
+    leaf = columns.pop("logprobs").requires_grad_()
+    found = policy_loss(method, plan, leaf, columns["old_logprobs"], ref_logprobs=columns["ref_logprobs"], mask=MASK)
+    (gradient,) = torch.autograd.grad(found.total, leaf)
+    is_given = quantity == "gradient"
+    assert bool(gradient[MASK].isfinite().all()) == is_given
+    norm = value if is_given else gradient[MASK].norm()
+    for skipped in (1, 2, 3, 4):
+        done = finish_update(method, [good.counts, found.counts, good.counts], norm, skips)
+        assert (done.broken, done.may_step, done.method) == (quantity, False, method)
+        assert done.metrics == {"update/skipped": quantity, "updates/skipped": skipped}
+        if skipped == 2:
+            assert finish_update(method, [good.counts], 1.0, skips).may_step
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 4 and all(f"{quantity} was not finite" in line for line in said)
+    with pytest.raises(NonFiniteError, match=f"{quantity} was not finite in 3 updates in a row"):
+        finish_update(method, [found.counts], norm, skips)
+
+
+def test_gradients_that_overflow_under_a_loss_scaler_end_no_run():
+    method, columns, skips = learned("fspo"), log_probs(), Skips(with_loss_scaler=True)
+    plan = plan_of(method).to("cpu", torch.float64)
+    found = policy_loss(method, plan, columns["logprobs"], columns["old_logprobs"], mask=MASK)
+    for skipped in range(1, 9):
+        done = finish_update(method, [found.counts], math.inf, skips)
+        assert not done.may_step and done.method == method and done.metrics["updates/skipped"] == skipped
+
+
+def test_a_state_that_would_not_be_finite_skips_the_update():
     method = compose("fspo")
-    plan = plan_rows(method, groups=[0, 0], lengths=[1, 2], rewards=[1.0, 0.0], max_response_length=8).to("cpu")
-    mask = torch.tensor([[1, 0], [1, 1]])
-    found = policy_loss(method, plan, torch.full((2, 2), math.nan), torch.zeros(2, 2), mask=mask)
-    after, metrics = finish_update(method, [found.counts])
-    assert after.state == method.state and math.isnan(metrics["ratio/max"])
+    counts = {"loss/total": 1.0, "tokens/trained": 3.0} | {
+        f"observed.{k}": v for k, v in learned_sums(math.inf).items()
+    }
+    done = finish_update(method, [counts], 1.0, Skips())
+    assert done.broken == "state" and done.method == method
+
+
+def learned_sums(log_ratio: float) -> dict[str, float]:
+    return {f"surrogate.{name}": value for name, value in (BAND_SUMS | {"log_ratio": log_ratio}).items()}
+
+
+def test_a_state_that_is_not_finite_is_refused():
+    for value in (math.nan, math.inf, None):
+        state: Any = compose("fspo").state | {"surrogate.drift_average": value}
+        with pytest.raises(ValueError, match=rf"surrogate\.drift_average={value}, .*earlier checkpoint"):
+            compose("fspo").with_state(state)
+
+
+@pytest.mark.parametrize("name", ["grpo", "cispo", "gspo", "fspo+kl", "grpo+kl+mismatch"])
+def test_no_gradient_flows_into_what_is_fixed(name):
+    """Old, reference and engine log-probs that are functions of the weights, as where somebody forgets no_grad."""
+    method, columns = learned(name), log_probs()
+    plan = plan_of(method).to("cpu", torch.float64)
+    gradients = []
+    for is_attached in (False, True):
+        leaf = columns["logprobs"].clone().requires_grad_()
+        fixed = {}
+        for key in ("old_logprobs", "rollout_logprobs", "ref_logprobs"):
+            shift = (columns[key] - columns["logprobs"]).detach()
+            fixed[key] = leaf + shift if is_attached else (leaf + shift).detach()
+        total = policy_loss(method, plan, leaf, **fixed, mask=MASK).total
+        gradients.append(torch.autograd.grad(total, leaf)[0].nan_to_num())
+    assert gradients[0].abs().max() > 0 and torch.equal(*gradients)
 
 
 def test_an_update_of_rows_that_do_not_train_is_zero():
@@ -301,6 +372,29 @@ def test_an_update_of_rows_that_do_not_train_is_zero():
     assert (
         leaf.grad is not None
         and not leaf.grad.any()
-        and finish_update(method, [found.counts])[1]["tokens/trained"] == 0.0
+        and finish_update(method, [found.counts], 0.0, Skips()).metrics["tokens/trained"] == 0.0
     )
     assert replace(plan, trains=~plan.trains).trains.all()
+
+
+@pytest.mark.parametrize("name", [*WHOLE, "fspo+kl", "gspo+balanced+kl+mismatch"])
+def test_an_outlier_leaves_the_gradients_of_other_sequences(name):
+    """Log-probs of -1e9, as from a mask in the logits, in one token of row 3."""
+    method, columns = learned(name), log_probs()
+    plan, others = plan_of(method).to("cpu", torch.float64), torch.arange(NUM_ROWS) != 3
+
+    def differentiate(columns: dict[str, torch.Tensor]) -> torch.Tensor:
+        leaf = columns["logprobs"].clone().requires_grad_()
+        loss = policy_loss(method, plan, **columns | {"logprobs": leaf}, mask=MASK)
+        assert math.isfinite(float(loss.total.detach()))
+        done = finish_update(method, [loss.counts], 1.0, Skips())
+        assert done.may_step and all(map(math.isfinite, done.metrics.values()))
+        return torch.autograd.grad(loss.total, leaf)[0]
+
+    expected = differentiate(columns)[others]
+    for quantity in ("logprobs", "old_logprobs", "ref_logprobs"):
+        values = columns[quantity].clone()
+        values[3, 0] = -1e9
+        found = differentiate(columns | {quantity: values})
+        assert found[3][MASK[3]].isfinite().all()
+        assert torch.allclose(found[others], expected, rtol=1e-9, atol=1e-15, equal_nan=True), quantity

@@ -10,12 +10,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from markupsafe import escape
 
 from fairlen.cli import read_eval_config
 from research.ledger.__main__ import main
+from research.ledger.arithmetic import holds
 from research.ledger.check import check, check_tests, numbers, run_quick
 from research.ledger.claims import DATA, STATUSES, Claim, Ledger, load_ledger, make_claim, make_line
-from research.ledger.page import claims_page
+from research.ledger.details import details_page, inline
+from research.ledger.page import claims_page, command_of, write_claim
 from research.ledger.rule import Measure
 from research.study.intervals import Result
 
@@ -55,11 +58,11 @@ def change(path: Path, old: str, new: str) -> None:
         (TESTED | {"measure": MEASURE}, "give either a verdict"),
         (TESTED | {"verdict": "reproduced"}, "verdict='reproduced': give proved, refuted, out of reach"),
         (TESTED | {"primary": True}, "premise and primary belong to what is measured"),
-        (PLAIN | {"verdict": "refuted", "figure": "so"}, "verdict=refuted: name its tests"),
+        (PLAIN | {"verdict": "refuted", "figure": "so"}, "verdict=refuted: name its tests or its arithmetic"),
         (TESTED | {"figure": ""}, "and their figure"),
         (PLAIN | {"verdict": "out of reach"}, "what is out of reach needs one"),
         (TESTED | {"command": "make study"}, "a command belongs to what is out of reach"),
-        (MEASURED | {"figure": "5"}, "figure without tests"),
+        (MEASURED | {"figure": "5"}, "figure without tests or arithmetic"),
         (TESTED | {"tests": ["test_batch.py"]}, "write tests/FILE.py::test_name"),
         (MEASURED | {"measure": MEASURE | {"predicted": "up"}}, "eqlen-01, measure: predicted='up'"),
         (MEASURED | {"premise": [{"estimand": "y"}]}, "eqlen-01, premise: y: give least, most or both"),
@@ -143,8 +146,7 @@ def test_a_measured_claim_says_all_in_one_order():
     ledger = with_results(load_ledger(), 1e3, 2e3)
     claim = next(claim for claim in ledger.claims if claim.measure and claim.premise)
     assert claim.measure
-    text = claims_page(ledger).partition(f"### {claim.id}: ")[2].partition("<a id")[0]
-    flat = " ".join(text.split())
+    flat = " ".join(write_claim(claim, ledger).split())
     unit = ledger.estimands[claim.measure.estimand].unit
     number = f"Number: 1.5e+03 {unit} [1e+03, 2e+03], 5 seeds"
     parts = [
@@ -157,6 +159,36 @@ def test_a_measured_claim_says_all_in_one_order():
     parts += [claim.measure.why[:40], "- Premise: ", f"research.study figure {claim.measure.estimand}", "--only"]
     places = [flat.find(part) for part in parts]
     assert -1 not in places and places == sorted(places)
+
+
+def test_every_claim_is_one_line_that_leads_to_all_about_it():
+    """The link of a claim on docs/claims.md is an id on docs/study/claims.html, whose article has every point of it."""
+    ledger = load_ledger()
+    page, details = claims_page(ledger), details_page(ledger)
+    ids = [claim.id for claim in ledger.claims]
+    assert re.findall(r'^- <a id="([\w-]+)"></a>\[\1\]\(study/claims\.html#\1\) \*\*', page, re.M) == ids
+    assert re.findall(r'<article id="([\w-]+)"', details) == ids
+    for claim in ledger.claims:
+        (line,) = [line for line in page.splitlines() if line.startswith(f'- <a id="{claim.id}"')]
+        assert f"**{ledger.findings[claim.id].status}" in line and line.endswith(claim.claim)
+        article = details.partition(f'<article id="{claim.id}"')[2].partition("</article>")[0]
+        texts = [inline(text, set(ids)) for text in (claim.claim, claim.done, claim.figure, claim.note)]
+        texts += [escape(text) for text in (claim.place, *claim.arithmetic, *claim.tests)]
+        assert [text for text in texts if str(text) not in article] == []
+
+
+def test_the_page_of_details_is_light_and_asks_for_nothing():
+    page = details_page(load_ledger())
+    assert len(page.encode()) < 300_000
+    assert "default-src &#39;none&#39;" in page and "<script src" not in page and 'href="http' not in page
+
+
+def test_words_of_a_claim_are_escaped_and_its_links_lead_from_the_page():
+    found = inline("**Bold** `a < b` of fspo-01, not of fspo-99, in [papers.md](papers.md): <script>", {"fspo-01"})
+    assert found == (
+        '<b>Bold</b> <code>a &lt; b</code> of <a href="#fspo-01">fspo-01</a>, not of fspo-99, in '
+        '<a href="../papers.md">papers.md</a>: &lt;script&gt;'
+    )
 
 
 def test_the_page_defines_every_status():
@@ -173,25 +205,53 @@ def test_pages_tests_and_figures_agree():
     assert check(load_ledger(), ROOT, run=False) == []
 
 
+FSPO = "tests/claims_oracles/test_claims_fspo.py"
+
+
 def one_claim(**fields) -> Claim:
     known = {
         "verdict": "proved",
-        "tests": ("tests/claims_oracles/test_claims_tables.py::test_the_ablations_cost_what_the_text_says",),
+        "tests": (f"{FSPO}::test_fspo_and_gspo_differ_by_the_length_where_nothing_is_clipped",),
     }
-    return Claim(**(PLAIN | known | {"figure": "6.7, 7.4 and 3.6 points"} | fields))
+    return Claim(**(PLAIN | known | {"figure": "1/4 and 1/20"} | fields))
 
 
 def test_a_renamed_test_and_a_changed_number_are_found():
-    path = "tests/claims_oracles/test_claims_tables.py"
     assert list(check_tests(one_claim(), ROOT)) == []
-    for missing in (f"{path}::test_the_ablations", "tests/nowhere.py::test_x"):
+    for missing in (f"{FSPO}::test_fspo_and_gspo", "tests/nowhere.py::test_x"):
         assert list(check_tests(one_claim(tests=(missing,), figure=""), ROOT)) == [
             f"eqlen-01: there is no test {missing}"
         ]
-    changed = one_claim(figure="6.7, 7.5 and 3.6 points")
-    assert list(check_tests(changed, ROOT)) == ["eqlen-01: 7.5 of its figure occurs in none of its tests"]
+    changed = one_claim(figure="1/4 and 1/21")
+    assert list(check_tests(changed, ROOT)) == ["eqlen-01: 21 of its figure occurs in none of its tests and lines"]
     without = one_claim(tests=(*one_claim().tests, f"{one_claim().tests[0]}[AIME]"))
     assert "has no parameters" in next(iter(check_tests(without, ROOT)))
+
+
+def test_arithmetic_is_computed_to_its_last_digit():
+    """2.95 / 2 = 1.475 may be written as 1.47 or 1.48; a comparison that is so counts as 1."""
+    for line in (
+        "2.95 / 2 = 1.48",
+        "2.95 / 2 = 1.47",
+        "max(2, 3) - 1.0 ** 2 = 2",
+        "(1 < 2) + (2 < 1) = 1",
+        "33.19 > 32.92",
+    ):
+        assert holds(line), line
+    for line in ("2.95 / 2 = 1.46", "84.2 - 78.8 = 5.5", "33.19 < 32.92", "2 - 1"):
+        assert not holds(line), line
+    for line in ("__import__('os') = 1", "abs(1) = 1", "'a' = 1", "1 < 2 < 3", "[1] = 1"):
+        with pytest.raises(ValueError, match="give numbers"):
+            holds(line)
+
+
+def test_wrong_arithmetic_and_numbers_that_are_in_none_of_it_are_found():
+    line = "84.2 - 78.8 = 5.4"
+    assert list(check_tests(one_claim(tests=(), figure="5.4 points", arithmetic=(line,)), ROOT)) == []
+    wrong = one_claim(tests=(), figure="5.5 points", arithmetic=("84.2 - 78.8 = 5.5",))
+    assert list(check_tests(wrong, ROOT)) == ["eqlen-01: 84.2 - 78.8 = 5.5: it is not so"]
+    other = one_claim(tests=(), figure="5.5 points", arithmetic=(line,))
+    assert list(check_tests(other, ROOT)) == ["eqlen-01: 5.5 of its figure occurs in none of its tests and lines"]
 
 
 def test_numbers_are_read_as_they_are_written():
@@ -253,9 +313,9 @@ def test_unknown_flags_are_refused(arguments, message, capsys):
 
 
 def commands() -> list[list[str]]:
-    """Every command of fairlen's on the page, as words."""
-    page = (ROOT / "docs/claims.md").read_text()
-    blocks = re.findall(r"^```bash\n(.*?)^```", page, re.M | re.S)
+    """Every command of fairlen's that a claim names, as words."""
+    ledger = load_ledger()
+    blocks = [command_of(claim, ledger) for claim in ledger.claims]
     lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
     return [shlex.split(line, comments=True)[1:] for line in dict.fromkeys(lines) if line.startswith("fairlen ")]
 
@@ -279,7 +339,5 @@ def test_commands_for_real_hardware_have_methods_and_flags_that_exist(words):
 
 
 def test_every_claim_has_a_command():
-    page = (ROOT / "docs/claims.md").read_text().partition("## Verdicts")[2]
-    blocks = re.split(r"\n### \w+-\d\d", page)[1:]
-    assert len(blocks) == len(load_ledger().claims)
-    assert all(re.search(r"\n```bash\n(pytest|python|fairlen|#)", block) for block in blocks)
+    ledger = load_ledger()
+    assert all(re.match("(pytest|python|fairlen|#)", command_of(claim, ledger)) for claim in ledger.claims)

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from fairlen.files.folders import write_file
-from research.ledger.check import CLAIMS, STUDY, check, write
+from research.ledger.check import CLAIMS, DETAILS, STUDY, check, write
 from research.ledger.claims import FIGURES, Ledger, load_ledger, parse_paper
 from research.ledger.study import DIGESTS, FOLDER, SEARCH, digest_columns, make_figures
 from research.study.evidence import Kept, load_evidence, write_kept
@@ -208,14 +208,15 @@ def test_an_edited_page_and_an_edited_status_are_found(copied):
     root, plan = copied
     edit(root / STUDY, "open", "reproduced")
     status = make_ledger(plan, root / FIGURES).findings["tiny-01"].status
-    edit(root / CLAIMS, f"tiny-01: {status}", "tiny-01: contradicted")
-    assert [line.split(":")[0] for line in found(root, plan)] == [CLAIMS, STUDY]
+    edit(root / CLAIMS, f"#tiny-01) **{status}", "#tiny-01) **contradicted")
+    edit(root / DETAILS, 'id="tiny-02"', 'id="tiny-20"')
+    assert [line.split(":")[0] for line in found(root, plan)] == [CLAIMS, DETAILS, STUDY]
 
 
 def test_without_evidence_nothing_may_be_made_from_it(tmp_path):
-    """Every measured claim is open, and both pages are there."""
+    """Every measured claim is open, and all pages are there."""
     ledger = replace(load_ledger(), results={})
-    assert write(ledger, tmp_path) == [CLAIMS, STUDY]
+    assert write(ledger, tmp_path) == [CLAIMS, DETAILS, STUDY]
     write_json(tmp_path / SEARCH, {})
     lines = [line for line in check(ledger, tmp_path, run=False) if line.startswith("docs/")]
     assert lines == [f"{SEARCH}: there are no runs in {FOLDER} that it could be made from"]

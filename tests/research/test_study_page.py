@@ -65,7 +65,7 @@ def test_every_question_has_verdict_picture_number_and_link_in_this_order(page, 
         verdicts = [f"<b>{ledger.findings[id].status.capitalize()}.</b>" for id in heads]
         assert re.findall("<b>[A-Z][a-z ]+[.]</b>", part) == verdicts
         order = [f"<h2>{html.escape(question.ask, quote=False)}</h2>", verdicts[0], "<svg", "<h3>The numbers</h3>"]
-        at = [part.index(text) for text in (*order, *(f'href="../claims.md#{id}"' for id in question.claims))]
+        at = [part.index(text) for text in (*order, *(f'href="claims.html#{id}"' for id in question.claims))]
         assert at == sorted(at)
 
 

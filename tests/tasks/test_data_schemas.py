@@ -304,9 +304,9 @@ def test_other_kinds_of_files(tmp_path, kind):
         (
             "x.jsonl",
             b'{"n": ' + b"[" * 200_000 + b"\n",
-            r"x\.jsonl, line 1: brackets nested too deeply to be read; mend",
+            r"x\.jsonl, line 1: brackets nested too deeply to be read \(more than 64\); mend",
         ),
-        ("x.json", b"[" * 200_000, r"x\.json: brackets nested too deeply to be read; mend the array"),
+        ("x.json", b"[" * 200_000, r"x\.json: brackets nested too deeply to be read \(more than 64\); mend the array"),
         ("x.csv", b"problem,answer\na?,1,2\n", r"x.csv, line 2: 3 cells for 2 columns"),
         ("x.csv", b'problem,answer\n"a?,1\n', r"x\.csv, line 2: unexpected end of data"),
         ("x.jsonl", b"{}\n", r"unknown columns \(none\)"),

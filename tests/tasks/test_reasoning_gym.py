@@ -28,10 +28,10 @@ from fairlen.tasks.row import normalize
 from fairlen.tasks.synthetic import is_held_out
 from fairlen.train.run.config import TrainConfig
 from fairlen.train.start import start_training
-from fairlen.verify.gym import EVALUATED, SIZE
+from fairlen.verify.gym import SIZE
 
 TWENTY = (
-    "ab", "aiw", "base_conversion", "binary_matrix", "caesar_cipher", "chain_sum", "coin_flip", "count_bits", "countdown",
+    "ab", "aiw", "base_conversion", "binary_matrix", "caesar_cipher", "chain_sum", "count_bits", "count_primes", "countdown",
     "gcd", "graph_color", "lcm", "letter_counting", "mini_sudoku", "n_queens", "number_sorting", "prime_factorization",
     "spell_backward", "string_insertion", "syllogism",
 )  # fmt: skip
@@ -227,39 +227,14 @@ def test_an_answer_is_not_run_as_a_program(twenty, name, tmp_path):
     assert twenty.grade(problem.id, answer) == "incorrect" and not path.exists()
 
 
-def test_answers_that_have_to_be_evaluated_are():
-    formulas = (
-        "17*10 + 69 - 28 + 96",
-        "3*x*atan(x) - 3*log(x**2 + 1)/2 + C",
-        "sqrt(16)*3!/1.5",
-        "exp(-x)*sin(2*x)",
-        "",
-    )
-    programs = (
-        "open('x')",
-        "x.__class__",
-        "x . real",
-        "x1. real",
-        "__import__",
-        "exec(x)",
-        "'x'",
-        "lambda x: x",
-        "x;y",
-        "[x]",
-    )
-    assert all(EVALUATED["countdown"].fullmatch(formula) for formula in formulas)
-    assert not any(EVALUATED["countdown"].fullmatch(program) for program in programs)
-    assert not any(EVALUATED["n_queens"].fullmatch(program) for program in ("f(x)", "[x for x in f()]"))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ALL)
 def test_every_task_trains(twenty, name):
-    """Its problems are made, and an answer that it gives is correct. Junk is not, but for one task, which takes any text."""
+    """Its problems are made, and an answer that it gives is correct. Junk is not."""
     task = beside(twenty, name, longest_prompt=8000)
     for problem in (task.train(0), task.train(20)):
         assert not problem.answer or task.grade(problem.id, problem.answer) == "correct"
-        assert task.grade(problem.id, "junk") == ("correct" if name == "game_of_life_halting" else "incorrect")
+        assert task.grade(problem.id, "junk") == "incorrect"
 
 
 def write_model(folder: Path) -> str:

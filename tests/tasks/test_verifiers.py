@@ -36,7 +36,8 @@ from verifiers.v1.task import WireTaskData
 from verifiers.v1.trace import Trace
 from verifiers.v1.utils.trace_store import read_episodes
 
-from fairlen.tasks.verifiers_task import find_id, read_place
+from fairlen.tasks.verifiers_task import find_id, read_place, resolve_config
+from fairlen.tasks.verifiers_worker import register
 
 SETS = Path(__file__).parent / "verifiers_sets"
 BUDGET = 900
@@ -279,6 +280,20 @@ def test_what_cannot_be_played_is_refused(text, why):
     with pytest.raises(ValueError, match=why) as raised:
         load_task(DataSettings(task=text), make_talker())
     assert str(raised.value).startswith(f"--task {text}: ")
+
+
+def test_commands_of_a_model_do_not_run_on_this_machine():
+    """The harness `bash` runs them where its agent's runtime is; ours, which runs none, talks in the environment's process."""
+    register()
+    place = "verifiers:phone_book?env.agent.harness.id=bash"
+    assert resolve_config(read_place(place)).agent.runtime.type != "subprocess"
+    assert resolve_config(read_place(f"{place}&env.agent.runtime.type=docker")).agent.runtime.type == "docker"
+    own = resolve_config(read_place("verifiers:phone_book")).agent
+    assert (own.harness.id, own.runtime.type) == ("fairlen_chat", "subprocess")
+    for harness in ("bash", "mini_swe_agent", "terminus_2"):
+        place = f"verifiers:phone_book?env.agent.harness.id={harness}&env.agent.runtime.type=subprocess"
+        with pytest.raises(ValueError, match=r"runs commands of the model.*give env\.agent\.runtime\.type=docker"):
+            load_task(DataSettings(task=place), make_talker())
 
 
 def test_settings_that_would_not_be_heeded_are_refused():

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from fairlen.diagnostics.report.terms import read_metrics
+from fairlen.metrics import index_metrics
 from fairlen.train.run.config import TrainConfig
 
-DOCUMENTED = set(read_metrics())
+DOCUMENTED = set(index_metrics())
 
 
 def small(out: Path, **changes) -> TrainConfig:

@@ -9,6 +9,7 @@ import re
 import resource
 import shutil
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -232,3 +233,23 @@ def test_a_run_on_a_full_disk_goes_on_and_fails_at_its_end(whole, tmp_path):
     assert "the last checkpoint could not be written" in log and "update 8: correct" in log
     assert (folder / "model/model.safetensors").exists()
     assert load_newest(folder / "checkpoints") is not None
+
+
+FULL = """
+import resource, signal, sys
+from fairlen.cli import main
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.slow
+def test_a_model_that_cannot_be_saved_at_the_end_is_one_line(tmp_path):
+    """The disk takes no file of more than 200,000 bytes, and the shipped model's weights are larger."""
+    few = "--rollout-batches 1 --prompts-per-batch 2 --eval-problems 2 --set sampling.n=2 --max-response-length 20 --threads 1"
+    command = [sys.executable, "-c", FULL, "train", *few.split(), "--out", str(tmp_path / "run")]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert found.returncode == 1 and "Traceback" not in found.stderr, found.stderr[-2000:]
+    last = found.stderr.strip().splitlines()[-1]
+    assert f"{tmp_path}/run/model: " in last and "make room, then go on from the last checkpoint with --resume" in last

@@ -148,3 +148,24 @@ def test_a_training_run_says_the_same(copied, tmp_path, capsys, damage):
     DAMAGES[damage](copied)
     code, said = say(["train", "--rollout-batches", "1"], copied, tmp_path, capsys)
     assert code == 2 and [line[:13] for line in said.splitlines()] == ["fairlen train"]
+
+
+def test_a_quantized_model_is_one_line(tmp_path, capsys):
+    """As bitsandbytes leaves it: with the package it loads, as bytes that nothing here trains; without it it does not load."""
+    folder = tmp_path / "model"
+    shutil.copytree(playground.PATH, folder)
+    settings = {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_compute_dtype": "float32"}
+    change("config.json", quantization_config=settings)(folder)
+    code = ended(
+        ["train", "--model", str(folder), "--task", "playground", "--threads", "1", "--out", str(tmp_path / "out")]
+    )
+    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("fairlen")]
+    assert code == 2 and len(said) == 1 and f"model={folder}: " in said[0] and "bitsandbytes" in said[0]
+
+
+def ended(arguments: list[str]) -> int | str:
+    """How a command ends: its exit code, or the error that got through."""
+    try:
+        return main(arguments)
+    except Exception as error:
+        return type(error).__name__

@@ -17,7 +17,7 @@ from fairlen.policy.engines import build_engine, checkpoint_weights, is_exact
 from fairlen.policy.head import Head
 from fairlen.policy.model import Policy
 from fairlen.settings import ModelSettings, choose_engine
-from fairlen.train.requirements import Requirements
+from fairlen.train.memory import Memory
 from fairlen.train.start import find_reserved
 
 GIB = 2**30
@@ -77,11 +77,9 @@ def test_what_training_takes_later_is_left_to_it(policy):
 
 
 def test_an_engine_that_stays_leaves_all_that_an_update_takes():
-    """Held: moments 40 and the reference 5. Besides, gradients 20 with activations 7, the head 9 and masks 1: 82 in all."""
-    parts = dict(libraries=1, weights=10, gradients=20, moments=40, reference=5, engine=10, graphs=0, cache=100, row=10)
-    work = dict(decoding=3, push=0, activations=7, layer=2, head=9, masks=1, step=4)
-    stays = Requirements(10, **parts, **work)
-    assert stays.beside_cache == 40 + 5 + 20 + 7 + 9 + 1 == 82
+    """Held: moments 40 and the reference 5. Besides, gradients 20 and a micro-batch 17: 82 in all."""
+    stays = Memory(10, weights=10, gradients=20, moments=40, reference=5, engine=10, cache=100, row=10, work=17)
+    assert stays.beside_cache == 40 + 5 + 20 + 17 == 82
     assert replace(stays, engine_sleeps=True).beside_cache == 40 + 5
 
 

@@ -113,18 +113,18 @@ def test_nothing_non_finite_is_saved_and_the_run_ends(tmp_path, monkeypatch, poi
 
 
 def test_an_update_in_between_breaks_the_row(tmp_path):
-    guard = Guard(tmp_path / "debug")
+    guard = Guard(folder=tmp_path / "debug")
     for _ in range(3):
         assert not guard.allows("loss", 7, ()) and not guard.allows("loss", 7, ())
         guard.passed()
     assert guard.num_skipped == 6 and len(list((tmp_path / "debug").iterdir())) == 6
     assert not guard.allows("loss", 8, ()) and not guard.allows("gradient", 8, ())
-    with pytest.raises(NonFiniteError, match="advantage was not finite in 3 updates in a row, the last after update 8"):
+    with pytest.raises(NonFiniteError, match=r"advantage was not finite in 3 updates in a row: .* after update 8"):
         guard.allows("advantage", 8, ())
 
 
 def test_a_dump_that_cannot_be_written_is_said_and_no_more(capsys):
-    assert not Guard(Path("/proc/nothing")).allows("loss", 1, ())
+    assert not Guard(folder=Path("/proc/nothing")).allows("loss", 1, ())
     assert "responses of a skipped update could not be written" in capsys.readouterr().err
 
 
@@ -148,5 +148,5 @@ def test_a_model_that_is_damaged_already_is_refused(tmp_path):
 
 
 def test_a_model_that_overflows_in_evaluation_ends_the_run_in_one_line(tmp_path):
-    with pytest.raises(NonFiniteError, match=r"held-out evaluation: .*--resume"), Guard(tmp_path).evaluating():
+    with pytest.raises(NonFiniteError, match=r"held-out evaluation: .*--resume"), Guard(folder=tmp_path).evaluating():
         raise FloatingPointError("logits are not finite")

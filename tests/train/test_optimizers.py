@@ -17,10 +17,9 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 from fairlen.methods.compose import compose
 from fairlen.policy.head import Head
 from fairlen.policy.model import Policy
+from fairlen.train.memory import estimate
 from fairlen.train.memory_trial import hold_moments
-from fairlen.train.model_sizes import measure
 from fairlen.train.optimizer import build_optimizer, check_optimizer, count_moments, embedding_weights
-from fairlen.train.requirements import estimate
 from fairlen.train.run.checkpoint import (
     Checkpoint,
     capture_moments,
@@ -113,7 +112,11 @@ def test_what_moments_take_is_counted(library):
     make_steps(policy, optimizer, 0, 1)
     moments = capture_moments(policy.model, optimizer)
     assert sum(counted) == sum(value.nbytes for name, value in moments.items() if not name.endswith("|step"))
-    assert measure(SHAPE, LOW, 100).moments == sum(counted) == find_reserved(policy, compose("grpo"), None, LOW.optim)
+    assert (
+        estimate(SHAPE, LOW, device="cuda", longest_prompt=10, tracks=4).moments
+        == sum(counted)
+        == find_reserved(policy, compose("grpo"), None, LOW.optim)
+    )
     assert hold_moments(optimizer, embeddings) == []
 
 

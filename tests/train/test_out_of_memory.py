@@ -14,10 +14,12 @@ from runs import small, updates_of, without_times
 from safetensors.torch import load_file
 from test_invariance import planned, relative, reordered, tiny_gpt2
 
+from fairlen.engine.cache import free_memory
+from fairlen.files.limits import GIB
 from fairlen.methods.compose import compose
 from fairlen.policy.model import Policy
+from fairlen.train.memory import Memory
 from fairlen.train.memory_trial import hold_moments, is_wanted, largest_shapes, run_largest, try_memory
-from fairlen.train.requirements import GIB, Requirements, free_memory
 from fairlen.train.run.config import TrainConfig
 from fairlen.train.start import start_training
 from fairlen.train.step import Learner, OutOfMemoryError, is_shortage
@@ -276,9 +278,9 @@ def test_rows_that_leave_nearly_half_of_a_micro_batch_are_not_the_largest():
 
 
 def test_when_it_is_tried(capsys):
-    none = {field.name: 0 for field in fields(Requirements)}
-    near = Requirements(**none | {"gradients": free_memory("cpu") // 2, "head": GIB})
-    far = Requirements(**none | {"head": 1000})
+    none = {field.name: 0 for field in fields(Memory)}
+    near = Memory(**none | {"gradients": free_memory("cpu") // 2, "work": GIB})
+    far = Memory(**none | {"work": 1000})
     config, cpu = TrainConfig(), torch.device("cpu")
     assert [is_wanted(config, needs, cpu) for needs in (None, far, near)] == [False, False, True]
     assert is_wanted(config, None, torch.device("cuda"))

@@ -16,7 +16,7 @@ from test_tree_training import differences, forked_rollouts, learn, make_policy,
 from torch import Tensor, nn
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask
 from torch.overrides import TorchFunctionMode
-from transformers import AutoModelForCausalLM, Qwen3Config
+from transformers import AutoModelForCausalLM
 from waits import DEVICE, counted_waits
 
 from fairlen.methods.compose import compose
@@ -26,8 +26,6 @@ from fairlen.policy.layout import choose_layout, read
 from fairlen.policy.model import Policy
 from fairlen.policy.tree import NAME, Forest, attend
 from fairlen.policy.tree_blocks import BLOCK, build_block_mask, compile_flex, count_blocks, find_blocks
-from fairlen.train.requirements import mask_bytes
-from fairlen.train.run.config import TrainConfig
 
 CPU = torch.device("cpu")
 
@@ -130,7 +128,6 @@ def test_a_mask_is_made_without_waiting_and_without_an_entry_for_each_pair():
         taken = sum(tensor.nbytes for tensor in tensors) + 4 * len(forest)  # and the ends
     # 4 lists of 64 x 64 numbers of 4 bytes with 64 counts each, and 8,192 ends: 66,560 + 32,768
     assert taken == 4 * 4 * (64 * 64 + 64) + 4 * 8192 == 99_328
-    assert mask_bytes(Qwen3Config(), TrainConfig(dtype="bfloat16"), 8192) == taken
 
 
 class ByLists(torch.autograd.Function):

@@ -243,6 +243,11 @@ ADVERSARIAL = {
     "braces": r"\boxed{" + "{" * LENGTH, "pairs": r"\boxed{" + "{}" * (LENGTH // 2), "answers": "answer is A " * (LENGTH // 12),
     "over": r"\boxed{" + "{" + r"1\over" * 1_400 + "}", "digits": r"\boxed{" + "1 1/" * 2_400 + "}",
     "raised": r"\boxed{" + "¹½" * 4_000 + "}",
+    "texts": r"\boxed{5" + r"\text{a}" * 1_200 + "x}", "powers": r"\boxed{5\text{" + " ^2" * 3_000 + "!}}",
+    "units": r"\boxed{5" + " m" * 4_000 + "x}", "symbols": r"\boxed{5" + r"\mu m" * 1_900 + "}",
+    "indices": r"\boxed{" + r"_{\text{a" * 900 + "}", "remainders": r"\boxed{" + "(mod " * 1_900 + "}",
+    "bars": r"\boxed{" + r"|\pi" * 2_400 + "}", "ellipses": r"\boxed{" + r"1,\ldots," * 900 + "}",
+    "squares": r"\boxed{5\text{" + "square " * 1_400 + "}}", "ordinal": r"\boxed{5th" + "}" * 9_000,
 }  # fmt: skip
 
 

@@ -6,6 +6,7 @@ import json
 import time
 
 import pytest
+from loops import over
 
 from fairlen.verify.outputs import same_text, same_value
 
@@ -89,11 +90,10 @@ def test_there_are_enough_pairs_of_both_kinds() -> None:
     assert sum(not truth for *_, truth in PAIRS) == 20 * 9 + 10 * 2 + 10 * 4
 
 
-@pytest.mark.parametrize(
-    ("expected", "change", "truth"), PAIRS, ids=lambda value: value[0] if isinstance(value, tuple) else None
-)
-def test_the_rule(expected: str, change, truth: bool) -> None:
-    given = change[1](expected)
+@over("pair", PAIRS)
+def test_the_rule(pair) -> None:
+    expected, (_, change), truth = pair
+    given = change(expected)
     assert same_text(given, expected) is truth, (given, expected)
 
 

@@ -7,6 +7,7 @@ import os
 import time
 
 import pytest
+from naming_programs import CALLS, PROGRAMS
 from turns import longest_pause
 
 from fairlen.verify.bubblewrap import Bubblewrap
@@ -295,3 +296,38 @@ def test_bad_tests_are_refused(fields: dict, message: str) -> None:
         ProgramTests(**({"tests": DOUBLE.tests} | fields))
     with pytest.raises(ValueError, match="Limits: output_bytes=0"):
         Limits(output_bytes=0)
+
+
+def test_a_tested_name_is_one_that_the_program_binds(sandbox: Bubblewrap) -> None:
+    """`pass` is no `sum`, though the prelude has one; `from math import gcd` is a `gcd`."""
+
+    async def grade_all() -> list[ProgramVerdict]:
+        tests = [ProgramTests((ProgramTest(*CALLS[name]),), function=name) for name, _ in PROGRAMS]
+        graded = zip(PROGRAMS, tests, strict=True)
+        return await asyncio.gather(*(grade_code(sandbox, program.code, test) for (_, program), test in graded))
+
+    verdicts = asyncio.run(grade_all())
+    assert len(PROGRAMS) >= 40
+    wrong = [
+        (name, program.code, verdict)
+        for (name, program), verdict in zip(PROGRAMS, verdicts, strict=True)
+        if (verdict.status == "correct") != program.is_correct
+    ]
+    assert not wrong
+
+
+READING = [
+    "def solve(x): return Counter([x])[x] + gcd(2, 4) - 2",
+    "from dataclasses import dataclass\n@dataclass\nclass P:\n    x: 'List[int]'\ndef solve(x): return P(x).x",
+    "class P(NamedTuple):\n    x: Optional[int]\ndef solve(x): return get_type_hints(P) and P(x).x",
+    "import solution\ndef solve(x): return solution.one * x\none = 1",
+    "import pickle\nclass P: pass\ndef solve(x): return x if type(pickle.loads(pickle.dumps(P()))) is P else 0",
+    "from __future__ import annotations\ndef solve(x: Undefined): return eval('gcd(x, 0)', {'x': x})",
+    "def solve(x):\n    space = {}\n    exec('y = reduce(max, [x])', {'x': x}, space)\n    return space['y']",
+    "exit = None\ndef solve(x): return int(open(__file__).read(4) == 'exit')",
+]
+
+
+def test_a_program_reads_the_names_of_the_prelude(sandbox: Bubblewrap) -> None:
+    tests = ProgramTests((ProgramTest("1", "1"),), function="solve")
+    assert not [(code, verdict) for code in READING if (verdict := grade(sandbox, code, tests)).status != "correct"]

@@ -12,10 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from fairlen.diagnostics.report.terms import read_metrics
 from fairlen.methods.compose import compose
 from fairlen.methods.method import updates
 from fairlen.methods.stages.terms import SamplerMismatch
+from fairlen.metrics import index_metrics
 from fairlen.policy.pack import pack
 from fairlen.sampling.extend import Sampling
 from fairlen.tasks.grader import Grader
@@ -25,7 +25,7 @@ from fairlen.train.run.config import TrainConfig
 from fairlen.train.start import start_training
 
 pytestmark = pytest.mark.vllm
-DOCUMENTED = set(read_metrics())
+DOCUMENTED = set(index_metrics())
 
 
 def collect(policy, engine, method, max_response_length: int = 120, num_prompts: int = 6) -> Collected:

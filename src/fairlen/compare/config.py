@@ -55,6 +55,10 @@ class CompareConfig:
     already is not done again."""
 
     def __post_init__(self) -> None:
+        other = next((text for text in self.methods if "/" in text and Path(text).exists() and not is_run(text)), "")
+        if other:
+            remedy = "rollouts of other programs are compared by: fairlen audit A --against B"
+            raise ValueError(f"methods={other}: no run of fairlen's, which has a run.json; {remedy}")
         texts = [variant.text for variant in self.variants]
         if len(texts) < 2:
             raise ValueError(
@@ -79,7 +83,7 @@ class CompareConfig:
     @property
     def are_runs(self) -> bool:
         """Whether run folders are named, whoever trained them, which are compared as they are."""
-        return all((Path(text) / "run.json").is_file() for text in self.methods)
+        return all(map(is_run, self.methods))
 
     @property
     def all_seeds(self) -> range:
@@ -92,6 +96,11 @@ class CompareConfig:
         found = [parse_variant(text) for text in self.methods]
         first = self.reference or (self.methods[0] if self.methods else "")
         return tuple(sorted(found, key=lambda variant: variant.text != first))
+
+
+def is_run(folder: str) -> bool:
+    """Return whether a folder is one of a run."""
+    return (Path(folder) / "run.json").is_file()
 
 
 def parse_variant(text: str) -> Variant:

@@ -21,6 +21,7 @@ from fairlen.diagnostics.report.run import column, read_metrics, visible
 from fairlen.diagnostics.report.terms import define
 from fairlen.files.folders import write_file
 from fairlen.precision import is_above
+from fairlen.secrets import hide_all
 
 MATCHED: dict[Match, str] = {"generated": "generated tokens", "seconds": "seconds of training", "updates": "updates"}
 """What is equal."""
@@ -65,7 +66,7 @@ def write_comparison(settings: dict[str, Any], cells: Sequence[Cell], results: S
     head = {
         "name": f"{len(results)} methods compared", "folder": "comparison", "kind": "compare",
         "notes": [FEW_SEEDS[seeds].capitalize()] if seeds in FEW_SEEDS else [],
-        "settings": [(name, visible(str(value))) for name, value in settings.items()],
+        "settings": [(name, visible(str(value))) for name, value in hide_all(settings).items()],
     }  # fmt: skip
     lead = f"Every method was given the {cost} of the reference, {results[0].name}. "
     lead += f"{describe_match(results, cost).capitalize()}."
@@ -75,9 +76,8 @@ def write_comparison(settings: dict[str, Any], cells: Sequence[Cell], results: S
         differences(results),
         lengths(results),
     ]
-    write_file(
-        path, render_page(head, facts, [figure.Section("results", "Results", lead, figures)], terms=define(*TERMS))
-    )
+    shown = [figure.Section("results", "Results", lead, figures)]
+    write_file(path, render_page(head, facts, shown, terms=define(*TERMS)).encode())
     return path
 
 

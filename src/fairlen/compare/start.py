@@ -21,8 +21,8 @@ from fairlen.console import make_console
 from fairlen.diagnostics.report.page import FILE
 from fairlen.diagnostics.report.run import read_metrics
 from fairlen.diagnostics.report.summary import plain
-from fairlen.evaluate.folder import write_json
-from fairlen.files.folders import going_on_in, refuse_links, refuse_occupied, write_file
+from fairlen.files.folders import going_on_in, refuse_links, refuse_occupied, write_json
+from fairlen.secrets import hide_all
 from fairlen.train.run.config import TrainConfig
 from fairlen.train.start import start_training
 
@@ -41,7 +41,7 @@ def start_comparison(config: CompareConfig) -> list[Result]:
     with going_on_in(folder):
         cells = run_cells(config, folder, lambda line: console.print(f"compare: {line}", style="bold", soft_wrap=True))
     results = summarize(cells, config.match)
-    write_json(plain(results), folder / "results.json")  # numbers that do not exist are null
+    write_json(folder / "results.json", plain(results), allow_nan=False)  # numbers that do not exist are null
     write_comparison(json.loads((folder / "comparison.json").read_text()), cells, results, folder / FILE)
     seeds = f"held-out problems, {config.seeds} seeds, matched by {config.match}"
     print_results(console, config, results, seeds)
@@ -62,14 +62,14 @@ def compare_runs(config: CompareConfig, console: Console) -> list[Result]:
 
 def open_comparison(config: CompareConfig, folder: Path) -> None:
     """Make the folder, or check that it holds the same comparison. Raises ValueError naming what differs."""
-    asked = json.loads(json.dumps(asdict(config.train) | {"out": "", "match": config.match}))
+    asked = hide_all(json.loads(json.dumps(asdict(config.train) | {"out": "", "match": config.match})))
     path = folder / "comparison.json"
     if not path.exists():
         refuse_occupied(folder, "comparison")
-        write_file(path, json.dumps(asked, indent=2) + "\n")
+        write_json(path, asked)
         return
     refuse_links(folder)
-    before = json.loads(path.read_text())
+    before = hide_all(json.loads(path.read_text()))
     changed = [f"{name}: {before.get(name)} -> {value}" for name, value in asked.items() if before.get(name) != value]
     if changed:
         raise ValueError(
@@ -114,7 +114,7 @@ def run_cell(train: TrainConfig, folder: Path, name: str, log: Callable[[str], N
     log(f"{name}: {'resumes' if resume else 'starts'}")
     start_training(replace(train, resume=resume))
     spent = read_spent(folder)
-    write_file(done, json.dumps(asdict(spent)) + "\n")
+    write_json(done, asdict(spent))
     return spent
 
 

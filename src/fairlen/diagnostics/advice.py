@@ -22,7 +22,7 @@ class Advice:
 
     text: str
     evidence: tuple[str, ...]
-    """Claims of docs/claims.md, each proved or refuted there by tests."""
+    """Claims of docs/claims.md, each proved or refuted there by tests; empty where it follows from no method."""
     sets: tuple[str, ...] = ()
     """The change as `--set` of a method of fairlen's has it; empty where nothing is to be changed."""
 

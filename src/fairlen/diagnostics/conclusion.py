@@ -19,6 +19,8 @@ from fairlen.diagnostics.within import Effect, Within, compare_within, find_bar
 
 Status = Literal["none", "effect", "unknown"]
 Name = Literal["gap", "order", "bend", "curve"]
+MANY = 0.2
+"""Share of truncated responses from which on that is said first."""
 TOLD: tuple[Name, ...] = ("gap", "order", "curve", "bend")
 """Effects, of each finding the one first that stands for it."""
 RATE = 0.05
@@ -117,11 +119,27 @@ def plain_samples(log: Log, with_truncated: bool = False) -> Bools:
     return rows & (with_truncated | ~log.responses.truncated)
 
 
+def add_truncation(found: Conclusion, log: Log) -> Conclusion:
+    """Return a conclusion whose sentence says first, or last, how many responses a limit ended, or that it is unknown."""
+    rows = plain_samples(log, with_truncated=True)
+    if "truncated" not in log.known or not rows.any():
+        return replace(found, sentence=f"{found.sentence}; whether responses were truncated is unknown")
+    share = float(log.responses.truncated[rows].mean())
+    at_limit = f"{share:.{0 if share >= 0.01 else 1}%} of responses end at the limit"
+    if share > MANY:
+        return replace(found, sentence=f"{at_limit}; of the others: {found.sentence}")
+    return replace(
+        found, sentence=f"{found.sentence}; {f'{at_limit} and are left out' if share else 'no response was truncated'}"
+    )
+
+
 def within_log(log: Log, with_truncated: bool = False, quantity: Quantity = LENGTH) -> Within:
     """Return the effects of a quantity within prompts and steps of a log, by default without truncated responses."""
     rows = plain_samples(log, with_truncated)
     table = log.responses.take(rows)
-    return compare_within(table.prompt, log.clusters[rows], log.correct[rows].astype(np.float64), quantity.of(table))
+    return compare_within(
+        log.strata[rows], log.clusters[rows], log.correct[rows].astype(np.float64), quantity.of(table)
+    )
 
 
 def find_usable(within: Within) -> dict[Name, Effect]:

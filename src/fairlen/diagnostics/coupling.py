@@ -135,13 +135,13 @@ class WeightShares:
 
     @property
     def long_to_short(self) -> float:
-        """Weight of a token in the last bin of length over that of one in the first; nan where there is one bin."""
-        return float(self.per_token[-1] / self.per_token[0]) if len(self.bins) > 1 else NAN
+        """Weight of a token in the last bin of length over that of one in the first; nan of one bin, or of none."""
+        return float(ratio(self.per_token[-1], self.per_token[0])) if len(self.bins) > 1 else NAN
 
     @property
     def many_to_few(self) -> float:
-        """Weight of a turn in the last bin of turns over that of one in the first; nan where there is one bin."""
-        return float(self.per_turn[-1] / self.per_turn[0]) if len(self.turn_bins) > 1 else NAN
+        """Weight of a turn in the last bin of turns over that of one in the first; nan of one bin, or of none."""
+        return float(ratio(self.per_turn[-1], self.per_turn[0])) if len(self.turn_bins) > 1 else NAN
 
 
 def weight_shares(log: Log) -> dict[str, WeightShares]:

@@ -72,12 +72,15 @@ class Log:
     known: frozenset[str] = frozenset()
     """Columns that the files had: of "correct", "truncated", "advantage", "reward", "trained", "streams"."""
     columns: dict[str, Floats] = field(default_factory=dict)
-    """Further numbers a response, [R]: "reward", as shaped, and "duplicate", 1 where it repeats an earlier one."""
+    """Further numbers a response, [R]: "reward", as shaped, "duplicate", 1 where it repeats an earlier one, and
+    "script", of texts of which only those with the same number are compared."""
     malformed: tuple[Malformed, ...] = ()
     num_files: int = 1
     problem: Ints = field(default_factory=lambda: NO_INTS)
     """Number of each response's prompt, the same in every rollout batch and in every log that this process read, [R]; empty:
     `responses.prompt` stands for it, and no other log has that prompt."""
+    question: Ints = field(default_factory=lambda: NO_INTS)
+    """Number of the last question of each prompt, whatever its template, 0 where it is not known, [R]; or empty."""
     file: Ints = field(default_factory=lambda: NO_INTS)
     """Position of each response's file among those read, [R]; empty where nothing was read from files."""
     line: Ints = field(default_factory=lambda: NO_INTS)
@@ -101,6 +104,12 @@ class Log:
         return order[number]
 
     @property
+    def strata(self) -> Ints:
+        """Return the number of what may be compared within, [R]: a prompt in a step, and of texts in several scripts each."""
+        script = self.columns.get("script", np.zeros(len(self))).astype(np.int64)
+        return 2 * self.responses.prompt + script
+
+    @property
     def correct(self) -> Bools:
         """Whether each response counts as correct, [R]: the verdict, or an outcome in the upper half of their range."""
         table = self.responses
@@ -108,14 +117,31 @@ class Log:
 
 
 def halfway(outcome: Floats) -> float:
-    """Return the middle of the range of outcomes, 0 where they are all the same.
+    """Return the outcome above which a response counts as correct: the middle of their range, 0 where they are all the same.
 
-    The range leaves out the lowest and the highest hundredth, so that one large reward does not make all others incorrect.
+    The range leaves out the lowest and the highest hundredth, so that one large reward does not make all others incorrect, and
+    penalties (`are_penalties`).
     """
     low, high = np.quantile(outcome, [0.01, 0.99]) if len(outcome) else (0.0, 0.0)
     if low == high and len(outcome):
         low, high = outcome.min(), outcome.max()
-    return float(low + high) / 2 if high > low else 0.0
+    bar = float(low + high) / 2 if high > low else 0.0
+    others = outcome[outcome > bar]
+    return halfway(others) if bar < 0 and are_penalties(outcome[outcome <= bar], np.sort(others), high - low) else bar
+
+
+def are_penalties(low: Floats, others: Floats, width: float) -> bool:
+    """Return whether low outcomes, below 0, are far from the others, sorted, among which there are incorrect ones too.
+
+    These are at most 0, where others are above it, or, where low outcomes are few, below a gap of half the others' range.
+    """
+    number = len(low) + len(others)
+    if not len(low) or not len(others) or 2 * (others[0] - low.max()) < width:
+        return False
+    gap = np.diff(others, append=others[-1])
+    place, zero = int(np.argmax(gap)), int(np.searchsorted(others, 0.0, side="right"))
+    is_split = len(low) < 0.15 * number and 2 * gap[place] > others[-1] - others[0]
+    return any(min(cut, len(others) - cut) >= 0.05 * number for cut in [zero, *[place + 1] * bool(is_split)])
 
 
 def rewards(log: Log) -> Floats:

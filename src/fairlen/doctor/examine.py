@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
-import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from typing import Literal
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from fairlen.secrets import hide
 from fairlen.train.run.config import TrainConfig
 
 Status = Literal["pass", "warn", "fail"]
 COLOURS: dict[Status, str] = {"pass": "green", "warn": "yellow", "fail": "red"}
-SECRET_NAME = re.compile(r"TOKEN|KEY|SECRET|PASSW|CREDENTIAL", re.IGNORECASE)
-SECRET_FORM = re.compile(r"(?<=://)[^/@\s]+(?=@)|\b(hf_|sk-|ghp_|pypi-)[\w-]{8,}")
-MIN_SECRET = 8
-"""Shorter values of the environment, such as "true", are no secrets."""
 
 
 @dataclass(frozen=True)
@@ -61,19 +56,7 @@ def run_check(check: Check, config: TrainConfig) -> Finding:
         finding = Finding("fail", " ".join(str(error).split()), check.remedy)
     except Exception as error:
         finding = Finding("fail", f"the check ended with {type(error).__name__}: {error}", check.remedy)
-    return redact(replace(finding, name=check.name))
-
-
-def redact(finding: Finding, environment: Mapping[str, str] = os.environ) -> Finding:
-    """Return the finding without passwords in URLs, tokens of known forms, and values of variables with a secret's name."""
-    secrets = [v for k, v in environment.items() if SECRET_NAME.search(k) and len(v) >= MIN_SECRET]
-
-    def clean(text: str) -> str:
-        for secret in secrets:
-            text = text.replace(secret, "***")
-        return SECRET_FORM.sub("***", text)
-
-    return replace(finding, found=clean(finding.found), remedy=clean(finding.remedy))
+    return Finding(finding.status, hide(finding.found), hide(finding.remedy), check.name)
 
 
 def show(findings: Sequence[Finding], console: Console) -> None:

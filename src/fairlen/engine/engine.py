@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import partial
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -20,7 +19,6 @@ from fairlen.engine.attention import LIKE_SDPA, NAME
 from fairlen.engine.cache import WORK, Rows, View, fit_rows, free_memory, num_kept_rows, position_bytes
 from fairlen.engine.fused import Fused, find_fused
 from fairlen.engine.generation import Sequence, SteppedEngine
-from fairlen.engine.graphs import Graphs, bucket
 from fairlen.engine.sampler import SAMPLING_BYTES, Drawn, pack, read, sample_packed, ways_of
 from fairlen.engine.scheduler import Admission, Prefill, Scheduler
 from fairlen.engine.transfer import upload
@@ -31,8 +29,6 @@ MAX_PREFILL_TOKENS = 4096
 """Tokens in one forward of a prefill, padding included."""
 ROW_MULTIPLE = 8
 """Compiled steps run on a multiple of this many rows: vector loops without a remainder, and never one row."""
-COLUMN_MULTIPLE = 256
-"""Captured steps see a multiple of this many columns."""
 
 
 class Engine(SteppedEngine):
@@ -42,9 +38,8 @@ class Engine(SteppedEngine):
     to be continued without computing them again, the least recently used given up first; by default as many as fit into
     1 GiB, at least one a slot. Memory: max_num_seqs + kept_rows rows of max_length positions; on CUDA fewer where they do not
     fit into `memory` bytes, by default what is free, and `reason` says so. `autocast`: compute, and keep keys and values, in
-    bfloat16. `compile`: "auto" compiles the step on CUDA, where the model says that it can be, True everywhere, False nowhere;
-    compiled steps on CUDA are captured as graphs. Steps of small Qwen3 models on the CPU are one C function (`fused.py`) instead,
-    unless it is True.
+    bfloat16. `compile`: "auto" compiles the step on CUDA, where the model says that it can be, True everywhere, False nowhere.
+    Steps of small Qwen3 models on the CPU are one C function (`fused.py`) instead, unless it is True.
 
     A result depends on weights, prefix and sampling alone: greedy results exactly, sampled ones but for near ties
     within rounding. The model may be in either mode, and forward and backward passes may run between steps; after
@@ -166,12 +161,11 @@ class Runner:
         self.step: Callable[..., Tensor] = self._logits
         self.row_multiple, self.is_compiled = 1, False
         self.fused: Fused | None = None
-        self.graphs: Graphs | None = None
         self.num_computed_tokens = 0
         last_token = embeddings_of(model).shape[0] - 1
         probe = torch.linspace(0, last_token, min(max_length, 4), device=self.device).long()[None]
         logits, states = self._plain_forward(probe)
-        kept = num_kept_rows(states, num_slots, max_length) if kept_rows is None else kept_rows
+        kept = num_kept_rows(max_length * position_bytes(states), num_slots) if kept_rows is None else kept_rows
         if self.is_on_cuda:
             work = WORK + num_slots * SAMPLING_BYTES * embeddings_of(model).shape[0]
             room = (free_memory(self.device) if memory is None else memory) - work
@@ -188,7 +182,7 @@ class Runner:
     @property
     def arithmetic(self) -> AbstractContextManager[object]:
         """Return a context in which the model computes as it does in training."""
-        # without a cache of cast weights, which would outlive an update of them in a captured step
+        # without a cache of cast weights, which would outlive an update of them
         return torch.autocast(self.device.type, torch.bfloat16, cache_enabled=False) if self.autocast else nullcontext()
 
     @contextmanager
@@ -217,15 +211,11 @@ class Runner:
     def fuse(self) -> None:
         """From now on steps run as one C function where there is one for the model as it is; compiled ones stay."""
         self.fused = None if self.is_compiled or self.autocast else find_fused(self.model, self.rows)
-        if self.graphs is not None:
-            self.graphs.keep(tuple(parameter.data_ptr() for parameter in self.model.parameters()))
 
     def compile(self) -> None:
         """From now on steps run compiled; the first one takes as long as compilation does."""
         self.step, self.row_multiple = torch.compile(self._logits, dynamic=True), ROW_MULTIPLE
         self.is_compiled, self.fused = True, None
-        if self.is_on_cuda and self.can_compile:
-            self.graphs = Graphs(self.device)
 
     def admit(self, admission: Admission) -> None:
         """Compute the prefixes of `admission`, then make its copies, every source read before any target is written."""
@@ -238,16 +228,9 @@ class Runner:
         """Return one token for each of the first `rows` [slots] of ROW, its log-probability, and its support."""
         padded = min(-(-num_rows // self.row_multiple) * self.row_multiple, self.num_slots)
         num_columns, ways = int(rows["position"][:num_rows].max()) + 1, ways_of(rows[:num_rows])
-        if self.graphs is not None:
-            padded = bucket(num_rows, ROW_MULTIPLE, self.num_slots)
-            num_columns = bucket(num_columns, COLUMN_MULTIPLE, self.max_length)
         packed = pack(rows[:padded])
         packed[1, num_rows:] = 0  # rows beyond are decoded for the shape alone
-        if self.graphs is None:
-            found = self._draw(upload(packed, self.device), num_columns, num_rows, ways)
-        else:
-            step = partial(self._draw, num_columns=num_columns, num_rows=padded, ways=ways)
-            found = self.graphs((padded, num_columns, ways), step, packed)
+        found = self._draw(upload(packed, self.device), num_columns, num_rows, ways)
         return read(self.model, found, rows[:num_rows])
 
     def _draw(self, packed: Tensor, num_columns: int, num_rows: int, ways: tuple[bool, bool]) -> Drawn:

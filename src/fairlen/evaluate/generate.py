@@ -17,6 +17,7 @@ from fairlen.evaluate.folder import describe_model
 from fairlen.evaluate.run import respond
 from fairlen.evaluate.samples import Progress, Sample, sample_path
 from fairlen.evaluate.sets import grade, open_sets
+from fairlen.hangs import run_async
 from fairlen.policy.engines import build_engine
 from fairlen.policy.model import Policy, load_policy
 from fairlen.sampling.extend import Extend, Sampling, gather
@@ -94,7 +95,7 @@ def sample_sets(model: Model, sets: Sequence[ProblemSet], folder: Path, add_bar:
             advance = add_bar(found.name, len(found.problems))
             await sample_set(drawing, found, sample_path(folder, found.name), advance)
 
-    asyncio.run(sample_each())
+    run_async(sample_each())
 
 
 async def sample_set(drawing: Drawing, found: ProblemSet, path: Path, advance: Advance) -> tuple[Sample, ...]:

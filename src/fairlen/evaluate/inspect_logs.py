@@ -7,6 +7,7 @@ problem; a response without a verdict is a sample with an error, which Inspect's
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from collections import Counter, defaultdict
@@ -23,8 +24,9 @@ import pyarrow.parquet as pq
 from fairlen.diagnostics.report.page import of_type
 from fairlen.diagnostics.report.run import END, cut, parse_object, read_tokenizer
 from fairlen.diagnostics.report.summary import plain
-from fairlen.files.folders import replacing
+from fairlen.files.folders import refuse_links, replacing
 from fairlen.files.formats import refused
+from fairlen.secrets import hide_all
 
 Row = dict[str, Any]
 GRADES = {"correct": "C", "incorrect": "I", "no_answer": "N"}
@@ -32,6 +34,10 @@ LISTS = ("logprobs", "supports")
 """Columns that a log has no place for."""
 SHOWN = ("problem_id", "problem", "answer", "text", "extracted", "token_ids", "turns")
 """Columns that are no metadata of a sample."""
+UNSAFE = re.compile(r"(?<![^/])\.+(?=/|$)|^/|(?<=/)/|[\\:\x00-\x1f]")
+"""Of a problem's id, what would lead out of an archive's folder."""
+LONG = 200
+"""Letters of an id."""
 THIN = 1000
 """Letters of a text in the table of samples."""
 
@@ -44,7 +50,12 @@ def write_logs(folder: Path, out: Path) -> int:
     for name, pattern in (("run.json", "records/responses-*.parquet"), ("eval.json", "samples/[!.]*.parquet")):
         paths = sorted(folder.glob(pattern))
         if paths and (folder / name).is_file():
-            description, tokenizer = parse_object((folder / name).read_text(), folder / name), read_tokenizer(folder)
+            description, tokenizer = (
+                hide_all(parse_object((folder / name).read_text(), folder / name)),
+                read_tokenizer(folder),
+            )
+            if Path(os.path.abspath(out)).is_relative_to(os.path.abspath(folder)):
+                refuse_links(folder)
             for path in paths:
                 write_log(path, folder.resolve().name, description, tokenizer, out)
             return len(paths)
@@ -60,6 +71,7 @@ def write_log(path: Path, source: str, description: Row, tokenizer: Any, out: Pa
     model = str(config.get("from_samples") or config.get("model") or source)
     samples = []
     for row in rows:
+        row["problem_id"] = name_member(str(row["problem_id"]))
         seen[row["problem_id"]] += 1
         samples.append(to_sample(row, seen[row["problem_id"]], model, tokenizer))
     used = [one["output"]["usage"] for one in samples if one["model_usage"]]
@@ -83,6 +95,12 @@ def write_log(path: Path, source: str, description: Row, tokenizer: Any, out: Pa
             archive.writestr(f"samples/{sample['id']}_epoch_{sample['epoch']}.json", json.dumps(sample))
         archive.writestr("summaries.json", json.dumps([summarize(sample) for sample in samples]))
         archive.writestr("header.json", json.dumps(header))
+
+
+def name_member(name: str) -> str:
+    """Return a problem's id as a name within an archive that leads nowhere else: what could is written as %XX."""
+    plain_id = UNSAFE.sub(lambda found: "".join(f"%{ord(letter):02X}" for letter in found[0]), name)
+    return plain_id if len(plain_id) <= LONG else f"{plain_id[:LONG]}-{sha256(name.encode()).hexdigest()[:16]}"
 
 
 def to_sample(row: Row, epoch: int, model: str, tokenizer: Any) -> Row:

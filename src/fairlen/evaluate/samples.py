@@ -17,8 +17,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fairlen.diagnostics.readers.formats import TRUNCATED, choose, count_of
-from fairlen.diagnostics.readers.rows import describe_no_text, text_of
+from fairlen.diagnostics.readers.columns import choose
+from fairlen.diagnostics.readers.finish import read_finish
+from fairlen.diagnostics.readers.formats import count_of
+from fairlen.diagnostics.readers.messages import describe_no_text, text_of
+from fairlen.diagnostics.readers.rows import Found
 from fairlen.files.folders import replacing
 from fairlen.files.formats import READABLE, Chunk, stream
 from fairlen.files.limits import name_special
@@ -39,6 +42,7 @@ COLUMNS = {
     "id": "problem_id prompt_id question_id unique_id doc_id id",
 }
 """Names of columns of others, the surest first, besides those that the audit knows."""
+FINISH: dict[float | None, Finish | None] = {1.0: "length", 0.0: "stop", None: None}
 ENDINGS = (".parquet", ".jsonl", ".json", ".csv", ".tsv", ".gz", ".zst")
 
 
@@ -180,7 +184,7 @@ def read_chunk(chunk: Chunk, seen: Counter[str]) -> list[Sample]:
         sample = Sample(
             name, problem, cell_text(answer), seen[name], text,
             length=int(length) if isinstance(length, int | float) and length >= 1 else None,
-            finish=None if finish is None else "length" if str(finish).strip().lower() in TRUNCATED else "stop",
+            finish=FINISH[read_finish(finish, Found(), chosen.get("finish", ""))[0]],
         )  # fmt: skip
         seen[name] += 1
         samples.append(sample)

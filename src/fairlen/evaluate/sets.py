@@ -114,11 +114,12 @@ def find_sets(config: EvalConfig, given: Mapping[str, Sequence[Sample]]) -> dict
     """
     if not config.data:
         return {name: set_of_answers(config, name, samples) for name, samples in given.items()}
-    for place in filter(is_own_task, config.data):
-        raise ValueError(
-            f"--from-samples of --task {place}: such problems are made with a tokenizer, which is not there; "
-            "evaluate again, or give the samples alone with their reference answers"
-        )
+    for place in config.data:
+        if is_own_task(place) or place.startswith(VERIFIERS):
+            raise ValueError(
+                f"--from-samples of --task {place}: such problems are code, which is not run to rescore samples; "
+                "evaluate again, or give the samples alone with their reference answers"
+            )
     sets = open_sets(config)
     return {name: choose_set(name, samples[0], sets) for name, samples in given.items()}
 

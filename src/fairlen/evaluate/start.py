@@ -5,7 +5,6 @@ OUT/summary.json has "sets": {name: {"scores", "problems", "fingerprint", "revis
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -17,11 +16,12 @@ from rich.progress import Progress
 
 from fairlen.console import make_console, plural, print_table, visible
 from fairlen.evaluate.config import EvalConfig
-from fairlen.evaluate.folder import describe, open_folder, read_recorded, refuse_others, write_json
+from fairlen.evaluate.folder import describe, open_folder, read_recorded, refuse_others, refuse_service
 from fairlen.evaluate.samples import Sample, file_name, find_files, read_file, read_tokens, sample_path, write_samples
 from fairlen.evaluate.scores import overall, score
 from fairlen.evaluate.sets import check_places, find_sets, rescore
-from fairlen.files.folders import choose_folder, going_on_in
+from fairlen.files.folders import choose_folder, going_on_in, write_json
+from fairlen.hangs import run_async
 from fairlen.tasks.load import ProblemSet
 
 FEW = 100
@@ -39,7 +39,7 @@ def start_evaluation(config: EvalConfig, console: Console | None = None) -> dict
     with make_progress(console) as progress:
         folder, facts, samples = (rescore_given if config.from_samples else sample_all)(config, progress)
     summary = summarize(config, facts, samples)
-    write_json(summary, folder / "summary.json")
+    write_json(folder / "summary.json", summary, allow_nan=False)
     show_summary(progress.console, summary, str(folder))
     return summary
 
@@ -68,11 +68,12 @@ def sample_all(config: EvalConfig, progress: Progress) -> Graded:
 
 def rescore_given(config: EvalConfig, progress: Progress) -> Graded:
     """Verify what is given, each file a set of its own."""
+    refuse_service(recorded := read_recorded(config.from_samples), config)
     files = find_files(config.from_samples)
     given = {name: read_file(path) for name, path in files.items()}
     sets = find_sets(config, given)
     folder = Path(config.out) if config.out else choose_folder("rescored", "eval")
-    facts = open_folder(folder, describe(config, sets, None) | {"sampled": read_recorded(config.from_samples)})
+    facts = open_folder(folder, describe(config, sets, None) | {"sampled": recorded})
 
     async def rescore_each() -> dict[str, tuple[Sample, ...]]:
         graded = {}
@@ -81,7 +82,7 @@ def rescore_given(config: EvalConfig, progress: Progress) -> Graded:
             graded[name] = await rescore(sets[name], samples, add_bar(progress, name, len(samples)))
         return graded
 
-    graded = asyncio.run(rescore_each())
+    graded = run_async(rescore_each())
     for name, samples in graded.items():
         sets[name].close()
         write_samples(samples, sample_path(folder, name), read_tokens(files[name]))

@@ -18,6 +18,30 @@ from fairlen.files.pickled import REMEDY, read_plain
 ZSTANDARD = 93
 """Method of members that Python's zipfile reads from 3.14 on."""
 PICKLE = "data.pkl"
+POINTER, FETCH = "pointer, not the file itself: git", "not the file itself: fetch it again, as one who may read it"
+SIGNATURES: dict[str, tuple[bytes, ...]] = {
+    f"a Git LFS {POINTER} lfs pull": (b"version https://git-lfs.github.com/spec/",),
+    f"a git-annex {POINTER} annex get": (b"/annex/objects/",),
+    f"a web page, or a server's error, {FETCH}": (b"<!doctype html", b"<html", b"<?xml"),
+    "compressed as bzip2, xz, lz4, 7z or rar: unpack it first": (
+        b"BZh",
+        b"\xfd7zXZ\0",
+        b"\x04\x22M\x18",
+        b"7z\xbc\xaf",
+        b"Rar!",
+    ),
+    "text in UTF-16: save it as UTF-8": (b"\xff\xfe", b"\xfe\xff"),
+    "a run's log of W&B: give its tables, files/media/table/*.table.json": (b":W&B",),
+    "HDF5, NumPy, Avro or ORC: write its rows as Parquet or JSON lines": (b"\x89HDF", b"\x93NUMPY", b"Obj\x01", b"ORC"),
+}
+"""What is no file of rows, and what to do: the bytes it may begin with, letters small."""
+
+
+def name_foreign(start: bytes) -> str:
+    """Return what a file with these first bytes is, and what to do; empty where it may be rows."""
+    begins = (start, start.lstrip()[:64].lower())
+    what = next((what for what, magic in SIGNATURES.items() if any(one.startswith(magic) for one in begins)), "")
+    return "a tar archive: unpack it first" if start[257:262] == b"ustar" else what
 
 
 def kind_of(path: Path) -> str:

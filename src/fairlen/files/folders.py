@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
+
+from fairlen.secrets import hide, hide_all
 
 
 def choose_folder(name: str, root: str = "runs") -> Path:
@@ -45,9 +48,14 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def write_file(path: Path, content: str | bytes) -> None:
-    """Write a file that is whole or as it was."""
+    """Write a file that is whole or as it was; of a text, without secrets."""
     with replacing(path) as staging:
-        staging.write_bytes(content.encode() if isinstance(content, str) else content)
+        staging.write_bytes(hide(content).encode() if isinstance(content, str) else content)
+
+
+def write_json(path: Path, value: object, **options: Any) -> None:
+    """Write a value as JSON, without secrets, into a file that is whole or as it was; `options` are those of `json.dumps`."""
+    write_file(path, (json.dumps(hide_all(value), indent=1, **options) + "\n").encode())
 
 
 def open_to_append(path: Path) -> IO[bytes]:

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.ipc as ipc
 import pyarrow.parquet as pq
 
-from fairlen.files import archives, limits
+from fairlen.files import archives, databases, limits
 from fairlen.files.limits import NotJSONError, RefusedError, TooLargeError, bounded_memory, check_row, parse_json
 
 CHUNK = 4096
@@ -37,7 +37,7 @@ DAMAGES = (
 )  # fmt: skip
 READABLE = (
     "Parquet, Arrow, JSON lines, JSON with one list of objects, CSV or TSV, the last four also as .gz or .zst, torch.save of "
-    "plain data, or a log of Inspect"
+    "plain data, a log of Inspect, or a database of trackio"
 )
 PACKED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 """First bytes of what is unpacked, whatever its name."""
@@ -76,17 +76,23 @@ class Chunk:
 
 
 def container_of(path: Path) -> str:
-    """Return what a file is made of, by its first bytes: parquet, arrow, jsonl, json, csv, pickle or log (`archives`).
+    """Return what a file is made of, by its first bytes: parquet, arrow, jsonl, json, csv, database, pickle or log (`archives`).
 
     Raises Unreadable for everything else.
     """
     with refused(path), open_bytes(path) as file:
         start = file.peek(4096)
         is_one = start[:1] == b"{" and is_one_object(file)
+    if foreign := archives.name_foreign(start):
+        raise Unreadable(f"{path}: {foreign}")
+    if start.startswith((b"PAR1", b"ARROW1", b"PK\x03\x04", databases.MAGIC)) and is_packed(path):
+        raise Unreadable(f"{path}: compressed once more than its format does: unpack it first")
     if start[:4] == b"PAR1":
         return "parquet"
     if start.startswith((b"ARROW1", b"\xff\xff\xff\xff")):
         return "arrow"
+    if start.startswith(databases.MAGIC):
+        return "database"
     if start[:4] == b"PK\x03\x04":
         with refused(path):
             return archives.kind_of(path)
@@ -143,6 +149,9 @@ def stream(
         if container in ("parquet", "arrow"):
             with pq.ParquetFile(path, memory_map=True) if container == "parquet" else pa.memory_map(str(path)) as file:
                 keep = None if columns is None else list(columns)
+                if container == "parquet":
+                    limits.check_rows(file.metadata.num_rows, limits.max_rows(path))
+                    limits.check_columns(len(file.schema_arrow.names))
                 batches = file.iter_batches(size, columns=keep) if container == "parquet" else slices(file, keep, size)
                 yield from stream_batches(path, batches, lambda name: counts and name not in lists)
         else:
@@ -173,6 +182,7 @@ def gather(
 def make_chunk(path: Path, lines: list[int], rows: list[Row], columns: Sequence[str] | None) -> Chunk:
     """Return rows as a chunk; None where one lacks a name."""
     names = dict.fromkeys(chain.from_iterable(rows)) if columns is None else columns
+    limits.check_columns(len(names))
     return Chunk(str(path), lines, {name: [row.get(name) for row in rows] for name in names})
 
 
@@ -189,11 +199,12 @@ def slices(file: pa.MemoryMappedFile, columns: list[str] | None, size: int) -> I
 
 def stream_batches(path: Path, batches: Iterator[pa.RecordBatch], counts: Callable[[str], bool]) -> Iterator[Chunk]:
     """Yield the rows of a table. A kilobyte of one can be written to become gigabytes."""
-    first = 1
+    first, most = 1, limits.max_rows(path)
     while True:
         with bounded_memory():
             if (batch := next(batches, None)) is None:
                 return
+            limits.check_rows(first - 1 + batch.num_rows, most)
             cells = {n: convert(c, counts(n)) for n, c in zip(batch.schema.names, batch.columns, strict=True)}
         yield Chunk(str(path), range(first, first + batch.num_rows), cells)
         first += batch.num_rows
@@ -232,11 +243,14 @@ def read_array(path: Path) -> Iterator[Candidate]:
 
 
 def read_values(value: Any, escaped: bool) -> Iterator[Candidate]:
-    """Yield the objects of a list, or of `samples` or the one list of objects in an object; without one it is a row itself.
+    """Yield the objects of a list, rows of a table, or `samples` or the one list of objects in an object, which is else a row.
 
     What stands beside such a list comes with each of its rows, as `header`.
     """
     header = {}
+    if is_table(value):
+        names = [str(name) for name in value["columns"]]
+        value = [dict(zip(names, row, strict=True)) if len(row) == len(names) else row for row in value["data"]]
     if isinstance(value, dict):
         inner = [name for name, one in value.items() if is_rows(one)]
         name = "samples" if "samples" in inner else inner[0] if len(inner) == 1 else ""
@@ -248,6 +262,12 @@ def read_values(value: Any, escaped: bool) -> Iterator[Candidate]:
     for number, one in enumerate(value, 1):
         row = check_row(one, escaped)
         yield number, row if isinstance(row, str) else header | row, 0
+
+
+def is_table(value: Any) -> bool:
+    """Return whether a JSON value is a table as W&B and pandas write it: names of columns, and rows as lists of cells."""
+    names, rows = (value.get(name) for name in ("columns", "data")) if isinstance(value, dict) else (None, None)
+    return isinstance(names, list) and isinstance(rows, list) and all(isinstance(row, list) for row in rows)
 
 
 def is_rows(value: Any) -> bool:
@@ -265,6 +285,7 @@ def read_cells(path: Path) -> Iterator[Candidate]:
         text = chain([head], (line.decode("utf-8", "surrogateescape") for line in lines))
         rows = csv.reader(text, delimiter=max(",\t;", key=head.count), strict=True)
         names = [name.strip() for name in next(rows)]
+        limits.check_columns(len(names))
         while True:
             try:
                 if (cells := next(rows, None)) is None:
@@ -282,16 +303,21 @@ def read_cells(path: Path) -> Iterator[Candidate]:
 
 
 READERS: dict[str, Callable[[Path], Iterator[Candidate]]] = {
-    "jsonl": read_objects, "json": read_array, "csv": read_cells, "log": archives.read_log,
+    "jsonl": read_objects, "json": read_array, "csv": read_cells, "log": archives.read_log, "database": databases.read_database,
     "pickle": lambda path: read_values(archives.read_pickle(path), True),
 }  # fmt: skip
 
 
-def open_bytes(path: Path) -> io.BufferedReader:
-    """Open a file to read its bytes, unpacked where it is compressed."""
+def is_packed(path: Path) -> str:
+    """Return how a file is compressed, by its first bytes; empty where it is not in a way that is unpacked."""
     with path.open("rb") as file:
         start = file.read(4)
-    kind = next((name for magic, name in PACKED.items() if start.startswith(magic)), "detect")
+    return next((name for magic, name in PACKED.items() if start.startswith(magic)), "")
+
+
+def open_bytes(path: Path) -> io.BufferedReader:
+    """Open a file to read its bytes, unpacked where it is compressed."""
+    kind = is_packed(path) or "detect"
     return io.BufferedReader(cast(io.RawIOBase, pa.input_stream(str(path), compression=kind)))
 
 

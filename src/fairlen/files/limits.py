@@ -25,6 +25,12 @@ THREAD = 256 * 2**20
 arena of malloc, 64 MiB that are 128 until they are aligned."""
 UNPACKED, RATIO = GIB, 100
 """Bytes that any compressed file may become, and how many times its own size a larger one."""
+MAX_ROWS = 2 * 2**20
+"""Rows or lines of any file; a larger one may have one for each byte that it takes on the disk."""
+MAX_COLUMNS = 4096
+"""Names of columns in the rows of a file."""
+MAX_DEPTH = 64
+"""Lists and objects within each other."""
 STATUS = Path("/proc/self/statm")
 
 
@@ -103,14 +109,48 @@ def bounded_seconds(seconds: float) -> Iterator[None]:
 
 def read_lines(file: IO[bytes], path: Path) -> Iterator[bytes]:
     """Yield the lines of a file that was opened at `path`. Raises TooLargeError for a line, or all of them, beyond the limits."""
-    most, total, number = max(UNPACKED, RATIO * path.stat().st_size), 0, 0
+    most, total, number, rows = max(UNPACKED, RATIO * path.stat().st_size), 0, 0, max_rows(path)
     while line := file.readline(MAX_LINE + 1):
         number, total = number + 1, total + len(line)
+        if number > rows:
+            check_rows(number, rows)
         if len(line) > MAX_LINE:
             raise TooLargeError(f"line {number} is longer than {MAX_LINE >> 20} MiB: write less into a row")
         if total > most:
             raise TooLargeError(f"it unpacks to more than {most:,} bytes: unpack it yourself")
         yield line
+
+
+def max_rows(path: Path) -> int:
+    """Return how many rows, or lines, a file may have."""
+    return max(MAX_ROWS, path.stat().st_size)
+
+
+def check_rows(number: int, most: int) -> None:
+    """Raise TooLargeError for more rows than a file may have."""
+    if number > most:
+        raise TooLargeError(
+            f"more than {most:,} rows, which its size does not explain: write it again as several files"
+        )
+
+
+def check_columns(number: int) -> None:
+    """Raise TooLargeError for more columns than a file may have."""
+    if number > MAX_COLUMNS:
+        raise TooLargeError(
+            f"more than {MAX_COLUMNS:,} names of columns: put what differs by row into one list of objects"
+        )
+
+
+def is_deep(value: Any) -> bool:
+    """Return whether lists and objects are nested deeper than a row may have them."""
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        inner = (one.values() if isinstance(one, dict) else one for one in level)
+        level = [one for values in inner for one in values if isinstance(one, (dict, list))]
+        if not level:
+            return False
+    return True
 
 
 def name_special(path: Path) -> str:
@@ -124,14 +164,18 @@ def name_special(path: Path) -> str:
 def parse_json(text: str | bytes) -> Any:
     """Read one JSON value. Raises NotJSONError saying why in words of ours: some of Python's are advice to programmers."""
     try:
-        return json.loads(text if isinstance(text, str) else text.decode("utf-8-sig"))
+        text = text if isinstance(text, str) else text.decode("utf-8-sig")
+        value = json.loads(text)
+        if text.count("[") + text.count("{") > MAX_DEPTH and is_deep(value):
+            raise RecursionError
+        return value
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         raise NotJSONError(f"not UTF-8 ({f'line {line}, ' if line > 1 else ''}{error.reason})") from None
     except json.JSONDecodeError as error:
         raise NotJSONError(f"not JSON: {error}") from None
     except RecursionError:
-        raise NotJSONError("brackets nested too deeply to be read") from None
+        raise NotJSONError(f"brackets nested too deeply to be read (more than {MAX_DEPTH})") from None
     except ValueError:
         raise NotJSONError(f"a number of more than {sys.get_int_max_str_digits():,} digits") from None
 

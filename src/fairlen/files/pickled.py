@@ -8,11 +8,11 @@ from io import BytesIO
 from pickletools import genops
 from typing import Any
 
-from fairlen.files.limits import RefusedError, TooLargeError
+from fairlen.files.limits import MAX_DEPTH, RATIO, RefusedError, TooLargeError, is_deep
 
 REMEDY = "reading one runs whatever code is in it; load it where you trust it and write one JSON object a line"
-MAX_COPIED = 256 * 2**20
-"""Values and characters that occur again: a hundred bytes could stand for a billion of either."""
+MIN_COPIED = 64 * 2**20
+"""Characters that may occur again, a value counting for 64, or 100 for each byte: a hundred bytes could stand for a billion."""
 NUMBER = re.compile(rb"K.|M..|J....|G.{8}", re.DOTALL)
 RUN = re.compile(rb"(?:%b){1,1000}" % NUMBER.pattern, re.DOTALL)
 """Numbers of one list, of which rollouts are full; a pickle gives them in thousands."""
@@ -35,7 +35,7 @@ def read_plain(data: bytes) -> Any:
 
     Raises RefusedError for anything else, ValueError for opcodes that make no value.
     """
-    file, plain = BytesIO(data), Plain()
+    file, plain = BytesIO(data), Plain(max(MIN_COPIED, RATIO * len(data)))
     try:
         for opcode, argument, _ in genops(file):
             if opcode.name == "MARK" and (run := RUN.match(data, file.tell())):
@@ -45,6 +45,8 @@ def read_plain(data: bytes) -> Any:
             elif opcode.name not in ("PROTO", "FRAME", "STOP"):
                 plain.apply(opcode.name, argument)
         (value,) = plain.stack
+        if is_deep(value):
+            raise TooLargeError(f"lists and objects nested more than {MAX_DEPTH} deep: write JSON lines")
     except (IndexError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"opcodes that no program writes ({type(error).__name__})") from None
     return value
@@ -53,11 +55,11 @@ def read_plain(data: bytes) -> Any:
 class Plain:
     """A pickle's machine without what constructs objects."""
 
-    def __init__(self) -> None:
+    def __init__(self, room: int) -> None:
         self.stack: list[Any] = []
         self.marks: list[int] = []
         self.memo: dict[int, Any] = {}
-        self.room = MAX_COPIED
+        self.room = self.most = room
 
     def apply(self, name: str, argument: Any) -> None:
         """Do what one opcode says."""
@@ -87,10 +89,12 @@ class Plain:
 
     def copy(self, value: Any) -> Any:
         """Return a value once more. Raises TooLargeError where all such copies together are too large."""
-        characters = len(value) if isinstance(value, str) else sum(map(len, value)) if isinstance(value, dict) else 0
-        self.room -= 1 + characters
+        keys = sum(map(len, value)) if isinstance(value, dict) else 0
+        self.room -= len(value) + 1 if isinstance(value, str) else 64 + keys
         if self.room < 0:
-            raise TooLargeError(f"more than {MAX_COPIED >> 20} Mi values or characters occurs in it again and again")
+            raise TooLargeError(
+                f"more than {self.most >> 20} Mi characters occur in it again and again: write JSON lines"
+            )
         if isinstance(value, list):
             return [self.copy(one) for one in value]
         return {key: self.copy(one) for key, one in value.items()} if isinstance(value, dict) else value

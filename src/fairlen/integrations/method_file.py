@@ -22,7 +22,7 @@ ADDRESS = re.compile(" at 0x[0-9a-fA-F]+")
 def save_method(folder: Path, method: Method, position: Mapping[str, Any] = NOWHERE, drawn: int = 0) -> None:
     """Write into a checkpoint the method's choices and state, the position of the run folder, and prompts drawn as refills."""
     kept = {"method": choices_of(method), "state": method.state, "run": dict(position), "drawn": drawn}
-    write_file(folder / STATE_FILE, json.dumps(kept, indent=1) + "\n")
+    write_file(folder / STATE_FILE, f"{json.dumps(kept, indent=1)}\n".encode())
 
 
 def resume_method(folder: Path, method: Method) -> Method:

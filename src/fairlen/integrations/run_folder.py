@@ -19,7 +19,7 @@ from fairlen.batch import Floats, Ints
 from fairlen.console import warn
 from fairlen.evaluate.folder import PACKAGES
 from fairlen.evaluate.run import Evaluation
-from fairlen.files.folders import write_file
+from fairlen.files.folders import write_json
 from fairlen.methods.compose import Composition
 from fairlen.methods.method import Method, Scored
 from fairlen.rollouts import Rollouts
@@ -79,14 +79,14 @@ class HomeRun(RunFolder):
         where = {name: getattr(self, name) for name in COUNTERS}
         return where | {"sizes": self.log_sizes(), "run": self.description.get("run")}
 
-    def start(self, position: Mapping[str, Any], restarts: bool = False) -> None:
+    def start(self, position: Mapping[str, Any]) -> None:
         """Begin to train where `capture` was called, or from nothing; what the folder has from later is removed.
 
-        Raises FileExistsError where the folder has another run, or one that would be lost, which is meant if `restarts`.
+        Raises FileExistsError where the folder has another run, or one that would be lost.
         """
         self.description |= {"run": position["run"]} if position.get("run") else {}
-        self.refuse_others(position, restarts)
-        write_file(self.folder / "run.json", json.dumps(self.description, indent=2, default=repr) + "\n")
+        self.refuse_others(position)
+        write_json(self.folder / "run.json", self.description, default=repr)
         for name in COUNTERS:
             setattr(self, name, position.get(name, 0))
         self.since, self.is_open = time.perf_counter(), True
@@ -96,7 +96,7 @@ class HomeRun(RunFolder):
             if int(path.stem.rpartition("-")[2]) >= self.num_batches:
                 path.unlink()
 
-    def refuse_others(self, position: Mapping[str, Any], restarts: bool) -> None:
+    def refuse_others(self, position: Mapping[str, Any]) -> None:
         """Raise FileExistsError for what the folder has of a run that does not go on from this position."""
         path = self.folder / "run.json"
         if not path.is_file() or not (any(self.records.glob("*.parquet")) or any(self.log_sizes().values())):
@@ -107,8 +107,7 @@ class HomeRun(RunFolder):
         except (ValueError, KeyError, TypeError):
             before, names = {}, {}
         ours = {"method": self.description["method"]["hash"], "home": self.description["home"]}
-        goes_on = before.get("run") == position.get("run") if position else restarts
-        if names != ours or not goes_on:
+        if names != ours or not position or before.get("run") != position.get("run"):
             raise FileExistsError(
                 f"{self.folder}: another run is there already ({before.get('method', {}).get('name', 'run.json is damaged')}); "
                 "choose another folder, or resume that run from a checkpoint of its own, with its method"
@@ -133,9 +132,11 @@ class HomeRun(RunFolder):
         self.generated += count_generated(rows)
 
     def add_update(
-        self, update: int, rows: Ints, measured: Floats, metrics: Mapping[str, float], scale: float = 1.0
+        self, update: int, rows: Ints, measured: Floats, metrics: Mapping[str, Any], scale: float = 1.0
     ) -> None:
         """Log an update, [B] rows with their keys and [3, B] of `measure_sequences`; write the rollout batches before it."""
+        if "update/skipped" in metrics:
+            rows, measured = rows[:0], measured[:, :0]
         keys, now = rows // ROWS, time.perf_counter()
         for key in np.unique(keys).tolist():
             batch, mine = self.pending[key], keys == key
@@ -145,7 +146,7 @@ class HomeRun(RunFolder):
         self.write([key for key in self.pending if len(keys) and key < keys.min()])
         self.seconds, self.since = self.seconds + now - (self.since or now), now
         last = next(reversed(self.pending.values()))
-        self.log({"update": update, "rollout_batch": last.number} | last.facts | dict(metrics) | {"updates/skipped": 0})
+        self.log({"update": update, "rollout_batch": last.number} | last.facts | dict(metrics))
 
     def add_evaluation(self, update: int, found: Evaluation) -> None:
         """Log an evaluation in training; none before it begins."""

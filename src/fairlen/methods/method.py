@@ -7,6 +7,7 @@ The plan is made on tables, in numpy float64, without torch; the loss is a funct
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Protocol
@@ -78,8 +79,11 @@ class MicroLoss:
     """The loss of one micro-batch: a sum, to be added to those of the other micro-batches of its update."""
 
     total: Tensor
-    """Scalar with gradient: sum of weight * token loss, plus term_weight * terms."""
+    """Scalar with gradient: sum of weight * token loss, plus term_weight * terms; it and its gradient are not finite where one
+    of the log-probs is not."""
     token: TokenLoss
+    broken: Mapping[str, Tensor]
+    """How many log-probs are not finite, by their names in the order of the arithmetic."""
 
 
 @dataclass(frozen=True)
@@ -185,7 +189,9 @@ class Method:
         total = (micro.per_token(micro.weight) * self.correction(micro) * token.loss).sum()
         for term in self.terms:
             total = total + (micro.per_token(micro.term_weight) * term(outputs, micro)).sum()
-        return MicroLoss(total=total, token=token)
+        given = {"logprobs": outputs.logprobs, "old_logprobs": micro.old_logprobs, "ref_logprobs": micro.ref_logprobs}
+        broken = {name: (~values.detach().isfinite()).sum() for name, values in given.items() if values is not None}
+        return MicroLoss(total / (sum(broken.values()) == 0), token, broken)  # bounds would hide an infinite ratio
 
     def stages(self) -> Iterator[tuple[str, Any]]:
         """Every stage by its path, rewards and terms one by one: "surrogate", "reward.0"."""
@@ -222,12 +228,17 @@ class Method:
     def with_state(self, values: Mapping[str, float]) -> Method:
         """The method with the state that `state` gave, from a checkpoint.
 
-        Raises ValueError where it is the state of another method.
+        Raises ValueError where it is the state of another method, or has a number that is not finite.
         """
         if values and set(values) != set(self.state):
             raise ValueError(
                 f"the state has {', '.join(sorted(values))}, the method {', '.join(sorted(self.state)) or 'none'}: "
                 "give the method that the state was saved of"
+            )
+        if ruined := [name for name, value in values.items() if value is None or not math.isfinite(value)]:
+            raise ValueError(
+                f"the state has {ruined[0]}={values[ruined[0]]}, a number that is not finite, which no update would heal: go on "
+                "from an earlier checkpoint, or start a new run from the weights of this one"
             )
         return self.with_stages({path: replace(stage, **of_path(values, path)) for path, stage in self.stateful()})  # type: ignore[type-var]
 

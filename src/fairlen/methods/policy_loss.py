@@ -1,20 +1,18 @@
-"""The loss of a micro-batch in any training loop, padded or packed, and the end of an update. Shapes are fixed, nothing waits."""
+"""The loss of a micro-batch in any training loop, padded or packed. Shapes are fixed, nothing waits."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import reduce
-from math import isfinite
 from typing import Any
 
 import torch
-from torch import Tensor, distributed
+from torch import Tensor
 
 from fairlen.methods.method import Method
 from fairlen.methods.rows import RowPlan, brief, check_method
 from fairlen.methods.stages.micro import Micro, Outputs, widen
-from fairlen.methods.tally import Tally, count, merge, observed, update_metrics
+from fairlen.methods.tally import count
 
 
 @dataclass(frozen=True)
@@ -43,9 +41,9 @@ def policy_loss(
 
     Padded: `logprobs` [N, L] with a `mask` [N, L] of what was generated. Packed: `logprobs` of any shape and as `sequence` which
     row of the plan each token belongs to, below 0 for prompts and padding. Log-probs are nats of the tokens that were sampled,
-    under the present policy and the one that the rollout batch began with (`old_logprobs`, None where they are the same: then
-    every ratio is 1); `rollout_logprobs` are the inference engine's own, where they differ, `ref_logprobs` and `entropy` are for
-    methods with `+kl` and `+entropy`.
+    under the present policy and the one that the rollout batch began with (`old_logprobs`, None where they are the same, in the
+    first update: then every ratio is exactly 1); `rollout_logprobs` are the inference engine's own, where they differ,
+    `ref_logprobs` and `entropy` are for methods with `+kl` and `+entropy`. Gradients flow into `logprobs` and `entropy` alone.
     An update's loss is the sum over its micro-batches and ranks: multiply by the number of ranks where gradients are averaged.
     Traces under torch.compile(fullgraph=True). Raises ValueError for arguments that do not fit the plan and each other. A row has
     the tokens that the plan counts; where seeing that would wait for a device, or is compiled, the loss is nan instead.
@@ -60,10 +58,11 @@ def policy_loss(
     )  # fmt: skip
     row = find_rows(mask, sequence, len(plan))
     trained = (row >= 0) & plan.trains[row.clamp(min=0)]
-    now, old, rollout, ref, uncertainty = (
+    now, *fixed, uncertainty = (
         None if values is None else widen(values.flatten()).where(trained, 0.0)
         for values in (logprobs, old_logprobs, rollout_logprobs, ref_logprobs, entropy)
     )
+    old, rollout, ref = (None if values is None else values.detach() for values in fixed)
     assert now is not None
     micro = build_micro(plan, row, trained, now.detach() if old is None else old, rollout, ref, old is None)
     outputs = Outputs(now, torch.full_like(now, torch.nan) if uncertainty is None else uncertainty)
@@ -99,7 +98,7 @@ def build_micro(
     row = row.where(trained, len(plan))
 
     def column(values: Tensor) -> Tensor:
-        return torch.cat([values, values.new_zeros(1)])
+        return torch.cat([values.detach(), values.new_zeros(1)])
 
     return Micro(
         length=row.new_zeros(len(plan) + 1).index_add(0, row, trained.to(row.dtype)).clamp(min=1),
@@ -172,37 +171,3 @@ def refuse_missing(method: Method, **asked: tuple[bool, Any]) -> None:
         if is_needed and given is None:
             terms = ", ".join(type(term).__name__ for term in method.terms)
             raise ValueError(f"{name}=None: the method's terms ({terms}) need it for every token")
-
-
-def finish_update(
-    method: Method, counts: Sequence[Mapping[str, Tensor]], group: Any = None
-) -> tuple[Method, dict[str, float]]:
-    """Return the method after an optimizer step, with its state moved, and the metrics of docs/metrics.md.
-
-    Where numbers of the update are not finite the state stays as it was, and the metrics show it.
-
-    `counts` are those of this rank's micro-batches; every rank calls it, after at least one, and gets the same. With
-    torch.distributed initialised this is one gather of about thirty numbers (over `group`), and the one wait for the device.
-    """
-    if not counts:
-        raise ValueError("counts is empty: every rank gives those of at least one micro-batch, of weight 0 if need be")
-    found = reduce(merge, counts)
-    device = next(iter(found.values())).device
-    numbers = Tally(found).finish(gather_over(group), device)
-    sums = observed(numbers)
-    if not all(map(isfinite, sums.values())):  # what was not finite once would never leave the state
-        return method, update_metrics(numbers)
-    return method.update(sums), update_metrics(numbers)
-
-
-def gather_over(group: Any) -> Callable[[Tensor], Tensor] | None:
-    """Return what gathers a vector of all ranks, [n] -> [ranks * n]; None where there is one process."""
-    if not (distributed.is_available() and distributed.is_initialized()):
-        return None
-
-    def gather(own: Tensor) -> Tensor:
-        parts = [torch.empty_like(own) for _ in range(distributed.get_world_size(group))]
-        distributed.all_gather(parts, own, group)
-        return torch.cat(parts)
-
-    return gather

@@ -48,8 +48,8 @@ class RowPlan:
 
     def __getitem__(self, rows: Any) -> RowPlan:
         """Return chosen rows, by a slice, positions or a mask: those of a rank, of a micro-batch."""
-        columns = (getattr(self, column.name) for column in fields(self))
-        return RowPlan(*[None if column is None else column[rows] for column in columns])
+        columns = ((one.name, getattr(self, one.name)) for one in fields(self))
+        return RowPlan(**{name: None if column is None else column[rows] for name, column in columns})
 
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> RowPlan:
         """Return the columns as tensors on a device, those of numbers in `dtype`: torch.float32 unless another is named."""
@@ -177,7 +177,7 @@ def read_column(name: str, values: Any) -> np.ndarray:
     if column.dtype.kind in "biuf":
         return column
     found = column.ravel()
-    wrong = [not isinstance(value, Real) or abs(cast(Any, value)) > MAX_REWARD for value in found.tolist()]
+    wrong = [not isinstance(value, Real) or abs(cast(float, value)) > MAX_REWARD for value in found.tolist()]
     refuse(np.array(wrong, np.bool_), found, name, REMEDIES[name])
     return column.astype(np.float64)
 

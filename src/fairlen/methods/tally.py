@@ -5,6 +5,7 @@ Each micro-batch adds sums, which add up over any split and all ranks (of MAXIMA
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -19,10 +20,9 @@ from torch.nn.functional import pad
 from fairlen.batch import Responses, count_by, mean_by, mean_or_nan, sum_by
 from fairlen.methods.method import Method, MicroLoss, Scored
 from fairlen.methods.stages.micro import Micro, Outputs, TokenLoss
+from fairlen.methods.stages.surrogate import MAX_LOG_RATIO
 from fairlen.sampling.stream_metrics import count_continued, eos_advantage
 
-MAX_LOG_RATIO = 20.0
-"""Nats, in exponents that are only reported."""
 MAXIMA = ("ratio/max", "mismatch/max")
 TOTALS = ("loss/total", "tokens/trained", "sequences/trained", "weight/positive", "weight/negative", *MAXIMA)
 PER_SEQUENCE = ("sequences/clipped", "sequences/inside", "mismatch/short")
@@ -31,6 +31,8 @@ SQUARES = "squares"
 """The sum of squared lengths, by which mismatch/long is divided."""
 OBSERVED = "observed."
 """Begins the names of what the method's state learns from."""
+BROKEN = "broken."
+"""Begins the names of numbers that are not finite."""
 Counts = Mapping[str, float]
 
 
@@ -76,8 +78,8 @@ def merge(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
 @torch.no_grad()
 def count(method: Method, outputs: Outputs, micro: Micro, loss: MicroLoss) -> dict[str, Any]:
     """The counts of one micro-batch, what the method's state learns from among them; they wait on the device."""
-    seen = method.observe(outputs, micro)
-    return count_tokens(method, outputs, micro, loss) | {OBSERVED + name: value for name, value in seen.items()}
+    seen = {OBSERVED + name: value for name, value in method.observe(outputs, micro).items()}
+    return count_tokens(method, outputs, micro, loss) | seen | {BROKEN + name: n for name, n in loss.broken.items()}
 
 
 def count_tokens(method: Method, outputs: Outputs, micro: Micro, loss: MicroLoss) -> dict[str, Tensor]:
@@ -97,8 +99,8 @@ def count_tokens(method: Method, outputs: Outputs, micro: Micro, loss: MicroLoss
         "mismatch/kl": mismatch.clamp(max=MAX_LOG_RATIO).expm1() - mismatch,
     }
     if method.needs_ref and micro.ref_logprobs is not None:
-        gap = micro.ref_logprobs - logprobs
-        tokens["kl/reference"] = gap.clamp(max=MAX_LOG_RATIO).expm1() - gap
+        gap = (micro.ref_logprobs - logprobs).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+        tokens["kl/reference"] = gap.expm1() - gap
     sequences = {
         "tokens/trained": micro.length,
         "sequences/trained": torch.ones_like(length),
@@ -120,15 +122,27 @@ def count_tokens(method: Method, outputs: Outputs, micro: Micro, loss: MicroLoss
 
 def update_metrics(counts: Counts) -> dict[str, float]:
     """The metrics of an update from its counts; means over trained tokens unless a name says otherwise."""
-    tokens, sequences = max(counts["tokens/trained"], 1.0), max(counts["sequences/trained"], 1.0)
+    tokens, sequences = (max(counts.get(f"{name}/trained", 0.0), 1.0) for name in ("tokens", "sequences"))
     divisors: dict[str, float] = {**dict.fromkeys(TOTALS, 1.0), **dict.fromkeys(PER_SEQUENCE, sequences)}
-    divisors["mismatch/long"] = max(counts[SQUARES], 1.0)
-    return {k: v / divisors.get(k, tokens) for k, v in counts.items() if not k.startswith((OBSERVED, SQUARES))}
+    divisors["mismatch/long"] = max(counts.get(SQUARES, 0.0), 1.0)
+    return {k: v / divisors.get(k, tokens) for k, v in counts.items() if not k.startswith((OBSERVED, BROKEN, SQUARES))}
 
 
 def observed(counts: Counts) -> dict[str, float]:
     """Select the observations for `Method.update`."""
     return {name.removeprefix(OBSERVED): value for name, value in counts.items() if name.startswith(OBSERVED)}
+
+
+def find_broken(counts: Counts) -> str:
+    """Return what was not finite in an update, the first of it in the order of the arithmetic, or nothing."""
+    broken = {
+        "logprobs": 0.0,
+        "old_logprobs": 0.0,
+        "ref_logprobs": 0.0,
+        "loss": not math.isfinite(counts.get("loss/total", 0.0)),
+    }
+    broken |= {name.removeprefix(BROKEN): value for name, value in counts.items() if name.startswith(BROKEN)}
+    return next((name for name, number in broken.items() if number), "")
 
 
 def state_metrics(method: Method) -> dict[str, float]:

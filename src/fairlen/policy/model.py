@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from fairlen.engine.engine import in_evaluation
-from fairlen.files.pretrained import draw_model, find_model, read_model, read_tokenizer, unreadable
+from fairlen.files.pretrained import draw_model, find_model, read_json, read_model, read_tokenizer, unreadable
 from fairlen.methods.stages.micro import Outputs
 from fairlen.policy.head import Head
 from fairlen.policy.lora import Adapters, adapted_layers, add_adapters, merged_weights, without_adapters
@@ -190,6 +190,12 @@ def load_policy(
     except Exception as error:  # transformers and safetensors raise whatever they come upon in damaged files
         hint = "" if random_init else "; a folder with a config.json and a tokenizer is enough for --random-init"
         raise unreadable(place, error, hint) from error
+    if not all(weight.is_floating_point() for weight in model.parameters()):
+        how = read_json(place, "config.json", revision).get("quantization_config", {})
+        raise ValueError(
+            f"model={place}: its weights are quantized (quantization_config: {how.get('quant_method', how)}), which cannot be "
+            "trained: give the model that it was made from, or save it anew by its dequantize() and save_pretrained()"
+        )
     if not are_finite(model.parameters()):
         raise ValueError(
             f"model={place}: some of its weights are not finite numbers; its files are damaged, get them anew"

@@ -21,8 +21,8 @@ from fairlen.files.formats import Unreadable, columns_of, stream
 from fairlen.seeds import derive_seed
 from fairlen.tasks.grader import Verifier
 from fairlen.tasks.prompt import Prompter
-from fairlen.tasks.row import Answers, Reference, Row, fingerprint
-from fairlen.tasks.schemas import Schema, Unusable, choose_schema
+from fairlen.tasks.row import FROM_ONE, Answers, Reference, Row, Unusable, fingerprint
+from fairlen.tasks.schemas import Schema, choose_schema
 from fairlen.tasks.source import DataError, Source, locate
 from fairlen.tasks.synthetic import is_held_out
 from fairlen.tasks.task import Problem, Verdict
@@ -142,7 +142,7 @@ def select(found: RowSet, files: list[FileSchema]) -> Iterator[Row]:
             if not all(one.accepts(raw.get(one.column)) for one in filters):
                 found.num_filtered += 1
                 continue
-            cells = hashlib.sha256(repr([raw.get(name) for name in schema.needed]).encode()).digest()
+            cells = hashlib.sha256(repr([raw[name] for name in raw if schema.asks(name)]).encode()).digest()
             if cells in seen:
                 found.num_copies += 1
                 continue
@@ -150,6 +150,8 @@ def select(found: RowSet, files: list[FileSchema]) -> Iterator[Row]:
             try:
                 yield schema.parse(raw)
             except Unusable as reason:
+                if str(reason) == FROM_ONE:  # those of other rows would be wrong by one
+                    raise DataError(str(path), f"{reason}; give letters") from None
                 found.dropped[str(reason)] += 1
 
 

@@ -19,7 +19,7 @@ from numbers import Real
 from typing import Any, Literal, cast
 
 from fairlen.console import warn
-from fairlen.hangs import UNWATCHED, DeadlineError, SideThread, TrainingStopped, Watchdog
+from fairlen.hangs import UNWATCHED, DeadlineError, SideThread, TrainingStopped, Watchdog, run_async
 from fairlen.methods.plugins import find_plugin
 from fairlen.precision import add_parts
 from fairlen.rollouts import VERDICTS, Response, Status
@@ -75,8 +75,8 @@ class Verifier:
         """Return the verdict on an answer: correct where all parts are given, or one of the other accepted answers."""
         found = await pool.verify(answers.parts, text, starts_inside=starts_inside, tolerance=answers.tolerance)
         for other in answers.others:
-            if found.status == "incorrect" and found.answer is not None:
-                found = await pool.compare(other, found.answer)
+            if found.status in ("incorrect", "error") and found.answer is not None:
+                found = await pool.compare(other, found.answer, tolerance=answers.tolerance)
         return verdict_of(found.status, found.answer)
 
     def describe(self) -> dict[str, Any]:
@@ -224,7 +224,13 @@ async def call_reward(
 
 async def wait_for(values: Awaitable[Any], deadline: float) -> Any:
     """Return what it comes to. Raises DeadlineError past the deadline (0 is none), even where it does not end when cancelled."""
-    task = asyncio.ensure_future(values)
+    task = asyncio.ensure_future(as_errors(values))
+    task.add_done_callback(
+        lambda done: done.cancelled() or done.exception()
+    )  # of one that nobody waits for any more too
+    task.add_done_callback(
+        lambda done: done.cancelled() or done.exception()
+    )  # of one that nobody waits for any more too
     try:
         done, _ = await asyncio.wait((task,), timeout=deadline or None)
     finally:
@@ -232,6 +238,14 @@ async def wait_for(values: Awaitable[Any], deadline: float) -> Any:
     if not done:
         raise DeadlineError(f"no answer within {deadline:g} s")
     return task.result()
+
+
+async def as_errors(values: Awaitable[Any]) -> Any:
+    """Return what it comes to; what would end the event loop, or look like an interruption of the run, becomes a RuntimeError."""
+    try:
+        return await values
+    except (asyncio.CancelledError, SystemExit, KeyboardInterrupt) as error:
+        raise RuntimeError(f"{type(error).__name__} {error}".strip()) from error
 
 
 class RewardError(ValueError):
@@ -284,7 +298,7 @@ def try_reward(text: str, reward: WeightedReward, problem: Problem, answer: str,
     """Raise RewardError, naming the flag and the problem, where a reward function does not grade an answer."""
     tried = f"{text}, tried on problem {problem.id} and the answer {answer!r:.40}"
     try:
-        value = asyncio.run(call_reward(reward, problem, answer, (0,), SideThread("trial"), deadline))
+        value = run_async(call_reward(reward, problem, answer, (0,), SideThread("trial"), deadline))
     except (ValueError, DeadlineError) as error:
         taken = ", ".join(inspect.signature(reward.function).parameters)
         columns = "".join(f", {name}=" for name in problem.columns)

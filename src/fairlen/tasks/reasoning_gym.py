@@ -82,7 +82,7 @@ def read_parts(place: str) -> tuple[Part, ...]:
 
 def read_fields(place: str, default: Any, text: str) -> dict[str, Any]:
     """Return FIELD=VALUE,… by field. Raises ValueError for one that a configuration does not have, or does not take."""
-    known = [name for name in vars(default) if name not in ("seed", "size")]  # which are the run's
+    known = [name for name in vars(default) if name not in ("seed", "size", "data_file")]  # the run's, and a path
     values: dict[str, Any] = {}
     try:
         for name, _, given in (item.partition("=") for item in text.split(",") if item):

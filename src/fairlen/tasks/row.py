@@ -13,10 +13,11 @@ import json
 import re
 import unicodedata
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pickletools import genops
+from string import ascii_uppercase
 from typing import Any
 
 from fairlen.files.limits import NotJSONError, parse_json
@@ -51,6 +52,65 @@ class Choice:
     @property
     def shown(self) -> str:
         return self.letter
+
+
+class Unusable(ValueError):
+    """A row that cannot be trained on or be graded, with a reason that is counted."""
+
+
+LISTED = ("choices", "options", "endings")
+ONE_EACH = re.compile(r"(?:op|(?:option|choice|answer)[_ ]?)?([A-J])|(?:op|(?:option|choice|answer)[_ ]?)([a-j1-9])")
+"""Columns of one option each: `A`, `opa`, `option_a`, `answerA`."""
+FROM_ONE = "an answer's number is that of no option, counted from 0"
+
+
+def is_option(name: str) -> bool:
+    """Return whether a column of this name holds options."""
+    return name in LISTED or bool(ONE_EACH.fullmatch(name))
+
+
+def read_options(raw: dict[str, Any]) -> dict[str, str]:
+    """Return the options of a row by their labels; none where it has none. Raises Unusable where they cannot be read."""
+    cell = next((raw[name] for name in LISTED if raw.get(name) is not None), None)
+    if cell is None:
+        found = [(mark[1] or mark[2], raw[name]) for name in raw if (mark := ONE_EACH.fullmatch(name))]
+        cell = {label.upper(): text for label, text in sorted(found) if text is not None}
+        cell = cell if len(cell) > 2 and "".join(cell) in ("ABCDEFGHIJ"[: len(cell)], "123456789"[: len(cell)]) else {}
+    if isinstance(cell, dict) and {"label", "text"} <= cell.keys():
+        cell = dict(zip(cell["label"], cell["text"], strict=True))
+    elif isinstance(cell, (list, tuple)):
+        pairs = zip(ascii_uppercase, cell, strict=False)
+        named = [one if isinstance(one, dict) else {"key": letter, "value": one} for letter, one in pairs]
+        cell = {one.get("key", one.get("label")): one.get("value", one.get("text")) for one in named}
+    if not isinstance(cell, dict) or not all(isinstance(text, (str, int, float)) for text in cell.values()):
+        raise Unusable("options that are not a list of texts")
+    return {
+        str(name): re.sub(rf"^\(?{re.escape(str(name))} ?[).:] ?", "", str(text)).strip() for name, text in cell.items()
+    }
+
+
+def list_options(question: str, options: Sequence[str]) -> str:
+    """Return a question with its options under it, lettered."""
+    lines = [f"{letter}) {option}" for letter, option in zip(ascii_uppercase, options, strict=False)]
+    return f"{question}\n\n" + "\n".join(lines)
+
+
+def choose(value: Any, answer: str, options: dict[str, str], index: Any = None) -> Choice:
+    """Return the option that a cell, and the answer read from it, name by label, text or number from 0; `index`: its number.
+
+    Raises Unusable where that is not one option.
+    """
+    letters, words = ascii_uppercase[: len(options)], {str(value).strip(), answer}
+    labels = {word.strip("(). ").upper() for word in words}
+    fits = {place for place, (name, text) in enumerate(options.items()) if name.upper() in labels or text in words}
+    number = int(answer) if re.fullmatch(r"\d{1,2}", answer) and answer not in options else -1
+    if 0 <= number < len(options) or (number == len(options) and not fits):
+        fits = {number} | (fits if isinstance(value, str) else set())
+    if fits == {len(options)}:
+        raise Unusable(FROM_ONE)
+    if len(fits) != 1 or len(options) > len(letters) or (isinstance(index, int) and index not in fits):
+        raise Unusable("an answer that is not one of the options")
+    return Choice(letters[fits.pop()], letters)
 
 
 @dataclass(frozen=True)

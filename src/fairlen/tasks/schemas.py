@@ -7,11 +7,25 @@ import json
 import math
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from fairlen.tasks.row import Answers, Choice, Program, Reference, Row, unpack_tests
+from fairlen.tasks.row import (
+    LISTED,
+    Answers,
+    Choice,
+    Program,
+    Reference,
+    Row,
+    Unusable,
+    choose,
+    is_option,
+    list_options,
+    read_options,
+    unpack_tests,
+)
 from fairlen.tasks.source import DataError
 from fairlen.verify.answer import extract_answer, gold_of_gsm8k
 from fairlen.verify.structure import split_at
@@ -28,6 +42,8 @@ MAX_BARE = 100
 """Characters of a `solution` that is taken as the answer itself."""
 EITHER = re.compile(r"(\S+) or (\S+) \(both were accepted\)")
 """One problem of AIME 1983 to 2023 has two accepted answers, written like that."""
+MORE = ("is_multiple_answer", "aliases", "answer_index")
+"""Columns that say more of an answer: whether all of a list are needed, others that count as well, its option's number."""
 OPTIONS = ("Correct Answer", "Incorrect Answer 1", "Incorrect Answer 2", "Incorrect Answer 3")
 """Of GPQA."""
 WRAPPER = (
@@ -39,10 +55,6 @@ WRAPPER = (
 would contradict each other, so it is taken off."""
 
 
-class Unusable(ValueError):
-    """A row that cannot be trained on or be graded, with a reason that is counted."""
-
-
 @dataclass(frozen=True)
 class Schema:
     """One way of writing problems down."""
@@ -50,7 +62,7 @@ class Schema:
     name: str
     needed: tuple[str, ...]
     """Columns by which it is known: that of the question, that of the reference, and others."""
-    refer: Callable[[Any, Raw], Reference] = lambda value, _: read_answers(value)
+    refer: Callable[[Any, Raw], Reference] = lambda value, raw: read_answers(value, raw)
     """From the cell of the reference, and the whole row. Raises Unusable."""
     pose: Callable[[str, Raw], str] = lambda question, _: question
     """What the question becomes. Raises Unusable."""
@@ -63,14 +75,21 @@ class Schema:
 
     def columns(self, found: Sequence[str], filtered: Sequence[str] = ()) -> list[str] | None:
         """Return those of the columns found that are worth reading, and those to filter by; None for all."""
-        wanted = {*self.needed, *self.id, *self.also, *self.keep, *filtered}
-        return None if self.keep == EVERYTHING else [name for name in found if name in wanted]
+        wanted = {*self.id, *self.also, *self.keep, *filtered}
+        return None if self.keep == EVERYTHING else [name for name in found if name in wanted or self.asks(name)]
+
+    def asks(self, name: str) -> bool:
+        """Return whether a column of this name is part of the problem."""
+        return name in self.needed or name in MORE or is_option(name)
 
     def parse(self, raw: Raw) -> Row:
         """Return a row with the source's own id, which may be empty. Raises Unusable."""
         question, earlier = read_question(raw.get(self.needed[0]))
         own = next((str(cell) for name in self.id if (cell := look_up(raw, name)) is not None), "")
-        posed, reference = self.pose(question, raw), self.refer(raw.get(self.needed[1]), raw)
+        posed, reference = self.pose(question, raw), self.refer(answer := raw.get(self.needed[1]), raw)
+        if isinstance(reference, Answers) and (options := read_options(raw)):
+            posed = list_options(posed, [*options.values()])
+            reference = choose(answer, reference.parts[0], options, raw.get("answer_index"))
         return Row(own, "", posed, reference, self.kept(raw), earlier)
 
     def kept(self, raw: Raw) -> Raw:
@@ -133,8 +152,7 @@ def with_context(question: str, raw: Raw) -> str:
 
 def with_options(question: str, raw: Raw) -> str:
     """Return a question of GPQA with its options."""
-    lines = [f"{letter}) {option}" for letter, option in zip("ABCD", shuffle_options(raw), strict=True)]
-    return f"{question}\n\n" + "\n".join(lines)
+    return list_options(question, shuffle_options(raw))
 
 
 def shuffle_options(raw: Raw) -> list[str]:
@@ -147,16 +165,33 @@ def shuffle_options(raw: Raw) -> list[str]:
     return options
 
 
-def read_answers(value: Any) -> Answers:
-    r"""Return an answer from a text, number or list of parts; of a solution what is in its last box, or after ####."""
+def read_answers(value: Any, raw: Raw) -> Answers:
+    r"""Return an answer from a text or number; of a solution what is in its last box, or after ####.
+
+    Of a list `is_multiple_answer` says whether all are needed or each is enough; `aliases` are enough.
+    """
+    if isinstance(value, str) and value.startswith('["'):
+        with suppress(ValueError, RecursionError):
+            value = json.loads(value)
     values = list(value) if isinstance(value, (list, tuple)) else [value]
     if len(values) == 1 and isinstance(values[0], str) and (either := EITHER.fullmatch(values[0].strip())):
         return Answers((either[1],), (either[2],))
-    return Answers(tuple(read_answer(part) for part in values or [None]))
+    parts = tuple(read_answer(part) for part in values or [None])
+    aliases = tuple(read_answer(alias) for alias in raw.get("aliases") or ())
+    are_needed = str(raw.get("is_multiple_answer")).lower()
+    if len(parts) > 1 and are_needed not in ("true", "false"):
+        raise Unusable(
+            "a list of answers without is_multiple_answer, which is true where all are needed, false where one is"
+        )
+    return (
+        Answers(parts, aliases) if len(parts) == 1 or are_needed == "true" else Answers(parts[:1], parts[1:] + aliases)
+    )
 
 
 def read_answer(value: Any) -> str:
     """Return one answer. Whole numbers lose a decimal point, as some copies keep integers as floats."""
+    if isinstance(value, (list, tuple, dict)):
+        raise Unusable("an answer that is a list in a list, or an object")
     if isinstance(value, bool) or value is None or (isinstance(value, float) and not math.isfinite(value)):
         raise Unusable("no answer")
     if isinstance(value, float):
@@ -182,11 +217,11 @@ def strip_dollars(text: str) -> str:
     return around[2].strip() if around else text
 
 
-def read_solution(value: Any, _: Raw) -> Answers:
+def read_solution(value: Any, raw: Raw) -> Answers:
     r"""Return what is in the last \boxed{} of a solution; a short solution without a box is the answer."""
     if isinstance(value, str) and "\\boxed" not in value and len(value) > MAX_BARE:
         raise Unusable("a solution without a boxed answer")
-    return read_answers(value)
+    return read_answers(value, raw)
 
 
 def read_olympiad(value: Any, raw: Raw) -> Answers:
@@ -194,11 +229,12 @@ def read_olympiad(value: Any, raw: Raw) -> Answers:
 
     Some rows have a tolerance for each part: the smallest holds for all.
     """
-    parts = read_answers(value).parts
+    found = read_answers(value, raw)
+    parts = found.parts
     if str(raw.get("is_multiple_answer")).lower() == "true" and len(parts) == 1:
         parts = tuple(part for part in map(strip_dollars, split_at(parts[0], ",")) if part)
     tolerances = re.findall(r"(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", str(raw.get("error") or ""))
-    return Answers(parts, tolerance=min(map(float, tolerances), default=0.0))
+    return Answers(parts, found.others, min(map(float, tolerances), default=0.0))
 
 
 def read_choice(value: Any, raw: Raw) -> Choice:
@@ -210,7 +246,7 @@ def read_reward_model(value: Any, raw: Raw) -> Reference:
     """Return the reference of verl's rows: an answer, or tests as JSON."""
     gold = look_up(value, "ground_truth")
     is_program = isinstance(gold, str) and gold.lstrip().startswith('{"') and '"outputs"' in gold
-    return read_program(gold, raw) if is_program else read_answers(gold)
+    return read_program(gold, raw) if is_program else read_answers(gold, raw)
 
 
 def read_program(value: Any, raw: Raw) -> Program:
@@ -306,6 +342,8 @@ SCHEMAS = (
     Schema("problem and answer", ("problem", "answer")),
     Schema("question and answer", ("question", "answer")),
     Schema("problem and solution", ("problem", "solution"), read_solution),
+    *(Schema(f"{asked}, {listed} and {key}", (asked, key, listed)) for listed in LISTED
+      for asked, key in (("question", "answerKey"), ("question_stem", "answerKey"), ("question", "correct"), ("ctx", "label"))),
 )  # fmt: skip
 """Of those that fit, the one with the most columns is taken, then the first."""
 

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import fairlen.guess
-import fairlen.longhand
 import fairlen.playground
-from fairlen.tasks import guess, longhand
+from fairlen.tasks import guess
 from fairlen.tasks.playground import FAMILIES, Playground
 from fairlen.tasks.synthetic import Synthetic
 
@@ -36,7 +35,6 @@ SHIPPED: dict[str, Shipped] = {
         fairlen.playground.PATH, 160, "2 GiB",
         lambda *parts: Playground(parts) if parts else Playground(), tuple(FAMILIES),
     ),
-    "longhand": Shipped(fairlen.longhand.PATH, longhand.MAX_RESPONSE_LENGTH, "3 GiB", longhand.Longhand),
     "guess": Shipped(fairlen.guess.PATH, guess.MAX_RESPONSE_LENGTH, "2 GiB", guess.Guess),
 }  # fmt: skip
 
@@ -47,7 +45,7 @@ def is_shipped(place: str) -> bool:
 
 
 def make_shipped(place: str, flag: str = "--task") -> Synthetic:
-    """Return the task of "longhand" or "playground:sums". Raises ValueError naming those that there are."""
+    """Return the task of "guess" or "playground:sums". Raises ValueError naming those that there are."""
     name, _, part = place.partition(":")
     if name not in SHIPPED or (part and part not in SHIPPED[name].parts):
         known = (f"{name}:{part}".rstrip(":") for name, one in SHIPPED.items() for part in ("", *one.parts))

@@ -5,13 +5,13 @@ One of the user's own is called with the tokenizer, and tried before it is used.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, get_args
 
+from fairlen.hangs import run_async
 from fairlen.methods.plugins import find_plugin, is_file_place
 from fairlen.rollouts import Status
 
@@ -133,7 +133,7 @@ def find_faults(task: Any) -> Iterator[str]:
         if problem.id in {one.id for one in trained}:
             yield f"problem {problem.id} is in train and in held_out; keep them apart"
     for text in ("", trained[0].answer):
-        who, verdict = f"verify({trained[0].id}, {text!r:.40}) gives", asyncio.run(task.verify(trained[0], text))
+        who, verdict = f"verify({trained[0].id}, {text!r:.40}) gives", run_async(task.verify(trained[0], text))
         if not isinstance(verdict, Verdict):
             yield f"{who} {verdict!r:.60}; give a fairlen.tasks.task.Verdict"
         if verdict.status not in get_args(Status):

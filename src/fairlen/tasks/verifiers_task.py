@@ -31,7 +31,7 @@ from verifiers.v1.episode import WireEpisode
 from verifiers.v1.serve import EnvClient, env_config_data
 from verifiers.v1.task import task_key
 from verifiers.v1.types import SamplingConfig
-from verifiers.v1.utils.loaders import default_harness_id, load_taskset, resolve_env_config
+from verifiers.v1.utils.loaders import default_harness_id, harness_class, load_taskset, resolve_env_config
 from verifiers.v1.utils.trace_store import write_episode
 
 from fairlen.batch import CORRECT_THRESHOLD
@@ -101,7 +101,10 @@ def read_place(text: str) -> Place:
 
 
 def resolve_config(place: Place) -> Any:
-    """Return the environment's configuration: agents without a harness and a runtime of their own talk in its process."""
+    """Return the environment's configuration: agents without a harness of their own talk in its process.
+
+    Raises ValueError for a harness that would run commands of the model on this machine.
+    """
     settings = deepcopy(place.settings)  # what resolves them also writes into them
     declared = agent_config_fields(resolve_env_config(deepcopy(settings)))
     brings_harness = default_harness_id(place.id) == place.id
@@ -110,6 +113,13 @@ def resolve_config(place: Place) -> Any:
         harness = agent.harness.id if agent.harness else place.id if brings_harness else "null"
         if harness == "null":
             block["harness"] = {"id": HARNESS}
+        elif harness_class(harness).EXECUTES_CODE:
+            if agent.runtime.type == "subprocess":
+                raise ValueError(
+                    f"env.{name}.runtime.type=subprocess: the harness {harness} runs commands of the model, here on this "
+                    f"machine; give env.{name}.runtime.type=docker, or another container"
+                )
+            continue  # in the runtime that is named, or verifiers' own, which is no process of ours
         block.setdefault("runtime", {"type": "subprocess"})
     return resolve_env_config(settings)
 

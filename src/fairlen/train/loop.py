@@ -21,7 +21,7 @@ from fairlen.evaluate.run import Evaluation, evaluate
 from fairlen.files.folders import replace_folder
 from fairlen.methods.learning_signal import NOTE, Counts, LearningSignal, Remedies
 from fairlen.methods.method import Scored
-from fairlen.methods.tally import observed, state_metrics
+from fairlen.methods.tally import state_metrics
 from fairlen.policy.lora import save_adapters
 from fairlen.tasks.task import Problem
 from fairlen.train.collect import Collected
@@ -159,7 +159,7 @@ class Trainer(RunState):
         if not self.guard.allows(result.quantity, self.progress.update, rollouts.responses):
             return self.log(common | {"update/skipped": result.quantity})
         self.guard.passed()
-        self.method = self.method.update(observed(result.counts))
+        self.method = result.method
         self.progress.update += 1
         self.progress.policy_version += 1
         self.engine.refresh(self.progress.policy_version)

@@ -13,12 +13,13 @@ import numpy as np
 import torch
 
 from fairlen.batch import Plan
+from fairlen.engine.cache import free_memory
 from fairlen.files.limits import GIB
 from fairlen.methods.method import Method
 from fairlen.policy.model import output_embeddings
 from fairlen.rollouts import Response, Rollouts, Segment
+from fairlen.train.memory import Memory
 from fairlen.train.optimizer import count_moments, embedding_weights, name_of
-from fairlen.train.requirements import Requirements, free_memory
 from fairlen.train.run.config import TrainConfig
 from fairlen.train.step import Learner, OutOfMemoryError, is_shortage, release_memory
 
@@ -28,7 +29,7 @@ NO_ROOM_FOR_MOMENTS = (
 
 
 def try_memory(
-    config: TrainConfig, learner: Learner, method: Method, needs: Requirements | None, longest_prompt: int
+    config: TrainConfig, learner: Learner, method: Method, needs: Memory | None, longest_prompt: int
 ) -> tuple[str, ...]:
     """Return what was found, as a line for whoever starts the run; nothing where it was not tried.
 
@@ -46,7 +47,7 @@ def try_memory(
     return (f"memory: a micro-batch of {learner.largest} positions fits{peak} ({seconds:.1f} s)",)
 
 
-def is_wanted(config: TrainConfig, needs: Requirements | None, device: torch.device) -> bool:
+def is_wanted(config: TrainConfig, needs: Memory | None, device: torch.device) -> bool:
     """Return True on CUDA; on the CPU, where a trial takes long and a shortage may kill the process, only near the limit."""
     if config.try_memory != "auto":
         return config.try_memory == "on"

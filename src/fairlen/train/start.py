@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import math
 from collections.abc import Callable
@@ -11,13 +10,15 @@ from dataclasses import asdict, replace
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from transformers.utils.logging import disable_progress_bar
 
 from fairlen.console import warn
 from fairlen.diagnostics.report.page import FILE, audit_run, write_page
 from fairlen.diagnostics.report.run import read_run
+from fairlen.engine.cache import free_memory
 from fairlen.files.folders import locked
-from fairlen.hangs import TrainingStopped, Watchdog
+from fairlen.hangs import TrainingStopped, Watchdog, run_async
 from fairlen.methods.compose import Composition, explain
 from fairlen.methods.method import Method
 from fairlen.methods.plugins import plugins_of
@@ -34,14 +35,15 @@ from fairlen.tasks.grader import Grader, load_rewards
 from fairlen.tasks.load import load_task
 from fairlen.tasks.shipped import place_model
 from fairlen.tasks.task import Problem, Task, find_problem_faults
+from fairlen.train.allocator import keep_freed_memory
 from fairlen.train.collect import Collector
 from fairlen.train.determinism import prepare_determinism
 from fairlen.train.loop import Trainer
+from fairlen.train.memory import Memory, advise, estimate_memory
 from fairlen.train.memory_trial import try_memory
 from fairlen.train.optimizer import build_optimizer, check_optimizer, count_moments, embedding_weights
-from fairlen.train.requirements import Requirements, advise, estimate_memory, free_memory, keep_freed_memory
 from fairlen.train.run.checkpoint import Archive, seed_streams
-from fairlen.train.run.config import TrainConfig
+from fairlen.train.run.config import TrainConfig, refuse_too_many
 from fairlen.train.run.display import Display, Summary, write_model_card
 from fairlen.train.run.faults import Guard, Interruption, ending
 from fairlen.train.run.folder import Run, open_run
@@ -61,6 +63,7 @@ def start_training(config: TrainConfig) -> Summary:
         torch.set_num_threads(config.threads)
     device = choose_device(config)
     check_optimizer(config, device)
+    refuse_too_many(config, composition.method.sampling.num_tracks)
     needs = estimate_memory(config, composition.method, device)
     # before the weights have taken their part of what is free
     memory = (needs.describe(), advise(needs, free_memory(device), config, device)) if needs else ()
@@ -84,7 +87,7 @@ def train_on(
     config: TrainConfig,
     composition: Composition,
     policy: Policy,
-    needs: Requirements | None,
+    needs: Memory | None,
     memory: tuple[str, ...],
 ) -> Summary:
     """Run the whole job on the problems of a task."""
@@ -116,7 +119,7 @@ def train_on(
         for note in try_memory(config, trainer.learner, trainer.method, needs, task.longest_prompt):
             display.log(note)
         with ending(run.folder):
-            summary = asyncio.run(run_to_end(trainer))
+            summary = run_async(run_to_end(trainer))
         describe_end(run, summary)
         display.finish(summary)
     return summary
@@ -161,7 +164,7 @@ def build_trainer(
         ),
         grader=grader,
         held_out=held_out,
-        guard=Guard(run.folder / "debug"),
+        guard=Guard(folder=run.folder / "debug"),
         engine_is_exact=is_exact(config, policy),
         show=show,
         archive=Archive(run.checkpoints, config.keep_checkpoints),
@@ -197,9 +200,7 @@ def notes_on(policy: Policy, engine: RolloutEngine) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def describe_model(
-    config: TrainConfig, policy: Policy, engine: RolloutEngine, needs: Requirements | None
-) -> dict[str, Any]:
+def describe_model(config: TrainConfig, policy: Policy, engine: RolloutEngine, needs: Memory | None) -> dict[str, Any]:
     """Return what run.json has of the model besides the settings, and of the user's own files and packages."""
     model = policy.model
     return {
@@ -245,12 +246,12 @@ def build_learner(config: TrainConfig, policy: Policy, method: Method, layout: L
     )  # fmt: skip
 
 
-def find_reserved(policy: Policy, method: Method, needs: Requirements | None, optim: str = "adamw") -> int:
+def find_reserved(policy: Policy, method: Method, needs: Memory | None, optim: str = "adamw") -> int:
     """Return the bytes that training takes later and that an engine cannot have: AdamW's moments, a reference model.
 
-    All that an update works on besides, where the engine does not sleep meanwhile and the run's memory is known.
+    All that an update works on besides, where the run's memory is known and the engine does not sleep meanwhile.
     """
-    if needs and not needs.engine_sleeps:
+    if needs:
         return needs.beside_cache
     reference = policy.model.parameters() if method.needs_ref and not policy.has_adapters else ()
     trained = list(policy.trained().values())
@@ -267,7 +268,12 @@ async def run_to_end(trainer: Trainer) -> Summary:
     is_saved = not trainer.archive.is_behind or trainer.save()
     warning = trainer.signal.conclude() if is_whole else ""
     summary = Summary(run.folder, before, after, progress.best_accuracy, progress.update, progress.seconds, warning)
-    trainer.save_model("model")
+    try:
+        trainer.save_model("model")
+    except (OSError, SafetensorError) as error:
+        state = "is in the last checkpoint" if is_saved else "not in a checkpoint either, which failed too"
+        what = f"{run.folder}/model: {error}; the trained model was not saved, and {state}"
+        raise TrainingStopped(f"{what}: make room, then go on from the last checkpoint with --resume") from error
     if not is_saved:
         raise TrainingStopped(
             f"{run.checkpoints}: the last checkpoint could not be written, so that the run cannot be made longer; "

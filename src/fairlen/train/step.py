@@ -21,8 +21,9 @@ from fairlen.batch import Floats, Ints, Plan
 from fairlen.console import warn
 from fairlen.hangs import TrainingStopped
 from fairlen.methods.method import Method
-from fairlen.methods.stages.micro import Micro, Outputs
+from fairlen.methods.stages.micro import Micro
 from fairlen.methods.tally import Counts, Tally, measure_sequences
+from fairlen.methods.update import judge_update
 from fairlen.policy.compiled import CompiledLayers
 from fairlen.policy.layout import ROWS, Layout
 from fairlen.policy.model import Policy, Unadapted, are_finite
@@ -72,6 +73,8 @@ class StepResult:
     """Share of each sequence's tokens whose gradient the bound made zero."""
     inside: Floats
     """Share of each sequence's tokens within the two-sided bound."""
+    method: Method
+    """With its state moved, after a step."""
     quantity: str = ""
     """Empty after a step; else what was not finite, and no step was made, but for "weights", which an update has damaged."""
     counts: Counts = field(default_factory=dict)
@@ -146,7 +149,7 @@ class Learner:
         work = partial(self.differentiate, method, rollouts, plan, old_logprobs, is_on_policy)
         result = self.fit(work, rollouts, plan)
         if not result.quantity:
-            self.apply(result)
+            self.apply(result, method)
         if result.quantity:
             self.optimizer.zero_grad(set_to_none=True)
         return result
@@ -191,8 +194,8 @@ class Learner:
         self, method: Method, rollouts: Rollouts, plan: Plan, old_logprobs: dict[int, Tensor], is_on_policy: bool
     ) -> StepResult:
         """Sum the gradient of an update over its micro-batches into the parameters; return what is reported of it."""
-        zeros = np.zeros((3, len(plan)))
-        result = StepResult(zeros[0], zeros[1], zeros[2])
+        log_ratio, clipped, inside = np.zeros((3, len(plan)))
+        result = StepResult(log_ratio, clipped, inside, method)
         self.policy.model.train()
         self.optimizer.zero_grad(set_to_none=True)
         if not all(np.isfinite(column).all() for column in (plan.advantage, plan.weight, plan.term_weight)):
@@ -206,59 +209,49 @@ class Learner:
             if packed is None:
                 break
             self.accumulate(method, packed, result, tally)
-            if result.quantity:
-                return result
         result.counts = tally.finish(device=self.policy.device)
         result.read()
         return result
 
-    def apply(self, result: StepResult) -> None:
-        """Clip the gradient, make the optimizer's step, and look whether the weights are still numbers.
+    def apply(self, result: StepResult, method: Method) -> None:
+        """Clip the gradient, make the optimizer's step if every number is finite, and look whether the weights still are.
 
         Raises OutOfMemoryError where memory runs out: a part of the weights may have changed, so that it cannot be made again.
         """
         try:
             norm = torch.nn.utils.clip_grad_norm_(self.policy.model.parameters(), self.max_gradient_norm)
             result.gradient_norm = float(norm)
-            if not torch.isfinite(norm):
-                result.quantity = "gradient"
-                return
-            self.optimizer.step()
+            finished = judge_update(method, [result.counts], result.gradient_norm)
+            result.method, result.quantity = finished.method, finished.broken
+            if finished.may_step:
+                self.optimizer.step()
         except (RuntimeError, MemoryError) as error:
             if is_shortage(error):
                 raise OutOfMemoryError(NO_ROOM_FOR_STEP) from error
             raise
-        self.schedule.step()
-        if not are_finite(self.policy.trained().values()):
-            result.quantity = "weights"
+        if finished.may_step:
+            self.schedule.step()
+            if not are_finite(self.policy.trained().values()):
+                result.quantity = "weights"
 
     def packs(
         self, rollouts: Rollouts, plan: Plan, old_logprobs: dict[int, Tensor], is_on_policy: bool
     ) -> Iterator[Packed]:
         """Yield the micro-batches, laid out as it costs least."""
-        for packed in pack(
-            rollouts,
-            plan,
-            self.max_tokens,
-            trees=self.layout.takes_trees(rollouts, plan, self.max_tokens),
-            is_on_policy=is_on_policy,
-            old_logprobs=old_logprobs,
-            device=self.policy.device,
-        ):
+        trees = self.layout.takes_trees(rollouts, plan, self.max_tokens)
+        given = {"is_on_policy": is_on_policy, "old_logprobs": old_logprobs, "device": self.policy.device}
+        for packed in pack(rollouts, plan, self.max_tokens, trees=trees, **given):
             self.pause()
             self.largest = max(self.largest, packed.inputs.token_ids.numel())
             yield packed
 
     def accumulate(self, method: Method, packed: Packed, result: StepResult, tally: Tally) -> None:
-        """Forward and backward of one micro-batch; sets `result.quantity` where something is not finite."""
+        """Forward and backward of one micro-batch."""
         device = self.policy.device
         with result.timed("forward", device):
             outputs = self.policy.forward(packed.inputs, method.needs_entropy)
             micro = self.with_reference(packed) if method.needs_ref else packed.micro
             loss = method.loss(outputs, micro)
-            result.quantity = find_non_finite(outputs, micro, loss.total)
-        if result.quantity:
-            return
         with result.timed("backward", device):
             loss.total.backward()
         result.num_forwarded += packed.inputs.token_ids.numel()
@@ -294,14 +287,3 @@ class Learner:
             return found
 
         return self.fit(compute, rollouts, plan)
-
-
-def find_non_finite(outputs: Outputs, micro: Micro, total: Tensor) -> str:
-    """Return which quantity is not finite, the first of them in the order of the arithmetic, or nothing."""
-    tensors = {"logprobs": outputs.logprobs, "old_logprobs": micro.old_logprobs}
-    if micro.ref_logprobs is not None:
-        tensors["ref_logprobs"] = micro.ref_logprobs
-    tensors["loss"] = total
-    flags = [torch.isfinite(values).all() for values in tensors.values()]
-    are_fine = torch.stack(flags).cpu().tolist()  # one wait for the device
-    return next((name for name, is_fine in zip(tensors, are_fine, strict=True) if not is_fine), "")

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from math import isclose
 from typing import Any
 
 from latex2sympy2_extended import NormalizationConfig
-from math_verify import LatexExtractionConfig, parse, verify
-from sympy import Float, I
+from math_verify import LatexExtractionConfig, grader, parse, verify
+from sympy import Expr, Float, I, Integral, Limit, Number, Product, Rational, Sum
 
 from fairlen.rollouts import Status
 from fairlen.verify.answer import match_exactly
+from fairlen.verify.formula import replace_evaluator
 from fairlen.verify.notation import ANGLE, LETTER_UNIT, Reading, agree, name_unit, read
 from fairlen.verify.structure import (
     TOKEN,
@@ -26,7 +27,9 @@ from fairlen.verify.structure import (
     is_left_open,
     letters,
     read_equation,
+    read_inequality,
     rename_bound,
+    sides_of,
     strip_name,
     take_apart,
     write_range,
@@ -48,6 +51,8 @@ LOOSE = re.compile(
     r"\\(?:cup|cap|le|leq|ge|geq|lt|gt|ne|neq|in|setminus|mathbb|begin|pm|emptyset|varnothing)(?![A-Za-z])|[<>≤≥∪]"
 )
 """Marks expressions that may be another way to write a set, interval or vector."""
+DIGITS, MAX_DIGITS = 15, 1000
+"""Of a difference of two numbers that shows that it is none; found by as many digits of both, at most, as the second says."""
 CLOSE = 1e-5
 """Relative difference of a decimal from what it rounds; Math-Verify's own bound is 5e-7 absolute, which lets 0 be 1e-7."""
 
@@ -109,6 +114,8 @@ def same(gold: str, answer: str, tolerance: float) -> bool:
     gold, answer = write_range(clean(gold)), write_range(clean(answer))
     answer = rename_bound(gold, answer)
     text, value, sides = read_equation(answer, gold)
+    if "=" not in text and len(sides_of(gold)) == 2:
+        gold = strip_name(gold)  # of which algebra may not read the name
     exact = None if text == answer else match_exactly(text, gold, tolerance)
     if not (same_whole(gold, text, tolerance) if exact is None else exact):
         return False
@@ -184,6 +191,9 @@ def same_expression(gold: str, answer: str, tolerance: float) -> bool:
         return False
     if wanted.words and (given.words or r"\text" in gold):
         return wanted.words == given.words or strip_name(given.body).strip().lower() == wanted.words
+    if AS_WRITTEN.search(gold):
+        left, right = (MID.sub("|", reading.text).replace(" ", "") for reading in (wanted, given))
+        return left == right
     gold = write_plainly(without_letter_unit(wanted, given))
     answer = write_plainly(without_letter_unit(given, wanted))
     if says_nothing(answer) or ("=" not in gold and is_equation_to_zero(answer)):
@@ -192,6 +202,8 @@ def same_expression(gold: str, answer: str, tolerance: float) -> bool:
     pairs = [(left, right)]
     if (left == gold) != (right == answer):  # where just one is a percentage also a hundredth of it
         pairs.append((left, rf"\frac{{{right}}}{{100}}") if left == gold else (rf"\frac{{{left}}}{{100}}", right))
+    if "|" in gold + answer and COMPARISON.search(gold) and COMPARISON.search(answer):  # `|x| < 2` is an interval
+        pairs.append((read_inequality(left)[1] or left, read_inequality(right)[1] or right))
     return any(same_algebra(left, right, tolerance) for left, right in pairs)
 
 
@@ -199,6 +211,10 @@ PERCENT = re.compile(r"\s*\\?%\s*$")
 COMPARISON = re.compile(r"[<>≤≥]|\\(?:le|leq|ge|geq|lt|gt|ne|neq)(?![A-Za-z])")
 ONE_OF = re.compile(r"(?:^|(?<=[-+(=]))\s?1 ?(?=[A-Za-z])(?!e[-+\d])")
 IN_DEGREES = re.compile(r"(\d+(?:\.\d+)?) ?\^ ?(?:\\circ(?![A-Za-z])|\{ ?\\circ ?\})")
+AS_WRITTEN = re.compile(r"\\ldots|\\pmod|^\\\{.*(?:\\mid|[|:])")
+"""What algebra does not read, in a reference: an ellipsis, a remainder, a set of all that fulfil a condition."""
+MID = re.compile(r"\\mid(?![A-Za-z]) ?|:")
+INDEXED = re.compile(r"(?<![A-Za-z\\])([Ee]) ?_ ?(?:\{([^{}]*)\}|(\w))")
 DECIMAL_POWER = re.compile(r"\^ ?(?:\{ ?([+-]?\d{0,3}\.\d{1,3}) ?\}|(\d{0,3}\.\d{1,3}))(?!\d)")
 
 
@@ -207,6 +223,7 @@ def write_plainly(text: str) -> str:
     text = DECIMAL_POWER.sub(
         lambda found: f"^{{{write_fraction(Fraction(found[1] or found[2]))}}}", ONE_OF.sub("", text)
     )
+    text = INDEXED.sub(r"x_{\1\2\3}", text)  # an energy, where Math-Verify reads the base of logarithms
     if ANGLE.search(text):
         text = IN_DEGREES.sub(lambda found: rf"({write_fraction(Fraction(found[1]) / 180)}\pi)", text)
     return text
@@ -226,10 +243,11 @@ def is_equation_to_zero(answer: str) -> bool:
 
 def without_letter_unit(one: Reading, other: Reading) -> str:
     """The body of one: `5 m` is 5 where the other has no letters, so that m can be no variable, and no unit to contradict."""
-    found = LETTER_UNIT.search(one.body)
-    if not found or re.search("[A-Za-z]", LETTER_UNIT.sub("", other.body)):
+    found, theirs = LETTER_UNIT.search(one.body), LETTER_UNIT.search(other.body)
+    if not found or letters(LETTER_UNIT.sub("", other.body)):
         return one.body
-    return one.body[: found.start()] if other.unit in ("", name_unit(*found.groups())) else one.body
+    unit = other.unit or (name_unit(theirs.group()) if theirs else "")
+    return one.body[: found.start()] if unit in ("", name_unit(found.group())) else one.body
 
 
 def same_algebra(gold: str, answer: str, tolerance: float) -> bool:
@@ -261,6 +279,40 @@ def are_equal(wanted: list[Any], given: list[Any]) -> bool:
     return not is_decimal or are_close(wanted[0], given[0], True, rel_tol=CLOSE)
 
 
+def differ(wanted: Any, given: Any) -> bool:
+    """Return whether two expressions are certainly not equal: exactly where they are rational, else to `MAX_DIGITS` digits.
+
+    Letters have one value each: two expressions that differ there are not the same, however small their coefficients.
+    """
+    try:
+        difference = wanted - given
+        names = sorted(difference.free_symbols, key=str)
+        difference = difference.subs({name: 1 + Rational(237, 1000 + place) for place, name in enumerate(names)})
+        if difference.has(Integral, Sum, Product, Limit):  # a thousand digits of which would take long
+            return False
+        value = difference.doit()
+        value = value if value.is_Rational else value.evalf(DIGITS, maxn=MAX_DIGITS)
+        return any(part.is_Rational or part._prec > 1 for part in value.as_real_imag() if part != 0)
+    except Exception:  # of what cannot be evaluated, such as an unknown function
+        return False
+
+
+def write_exactly(expression: Any) -> Any:
+    """An expression with its decimals as they were written, which floats are not."""
+    return expression.xreplace({number: Rational(str(number)) for number in expression.atoms(Float)})
+
+
+def same_value(one: Any, other: Any, *rounding: int, alike: Callable[..., bool] = grader.sympy_numeric_eq) -> bool:
+    """Math-Verify's comparison of values, which takes a difference below 1e-15 for 0, of any two numbers."""
+    if not all(isinstance(side, Expr) and not grader.is_atomic_or_pct_atomic(side, Number) for side in (one, other)):
+        return alike(one, other, *rounding)  # matrices by their entries; a number exactly, or rounded as it is written
+    one, other = write_exactly(one), write_exactly(other)
+    return alike(one, other, *rounding) and not differ(one, other)
+
+
+grader.sympy_numeric_eq = same_value
+
+
 def same_imaginary(wanted: Any, given: Any) -> bool:
     """Two expressions without any letter but i, which then is the imaginary unit and no index."""
     try:
@@ -282,7 +334,8 @@ def are_close(wanted: Any, given: Any, otherwise: bool, **margin: float) -> bool
 
 
 def warm_up() -> None:
-    """Fill tables and caches before workers are forked."""
+    """Fill tables and caches before workers are forked; numbers, of which Math-Verify has sympy evaluate the text, are read."""
+    replace_evaluator()
     for gold, answer in WARM_UP:
         is_same([gold], answer)
 

@@ -15,20 +15,31 @@ UNITS = {
     "kilometre": "km", "metre": "m", "meter": "m", "inch": "in", "foot": "ft", "feet": "ft", "yard": "yd", "mile": "mi",
     "milligram": "mg", "kilogram": "kg", "gram": "g", "pound": "pound", "lb": "pound", "lbs": "pound", "ounce": "oz",
     "milliliter": "ml", "liter": "l", "litre": "l", "gallon": "gal", "second": "s", "sec": "s", "minute": "min",
-    "hour": "h", "hr": "h", "day": "day", "week": "week", "month": "month", "year": "year", "dollar": "dollar",
-    "cent": "cent", "euro": "euro", "degree": "degree", "deg": "degree", "radian": "rad", "unit": "unit", "mph": "mi/h",
-    "kmh": "km/h", "cc": "cm^3", "newton": "n", "joule": "j", "watt": "w", "volt": "v", "mm": "mm", "cm": "cm", "dm": "dm",
-    "km": "km", "kg": "kg", "mg": "mg", "ft": "ft", "in": "in", "ml": "ml", "min": "min", "inches": "in", "yuan": "yuan",
-    "usd": "dollar", "rad": "rad", "people": "people",
+    "hour": "h", "hr": "h", "day": "day", "week": "week", "month": "month", "year": "year", "yr": "year", "dollar": "dollar",
+    "usd": "dollar", "cent": "cent", "euro": "euro", "yuan": "yuan", "degree": "degree", "deg": "degree", "radian": "rad",
+    "celsius": "c", "fahrenheit": "f", "kelvin": "k", "unit": "unit", "people": "people", "mph": "h^-1·mi", "kmh": "h^-1·km",
+    "cc": "cm^3", "newton": "n", "joule": "j", "watt": "w", "volt": "v", "inches": "in", "nanometer": "nm", "micrometer": "um",
+    "micron": "um", "us": "us", "ohm": "ohm", "kohm": "kohm", "angstrom": "angstrom", "kcal": "kcal", "mol": "mol", "mole": "mol",
+    "kpa": "kpa", "pascal": "pa", "hertz": "hz", "ev": "ev", "coulomb": "c", "ampere": "a", "amp": "a",
 }  # fmt: skip
-LETTER_UNITS = "mgshlLNJWV"
+LETTER_UNITS = "mgshlLNJWVK"
 """A variable as well: a unit only after a number and a space, and only where the other answer has no letter."""
-TEXT_UNIT = re.compile(r" ?\\text ?\{((?:[^{}0-9]|\^[23])*)\}\s?(\^\s?\{?[23]\}?|[²³])?$")
-WORD_UNIT = re.compile(
-    r"(?<=[\d}])\s?((?:square |sq\.? |cubic )?[A-Za-z]{2,}(?:(?:/| per )[a-z]+)?)\.?\s?(\^\s?\{?[23]\}?|[²³])?$"
+RAISED = r"\^\s?(?:\{\s?-?\d\s?\}|-?\d)"
+POWER = rf"\s?{RAISED}"
+SYMBOL = r"\\(?:mu(?![A-Za-z]) ?(?=\\text|[mgsFAC](?![A-Za-z]))|(?:Omega|AA)(?![A-Za-z])|mathring ?\{? ?A ?\}?)|Å"
+BARE_UNIT = r"(?:k?[mgJN]|[cm]m|[sLhWVK]|mol|min|yr)"
+TEXT_UNIT = re.compile(
+    rf"(?: ?(?:[kM]?(?:{SYMBOL}) ?)?\\text ?\{{(?:[^{{}}0-9]|{RAISED})*\}}"
+    rf"(?: ?(?:{SYMBOL}))?(?:{POWER})?(?: ?(?:\\cdot|/)(?= ?\\text))?){{1,8}}$"
 )
-LETTER_UNIT = re.compile(rf"(?<=\d) ([{LETTER_UNITS}](?:/[a-z]+)?)(\^\s?\{{?[23]\}}?)?$")
-DEGREES = re.compile(r"\s?\^\s?(?:\\circ|\{\s?\\circ\s?\})$")
+WORD_UNIT = re.compile(
+    r"(?<=[\d}])\s?((?:square |sq\.? |cubic |degrees )?[A-Za-z]{2,}(?:(?:/| per )[a-z]+)?)\.?\s?(\^\s?\{?[23]\}?|[²³])?$"
+)
+LETTER_UNIT = re.compile(
+    rf"(?<=[\d}}])( [{LETTER_UNITS}](?:/[a-z]+)?(?:{POWER})?| ?[kM]?(?:{SYMBOL})[mgsFAC]?"
+    + rf"|(?: {BARE_UNIT}(?:{POWER})?){{0,6}} {BARE_UNIT}\s?\^\s?(?:\{{\s?-\d\s?\}}|-\d))$"
+)
+DEGREES = re.compile(r"\s?\^\s?(?:\\circ|\{\s?\\circ\s?\})(?: ?(?:\\text ?\{ ?)?([CF])(?: ?\})?)?$")
 ANGLE = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![A-Za-z])")
 COUNT = re.compile(
     r"((?=[-+.\d\\])[+-]?(?:[\d., ]*\d(?:/\d+)?)?(?: ?\\frac ?\{\d+\} ?\{\d+\})?) ((?:[A-Za-z]{3,} ){0,2}[A-Za-z]{3,})"
@@ -38,7 +49,7 @@ IRREGULAR = {"children", "men", "women", "fish", "sheep", "mice", "geese", "teet
 FACTORS = {
     "half", "third", "quarter", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth", "hundredth", "thousandth",
     "halve", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "pi", "squared", "cubed", "factorial",
-    "minus", "minu", "plus", "plu", "negative", "percent", "percentage",
+    "minus", "minu", "plus", "plu", "th", "negative", "percent", "percentage",
 }  # fmt: skip
 """Words, without the s of the plural, that change a number and are neither its unit nor what it counts."""
 NUMERAL = re.compile(
@@ -60,19 +71,20 @@ def split_unit(text: str) -> tuple[str, str]:
         if text.startswith(sign) or text.endswith(sign):
             return text.removeprefix(sign).removesuffix(sign).strip(), name
     if found := DEGREES.search(text):
-        return (text, "") if ANGLE.search(text) else (text[: found.start()], "degree")
+        return (text, "") if ANGLE.search(text) else (text[: found.start()], f"degree {found[1] or ''}".strip().lower())
     if (found := COUNT.fullmatch(text)) and (unit := name_counted(found.group(2))):
         return found.group(1), unit
     found = TEXT_UNIT.search(text) or WORD_UNIT.search(text)
     if found is None or not text[: found.start()].strip():
         return text, ""
-    unit = name_unit(found.group(1), found.group(2))
-    known = found.re is TEXT_UNIT or unit.split("^")[0].split("/")[0] in UNITS.values()
+    unit = name_unit(found.group())
+    known = found.re is TEXT_UNIT or {*UNITS.values()} & {*re.findall(r"[^\W\d]+", unit)}
+    letters = LETTER_UNITS.lower() + ("cakft" if " " in found.group() else "")
     if (
         not known
         or JOINED & set(unit.split())
         or has_factor(set(unit.split()))
-        or (found.re is TEXT_UNIT and len(unit) < 2 and unit not in LETTER_UNITS.lower())
+        or (found.re is TEXT_UNIT and len(unit) < 2 and unit not in letters)
     ):
         return text, ""
     return text[: found.start()].strip(), unit
@@ -85,7 +97,7 @@ def name_counted(noun: str) -> str:
     is_plural = words[-1] in IRREGULAR or re.search("[^s]s$", words[-1])
     if not is_plural or (JOINED | NO_NOUNS) & set(words) or has_factor(bare) or bare & UNITS.keys():
         return ""
-    return name_unit(noun, "")
+    return name_unit(noun)
 
 
 def has_factor(words: set[str]) -> bool:
@@ -93,14 +105,25 @@ def has_factor(words: set[str]) -> bool:
     return bool(words & (FACTORS | SCALES.keys())) or any(map(NUMERAL.fullmatch, words))
 
 
-def name_unit(name: str, power: str | None) -> str:
-    """One spelling for each unit: `square centimeters`, `cm` and ^2, `sq cm` are all `cm^2`."""
-    words = name.strip(" .").lower().replace(" per ", "/").split()
-    exponent = "".join(re.findall(r"[23]", (power or "").translate(str.maketrans("²³", "23"))))
-    if words and words[0].rstrip(".") in ("square", "sq", "cubic"):
-        exponent = "3" if words[0] == "cubic" else "2"
-        words = words[1:]
-    return " ".join("/".join(map(name_word, word.split("/"))) for word in words) + (f"^{exponent}" if exponent else "")
+SIGNS = (
+    (re.compile(r"\\text|[{}.]"), ""), (re.compile(r"\\mu ?"), "u"), (re.compile(r"\\Omega"), "ohm"),
+    (re.compile(r"\\AA|\\mathring ?A|Å"), "angstrom"), (re.compile(r"\\cdot|·|\*"), " "), (re.compile(" per "), "/"),
+    (re.compile(r"(?<=[/ ])(?:square|sq) ([a-z]+)"), r"\1^2"), (re.compile(r"(?<=[/ ])cubic ([a-z]+)"), r"\1^3"),
+    (re.compile(r"/ ?\(([^()]*)\)"), lambda found: "/" + "/".join(found[1].split())),
+)  # fmt: skip
+"""One way to write a unit: `\\text{J}/(\\text{kg}\\cdot\\text{K})` is `J/kg/K`."""
+
+
+def name_unit(text: str) -> str:
+    """One spelling for each unit: `square centimeters`, `sq cm` are `cm^2`; `m/s^2` and `m s^{-2}` are `m·s^-2`."""
+    text = f" {text}"
+    for sign, name in SIGNS:
+        text = sign.sub(name, text)
+    parts = re.findall(r"(/?) ?([^\s/^]+)(?: ?\^ ?(-?\d))?", text.lower())
+    named = [(name_word(word), int(power or 1) * (-1 if under else 1)) for under, word, power in parts]
+    if all(power == 1 for _, power in named):
+        return " ".join(word for word, _ in named)
+    return "·".join(sorted(word if power == 1 else f"{word}^{power}" for word, power in named))
 
 
 def name_word(word: str) -> str:

@@ -38,13 +38,17 @@ FUTURE = re.compile(r"^from __future__ import .*$", re.MULTILINE)
 
 def with_prelude(code: str) -> str:
     """The program with the imports that it may rely on, on one line before it; `from __future__` stays the first."""
+    return "\n".join([*FUTURE.findall(code), write_prelude(code), FUTURE.sub("", code)])
+
+
+def write_prelude(code: str) -> str:
+    """One line with the imports that a program may rely on."""
     words = set(WORD.findall(code))
     starred = [f"from {name} import *" for name in STARRED if name == "builtins" or exported(name) & words]
     named = [f"import {name}" for name in NAMED if name in words]
     leave = ["exit = quit = sys.exit"] if {"exit", "quit"} & words else []  # which are from `site`, and it is not there
     reopen = [REOPENED] if "/dev/std" in code else []
-    prelude = "; ".join([*starred, *named, "import sys", *leave, *reopen, "sys.setrecursionlimit(50_000)"])
-    return "\n".join([*FUTURE.findall(code), prelude, FUTURE.sub("", code)])
+    return "; ".join([*starred, *named, "import sys", *leave, *reopen, "sys.setrecursionlimit(50_000)"])
 
 
 @cache
@@ -56,9 +60,10 @@ def exported(name: str) -> frozenset[str]:
 
 
 DRIVER = '''\
-import json, os, sys
-with open("solution.py", "w", encoding="utf-8") as file:
-    file.write(CODE)
+import builtins, importlib.util, json, os, sys
+for name, text in (("solution", CODE), ("prelude", PRELUDE)):
+    with open(f"{name}.py", "w", encoding="utf-8") as file:
+        file.write(text)
 word, _, lines = sys.stdin.read().partition("\\n")
 arguments = [json.loads(line) for line in lines.strip().split("\\n")] if lines.strip() else []
 channel = os.fdopen(os.dup(1), "wb")
@@ -75,7 +80,12 @@ def plain(value):
     raise TypeError(f"{type(value).__name__} is not JSON")
 
 def main():
-    import solution
+    """The program reads the names of the prelude as built-in ones, so that all that its module holds is its own."""
+    import prelude
+    spec = importlib.util.find_spec("solution")
+    solution = sys.modules["solution"] = importlib.util.module_from_spec(spec)
+    solution.__builtins__ = {**vars(builtins), **vars(prelude)}
+    spec.loader.exec_module(solution)
     found = getattr(solution, "Solution", None)
     call = getattr(found(), NAME) if hasattr(found, NAME) else getattr(solution, NAME)
     payload = json.dumps(call(*arguments), default=plain).encode()
@@ -89,10 +99,10 @@ main()
 
 
 def build_driver(code: str, name: str) -> str:
-    """The whole program: `code` is kept as text and imported, `name` is the function or method of `Solution`."""
+    """The whole program: `code` is kept as text and imported, `name` is the function or method of `Solution` that it defines."""
     clean = code.encode("utf-8", "replace").decode()
-    values = {"CODE": ascii(clean), "NAME": ascii(name)}
-    return re.sub(r"\b(CODE|NAME)\b", lambda found: values[found[0]], DRIVER)
+    values = {"CODE": ascii(clean), "NAME": ascii(name), "PRELUDE": ascii(write_prelude(clean))}
+    return re.sub(r"\b(CODE|NAME|PRELUDE)\b", lambda found: values[found[0]], DRIVER)
 
 
 def read_frame(stdout: bytes, word: str) -> bytes | None:
@@ -190,9 +200,7 @@ async def grade_code(sandbox: Sandbox, code: str, tests: ProgramTests) -> Progra
     """Grade code: tests in order, up to the first that fails."""
     if len(code) > MAX_PROGRAM:
         return ProgramVerdict("incorrect", detail=f"a program of more than {MAX_PROGRAM} characters")
-    program = with_prelude(code)
-    if tests.function:
-        program = build_driver(program, tests.function)
+    program = build_driver(code, tests.function) if tests.function else with_prelude(code)
     for passed, test in enumerate(tests.tests):
         execution, complaint = await run_test(sandbox, program, test, tests)
         if execution.status == "infrastructure":

@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from operator import and_
 from typing import Literal
 
 from fairlen.verify.notation import LETTER_UNIT, read
@@ -18,7 +19,7 @@ TOKEN = re.compile(r"\\text[a-z]* ?\{[^{}]*\}|\\(?:begin|end|operatorname) ?\{[^
 ONE_NAME = (
     r"(?:\\?[A-Za-z]+(?:_ ?(?:\{[^{}]*\}|\w))?'?(?: ?\([^()]*\))?"  # x, x_1, \alpha', f(x)
     r"|\([^()]*\)|\\text ?\{[^{}]*\}"  # (x,y), \text{area}
-    r"|\|?[A-Z]{2,3}\|?|\\(?:angle|overline) ?\{?[A-Z]+\}?)"  # |AB|, \angle ABC
+    r"|\|?[A-Z]{2,3}\|?|\{[A-Z]{2}\}|\\(?:angle|overline) ?\{?[A-Z]+\}?)"  # |AB|, \angle ABC
 )
 NAME = re.compile(ONE_NAME + r" ?(?:(?<![<>!:])=|\\in(?![A-Za-z])) ?")
 COLUMN = re.compile(r"\\begin\{([pb])matrix\}([^&]*)\\end\{\1matrix\}")
@@ -48,7 +49,7 @@ def take_apart(answer: str) -> Structure:
     answer = clean(answer).replace(r"\langle", "(").replace(r"\rangle", ")")
     items = split(answer)
     if len(items) > 1:
-        return Structure("list", spread(items))
+        return Structure("list", spread(count_through(items)))
     if "=" not in answer and len(parts := split_at(answer, ":")) > 2 and all(parts):
         ratios = tuple(rf"\frac{{{one}}}{{{other}}}" for one, other in pairwise(parts))
         return Structure("tuple", ratios, "::")
@@ -62,9 +63,27 @@ def take_apart(answer: str) -> Structure:
         name = answer.partition("=")[0].strip() if answer.startswith("(") and NAME.match(answer) else ""
         order = split(name[1:-1]) if name else ()
         if kind == "set" or len(items) > 1:
-            return Structure(kind, spread(items) if kind == "set" else items, brackets, order)
+            return Structure(kind, spread(count_through(items)) if kind == "set" else items, brackets, order)
     items = spread((answer,))
     return Structure("list" if len(items) > 1 else "one", items)
+
+
+def count_through(items: tuple[str, ...]) -> tuple[str, ...]:
+    r"""`1, 2, \ldots, 5` with what lies between: at most 64 whole numbers in even steps up to the last."""
+    if (
+        len(items) < 4
+        or items[-2] != r"\ldots"
+        or not all(re.fullmatch(r"-?\d{1,9}", one) for one in items if one != r"\ldots")
+    ):
+        return items
+    first, second, last = int(items[0]), int(items[1]), int(items[-1])
+    step = second - first or 1
+    through = tuple(map(str, range(first, last + step, step)[:65]))
+    return (
+        through
+        if len(through) < 65 and (*through[: len(items) - 2], through[-1]) == (*items[:-2], items[-1])
+        else items
+    )
 
 
 def strip_name(item: str) -> str:
@@ -194,19 +213,51 @@ CONSTANT = re.compile(
 )
 DIGIT = re.compile(r"\d|\\(?:pi|infty|emptyset)")
 """What a side has that states a value, and does not name it as `e` does in `e = 5`."""
-UNEVALUATED = re.compile(
-    r"\\(?:sum|prod|coprod|i*int|oint|lim|limsup|liminf|sup|inf|max|min|[dt]?binom|choose|gcd|log|det|[bp]?mod|[lc]?dots|Gamma|zeta)"
-    r"(?![A-Za-z])|!|(?<![A-Za-z])(?:gcd|lcm|log|det|max|min|mod)(?![A-Za-z])|\bC_|[CP] ?\(|\\begin ?\{vmatrix\}|'"
+TRIGONOMETRIC = r"\\(?:sin|cos|tan|cot|sec|csc)(?![A-Za-z])"
+OPERATORS = (
+    "sum|prod|coprod", "i*int|oint", "lim|limsup|liminf", "sup|inf|max|min", "gcd|lcm|[bp]?mod", "det|vmatrix",
+    "[lcd]?dots", r"frac ?\{ ?(?:d|\\partial)[^{}]*\} ?\{ ?(?:d|\\partial) ?[^{}]+|d ?/ ?d[a-z]|(?<=[)\]}]) ?'",
+)  # fmt: skip
+"""What says how a value is found: sums, integrals, limits, extremes, divisors, determinants, ellipses, derivatives."""
+FUNCTIONS = (
+    r"[dt]?binom|choose|Gamma|!|C_|[CP](?= ?\()", "ln|log|lg", "sin|cos|tan|cot|sec|csc", "arc(?:sin|cos|tan|cot|sec|csc)",
+    "zeta|'", r"\|(?:\\[A-Za-z]+|[^A-Za-z|])+\||[lr]?(?:floor|ceil|vert)",
+)  # fmt: skip
+"""What leaves a number to be worked out, and is part of an expression with variables."""
+POLAR = re.compile(r"e ?\^ ?(?:i|\{[^{}]*i)")
+"""`e^{i\\pi/5}`, which is a cosine and a sine."""
+KNOWN_ANGLE = re.compile(
+    TRIGONOMETRIC
+    + r"(?: ?\^ ?(?:\{ ?\d ?\}|\d))? ?[({]? ?-?(?:\\frac ?(?:\{ ?\d* ?\\pi ?\}|\\pi) ?(?:\{ ?[2346] ?\}|[2346])"
+    r"|\d* ?\\pi(?: ?/ ?[2346])?(?![\d/])"
+    r"|(?:[369]?0|1(?:[258]0|35)|2(?:[147]0|25)|3(?:[036]0|15)|45) ?\^ ?\{? ?\\circ(?![A-Za-z]))"
 )
+"""A multiple of \\pi/6 or \\pi/4, of which the sine is as good as a root."""
 
 
 def is_left_open(golds: Sequence[str], answer: str) -> bool:
-    """Return whether the answer leaves work to be done that the references, numbers all of them, have done."""
+    """Return whether the answer leaves work to be done that the references have done.
+
+    Of rational numbers that is all but arithmetic, powers and roots; of other numbers every kind of function that no reference
+    has; of expressions, equations and the rest every such operator.
+    """
     wanted = [bare(strip_name(item)) for gold in golds for item in items_of(gold)]
-    if not all(map(CONSTANT.fullmatch, wanted)):
-        return False
-    are_rational = all(map(RATIONAL.fullmatch, wanted)) and all(take_apart(gold).kind != "tuple" for gold in golds)
-    return any(not states_value(item) and (are_rational or UNEVALUATED.search(item)) for item in items_of(answer))
+    if all(map(RATIONAL.fullmatch, wanted)) and all(take_apart(gold).kind != "tuple" for gold in golds):
+        return any(not states_value(item) for item in items_of(answer))
+    are_numbers = not any(map(letters, wanted)) or all(map(CONSTANT.fullmatch, wanted))
+    text = POLAR.sub(r"\\sin", " ".join(map(clean, golds)))
+    kinds = [re.compile(rf"(?<![A-Za-z])(?:{one})(?![A-Za-z])") for one in OPERATORS + FUNCTIONS * are_numbers]
+    undone = [one for one in kinds if not one.search(text)]
+    are_equations = any(len(sides_of(item)) > 1 for item in wanted)
+    return any(is_open(item, undone, are_equations, wanted) for item in items_of(answer))
+
+
+def is_open(item: str, undone: Sequence[re.Pattern[str]], is_equation: bool, wanted: Sequence[str]) -> bool:
+    """Return whether all sides of a part of an answer that say more than a name, or any of an equation, have one of `undone`."""
+    sides = [bare(side) for side in sides_of(clean(item).replace(r"\approx", "="))]
+    done = [not any(one.search(KNOWN_ANGLE.sub("", side)) for one in undone) for side in sides]
+    says = [side in wanted or not re.fullmatch(ONE_NAME, side) for side in sides]
+    return not (all(done) if is_equation else all(done) or any(map(and_, done, says)))
 
 
 def items_of(text: str) -> tuple[str, ...]:
@@ -250,8 +301,10 @@ BUILDER = re.compile(
     rf"\\\{{ ?({VARIABLE.pattern}) ?(?:\\in ?\\mathbb ?\{{? ?R ?\}}? ?)?(?:\\mid(?![A-Za-z])|[|:]) ?(.+?) ?\\\}}"
 )
 IN_REALS = re.compile(rf"({VARIABLE.pattern}) ?\\in ?\\mathbb ?\{{? ?R ?\}}? ?(?:,|\\text ?\{{ ?and ?\}}|\\land) ?")
-BOUND = re.compile(r"[A-Za-z] ?\(([A-Za-z])\) ?=|\\\{ ?([A-Za-z]) ?(?:\\mid(?![A-Za-z])|[|:]|\\in(?![A-Za-z]))")
-"""The variable that a definition binds: `f(x) =` and `\\{x \\mid`."""
+BOUND = re.compile(
+    r"[A-Za-z] ?\(([A-Za-z])\) ?=|\\\{ ?([A-Za-z]) ?(?:\\mid(?![A-Za-z])|[|:]|\\in(?![A-Za-z]))|\\(?:sum|prod) ?_ ?\{ ?([a-z]) ?="
+)
+"""The variable that a definition or a sum binds: `f(x) =`, `\\{x \\mid`, `\\sum_{k=1}`."""
 ALONE = {"=": r"\{{{}\}}", "!=": r"(-\infty,{0})\cup({0},\infty)", r"\in": "{}"}
 """All x with x = 3, and so on."""
 OPENING, CLOSING = {"[": "[", "]": "(", "(": "("}, {"]": "]", "[": ")", ")": ")"}
@@ -322,7 +375,7 @@ def rename_bound(gold: str, answer: str) -> str:
     wanted, given = BOUND.match(gold), BOUND.match(answer)
     if not wanted or not given:
         return answer
-    new, old = (found.group(1) or found.group(2) for found in (wanted, given))
+    new, old = (found[found.lastindex or 0] for found in (wanted, given))
     if new == old or new in TOKEN.findall(answer):
         return answer
     return TOKEN.sub(lambda found: new if found.group() == old else found.group(), answer)

@@ -20,6 +20,7 @@ SYMBOLS = {
     "⩾": r"\ge ", "≠": r"\ne ", "≈": r"\approx ", "∅": r"\emptyset ", "±": r"\pm ", "∓": r"\mp ", "∣": "|", "⁄": "/",
     "∑": r"\sum ", "∏": r"\prod ", "∫": r"\int ", "→": r"\to ", "…": r"\ldots ", "′": "'", "\u00a0": " ", "\u202f": " ",
     "\u2009": " ", "\u2062": "", "\u200b": "", "ℝ": r"\mathbb{R}", "ℤ": r"\mathbb{Z}", "ℕ": r"\mathbb{N}", "∖": r"\setminus ",
+    "\u212b": "Å", "\u2126": r"\Omega ", "℃": r"^\circ C", "℉": r"^\circ F",
 }  # fmt: skip
 GREEK_NAMES = (
     "alpha beta gamma delta epsilon epsilon zeta eta theta iota kappa lambda mu mu nu xi pi rho sigma tau upsilon phi phi chi "
@@ -72,6 +73,8 @@ AROUND = (
 )
 """Commands around what they change the look of, vectors and unit vectors among them: a bold **v** is a v as well."""
 TEXTS = "textbf textit textrm textnormal textsf texttt textsc textsl textup textmd mbox hbox mathrm operatorname"
+FUNCTIONS = "arcsin|arccos|arctan|sinh|cosh|tanh|sin|cos|tan|cot|csc|exp|ln|log|lg|lim|det"
+"""Names in upright letters that are commands as well; those that are units too, such as min, are none."""
 TYPESETTING: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = [
     (re.compile(rf"\\(?:text)?color(?:\s*\[[^][]{{0,40}}\])?{BRACES}|\\colorbox{BRACES}|\\fcolorbox{BRACES}{BRACES}"), ""),
     (re.compile(rf"\\bbox(?:\s*\[[^][]{{0,40}}\])?|\\(?:label|tag|phantom){BRACES}"), ""),
@@ -90,8 +93,18 @@ TYPESETTING: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] 
     (re.compile(r"(?<!\\)\\(?:[,;:>/ ]|(?:q?quad|thinspace|enspace|medspace|thickspace)(?![A-Za-z]))|~|\s+"), " "),
     (re.compile(r" {2,}"), " "),
     (re.compile(r"\{ ?, ?\}"), ","),
+    (re.compile(words(TEXTS) + r" ([A-Za-z])(?![A-Za-z])"), r"\\text{\1}"),
     (re.compile(words(TEXTS) + r"\*? ?"), r"\\text"),
     (re.compile(r"\\text ?\{ ?(\d[\d.,]{0,40}) ?\}"), r"\1"),
+    (re.compile(r"\\text ?\{ ?(e|i|\\pi) ?\}|\\text ?\{ ?(d) ?\}(?= ?(?:[a-z]|\}|\\[A-Za-z]))"), r"\1\2"),
+    (re.compile(rf"\\text ?\{{ ?({FUNCTIONS}) ?\}}(?= ?[\w\\({{^])"), r"\\\1 "),
+    (re.compile(r"\\log ?_ ?(?:e(?![A-Za-z])|\{ ?e ?\})"), r"\\ln "),
+    (re.compile(words("lg")), r"\\log_{10}"),
+    (re.compile(r"\\(sin|cos|tan) ?\^ ?\{ ?-1 ?\}"), r"\\arc\1 "),
+    (re.compile(r"_ ?(\{ ?)?(?:\\text ?\{ ?(\w+) ?\}|\\(max|min)(?![A-Za-z]))(?(1) ?\})"), r"_{\2\3}"),
+    (re.compile(r"_ ?\{ ?(\w) ?\}(?!\w)"), r"_\1"),
+    (re.compile(r"(\( ?)?(?:\\text ?\{ ?mod ?\}|(?<![A-Za-z])\\?[bp]?mod(?![A-Za-z])) ?(?:(\w+)|\{ ?(\w+) ?\}) ?(?(1)\))"),
+     r"\\pmod \2\3"),
     (re.compile(words("imath")), "i"),
     (re.compile(words("jmath")), "j"),
     (re.compile(words("lbrace")), r"\\{"),
@@ -99,7 +112,9 @@ TYPESETTING: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] 
     (re.compile(r"\\text ?\{ ?(percent|percentage|pct)? ?\}"), lambda found: r"\%" if found.group(1) else ""),
     (re.compile(r" ?(?<![A-Za-z\\])(?:percentage|percent|pct) ?$"), r"\\%"),
     (re.compile(r"(\\text ?\{[^{}]*)\} ?/ ?\\text ?\{"), r"\1/"),
-    (re.compile(r"(?<![\d.])(\d{0,20}\.\d{0,20}?)(\d{1,6}?)\2{2,8}(?: ?\\[lc]?dots(?![A-Za-z])|\.{3})"), r"\1\\overline{\2}"),
+    (re.compile(r"(?<![\d.])(\d{0,20}\.\d{0,20}?)(?:(\d{1,6}?)\2{2,8}|(\d{3,6}?)\3{1,8})(?: ?\\[lc]?dots(?![A-Za-z])|\.{3})"),
+     r"\1\\overline{\2\3}"),
+    (re.compile(words("[lcd]?dots[bcmio]?") + r"|(?<=[,+]) ?\.{3}"), r"\\ldots "),
 ]  # fmt: skip
 """In this order: spaces are one after " {2,}", so that patterns behind it need not look for more."""
 NUMBER = r"\d{1,20}"
@@ -127,6 +142,8 @@ FORMULA = re.compile(
     r"\\text ?\{ ?((?!\d{4}-)(?=[^{}]*[\d=])(?=[^{}]*[-+*/^=(])(?![^{}]*[A-Za-z]{2})[-+*/^=()|\w., ]+)\}"
 )
 """`\\text{x+1}`, which is no words."""
+ORDINAL = re.compile(r"(?:\\text ?\{ ?)?(\d{1,20}) ?(?:\^ ?)?\{? ?(?:\\text ?\{ ?)?(?:st|nd|rd|th)[} ]*")
+"""`21^{\\text{st}}`."""
 
 
 def clean(text: str) -> str:
@@ -143,6 +160,8 @@ def clean(text: str) -> str:
             break
         text = text[1:-1].strip()
     text = FORMULA.sub(r"\1", text) if FORMULA.fullmatch(text) else text
+    if ordinal := ORDINAL.fullmatch(text):
+        return ordinal[1]
     for pattern, replacement in OPERATORS:
         text = pattern.sub(replacement, text)
     return REPEATING.sub(write_repeating, text) if "." in text else text

@@ -18,6 +18,7 @@ from contextlib import suppress
 from typing import NoReturn
 
 from fairlen.files.limits import address_space
+from fairlen.verify.guard import REFUSED, guard
 
 MAX_LIFE = 2000
 """Questions that a worker answers before it ends: sympy and its parser never forget."""
@@ -50,10 +51,14 @@ def work(connection: int, memory: int, grade: Callable[..., str]) -> NoReturn:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         with socket.socket(fileno=0) as asking, asking.makefile() as questions:
             asking.sendall(b"%d\n" % os.getpid())
+            guard()
             for _ in range(MAX_LIFE):
                 if not (question := questions.readline()):
                     break
-                asking.sendall(grade(**json.loads(question)).encode() + b"\n")
+                reply = grade(**json.loads(question))
+                if REFUSED:  # whatever it is, it is no verdict
+                    break
+                asking.sendall(reply.encode() + b"\n")
     finally:
         os._exit(0)
 

@@ -2,9 +2,7 @@
 
 `ranks.py FOLDER RANK RANKS`; DIST_INIT_METHOD says where they meet. Cases run in verl's engine, or in ours that reads trees, of a
 model that can be read so or of one with dropout. Every case starts from the same weights: the learning rate is 0, or plain SGD
-makes as many updates of its rows as it has epochs; gradients are not clipped. At the end it writes a checkpoint of weights that
-no model's files hold and, beside it, all of it whole; `ranks.py FOLDER RANK RANKS read` only reads that checkpoint, and writes
-what it has read.
+makes as many updates of its rows as it has epochs; gradients are not clipped.
 """
 
 from __future__ import annotations
@@ -41,7 +39,6 @@ ACTOR = "actor_rollout_ref.actor"
 BASE = (
     f"{ACTOR}.optim.lr=0.0", f"{ACTOR}.optim.clip_grad=1e9", f"{ACTOR}.optim.total_training_steps=10",
     f"{ACTOR}.ppo_micro_batch_size_per_gpu=4", "data.max_response_length=9",
-    "actor_rollout_ref.model.external_lib=fairlen.integrations.verl.shards",
     f"{ACTOR}.use_dynamic_bsz=False", "actor_rollout_ref.rollout.log_prob_use_dynamic_bsz=False",
     "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=4",
 )  # fmt: skip
@@ -89,31 +86,17 @@ def tensordict(rows, mini_rows, epochs, shape):
     return found
 
 
-def keep_whole(engine, name: str) -> None:
-    """Weights and moments of all ranks, in one file."""
-    whole = {key: p.full_tensor() for key, p in engine.module.named_parameters()}
-    for index, state in engine.optimizer.state_dict()["state"].items():
-        whole |= {f"{index}.{key}": state[key].full_tensor() for key in ("exp_avg", "exp_avg_sq")}
-        whole[f"{index}.step"] = torch.as_tensor(state["step"])
-    if rank == 0:
-        save_file({key: value.detach().contiguous() for key, value in whole.items()}, folder / name)
-
-
 def main() -> None:
     settings = read_settings()
     worker = ActorRolloutRefWorker(settings, role="actor")
     worker.init_model()
-    if sys.argv[4:] == ["read"]:
-        worker.load_checkpoint(str(folder / "checkpoint"))
-        keep_whole(worker.actor.engine, f"read-{ranks}.safetensors")
-    else:
-        importlib.import_module("fairlen.integrations.verl.trees")  # engines that are built from here on read trees
-        workers = {"rows": worker, "trees": ActorRolloutRefWorker(copy.deepcopy(settings), role="actor")}
-        settings.model.path = str(folder / "dropout")
-        workers["dropout"] = ActorRolloutRefWorker(settings, role="actor")
-        workers["trees"].init_model()
-        workers["dropout"].init_model()
-        train(workers, settings)
+    importlib.import_module("fairlen.integrations.verl.trees")  # engines that are built from here on read trees
+    workers = {"rows": worker, "trees": ActorRolloutRefWorker(copy.deepcopy(settings), role="actor")}
+    settings.model.path = str(folder / "dropout")
+    workers["dropout"] = ActorRolloutRefWorker(settings, role="actor")
+    workers["trees"].init_model()
+    workers["dropout"].init_model()
+    train(workers, settings)
     torch.distributed.barrier()
     torch.distributed.destroy_process_group()
 
@@ -180,11 +163,6 @@ def train(workers, settings) -> None:
         engine.optimizer = adam
     if rank == 0:
         (folder / "results.json").write_text(json.dumps(results, default=float))
-    with torch.no_grad():
-        for parameter in workers["rows"].actor.engine.module.parameters():
-            parameter.mul_(1.5)
-    workers["rows"].save_checkpoint(str(folder / "checkpoint"), global_step=1)
-    keep_whole(workers["rows"].actor.engine, "whole.safetensors")
 
 
 def without_plan(batch):

@@ -19,6 +19,7 @@ import pytest
 pytest.importorskip("verl", reason="verl is not installed (pip install 'fairlen[verl]')")
 from hydra import compose as compose_settings
 from hydra import initialize_config_dir
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 from packaging.requirements import Requirement
 from verl.trainer.ppo.v1.trainer_base import TRAINER_REGISTRY, PPOTrainer
@@ -29,9 +30,9 @@ from fairlen.cli import main
 from fairlen.diagnostics.method import find_method
 from fairlen.integrations.verl import launch, plugin
 from fairlen.integrations.verl.data import compute_score, data_rows, is_verls, playground_rows, write_rows
-from fairlen.integrations.verl.launch import VerlConfig, collect, environment, limits_of, write_files
+from fairlen.integrations.verl.launch import VerlConfig, collect, environment, write_files
 from fairlen.integrations.verl.rehearsal import copy_shipped
-from fairlen.integrations.verl.settings import read_method
+from fairlen.integrations.verl.settings import quote, read_method
 from fairlen.methods.compose import compose
 from fairlen.tasks.playground import Playground
 
@@ -54,13 +55,6 @@ def resolve(config, given=(), folder=Path("/nowhere")):
     texts = [text for text in collect(config, given, folder) if not text.startswith("hydra.")]
     with initialize_config_dir(str(folder_of_verl), version_base=None):
         return compose_settings("ppo_trainer", texts)
-
-
-def test_a_job_that_may_be_begun_again_reads_what_other_numbers_of_workers_wrote():
-    """verl imports the module where it builds a model; a job that is never begun again is left as it is."""
-    actor = resolve(VerlConfig(method="grpo", cpu=True, restarts=2)).actor_rollout_ref
-    assert find_spec(actor.model.external_lib) and actor.model.external_lib.endswith(".shards")
-    assert resolve(VerlConfig(method="grpo", cpu=True)).actor_rollout_ref.model.external_lib is None
 
 
 def test_the_audit_reads_the_method_of_a_job(tmp_path):
@@ -223,14 +217,6 @@ def test_other_settings_replace_ours_and_reach_verl():
     assert resolve(allowed, ["actor_rollout_ref.rollout.top_p=0.9"]).actor_rollout_ref.rollout.top_p == 0.9
 
 
-def test_limits():
-    assert limits_of(VerlConfig()) == (3600, 3600)
-    assert limits_of(VerlConfig(cpu=True)) == (300, 120)
-    assert limits_of(VerlConfig(cpu=True, step_limit=5)) == (300, 5)
-    with pytest.raises(ValueError, match="step_limit=-1"):
-        VerlConfig(step_limit=-1)
-
-
 def test_dry_run_prints_settings_and_writes_nothing(tmp_path, capsys):
     out = tmp_path / "job"
     assert (
@@ -352,7 +338,7 @@ def project():
 def test_the_launcher_refuses_an_untested_verl_in_one_line(monkeypatch, tmp_path, capsys):
     """Before it starts or writes anything; a model that is not there would end the job later."""
     monkeypatch.setattr(launch, "version", lambda _: "0.10.0", raising=False)
-    monkeypatch.setattr(launch, "run_attempts", lambda *_: 0)  # what starts Ray
+    monkeypatch.setattr(launch, "run_session", lambda *_: 0)  # what starts Ray
     code = main(["verl", "--method", "grpo", "--out", str(tmp_path / "job"), "--", "data.train_files=x.parquet"])
     told = capsys.readouterr().err
     assert code == 2
@@ -498,3 +484,17 @@ def test_what_cannot_start_is_refused_before_ray_starts(flags, said, tmp_path, c
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     assert main(["verl", *flags, "--out", str(tmp_path / "run")]) == 2
     assert said in capsys.readouterr().err and not (tmp_path / "run").exists()
+
+
+def test_a_value_is_the_text_that_was_given():
+    """As hydra and OmegaConf read it; what they would put something else in the place of is refused: verl resolves it twice."""
+    parser = OverridesParser.create()
+    for text in ("it's", "a\\b", "a\\", "\\\\'x\\\\", "{a:1}", "[1,2]", "$HOME $$ {x}", "a, b=c", "\\'", ""):
+        value = parser.parse_override(f"a={quote(text)}").value()
+        assert OmegaConf.create({"a": value})["a"] == text
+    for text in ("${oc.env:HOME}", "a\\${oc.env:HOME}b", "${trainer.nnodes}"):
+        with pytest.raises(ValueError, match="refers to other settings or to the environment"):
+            quote(text)
+    for model, out in (("${oc.env:HOME}", "out"), ("m", "${oc.env:HOME}")):
+        with pytest.raises(ValueError, match="refers to other settings"):
+            collect(VerlConfig(model=model), (), Path(out))

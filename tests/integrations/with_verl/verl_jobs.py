@@ -7,10 +7,13 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import time
+import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from ipaddress import ip_address
 from pathlib import Path
 
 import psutil
@@ -33,15 +36,49 @@ SERVER = "CpuServer"
 """A rollout server, as Ray shows it among processes."""
 HARD_LIMIT = 900.0
 """Seconds for a job, on a machine that others use too."""
-STEP_LIMIT = 60.0
-"""Seconds for a step of the jobs that lose a process."""
 
 
-def command(names: str, out: Path, *given: str, limits=("600", "240"), flags: tuple[str, ...] = ()) -> list[str]:
+def command(names: str, out: Path, *given: str, flags: tuple[str, ...] = ()) -> list[str]:
     return [
         sys.executable, "-m", "fairlen", "verl", "--method", names, "--set", SETTINGS[names], "--cpu", "--out", str(out),
-        *flags, "--start-limit", limits[0], "--step-limit", limits[1], "--", *given,
+        *flags, "--", *given,
     ]  # fmt: skip
+
+
+class Listeners:
+    """What the processes of jobs listen on: looked for as long as a job lasts, by a variable that all of them inherit."""
+
+    GLANCE = 0.5
+    """Seconds between two looks."""
+
+    def __init__(self) -> None:
+        self.mark = f"FAIRLEN_WATCHED_JOB={uuid.uuid4()}"
+        self.ended = threading.Event()
+        self.found: dict[tuple[str, int], str] = {}
+        """Address and port with the command of the process."""
+
+    def look(self) -> None:
+        """Note each TCP socket that listens, and each UDP socket, which any peer can send to."""
+        for one in psutil.net_connections("inet"):
+            if one.pid and one.laddr and not one.raddr and one.status in (psutil.CONN_LISTEN, psutil.CONN_NONE):
+                with suppress(OSError, psutil.Error):
+                    if self.mark.encode() in Path(f"/proc/{one.pid}/environ").read_bytes().split(b"\0"):
+                        self.found[one.laddr.ip, one.laddr.port] = " ".join(psutil.Process(one.pid).cmdline())[:100]
+
+    def watch(self) -> None:
+        """Look until the job has ended."""
+        while not self.ended.wait(self.GLANCE):
+            self.look()
+
+    def beyond_loopback(self) -> dict[tuple[str, int], str]:
+        """Those that other machines reach."""
+        ours = {place: ip_address(place[0]) for place in self.found}
+        plain = {place: getattr(one, "ipv4_mapped", None) or one for place, one in ours.items()}
+        return {place: self.found[place] for place, one in plain.items() if not one.is_loopback}
+
+
+LISTENERS: dict[Path, Listeners] = {}
+"""Of each job that was started, by its folder."""
 
 
 @contextmanager
@@ -50,7 +87,6 @@ def started(
     out: Path,
     *given: str,
     modules: str = "",
-    limits: tuple[str, str] = ("600", "240"),
     flags: tuple[str, ...] = (),
 ) -> Iterator[subprocess.Popen[str]]:
     """A job on its way, ended in any case: the launcher takes everything that it has started with it.
@@ -64,16 +100,20 @@ def started(
     if modules == CLOCK:
         (out / CLOCK).mkdir(parents=True)
         env |= {"FAIRLEN_CLOCK": str(out / CLOCK)}
+    watched = LISTENERS[out] = Listeners()
+    env |= dict([watched.mark.split("=")])
     job = subprocess.Popen(
-        command(names, out, *given, limits=limits, flags=flags),
+        command(names, out, *given, flags=flags),
         env=env,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
     )
+    threading.Thread(target=watched.watch, daemon=True).start()
     try:
         yield job
     finally:
+        watched.ended.set()
         job.terminate()
         job.wait(90)
 
@@ -194,7 +234,7 @@ def run_and_kill(
 ) -> Killed:
     """Runs a job, kills one of its processes while it generates after some steps, and waits for the job's end."""
     more = ("trainer.total_training_steps=400", *given)
-    with started(names, out, *more, modules=modules, limits=("600", str(STEP_LIMIT))) as job:
+    with started(names, out, *more, modules=modules) as job:
         before = ""
         for line in job.stdout or ():
             before += line
@@ -207,7 +247,7 @@ def run_and_kill(
         wait_until_busy(found[SERVER][0])
         found[victim][0].kill()
         begun = time.monotonic()
-        printed, _ = job.communicate(timeout=STEP_LIMIT + HARD_LIMIT)
+        printed, _ = job.communicate(timeout=HARD_LIMIT)
         seconds = time.monotonic() - begun
     left = [commands[one] for one in family if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
     scratch = {found for text in commands.values() for found in re.findall(r"--session_dir=(\S+?)/ray/session", text)}

@@ -213,6 +213,37 @@ def test_the_sums_of_an_update_by_hand():
     assert sums == pytest.approx({"num_sequences": 2, "num_tokens": 3, "log_ratio": 1, "squared_log_ratio": 3 / 8})
 
 
+@pytest.mark.parametrize("log_ratio", [1e9, -1e9, 25.0, -20.0])
+def test_a_sequence_moves_the_state_by_no_more_than_the_bound(log_ratio):
+    """Its S is held at 20 nats; by hand, of T = 3 of N = 7 tokens in B = 3 sequences, against S = 0 in its place."""
+    rest = torch.tensor([-0.1, 0.02, 0.05, -0.2], dtype=torch.float64)  # of two sequences of 2 tokens
+
+    def moved(first: float):
+        token = torch.tensor([first, 0.0, 0.0], dtype=torch.float64)
+        logprobs, micro = pieces([3, 2, 2], [1.0, -1.0, 1.0], torch.cat([token, rest]))
+        band = FairBand(rate=0.1)
+        return band.update(band.observe(Outputs(logprobs, logprobs.detach()), micro))
+
+    outlier, without = moved(log_ratio), moved(0.0)
+    held = max(-20.0, min(20.0, log_ratio))
+    drift, drift_without = -(held - 0.23) / 7, 0.23 / 7
+    assert outlier.drift_average == pytest.approx(0.1 * drift)
+    assert abs(outlier.drift_average - without.drift_average) <= 0.1 * 20 / 7 * (1 + 1e-12)
+    bound = 0.1 * (400 / 3 + 40 * max(drift, drift_without)) / 3
+    assert abs(outlier.variance_average - without.variance_average) <= bound
+
+
+@pytest.mark.parametrize("noise", [0.0, 1e-7, 1e-6])
+def test_an_update_with_the_weights_that_sampled_is_on_policy_to_rounding(noise):
+    """Old log-probs of another split into forward passes: S = sum of 100 roundings, 1e-4 nats at the most."""
+    jitter = noise * torch.ones(100, dtype=torch.float64)
+    method = compose("fspo").update(DRIFTED)
+    seen = pieces([100], [1.0], jitter)
+    assert method.update(method.observe(Outputs(seen[0], seen[0].detach()), seen[1])) == method
+    off = pieces([100], [1.0], 1e-3 * torch.ones(100, dtype=torch.float64))  # S / sqrt T = 1e-2
+    assert method.update(method.observe(Outputs(off[0], off[0].detach()), off[1])).surrogate.num_updates == 2
+
+
 def test_on_policy_updates_do_not_move_it_and_are_not_shifted_by_it():
     band = learned("centred", k=0.02)
     on_policy = pieces([100], [1.0], torch.zeros(100, dtype=torch.float64), on_policy=True)

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 from fixtures import pieces
+from loops import over
 
 from fairlen.methods.stages.fair_band import FairBand, band_sums
 from fairlen.methods.stages.surrogate import (
@@ -67,8 +68,8 @@ def token_gradient(surrogate, logprobs, micro):
     return torch.autograd.grad(out.loss.sum(), logprobs)[0], out
 
 
-@pytest.mark.parametrize("surrogate", BOUNDED + SMOOTH, ids=str)
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+@over("surrogate", BOUNDED + SMOOTH)
+@over("dtype", [torch.float64, torch.float32])
 def test_at_ratio_1_each_tokens_gradient_is_minus_its_advantage(surrogate, dtype):
     logprobs, micro = pieces(LENGTHS, ADVANTAGES, torch.zeros(sum(LENGTHS), dtype=dtype), on_policy=True)
     grad, out = token_gradient(surrogate, logprobs, micro)
@@ -78,7 +79,7 @@ def test_at_ratio_1_each_tokens_gradient_is_minus_its_advantage(surrogate, dtype
     assert out.loss.dtype == dtype and not out.ratio.requires_grad
 
 
-@pytest.mark.parametrize("surrogate", [s for s in BOUNDED + SMOOTH if not isinstance(s, DETACHED)], ids=str)
+@over("surrogate", [s for s in BOUNDED + SMOOTH if not isinstance(s, DETACHED)])
 @pytest.mark.parametrize("scale", [1e-5, 0.02, 0.3])
 def test_gradcheck(surrogate, scale):
     """Finite differences of 1e-7 steps; no draw is 1e-6 near an edge, or the numeric side would see the kink."""
@@ -107,7 +108,7 @@ def test_gradients_that_are_stopped_on_purpose_have_their_closed_form(scale):
         torch.testing.assert_close(grad, closed, rtol=1e-12, atol=1e-14)
 
 
-@pytest.mark.parametrize("surrogate", BOUNDED, ids=str)
+@over("surrogate", BOUNDED)
 @pytest.mark.parametrize("scale", [1e-4, 3e-3, 0.05, 0.3, 1.5, 12.0])
 def test_clipped_is_exactly_where_the_gradient_is_zero_though_there_is_an_advantage(surrogate, scale):
     """Scale 12 meets log ratios beyond 20, which are held before `exp`; the fourth advantage is 0."""
@@ -136,7 +137,7 @@ def test_smooth_surrogates_silence_no_token(surrogate):
     assert (grad != 0).all() and not out.clipped.any()
 
 
-@pytest.mark.parametrize("surrogate", BOUNDED + SMOOTH, ids=str)
+@over("surrogate", BOUNDED + SMOOTH)
 @pytest.mark.parametrize("scale", [3e-3, 0.3])
 def test_inside_does_not_depend_on_the_sign_of_the_advantage(surrogate, scale):
     logprobs, micro = pieces(LENGTHS, ADVANTAGES, draw(scale))
@@ -314,8 +315,8 @@ def test_vespo_kernel_is_largest_where_its_powers_say():
         assert grads[1] > max(grads[0], grads[2])
 
 
-@pytest.mark.parametrize("surrogate", BOUNDED + SMOOTH, ids=str)
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+@over("surrogate", BOUNDED + SMOOTH)
+@over("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("size", [25.0, 300.0])
 def test_ratios_above_e_20_are_finite_and_push_nothing(surrogate, dtype, size):
     """The sources push by A e^S without such a bound: e^300 is inf in float32. docs/papers.md says that we depart."""

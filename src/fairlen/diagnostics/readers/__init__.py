@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import glob
+import os
 import re
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 
 from fairlen.console import plural
 from fairlen.diagnostics.log import Log
 from fairlen.diagnostics.readers import fairlen_records
-from fairlen.diagnostics.readers.formats import Format, by_name, check_given, choose_all
+from fairlen.diagnostics.readers.columns import check_given, choose_all, read_texts
+from fairlen.diagnostics.readers.formats import Format, by_name, describe_missing
 from fairlen.diagnostics.readers.frameworks import FRAMEWORKS, TRL
+from fairlen.diagnostics.readers.nemo import NEMO_RL
 from fairlen.diagnostics.readers.rows import Found, Meter, Options, Part, join, make_log, make_meter, read_rows
+from fairlen.files.databases import RUN
 from fairlen.files.formats import DAMAGED, Chunk, Unreadable, columns_of, describe, natural, stream
 from fairlen.files.limits import name_special
 
@@ -23,8 +29,10 @@ MAX_LOOKS = 100
 """Lines without an object after which a file is not looked at further."""
 MAX_SNIFFED = 10
 """Rows whose names are taken."""
-BY_STEP = re.compile(r"(completions_)?\d+\.(jsonl|parquet)")
-"""Names of files that TRL and verl write, one a step: all that are given of a folder are one log."""
+MAX_LOOKED_INTO, MAX_FILES = 2048, 4
+"""Rows, and files of a source, by which it is chosen what columns hold."""
+BY_STEP = re.compile(r"((completions_)?|(train|val)_data_step)\d+\.(jsonl|parquet)")
+"""Names of files that TRL, verl and NeMo-RL write, one a step: all that are given of a folder are one log."""
 GUESSED = "--columns: not in these files, so that columns were chosen by their names"
 DEFAULTS = Options()
 
@@ -76,11 +84,14 @@ def read(paths: list[str], options: Options = DEFAULTS) -> Reading:
         if isinstance(kind, Format):
             numbered = kind.name != "generic" and BY_STEP.fullmatch(Path(argument).name)
             place = "" if numbered or kind is fairlen_records.FORMAT else argument
+            folder, place = ("", "") if options.pool else (folder, place)
             key = (kind.name, folder, place, *kind.notes, *sorted(kind.columns))
             grouped.setdefault(key, (kind, []))[1].append(path)
     sources: list[Source] = []
     for key, (kind, files) in grouped.items():
-        source, left_out = read_source(kind, key[1], files, meter, options)
+        source, left_out = read_source(
+            kind, key[1] or os.path.commonpath([path.parent for path in files]), files, meter, options
+        )
         if source and files[0] not in named:
             source, left_out = replace(source, notes=(*source.notes, *left_out)), []
         sources += [source] if source else []
@@ -164,8 +175,9 @@ def sniff(path: Path, given: dict[str, str]) -> Format:
         columns = set(columns_of(path, note, MAX_SNIFFED))
         formats = () if given else (fairlen_records.FORMAT, *FRAMEWORKS)
         if format := next((one for one in formats if one.fits(columns)), None):
-            return replace(format, columns=frozenset(columns)) if format is TRL else format  # other reward functions
-        head = next(stream(path, note, size=MAX_SNIFFED), Chunk(str(path), [], {})).columns
+            is_told = format in (TRL, NEMO_RL)  # other reward functions, or validation
+            return replace(format, columns=frozenset(columns)) if is_told else format
+        head = next(stream(path, note, size=MAX_SNIFFED), Chunk(str(path), [], {}))
     except Unreadable:
         if problems:
             raise NoRollouts(f"{path}: {problems[0]}") from None
@@ -173,12 +185,24 @@ def sniff(path: Path, given: dict[str, str]) -> Format:
     if given and (wrong := check_given(given, columns)):
         raise NoRollouts(f"{path}: {wrong}")
     roles = choose_all(head, given)
-    if (format := by_name(roles)).fits(set(roles)):
+    free = set(head.columns) - set(roles.values())
+    is_likely = "prompt" in roles and any(read_texts(name, head.get(name)) for name in free)
+    if (format := by_name(roles)).fits(set(roles) | ({"response"} if is_likely else set())):
         return format
-    names = ", ".join(sorted(columns)[:12])
-    known = {"response": "NAME", "reward": "NAME"} | roles
-    flag = f"--columns response={known['response']},reward={known['reward']}"
-    raise NoRollouts(f"{path}: no column of responses and rewards among {names}: name them: {flag}")
+    raise NoRollouts(f"{path}: {describe_missing(roles, columns)}")
+
+
+def look_into(format: Format, files: Sequence[Path]) -> Chunk:
+    """Return the first rows of some of the files."""
+    chosen = [files[len(files) * place // MAX_FILES] for place in range(MAX_FILES)] if len(files) > MAX_FILES else files
+    heads: list[Chunk] = []
+    for path in chosen:
+        with suppress(Unreadable):
+            size = MAX_LOOKED_INTO // len(chosen)
+            heads += islice(stream(path, lambda line, why: None, counts=True, lists=format.lists, size=size), 1)
+    names = dict.fromkeys(name for head in heads for name in head.columns)
+    columns = {name: [cell for head in heads for cell in head.get(name)] for name in names}
+    return Chunk(str(chosen[0]), range(1, 1 + sum(map(len, heads))), columns)
 
 
 def read_source(
@@ -196,7 +220,13 @@ def read_source(
             log, why = None, f"tables that contradict each other: {describe(error)}; {DAMAGED}"
             left_out = [f"{name_files(files)}: {why}"]
     else:
-        log, left_out = read_foreign(format, files, meter, found, options)
+        options = replace(options, columns={}) if GUESSED in format.notes else options
+        try:
+            format = format.settle(format, look_into(format, files), options)
+            found.notes = Counter(dict.fromkeys(format.notes, 0))
+            log, left_out = read_foreign(format, files, meter, found, options)
+        except Unreadable as error:
+            log, left_out = None, [f"{name_files(files)}: {error}"]
     return Source(format, folder, tuple(found.files), log, found.sentences()) if log else None, list(left_out)
 
 
@@ -228,7 +258,11 @@ def read_chunk(format: Format, chunk: Chunk, meter: Meter, found: Found) -> list
     """Return a chunk's rows; where one has a shape that nobody writes, row by row, and rows that have it are rejected."""
     rejected, notes = len(found.malformed), found.notes.copy()
     try:
-        return [read_rows(format.read(chunk, found), meter, found)]
+        read = format.read(chunk, found)
+        if RUN in chunk.columns and len(read) == len(chunk):
+            read.columns["prompt"] = [list(pair) for pair in zip(chunk.get(RUN), read.get("prompt"), strict=True)]
+            found.notes["responses of different runs are not compared with each other"] = 0
+        return [read_rows(read, meter, found)]
     except (TypeError, AttributeError, KeyError, IndexError, ValueError, OverflowError, RecursionError) as error:
         del found.malformed[rejected:]
         found.notes = notes

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from fairlen.batch import NO_VERDICT, Floats, Ints, build_responses, build_segments
 from fairlen.diagnostics.log import NO_INTS, NO_UPDATES, Log, Trained
 from fairlen.diagnostics.readers.formats import Format, has_all
-from fairlen.diagnostics.readers.rows import find_duplicates, pair_keys
+from fairlen.diagnostics.readers.rows import find_duplicates, pair_keys, questions
 from fairlen.files.formats import Unreadable, refused
 
 RESPONSES = {
@@ -91,10 +91,11 @@ def read_table(path: Path, number: int, texts: bool) -> pa.Table:
         if not is_responses:
             length = pa.array(column(table, "stop") - column(table, "start"))
             table = table.append_column("length", file.read(["length"])["length"] if "length" in names else length)
-        for name in names & {"problem_id", "text"} if is_responses else ():
-            if name != "text" or texts:
-                hashes = [hash(text) for text in file.read([name])[name].to_pylist()]
-                table = table.append_column(name, pa.array(hashes, pa.int64()))
+        for name in names & {"problem_id", "problem", "text"} if is_responses else ():
+            if name == "problem_id" or texts:
+                cells = file.read([name])[name].to_pylist()
+                found = questions(cells).tolist() if name == "problem" else [hash(text) for text in cells]
+                table = table.append_column(name, pa.array(found, pa.int64()))
     if problem := find_problem(table):
         raise Unreadable(f"{path}: {problem}; the file is damaged or was changed: copy it again")
     table = table.append_column("file", pa.array(np.full(len(table), number)))
@@ -176,6 +177,8 @@ def to_records(responses: pa.Table, segments: pa.Table, files: list[Path]) -> Re
     )  # fmt: skip
     has_problems = "problem_id" in responses.column_names and not responses["problem_id"].null_count
     problem = column(responses, "problem_id") if has_problems else NO_INTS
+    has_questions = "problem" in responses.column_names and not responses["problem"].null_count
+    question = column(responses, "problem") if has_questions else NO_INTS
     trained = to_trained(segments)
     known = {"trained": bool(len(trained)), "streams": bool((role == "finisher").any())}
     columns: dict[str, Floats] = {"reward": column(responses, "reward")}
@@ -185,7 +188,7 @@ def to_records(responses: pa.Table, segments: pa.Table, files: list[Path]) -> Re
         FORMAT.name, "tokens", table, batch, replace(pieces, active=table.active[row]), advantage=column(segments, "advantage"),
         value=column(segments, "value"), trained=trained, columns=columns, num_files=len(files),
         known=frozenset({"correct", "truncated", "advantage", "reward", *(name for name in known if known[name])}),
-        problem=problem, file=column(responses, "file"), line=column(responses, "row") + 1,
+        problem=problem, question=question, file=column(responses, "file"), line=column(responses, "row") + 1,
     )  # fmt: skip
     track, inherited = (column(responses, name) for name in ("track", "inherited"))
     return Records(log, track, inherited, column(segments, "start"), tuple(files))

@@ -1,48 +1,23 @@
-"""What a format is, what readers of formats share, and the one of any table with columns of usual names."""
+"""What a format is, what readers of formats share, and the one of any table whose columns are known by name and content."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+from fairlen.diagnostics.readers.columns import choose_by_content, column_at
+from fairlen.diagnostics.readers.finish import read_finish
+from fairlen.diagnostics.readers.messages import open_output, text_of
+from fairlen.diagnostics.readers.rows import Found, Options, Part, Values, is_number
+from fairlen.files.formats import Chunk, Row, Unreadable, make_chunk
 
-from fairlen.diagnostics.readers.rows import Found, Part, Values, is_number, numbers
-from fairlen.files.formats import Chunk, Columns, Row, make_chunk
-from fairlen.methods.describe import suggest
-
-USUAL: dict[str, tuple[str, ...]] = {
-    role: tuple(names.split())
-    for role, names in {
-        "prompt": "prompt question query problem instruction input prompt_id problem_id group group_id uid",
-        "response": "response completion output generation generated_text model_output text prediction answer responses "
-        "completions outputs generations messages conversation",
-        "reward": "reward score outcome rewards scores reward_score total_reward return",
-        "correct": "correct is_correct acc accuracy passed success exact_match verified",
-        "step": "step global_step rollout_batch iteration training_step",
-        "tokens": "response_mask loss_mask completion_mask num_tokens n_tokens completion_tokens response_length "
-        "completion_length output_tokens num_output_tokens response_tokens completion_ids response_ids output_ids length",
-        "turns": "num_turns n_turns",
-        "finish": "finish_reason finish stop_reason truncated is_truncated",
-        "advantage": "advantage advantages",
-    }.items()
-}
-"""What fairlen wants, and the names that are taken for it, the surest first."""
-PART = re.compile(
-    r"^(rewards?|scores?)[_/.:-](?!.*(std|min|max|count|weight|threshold|model|id)$)|[_/.](reward|score)s?(/mean)?$",
-    re.I,
-)
-"""Names of columns whose numbers are a part of the reward."""
 ASKS = {"user", "system", "developer", "human"}
 LISTED = "response", "reward", "correct", "finish", "tokens", "turns", "advantage"
 """What a row may have lists of, one for each of several responses to its prompt."""
-TRUNCATED = {"length", "max_tokens", "max_length", "truncated", "true", "1", "1.0"}
-"""Finish reasons that mean truncated."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +41,8 @@ class Format:
     """How its columns were chosen; files of other notes are another source."""
     columns: frozenset[str] = frozenset()
     """Those of a file of which files with others are another source."""
+    settle: Callable[[Format, Chunk, Options], Format] = lambda format, head, options: format
+    """Gives the format as it is for files with these first rows, whose columns it looks into; raises Unreadable to ask."""
 
 
 def has_all(*names: str) -> Callable[[set[str]], bool]:
@@ -87,68 +64,36 @@ def expand(chunk: Chunk, found: Found, read: Callable[[Row, str, int, Found], It
     return make_chunk(Path(chunk.file), [line for line, _ in pairs], [row for _, row in pairs], None)
 
 
-def inside(value: Any, *names: str) -> Any:
-    """Return a value inside objects; None where there is none."""
-    for name in names:
-        value = value.get(name) if isinstance(value, dict) else None
-    return value
-
-
-def add_up(columns: list[np.ndarray], size: int) -> Values:
-    """Return the sums of columns, each where it is there; None where none is."""
-    table = np.stack(columns) if columns else np.full((1, size), np.nan)
-    return [None if np.isnan(column).all() else float(np.nansum(column)) for column in table.T]
-
-
-def choose(columns: set[str], given: dict[str, str]) -> dict[str, str]:
-    """Return which column is what: as given, else the first usual name that is there and not taken."""
-    chosen = dict(given)
-    for role, names in USUAL.items():
-        free = (name for name in names if name in columns and name not in chosen.values())
-        if role not in chosen and (name := next(free, None)):
-            chosen[role] = name
-    return chosen
-
-
-def choose_all(head: Columns, given: dict[str, str]) -> dict[str, str]:
-    """Return `choose`, and where nothing is a reward the sum of all columns of numbers that are named as parts of one."""
-    roles = choose(set(head), given)
-    parts = [name for name in head if PART.search(name) and name not in roles.values() and is_numeric(head[name])]
-    return roles if not parts or {"reward", "correct"} & roles.keys() else roles | {"reward": "+".join(parts)}
-
-
-def is_numeric(values: Values) -> bool:
-    """Return whether a column has numbers or verdicts and nothing else."""
-    return not all(value is None for value in values) and not numbers(values)[1].any()
-
-
-def check_given(given: dict[str, str], columns: set[str]) -> str:
-    """Return what is wrong with --columns for this file; empty where nothing is."""
-    for role, names in given.items():
-        for name in names.split("+"):
-            if name not in columns and name.split(".")[0] not in columns:
-                return f"--columns {role}={names}: no column {name!r}: {suggest(name, sorted(columns))}"
-    return ""
-
-
 def read_by_name(chunk: Chunk, found: Found, chosen: dict[str, str]) -> Chunk:
     """Return rows by the roles of their columns."""
-    roles = {role: column_at(chunk, name) for role, name in chosen.items()}
+    roles = {role: column_at(chunk, name, role) for role, name in chosen.items()}
     if "prompt" not in roles:
         chats = [split_chat(one) for one in roles.get("response", [None] * len(chunk))]
         roles["prompt"] = [chat[0] or (chunk.file, line) for chat, line in zip(chats, chunk.lines, strict=True)]
         roles["response"] = [chat[1] for chat in chats]
         if not any(prompt for prompt, _ in chats):
             found.note("no prompt column: every row is a group of its own; name it: --columns prompt=NAME")
+    if thoughts := roles.pop("reasoning", None):
+        pairs = zip(thoughts, roles.get("response", thoughts), strict=True)
+        roles["response"] = [
+            {"reasoning": text_of(one), "content": text_of(said)} if one else said for one, said in pairs
+        ]
+    opened = [open_output(value) for value in roles.get("response", ())]
+    if any(opened):
+        roles.setdefault("tokens", [one and one.tokens for one in opened])
+        roles.setdefault("finish", [one and one.finish for one in opened])
     chunk = Chunk(chunk.file, chunk.lines, roles)
     if any(isinstance(one, list) for role in ("reward", "correct") for one in roles.get(role, ())):
         chunk = expand(chunk, found, unfold)
     if any(isinstance(one, dict) for one in chunk.get("reward")):
         chunk.columns["reward"] = [add_named(one, found) for one in chunk.get("reward")]
     if "finish" in roles:
-        words = (None if value is None else str(value).strip().lower() for value in chunk.get("finish"))
-        chunk.columns["truncated"] = [None if word is None else word in TRUNCATED for word in words]
-    if "tokens" in roles and chosen["tokens"].endswith("mask"):
+        ends = [read_finish(value, found, chosen.get("finish", "finish_reason")) for value in chunk.get("finish")]
+        chunk.columns["truncated"] = [truncated for truncated, _ in ends]
+        chunk.columns["dropped"] = [is_failed for _, is_failed in ends]
+        if failed := sum(chunk.columns["dropped"]):
+            found.note("aborted, filtered and failed responses count as responses without a verdict", failed)
+    if "tokens" in chosen and chosen["tokens"].endswith("mask"):
         masks = chunk.get("tokens")
         chunk.columns.setdefault("turns", [count_turns(one) for one in masks])
         chunk.columns["tokens"] = [sum(one) if isinstance(one, list) else one for one in masks]
@@ -191,16 +136,6 @@ def unfold(row: Row, file: str, line: int, found: Found) -> Iterator[Row]:
     yield from (of_all | dict(zip(lists, values, strict=True)) for values in zip(*lists.values(), strict=True))
 
 
-def column_at(chunk: Chunk, name: str) -> Values:
-    """Return the column, what a path such as info.score finds inside its objects, or the sum of several joined by +."""
-    if name not in chunk.columns and "+" in name:
-        return add_up([numbers(column_at(chunk, one))[0] for one in name.split("+")], len(chunk))
-    if name in chunk.columns or "." not in name:
-        return chunk.get(name)
-    first, *rest = name.split(".")
-    return [inside(value, *rest) for value in chunk.get(first)]
-
-
 def count_of(value: Any) -> Any:
     """Return a number of tokens, or how many there are in a list."""
     return len(value) if isinstance(value, list) else value
@@ -211,7 +146,7 @@ def count_turns(mask: Any) -> int | None:
     return sum(after > before for before, after in pairwise([0, *mask])) if isinstance(mask, list) else None
 
 
-def by_name(roles: dict[str, str]) -> Format:
+def by_name(roles: dict[str, str], notes: tuple[str, ...] = ()) -> Format:
     """Return the format of tables with columns in these roles; it fits where they are enough for a log."""
     return Format(
         "generic", "columns by name", "your limit of generation",
@@ -219,5 +154,21 @@ def by_name(roles: dict[str, str]) -> Format:
         partial(read_by_name, chosen=roles),
         {"truncated": 'no finish reason: add a column `finish_reason` ("stop" or "length") or `truncated`'},
         lists=frozenset(name for name in roles.values() if not name.endswith("ids")),
-        notes=("columns: " + ", ".join(f"{role} = `{name}`" for role, name in roles.items()),),
+        notes=("columns: " + ", ".join(f"{role} = `{name}`" for role, name in roles.items()), *notes), settle=settle_columns,
     )  # fmt: skip
+
+
+def settle_columns(format: Format, head: Chunk, options: Options) -> Format:
+    """Return the format of files whose columns are chosen by what they hold. Raises Unreadable where something is missing."""
+    roles, notes = choose_by_content(head, options)
+    given = tuple(note for note in format.notes if not note.startswith("columns: "))
+    if (found := by_name(roles, (*given, *notes))).fits(set(roles)):
+        return found
+    raise Unreadable(describe_missing(roles, head.columns))
+
+
+def describe_missing(roles: dict[str, str], columns: Iterable[str]) -> str:
+    """Return that columns are not enough for a log, with the flag that names them."""
+    known = {"response": "NAME", "reward": "NAME"} | roles
+    names, flag = ", ".join(sorted(columns)[:12]), f"--columns response={known['response']},reward={known['reward']}"
+    return f"no column of responses and rewards among {names}: name them: {flag}"

@@ -4,65 +4,101 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from fairlen.diagnostics.readers.formats import TRUNCATED, Format, add_up, count_turns, expand, has_all, inside, rename
-from fairlen.diagnostics.readers.rows import Found, Part, Values, content_of, is_number, numbers
-from fairlen.files.formats import Chunk, Columns, Row
+from fairlen.diagnostics.log import halfway
+from fairlen.diagnostics.readers.columns import add_up, ask, column_at, explain_credit, inside, tell_problems
+from fairlen.diagnostics.readers.finish import is_limit, read_finish
+from fairlen.diagnostics.readers.formats import Format, count_turns, expand, has_all, rename
+from fairlen.diagnostics.readers.messages import content_of
+from fairlen.diagnostics.readers.nemo import NEMO_GYM, NEMO_RL
+from fairlen.diagnostics.readers.rows import (
+    Found,
+    Options,
+    Part,
+    Values,
+    hashes,
+    is_number,
+    number_of,
+    numbers,
+    pair_keys,
+)
+from fairlen.files.formats import Chunk, Row
 
-LIMITS = {
-    "max_turns", "max_input_tokens", "max_output_tokens", "max_total_tokens", "context_length", "prompt_too_long",
-    "timeout_reached", "max_total_completion_tokens_reached", "model_length", "context", "message", "token", "turn", "time",
-    "working", "cost",
-}  # fmt: skip
-"""What ended a rollout that was truncated: in traces of verifiers and SkyRL, results of verifiers, Inspect."""
-FAILED = {"error", "abort", "agent_timeout", "pending", "aborted", "failed"}
-"""What ended a rollout that was dropped: stop reasons of SkyRL, statuses of slime."""
 GRADES = {"C": (1.0, 1.0), "P": (0.5, 0.0), "I": (0.0, 0.0), "N": (0.0, 0.0)}
 """Reward and verdict for what scorers of Inspect say: correct, partly, incorrect, no answer."""
 VERDICT_NAMES = ("accuracy", "correct", "acc", "is_correct", "exact_match")
 """A reward function of TRL with one of these in its name that says 0 or 1 is the verifier's word."""
 READ = re.compile(r"\n?(?:user|tool)\n((?:<tool_response>.*?(?:</tool_response>\s*|\Z))+)(?:assistant\n|\Z)", re.S)
 """What tools returned, in a text without its special tokens, as templates like Qwen's have it."""
+NO_WEIGHTS: dict[str, float] = {}
 TRL_COLUMNS = {"step": "step", "prompt": "prompt", "response": "completion", "advantage": "advantage"}
 
 
-def read_trl(chunk: Chunk, found: Found) -> Chunk:
-    """Return completions; their reward is the sum of the numbers that come first after `completion`, as they are.
+def settle_trl(format: Format, head: Chunk, options: Options) -> Format:
+    """Return the format of completions whose reward is the sum of numbers that explains `advantage` within prompts.
 
-    Which columns are reward functions is not recorded, nor their weights.
+    Rewards come first after `completion`, columns of `log_extra` after them, both before `advantage`; which is which is not
+    recorded, nor the weights. A reward named like a verdict says who is correct where nothing explains the advantage.
     """
-    names = found.chosen.setdefault("rewards", reward_names(chunk.columns))
-    if names:
-        columns = " + ".join(f"`{name}`" for name in names)
-        found.notes[f"reward: {columns}, unweighted (weights are not in the files)"] = 0
-    read = {name: numbers(chunk.get(name)) for name in names}
-    reward = add_up([values for values, _ in read.values()], len(chunk))
+    names, credit = list_numbers(head), numbers(head.get("advantage"))[0]
+    step = hashes(head.get("step"))
+    group = pair_keys(step, hashes(head.get("prompt")))
+    found = explain_credit(head, names, credit, group) if len(names) > 1 else {}
+    is_told = bool(found) or any(is_verdict(name, numbers(head.get(name))[0]) for name in names)
+    if len(names) > 1 and not is_told and np.ptp(credit) > 0:
+        ask("response=completion,reward", names, "no sum of the columns of numbers explains `advantage`")
+    weights = found or dict.fromkeys(names, 1.0)
+    if not weights:
+        return format
+    outcome = numbers(add_weighed(head, weights))[0]
+    correct = outcome > halfway(outcome[np.isfinite(outcome)])
+    roles = tell_problems(head, {"step": "step", "prompt": "prompt"}, step, correct)
+    note = "reward: " + " + ".join(f"{by:g} `{name}`".removeprefix("1 ") for name, by in weights.items())
+    note += ", as `advantage` says" if found else ", unweighted (weights are not in the files)"
+    left = ", ".join(f"`{name}`" for name in names if name not in weights)
+    notes = (f"{note}; not {left}" if left else note,)
+    return replace(format, read=partial(read_trl, weights=weights, prompt=roles["prompt"]), notes=notes)
+
+
+def add_weighed(chunk: Chunk, weights: dict[str, float]) -> Values:
+    """Return the sums of columns with weights; what is no number stays as it is, to be rejected with its reason."""
+    read = {name: numbers(chunk.get(name)) for name in weights}
+    reward = add_up([values * weights[name] for name, (values, _) in read.items()], len(chunk))
     for name, (_, bad) in read.items():
         for row in np.flatnonzero(bad).tolist():
-            reward[row] = chunk.get(name)[row]  # rejected with its reason
-    special = {"reward": reward}
-    verdict = next((name for name, (values, _) in read.items() if is_verdict(name, values)), None)
-    if verdict:
+            reward[row] = chunk.get(name)[row]
+    return reward
+
+
+def read_trl(chunk: Chunk, found: Found, weights: dict[str, float] = NO_WEIGHTS, prompt: str = "prompt") -> Chunk:
+    """Return completions with the sum of their rewards."""
+    special = {"reward": add_weighed(chunk, weights), "prompt": column_at(chunk, prompt, "prompt")}
+    read = {name: numbers(chunk.get(name))[0] for name in weights}
+    if verdict := next((name for name, values in read.items() if is_verdict(name, values)), None):
         found.notes[f"correct or not is what `{verdict}` says"] = 0
-        special["correct"] = read[verdict][0].tolist()
+        special["correct"] = read[verdict].tolist()
     return rename(chunk, TRL_COLUMNS, **special)
 
 
-def reward_names(columns: Columns) -> list[str]:
-    """Return the columns of numbers from after `completion` to the first of anything else."""
-    names: list[str] = []
-    for name, values in columns.items():
-        if name in TRL_COLUMNS.values():
-            continue
-        known = [value for value in values if value is not None]
-        if sum(isinstance(value, float) or is_number(value) for value in known) <= len(known) / 2:
-            break
-        names.append(name)
-    return names
+def list_numbers(head: Chunk) -> list[str]:
+    """Return the columns of numbers: those between `completion` and `advantage` first, as TRL writes its rewards."""
+    is_text = any(isinstance(cell, str) for cell in head.get("advantage"))  # of a CSV every cell is
+    cells = {name: [number_of(cell) for cell in head.get(name)] if is_text else head.get(name) for name in head.columns}
+    names = [name for name in cells if name not in TRL_COLUMNS.values() and is_mostly_numbers(cells[name])]
+    order = list(head.columns)
+    first, last = order.index("completion"), order.index("advantage")
+    return sorted(names, key=lambda name: not first < order.index(name) < last)
+
+
+def is_mostly_numbers(values: Values) -> bool:
+    """Return whether most cells that are there are numbers, not a number for every row's place."""
+    known = [value for value in values if value is not None]
+    return sum(isinstance(value, float) or is_number(value) for value in known) > len(known) / 2
 
 
 def is_verdict(name: str, values: np.ndarray) -> bool:
@@ -89,9 +125,12 @@ def read_verl(chunk: Chunk, found: Found) -> Chunk:
     """Return generations; `acc` is the verifier's word, and `num_turns` counts the prompt and what was read as turns too."""
     if "acc" in chunk.columns:
         found.note("correct or not is what `acc` says")
-    names = {"prompt": "input", "reward": "score", "step": "step", "correct": "acc"}
+    names = {"reward": "score", "step": "step", "correct": "acc"}
+    prompt = [list(pair) for pair in zip(chunk.get("input"), chunk.get("gts"), strict=True)]
+    group = [re.sub(r"_\d+_\d+$", "", str(one)) for one in chunk.get("uid")]  # of a key, less the place in its group
     counts = [int(number) // 2 if is_number(number) else None for number in chunk.get("num_turns")]
-    return rename(chunk, names, response=[split_turns(text, found) for text in chunk.get("output")], turns=counts)
+    response = [split_turns(text, found) for text in chunk.get("output")]
+    return rename(chunk, names, response=response, turns=counts, prompt=prompt, group=group)
 
 
 def split_turns(text: Any, found: Found) -> Any:
@@ -153,10 +192,10 @@ def read_episode(episode: Row, file: str, line: int, found: Found) -> Iterator[R
         elif inside(trace, "agent", "trainable") is False:
             found.note("traces of agents that are not trained are left out", 1)
         else:
-            yield read_trace(episode, trace)
+            yield read_trace(episode, trace, found)
 
 
-def read_trace(episode: Row, trace: Row) -> Row:
+def read_trace(episode: Row, trace: Row, found: Found) -> Row:
     """Return a trace as a row; one that ended with an error or was not scored is dropped."""
     nodes = [node for node in trace["nodes"] if isinstance(node, dict)]
     sampled = [node for node in nodes if node.get("sampled")]
@@ -170,7 +209,7 @@ def read_trace(episode: Row, trace: Row) -> Row:
         ],
         "reward": sum(rewards_of(trace)),
         "step": inside(episode, "run", "work", "step"),
-        "truncated": is_truncated(trace),
+        "truncated": end_of(trace, found),
         "advantage": sum(credit) / len(credit) if credit else None,
         "tokens": count_tokens(trace, sampled),
         "turns": len(sampled),
@@ -192,15 +231,17 @@ def group_of(episode: Row, trace: Row, asked: Values) -> Any:
     """Return the rollout group and agent, or the task, or the messages before the first response."""
     group = inside(episode, "group", "id")
     if group is not None:
-        return ["group", group, inside(trace, "agent", "name")]
+        return {"group": group, "agent": inside(trace, "agent", "name")}
     task = inside(trace, "task", "hash") or inside(trace, "task", "key")
-    return ["task", task] if task else [node.get("message") for node in asked]
+    return {"task": task} if task else [node.get("message") for node in asked]
 
 
-def is_truncated(trace: Row) -> bool:
-    """Return whether a limit of the framework, or that of the last response, ended the trace."""
+def end_of(trace: Row, found: Found) -> float | None:
+    """Return whether a limit of the framework, or that of the last response, ended the trace; None where no call says it."""
     calls = [call for call in trace.get("calls") or [] if isinstance(call, dict) and call.get("error") is None]
-    return trace.get("stop_condition") in LIMITS or (bool(calls) and calls[-1].get("finish_reason") == "length")
+    if is_limit(trace.get("stop_condition")):
+        return 1.0
+    return read_finish(calls[-1].get("finish_reason"), found)[0] if calls else None
 
 
 def count_tokens(trace: Row, sampled: Values) -> int | None:
@@ -222,38 +263,41 @@ def read_result(row: Row, file: str, line: int, found: Found) -> Iterator[Row]:
         "correct": verdict_in(row.get("metrics"), found),
         "tokens": inside(row, "token_usage", "output_tokens"),
         "turns": inside(row, "metrics", "num_turns"),
-        "truncated": row.get("is_truncated")
-        or (row.get("stop_condition") in LIMITS if "is_truncated" in row else None),
+        "truncated": is_limit(row.get("stop_condition"))
+        or read_finish(row.get("is_truncated"), found, "is_truncated")[0],
         "dropped": row.get("error") is not None,
     }
 
 
 def read_skyrl(row: Row, file: str, line: int, found: Found) -> Iterator[Row]:
     """Give a row for a response of SkyRL's, whose step is in the name of its folder; scores of tokens are added up."""
-    score, stop, step = row.get("score"), row.get("stop_reason"), re.search(r"step_(\d+)", file)
+    score, step = row.get("score"), re.search(r"step_(\d+)", file)
+    truncated, is_failed = read_finish(row.get("stop_reason"), found)
     yield {
-        "prompt": row.get("input_prompt"),
+        "prompt": [row.get("input_prompt"), row.get("env_extras")],
         "response": row.get("output_response"),
         "reward": sum(score) if isinstance(score, list) else score,
         "step": int(step[1]) if step else None,
-        "truncated": None if stop is None else stop in TRUNCATED | LIMITS,
-        "dropped": stop in FAILED,
+        "truncated": truncated,
+        "dropped": is_failed,
     }
 
 
 def read_slime(sample: Row, file: str, line: int, found: Found) -> Iterator[Row]:
     """Give a row for a sample of slime's; of a reward with names `score` counts."""
-    reward, mask, status = sample.get("reward"), sample.get("loss_mask"), sample.get("status")
+    reward, mask = sample.get("reward"), sample.get("loss_mask")
+    truncated, is_failed = read_finish(sample.get("status"), found, "status")
     yield {
-        "prompt": sample.get("prompt"),
+        "prompt": [sample.get("prompt"), sample.get("label")],
+        "group": sample.get("group_index"),
         "response": sample.get("response"),
         "reward": inside(reward, "score") if isinstance(reward, dict) else reward,
         "correct": verdict_in(reward, found),
         "step": inside(sample, "header", "rollout_id"),
         "tokens": sum(mask or []) or sample.get("response_length"),
         "turns": count_turns(mask),
-        "truncated": status == "truncated",
-        "dropped": status in FAILED,
+        "truncated": truncated,
+        "dropped": is_failed,
     }
 
 
@@ -272,16 +316,20 @@ def read_sample(sample: Row, file: str, line: int, found: Found) -> Iterator[Row
     value = next(iter(value.values()), None) if isinstance(value, dict) else value
     reward, correct = GRADES.get(str(value), (value, value if value in (0, 1) else None))
     limit, calls = inside(sample, "limit", "type"), inside(output, "choices") or [None]
+    truncated, is_failed = read_finish(inside(calls[0], "stop_reason"), found)
     used = output if len(spoken) < 2 else {"usage": inside(sample, "model_usage", inside(output, "model"))}
     yield {
-        "prompt": [sample.get("id"), sample.get("input")],
+        "prompt": [sample.get("input"), sample.get("id")],
         "response": spoken or inside(output, "completion"),
         "reward": reward,
         "correct": correct,
         "step": inside(sample, "metadata", "rollout_batch"),
         "tokens": inside(used, "usage", "output_tokens"),
-        "truncated": inside(calls[0], "stop_reason") in TRUNCATED | LIMITS or limit in LIMITS,
-        "dropped": sample.get("error") is not None or reward != reward or (limit is not None and not scores),
+        "truncated": is_limit(limit) or truncated,
+        "dropped": is_failed
+        or sample.get("error") is not None
+        or reward != reward
+        or (limit is not None and not scores),
     }
 
 
@@ -297,7 +345,7 @@ def verdict_in(named: Any, found: Found) -> float | None:
 TRL = Format(
     "trl", "TRL completions", "max_completion_length", has_all("step prompt completion advantage"), read_trl,
     {"truncated": "TRL's completions hold no finish reason; its metric completions/clipped_ratio has the share of a step"},
-    drop_repeats,
+    drop_repeats, settle=settle_trl,
 )  # fmt: skip
 VERL = Format(
     "verl", "verl rollouts", "data.max_response_length", has_all("input output score step"), read_verl,
@@ -330,5 +378,5 @@ INSPECT = Format(
     "inspect", "Inspect samples", "max_tokens", has_all("id epoch input output scores"), partial(expand, read=read_sample),
     {"advantage": "an evaluation has no advantages"},
 )  # fmt: skip
-FRAMEWORKS = (TRL, VERL, PRIME_RL, LM_EVAL, VERIFIERS, SKYRL, SLIME, INSPECT)
+FRAMEWORKS = (TRL, VERL, PRIME_RL, LM_EVAL, VERIFIERS, SKYRL, SLIME, INSPECT, NEMO_RL, NEMO_GYM)
 """In the order in which they are tried."""

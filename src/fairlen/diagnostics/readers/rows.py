@@ -14,19 +14,41 @@ from typing import Any
 
 import numpy as np
 
-from fairlen.batch import NO_VERDICT, Bools, Columns, Floats, Ints, build_responses, build_segments, number_keys
+from fairlen.batch import (
+    NO_VERDICT,
+    Bools,
+    Columns,
+    Floats,
+    Ints,
+    build_responses,
+    build_segments,
+    count_by,
+    number_keys,
+    sum_by,
+)
+from fairlen.diagnostics.conclusion import MIN_PROMPTS
 from fairlen.diagnostics.log import Log, Malformed, Unit
+from fairlen.diagnostics.readers.messages import describe_no_text, is_hidden, own_text, passages_of, question_of
 from fairlen.diagnostics.readers.truncation import find_truncated
-from fairlen.files.formats import Chunk, describe
+from fairlen.files.formats import Chunk, Unreadable, describe
 
 WORDS: dict[str, float] = dict.fromkeys(("true", "correct", "right", "yes", "pass", "passed", "c"), 1.0)
 WORDS |= dict.fromkeys(("false", "incorrect", "wrong", "no", "fail", "failed", "i"), 0.0)
-MIN_TEXT, SPACES = 21, 1 / 30
-"""Characters from which on a text shows whether its language has spaces, and how many a character it has at least then."""
+SAME_TEXT = (
+    "most prompts have one text for correct and incorrect responses, as references have: name what the policy wrote: "
+    "--columns response=NAME"
+)
+MIN_TEXT, SPACES, SHARE_UNSPACED, MAX_UNSPACED = 21, 1 / 30, 0.1, 0.02
+"""Characters from which on a text shows whether its language has spaces; how many a character it has at least then, and the
+largest share of characters of a script without; and the share of other texts up to which words are counted."""
+UNSPACED = re.compile(
+    r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
+)
+"""A character of a script without spaces between words: Thai, Lao, Burmese, Khmer, Japanese, Chinese."""
+ENDS = frozenset(".!?…。！？)]}>$`*|\"'”」』")
+"""What a text that is finished ends with, mostly: one that was truncated ends anywhere."""
 
 Values = list[Any]
-Passages = list[tuple[bool, str]]
-"""Whether the policy wrote it, and the text."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +63,8 @@ class Options:
     """Folder with a tokenizer.json, that file, or the name of a model on the hub whose file is in the local cache."""
     max_response_length: int = 0
     """In tokens; 0 is unknown."""
+    pool: bool = False
+    """Read files of one format as one log, in whatever folders, and compare responses of one step across them."""
 
 
 @dataclass
@@ -111,12 +135,20 @@ class Part(Columns):
 
     step: Ints
     prompt: Ints
-    """Hash of the prompt."""
+    """Hash of the prompt, with what tells it from others of the same text."""
+    group: Ints
+    """Hash of what tells responses of one step and prompt apart."""
+    question: Ints
+    """Hash of the last question, whatever template is around it; 0 where there is no text of one."""
     text: Ints
     """Hash of the response; 0 where there is no text."""
+    whole: Bools
+    """Whether the text ends as one that is finished does."""
     measured: Ints
     """Length of the text in the meter's unit."""
     characters: Ints
+    unspaced: Floats
+    """Share of its characters that are `UNSPACED`."""
     tokens: Ints
     turns: Ints
     outcome: Floats
@@ -140,12 +172,14 @@ def read_rows(chunk: Chunk, meter: Meter, found: Found) -> Part:
     found.has_steps |= any(value is not None for value in chunk.get("step"))
     dropped = numbers(chunk.get("dropped"))[0] > 0
     outcome, correct, missing = read_outcomes(chunk, dropped, problems)
-    texts = [text_of(value) for value in chunk.get("response")]
-    counted = [sum(is_own for is_own, _ in passages_of(value) or ()) for value in chunk.get("response")]
+    passages = [passages_of(value) for value in chunk.get("response")]
+    texts = [None if one is None else own_text(one) for one in passages]
+    counted = [sum(is_own for is_own, _ in one or ()) for one in passages]
     tokens, turns = (whole_numbers(chunk.get(name), f"number of {name}", problems) for name in ("tokens", "turns"))
     turns = np.where(turns > 0, turns, np.maximum(counted, 1))
     for row, (text, value) in enumerate(zip(texts, chunk.get("response"), strict=True)):
-        if text is None and not tokens[row] and not dropped[row]:
+        is_told = tokens[row] and meter.unit == "words"  # else lengths are those of texts
+        if not is_told and not dropped[row] and (text is None or (not isinstance(value, str) and is_hidden(value))):
             problems[row] = problems[row] or f"the response {describe_no_text(value)}"
     keep = np.array([not problem for problem in problems], np.bool_)
     for row in np.flatnonzero(~keep).tolist():
@@ -158,10 +192,18 @@ def read_rows(chunk: Chunk, meter: Meter, found: Found) -> Part:
     truncated, advantage = (numbers(chunk.get(name))[0] for name in ("truncated", "advantage"))
     file = np.full(len(chunk), found.files.setdefault(chunk.file, len(found.files)))
     return Part(
-        step, hashes(chunk.get("prompt")), np.array([hash(text) if text else 0 for text in texts], np.int64),
-        np.maximum(measured, 1), np.array([len(text or "") for text in texts]), tokens, turns, outcome, correct, truncated,
+        step, hashes(chunk.get("prompt")), hashes(chunk.get("group")), questions(chunk.get("prompt")),
+        np.array([hash(text) if text else 0 for text in texts], np.int64),
+        np.array([(text or "").rstrip()[-1:] in ENDS for text in texts], np.bool_),
+        np.maximum(measured, 1), np.array([len(text or "") for text in texts]),
+        np.array([share_unspaced(text) if text else 0.0 for text in texts]), tokens, turns, outcome, correct, truncated,
         advantage, dropped | missing, file, np.asarray(chunk.lines, np.int64),
     ).take(keep)  # fmt: skip
+
+
+def share_unspaced(text: str) -> float:
+    """Return the share of a text's characters that belong to a script without spaces between words."""
+    return 0.0 if text.isascii() else len(UNSPACED.findall(text)) / len(text)
 
 
 def read_outcomes(chunk: Chunk, dropped: Bools, problems: list[str]) -> tuple[Floats, Floats, Bools]:
@@ -210,59 +252,20 @@ def whole_numbers(values: Values, name: str, problems: list[str]) -> Ints:
     return np.where(np.isnan(read) | wrong, 0, read).astype(np.int64)
 
 
-def text_of(value: Any) -> str | None:
-    """Return what the policy wrote of a response: itself, or what messages of the assistant say; None as in `passages_of`."""
-    passages = passages_of(value)
-    return None if passages is None else "\n".join(text for is_own, text in passages if is_own and text)
-
-
-def passages_of(value: Any) -> Passages | None:
-    """Return each message of a response, which the policy wrote or read; None where there is no text, or several."""
-    messages = [value] if isinstance(value, dict | str) else value
-    if not isinstance(messages, list) or (len(messages) > 1 and isinstance(messages[0], str)):
-        return None
-    texts = [content_of(message) for message in messages]
-    roles = [one.get("role", "assistant") if isinstance(one, dict) else "assistant" for one in messages]
-    pairs = zip(roles, texts, strict=True)
-    return None if None in texts else [(role in ("assistant", "model"), text or "") for role, text in pairs]
-
-
-def describe_no_text(value: Any) -> str:
-    """Return what is wrong with a response of which `text_of` is None."""
-    if value is None:
-        return "is missing"
-    is_count = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return f"{value!r:.40} is {'a number' if is_count else type(value).__name__}, not text"
-
-
-def content_of(message: Any) -> str | None:
-    """Return what a message says: reasoning, content, and of tool calls the names and arguments; None for no message."""
-    if isinstance(message, str):
-        return message
-    if not isinstance(message, dict) or not ({"content", "role", "text"} & message.keys()):
-        return None
-    content, calls = message.get("content", message.get("text")), message.get("tool_calls")
-    parts = content if isinstance(content, list) else [content]
-    texts = [message.get("reasoning_content"), *(p.get("text") if isinstance(p, dict) else p for p in parts)]
-    texts += [json.dumps([call_in(one) for one in calls], default=str)] if isinstance(calls, list) and calls else []
-    return "\n".join(text for text in texts if isinstance(text, str))
-
-
-def call_in(call: Any) -> Any:
-    """Return what the policy wrote of a tool call: a table gives every call the arguments of all others, as nulls."""
-    function = call.get("function") or call if isinstance(call, dict) else call
-    if not isinstance(function, dict):
-        return function
-    given, arguments = {"name": function.get("name"), "arguments": function.get("arguments")}, function.get("arguments")
-    if isinstance(arguments, dict):
-        given["arguments"] = {name: value for name, value in arguments.items() if value is not None}
-    return {name: value for name, value in given.items() if value is not None}
-
-
 def hashes(values: Values) -> Ints:
     """Return one whole number for each value, equal for equal ones within this process."""
     texts = (v if isinstance(v, str) else json.dumps(v, sort_keys=True, default=str) for v in values)
     return np.array([hash(text) for text in texts], np.int64)
+
+
+def questions(prompts: Values) -> Ints:
+    """Return a whole number for the question of each prompt, 0 of none; prompts mostly stand beside their equals."""
+    found, last, number = np.zeros(len(prompts), np.int64), None, 0
+    for row, prompt in enumerate(prompts):
+        if prompt != last:
+            number, last = hash(question_of(prompt) or 0), prompt
+        found[row] = number
+    return found
 
 
 def is_number(value: Any) -> bool:
@@ -278,34 +281,70 @@ def join(parts: list[Part]) -> Part:
 def make_log(name: str, part: Part, meter: Meter, found: Found, options: Options, num_files: int) -> Log:
     """Return a log of rows, at least one."""
     length, unit = choose_lengths(part, meter, found, options)
-    counts, step = ~part.dropped, find_steps(part, found)
+    counts, step = ~part.dropped, part.step if options.pool else find_steps(part, found)
     known = {name: not np.isnan(vars(part)[name][counts]).any() for name in ("correct", "truncated", "advantage")}
     if not known["correct"] and (number := int(np.isnan(part.correct[counts]).sum())) < counts.sum():
         found.note("rows without a verdict, so that outcomes in the upper half of their range are correct", number)
     limit = max(options.max_response_length if unit == "tokens" else 0, int(length.max()))
-    prompt = number_keys(pair_keys(step, part.prompt))
+    prompt = number_keys(tell_groups(pair_keys(step, part.prompt), part.group))
     verdict = np.where(counts, part.correct if known["correct"] else 0.0, NO_VERDICT)
     truncated = (part.truncated > 0.5) & known["truncated"]
     responses = build_responses(prompt, length, part.outcome, verdict, truncated, limit, num_turns=part.turns)
     segments = replace(build_segments(responses, length), active=responses.active)
-    duplicate = {"duplicate": find_duplicates(prompt, part.text)} if (part.text != 0).any() else {}
+    columns = {"duplicate": find_duplicates(prompt, part.text)} if (part.text != 0).any() else {}
+    unspaced, shown = find_unspaced(part)
+    if unit != "tokens" and MAX_UNSPACED < unspaced.sum() / max(shown.sum(), 1) < 1 - MAX_UNSPACED:
+        columns["script"] = unspaced.astype(np.float64)
+        found.note(f"texts with and without spaces between words are not compared with each other, as {unit} differ")
     log = Log(
         name, unit, responses, step, segments, advantage=part.advantage if known["advantage"] else None,
         known=frozenset({"reward", *(word for word, is_true in known.items() if is_true)}),
-        columns={"reward": part.outcome} | duplicate, malformed=tuple(found.malformed), num_files=num_files,
-        problem=part.prompt, file=part.file, line=part.line,
+        columns={"reward": part.outcome} | columns, malformed=tuple(found.malformed), num_files=num_files,
+        problem=part.prompt, question=part.question, file=part.file, line=part.line,
     )  # fmt: skip
-    if known["truncated"] or log.has_turns:
-        if not known["truncated"]:
-            found.note(
-                "which trajectories a limit ended is not known: it counts what they read too, and lengths do not"
-            )
+    mixed = is_mixed(prompt, log.correct) & counts & (part.text != 0)
+    is_measured = (unit != "tokens" or options.tokenizer) and len(np.unique(prompt[mixed])) >= MIN_PROMPTS
+    if is_measured and not differs(part.text, prompt, mixed):
+        if "response" not in options.columns:
+            raise Unreadable(SAME_TEXT)
+        found.note(SAME_TEXT)
+    return log if known["truncated"] else add_truncated(log, part, found, options)
+
+
+def add_truncated(log: Log, part: Part, found: Found, options: Options) -> Log:
+    """Return a log with the responses that a limit ended where lengths tell; by tokens that the files say, whatever its unit."""
+    if log.has_turns:
+        found.note("which trajectories a limit ended is not known: it counts what they read too, and lengths do not")
         return log
-    truncated, note = find_truncated(log, options.max_response_length, not options.tokenizer)
+    told, exact = log, not options.tokenizer
+    if ((part.tokens > 0) | part.dropped).all():
+        told = replace(log, unit="tokens", responses=replace(log.responses, length=np.maximum(part.tokens, 1)))
+        exact = True
+    truncated, note = find_truncated(told, options.max_response_length, exact, part.whole)
     if not note:
         return log
     found.note(note)
-    return replace(log, responses=replace(responses, truncated=truncated), known=log.known | {"truncated"})
+    return replace(log, responses=replace(log.responses, truncated=truncated), known=log.known | {"truncated"})
+
+
+def tell_groups(prompt: Ints, group: Ints) -> Ints:
+    """Return prompts of a step, told apart by their group where any response shares one: else it is an id of responses."""
+    split = pair_keys(prompt, group)
+    return split if np.bincount(split).max() > 1 else prompt
+
+
+def is_mixed(group: Ints, correct: Bools) -> Bools:
+    """Return which rows are of a group with a correct and an incorrect response."""
+    size = int(group.max(initial=-1)) + 1
+    share = sum_by(group, correct, size) / np.maximum(count_by(group, size), 1)
+    return ((share > 0) & (share < 1))[group]
+
+
+def differs(key: Ints, group: Ints, rows: Bools) -> bool:
+    """Return whether keys differ within most groups of some rows."""
+    group, key = group[rows], key[rows]
+    first = np.unique(pair_keys(group, key), return_index=True)[1]
+    return bool(np.mean(np.unique(group[first], return_counts=True)[1] > 1) > 0.5)
 
 
 def find_steps(part: Part, found: Found) -> Ints:
@@ -345,12 +384,18 @@ def choose_lengths(part: Part, meter: Meter, found: Found, options: Options) -> 
         found.note("rows without a number of tokens, so that all are measured by their text", int((~has).sum()))
     if meter.unit == "tokens":
         found.note("lengths are tokens of the text; EOS and special tokens that the files lost are not counted")
-    long = part.take(part.characters >= MIN_TEXT)
-    rare = long.measured - 1 < SPACES * long.characters
-    if options.unit is None and meter.unit == "words" and 2 * rare.sum() > len(rare):
-        found.note("texts have hardly any spaces, so that lengths are characters; --tokenizer MODEL counts tokens")
+    unspaced, shown = find_unspaced(part)
+    if options.unit is None and meter.unit == "words" and unspaced.sum() > MAX_UNSPACED * shown.sum():
+        share = f"{unspaced.sum() / shown.sum():.0%} of texts have hardly any spaces between words"
+        found.note(f"{share}, so that lengths are characters; --tokenizer MODEL counts tokens")
         return np.maximum(part.characters, 1), "characters"
     return part.measured, meter.unit
+
+
+def find_unspaced(part: Part) -> tuple[Bools, Bools]:
+    """Return which texts have hardly any spaces between words, and which are long enough to show it."""
+    is_script, is_long = part.unspaced > SHARE_UNSPACED, part.characters >= MIN_TEXT
+    return is_script | (is_long & (part.measured - 1 < SPACES * part.characters)), is_script | is_long
 
 
 def find_duplicates(prompt: Ints, text: Ints) -> Floats:

@@ -10,34 +10,79 @@ from fairlen.diagnostics.log import Log
 NEAR_LIMIT = 0.98
 """Share of the limit from which on a text that was tokenised again counts as truncated: its special tokens are lost."""
 MIN_PILE, MIN_LIMIT = 5, 20
-"""Responses, or prompts, that a pile of lengths takes, and the smallest length of one."""
-MAX_CORRECT = 0.05
-"""Share of a pile: responses that just happen to have a length in common are correct as often as others."""
+"""Responses, prompts or other lengths that a pile of lengths takes, and the smallest length of one."""
+SPREAD, NEAR, DENSER = 0.01, 0.8, 3
+"""Share of its length by which another tokenizer spreads a pile to both sides, and down to which lengths are near it; and how
+many times as many responses it has as any stretch of its width there."""
 
 
-def find_truncated(log: Log, limit: int, exact: bool) -> tuple[Bools, str]:
-    """Return the responses that reach a limit in tokens, else those in a pile of lengths; and how, empty where unknown."""
-    if limit and log.unit == "tokens":
-        least = limit if exact else NEAR_LIMIT * limit
-        note = f"truncated: responses of at least {least:g} tokens" + ("" if exact else ", an estimate")
-        return log.responses.length >= least, note
-    pile, who = find_pile(log), f"responses that share the largest length, {log.responses.length.max():,} {log.unit},"
+def find_truncated(log: Log, limit: int, exact: bool, is_whole: Bools) -> tuple[Bools, str]:
+    """Return the responses that reach a limit in tokens, else those in a pile of lengths; and how, empty where unknown.
+
+    `is_whole`: whether a text ends like one that is finished, [R].
+    """
+    least = (limit if exact else NEAR_LIMIT * limit) if log.unit == "tokens" else 0
+    truncated = log.responses.length >= least if least else np.zeros(len(log), np.bool_)
+    note = f"truncated: responses of at least {least:g} tokens" + ("" if exact else ", an estimate") if least else ""
+    if truncated.any():
+        return truncated, note
+    pile = find_pile(log, is_whole)
+    if pile.any():
+        who = f"responses of {log.responses.length[pile].min():,} {log.unit} and more, for many have about that length"
+    else:
+        pile = find_piles(log, log.problem, is_whole)
+        who = "the longest responses of every prompt, for many share that length"
     if not pile.any():
-        pile, who = find_piles(log, log.problem), "the longest responses of every prompt, for many share that length"
-    note = f"taken as truncated: {who} and are incorrect (--max-response-length overrides this)"
-    return pile, f"{note}: {pile.sum():,}" if pile.any() else ""
+        return truncated, note
+    why = "no response reaches --max-response-length" if least else "--max-response-length overrides this"
+    return pile, f"taken as truncated: {who} ({why}): {pile.sum():,}"
 
 
-def find_pile(log: Log) -> Bools:
-    """Return the responses of the largest length where many more have it than any length nearby."""
-    lengths, number = np.unique(log.responses.length[log.responses.active], return_counts=True)
-    near = number[:-1][lengths[:-1] >= 0.95 * lengths[-1]].max(initial=0)
-    enough = number[-1] >= max(MIN_PILE, 0.01 * number.sum(), 3 * near) and len(lengths) > MIN_PILE
-    pile = log.responses.active & (log.responses.length == lengths[-1])
-    return pile & (enough and lengths[-1] >= MIN_LIMIT and log.correct[pile].mean() <= MAX_CORRECT)
+def find_pile(log: Log, is_whole: Bools) -> Bools:
+    """Return the responses of about the largest length where many more have it than any length nearby."""
+    length, active = log.responses.length, log.responses.active
+    largest = int(length[active].max(initial=0))
+    for half in sorted({1, max(1, round(SPREAD * largest))}) if largest >= MIN_LIMIT else ():
+        pile = active & (length >= find_end(np.sort(length[active]), half))
+        if pile.any() and may_be_limit(log, pile, is_whole):
+            return pile
+    return np.zeros(len(log), np.bool_)
 
 
-def find_piles(log: Log, prompt: Ints) -> Bools:
+def find_end(length: Ints, half: int) -> float:
+    """Return where a pile of sorted lengths begins that reaches up to `half` to both sides of a limit; infinity without one."""
+    lengths, number = np.unique(length, return_counts=True)
+
+    def between(low: Ints, high: Ints) -> Ints:
+        """Return how many are from `low` up to and without `high`."""
+        return np.searchsorted(length, high) - np.searchsorted(length, low)
+
+    around = np.where(lengths >= 0.95 * lengths[-1], between(lengths - half, lengths + half + 1), 0)
+    centre, inside = lengths[around.argmax()], abs(lengths - lengths[around.argmax()]) <= half
+    if 2 * number[inside].max() >= around.max():
+        centre = lengths[inside][number[inside].argmax()]
+    starts = np.arange(int(NEAR * centre) - 5, centre - 3 * half)
+    nearby, usual = (of(between(starts, starts + 2 * half + 1)) if len(starts) else 0 for of in (np.max, np.mean))
+    # below the centre a pile reaches where another tokenizer spread it
+    low = centre - half if between(centre - half, centre) >= DENSER * max(usual * half / (2 * half + 1), 1) else centre
+    size, above = len(length) - np.searchsorted(length, low), between(centre + half + 1, lengths[-1] + 1)
+    return low if size >= max(MIN_PILE, 0.01 * len(length), DENSER * nearby, 10 * above) else np.inf
+
+
+def may_be_limit(log: Log, pile: Bools, is_whole: Bools) -> bool:
+    """Return whether a limit may have made a pile of lengths: not where its responses are the better ones, or end as the others
+    do that are finished; nor where the others have few lengths, as answers of a fixed form do."""
+    rest = log.responses.active & ~pile
+    low, high = np.quantile(log.responses.length[rest], [0.05, 0.95]) if rest.any() else (0.0, 0.0)
+    if len(np.unique(log.responses.length[rest])) < max(MIN_PILE, 0.3 * min(rest.sum(), high - low)):
+        return False
+    hits, whole = ([float(of[rows].mean()) for rows in (pile, rest)] for of in (log.correct, is_whole))
+    pooled = log.correct[pile | rest].mean()
+    error = np.sqrt(pooled * (1 - pooled) * (1 / pile.sum() + 1 / rest.sum()))
+    return bool(hits[0] <= hits[1] + 2 * error and not (whole[1] >= 0.5 and whole[0] >= 0.8 * whole[1]))
+
+
+def find_piles(log: Log, prompt: Ints, is_whole: Bools) -> Bools:
     """Return the longest responses of every prompt, where many share that length and few share the smallest one.
 
     A limit on prompt and response together leaves these: each prompt has one of its own, and where it ended a single response,
@@ -59,6 +104,5 @@ def find_piles(log: Log, prompt: Ints) -> Bools:
     comparable = count_by(group[incorrect], size) > 1
     many = tied.sum() >= max(MIN_PILE, 0.1 * comparable.sum(), 5 * tied_floor.sum())
     # where incorrect responses have one length by nature, none of them ends before it
-    return every & (
-        many and log.correct[pile].mean() <= MAX_CORRECT and pile.sum() < 0.9 * incorrect[tied[group]].sum()
-    )
+    varied = pile.sum() < 0.9 * incorrect[tied[group]].sum()
+    return every & (many and varied and may_be_limit(log, pile, is_whole))

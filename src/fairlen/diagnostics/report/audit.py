@@ -13,9 +13,11 @@ from fairlen.diagnostics.acceptance import Acceptance, acceptance
 from fairlen.diagnostics.advice import Advice, advise
 from fairlen.diagnostics.conclusion import (
     LENGTH,
+    MANY,
     MIN_PROMPTS,
     Conclusion,
     Margins,
+    add_truncation,
     as_estimate,
     conclude,
     describe_effects,
@@ -26,7 +28,7 @@ from fairlen.diagnostics.conclusion import (
 )
 from fairlen.diagnostics.coupling import Coupling, WeightShares, coupling, weight_shares
 from fairlen.diagnostics.lengths import QUANTITIES, Lengths, TurnReport, lengths, report_turns
-from fairlen.diagnostics.log import Log
+from fairlen.diagnostics.log import Log, halfway
 from fairlen.diagnostics.method import InUse, find_method
 from fairlen.diagnostics.readers import DEFAULTS, Options, Reading, Source, read
 from fairlen.diagnostics.streams import StreamReport, stream_report
@@ -73,10 +75,12 @@ class Finding:
     """An effect that stands at the false discovery rate."""
 
     measure: str
-    """One of a `Quantity`, as within.length, or selection.dropped, acceptance.lre, streams.optimism, streams.eos_advantage."""
+    """One of a `Quantity`, as within.length, or selection.truncated, selection.dropped, acceptance.lre, streams.optimism,
+    streams.eos_advantage."""
     estimate: Estimate
     """With its 95% interval: of lengths a relative difference, else in the measure's unit."""
     p_value: float
+    """nan of a share, which is no test."""
     text: str
     more: tuple[str, ...] = ()
     """What has to be known with it."""
@@ -139,12 +143,14 @@ def audit_source(source: Source, method: InUse | None = None, margins: Margins =
         for at, (within, quantity) in enumerate(zip(effects, quantities, strict=True))
     ]
     findings = [
+        *find_limit(source, selection.truncated),
         *(finding for one in zip(found, effects, again, strict=True) for finding in find_within(log, *one)),
         *(one for one in others if one.p_value <= found[0].bar),
     ]
     weights, turns = weight_shares(log), report_turns(log, effects[1:], found[1:]) if log.has_turns else None
     return Audit(
-        source, method, found[0], tuple(replace(one, advice=find_advice(one, method, weights)) for one in findings),
+        source, method, add_truncation(found[0], log),
+        tuple(replace(one, advice=one.advice or find_advice(one, method, weights)) for one in findings),
         effects[0], again[0], selection, lengths(log), coupling(log), weights, find_shares(log),
         accepted, streams, turns,
     )  # fmt: skip
@@ -160,6 +166,15 @@ def find_advice(one: Finding, method: InUse | None, weights: dict[str, WeightSha
         if not weight.excludes(1.0) or (weight.value > 1.0) != (one.estimate.value > 0):
             return None
     return advise(one.measure, one.estimate, method)
+
+
+def find_limit(source: Source, truncated: Estimate) -> Iterator[Finding]:
+    """Find that the limit of generation ended so many responses that it comes before everything else."""
+    if truncated.value > MANY:
+        text = f"{truncated.value:.0%} [{truncated.low:.0%}, {truncated.high:.0%}] of responses end at the limit of generation"
+        more = ("all effects are of the others, which length decided: that of all responses may be larger or smaller",)
+        advice = Advice(f"raise {source.format.max_response_length} before all else", ())
+        yield Finding("selection.truncated", truncated, math.nan, text, more, advice)
 
 
 def find_within(log: Log, found: Conclusion, within: Within, with_truncated: Within) -> Iterator[Finding]:
@@ -295,10 +310,12 @@ def find_missing(one: Audit) -> tuple[str, ...]:
         f"truncation: {truncated}; --max-response-length N (of {limit}) with --tokenizer FOLDER estimates it":
             "truncated" not in log.known,
         f"advantages: {advantage}; rewards normalised by prompt and step stand for them": "advantage" not in log.known,
-        "verdicts: an outcome in the upper half of their range counts as correct":
+        f"verdicts: outcomes above {halfway(log.responses.outcome[log.responses.active]):.3g} count as correct; --columns "
+        "correct=COLUMN>NUMBER sets another bar":
             "correct" not in log.known and not np.isin(log.responses.outcome, (0.0, 1.0)).all(),
         "updates: no log ratios, so that acceptance by length is unknown; fairlen train records them": not len(log.trained),
-        "groups: hardly any prompt has a second response in its step, so that nothing can be compared within prompts":
+        "groups: hardly any prompt has a second response in its step, so that nothing can be compared within prompts; "
+        "--pool reads runs of one policy over the same prompts as one log":
             len(log) < 1.5 * max(log.responses.num_prompts, 1),
     }  # fmt: skip
     return tuple(sentence for sentence, is_missing in candidates.items() if is_missing)

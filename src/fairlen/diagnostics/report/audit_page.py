@@ -53,7 +53,7 @@ def write_audit_page(
         "kind": "audit", "folder": f"{sum(len(one.log) for one in audits):,} rollouts", "notes": notes, "audits": audits,
         "name": name or (f"{len(audits)} logs: {counts}" if len(audits) > 1 else one),
     }  # fmt: skip
-    write_file(path, render_page(head, [], shown, terms=define()))
+    write_file(path, render_page(head, [], shown, terms=define()).encode())
     return path
 
 

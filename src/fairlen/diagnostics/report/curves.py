@@ -1,4 +1,4 @@
-"""Curves of everything that a run logs, in groups, each with what docs/metrics.md says of it."""
+"""Curves of everything that a run logs, in groups, each with its unit and meaning."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fairlen.console import first_of
 from fairlen.diagnostics.report import figure
 from fairlen.diagnostics.report.figure import Figure, Section, Table, plain
 from fairlen.diagnostics.report.run import Run, column
-from fairlen.diagnostics.report.terms import Metric, read_metrics
+from fairlen.metrics import Metric, find_metric
 
 GROUPS: dict[str, tuple[str, ...]] = {
     "Optimisation": ("loss", "gradient", "entropy", "kl", "learning_rate"),
@@ -37,7 +37,7 @@ def curves_section(run: Run) -> list[Section]:
     for name in names[:MAX_CURVES]:
         x, y = column(run.updates, "rollout_batch"), column(run.updates, name)
         x, y = x[np.isfinite(y)], y[np.isfinite(y)]
-        known = read_metrics().get(name, Metric("", "", ""))
+        known = find_metric(name)
         if len(y) and np.ptp(y) > SAME:
             group = next((title for title, begins in GROUPS.items() if name.split("/")[0] in begins), OTHERS)
             found[group].append(curve(name, known, x, y))

@@ -232,7 +232,7 @@ def write_effects(effects: Sequence[Effect], out: str) -> None:
     ]  # fmt: skip
     notes = [f"{effect.describe()}." for effect in effects]
     head = {"name": "What methods do to length", "folder": "made rollouts", "kind": "methods", "notes": notes}
-    write_file(Path(out), render_page(head, [], [Section("methods", "By length", MADE, figures)]))
+    write_file(Path(out), render_page(head, [], [Section("methods", "By length", MADE, figures)]).encode())
 
 
 def draw_curves(effects: Sequence[Effect], bins: Bins, key: str, form: Any, label: str) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from fairlen.diagnostics.report.sections import find_sections
 from fairlen.diagnostics.report.streams import Stream, gather_streams
 from fairlen.diagnostics.report.terms import OF_TURNS, VERDICTS, define
 from fairlen.files.folders import write_file
+from fairlen.secrets import hide_all
 
 HERE = Path(__file__).parent
 FILE = "report.html"
@@ -39,7 +39,6 @@ EMPTY |= {
     "turns": OF_TURNS,
     "describe": describe_method,
 }
-SECRET = re.compile(r"(?i)(^|[-_])(token|key|secret|password)$")
 
 
 def write_report(run_folder: str | Path, out: str | Path | None = None) -> Path:
@@ -58,7 +57,7 @@ def write_page(run: Run, found: Audit | None, path: Path) -> Path:
     total = len(run.records.log) if run.records else 0
     head = describe(run) | {"audits": [found] if found else []}
     sections = [*find_sections(run, found), *curves_section(run)]
-    write_file(path, render_page(head, headline(run), sections, sample, streams, total, define()))
+    write_file(path, render_page(head, headline(run), sections, sample, streams, total, define()).encode())
     return path
 
 
@@ -94,7 +93,7 @@ def render_page(
         style=style,
         script=script,
         policy=policy(style, script),
-        head=EMPTY | head,
+        head=EMPTY | hide_all(head),
         facts=facts,
         sections=sections,
         sample=sample,
@@ -121,7 +120,7 @@ def policy(style: str, script: str) -> str:
 
 def describe(run: Run) -> dict[str, Any]:
     """Return the header: names as the run folder has them, control characters written out."""
-    given = run.description
+    given = hide_all(run.description)
     method, command = of_type(given, "method", dict), [str(word) for word in of_type(given, "command", list)]
     notes = [f"Left out: {sentence}" for sentence in first_of(run.left_out, MAX_NOTES)]
     if run.records is None:
@@ -136,10 +135,10 @@ def describe(run: Run) -> dict[str, Any]:
         "hash": visible(str(method.get("hash", ""))),
         "notes": [visible(str(note)) for note in (*notes, *of_type(method, "notes", list))],
         "choices": [(visible(name), stages) for name, stages in choices.items()],
-        "settings": [(visible(k), visible(show_setting(k, v))) for k, v in of_type(given, "config", dict).items()],
+        "settings": [(visible(k), visible(show_setting(v))) for k, v in of_type(given, "config", dict).items()],
         "versions": [(visible(k), visible(str(v))) for k, v in of_type(given, "versions", dict).items()],
         "machine": [(visible(k), visible(str(v))) for k, v in of_type(given, "machine", dict).items()],
-        "command": visible(" ".join(redact([Path(command[0]).name, *command[1:]]))) if command else "",
+        "command": visible(" ".join([Path(command[0]).name, *command[1:]])) if command else "",
     }
 
 
@@ -157,21 +156,9 @@ def stage_text(stage: Any) -> tuple[str, str]:
     return visible(str(stage.get("kind", ""))), visible(fields)
 
 
-def show_setting(name: str, value: Any) -> str:
-    """Return a setting as text, without what looks like a secret."""
-    if SECRET.search(name) and value:
-        return "(not shown)"
+def show_setting(value: Any) -> str:
+    """Return a setting as text."""
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-
-
-def redact(words: list[str]) -> list[str]:
-    """Return a command without what looks like a secret."""
-    found: list[str] = []
-    for word in words:
-        name, equals, _ = word.partition("=")
-        follows = bool(found) and "=" not in found[-1] and found[-1].startswith("-") and SECRET.search(found[-1])
-        found.append("(not shown)" if follows else f"{name}=(not shown)" if equals and SECRET.search(name) else word)
-    return found
 
 
 def headline(run: Run) -> list[tuple[str, str, str]]:

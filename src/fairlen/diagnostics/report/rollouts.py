@@ -13,7 +13,8 @@ import numpy as np
 from fairlen.batch import Bools, Floats, Ints
 from fairlen.diagnostics.conclusion import plain_samples
 from fairlen.diagnostics.readers import Source, fairlen_records
-from fairlen.diagnostics.readers.rows import Found, Passages, passages_of
+from fairlen.diagnostics.readers.messages import Passages, passages_of
+from fairlen.diagnostics.readers.rows import Found
 from fairlen.diagnostics.report.audit import Audit
 from fairlen.diagnostics.report.run import Passage, divide, shorten, show_passages, visible
 from fairlen.files.formats import Chunk, Unreadable, describe, stream

@@ -59,7 +59,8 @@ def read_run(folder: Path) -> Run:
     path = folder / "run.json"
     if not path.is_file():
         raise FileNotFoundError(
-            f"{path}: there is no such file; give the folder that `fairlen train` printed as its run folder"
+            f"{path}: there is no such file; give the folder that `fairlen train` printed as its run folder; rollouts of other "
+            f"programs are read by: fairlen audit {folder}"
         )
     description = parse_object(path.read_text(), path)
     entries = read_metrics(folder / "metrics.jsonl")

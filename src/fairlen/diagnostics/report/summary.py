@@ -22,7 +22,7 @@ from fairlen.diagnostics.against import Against, compare_logs
 from fairlen.diagnostics.conclusion import Margins, Quantity, as_estimate, list_effects
 from fairlen.diagnostics.method import InUse, parse_method
 from fairlen.diagnostics.readers import Options, Reading
-from fairlen.diagnostics.readers.formats import USUAL
+from fairlen.diagnostics.readers.columns import ROLES
 from fairlen.diagnostics.report import rows
 from fairlen.diagnostics.report.audit import Audit, audit, find_missing
 from fairlen.diagnostics.report.audit_page import write_audit_page
@@ -52,6 +52,8 @@ class AuditConfig:
     """Other rollouts, B, that the first ones, A, are compared with over the prompts that both have: B minus A."""
     max_response_length: int = 0
     """Limit of generation in tokens, to know which responses were truncated where the files do not say."""
+    pool: bool = False
+    """Read files of one format as one log whatever their folders, as those of runs that differ in their seed alone."""
     method: str = ""
     """Method that made the rollouts, such as grpo+balanced, or its aggregation, such as token_mean; by default looked for beside
     the files."""
@@ -80,7 +82,7 @@ class AuditConfig:
         if self.tokenizer and self.unit not in ("auto", "tokens"):
             raise ValueError(f"--unit {self.unit} with --tokenizer: leave one of them out")
         unit = None if self.unit == "auto" else self.unit
-        return Options(parse_columns(self.columns), unit, self.tokenizer, self.max_response_length)
+        return Options(parse_columns(self.columns), unit, self.tokenizer, self.max_response_length, self.pool)
 
 
 def parse_columns(text: str) -> dict[str, str]:
@@ -88,9 +90,9 @@ def parse_columns(text: str) -> dict[str, str]:
     chosen: dict[str, str] = {}
     for pair in filter(None, text.split(",")):
         role, equals, name = (part.strip() for part in pair.partition("="))
-        if role not in USUAL or not equals or not name:
-            near = get_close_matches(role, list(USUAL), 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(USUAL)}"
+        if role not in ROLES or not equals or not name:
+            near = get_close_matches(role, list(ROLES), 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(ROLES)}"
             raise ValueError(f"--columns {pair}: write ROLE=COLUMN; {hint}")
         chosen[role] = name
     return chosen
@@ -155,7 +157,7 @@ def show(
     if against:
         show_against(against, console)
     elif len(audits) > 1:
-        write(console, f"{len(audits)} logs: one for each format and folder, never mixed")
+        write(console, f"{len(audits)} logs: one for each format and folder, never mixed without --pool")
     for sentence in reading.not_rollouts[:MAX_ROWS]:
         write(console, f"skipped  {sentence}", "dim")
 
@@ -222,9 +224,10 @@ def show_findings(one: Audit, console: Console) -> None:
         for sentence in finding.more:
             write(console, sentence, "dim", indent=7)
         if finding.advice:
-            evidence = ", ".join(finding.advice.evidence)
-            name = one.method.name if one.method else ""
-            write(console, f"with {name}: {finding.advice.text} (docs/claims.md: {evidence})", indent=7)
+            text, evidence = finding.advice.text, ", ".join(finding.advice.evidence)
+            if evidence:  # of the method in use
+                text = f"with {one.method.name if one.method else ''}: {text} (docs/claims.md: {evidence})"
+            write(console, text, indent=7)
     console.print()
 
 

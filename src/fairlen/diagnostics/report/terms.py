@@ -1,19 +1,10 @@
-"""What the words and numbers of a page mean: terms that its figures link to, and the metrics of docs/metrics.md."""
+"""Terms that the figures of a page link to, with their definitions."""
 
 from __future__ import annotations
-
-import re
-from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 
 from fairlen.diagnostics.coupling import ALL_RULES
 from fairlen.methods.compose import summarize
 
-PLACES = [Path(__file__).parents[up] / place for up, place in ((1, "metrics.md"), (4, "docs/metrics.md"))]
-"""Of docs/metrics.md: in a wheel, and in the repository."""
-ENTRY = re.compile(r"^- (`[^`]+`(?:, `[^`]+`)*)(?: \(([^)]*)\))?: (.*?)(?:; \*(.*)\*)?$", re.M)
-"""Of that page: names, unit, meaning, and what to look for."""
 VERDICTS = {"effect": "Length and correctness go together", "none": "Length and correctness do not go together"}
 VERDICTS["unknown"] = "Not known yet"
 OF_TURNS = {"effect": "An effect of", "none": "No effect of", "unknown": "Not known yet of"}
@@ -51,25 +42,6 @@ TERMS = {
     "streams.eos_advantage": ("Net advantage on EOS", "Sum of advantages at EOS, a response: below 0 stopping is penalised."),
 }  # fmt: skip
 """Of a definition: the term, and what it means."""
-
-
-@dataclass(frozen=True)
-class Metric:
-    """What docs/metrics.md says of a metric."""
-
-    unit: str
-    meaning: str
-    look: str
-    """What to look for."""
-
-
-@cache
-def read_metrics() -> dict[str, Metric]:
-    """Return the metrics of docs/metrics.md by name; none where the page is not there."""
-    path = next(filter(Path.is_file, PLACES), None)
-    lines = ENTRY.findall(path.read_text(encoding="utf-8").replace("\n  ", " ") if path else "")
-    clean = [[names, *(re.sub(r"`|\[(.*?)\]\(.*?\)", r"\1", cell) for cell in cells)] for names, *cells in lines]
-    return {name: Metric(*cells) for names, *cells in clean for name in re.findall(r"`([^`]+)`", names)}
 
 
 def define(*names: str) -> list[tuple[str, str, list[str]]]:

@@ -85,7 +85,7 @@ class Recorder(TrainerCallback):
             weight = spread(plan, len(scored.segments))["weight"]
             self.run.add_batch(self.num_batches, rollouts, scored, weight, self.trainer.method, list(answers), parts)
 
-    def add_update(self, metrics: dict[str, float], scale: float) -> None:
+    def add_update(self, metrics: dict[str, Any], scale: float) -> None:
         """Record an update: what was measured over all processes, its metrics, what weights were multiplied by."""
         rows, values = zip(*(self.measured or [NOTHING]), strict=True)
         self.measured.clear()

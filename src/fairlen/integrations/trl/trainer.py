@@ -38,7 +38,8 @@ from fairlen.methods.compose import Composition
 from fairlen.methods.learning_signal import Counts, LearningSignal
 from fairlen.methods.method import Method, MicroLoss, Scored, spread
 from fairlen.methods.stages.micro import Micro, Outputs
-from fairlen.methods.tally import Tally, measure_sequences, observed, scored_metrics, state_metrics, update_metrics
+from fairlen.methods.tally import Tally, measure_sequences, scored_metrics, state_metrics
+from fairlen.methods.update import Skips, finish_update
 from fairlen.rollouts import Response
 
 logger = get_logger(__name__)
@@ -93,6 +94,7 @@ class FairGRPOTrainer(TruncatedGRPOTrainer):
         settings = [overrides] if isinstance(overrides, str) else overrides or ()
         self.recorder = Recorder(self, run_folder, name, settings, notes)
         self.tally, self.signal = Tally(), LearningSignal(REMEDIES)
+        self.skips = Skips(with_loss_scaler=self.accelerator.mixed_precision == "fp16")
         self.refill = Refill(self, max_extra_batches)
         self.rewards = torch.zeros(0)
         self.inputs: Sequence[dict[str, Any]] = ()
@@ -120,7 +122,7 @@ class FairGRPOTrainer(TruncatedGRPOTrainer):
             turns, truncated = self.read_responses(output)
             self.recorder.add_held_out(np.array([sum(tokens) for tokens in turns]), truncated)
             return output
-        self.generated_at = self.state.global_step
+        self.generated_at = self.policy_version
         self.recorder.num_batches += 1
         output = self.collect_whole(inputs) if self.method.sampling.is_whole else self.collect_sampled(inputs)
         output["advantages"], self.depth = output[f"{COLUMN}advantage"].float(), None
@@ -301,7 +303,7 @@ class FairGRPOTrainer(TruncatedGRPOTrainer):
         """The method's loss of a padded micro-batch, given what the policy says of it, [N, L]."""
         mask, length = read_trained(inputs)
         old, rollout = inputs.get("old_per_token_logps"), inputs.get("sampling_per_token_logps")
-        on_policy = old is None or is_on_policy(self.state.global_step, self.generated_at)
+        on_policy = old is None or is_on_policy(self.policy_version, self.generated_at)
         old = logprobs.detach() if old is None or on_policy else old
         rollout = old if rollout is None else torch.where(rollout.isnan(), old, rollout)
         micro = Micro.of(
@@ -321,27 +323,33 @@ class FairGRPOTrainer(TruncatedGRPOTrainer):
         """Updates that share the weights of a rollout batch; below 1 where an update trains several rollout batches."""
         return self.args.steps_per_generation / self.current_gradient_accumulation_steps
 
-    def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
-        loss = super().training_step(model, inputs, num_items_in_batch)
-        if self.accelerator.sync_gradients:
-            self.end_update()
-        return loss
+    @property
+    def policy_version(self) -> int:
+        """Updates that were made; TRL's step counts the skipped ones too, as does the schedule of its learning rate."""
+        return self.state.global_step - self.skips.num_skipped
 
-    def end_update(self) -> None:
-        """Moves the method's state once, by the sums of all micro-batches and processes, and reports the update."""
-        counts = self.tally.finish(self.accelerator.gather, self.accelerator.device)
-        metrics = update_metrics(counts) | state_metrics(self.method.update(observed(counts)))
-        for name in ("loss/total", "weight/positive", "weight/negative"):
+    def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
+        norm = super()._get_grad_norm(model, grad_norm)
+        if not self.end_update(norm):
+            model.zero_grad()  # no optimizer moves what has no gradient; DeepSpeed and a loss scaler skip by themselves
+        return norm
+
+    def end_update(self, norm: Any) -> bool:
+        """Return whether the optimizer may step, with the method's state moved then, and report the update."""
+        finished = finish_update(self.method, [self.tally.counts], 0.0 if norm is None else norm, self.skips)
+        self.method, self.tally = finished.method, Tally()
+        metrics = finished.metrics | state_metrics(self.method)
+        for name in {"loss/total", "weight/positive", "weight/negative"} & metrics.keys():
             metrics[name] *= self.updates_per_batch
         for name in () if self.use_vllm else UNKNOWN_WITHOUT_VLLM:
-            del metrics[name]
+            metrics.pop(name, None)
         self.recorder.add_update(metrics, self.updates_per_batch)
         theirs = {"entropy": "entropy/mean", "clip_ratio/region_mean": "ratio/clipped", "kl": "kl/reference"}
-        metrics |= {name: metrics[own] for name, own in theirs.items() if own in metrics} | state_metrics(self.method)
+        metrics |= {name: metrics[own] for name, own in theirs.items() if own in metrics}
+        metrics.pop("update/skipped", None)  # TRL's are numbers
         for name, value in metrics.items():
             self._metrics["train"][name].append(value)
-        self.method = self.method.update(observed(counts))
-        self.tally = Tally()
+        return finished.may_step
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
         """TRL's card, with the method, its papers and, at the end of the run, the audit of its rollouts."""

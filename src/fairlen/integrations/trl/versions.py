@@ -21,7 +21,7 @@ OVERRIDDEN = {
     "_calculate_rewards": ("inputs", "prompts", "completions", "completion_ids_list"),
     "compute_loss": ("model", "inputs", "return_outputs", "num_items_in_batch"),
     "_compute_loss": ("model", "inputs"),
-    "training_step": ("model", "inputs", "num_items_in_batch"),
+    "_get_grad_norm": ("model", "grad_norm"),
     "_save_checkpoint": ("model", "trial"),
     "_load_optimizer_and_scheduler": ("checkpoint",),
     "create_model_card": ("model_name", "dataset_name", "tags"),

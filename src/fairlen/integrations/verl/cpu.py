@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import socket
 import sys
 import types
 from collections import Counter
@@ -17,6 +18,7 @@ import torch
 import verl.utils.distributed
 import verl.utils.fsdp_utils
 from torch import Tensor
+from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 from verl.plugin.platform import PlatformBase, PlatformRegistry, set_platform
 from verl.workers.rollout.base import _ROLLOUT_REGISTRY, BaseRollout
 from verl.workers.rollout.replica import RolloutReplica, RolloutReplicaRegistry, TokenOutput
@@ -242,6 +244,14 @@ def keep_weight(layer: Any, remove_weight: bool) -> None:
     layer.cpu_linear = torch.nn.functional.linear
 
 
+def make_store(host_name: str, port: int, *rest: Any, is_master: bool = False, **given: Any) -> TCPStore:
+    """Return torch's store, whose server listens on the address that it is named by, where torch's own listens on every one."""
+    if is_master and "master_listen_fd" not in given:
+        family = socket.AF_INET6 if ":" in host_name else socket.AF_INET
+        given["master_listen_fd"] = socket.create_server((host_name, port), family=family).detach()
+    return TCPStore(host_name, port, *rest, is_master=is_master, **given)
+
+
 def install() -> None:
     """Makes this process one of a machine without an accelerator."""
     set_platform(CpuPlatform())
@@ -250,6 +260,8 @@ def install() -> None:
     verl.utils.distributed.initialize_global_process_group_ray = lambda timeout_second=None, backend=None: start_group(
         timeout_second, "gloo"
     )
+    for module in ("torch.distributed", "torch.distributed.rendezvous"):  # the latter's name is a function's too
+        vars(sys.modules[module])["TCPStore"] = make_store
     utils: Any = verl.utils.fsdp_utils
     offload = utils.CPUOffloadPolicy  # of the reference model; pinned memory needs an accelerator
     utils.CPUOffloadPolicy = lambda pin_memory=True: offload(pin_memory=False)

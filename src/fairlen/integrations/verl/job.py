@@ -1,7 +1,7 @@
-"""The first process of a job: verl's own main; every node is checked before, every process watched while it runs.
+"""The first process of a job: verl's own main, with versions compared before and deaths noticed while it runs.
 
-Started by the launcher as `python -m fairlen.integrations.verl.job SETTINGS`. Whoever waits for the dead waits for ever: Ray's
-control store knows them, and is asked every second.
+The launcher starts it as `python -m fairlen.integrations.verl.job SETTINGS`. verl waits without end for a process that has died;
+Ray's control store (GCS) knows of deaths and is asked every second.
 """
 
 from __future__ import annotations
@@ -12,14 +12,17 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
+import hydra.core.utils
 import ray
+from omegaconf import OmegaConf
 from ray._private.state import actors
 from ray.core.generated.common_pb2 import ActorDiedErrorContext  # pyright: ignore[reportAttributeAccessIssue]  made from its .proto
 from verl.trainer import main_ppo
 
 from fairlen.console import log
-from fairlen.integrations.verl.nodes import check_nodes
 from fairlen.integrations.verl.summary import DEATH, DIED
+from fairlen.integrations.verl.versions import check_versions
+from fairlen.secrets import hide_all
 
 INTERVAL = 1.0
 """Seconds between two looks."""
@@ -62,7 +65,7 @@ def watch_deaths(machines: set[str]) -> None:
 
 
 def find_store_death(address: str) -> str:
-    """Return that nobody listens any more where Ray's control store did; nothing while it does."""
+    """Return an error if the GCS server refuses connections; empty otherwise."""
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=5.0).close()
@@ -97,18 +100,23 @@ def describe_death(actor: Mapping[str, Any]) -> str:
 
 
 class Watched:
-    """A class of Ray's actors: the nodes are checked before one is made, all processes are watched after."""
+    """One of Ray's actor classes: versions are compared before an actor is made, deaths are watched after."""
 
-    def __init__(self, kind: Any, config: Any) -> None:
-        self.kind, self.config = kind, config
+    def __init__(self, kind: Any) -> None:
+        self.kind = kind
 
     def options(self, **given: Any) -> Watched:
-        return Watched(self.kind.options(**given), self.config)
+        return Watched(self.kind.options(**given))
 
     def remote(self) -> Any:
-        check_nodes(self.config)
+        check_versions()
         start_watch()
         return self.kind.remote()
+
+
+def without_secrets(config: Any) -> Any:
+    """Return settings of hydra's as it writes them down."""
+    return OmegaConf.create(hide_all(OmegaConf.to_container(config)))
 
 
 def main() -> None:
@@ -117,7 +125,7 @@ def main() -> None:
 
     def run(config: Any, task_runner_class: Any) -> None:
         try:
-            stock(config, Watched(task_runner_class, config))
+            stock(config, Watched(task_runner_class))
         except Exception:
             name_death()  # verl has noticed it first
             raise
@@ -125,6 +133,8 @@ def main() -> None:
             ENDED.set()
 
     main_ppo.run_ppo = run
+    save = hydra.core.utils._save_config
+    hydra.core.utils._save_config = lambda config, *place: save(without_secrets(config), *place)
     main_ppo.main()
 
 

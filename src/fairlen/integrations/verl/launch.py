@@ -1,22 +1,21 @@
-"""`fairlen verl`: settings together, files written, and the job started under the eyes of watch.py."""
+"""`fairlen verl`: compose the settings, write the files that they name, start the job."""
 
 from __future__ import annotations
 
 import os
 import shlex
 import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
 
-from fairlen.checks import check_not_negative
 from fairlen.console import log
 from fairlen.files.folders import choose_folder, refuse_links
 from fairlen.integrations import refuse_untested
 from fairlen.integrations.verl import rehearsal
-from fairlen.integrations.verl.attempts import Attempts, run_attempts
 from fairlen.integrations.verl.data import (
     check_model,
     data_rows,
@@ -26,8 +25,7 @@ from fairlen.integrations.verl.data import (
     playground_rows,
     write_rows,
 )
-from fairlen.integrations.verl.nodes import MIN_NODES
-from fairlen.integrations.verl.places import hand_over
+from fairlen.integrations.verl.session import run_session
 from fairlen.integrations.verl.settings import (
     TESTED,
     check_given,
@@ -48,15 +46,11 @@ REWARD = "pkg://fairlen.integrations.verl.data"
 MODEL, TOKENIZER = "actor_rollout_ref.model.path", "actor_rollout_ref.model.tokenizer_path"
 TRUST = ("data.trust_remote_code", "actor_rollout_ref.model.trust_remote_code")
 """Whether verl runs code of a model: never."""
-NODES, DEVICES, SAVE, SAVED = (
-    "trainer.nnodes",
-    "trainer.n_gpus_per_node",
-    "trainer.save_freq",
-    "trainer.default_local_dir",
-)
 REHEARSE = "--cpu rehearses a job on this machine"
-CLUSTER_LIMIT = 3600.0
-"""Seconds until the first step, and for every further one, unless said otherwise."""
+LISTENS = (
+    "warning: Ray and verl's TransferQueue listen on the address of every node, and TransferQueue unpickles, and so runs, what "
+    "anyone sends to it: let none but the nodes of this job reach them (a network of their own or a firewall)"
+)
 
 
 @dataclass(frozen=True)
@@ -75,46 +69,23 @@ class VerlConfig(Settings):
     """The same for verl's validation; by default what is trained on."""
     cpu: bool = False
     """Rehearse the whole job without an accelerator: Ray, two workers, two rollout servers."""
-    nodes: int = 0
-    """Machines, as trainer.nnodes; with --cpu so many raylets on this machine, with a worker and a server each."""
     ray_address: str = ""
     """host:port of a cluster of Ray that runs, or auto; by default verl starts Ray here."""
-    restarts: int = 0
-    """How often the job is begun again from its last checkpoint, after a death or where it stood still."""
-    min_nodes: int = 0
-    """On how many nodes it may run where not all are there; 0 is all."""
-    slurm: str = ""
-    """Write a batch script for Slurm to this file, and start nothing."""
-    kuberay: str = ""
-    """Write a RayJob manifest for KubeRay to this file, and start nothing; --image names what its pods run."""
-    submit: str = ""
-    """Give the job to the job server of a cluster of Ray, such as http://head:8265 (`ray job submit`)."""
-    image: str = ""
-    """Container image with fairlen[verl] and Ray, for --kuberay."""
     dry_run: bool = False
     """Print the settings and what they mean, and start nothing."""
     out: str = ""
     """Folder for converted data and logs; by default a new one under runs/."""
-    start_limit: float = 0.0
-    """Seconds until the first training step is done; else the job is ended. 0 is 3600, with --cpu 300; inf waits for ever."""
-    step_limit: float = 0.0
-    """Seconds that any further step may take; else the job is ended. 0 is 3600, with --cpu 120; inf waits for ever."""
     allow_truncated_sampling: bool = False
     """Train on samples of another distribution than the policy's (top_p, top_k): every ratio is then wrong."""
 
     def __post_init__(self) -> None:
-        check_not_negative(self, "start_limit", "step_limit", "nodes", "restarts", "min_nodes")
         if self.eval_data and not self.data:
             raise ValueError(f"eval_data={self.eval_data[0]}: it goes with --data, which names what to train on")
-        if self.min_nodes > self.nodes:
-            raise ValueError(
-                f"min_nodes={self.min_nodes}: more than --nodes {self.nodes}; give --nodes, and fewer here"
-            )
         choose_method(self.method, self.overrides)
 
 
 def start_verl(config: VerlConfig, given: Sequence[str]) -> int:
-    """Runs a job with what was given after `--`; its exit code, or 124 where it was ended because it stood still."""
+    """Run a job with what was given after `--`; return its exit code."""
     folder = Path(config.out) if config.out else choose_folder("verl")
     settings = collect(config, given, folder)
     model = value_of(MODEL, given) or config.model
@@ -124,28 +95,18 @@ def start_verl(config: VerlConfig, given: Sequence[str]) -> int:
         for text, meaning in settings.items():
             log(f"{quote_for_shell(text)}\n    {meaning}")
         return 0
-    if config.slurm or config.kuberay or config.submit:
-        devices = 0 if config.cpu else int(value_of(DEVICES, given) or 8)  # 8 is verl's own
-        return hand_over(config, given, folder, devices)
     refuse_untested("verl", version("verl"), TESTED)
     refuse_incomplete(config, given)
-    refuse_restart(folder, given)
+    if config.ray_address or not config.cpu:
+        log(LISTENS, sys.stderr)
     if config.data or config.cpu:
         write_files(config, folder, os.path.expanduser(model))
     folder.mkdir(parents=True, exist_ok=True)
     refuse_links(folder)
     command = [sys.executable, "-m", JOB, *settings]
-    return run_attempts(command, environment(config, given, folder), folder, plan_attempts(config))
-
-
-def refuse_restart(folder: Path, given: Sequence[str]) -> None:
-    """Raise FileExistsError where a run is there that verl would not resume, but start again over what was recorded."""
-    saved = Path(value_of(SAVED, given) or folder / "checkpoints")
-    resumes = value_of("trainer.resume_mode", given) != "disable" and any(saved.glob("global_step_*"))
-    if (folder / "metrics.jsonl").exists() and not resumes:
-        raise FileExistsError(
-            f"out={folder}: a run is there already, and nothing to resume it from; choose another folder"
-        )
+    with tempfile.TemporaryDirectory(prefix="fairlen-", ignore_cleanup_errors=True) as scratch:
+        variables = environment(config, given, folder) | ({"RAY_TMPDIR": scratch} if config.cpu else {})
+        return run_session(command, variables, folder)
 
 
 def refuse_incomplete(config: VerlConfig, given: Sequence[str]) -> None:
@@ -163,23 +124,10 @@ def refuse_incomplete(config: VerlConfig, given: Sequence[str]) -> None:
         raise ValueError(f"this machine has no CUDA device: give --ray-address of a cluster that has some; {REHEARSE}")
 
 
-def plan_attempts(config: VerlConfig) -> Attempts:
-    """Return how a job is begun, and how often."""
-    local = config.nodes if config.cpu and config.nodes and not config.ray_address else 0
-    start_limit, step_limit = limits_of(config)
-    return Attempts(config.restarts, start_limit, step_limit, local, config.min_nodes, config.cpu)
-
-
 def quote_for_shell(text: str) -> str:
     """A setting as a shell reads it, so that it can be copied."""
     harmless = not set(text) & set('"$`\\!')
     return f'"{text}"' if "'" in text and harmless else shlex.quote(text)
-
-
-def limits_of(config: VerlConfig) -> tuple[float, float]:
-    """Seconds to the first step and between steps: those given, or the defaults of a rehearsal or a cluster."""
-    start, step = (rehearsal.START_LIMIT, rehearsal.STEP_LIMIT) if config.cpu else (CLUSTER_LIMIT, CLUSTER_LIMIT)
-    return config.start_limit or start, config.step_limit or step
 
 
 def collect(config: VerlConfig, given: Sequence[str], folder: Path) -> dict[str, str]:
@@ -197,7 +145,8 @@ def collect(config: VerlConfig, given: Sequence[str], folder: Path) -> dict[str,
         rest[f"{MODEL}={quote(config.model or str((folder / 'model').resolve()))}"] = "the model"
     if config.cpu:
         rest |= rehearsal.SETTINGS | (rehearsal.VLLM_SETTINGS if rehearsal.VLLM_NAME in given else {})
-    rest = place_settings(config, given, folder, rest)
+    if config.ray_address:
+        rest = {text: meaning for text, meaning in rest.items() if key_of(text) not in rehearsal.RAY_OF_ITS_OWN}
     rest[f"hydra.run.dir={quote(str((folder / 'hydra').resolve()))}"] = "verl's own notes"
     ours[f"+algorithm.fairlen.folder={quote(str(folder.resolve()))}"] = (
         "where the trainer writes what `fairlen report` reads"
@@ -208,33 +157,6 @@ def collect(config: VerlConfig, given: Sequence[str], folder: Path) -> dict[str,
     return kept | {translate(text): "given" for text in given}
 
 
-def place_settings(config: VerlConfig, given: Sequence[str], folder: Path, rest: dict[str, str]) -> dict[str, str]:
-    """Settings with those of the machines it runs on, and of the checkpoints that it is begun again from.
-
-    Raises ValueError where a job would be begun again from nothing.
-    """
-    ours = {}
-    if config.nodes:
-        ours[f"{NODES}={config.nodes}"] = "machines"
-    if config.nodes and config.cpu:
-        ours[f"{DEVICES}=1"] = "one worker a node, with a rollout server"
-    if (config.nodes and config.cpu) or config.ray_address:
-        rest = {text: meaning for text, meaning in rest.items() if key_of(text) not in rehearsal.RAY_OF_ITS_OWN}
-    if config.restarts:
-        if not (config.cpu or any(key_of(text) == SAVE for text in given)):
-            raise ValueError(
-                f"restarts={config.restarts}: there would be nothing to go on from; give {SAVE}=10 after --"
-            )
-        ours |= {f"{SAVE}=1": "a checkpoint a step"} if config.cpu else {}
-        ours["trainer.resume_mode=auto"] = "goes on from the last checkpoint"
-        ours["actor_rollout_ref.model.external_lib=fairlen.integrations.verl.shards"] = (
-            "reads what more or fewer workers wrote"
-        )
-        ours[f"{SAVED}={quote(str((folder / 'checkpoints').resolve()))}"] = "where checkpoints are"
-    replaced = set(map(key_of, ours))
-    return {text: meaning for text, meaning in rest.items() if key_of(text) not in replaced} | ours
-
-
 def environment_settings(config: VerlConfig, given: Sequence[str], folder: Path) -> dict[str, str]:
     """What every process of the job imports, also on other machines."""
     place = "+ray_kwargs.ray_init.runtime_env.env_vars"
@@ -243,15 +165,16 @@ def environment_settings(config: VerlConfig, given: Sequence[str], folder: Path)
     if os.environ.get("FAIRLEN_ANY_VERL") == "1":
         found[f"{place}.FAIRLEN_ANY_VERL='1'"] = "with an untested verl"
     if config.cpu:
-        variables = rehearsal_variables(given, folder)
+        variables = rehearsal_variables(config, given, folder)
         found |= {f"{place}.{name}={quote(text)}": "of a rehearsal" for name, text in variables.items()}
     return found
 
 
-def rehearsal_variables(given: Sequence[str], folder: Path) -> dict[str, str]:
+def rehearsal_variables(config: VerlConfig, given: Sequence[str], folder: Path) -> dict[str, str]:
     """Variables of every process of a rehearsal."""
     found = {"OMP_NUM_THREADS": "1", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_USAGE_STATS_ENABLED": "0"}
     found["VERL_FILE_LOGGER_PATH"] = str((folder / "verl-metrics.jsonl").resolve())
+    found |= {} if config.ray_address else rehearsal.LOOPBACK
     return found | (rehearsal.VLLM_VARIABLES if rehearsal.VLLM_NAME in given else {})
 
 
@@ -269,10 +192,10 @@ def environment(config: VerlConfig, given: Sequence[str], folder: Path) -> dict[
     """Variables of the job's first process."""
     found = dict(os.environ) | {"VERL_USE_EXTERNAL_MODULES": ",".join(modules_of(config)), "PYTHONUNBUFFERED": "1"}
     if config.cpu:
-        found |= rehearsal_variables(given, folder)
+        found |= rehearsal_variables(config, given, folder)
     if config.ray_address:
         found["RAY_ADDRESS"] = config.ray_address
-    return found | ({MIN_NODES: str(config.min_nodes)} if config.min_nodes else {})
+    return found
 
 
 def files_of(config: VerlConfig, folder: Path) -> tuple[list[str], list[str]]:

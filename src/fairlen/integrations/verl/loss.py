@@ -5,21 +5,21 @@ The trainer sends it before the updates of each rollout batch, so that the metho
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import cache, cached_property
+from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim.optimizer import register_optimizer_step_post_hook
+from verl.workers.engine.base import BaseEngine
 from verl.workers.utils.padding import no_padding_2_padding
 
-from fairlen.batch import is_on_policy
 from fairlen.integrations.tree_rows import find_trained
 from fairlen.integrations.verl.settings import read_method
 from fairlen.methods.method import Method
 from fairlen.methods.stages.micro import Micro, Outputs
-from fairlen.methods.tally import Counts, Tally, measure_sequences, merge, observed
+from fairlen.methods.tally import Tally, count, measure_sequences
+from fairlen.methods.update import judge_update
 
 COLUMN = "plan_"
 """Begins the names of a plan's columns in a batch."""
@@ -45,8 +45,8 @@ class FairLoss:
     def __init__(self, chosen: Mapping[str, Any], state: Mapping[str, float], is_fresh: bool) -> None:
         """`chosen` is `algorithm.fairlen`; `is_fresh`: old log-probs are by the weights that the first update starts from."""
         self.chosen, self.state, self.is_fresh, self.num_done = chosen, state, is_fresh, 0
-        self.counts: Counts = {}
-        """Of the micro-batches since the last update, on this rank."""
+        self.counts: list[Mapping[str, Tensor]] = []
+        """Of the micro-batches of an update, on this rank."""
 
     @cached_property
     def method(self) -> Method:
@@ -63,11 +63,8 @@ class FairLoss:
         outputs = Outputs(logprobs[mask], read_entropy(model_output, data, logprobs)[mask])
         micro = self.read_micro(data, mask, length, logprobs.dtype)
         loss = self.method.loss(outputs, micro)
-        tally = Tally()
-        tally.add(self.method, outputs, micro, loss)
-        counts = tally.finish(device=logprobs.device)
-        self.counts = merge(self.counts, counts)
-        await_step(lambda: self.finish_update(dp_group, logprobs.device))
+        self.counts.append(count(self.method, outputs, micro, loss))
+        counts = Tally(self.counts[-1]).finish(device=logprobs.device)
         rows = read_plan(data, "row")[length > 0].double()
         measured = torch.cat([rows[None], measure_sequences(outputs, micro, loss.token)]).cpu().numpy()
         return loss.total * data["dp_size"], {COUNTS: (self.num_done, counts, measured)}
@@ -80,16 +77,14 @@ class FairLoss:
             **{name: read_plan(data, name).to(dtype) for name in ("advantage", "weight", "term_weight")},
             old_logprobs=to_padded(data, "old_log_probs")[mask],
             **{field: to_padded(data, name)[mask] for field, name in others.items() if name in data},
-            is_on_policy=self.is_fresh and is_on_policy(self.num_done, 0),
+            is_on_policy=self.is_fresh,
         )
 
-    def finish_update(self, group: Any, device: torch.device) -> None:
-        """After the optimizer's step: the state moves by the sums of all ranks, and the weights are others."""
-        sums, self.counts, self.num_done = observed(self.counts), {}, self.num_done + 1
-        values = torch.tensor(list(sums.values()), dtype=torch.float64, device=device)
-        if sums and group is not None:
-            torch.distributed.all_reduce(values, group=group)
-        self.method = self.method.update(dict(zip(sums, values.tolist(), strict=True)))
+    def finish_update(self, gradient_norm: Any, group: Any) -> None:
+        """Move the state by the sums of all ranks where verl made the step, as the trainer does, which counts skipped ones."""
+        finished = judge_update(self.method, self.counts, gradient_norm, group)
+        self.method, self.counts, self.num_done = finished.method, [], self.num_done + 1
+        self.is_fresh = self.is_fresh and not finished.may_step
 
 
 def read_entropy(model_output: Mapping[str, Tensor], data: Any, logprobs: Tensor) -> Tensor:
@@ -99,17 +94,25 @@ def read_entropy(model_output: Mapping[str, Tensor], data: Any, logprobs: Tensor
     return to_padded(data, "entropy") if "entropy" in data else torch.full_like(logprobs, torch.nan)
 
 
-WAITING: list[Callable[[], None]] = []
-"""What the next step of an optimizer in this process ends; one at most."""
+MAKE_UPDATE = BaseEngine.train_batch
 
 
-def await_step(finish: Callable[[], None]) -> None:
-    """Have something called after the next step of the optimizer, in place of what was to be called before."""
-    WAITING[:] = [finish]
-    hook_optimizers()
+def train_batch(self: BaseEngine, data: Any, loss_function: Any) -> Any:
+    """verl's update, which makes no step where the norm of the gradient is not finite; a method's loss is told that norm."""
+    if not isinstance(loss_function, FairLoss):
+        return MAKE_UPDATE(self, data, loss_function)
+    step, loss_function.counts = self.optimizer_step, []
+
+    def step_and_tell() -> Any:
+        norm = step()
+        loss_function.finish_update(norm, self.get_data_parallel_group())
+        return norm
+
+    self.optimizer_step = step_and_tell
+    try:
+        return MAKE_UPDATE(self, data, loss_function)
+    finally:
+        self.optimizer_step = step
 
 
-@cache
-def hook_optimizers() -> None:
-    """Watch the optimizers of this process, which torch offers for all of them."""
-    register_optimizer_step_post_hook(lambda *_: WAITING.pop()() if WAITING else None)
+BaseEngine.train_batch = train_batch  # type: ignore[method-assign]

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from fairlen.batch import Ints
 from fairlen.evaluate.run import Evaluation
 from fairlen.integrations.run_folder import name_prompt
 from fairlen.integrations.turns import cut_responses, read_trajectory
-from fairlen.integrations.verl.columns import read_values, unbind
 from fairlen.integrations.verl.rows import Row
 from fairlen.methods.method import Method, Scored
 from fairlen.precision import is_above
@@ -22,6 +22,16 @@ from fairlen.rollouts import Response, Rollouts, Segment
 
 RECORDED = ("rollout_log_probs", "reward_model")
 """Fields of verl's that only the run folder needs."""
+
+
+def unbind(column: Any) -> Sequence[Tensor]:
+    """Return the rows of a jagged column, all at once: an index of one costs about as much as all of it."""
+    return column.values().split(column.offsets().diff().tolist())
+
+
+def read_values(column: Iterable[Any]) -> list[Any]:
+    """Return what is no tensor, a value for each row."""
+    return [getattr(value, "data", value) for value in column]
 
 
 def build_rollouts(

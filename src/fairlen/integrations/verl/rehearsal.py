@@ -14,8 +14,11 @@ VLLM_NAME = f"{ROLLOUT}.name=vllm"
 VLLM_VARIABLES = {
     "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_PLUGINS": "", "VLLM_NO_USAGE_STATS": "1",
 }  # fmt: skip
-START_LIMIT, STEP_LIMIT = 300.0, 120.0
-"""Seconds, in place of the defaults for clusters."""
+LOOPBACK = {
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # Ray's name for a node whose address is 127.0.0.1, on any system
+    "GLOO_SOCKET_IFNAME": "lo", "VLLM_HOST_IP": "127.0.0.1",
+}  # fmt: skip
+"""Ray, and with it TransferQueue, which unpickles what it is sent, then gloo and vLLM: all listen on this machine alone."""
 MAX_RESPONSE_LENGTH = 128
 """Tokens of a response."""
 NUM_PROBLEMS, NUM_HELD_OUT = 512, 64
@@ -93,12 +96,12 @@ def copy_shipped(folder: Path, source: str | Path = playground.PATH) -> Path:
     for name in ("config.json", "generation_config.json", "model.safetensors"):
         write_file(folder / name, (Path(source) / name).read_bytes())
     settings = json.loads((Path(source) / "tokenizer_config.json").read_text())
-    write_file(folder / "tokenizer_config.json", json.dumps(settings | {"chat_template": TEMPLATE}, indent=2))
+    write_file(folder / "tokenizer_config.json", json.dumps(settings | {"chat_template": TEMPLATE}, indent=2).encode())
     tokenizer = json.loads((Path(source) / "tokenizer.json").read_text())
     tokenizer["model"]["unk_token"] = UNKNOWN
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
     number = max(tokenizer["model"]["vocab"].values()) + 1
     for offset, text in enumerate(UNUSED):
         tokenizer["added_tokens"].append({"id": number + offset, "content": text, "special": True} | flags)
-    write_file(folder / "tokenizer.json", json.dumps(tokenizer))
+    write_file(folder / "tokenizer.json", json.dumps(tokenizer).encode())
     return folder

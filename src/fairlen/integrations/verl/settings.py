@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
@@ -86,8 +87,12 @@ def sampler_settings(given: Iterable[str]) -> dict[str, str]:
 
 
 def quote(text: str) -> str:
-    """Return a value that hydra reads as text, whatever it contains."""
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+    """Return a value that hydra reads as text. Raises ValueError for what it would put something else in the place of."""
+    if "${" in text:
+        raise ValueError(
+            f"{text}: ${{ refers to other settings or to the environment in verl's: give a name without it"
+        )
+    return "'" + re.sub(r"(\\*)('|$)", lambda found: found[1] * 2 + ("\\'" if found[2] else ""), text) + "'"
 
 
 # ------------------------------------------------------------------------------------------------- what was given after `--`

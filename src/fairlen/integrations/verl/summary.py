@@ -1,4 +1,4 @@
-"""What somebody reads of a job of verl: a line a node, a step and a death, a few words at its end. All else is in verl.log."""
+"""Console summary of a verl job: a line a node, a step and a death; everything else is in verl.log."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 from fairlen.console import log, plural
 
 NODE, DEATH = "fairlen: node ", "fairlen: died: "
-"""What lines of the job begin with that are shown: on a node before anything trains, and on who has died."""
+"""Prefixes of the job's lines on a node's versions, and on a process that died."""
 DIED = 75
-"""Exit code of a job that lost a process: what the system calls a failure that may pass."""
+"""Exit code of a job that lost a process (EX_TEMPFAIL)."""
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 STEP = re.compile(r"\bstep:(\d+)\b")
 METRIC = re.compile(r" - ([^\s:]+):(?:np\.\w+\()?([-+.\deinfa]+)\)?(?=$|\s)")
@@ -40,10 +40,6 @@ class Summary:
             log(NODE.removeprefix("fairlen: ") + text.partition(NODE)[2])
         elif (found := STEP.search(text)) and (values := dict(METRIC.findall(text))):
             self.read_step(int(found.group(1)), {name: float(value) for name, value in values.items()})
-
-    def go_on(self, step: int) -> None:
-        """Forget what came after the step that the job is begun again from."""
-        self.death, self.steps, self.shown = "", step, step if step else -1
 
     def read_step(self, step: int, values: dict[str, float]) -> None:
         """Show a step once: raylets of one machine each pass its line on. Data sets that it was validated on are averaged."""

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 import transfer_queue as tq
-from omegaconf import open_dict
+from omegaconf import OmegaConf, open_dict
 from tensordict import TensorDict
 from verl.trainer.distillation import is_distillation_enabled
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer, register_trainer
@@ -31,17 +31,24 @@ from fairlen.batch import CORRECT_THRESHOLD, number_keys
 from fairlen.console import warn
 from fairlen.integrations.method_file import NOWHERE, resume_method, resume_position, save_method
 from fairlen.integrations.run_folder import HomeRun
-from fairlen.integrations.verl.columns import read_values, spread_over, unbind
 from fairlen.integrations.verl.data import read_eos_ids
 from fairlen.integrations.verl.loss import COLUMN, COUNTS, FairLoss
-from fairlen.integrations.verl.recording import RECORDED, build_evaluation, build_rollouts, tell_validated
+from fairlen.integrations.verl.recording import (
+    RECORDED,
+    build_evaluation,
+    build_rollouts,
+    read_values,
+    tell_validated,
+    unbind,
+)
 from fairlen.integrations.verl.rows import IDLE, Row, plan_batch, read_row, read_verdict
 from fairlen.integrations.verl.servers import register_servers
 from fairlen.integrations.verl.settings import MODES, name_trainer, read_method
 from fairlen.integrations.verl.staleness import VERSIONS, VersionedClient, count_evicted, measure_staleness
 from fairlen.methods.compose import explain
 from fairlen.methods.learning_signal import Counts, LearningSignal, Remedies
-from fairlen.methods.tally import merge, observed, scored_metrics, state_metrics, update_metrics
+from fairlen.methods.tally import merge, scored_metrics, state_metrics, update_metrics
+from fairlen.methods.update import Skips, finish_update
 
 MAX_LOST = 0.5
 """Share of a rollout batch's prompts that may be lost before the job is given up."""
@@ -75,7 +82,8 @@ class FairTrainer(PPOTrainer):
             # verl takes any name that it does not know for an asynchronous trainer
             config.trainer.v1.trainer_mode = self.mode
         self.method = read_method(config.algorithm.get("fairlen"))
-        self.signal = LearningSignal(REMEDIES)
+        precision = OmegaConf.select(config, "actor_rollout_ref.actor.fsdp_config.dtype")
+        self.signal, self.skips = LearningSignal(REMEDIES), Skips(with_loss_scaler=precision in ("float16", "fp16"))
         if config.algorithm.use_kl_in_reward or is_distillation_enabled(config.get("distillation")):
             raise ValueError(
                 "algorithm.use_kl_in_reward=True or distillation.enabled=True: the loss is the method's, and reads neither; "
@@ -159,11 +167,14 @@ class FairTrainer(PPOTrainer):
             weight[found["row"][found["trains"]]] = found["weight"][found["trains"]]
             self.run.add_batch(0, rollouts, scored, weight, self.method, answers, [{}] * len(answers))
         columns = {COLUMN + name: torch.from_numpy(column) for name, column in found.items()}
-        scores = data["rm_scores"]
-        advantages = (
+        scores: Any = data["rm_scores"]
+        mask: Any = data["response_mask"]
+        advantage = (
             columns[f"{COLUMN}advantage"].view(len(rows), -1)[:, 0].to(scores.dtype)
-        )  # turns have their trajectory's
-        columns |= {"advantages": spread_over(advantages, data["response_mask"]), "returns": scores}
+        )  # of turns, their trajectory's
+        spread = advantage.repeat_interleave(mask.offsets().diff()) * mask.values()
+        advantages = torch.nested.nested_tensor_from_jagged(spread, mask.offsets())
+        columns |= {"advantages": advantages, "returns": scores}
         fields = TensorDict(columns, batch_size=len(batch))
         return tq.kv_batch_put(keys=batch.keys, partition_id=batch.partition_id, fields=fields)
 
@@ -222,19 +233,23 @@ class FairTrainer(PPOTrainer):
     def _learn(self, found: Sequence[Measured], output: Mapping[str, Sequence[float]]) -> dict[str, float]:
         """The metrics of all updates of a rollout batch together; the method moves as it has in the workers."""
         updates = sorted({number for number, *_ in found})
+        made: list[Mapping[str, float]] = []
         for place, update in enumerate(updates):
-            counts = reduce(merge, (counts for number, counts, _ in found if number == update))
-            self.method = self.method.update(observed(counts))
+            counts = [counts for number, counts, _ in found if number == update]
+            finished = finish_update(self.method, counts, float(output["grad_norm"][place]), self.skips)
+            self.method = finished.method
+            made += counts if finished.may_step else []
             if self.run is not None:
                 rows = np.concatenate([measured for number, _, measured in found if number == update], 1)
-                told = update_metrics(counts) | state_metrics(self.method)
+                told = finished.metrics | state_metrics(self.method)
                 for name, theirs in (("gradient/norm", "grad_norm"), ("learning_rate", "lr")):
                     values = output.get(theirs, ())
                     told |= {name: float(values[min(place, len(values) - 1)])} if len(values) else {}
                 self.run.add_update(self.run.num_updates + 1, rows[0].astype(np.int64), rows[1:], told)
         if self.run is not None:
             self.run.write([*self.run.pending])
-        return update_metrics(reduce(merge, (counts for _, counts, _ in found))) | state_metrics(self.method)
+        metrics = update_metrics(reduce(merge, made)) if made else {}
+        return metrics | state_metrics(self.method) | {"updates/skipped": float(self.skips.num_skipped)}
 
     def _save_checkpoint(self) -> None:
         folder = Path(self.config.trainer.default_local_dir) / f"global_step_{self.global_steps}"
@@ -256,7 +271,7 @@ class FairTrainer(PPOTrainer):
             overrides = list(self.settings.get("overrides") or ())
             told = {"max_response_length": int(self.config.data.max_response_length), "overrides": overrides}
             self.run.describe(explain(self.settings.method, overrides), told, "verl")
-            self.run.start(position, restarts=True)
+            self.run.start(position)
 
     def _build_replay_buffer(self) -> Any:
         return tell_validated(count_evicted(super()._build_replay_buffer()), self._add_held_out)

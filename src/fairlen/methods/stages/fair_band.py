@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING, Any, Literal
 from fairlen.batch import centred_squares
 from fairlen.checks import Checked, NotNegative, Positive, PositiveFraction
 from fairlen.methods.stages.micro import Micro, Outputs, Sums, TokenLoss, state
-from fairlen.methods.stages.surrogate import OFF, clip_sequences
+from fairlen.methods.stages.surrogate import MAX_LOG_RATIO, OFF, clip_sequences
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+ROUNDING = 1e-4
+"""Nats per square root of a token that two forward passes of the same weights may be apart."""
 
 
 @dataclass(frozen=True)
@@ -29,8 +32,11 @@ class FairBand(Checked):
     update, from the sums over all micro-batches and ranks, and update n uses what is known after update n - 1.
 
     Source: 2509.09177 v1 (equations 1 to 5): symmetric. v3 has no drift. Centred follows from S ~ N(-k T, sigma^2 T) and is ours.
-    The papers' width is unknown; 0.03 is a third party's. Departure: exactly on-policy updates do not move k (they would shrink
-    it).
+    The papers' width is unknown; 0.03 is a third party's. Departures: on-policy updates do not move k (they would shrink it), by
+    name or where no log-prob has moved but by rounding (the root mean square of S / sqrt(T) is at most 1e-4 nats); and S is held
+    within 20 nats, as before `exp`. So one sequence of T tokens, among B sequences and N tokens of an update, moves
+    `drift_average` by at most rate * 20 / N, and `variance_average` by at most rate * (400 / T + 40 k) / B, k the larger of the
+    update's own drifts with it and with S = 0 in its place.
     """
 
     width: Positive = 0.03
@@ -88,17 +94,18 @@ class FairBand(Checked):
         return -math.expm1(self.num_updates * math.log1p(-self.rate))  # above 0 at any rate
 
     def observe(self, outputs: Outputs, micro: Micro) -> Sums:
-        """Of off-policy sequences: their number, their tokens, S, and S^2 / T. All 0 where the log ratio is 0 by definition."""
+        """Of off-policy sequences: their number, their tokens, S held within 20 nats, and S^2 / T. All 0 where S is 0 by name."""
         if micro.is_on_policy:
             return band_sums(0, 0, 0, 0)
         log_ratio = micro.sum_per_sequence((outputs.logprobs.detach() - micro.old_logprobs).double())
+        log_ratio = log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
         columns = micro.length > 0, micro.length, log_ratio, log_ratio**2 / micro.length
         return band_sums(*map(micro.total_of_sequences, columns))
 
     def update(self, sums: Sums) -> FairBand:
-        """The band after one update; unchanged by an update without off-policy sequences."""
+        """The band after one update; unchanged by one that is on-policy."""
         num_sequences, num_tokens = sums["num_sequences"], sums["num_tokens"]
-        if num_sequences == 0:
+        if sums["squared_log_ratio"] <= num_sequences * ROUNDING**2:
             return self
         drift = -sums["log_ratio"] / num_tokens
         spread = sums["squared_log_ratio"]

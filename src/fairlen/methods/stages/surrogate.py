@@ -164,6 +164,7 @@ class PrefixBand(Checked):
 
     def __call__(self, logprobs: Tensor, micro: Micro) -> TokenLoss:
         log_ratio, ones = logprobs.detach() - micro.old_logprobs, logprobs.new_ones(len(logprobs))
+        log_ratio = log_ratio.clamp(-1e4, 1e4)  # a running sum of all rows would round the others' away
         prefix, root = (micro.cumulate(v).to(logprobs.dtype) for v in (log_ratio, ones))
         root = root.clamp(min=1.0) ** self.power
         objective, found = clip_log_ratio(

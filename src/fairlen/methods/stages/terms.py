@@ -24,7 +24,7 @@ class ReferenceKL(Checked):
         k1: l    k2: l^2 / 2    k3: exp(-l) - 1 + l,     l = logprobs - ref_logprobs
 
     Source: GRPO (arXiv:2402.03300, equation 4): k3. Coefficients there 0.04; DeepSeek-R1 0.001; TRL's and most recipes' default
-    0. Departure: k3 is held where the reference is 20 nats above the policy, as ratios are; verl holds its value at 10 too.
+    0. Departure: l is held within 20 nats, as in verl, since exp of 89 is infinite in float32; beyond, there is no gradient.
     """
 
     coefficient: NotNegative = 0.001
@@ -38,12 +38,11 @@ class ReferenceKL(Checked):
     def __call__(self, outputs: Outputs, micro: Micro) -> Tensor:
         if micro.ref_logprobs is None:
             raise TypeError("ref_logprobs=None: ReferenceKL needs the reference model's log-probs of every token")
-        log_ratio = outputs.logprobs - micro.ref_logprobs
+        log_ratio = (outputs.logprobs - micro.ref_logprobs).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
         if self.estimator == "k1":
             return self.coefficient * log_ratio
         if self.estimator == "k2":
             return self.coefficient * log_ratio**2 / 2.0
-        log_ratio = log_ratio.clamp(min=-MAX_LOG_RATIO)
         return self.coefficient * ((-log_ratio).expm1() + log_ratio)  # exp - 1 would lose small ones in float32
 
 
@@ -91,7 +90,7 @@ class SamplerMismatch(Checked):
         log_ratio = micro.old_logprobs - micro.rollout_logprobs
         if self.level == "sequence":
             log_ratio = micro.per_token(micro.sum_per_sequence(log_ratio))
-        ratio = log_ratio.clamp(max=MAX_LOG_RATIO).exp()
+        ratio = log_ratio.clamp(max=20.0).exp()
         return ratio.clamp(max=self.cap) if self.above_cap == "truncate" else ratio * (ratio <= self.cap)
 
 

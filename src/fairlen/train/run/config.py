@@ -133,6 +133,24 @@ class TrainConfig(SamplingSettings, DataSettings, PolicySettings):
         return bool(self.truncations)
 
 
+MAX_RESPONSES = 1_000_000
+"""In a rollout batch or an evaluation: with their records a few GB at least, and many times what anyone trains on at once."""
+
+
+def refuse_too_many(config: TrainConfig, tracks: int) -> None:
+    """Raise ValueError for a rollout batch of `tracks` responses to each prompt, or an evaluation, beyond any sense."""
+    for name, each, where, remedy in (
+        ("prompts_per_batch", tracks, "a rollout batch", "prompts_per_batch, sampling.n or sampling.streams"),
+        ("eval_problems", config.eval_samples, "an evaluation", "eval_problems or eval_samples"),
+    ):
+        number = getattr(config, name)
+        if number * each > MAX_RESPONSES:
+            raise ValueError(
+                f"{name}={number} with {each} responses each: {number * each:,} responses in {where}, which is kept in memory, "
+                f"are more than {MAX_RESPONSES:,}; give a smaller {remedy}"
+            )
+
+
 HARMLESS = {
     "out", "rollout_batches", "max_updates", "max_generated", "max_seconds", "eval_every", "save_every",
     "save_every_updates", "keep_checkpoints", "verify_workers", "stall_seconds", "tracker", "try_memory",

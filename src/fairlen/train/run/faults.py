@@ -11,7 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import Any, TypeVar
@@ -22,41 +22,23 @@ from torch import Tensor
 from fairlen.console import warn
 from fairlen.files.folders import going_on_in, write_file
 from fairlen.hangs import TrainingStopped
+from fairlen.methods.update import NonFiniteError, Skips
 from fairlen.policy.model import are_finite
 from fairlen.rollouts import Response, Rollouts
 
 Result = TypeVar("Result")
 
-MAX_IN_A_ROW = 3
-LOOK_AT = {
-    "outcome": "a reward function returned it: look at the response's text in the dump",
-    "rollout_logprobs": "the engine sampled from broken logits: the weights may be damaged, or the learning rate too high",
-    "advantage": "a reward or advantage stage of the method divided by zero or overflowed: look at the outcomes in the dump",
-    "logprobs": "the trainer's forward pass: the weights may be damaged, or the learning rate too high",
-    "old_logprobs": "the trainer's forward pass before the first update: the weights may be damaged",
-    "ref_logprobs": "the reference model's forward pass: its weights are those that the run started from",
-    "loss": "the surrogate or a term overflowed: look at the log ratios; fewer updates per rollout batch keep them small",
-    "gradient": "the backward pass overflowed: lower the learning rate, or train in float32",
-    "weights": "the optimizer's step overflowed, or its moments were damaged: lower the learning rate, and go on from the last "
-    "checkpoint with --resume",
-}
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 PATIENCE = 8.0
 """Seconds from a signal to the next moment at which a run can stop; writing the checkpoint is not counted."""
 
 
-class NonFiniteError(TrainingStopped):
-    """Training was given up after several non-finite updates in a row, or after one that damaged the weights."""
-
-
 @dataclass
-class Guard:
-    """Skips what is not finite and remembers how often in a row."""
+class Guard(Skips):
+    """Skips what is not finite, and writes down what it came from."""
 
-    folder: Path
+    folder: Path = field(kw_only=True)
     """Where dumps go."""
-    num_skipped: int = 0
-    num_in_a_row: int = 0
 
     def allows(self, quantity: str, update: int, responses: Iterable[Response]) -> bool:
         """Return True where no quantity is named. Else write the responses, count, and return False.
@@ -65,21 +47,11 @@ class Guard:
         """
         if not quantity:
             return True
-        self.num_skipped += 1
-        self.num_in_a_row += 1
         path = self.dump(quantity, update, responses)
-        is_fatal = quantity == "weights"
-        if self.num_in_a_row >= MAX_IN_A_ROW or is_fatal:
-            times = "one update" if is_fatal else f"{self.num_in_a_row} updates in a row"
-            raise NonFiniteError(
-                f"{quantity} was not finite in {times}, the last after update {update}: "
-                f"{LOOK_AT[quantity]}. The responses are in {path}; nothing non-finite was saved"
-            )
+        self.add(
+            quantity, f". It came after update {update}; the responses are in {path}; nothing non-finite was saved"
+        )
         return False
-
-    def passed(self) -> None:
-        """Count an update that was made: the row of failures is broken."""
-        self.num_in_a_row = 0
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
@@ -94,14 +66,14 @@ class Guard:
 
     def dump(self, quantity: str, update: int, responses: Iterable[Response]) -> Path:
         """Write the responses as JSON lines, numbers that are not finite as text; a full disk is a warning."""
-        path = self.folder / f"update-{update:06d}-{quantity}-{self.num_skipped}.jsonl"
+        path = self.folder / f"update-{update:06d}-{quantity}-{self.num_skipped + 1}.jsonl"
         rows = (
             asdict(response)
             | {"outcome": as_json(response.outcome), "logprobs": [as_json(x) for x in response.logprobs]}
             for response in responses
         )
         try:
-            write_file(path, "".join(f"{json.dumps(row)}\n" for row in rows))
+            write_file(path, "".join(f"{json.dumps(row)}\n" for row in rows).encode())
         except OSError as error:
             warn(f"{path}: {error}; the responses of a skipped update could not be written")
         return path

@@ -23,10 +23,11 @@ import numpy as np
 from fairlen.console import warn
 from fairlen.evaluate.folder import PACKAGES, find_versions
 from fairlen.evaluate.run import Evaluation
-from fairlen.files.folders import choose_folder, open_to_append, refuse_links, refuse_occupied, write_file
+from fairlen.files.folders import choose_folder, open_to_append, refuse_links, refuse_occupied, write_json
 from fairlen.methods.compose import Composition
 from fairlen.methods.describe import hash_method, to_dict
 from fairlen.policy.layout import ROWS, Layout
+from fairlen.secrets import hide_all
 from fairlen.train.run.checkpoint import sync
 from fairlen.train.run.config import Change, TrainConfig, find_changes, hash_configuration, refuse_changes
 
@@ -170,18 +171,14 @@ class Run(RunFolder):
         }
 
     def decisive(self) -> dict[str, Any]:
-        """Return what decides every update: settings, the method as a value, the problems, and what was found of the model."""
-        return {
-            "config": asdict(self.config),
-            "method": describe_composition(self.composition),
-            "data": self.data,
-            **self.facts,
-        }
+        """Return what decides every update, without secrets: settings, the method, the problems, what was found of the model."""
+        method = describe_composition(self.composition)
+        return hide_all({"config": asdict(self.config), "method": method, "data": self.data, **self.facts})
 
     def resume_from(self, before: dict[str, Any]) -> None:
         """Note what differs from an earlier description. Raises ValueError where it would change the mathematics."""
         now = self.describe()
-        changes = find_changes(before, now)
+        changes = find_changes(hide_all(before), now)
         refuse_changes(changes)
         self.changes = tuple(changes)
         if changes:
@@ -189,7 +186,7 @@ class Run(RunFolder):
 
     def write(self, description: dict[str, Any]) -> None:
         """Write run.json, whole or as it was."""
-        write_file(self.folder / "run.json", json.dumps(description, indent=2) + "\n")
+        write_json(self.folder / "run.json", description)
 
     @property
     def configuration(self) -> str:

@@ -20,10 +20,9 @@ from importlib.util import find_spec
 from queue import SimpleQueue
 from types import SimpleNamespace
 from typing import Any
-from urllib.parse import urlsplit
 
 from fairlen.console import warn
-from fairlen.files.folders import write_file
+from fairlen.files.folders import write_json
 from fairlen.hangs import UNWATCHED, Watchdog
 from fairlen.methods.learning_signal import NOTE
 from fairlen.train.run.folder import Run
@@ -212,16 +211,7 @@ def check_trackers(names: Sequence[str]) -> None:
 def describe(run: Run) -> dict[str, Any]:
     """Return settings, method and versions: what a service may know."""
     found = json.loads(json.dumps(run.describe()))
-    found["config"]["sandbox"] = without_secrets(found["config"]["sandbox"])
     return {name: found[name] for name in ("config", "method", "layout", "versions")}
-
-
-def without_secrets(url: str) -> str:
-    """Return a URL without user, password, query and fragment; other text as it is."""
-    parts = urlsplit(url)
-    if not parts.hostname:
-        return url
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
 
 
 def name_runs(run: Run, services: Sequence[str]) -> dict[str, str]:
@@ -235,5 +225,5 @@ def name_runs(run: Run, services: Sequence[str]) -> dict[str, str]:
     names = {service: before.get(service) or f"{run.folder.name[:80]}-{secrets.token_hex(4)}" for service in services}
     if before | names != before:
         with run.journal.attempt(path):
-            write_file(path, json.dumps(before | names, indent=1) + "\n")
+            write_json(path, before | names)
     return names

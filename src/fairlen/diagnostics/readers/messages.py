@@ -1,0 +1,187 @@
+"""What the policy wrote in a response: messages with reasoning, content and tool calls, in the fields of many engines."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, Literal, NamedTuple
+
+REASONING = ("reasoning_content", "reasoning", "thinking", "thought", "reasoning_details")
+"""Fields of a message, and of a part of one, that hold what the policy thought."""
+MESSAGE, MORE = {"content", "role", "text", *REASONING}, {"tool_calls", *REASONING}
+"""Fields by one of which an object is a message, and those that say more than its content does."""
+THOUGHT = re.compile("reason|think|thought")
+"""Types of the parts of a message that are reasoning."""
+ASKS = "user\n", "user<|end_header_id|>", "user<|message|>", "<|user|>", "<\uff5cUser\uff5c>", "[INST]"
+ENDS = (
+    "<|im_end",
+    "<|eot",
+    "<|end",
+    "<end_of_turn",
+    "[/INST]",
+    "<|assistant",
+    "<\uff5cAssistant",
+    "\nassistant",
+    "\nmodel\n",
+)
+"""Before and after a question in what chat templates make of messages, with their special tokens and without."""
+
+Passages = list[tuple[bool, str]]
+"""Whether the policy wrote it, and the text."""
+Channel = Literal["reasoning", "content", "call"]
+ITEM = re.compile(r"message|reasoning|.*_call(_output)?")
+"""Types of the items of OpenAI's Responses."""
+
+
+class Output(NamedTuple):
+    """What an object that a server answers with says: messages, one for each call of the model and each result of a tool."""
+
+    messages: list[Any]
+    tokens: Any
+    finish: Any
+
+
+def text_of(value: Any) -> str | None:
+    """Return what the policy wrote of a response: itself, or what messages of the assistant say; None as in `passages_of`."""
+    passages = passages_of(value)
+    return None if passages is None else own_text(passages)
+
+
+def own_text(passages: Passages) -> str:
+    """Return what the policy wrote of passages."""
+    return "\n".join(text for is_own, text in passages if is_own and text)
+
+
+def passages_of(value: Any) -> Passages | None:
+    """Return each message of a response, which the policy wrote or read; None where there is no text, or several."""
+    output = open_output(value)
+    messages = output.messages if output else [value] if isinstance(value, dict | str) else value
+    if not isinstance(messages, list) or (len(messages) > 1 and isinstance(messages[0], str)):
+        return None
+    texts = [content_of(message) for message in messages]
+    roles = [one.get("role", "assistant") if isinstance(one, dict) else "assistant" for one in messages]
+    pairs = zip(roles, texts, strict=True)
+    return None if None in texts else [(role in ("assistant", "model"), text or "") for role, text in pairs]
+
+
+def question_of(prompt: Any) -> str:
+    """Return the last question of a prompt, the same of messages and of the text that a chat template makes of them."""
+    if isinstance(prompt, str):
+        places = ((prompt.rfind(mark), len(mark)) for mark in ASKS)
+        start = max((at + size for at, size in places if at == 0 or (at > 0 and prompt[at - 1] in "\n>")), default=0)
+        stop = min((at for mark in ENDS if (at := prompt.find(mark, start)) > 0), default=None) if start else None
+        return " ".join(prompt[start:stop].split())
+    cells = prompt if isinstance(prompt, list) else [prompt]
+    users = [one for one in cells if isinstance(one, dict) and one.get("role") in ("user", "human")]
+    if users:
+        return question_of(content_of(users[-1]) or "")
+    return next((question_of(one) for one in cells if isinstance(one, str | list)), "")
+
+
+def describe_no_text(value: Any) -> str:
+    """Return what is wrong with a response whose length its text does not tell."""
+    if value is None:
+        return "is missing"
+    if text_of(value) is not None:
+        return "has encrypted reasoning, so that only a number of tokens tells its length: --columns tokens=NAME"
+    is_count = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return f"{value!r:.40} is {'a number' if is_count else type(value).__name__}, not text"
+
+
+def content_of(message: Any) -> str | None:
+    """Return what a message says: reasoning, content, and of tool calls the names and arguments; None for no message."""
+    said = message.get("content") if isinstance(message, dict) and not MORE & message.keys() else message
+    if isinstance(said, str):
+        return said
+    parts = parts_of(message)
+    return None if parts is None else "\n".join(text for _, text in parts)
+
+
+def parts_of(message: Any) -> list[tuple[Channel, str]] | None:
+    """Return what a message says by channel, each text once where an engine repeats it; None for no message."""
+    if not isinstance(message, dict) or not (MESSAGE & message.keys()):
+        return None
+    found = [tag(text, "reasoning") for name in REASONING for text in texts_in(message.get(name))]
+    for part in listed(message.get("content", message.get("text"))):
+        is_thought = isinstance(part, dict) and (part.get("thought") is True or THOUGHT.search(str(part.get("type"))))
+        found += [tag(text, "reasoning" if is_thought else "content") for text in texts_in(part)]
+    if isinstance(calls := message.get("tool_calls"), list) and calls:
+        found.append(tag(json.dumps([call_in(one) for one in calls], default=str), "call"))
+    said = "\n".join(text for channel, text in found if channel == "content")
+    once: dict[str, Channel] = {text: channel for channel, text in reversed(found)}
+    return [tag(text, one) for text, one in reversed(once.items()) if one != "reasoning" or text not in said]
+
+
+def tag(text: str, channel: Channel) -> tuple[Channel, str]:
+    """Return a text with its channel."""
+    return channel, text
+
+
+def texts_in(part: Any) -> list[str]:
+    """Return the texts in a part of a message, whichever field holds them, or in a list of parts; encrypted data is none."""
+    if isinstance(part, list):
+        return [text for one in part for text in texts_in(one)]
+    if isinstance(part, dict):
+        names = ("text", *REASONING, "summary", "content")
+        return next((texts for name in names if (texts := texts_in(part.get(name)))), [])
+    return [part] if isinstance(part, str) and part else []
+
+
+def is_hidden(value: Any) -> bool:
+    """Return whether a message, or one of a list, has reasoning that only its provider can read; a summary is not its text."""
+    for message in listed(value):
+        cells = (message.get(name) for name in (*REASONING, "content")) if isinstance(message, dict) else ()
+        parts = [part for cell in cells for part in listed(cell) if isinstance(part, dict)]
+        thoughts = [part for part in parts if THOUGHT.search(str(part.get("type")))]
+        told = [texts_in({name: cell for name, cell in part.items() if name != "summary"}) for part in thoughts]
+        if not any(told) and not all(texts_in(part) for part in thoughts):
+            return True
+    return False
+
+
+def listed(value: Any) -> list[Any]:
+    """Return a list as it is, and anything else as a list of one."""
+    return value if isinstance(value, list) else [value]
+
+
+def call_in(call: Any) -> Any:
+    """Return what the policy wrote of a tool call: a table gives every call the arguments of all others, as nulls."""
+    function = call.get("function") or call if isinstance(call, dict) else call
+    if not isinstance(function, dict):
+        return function
+    given, arguments = {"name": function.get("name"), "arguments": function.get("arguments")}, function.get("arguments")
+    if isinstance(arguments, dict):
+        given["arguments"] = {name: value for name, value in arguments.items() if value is not None}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def open_output(value: Any) -> Output | None:
+    """Return what an object of OpenAI's Responses says, its items, or a chat completion of one choice; None for anything else."""
+    value = {"output": value} if isinstance(value, list) else value if isinstance(value, dict) else {}
+    items, choices, usage = (value.get(name) for name in ("output", "choices", "usage"))
+    usage = usage if isinstance(usage, dict) else {}
+    if isinstance(items, list) and all(isinstance(one, dict) and ITEM.fullmatch(str(one.get("type"))) for one in items):
+        finish = {name: value.get(name) for name in ("incomplete_details", "status")}
+        return Output(join_items(items), usage.get("output_tokens"), finish)
+    if isinstance(choices, list) and len(choices) == 1 and isinstance(choices[0], dict) and "message" in choices[0]:
+        return Output([choices[0]["message"]], usage.get("completion_tokens"), choices[0].get("finish_reason"))
+    return None
+
+
+def join_items(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return items as messages: reasoning, text and calls between two results of tools are one."""
+    messages: list[dict[str, Any]] = []
+    for item in items:
+        if item["type"].endswith("_output") or item.get("role", "assistant") != "assistant":
+            messages.append({"role": "tool", "content": str(item.get("output", item.get("content")))})
+            continue
+        if not messages or messages[-1]["role"] == "tool":
+            messages.append({"role": "assistant", "reasoning": [], "content": [], "tool_calls": []})
+        if item["type"] == "reasoning":
+            messages[-1]["reasoning"] += item.get("content") or [item]  # a summary is not its text
+        elif item["type"].endswith("_call"):
+            messages[-1]["tool_calls"].append({"name": item["type"], "arguments": item.get("code")} | item)
+        else:
+            parts = listed(item.get("content"))
+            messages[-1]["content"] += [part.get("refusal", part) if isinstance(part, dict) else part for part in parts]
+    return messages

@@ -1,0 +1,115 @@
+"""A job as a session of its own (setsid): what it prints is kept, and all of its processes end with it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from fairlen.console import log
+from fairlen.files.folders import open_to_append
+from fairlen.integrations.verl.summary import Summary
+from fairlen.secrets import hide
+
+PATIENCE, LAST_PATIENCE = 20.0, 2.0
+"""Seconds that the first process gets to end by itself, and then those that it has started."""
+ENDS = (signal.SIGTERM, signal.SIGHUP)
+"""Signals that end the launcher, and the job with it."""
+
+
+def run_session(command: Sequence[str], env: dict[str, str], folder: Path) -> int:
+    """Run a job to its end, keep what it prints in verl.log and show a summary of it; return its exit code."""
+    path, summary = folder / "verl.log", Summary()
+    log(f"starting verl; its whole output: {path}")
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "errors": "replace"}
+    process = subprocess.Popen(command, env=env, start_new_session=True, **pipes)
+    threading.Thread(target=end_orphans, args=(process,), daemon=True).start()
+    with stopping(), ending(process), open_to_append(path) as file:
+        for line in process.stdout or ():
+            file.write(hide(line).encode())
+            summary.read(line)
+        code = process.wait()
+    if code < 0:
+        summary.death = summary.death or f"the job's first process (signal {-code})"
+    summary.finish(folder, code)
+    return code
+
+
+@contextlib.contextmanager
+def stopping() -> Iterator[None]:
+    """End the block by SystemExit when the launcher is told to end."""
+    before = {number: signal.getsignal(number) for number in ENDS}
+    for number in ENDS:
+        if before[number] is not signal.SIG_IGN:  # as under nohup
+            signal.signal(number, stop)
+    try:
+        yield
+    finally:
+        for number in ENDS:
+            signal.signal(number, before[number])
+
+
+@contextlib.contextmanager
+def ending(process: subprocess.Popen[str]) -> Iterator[None]:
+    """End the job with all of its processes when the block is left, by Ctrl-C or a signal too."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("interrupted, the job was ended") from None
+    finally:
+        received: list[signal.Signals] = []  # a signal that comes meanwhile acts afterwards
+        before = {number: signal.getsignal(number) for number in ENDS}
+        for number in ENDS:
+            signal.signal(number, lambda number, _: received.append(signal.Signals(number)))
+        end_processes(process)
+        for number in ENDS:
+            signal.signal(number, before[number])
+        if received and callable(before[received[0]]):
+            stop(received[0], None)
+
+
+def stop(number: int, frame: Any) -> None:
+    """Raise SystemExit with the exit code of a signal."""
+    raise SystemExit(128 + number)
+
+
+def end_orphans(process: subprocess.Popen[str]) -> None:
+    """End what the first process leaves behind: it may hold the output open."""
+    process.wait()
+    time.sleep(PATIENCE)
+    end_processes(process)
+
+
+def end_processes(process: subprocess.Popen[str]) -> None:
+    """End a job and all that it has started on this machine: by SIGTERM, then by SIGKILL."""
+    family = find_processes(process.pid)
+    if process.poll() is None:
+        process.send_signal(signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(PATIENCE)
+    _, left = psutil.wait_procs(family | find_processes(process.pid), timeout=LAST_PATIENCE)
+    for one in left:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            one.kill()
+    psutil.wait_procs(left, timeout=PATIENCE)
+    process.wait()
+
+
+def find_processes(session: int) -> set[psutil.Process]:
+    """Find the processes of a session, and those that its first process has started in others."""
+    found: set[psutil.Process] = set()
+    for one in psutil.process_iter():
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if os.getsid(one.pid) == session:
+                found.add(one)
+    with contextlib.suppress(psutil.NoSuchProcess):
+        found |= set(psutil.Process(session).children(recursive=True))
+    return found

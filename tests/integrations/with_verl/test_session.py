@@ -1,0 +1,105 @@
+"""A job as a session, without verl: its first process dies, its launcher is ended, its log cannot be written."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from fairlen.integrations.verl import session
+from fairlen.integrations.verl.session import run_session
+from fairlen.integrations.verl.summary import STEP
+
+
+def script(tmp_path: Path, code: str) -> list[str]:
+    path = tmp_path / "job.py"
+    path.write_text(code)
+    return [sys.executable, "-u", str(path)]
+
+
+STUCK = """
+import pathlib, subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+pathlib.Path(sys.argv[0]).with_name("child").write_text(str(child.pid))
+print("(TaskRunnerV1 pid=1) step:1 - loss:0.5")
+for _ in range(1000):
+    print("a worker has died, waiting")
+    time.sleep(0.1)
+"""
+
+
+ORPHANED = """
+import pathlib, os, subprocess, sys
+output = None if sys.argv[1:] else subprocess.DEVNULL
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], stdout=output, stderr=output)
+pathlib.Path(sys.argv[0]).with_name("child").write_text(str(child.pid))
+os._exit(7)
+"""
+
+
+@pytest.mark.parametrize("holds", [(), ("output",)])
+def test_what_a_dead_first_process_has_started_is_ended(holds, tmp_path, monkeypatch):
+    """Its children are nobody's children any more, and may hold its output open."""
+    monkeypatch.setattr(session, "PATIENCE", 0.5)
+    begun = time.monotonic()
+    assert run_session([*script(tmp_path, ORPHANED), *holds], {}, tmp_path) == 7
+    assert time.monotonic() - begun < 30
+    child = int((tmp_path / "child").read_text())
+    assert not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE
+
+
+LAUNCHER = """
+import signal
+import sys
+from pathlib import Path
+from fairlen.integrations.verl.session import run_session
+# as a terminal starts programs: whoever runs the tests may ignore these, nohup and a shell's & do, and processes inherit it
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+signal.signal(signal.SIGINT, signal.default_int_handler)
+try:
+    run_session([sys.executable, "-u", sys.argv[1]], {}, Path(sys.argv[2]))
+except KeyboardInterrupt as stop:
+    print("said:", stop, flush=True)
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGHUP, 129), (signal.SIGTERM, 143), (signal.SIGINT, 0)])
+def test_whoever_ends_the_launcher_ends_the_job(number, code, tmp_path):
+    job = script(tmp_path, STUCK)[-1]
+    launcher = tmp_path / "launcher.py"
+    launcher.write_text(LAUNCHER)
+    command = [sys.executable, str(launcher), job, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as started:
+        assert any("step 1:" in line for line in started.stdout)
+        started.send_signal(number)
+        rest = started.stdout.read()
+        assert started.wait(30) == code
+    child = int((tmp_path / "child").read_text())
+    assert not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE
+    assert ("said: interrupted" in rest) == (number == signal.SIGINT)
+
+
+def test_the_output_is_kept_and_the_exit_code_is_the_jobs(tmp_path):
+    code = "for i in range(3): print(f'step:{i} - accuracy/mean:0.5')\nraise SystemExit(3)"
+    assert run_session(script(tmp_path, code), {}, tmp_path) == 3
+    assert (tmp_path / "verl.log").read_text().count("accuracy/mean:0.5") == 3
+
+
+def test_a_step_is_verls_line_of_metrics():
+    assert STEP.search("(TaskRunnerV1 pid=26659) step:12 - actor/pg_loss:0.1").group(1) == "12"
+    assert not STEP.search("training/global_step: 12") and not STEP.search("timestep:3")
+
+
+def test_a_log_that_cannot_be_written_ends_the_job(tmp_path):
+    """Its output is a pipe: with nobody to read it the job would wait without end."""
+    (tmp_path / "verl.log").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError):
+        run_session(script(tmp_path, STUCK), {}, tmp_path)
+    assert not (tmp_path / "elsewhere").exists()
+    child = int((tmp_path / "child").read_text()) if (tmp_path / "child").exists() else 0
+    assert not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE

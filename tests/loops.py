@@ -1,0 +1,29 @@
+"""One test over many values: what is cheap and alike is one case, of which a failure names the value."""
+
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Any
+
+
+def over(argument: str, values: Iterable[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Run a test for every value of an argument, in one case. Fixtures are shared by all values."""
+
+    def decorate(check: Callable[..., None]) -> Callable[..., None]:
+        signature = inspect.signature(check)
+
+        def test(**given: Any) -> None:
+            for value in values:
+                try:
+                    check(**given, **{argument: value})
+                except BaseException as error:
+                    error.add_note(f"where {argument} is {value!r}")
+                    raise
+
+        test.__name__, test.__doc__, test.__module__ = check.__name__, check.__doc__, check.__module__
+        rest = [one for one in signature.parameters.values() if one.name != argument]
+        vars(test).update(
+            {"__signature__": signature.replace(parameters=rest), "pytestmark": vars(check).get("pytestmark", [])}
+        )
+        return test
+
+    return decorate
