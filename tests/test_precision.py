@@ -15,6 +15,7 @@ import torch
 from fairlen import compose, plan_rows
 from fairlen.batch import build_responses, build_segments
 from fairlen.methods.presets import BASES
+from fairlen.precision import add_parts
 from fairlen.rollouts import Response, Rollouts
 from fairlen.tasks.grader import Grader, WeightedReward
 from fairlen.tasks.playground import Playground
@@ -151,6 +152,7 @@ def test_parts_of_float32_add_up_to_a_number_of_float32():
         grader, task = Grader(Playground(), lambda ids: "", [reward]), Playground()
         found.append(asyncio.run(grader(task.train(0), replace(respond((1, 2), 0, 1.0), status="correct"))).outcome)
     assert found == pytest.approx([1.63] * 2)
+    assert add_parts([1.0, 0.3], [1.0, 1 / 3]) == 1.0 + 0.3 * (1 / 3)  # of float64, to the last digit
     assert not plan("grpo", found).advantage.any()
 
 

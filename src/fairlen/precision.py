@@ -77,6 +77,8 @@ def add_parts(weights: Iterable[float], values: Iterable[float]) -> float:
     """Return the sum of weight * value; in float32 where it holds a value exactly that takes more than SHORT_BITS."""
     pairs = list(zip(weights, values, strict=True))
     with np.errstate(over="ignore"):
-        singles = (value == np.float32(value) and np.ldexp(np.frexp(value)[0], SHORT_BITS) % 1 for _, value in pairs)
+        singles = (
+            float(np.float32(value)) == value and np.ldexp(np.frexp(value)[0], SHORT_BITS) % 1 for _, value in pairs
+        )
         total = sum(weight * value for weight, value in pairs)
         return float(np.float32(total)) if any(singles) else total
