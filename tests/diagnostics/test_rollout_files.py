@@ -405,8 +405,10 @@ def test_texts_without_spaces_are_counted_in_characters(tmp_path):
 
 
 SCRIPTS = {
-    "Chinese": "首先计算这个数然后把它加到另一个数上再检查结果是否正确因此答案是", "Thai": "ก่อนอื่นเราคำนวณจำนวนนี้แล้วบวกกับอีกจำนวน",
-    "Japanese": "まずこの数を計算して別の数に足してから結果を確かめます", "mixed": "首先计算 the sum 然后把它加到 x 上 再检查结果 is it 是否正确",
+    "Chinese": "首先计算这个数然后把它加到另一个数上再检查结果是否正确因此答案是",
+    "Thai": "ก่อนอื่นเราคำนวณจำนวนนี้แล้วบวกกับอีกจำนวน",
+    "Japanese": "まずこの数を計算して別の数に足してから結果を確かめます",
+    "mixed": "首先计算 the sum 然后把它加到 x 上 再检查结果 is it 是否正确",
 }  # fmt: skip
 
 
@@ -419,7 +421,9 @@ def test_where_some_texts_have_no_spaces_words_are_not_compared(tmp_path, script
         has_script, words = rng.random() < share, int(rng.lognormal(4.8, 0.3))
         letters = SCRIPTS[script] * (3 * words // len(SCRIPTS[script]) + 1)
         text = letters[: 3 * words] if has_script else " ".join(rng.choice(("first", "add", "then", "check"), words))
-        rows.append({"prompt": f"p{n // 8}", "response": text, "reward": float(rng.random() < (0.3 if has_script else 0.6))})
+        rows.append(
+            {"prompt": f"p{n // 8}", "response": text, "reward": float(rng.random() < (0.3 if has_script else 0.6))}
+        )
     source = only(write(tmp_path / "a.jsonl", rows))
     low, high = within_log(source.log).gap.interval(0.95)
     assert source.log.unit == "characters" and low < 0 < high and abs(low) < 0.15

@@ -342,7 +342,9 @@ def make_skyrl(folder: Path) -> None:
                 }  # fmt: skip
                 file.write(json.dumps(row, ensure_ascii=False) + "\n")
             failed = {"input_prompt": "What is 7*8?", "output_response": "", "score": 0.0, "stop_reason": "error"}
-            file.write(json.dumps(failed | {"env_class": "sums", "env_extras": {"answer": "5"}, "data_source": "sums"}) + "\n")
+            file.write(
+                json.dumps(failed | {"env_class": "sums", "env_extras": {"answer": "5"}, "data_source": "sums"}) + "\n"
+            )
         (path.parent / "aggregated_results.jsonl").write_text(json.dumps({"eval/all/avg_score": 0.375}) + "\n")
 
 
