@@ -99,8 +99,9 @@ def compare_decoding(
 
 
 def summarize(side: str, dtype: str, pairs: list[Pair], work: Workload, bound: float) -> Decoded:
-    """Medians over turns."""
-    seconds = statistics.median(pair.whole.seconds - pair.first.seconds for pair in pairs)
+    """Medians over turns; of one whose prefill took longer than the whole, since another process ran meanwhile, the whole."""
+    both = [(pair.whole.seconds, pair.first.seconds) for pair in pairs]
+    seconds = statistics.median(whole - first if first < whole else whole for whole, first in both)
     speed = work.batch * (work.max_response_length - 1) / seconds
     prefill = statistics.median(pair.first.seconds for pair in pairs)
     peak = max(pair.whole.peak for pair in pairs)

@@ -89,18 +89,18 @@ def trace(work: Callable[[], object], device: torch.device) -> Trace:
     )
 
 
-def summarize(work: str, whole: Trace, without: Trace = Trace(()), times: int = 1) -> Profile:
-    """A mean over `times`, of what the whole has more than the trace `without` them."""
-    span, busy = ((getattr(whole, name) - getattr(without, name)) / 1e6 / times for name in ("span", "busy"))
-    names = whole.by_name
-    names.subtract(without.by_name)
-    largest = {name: taken / 1e6 / times for name, taken in names.most_common(LARGEST)}
-    number = (len(whole.kernels) - len(without.kernels)) / times
-    return Profile(work, number, span, busy, 1 - busy / span, largest)
+def summarize(work: str, whole: Trace, times: int = 1) -> Profile:
+    """A mean over `times`."""
+    span, busy = whole.span / 1e6 / times, whole.busy / 1e6 / times
+    largest = {name: taken / 1e6 / times for name, taken in whole.by_name.most_common(LARGEST)}
+    return Profile(work, len(whole.kernels) / times, span, busy, 1 - busy / span, largest)
 
 
 def profile_decoding(engine: Engine, prompts: Sequence[tuple[int, ...]], device: torch.device) -> Profile:
-    """One step of all rows: what more tokens take, by their number."""
+    """One step of all rows, of one trace: what comes after as many kernels as the first token takes.
+
+    The difference of two traces would be below 0 where another process runs during the shorter one.
+    """
     more = min(STEPS, engine.max_length - len(prompts[0]) - 1)
 
     def decode(length: int) -> None:
@@ -109,7 +109,8 @@ def profile_decoding(engine: Engine, prompts: Sequence[tuple[int, ...]], device:
 
     decode(1 + more)
     first, whole = (trace(lambda length=length: decode(length), device) for length in (1, 1 + more))
-    return summarize(f"decoding step, {len(prompts)} rows", whole, first, more)
+    later = sorted(whole.kernels, key=lambda kernel: kernel[1])[len(first.kernels) :]
+    return summarize(f"decoding step, {len(prompts)} rows", Trace(later), more)
 
 
 def profile_update(learner: Learner, batch: Batch, device: torch.device) -> Profile:

@@ -211,3 +211,21 @@ def test_greedy_decoding_needs_one_sample_and_no_flag_for_it():
     assert read_eval_config(["--temperature", "0"]).samples == 1
     with pytest.raises(ValueError, match="greedy responses to one problem are all the same"):
         read_eval_config(["--temperature", "0", "--samples", "8"])
+
+
+def test_no_command_needs_the_source_of_its_settings(monkeypatch, capsys):
+    """A process that met the recursion limit before may no longer parse: flags are read, and help lacks its texts alone."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise SystemError("AST constructor recursion depth mismatch")
+
+    monkeypatch.setattr("ast.parse", fail)
+
+    @dataclass(frozen=True)
+    class Own(TrainConfig):
+        """Settings that nobody has read before."""
+
+    assert read_flags(Own, "fairlen train", ["--prompts-per-batch", "3"]).prompts_per_batch == 3
+    with pytest.raises(SystemExit) as end:
+        read_flags(Own, "fairlen train", ["--help"])
+    assert end.value.code == 0 and "--prompts-per-batch N" in capsys.readouterr().out

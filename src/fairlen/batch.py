@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fairlen.checks import check_columns, convert_columns
+from fairlen.precision import Floats, is_above
 
-Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
@@ -163,8 +163,9 @@ def build_responses(
     """The table of responses from what any framework has for each, [R]; every home builds it here.
 
     `prompt` is a position (an integer array, taken as it is) or any key (see `number_keys`). A response is correct where its
-    verdict is above `correct_threshold` (one number, or [R]); without a verdict (nan, `NO_VERDICT`) or without a token it is
-    inactive: in no count, no comparison and no loss. `length` counts generated tokens by the framework's mask, EOS included.
+    verdict is above `correct_threshold` (one number, or [R]) by more than rounding; without a verdict (nan, `NO_VERDICT`) or
+    without a token it is inactive: in no count, no comparison and no loss. `length` counts generated tokens by the framework's
+    mask, EOS included.
     Raises ValueError for outcomes of active rows that are not finite.
     """
     positions = prompt if isinstance(prompt, np.ndarray) and prompt.ndim == 1 else number_keys(prompt)
@@ -173,7 +174,7 @@ def build_responses(
         prompt=positions,
         length=np.maximum(tokens, 1),
         outcome=np.asarray(outcome),
-        correct=np.greater(verdicts, correct_threshold),
+        correct=is_above(verdicts, correct_threshold),
         truncated=np.asarray(truncated, np.bool_),
         active=(tokens > 0) & ~np.isnan(verdicts),
         stream=fill(stream, size, np.int64),

@@ -114,7 +114,13 @@ class Option:
     flag: Flag
     default: Any
     """MISSING where it must be given."""
-    meaning: str
+    settings: type
+    """The dataclass that has the field."""
+
+    @property
+    def meaning(self) -> str:
+        """What --help says of it."""
+        return field_meanings(self.settings).get(self.field, "")
 
     @property
     def is_list(self) -> bool:
@@ -162,7 +168,7 @@ class Option:
 
 def list_options(settings: type, default: Any = None) -> Iterator[Option]:
     """Yield the options of a dataclass, and of those that its fields are, with the defaults of an instance if there is one."""
-    hints, meanings = get_type_hints(settings, include_extras=True), field_meanings(settings)
+    hints = get_type_hints(settings, include_extras=True)
     for one in fields(settings):
         hint = hints[one.name]
         kind, *notes = get_args(hint) if get_origin(hint) is Annotated else (hint,)
@@ -172,7 +178,7 @@ def list_options(settings: type, default: Any = None) -> Iterator[Option]:
             continue
         flag = next((note for note in notes if isinstance(note, Flag)), Flag())
         name = flag.name or one.name.replace("_", "-")
-        yield Option(one.name, name, kind, flag, value, meanings.get(one.name, ""))
+        yield Option(one.name, name, kind, flag, value, settings)
 
 
 def read_flags(

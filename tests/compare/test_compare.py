@@ -42,6 +42,8 @@ def test_every_method_spends_what_the_reference_spent(folder):
     assert found["eqlen+grpo-sampling.streams=2"]["rollout_batches"] <= 2
     results = json.loads((folder / "results.json").read_text())
     assert [result["name"] for result in results] == list(METHODS)
+    for result in results:  # whatever its last rollout batch had
+        assert abs(result["generated"] / results[0]["generated"] - 1) < 0.02 and result["excess"] < 0.02
     assert results[0]["difference"] is None and set(results[1]["difference"]) == {"value", "low", "high"}
 
 

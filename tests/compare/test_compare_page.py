@@ -28,8 +28,8 @@ def best_of(page: str) -> tuple[str, str]:
     [
         ({"grpo": 10, "dapo": 30}, 3, "39%", "dapo, clearly above each other method"),
         ({"grpo": 30, "dapo": 10}, 3, "39%", "grpo, clearly above each other method"),
-        ({"grpo": 20, "dapo": 20}, 3, "not clear", "highest is grpo; not clearly above dapo"),
-        ({"grpo": 1, "dapo": 30, "rloo": 30}, 3, "not clear", "highest is dapo; not clearly above rloo"),
+        ({"grpo": 20, "dapo": 20}, 3, "not clear", "grpo, dapo are tied"),
+        ({"grpo": 1, "dapo": 30, "rloo": 30}, 3, "not clear", "dapo, rloo are tied"),
         ({"grpo": 10, "dapo": 30}, 2, "not known", "2 of the 3 seeds that it takes; highest so far: dapo"),
         ({"grpo": 10, "dapo": 30}, 1, "not known", "1 of the 3 seeds that it takes; highest so far: dapo"),
     ],

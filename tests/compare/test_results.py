@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from fairlen.compare.config import parse_variant
-from fairlen.compare.results import Cell, Spent, resampler, summarize
+from fairlen.compare.results import Cell, Spent, describe_match, resampler, summarize
 from fairlen.diagnostics.report.summary import plain
-from fairlen.evaluate.folder import write_json
+from fairlen.files.folders import write_json
 
 RECORDS = Path(__file__).parents[1] / "fixtures_formats" / "fairlen" / "records"
 """Rollouts of a small run, for what a comparison measures on them."""
@@ -42,8 +43,51 @@ def test_one_line_a_method_by_hand(tmp_path):
     assert first.difference is None and second.difference is not None
     assert second.difference.value == pytest.approx(2 / 3 - 1 / 2)
     assert second.peak.value == pytest.approx(2 / 3)
-    write_json(plain([first, second]), tmp_path / "results.json")
+    write_json(tmp_path / "results.json", plain([first, second]))
     assert json.loads((tmp_path / "results.json").read_text())[1]["difference"]["value"] == pytest.approx(1 / 6)
+
+
+def test_methods_are_compared_at_equal_tokens(tmp_path):
+    """The reference ends at 1,000 tokens with 2 of 4 problems. The other has 1 at 800 and 3 at 1,400: at 1,000 it has
+    1 + 2 * 200 / 600 = 5/3, so 5/12 and 1/12 less, where its last evaluation has 1/4 more."""
+    rights = {"grpo": [0, 2], "dapo": [0, 1, 3]}
+    costs, cells = {"grpo": [0, 1000], "dapo": [0, 800, 1400]}, []
+    for name, solved in rights.items():
+        made = cell(tmp_path, name, 0, [[[int(i < n)] for i in range(4)] for n in solved], [[5]] * 4)
+        metrics = [
+            {
+                "update": i,
+                "rollout_batch": i,
+                "eval/accuracy": n / 4,
+                "tokens/generated_total": cost,
+                "time/training": 1.0 * i,
+            }
+            for i, (n, cost) in enumerate(zip(solved, costs[name], strict=True))
+        ]
+        (made.folder / "metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in metrics))
+        cells.append(replace(made, spent=Spent(1, costs[name][-1], 2.0, 1)))
+    first, second = summarize(cells, "generated")
+    assert second.difference.value == pytest.approx(-1 / 12) and first.last.value == 1 / 2
+    assert second.last.value == second.pass_at.value == second.peak.value == pytest.approx(5 / 12)
+    assert first.generated == second.generated == pytest.approx(1000) and second.excess == pytest.approx(0)
+    assert second.updates == pytest.approx(1 + 1 / 3)
+    assert summarize(cells)[1].difference.value == pytest.approx(1 / 4)
+
+
+def test_a_method_that_did_not_come_as_far_is_named(tmp_path):
+    """900 of 1,000 tokens: it lacks 10%."""
+    cells = []
+    for name, end in (("grpo", 1000), ("dapo", 900)):
+        made = cell(tmp_path, name, 0, [[[0]], [[1]]], [[5]])
+        lines = [
+            {"update": i, "rollout_batch": i, "eval/accuracy": i, "tokens/generated_total": end * i, "time/training": i}
+            for i in (0, 1)
+        ]
+        (made.folder / "metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
+        cells.append(replace(made, spent=Spent(1, end, 2.0, 1)))
+    results = summarize(cells, "generated")
+    assert results[1].excess == pytest.approx(0.1)
+    assert "dapo by 10%" in describe_match(results, "generated tokens")
 
 
 def test_pairing_takes_out_what_is_hard_for_all():

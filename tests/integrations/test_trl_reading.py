@@ -80,6 +80,23 @@ def test_a_resumed_run_has_every_line_and_rollout_batch_once(folders, tmp_path):
     ]
 
 
+def test_two_runs_do_not_mix_in_one_folder(tmp_path):
+    """A new run, of this or another method, and a checkpoint of a run elsewhere leave every file as it was."""
+    one, other = tmp_path / "one", tmp_path / "other"
+    for folder in (one, other):
+        train(folder, "dapo+balanced", max_steps=2, eval_strategy="no")
+    before = {path: path.read_bytes() for path in one.rglob("*") if path.is_file()}
+    for method, resume in (("grpo", None), ("dapo+balanced", None), ("dapo+balanced", other / "checkpoint-2")):
+        with pytest.raises(
+            FileExistsError, match=r"another run is there already \(dapo\+balanced\); choose another folder"
+        ):
+            train(one, method, resume, eval_strategy="no")
+    with pytest.raises(ValueError, match="resuming with another method"):
+        train(one, "grpo", one / "checkpoint-2", eval_strategy="no")
+    assert {path: path.read_bytes() for path in one.rglob("*") if path.is_file()} == before
+    assert train(one, "dapo+balanced", one / "checkpoint-2", eval_strategy="no").state.global_step == 4
+
+
 def test_without_a_run_folder_nothing_is_written_and_the_run_is_the_same(tmp_path):
     runs = []
     for name, is_on in (("with", True), ("without", False)):

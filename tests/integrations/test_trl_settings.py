@@ -242,6 +242,12 @@ def test_nothing_is_said_of_defaults():
     assert not (set(DECIDED) | set(REFUSED)) - set(GRPOConfig.__dataclass_fields__)
 
 
+def test_a_bias_correction_of_the_kl_that_is_not_applied_is_said():
+    """TRL's default; only where the method has a KL."""
+    assert "use_bias_correction_kl=True" in "\n".join(ready("grpo+kl").notes)
+    assert "use_bias_correction_kl" not in "\n".join(ready("grpo+kl", use_bias_correction_kl=False).notes)
+
+
 def test_the_users_configuration_is_left_as_it_was():
     given = config("unused", mask_truncated_completions=True)
     kept = Ready(*prepare("grpo+kl", (), given, False))

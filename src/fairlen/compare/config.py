@@ -30,7 +30,7 @@ class Variant:
 
     @property
     def folder(self) -> str:
-        """A name for its folder that is different for different texts."""
+        """A name for its folder."""
         return re.sub(r"[^A-Za-z0-9_.+=-]+", "-", self.text)
 
 
@@ -64,8 +64,10 @@ class CompareConfig:
             raise ValueError(
                 f"methods={' '.join(self.methods)}: name at least two, such as: fairlen compare grpo grpo+balanced"
             )
-        if len(set(texts)) < len(texts):
-            raise ValueError(f"methods={' '.join(self.methods)}: one is named twice; leave it out once")
+        if len({v.text if self.are_runs else v.folder for v in self.variants}) < len(texts):
+            raise ValueError(
+                f"methods={' '.join(self.methods)}: one is named twice, as a folder would be; leave it out once"
+            )
         if self.seeds < 1:
             raise ValueError(f"seeds={self.seeds}: give at least 1; intervals over seeds need 3 or more")
         if self.reference and self.reference not in texts:

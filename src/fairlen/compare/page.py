@@ -13,21 +13,18 @@ import numpy as np
 from markupsafe import Markup
 
 from fairlen.compare.config import FEW_SEEDS, Match, parse_variant
-from fairlen.compare.results import PAIRED, Cell, Result, Spent, cells_of, headings, summarize
+from fairlen.compare.results import COSTS, PAIRED, Cell, Result, Spent, cells_of, describe_match, headings, summarize
 from fairlen.diagnostics.report import figure
 from fairlen.diagnostics.report.figure import Figure, Form, Row, Series, Table, Tone, interval, nice_axis, plain, share
 from fairlen.diagnostics.report.page import render_page
 from fairlen.diagnostics.report.run import column, read_metrics, visible
 from fairlen.diagnostics.report.terms import define
 from fairlen.files.folders import write_file
+from fairlen.precision import is_above
 from fairlen.secrets import hide_all
 
-COSTS: dict[Match, tuple[str, str, str]] = {
-    "generated": ("generated tokens", "tokens/generated_total", "generated"),
-    "seconds": ("seconds of training", "time/training", "seconds"),
-    "updates": ("updates", "update", "updates"),
-}
-"""Of a match: what is equal, the metric, and the field of what was spent."""
+MATCHED: dict[Match, str] = {"generated": "generated tokens", "seconds": "seconds of training", "updates": "updates"}
+"""What is equal."""
 TERMS = ("samples", "coupling", "acceptance.lre")
 NUM_PLACES = 25
 """Equal costs at which learning curves are compared."""
@@ -43,13 +40,14 @@ def report_comparison(folder: Path, path: Path) -> Path:
     variants = [parse_variant(result["name"]) for result in json.loads(results.read_text())]
     places = [(one, place) for one in variants for place in sorted((folder / one.folder).glob("seed-*/done.json"))]
     cells = [Cell(one, place.parent, Spent(**json.loads(place.read_text()))) for one, place in places]
-    return write_comparison(json.loads((folder / "comparison.json").read_text()), cells, summarize(cells), path)
+    settings = json.loads((folder / "comparison.json").read_text())
+    return write_comparison(settings, cells, summarize(cells, settings["match"]), path)
 
 
 def write_comparison(settings: dict[str, Any], cells: Sequence[Cell], results: Sequence[Result], path: Path) -> Path:
     """Write the page, from what comparison.json says, the runs and what they came to."""
-    seeds, (cost, metric, field) = len(results[0].seeds), COSTS[settings["match"]]
-    spent = [getattr(cell.spent, field) for cell in cells]
+    seeds, match = len(results[0].seeds), settings["match"]
+    cost, spent = MATCHED[match], [getattr(cell.spent, match) for cell in cells]
     facts = [
         name_winner(results),
         ("methods", str(len(results)), f"each run spent {plain(min(spent))} to {plain(max(spent))} {cost}"),
@@ -71,14 +69,10 @@ def write_comparison(settings: dict[str, Any], cells: Sequence[Cell], results: S
         "settings": [(name, visible(str(value))) for name, value in hide_all(settings).items()],
     }  # fmt: skip
     lead = f"Every method was given the {cost} of the reference, {results[0].name}. "
-    lead += (
-        "A run ends with the rollout batch that passes them, so that costs differ by at most one rollout batch."
-        if field != "updates"
-        else ""
-    )
+    lead += f"{describe_match(results, cost).capitalize()}."
     figures = [
         ends(results, settings["eval_samples"]),
-        learning(cells, cost, metric),
+        learning(cells, cost, COSTS[match]),
         differences(results),
         lengths(results),
     ]
@@ -88,13 +82,16 @@ def write_comparison(settings: dict[str, Any], cells: Sequence[Cell], results: S
 
 
 def name_winner(results: Sequence[Result]) -> tuple[str, str, str]:
-    """Return the best method as a fact, or that none is clearly the best: by too few seeds, or by an interval that holds 0."""
+    """Return the best method as a fact, or that none clearly is: by too few seeds, a tie, or an interval that holds 0."""
     best = next(one for one in results if one.behind is None)
-    seeds, close = len(best.seeds), [one.name for one in results if one.behind and not one.behind.excludes(0.0)]
-    if seeds in FEW_SEEDS:
-        return "best at the end", "not known", f"{seeds} of the 3 seeds that it takes; highest so far: {best.name}"
-    if close:
-        return "best at the end", "not clear", f"highest is {best.name}; not clearly above {', '.join(close)}"
+    level = [one.name for one in results if not is_above(best.last.value, one.last.value)]
+    close = [one.name for one in results if one.behind and not one.behind.excludes(0.0) and one.name not in level]
+    if (seeds := len(best.seeds)) in FEW_SEEDS:
+        lead = f"highest so far: {best.name}" if len(level) == 1 else f"tied so far: {', '.join(level)}"
+        return "best at the end", "not known", f"{seeds} of the 3 seeds that it takes; {lead}"
+    lead = f"highest is {best.name}" if len(level) == 1 else f"{', '.join(level)} are tied"
+    if close or len(level) > 1:
+        return "best at the end", "not clear", lead + (f"; not clearly above {', '.join(close)}" if close else "")
     return "best at the end", share(best.last.value), f"{best.name}, clearly above each other method"
 
 

@@ -6,28 +6,32 @@ Intervals resample seeds and problems, the same ones for every method, so that w
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import nan
+from math import inf, nan
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 from rich.console import Console
 
-from fairlen.batch import Bools, Floats, Ints, mean_or_nan
-from fairlen.compare.config import FEW_SEEDS, CompareConfig, Variant
+from fairlen.batch import Floats
+from fairlen.compare.config import FEW_SEEDS, CompareConfig, Match, Variant
 from fairlen.console import make_console, print_table
 from fairlen.diagnostics.acceptance import acceptance
 from fairlen.diagnostics.coupling import coupling
 from fairlen.diagnostics.readers import read
 from fairlen.diagnostics.report import figure
 from fairlen.diagnostics.report.figure import Form, share
+from fairlen.diagnostics.report.run import read_metrics
 from fairlen.diagnostics.uncertainty import Estimate
 from fairlen.evaluate.estimators import best_at, pass_at, percentile_interval
 from fairlen.evaluate.run import show_length
 
 PAIRED = "95% intervals resample seeds and problems, the same for every method; against the reference they are paired."
 NUM_RESAMPLES = 4000
+MAX_EXCESS = 0.02
+"""Share by which what two methods spent may differ for them to be compared."""
 Draw = Callable[[Floats], Estimate]
 
 
@@ -35,10 +39,10 @@ Draw = Callable[[Floats], Estimate]
 class Spent:
     """What a finished run cost."""
 
-    updates: int
-    generated: int
+    updates: float
+    generated: float
     seconds: float
-    rollout_batches: int
+    rollout_batches: float
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,12 @@ class Cell:
     variant: Variant
     folder: Path
     spent: Spent
+
+
+COSTS: dict[str, str] = {
+    "updates": "update", "generated": "tokens/generated_total", "seconds": "time/training", "rollout_batches": "rollout_batch",
+}  # fmt: skip
+"""The metric behind each field of Spent."""
 
 
 @dataclass(frozen=True)
@@ -78,35 +88,38 @@ class Result:
     updates: float
     generated: float
     seconds: float
+    excess: float
+    """The largest share by which what a seed's numbers are of differs from what the reference had spent of the matched cost."""
 
 
-def summarize(cells: Sequence[Cell]) -> list[Result]:
-    """Return one result a method, in the order of the cells; the first method is the reference."""
+def summarize(cells: Sequence[Cell], match: Match | None = None) -> list[Result]:
+    """Return one result a method, in the order of the cells; the first method is the reference.
+
+    With `match` all are compared at what the reference had spent of it, by seed; else at their ends.
+    """
     by_name: dict[str, list[Cell]] = {}
     for cell in cells:
         by_name.setdefault(cell.variant.text, []).append(cell)
-    held = {name: read_evaluations(found) for name, found in by_name.items()}
-    reference = next(iter(held.values()))[0].mean(2)
-    best_name = max(held, key=lambda name: held[name][0].mean())
-    best_accuracy = held[best_name][0].mean(2)
+    marks = [getattr(cell.spent, match) if match else inf for cell in next(iter(by_name.values()))]
+    held = {name: read_ends(found, match, marks) for name, found in by_name.items()}
+    refuse_other_problems(held)
+    measured = {name: np.stack([end.values for end in ends], 1) for name, ends in held.items()}
+    reference = next(iter(measured.values()))[0]
+    best_name = max(held, key=lambda name: measured[name][0].mean())
+    best_accuracy = measured[best_name][0]
     draw = resampler(*reference.shape)
     results = []
-    for place, (name, (last, best, length)) in enumerate(held.items()):
-        if last.shape[:2] != reference.shape:
-            raise ValueError(
-                f"{name}: evaluated on {last.shape[1]} problems, {next(iter(held))} on {reference.shape[1]}; compare those with "
-                "the same held-out problems"
-            )
-        count, samples, accuracy = last.sum(2), last.shape[2], last.mean(2)
-        spent = [cell.spent for cell in by_name[name]]
+    for place, (name, values) in enumerate(measured.items()):
+        accuracy, spent = values[0], [end.spent for end in held[name]]
+        total = values.sum((1, 2))
         result = Result(
             name=name,
             last=draw(accuracy),
-            peak=draw(best.mean(2)),
-            best_at=draw(best_at(count, samples, samples)),
-            pass_at=draw(pass_at(count, samples, samples)),
-            length_correct=mean_or_nan(length[last]),
-            length_incorrect=mean_or_nan(length[~last]),
+            peak=draw(np.stack([end.best for end in held[name]])),
+            best_at=draw(values[1]),
+            pass_at=draw(values[2]),
+            length_correct=total[4] / total[3] if total[3] else nan,
+            length_incorrect=total[6] / total[5] if total[5] else nan,
             difference=draw(accuracy - reference) if place else None,
             behind=draw(accuracy - best_accuracy) if name != best_name else None,
             seeds=tuple(accuracy.mean(1).tolist()),
@@ -114,21 +127,63 @@ def summarize(cells: Sequence[Cell]) -> list[Result]:
             updates=float(np.mean([one.updates for one in spent])),
             generated=float(np.mean([one.generated for one in spent])),
             seconds=float(np.mean([one.seconds for one in spent])),
+            excess=max(abs(getattr(s, match) / m - 1.0) if match else 0.0 for s, m in zip(spent, marks, strict=True)),
         )
         results.append(result)
     return results
 
 
-def read_evaluations(cells: Sequence[Cell]) -> tuple[Bools, Bools, Ints]:
-    """Return verdicts at the last and at the best evaluation, and lengths at the last, [seeds, problems, samples]."""
-    last, best, length = [], [], []
-    for cell in cells:
-        lines = [json.loads(line) for line in (cell.folder / "evaluations.jsonl").read_text().splitlines()]
-        verdicts = [np.array(line["correct"], np.bool_) for line in lines]
-        last.append(verdicts[-1])
-        best.append(max(verdicts, key=np.mean))
-        length.append(np.array(lines[-1]["length"], np.int64))
-    return np.stack(last), np.stack(best), np.stack(length)
+def refuse_other_problems(held: Mapping[str, Sequence[End]]) -> None:
+    """Raise ValueError where methods were evaluated on different numbers of problems."""
+    sizes = {name: sorted({end.values.shape[1] for end in ends}) for name, ends in held.items()}
+    if len({size for found in sizes.values() for size in found}) > 1:
+        raise ValueError(
+            f"evaluated on different numbers of problems, {sizes}: compare runs with the same held-out ones"
+        )
+
+
+class End(NamedTuple):
+    """What one run did on held-out problems when it had spent its mark."""
+
+    values: Floats
+    """By `measure_responses`, [7, problems]."""
+    best: Floats
+    """Accuracy at the best evaluation until then, [problems]."""
+    spent: Spent
+
+
+def read_ends(cells: Sequence[Cell], match: Match | None, marks: Sequence[float]) -> list[End]:
+    """Return what the runs of a method had come to, each at its mark."""
+    return [read_end(cell, match, mark) for cell, mark in zip(cells, marks, strict=True)]
+
+
+def read_end(cell: Cell, match: Match | None, mark: float) -> End:
+    """Return what a run had come to at its mark, in a straight line between two evaluations, or without a match at its end."""
+    lines = [json.loads(line) for line in (cell.folder / "evaluations.jsonl").read_text().splitlines()]
+    found, spent = list(map(measure_responses, lines)), cell.spent
+    last, share = len(lines) - 1, 1.0
+    if match:
+        entries = [one for one in read_metrics(cell.folder / "metrics.jsonl") if "eval/accuracy" in one]
+        if len(entries) != len(lines):
+            raise ValueError(
+                f"{cell.folder}: evaluations.jsonl and metrics.jsonl differ; remove the folder to run it again"
+            )
+        costs = [float(entry[COSTS[match]]) for entry in entries]
+        last = next((place for place, cost in enumerate(costs) if cost >= mark), last)
+        if last and costs[last] > mark:
+            share = (mark - costs[last - 1]) / (costs[last] - costs[last - 1])
+        ends = entries[max(last - 1, 0)], entries[last]
+        spent = Spent(**{k: (1.0 - share) * ends[0][name] + share * ends[1][name] for k, name in COSTS.items()})
+    values = (1.0 - share) * found[max(last - 1, 0)] + share * found[last]
+    return End(values, max([values[0], *(one[0] for one in found[:last])], key=np.mean), spent)
+
+
+def measure_responses(line: Mapping[str, Any]) -> Floats:
+    """Return by problem avg@k, best@k, pass@k, and the number and tokens of correct and of incorrect responses, [7, problems]."""
+    right, length = np.array(line["correct"], np.bool_), np.array(line["length"], np.int64)
+    count, k = right.sum(1), right.shape[1]
+    rates = [count / k, best_at(count, k, k), pass_at(count, k, k)]
+    return np.stack([*rates, count, (length * right).sum(1), k - count, (length * ~right).sum(1)]).astype(np.float64)
 
 
 def measure(records: Path) -> dict[str, Estimate]:
@@ -180,6 +235,16 @@ def cells_of(result: Result, with_intervals: bool) -> tuple[str, ...]:
         show(result.coupling, figure.plain), show(result.lre, figure.plain), f"{result.updates:.0f}", f"{result.generated:,.0f}",
         f"{result.seconds:.0f}",
     )  # fmt: skip
+
+
+def describe_match(results: Sequence[Result], cost: str) -> str:
+    """Return at what cost methods are compared, and which have not come as far."""
+    far = [f"{one.name} by {one.excess:.0%}" for one in results if one.excess > MAX_EXCESS]
+    line = (
+        f"all methods are compared at the {cost} of {results[0].name}, to {max(one.excess for one in results):.1%}; where a run "
+        "passed them, between its evaluations before and after, in a straight line"
+    )
+    return f"{line}; not matched: {', '.join(far)}" if far else line
 
 
 def print_results(console: Console, config: CompareConfig, results: Sequence[Result], title: str) -> None:

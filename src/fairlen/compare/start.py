@@ -15,8 +15,8 @@ from pathlib import Path
 from rich.console import Console
 
 from fairlen.compare.config import CompareConfig, Match, Variant
-from fairlen.compare.page import write_comparison
-from fairlen.compare.results import Cell, Result, Spent, print_results, read_evaluations, summarize
+from fairlen.compare.page import MATCHED, write_comparison
+from fairlen.compare.results import Cell, Result, Spent, describe_match, print_results, read_end, summarize
 from fairlen.console import make_console
 from fairlen.diagnostics.report.page import FILE
 from fairlen.diagnostics.report.run import read_metrics
@@ -40,11 +40,12 @@ def start_comparison(config: CompareConfig) -> list[Result]:
     open_comparison(config, folder)
     with going_on_in(folder):
         cells = run_cells(config, folder, lambda line: console.print(f"compare: {line}", style="bold", soft_wrap=True))
-    results = summarize(cells)
+    results = summarize(cells, config.match)
     write_json(folder / "results.json", plain(results), allow_nan=False)  # numbers that do not exist are null
     write_comparison(json.loads((folder / "comparison.json").read_text()), cells, results, folder / FILE)
     seeds = f"held-out problems, {config.seeds} seeds, matched by {config.match}"
     print_results(console, config, results, seeds)
+    console.print(describe_match(results, MATCHED[config.match]), soft_wrap=True)
     console.print(f"folder: {folder}; the picture of it: {FILE}", soft_wrap=True)
     return results
 
@@ -53,7 +54,7 @@ def compare_runs(config: CompareConfig, console: Console) -> list[Result]:
     """Compare runs that are there. Raises ValueError for one without evaluations, or with others than the first."""
     cells = [Cell(one, Path(one.text), read_spent(Path(one.text))) for one in config.variants]
     results = summarize(cells)
-    samples = read_evaluations(cells[:1])[0].shape[2]
+    samples = int(sum(read_end(cells[0], None, 0.0).values[[3, 5], 0]))
     shown = replace(config, seeds=1, train=replace(config.train, eval_samples=samples))
     print_results(console, shown, results, "held-out problems, paired by their order; each run spent what it did")
     return results

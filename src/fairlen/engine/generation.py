@@ -10,7 +10,7 @@ from math import inf
 from typing import Any, Literal
 
 from fairlen.rollouts import Finish, TokenIds
-from fairlen.sampling.extend import Continuation, EngineStats, Sampling, gather
+from fairlen.sampling.extend import Continuation, EngineStats, PrefixError, Sampling, gather
 
 MAX_HOPS = 6
 """Rounds of the event loop in which an ended coroutine, what awaits it and what that starts may ask for more."""
@@ -279,10 +279,10 @@ class SteppedEngine:
 def check_request(prefix: TokenIds, sampling: Sampling, max_length: int, vocab_size: int) -> None:
     """Raise ValueError, naming field, value and remedy, where a request cannot be served."""
     if not prefix:
-        raise ValueError("prefix is empty: give at least one token, for example BOS")
+        raise PrefixError("prefix is empty: give at least one token, for example BOS")
     if min(prefix) < 0 or max(prefix) >= vocab_size:
         outside = next(token for token in prefix if not 0 <= token < vocab_size)
-        raise ValueError(f"prefix holds token id {outside}, outside the model's vocabulary of {vocab_size}")
+        raise PrefixError(f"prefix holds token id {outside}, outside the model's vocabulary of {vocab_size}")
     for name, is_fine, remedy in (
         ("max_new_tokens", sampling.max_new_tokens >= 1, "ask for at least 1"),
         ("temperature", 0.0 <= sampling.temperature < inf, "give 0 for greedy, or a positive number"),

@@ -6,6 +6,8 @@ One process writes it. A rollout batch waits in memory until its updates are mad
 from __future__ import annotations
 
 import hashlib
+import json
+import secrets
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -61,29 +63,55 @@ class HomeRun(RunFolder):
     """When what `seconds` does not have yet began; None before training."""
     pending: dict[int, Pending] = field(default_factory=dict)
     """By key, in order."""
+    description: dict[str, Any] = field(default_factory=dict)
+    """Of run.json, which is written when training starts."""
+    is_open: bool = False
+    """Between `start` and the end of training."""
 
     def describe(self, composition: Composition, config: Mapping[str, Any], package: str) -> None:
-        """Write run.json. `config` says as that of our own trainer does what `max_response_length` and `overrides` are."""
-        described = {"config": config, "method": describe_composition(composition), "home": package}
-        described |= describe_program((package, *PACKAGES))
-        write_json(self.folder / "run.json", described, default=repr)
+        """Take what run.json says. `config` has `max_response_length` and `overrides`, as that of our own trainer."""
+        self.description = {"config": config, "method": describe_composition(composition), "home": package}
+        self.description |= describe_program((package, *PACKAGES)) | {"run": secrets.token_hex(8)}
 
     def capture(self) -> dict[str, Any]:
         """Write what is not written yet, and return where the run is, for `start`."""
         self.write()
         where = {name: getattr(self, name) for name in COUNTERS}
-        return where | {"sizes": self.log_sizes()}
+        return where | {"sizes": self.log_sizes(), "run": self.description.get("run")}
 
     def start(self, position: Mapping[str, Any]) -> None:
-        """Begin to train where `capture` was called, or from nothing; what the folder has from later is removed."""
+        """Begin to train where `capture` was called, or from nothing; what the folder has from later is removed.
+
+        Raises FileExistsError where the folder has another run, or one that would be lost.
+        """
+        self.description |= {"run": position["run"]} if position.get("run") else {}
+        self.refuse_others(position)
+        write_json(self.folder / "run.json", self.description, default=repr)
         for name in COUNTERS:
             setattr(self, name, position.get(name, 0))
-        self.since = time.perf_counter()
+        self.since, self.is_open = time.perf_counter(), True
         for loss in self.truncate_logs(position.get("sizes", {})):
             warn(loss)
         for path in self.records.glob("*-[0-9]*.parquet"):
             if int(path.stem.rpartition("-")[2]) >= self.num_batches:
                 path.unlink()
+
+    def refuse_others(self, position: Mapping[str, Any]) -> None:
+        """Raise FileExistsError for what the folder has of a run that does not go on from this position."""
+        path = self.folder / "run.json"
+        if not path.is_file() or not (any(self.records.glob("*.parquet")) or any(self.log_sizes().values())):
+            return
+        try:
+            before = json.loads(path.read_text())
+            names = {"method": before["method"]["hash"], "home": before.get("home", "")}
+        except (ValueError, KeyError, TypeError):
+            before, names = {}, {}
+        ours = {"method": self.description["method"]["hash"], "home": self.description["home"]}
+        if names != ours or not position or before.get("run") != position.get("run"):
+            raise FileExistsError(
+                f"{self.folder}: another run is there already ({before.get('method', {}).get('name', 'run.json is damaged')}); "
+                "choose another folder, or resume that run from a checkpoint of its own, with its method"
+            )
 
     def add_batch(
         self, key: int, rollouts: Rollouts, scored: Scored, weight: Floats, method: Method, answers: Sequence[str],

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
+from functools import cache
 from typing import Any
 
 from docstring_parser import parse_from_object
@@ -106,11 +107,15 @@ def describe_choice(choice: str, method: Method) -> Iterator[dict[str, Any]]:
         yield {"stage": kind, "summary": summarize(type(stage)), "fields": found}
 
 
-def field_meanings(kind: type) -> dict[str, str]:
-    """The text under each field of a class and of those it inherits from; empty where the source is not at hand."""
+@cache
+def field_meanings(kind: type) -> Mapping[str, str]:
+    """The text under each field of a class and of those it inherits from; empty where the source cannot be read.
+
+    It is read for a page of help alone, and whatever goes wrong with it leaves the page without these texts.
+    """
     found: dict[str, str] = {}
     for base in reversed(kind.__mro__[:-1]):
-        with suppress(OSError, TypeError):  # a class that no file has, or one of C
+        with suppress(Exception):  # no file has the class; the parser has met the recursion limit before
             params = parse_from_object(base).params
             found |= {one.arg_name: " ".join((one.description or "").split()) for one in params}
     return found

@@ -16,6 +16,7 @@ from fairlen.console import plural
 from fairlen.methods.describe import short
 from fairlen.methods.method import Method
 from fairlen.methods.stages.surrogate import PolicyGradient
+from fairlen.precision import is_above
 
 NOTHING = "nothing was trained"
 """Begins a sentence about a run whose updates changed nothing."""
@@ -186,4 +187,4 @@ class LearningSignal:
             return self.remedies.length
         problems = "harder" if found.correct else "easier"
         other = f"give {problems} problems" + ("" if found.correct else " or a stronger model")
-        return f"{self.remedies.verdict}, or {other}" if found.low < found.high else other
+        return f"{self.remedies.verdict}, or {other}" if is_above(found.high, found.low) else other

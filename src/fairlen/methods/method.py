@@ -19,10 +19,11 @@ from fairlen.methods.conflicts import refuse_bad_pairs
 from fairlen.methods.stages.advantage import Advantage, GroupNormalized
 from fairlen.methods.stages.aggregation import Aggregation, SequenceMean
 from fairlen.methods.stages.filters import Everything, Filter
-from fairlen.methods.stages.micro import Micro, Outputs, Stateful, Sums, TokenLoss, has_state, is_state
+from fairlen.methods.stages.micro import Micro, Outputs, Stateful, Sums, TokenLoss, has_state, is_state, widen
 from fairlen.methods.stages.reward import Reward
 from fairlen.methods.stages.surrogate import TokenClip
 from fairlen.methods.stages.terms import Correction, NoCorrection, Term
+from fairlen.precision import settle
 from fairlen.rollouts import Rollouts
 from fairlen.sampling.independent import Independent, Sampler
 
@@ -125,7 +126,8 @@ class Method:
         return self.score_tables(rollouts.response_table, rollouts.segment_table)
 
     def score_tables(self, responses: Responses, segments: Segments) -> Scored:
-        """The same from tables alone, which is all that an audit has."""
+        """The same from tables alone, which is all that an audit has; outcomes that differ by rounding are made equal."""
+        responses = replace(responses, outcome=settle(responses.prompt, responses.outcome))
         if self.mask_truncated:
             responses = replace(responses, active=responses.active & ~responses.truncated)
         counted, reward = responses.active_rows(), responses.outcome.copy()
@@ -179,7 +181,8 @@ class Method:
         return next(map(self.weigh, updates(scored)), nothing)
 
     def loss(self, outputs: Outputs, micro: Micro) -> MicroLoss:
-        """The loss of one micro-batch. Sums over any split of an update are the same."""
+        """The loss of one micro-batch, in at least float32. Sums over any split of an update are the same."""
+        outputs = Outputs(widen(outputs.logprobs), widen(outputs.entropy))
         if micro.is_on_policy:
             micro = micro.as_sampled_by(outputs.logprobs)
         token = self.surrogate(outputs.logprobs, micro)

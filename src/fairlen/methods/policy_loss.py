@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from fairlen.methods.method import Method
-from fairlen.methods.rows import RowPlan
-from fairlen.methods.stages.micro import Micro, Outputs
+from fairlen.methods.rows import RowPlan, brief, check_method
+from fairlen.methods.stages.micro import Micro, Outputs, widen
 from fairlen.methods.tally import count
 
 
@@ -45,10 +45,12 @@ def policy_loss(
     first update: then every ratio is exactly 1); `rollout_logprobs` are the inference engine's own, where they differ,
     `ref_logprobs` and `entropy` are for methods with `+kl` and `+entropy`. Gradients flow into `logprobs` and `entropy` alone.
     An update's loss is the sum over its micro-batches and ranks: multiply by the number of ranks where gradients are averaged.
-    Traces under torch.compile(fullgraph=True).
+    Traces under torch.compile(fullgraph=True). Raises ValueError for arguments that do not fit the plan and each other. A row has
+    the tokens that the plan counts; where seeing that would wait for a device, or is compiled, the loss is nan instead.
     """
-    if not isinstance(plan.weight, Tensor):
-        raise ValueError("plan: it holds numpy arrays; give plan.to(device), and of it the rows of the micro-batch")
+    check_method(method)
+    refuse_types(plan, logprobs=logprobs, mask=mask, sequence=sequence, old_logprobs=old_logprobs,
+                 rollout_logprobs=rollout_logprobs, ref_logprobs=ref_logprobs, entropy=entropy)  # fmt: skip
     refuse_missing(method, ref_logprobs=(method.needs_ref, ref_logprobs), entropy=(method.needs_entropy, entropy))
     refuse_shapes(
         logprobs, mask=mask, sequence=sequence, old_logprobs=old_logprobs, rollout_logprobs=rollout_logprobs,
@@ -57,7 +59,7 @@ def policy_loss(
     row = find_rows(mask, sequence, len(plan))
     trained = (row >= 0) & plan.trains[row.clamp(min=0)]
     now, *fixed, uncertainty = (
-        None if values is None else values.flatten().where(trained, 0.0)
+        None if values is None else widen(values.flatten()).where(trained, 0.0)
         for values in (logprobs, old_logprobs, rollout_logprobs, ref_logprobs, entropy)
     )
     old, rollout, ref = (None if values is None else values.detach() for values in fixed)
@@ -65,7 +67,22 @@ def policy_loss(
     micro = build_micro(plan, row, trained, now.detach() if old is None else old, rollout, ref, old is None)
     outputs = Outputs(now, torch.full_like(now, torch.nan) if uncertainty is None else uncertainty)
     loss = method.loss(outputs, micro)
+    if plan.length is not None:
+        loss = replace(loss, total=loss.total.where(is_as_planned(plan, row, trained), torch.nan))
     return PolicyLoss(loss.total, count(method, outputs, micro, loss))
+
+
+def is_as_planned(plan: RowPlan, row: Tensor, trained: Tensor) -> Tensor:
+    """Return whether each row has no token here or as many as the plan counts. Raises ValueError where nothing waits for it."""
+    tokens = plan.length.new_zeros(len(plan)).index_add(0, row.clamp(min=0), trained.to(plan.length.dtype))
+    wrong = (tokens > 0) & (tokens != plan.length)
+    if is_readable(tokens) and bool(wrong.any()):
+        place = int(wrong.nonzero()[0])
+        raise ValueError(
+            f"row {place} has {int(tokens[place])} tokens in the mask or sequence and {int(plan.length[place])} in the plan: "
+            "give plan_rows as `lengths` the tokens that train, and of the plan the rows of the micro-batch"
+        )
+    return ~wrong.any()
 
 
 def build_micro(
@@ -104,6 +121,8 @@ def find_rows(mask: Tensor | None, sequence: Tensor | None, num_rows: int) -> Te
             raise ValueError(
                 f"sequence of {sequence.dtype}: give whole numbers, the row of each token; a mask is `mask`"
             )
+        if is_readable(sequence) and bool((sequence >= num_rows).any()):
+            raise ValueError(f"sequence has row {int(sequence.max())}: the plan has {num_rows}, counted from 0")
         return sequence.flatten()
     if mask is None or sequence is not None:
         raise ValueError("give mask ([N, L], padded rows) or sequence (a row for every token, packed), one of them")
@@ -111,8 +130,32 @@ def find_rows(mask: Tensor | None, sequence: Tensor | None, num_rows: int) -> Te
         raise ValueError(
             f"mask of shape {tuple(mask.shape)} for a plan of {num_rows} rows: give [N, L], and of the plan these N rows"
         )
+    if is_readable(mask) and bool((wrong := (mask != 0) & (mask != 1)).any()):
+        raise ValueError(f"mask={mask[wrong][0].item()}: give 1 for a token that was generated, else 0")
     rows = torch.arange(num_rows, device=mask.device)[:, None]
     return rows.where(mask.bool(), -1).flatten()
+
+
+def is_readable(values: Tensor) -> bool:
+    """Return whether values can be looked at without waiting for a device, and are there: nothing is compiled."""
+    return values.is_cpu and not torch.compiler.is_compiling()
+
+
+def refuse_types(plan: Any, **tensors: Any) -> None:
+    """Raise ValueError for a plan of arrays, for what is no tensor, and for log-probs and entropies that are no numbers."""
+    if not isinstance(plan, RowPlan):
+        raise ValueError(f"plan={brief(plan)}: give what plan_rows returns, and of it the rows of the micro-batch")
+    if not isinstance(plan.weight, Tensor):
+        raise ValueError("plan: it holds numpy arrays; give plan.to(device), and of it the rows of the micro-batch")
+    for name, values in tensors.items():
+        is_column = name in ("mask", "sequence")
+        if values is None and name != "logprobs":
+            continue
+        if not isinstance(values, Tensor) or not (is_column or values.is_floating_point()) or values.is_complex():
+            kind = f"tensor of {values.dtype}" if isinstance(values, Tensor) else brief(values)
+            raise ValueError(f"{name}={kind}: give a tensor" + ("" if is_column else " of floating-point numbers"))
+        if values.device != plan.weight.device:
+            raise ValueError(f"{name} on {values.device}, plan on {plan.weight.device}: give plan.to({values.device})")
 
 
 def refuse_shapes(logprobs: Tensor, **others: Tensor | None) -> None:

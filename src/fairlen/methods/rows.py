@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from numbers import Real
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from fairlen.batch import Ints, build_responses, build_segments, number_keys
 from fairlen.methods.conflicts import refuse_turns
 from fairlen.methods.method import Method, Scored, spread
+from fairlen.precision import precision_of, settle
 
 if TYPE_CHECKING:
     import torch
+
+MAX_REWARD = float(np.finfo(np.float32).max)
+"""Largest size of a reward; the plan becomes tensors of float32."""
+UNGRADED = "a finite number that float32 holds; what has no verdict has nan in `correct`"
+REMEDIES = {
+    "lengths": "a whole number of tokens",
+    "rewards": UNGRADED,
+    "correct": "0 or 1, or nan where there is no verdict",
+    "truncated": "0 or 1",
+}
+"""What a column holds."""
 
 
 @dataclass(frozen=True)
@@ -28,13 +40,16 @@ class RowPlan:
     """Of each trained token; the loss is the plain sum of weight * token loss over all rows of the update and all ranks."""
     term_weight: Any
     """The same for terms (KL, entropy)."""
+    length: Any = None
+    """Tokens that train, which a micro-batch must have of a row; None in a plan that was made by hand: any number."""
 
     def __len__(self) -> int:
         return len(self.trains)
 
     def __getitem__(self, rows: Any) -> RowPlan:
         """Return chosen rows, by a slice, positions or a mask: those of a rank, of a micro-batch."""
-        return RowPlan(*(getattr(self, column.name)[rows] for column in fields(self)))
+        columns = ((one.name, getattr(self, one.name)) for one in fields(self))
+        return RowPlan(**{name: None if column is None else column[rows] for name, column in columns})
 
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> RowPlan:
         """Return the columns as tensors on a device, those of numbers in `dtype`: torch.float32 unless another is named."""
@@ -44,7 +59,8 @@ class RowPlan:
         numbers = (
             torch.as_tensor(c, dtype=kind, device=device) for c in (self.advantage, self.weight, self.term_weight)
         )
-        return RowPlan(torch.as_tensor(self.trains, device=device), *numbers)
+        length = None if self.length is None else torch.as_tensor(self.length, device=device)
+        return RowPlan(torch.as_tensor(self.trains, device=device), *numbers, length=length)
 
 
 def plan_rows(
@@ -65,12 +81,15 @@ def plan_rows(
     `correct`: the verifier's verdict, 0 or 1, nan where it has none; without it a response is correct where its reward is above
     0.5. `truncated`: stopped by the limit; without it those of `max_response_length` tokens. `num_updates`: the optimizer steps
     that the rollout batch is split into, each of about as many prompts.
-    Warns where no response trains. Raises ValueError for columns of unequal length or another shape than [N], rewards that are
-    not finite, lengths, verdicts and numbers out of range, methods that cut responses while they are generated (EqLen, Tree),
-    and choices about turns.
+    Rewards to one prompt that differ by the rounding of the type that they came in are the same.
+    Warns where no response trains. Raises ValueError for columns of unequal length or another shape than [N], what is no number
+    or out of range, methods that cut responses while they are generated (EqLen, Tree), and choices about turns.
     """
-    if int(num_updates) != num_updates or num_updates < 1:
-        raise ValueError(f"num_updates={num_updates}: give the optimizer steps of the rollout batch, 1 or more")
+    check_method(method)
+    check_whole("num_updates", num_updates, "the optimizer steps of the rollout batch")
+    check_whole(
+        "max_response_length", max_response_length, "the limit in tokens that the responses were generated with"
+    )
     if not method.sampling.is_whole:
         raise ValueError(
             f"{type(method.sampling).__name__.lower()} chooses what is generated, so that it cannot plan rollouts that exist: "
@@ -85,7 +104,9 @@ def plan_rows(
             "what is correct is what `correct` says, and without it rewards above 0.5",
             stacklevel=2,
         )
-    return RowPlan(plan["trains"], plan["advantage"], num_updates * plan["weight"], num_updates * plan["term_weight"])
+    length = np.where(plan["trains"], scored.segments.length, 0)
+    weights = (num_updates * plan[name] for name in ("weight", "term_weight"))
+    return RowPlan(plan["trains"], plan["advantage"], *weights, length=length)
 
 
 def score_rows(
@@ -93,46 +114,102 @@ def score_rows(
 ) -> Scored:
     """Return the rollout batch with rewards and advantages. Raises ValueError for columns that are none."""
     given = {"lengths": lengths, "rewards": rewards, "correct": correct, "truncated": truncated}
-    columns = {name: to_numpy(values) for name, values in given.items() if values is not None}
-    shapes = {"groups": (len(groups),)} | {name: column.shape for name, column in columns.items()}
+    optional = ("correct", "truncated")
+    columns = {name: read_column(name, v) for name, v in given.items() if v is not None or name not in optional}
+    keys = number_groups(groups)
+    shapes = {"groups": (len(keys),)} | {name: column.shape for name, column in columns.items()}
     if len(set(shapes.values())) > 1 or len(shapes["rewards"]) != 1:
         raise ValueError(f"{shapes}: give each column one number for every response, [N]")
-    length, reward = columns["lengths"], columns["rewards"]
-    refuse(~np.isfinite(reward), reward, "rewards", "a finite number; what has no verdict has nan in `correct`")
+    length, reward = columns["lengths"], columns["rewards"].astype(np.float64)
+    refuse(~(np.abs(reward) <= MAX_REWARD), reward, "rewards", UNGRADED)
+    whole = f"0 to max_response_length={max_response_length}, a whole number of tokens"
+    is_mask = np.full(len(length), length.dtype == np.bool_)
     refuse(
-        (length < 0) | (length > max_response_length),
+        is_mask | ~((length >= 0) & (length <= max_response_length) & (length == np.trunc(length))),
         length,
         "lengths",
-        f"0 to max_response_length={max_response_length}",
+        whole,
     )
-    for name in columns.keys() & {"correct", "truncated"}:
+    for name in columns.keys() & optional:
         marks = columns[name].astype(np.float64)
-        refuse(~(np.isin(marks, (0.0, 1.0)) | (np.isnan(marks) & (name == "correct"))), marks, name, "0 or 1")
+        refuse(~(np.isin(marks, (0.0, 1.0)) | (np.isnan(marks) & (name == "correct"))), marks, name, REMEDIES[name])
+    reward = settle(keys, reward, precision_of(rewards))
     responses = build_responses(
-        number_groups(groups),
+        keys,
         length,
         reward,
         columns.get("correct", reward),
         columns.get("truncated", length >= max_response_length),
-        max_response_length,
+        int(max_response_length),
     )
     return method.score_tables(responses, build_segments(responses, length))
+
+
+def brief(value: Any) -> str:
+    """Return a value as a part of one line."""
+    return " ".join(repr(value).split())[:60]
+
+
+def check_method(method: Any) -> None:
+    """Raise ValueError for what is no method, a name among it."""
+    if not isinstance(method, Method):
+        raise ValueError(f"method={brief(method)}: give a Method, such as fairlen.compose('grpo')")
+
+
+def check_whole(name: str, value: Any, meaning: str) -> None:
+    """Raise ValueError for what is no whole number from 1 on."""
+    try:
+        is_whole = not isinstance(value, bool | str) and 1 <= value < 2**53 and int(value) == value
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        is_whole = False
+    if not is_whole:
+        raise ValueError(f"{name}={brief(value)}: give {meaning}, a whole number from 1 on")
+
+
+def read_column(name: str, values: Any) -> np.ndarray:
+    """Return an array of numbers. Raises ValueError for the first value that is none."""
+    try:
+        column = to_numpy(values)
+    except (ValueError, TypeError, RuntimeError):  # rows of unlike lengths
+        column = np.array(None)
+    if not column.ndim:
+        raise ValueError(f"{name}={brief(values)}: give {REMEDIES[name]} for every response, [N]")
+    if column.dtype.kind in "biuf":
+        return column
+    found = column.ravel()
+    wrong = [not isinstance(value, Real) or abs(cast(float, value)) > MAX_REWARD for value in found.tolist()]
+    refuse(np.array(wrong, np.bool_), found, name, REMEDIES[name])
+    return column.astype(np.float64)
 
 
 def refuse(wrong: np.ndarray, values: np.ndarray, name: str, remedy: str) -> None:
     """Raise ValueError for the first value that is wrong."""
     if wrong.any():
         place = int(np.argmax(wrong))
-        raise ValueError(f"{name}[{place}]={values[place]}: give {remedy}")
+        raise ValueError(f"{name}[{place}]={brief(values.tolist()[place])}: give {remedy}")
 
 
 def number_groups(groups: Any) -> Ints:
-    """Return numbers from 0 for equal keys, [N]."""
+    """Return numbers from 0 for equal keys, [N]. Raises ValueError for what has no key for each response."""
+    remedy = "give a key for every response, [N], such as the number or the id of its prompt"
+    if isinstance(groups, str | bytes | dict | set) or not hasattr(groups, "__len__") or not getattr(groups, "ndim", 1):
+        raise ValueError(f"groups={brief(groups)}: {remedy}")
     keys = groups if isinstance(groups, list | tuple) else to_numpy(groups)
     if isinstance(keys, np.ndarray) and keys.ndim == 1 and keys.dtype.kind in "iu":
         return np.unique(keys, return_inverse=True)[1].astype(np.int64)
-    hashable: Iterable[Hashable] = list(keys)
-    return number_keys(hashable)
+    for place, key in enumerate(keys):
+        if not is_key(key):
+            raise ValueError(f"groups[{place}]={brief(key)}: {remedy}")
+    return number_keys(list(keys))
+
+
+def is_key(key: Any) -> bool:
+    """Return whether responses can have something in common by a key: it is hashable, equals itself, and is there."""
+    try:
+        hash(key)
+    except TypeError:
+        return False
+    return key is not None and key == key
 
 
 def to_numpy(values: Any) -> np.ndarray:

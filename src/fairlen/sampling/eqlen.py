@@ -21,6 +21,7 @@ import numpy as np
 
 from fairlen.batch import Bools, Floats, Responses, Segments, mean_or_nan
 from fairlen.checks import NOT_NEGATIVE, Checked, Count
+from fairlen.precision import tolerance
 from fairlen.rollouts import Response, Role, Segment
 from fairlen.sampling.extend import Continuation, Extend, Growing, Sampling, gather, grow, siblings
 from fairlen.sampling.independent import Grade, Request
@@ -29,8 +30,6 @@ from fairlen.seeds import derive_seed
 
 SurvivorReward = Literal["max", "mean", "halving", "lineage"]
 RoundWeight = Literal["none", "halving"]
-SAME = 1e-8
-"""Values that differ by no more are the same, and their pair is skipped."""
 
 
 @dataclass(frozen=True)
@@ -122,12 +121,13 @@ class EqLen(Checked):
 
 
 def find_different(segments: Segments, value: Floats) -> Bools:
-    """Mask of the segments whose value is known and differs from another one's of their group, [B]."""
+    """Mask of the segments whose value is known and differs by more than rounding from another one's of their group, [B]."""
     known = segments.active & ~np.isnan(value)
     low, high = np.full(segments.num_groups, np.inf), np.full(segments.num_groups, -np.inf)
     np.minimum.at(low, segments.group[known], value[known])
     np.maximum.at(high, segments.group[known], value[known])
-    return known & (high - low > SAME)[segments.group]
+    is_different = high - low > tolerance(np.maximum(np.abs(high), np.abs(low)))
+    return known & is_different[segments.group]
 
 
 @dataclass(frozen=True)

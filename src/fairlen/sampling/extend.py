@@ -13,6 +13,10 @@ from fairlen.rollouts import Finish, Status, TokenIds
 Result = TypeVar("Result")
 
 
+class PrefixError(ValueError):
+    """A prefix that the model cannot read: it is empty, or holds what is no token of its vocabulary."""
+
+
 @dataclass(frozen=True, slots=True)
 class Sampling:
     """Settings for the continuation of one prefix."""

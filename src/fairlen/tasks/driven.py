@@ -7,15 +7,16 @@ no text is tokenized twice; one that rewrites what came before is refused.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Set
+from collections.abc import Awaitable, Iterable, Set
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from operator import index
 
 from fairlen.rollouts import TokenIds
-from fairlen.sampling.extend import Continuation, Extend, Sampling
+from fairlen.sampling.extend import Continuation, Extend, PrefixError, Sampling
 from fairlen.seeds import derive_seed
-from fairlen.tasks.environment import Driving, Fault, Trajectory, warn_once
+from fairlen.tasks.environment import Driving, Fault, Trajectory, check_verdict, is_foreign, show, warn_once
 from fairlen.tasks.task import Problem, Verdict
 
 
@@ -45,24 +46,33 @@ class Calls:
     """Of the engine, which is the run's and not the environment's."""
 
     async def __call__(
-        self, name: str, prompt: TokenIds, stops: Set[int] = frozenset(), limit: int = 0
+        self, name: str, prompt: Iterable[int], stops: Iterable[int] = (), limit: int = 0
     ) -> Continuation:
         """Return the next turn of a conversation, which ends with one of `stops` or after `limit` tokens, where that is not 0.
 
         Raises Refused.
         """
+        if not isinstance(name, str):
+            raise self.refuse(f"conversation {show(name)}: its name is a text")
+        ids, ends, (most,) = map(self._read_numbers, ("token_ids", "stops", "limit"), (prompt, stops, (limit,)))
         if name not in self.conversations:  # the first has the seed of the trajectory
             number, seed = len(self.conversations), self.sampling.seed
             sampling = replace(self.sampling, seed=derive_seed(seed, number, 0, 0) if number else seed)
             self.conversations[name] = Trajectory(self.prompt, sampling)
         conversation = self.conversations[name]
-        self._read(name, conversation, prompt)
+        self._read(name, conversation, ids)
         room = conversation.room
-        sampling = conversation.sampling_of_turn(min(limit or room, room))
+        sampling = conversation.sampling_of_turn(min(most or room, room))
         self.out.add(name)
         self.wind()
         try:
-            turn = first_stop((await self.extend(conversation.prefix, sampling)).check(sampling), stops)
+            turn = first_stop((await self.extend(conversation.prefix, sampling)).check(sampling), frozenset(ends))
+        except PrefixError as error:
+            if not conversation.token_ids:
+                self.failure = error
+                raise
+            conversation.forget()
+            raise self.refuse(str(error)) from error
         except Exception as error:
             self.failure = error
             raise
@@ -84,6 +94,16 @@ class Calls:
         runs = self.deadline and not self.out
         with suppress(RuntimeError):  # it has run out, or the episode is over
             self.clock.reschedule(asyncio.get_running_loop().time() + self.deadline if runs else None)
+
+    def _read_numbers(self, what: str, numbers: Iterable[int]) -> tuple[int, ...]:
+        """Return numbers that an environment gave. Raises Refused for what are no whole numbers from 0 on."""
+        try:
+            found = tuple(map(index, numbers))
+        except Exception:
+            found = (-1,)
+        if min(found, default=0) < 0:
+            raise self.refuse(f"{what}={show(numbers)}: give whole numbers from 0 on")
+        return found
 
     def _read(self, name: str, conversation: Trajectory, prompt: TokenIds) -> None:
         """Append what a conversation has read since its last turn."""
@@ -159,8 +179,10 @@ class Driven:
                 raise Fault(
                     "error", "episode", f"ended before a turn; max_response_length={room} holds all that is read, too"
                 )
-            return trajectory, played.verdict
-        except Exception as error:
+            return trajectory, check_verdict(played.verdict, "episode")
+        except BaseException as error:
+            if not is_foreign(error):
+                raise
             if calls.failure is not None:
                 raise calls.failure from error
             if calls.clock.expired():
@@ -170,4 +192,4 @@ class Driven:
                 raise Fault("error", "episode", calls.refusal) from error
             if isinstance(error, Fault):
                 raise
-            raise Fault("error", "episode", f"raised {type(error).__name__}: {error}") from error
+            raise Fault("error", "episode", f"raised {type(error).__name__}: {show(error)}") from error

@@ -12,13 +12,15 @@ import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from operator import index
 from typing import Any, Protocol, runtime_checkable
 
 from fairlen.console import warn
 from fairlen.hangs import DeadlineError, SideThread
 from fairlen.rollouts import VERDICTS, Finish, Status, TokenIds
-from fairlen.sampling.extend import Continuation, Extend, Sampling
+from fairlen.sampling.extend import Continuation, Extend, PrefixError, Sampling
 from fairlen.seeds import derive_seed
+from fairlen.tasks.grader import wait_for
 from fairlen.tasks.task import Problem, Task, Verdict
 
 LONGEST_TOKEN = 64
@@ -93,6 +95,33 @@ class Driving(Task, Protocol):
         ...
 
 
+def show(value: Any) -> str:
+    """Return a value of an environment as text, in one line; its type where it has none."""
+    try:
+        return " ".join((str(value) if isinstance(value, BaseException) else repr(value)).split())[:200]
+    except Exception:
+        return type(value).__name__
+
+
+def is_foreign(error: BaseException) -> bool:
+    """Return whether an error is of the code that was called; else the run itself is interrupted."""
+    if isinstance(error, asyncio.CancelledError):
+        task = asyncio.current_task()
+        return task is not None and not task.cancelling()
+    return isinstance(error, Exception | SystemExit | BaseExceptionGroup)
+
+
+def check_verdict(verdict: Any, function: str) -> Verdict:
+    """Return a verdict of an environment's. Raises a Fault for what is none."""
+    try:
+        if isinstance(verdict, Verdict) and verdict.status in VERDICTS and math.isfinite(verdict.outcome):
+            return replace(verdict, outcome=float(verdict.outcome))
+    except Exception:  # an outcome of any type
+        pass
+    what = f"returned {show(verdict)}: give a Verdict with {', '.join(VERDICTS)} and a finite outcome"
+    raise Fault("error", function, what)
+
+
 def is_in_turns(task: Task) -> bool:
     """Return whether a response to a problem of the task is a trajectory."""
     return isinstance(task, Interactive | Driving)
@@ -121,42 +150,52 @@ class Guarded:
 
     async def start(self) -> str:
         """Make the environment, and return what the policy reads before its first turn."""
-        self.inner = await self._call("environment", self.make, object)
-        return await self._call("start", self.inner.start, str)
+        self.inner = await self._call("make", object)
+        return await self._call("start", str)
 
     async def act(self, text: str) -> Observation:
         """Return what a turn led to."""
-        found: Observation = await self._call("act", partial(self.inner.act, text), Observation)
-        if not isinstance(found.text, str) or not math.isfinite(found.reward):
-            raise Fault("error", "act", f"returned {found!r:.80}: text is a string and reward a finite number")
-        return found
+        found: Any = await self._call("act", Observation, text)
+        try:
+            if isinstance(found.text, str) and math.isfinite(found.reward):
+                return Observation(found.text, bool(found.is_last), float(found.reward))
+        except Exception:  # a reward of any type
+            pass
+        raise Fault("error", "act", f"returned {show(found)}: text is a string and reward a finite number")
 
     async def grade(self) -> Verdict:
         """Return the verdict."""
-        found: Verdict = await self._call("grade", self.inner.grade, Verdict)
-        if found.status not in VERDICTS or not math.isfinite(found.outcome):
-            raise Fault("error", "grade", f"returned {found!r:.80}: give {', '.join(VERDICTS)} and a finite outcome")
-        return found
+        return check_verdict(await self._call("grade", Verdict), "grade")
 
     async def end(self) -> None:
         """End the environment, where there is one."""
         if self.inner is not None:
-            await self._call("end", self.inner.end, object)
+            await self._call("end", object)
 
-    async def _call(self, name: str, function: Callable[[], Any], kind: type) -> Any:
+    async def _call(self, name: str, kind: type, *arguments: Any) -> Any:
         try:
-            if inspect.iscoroutinefunction(function.func if isinstance(function, partial) else function):
-                async with asyncio.timeout(self.deadline or None):
-                    found = await function()
+            function = self.make if name == "make" else getattr(self.inner, name)
+            if inspect.iscoroutinefunction(function):
+                found = await wait_for(contain(partial(function, *arguments)), self.deadline)
             else:
-                found = await self.side.call(function, self.deadline or math.inf)
+                found = await self.side.call(partial(function, *arguments), self.deadline or math.inf)
         except (DeadlineError, TimeoutError) as error:
             raise Fault("timeout", name, f"did not return within {self.deadline:g} s") from error
-        except Exception as error:
-            raise Fault("error", name, f"raised {type(error).__name__}: {error}") from error
+        except BaseException as error:
+            if not is_foreign(error):
+                raise
+            raise Fault("error", name, f"raised {type(error).__name__}: {show(error)}") from error
         if not isinstance(found, kind):
-            raise Fault("error", name, f"returned {found!r:.80}; give {kind.__name__}")
+            raise Fault("error", name, f"returned {show(found)}; give {kind.__name__}")
         return found
+
+
+async def contain(function: Callable[[], Awaitable[Any]]) -> Any:
+    """Return what a coroutine function does; what would end the event loop becomes a RuntimeError."""
+    try:
+        return await function()
+    except SystemExit as error:
+        raise RuntimeError(repr(error)) from error
 
 
 @dataclass(frozen=True)
@@ -218,12 +257,20 @@ class InTurns:
                 return
             if not self._read(trajectory, seen.text):
                 break
+        if not trajectory.turns:
+            raise Fault("error", "max_turns", f"is {show(self.task.max_turns)}; a trajectory has a turn")
         trajectory.finish = "length"
 
     async def _write(self, trajectory: Trajectory, max_new_tokens: int) -> Continuation:
-        """Let the policy write a turn."""
+        """Let the policy write a turn. Raises a Fault for an observation that the model cannot read."""
         sampling = trajectory.sampling_of_turn(max_new_tokens)
-        turn = (await self.extend(trajectory.prefix, sampling)).check(sampling)
+        try:
+            turn = (await self.extend(trajectory.prefix, sampling)).check(sampling)
+        except PrefixError as error:
+            if not trajectory.token_ids:
+                raise
+            trajectory.forget()
+            raise Fault("error", "encode_observation", f"returned tokens that no model reads: {error}") from error
         trajectory.write(turn)
         return turn
 
@@ -231,7 +278,10 @@ class InTurns:
         """Append an observation; return whether there is room for it and a turn after it."""
         if len(text) > LONGEST_TOKEN * trajectory.room:
             return False
-        tokens = self.task.encode_observation(text) if text or trajectory.turns else ()
+        try:
+            tokens = tuple(map(index, self.task.encode_observation(text))) if text or trajectory.turns else ()
+        except Exception as error:
+            raise Fault("error", "encode_observation", f"raised {type(error).__name__}: {show(error)}") from error
         if len(tokens) >= trajectory.room:
             return False
         trajectory.token_ids += tokens
@@ -282,6 +332,10 @@ class Trajectory:
         self.token_ids += turn.token_ids
         self.logprobs += turn.logprobs
         self.supports += turn.supports
+
+    def forget(self) -> None:
+        """Leave out what was read after the last turn."""
+        self.token_ids = self.token_ids[: self.turns[-1][1] if self.turns else 0]
 
     def close(self, verdict: Verdict) -> Continuation:
         """Return the whole, what was read after the last turn left out."""

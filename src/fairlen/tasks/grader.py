@@ -21,6 +21,7 @@ from typing import Any, Literal, cast
 from fairlen.console import warn
 from fairlen.hangs import UNWATCHED, DeadlineError, SideThread, TrainingStopped, Watchdog, run_async
 from fairlen.methods.plugins import find_plugin
+from fairlen.precision import add_parts
 from fairlen.rollouts import VERDICTS, Response, Status
 from fairlen.settings import VerifierSettings
 from fairlen.tasks.row import Answers, Choice, Program, Row
@@ -161,7 +162,7 @@ class Grader:
             verdict = Verdict(response.status, response.outcome) if graded else await self.task.verify(problem, text)
         seconds = time.perf_counter() - start
         parts = {VERIFIER: float(verdict.outcome)}
-        outcome = self.verifier_weight * parts[VERIFIER]
+        weights = {VERIFIER: self.verifier_weight, **{reward.name: reward.weight for reward in self.rewards}}
         for reward in self.rewards:
             with self.watchdog.watch(f"reward {reward.name}: problem {problem.id}", lambda: self.num_graded):
                 try:
@@ -170,13 +171,13 @@ class Grader:
                     if reward.name not in self.overdue:
                         warn(OVERDUE.format(name=reward.name, error=error, problem=problem.id))
                     self.overdue.add(reward.name)
-                    verdict, outcome = Verdict("timeout", 0.0, verdict.answer), 0.0
+                    verdict, weights = Verdict("timeout", 0.0, verdict.answer), dict.fromkeys(weights, 0.0)
                     break
             if value is not None:
-                outcome += reward.weight * value
                 parts[reward.name] = value
         self.num_graded += 1
         self.findings[response.seed] = Finding(parts, seconds, verdict.answer)
+        outcome = add_parts([weights[name] for name in parts], parts.values())
         counts = verdict.status in VERDICTS or self.without_verdict == "incorrect"
         return replace(response, outcome=outcome, status=verdict.status, active=counts)
 

@@ -60,17 +60,22 @@ class RolloutServer:
 
     async def generate(self, request: web.Request) -> web.Response:
         """Answer with the next turn of a conversation, or with why there is none."""
-        body = await request.json()
+        try:
+            body = await request.json()
+        except Exception:
+            body = {}
+        body = body if isinstance(body, dict) else {}
         calls = self.episodes.get(str(body.get("cache_salt")))
         if calls is None:
             return web.json_response({"error": {"message": "this episode has ended, or never began"}}, status=404)
-        given = body["sampling_params"]
+        given = body.get("sampling_params")
         try:
+            if not isinstance(given, dict):
+                raise calls.refuse(f"sampling_params={given!r:.80}: give an object")
             if fault := find_sampling_fault(given, calls.sampling):
                 raise calls.refuse(fault)
-            prompt, stops = tuple(body["token_ids"]), frozenset(given.get("stop_token_ids") or ())
-            name = request.headers.get("X-Session-ID", "")
-            turn = await calls(name, prompt, stops, given.get("max_tokens") or 0)
+            name, prompt = request.headers.get("X-Session-ID", ""), body.get("token_ids", ())
+            turn = await calls(name, prompt, given.get("stop_token_ids") or (), given.get("max_tokens") or 0)
         except Refused as error:
             return web.json_response({"error": {"message": str(error)}}, status=400)
         pairs = zip(turn.token_ids, turn.logprobs, strict=True)

@@ -42,6 +42,10 @@ OLD = "old_logprobs."
 """Begins the names of the trainer's log-probs of a segment, before its row."""
 
 
+NEXT = 1.5
+"""Mean rollout batches that the next one may cost."""
+
+
 @dataclass
 class Progress:
     """Counters of a run, all of which a checkpoint keeps."""
@@ -71,8 +75,13 @@ class Progress:
         return self.batch >= config.rollout_batches or any(0 < limit <= done for limit, done in limits)
 
     def needs_evaluation(self, config: TrainConfig) -> bool:
-        """Whether one is due: before the first rollout batch and after every so many, once."""
-        return (self.batch == 0 or is_due(config.eval_every, self.batch)) and self.evaluated != self.batch
+        """Whether one is due, once: before the first rollout batch, after every so many, and before one that may pass a limit.
+
+        What is compared at that limit lies between this evaluation and the last one.
+        """
+        limits = ((config.max_generated, self.generated), (config.max_seconds, self.seconds))
+        is_close = any(limit and done * (1.0 + NEXT / max(self.batch, 1)) >= limit for limit, done in limits)
+        return (self.batch == 0 or is_due(config.eval_every, self.batch) or is_close) and self.evaluated != self.batch
 
     def needs_checkpoint(self, config: TrainConfig, is_within_batch: bool) -> bool:
         """Whether one is due: after so many updates, after so many rollout batches, and at the end."""

@@ -86,3 +86,14 @@ def test_errors_name_stage_field_value_and_fix():
         SamplerMismatch(cap=0)
     with pytest.raises(ValueError, match=r"EntropyBonus: coefficient=-1: give 0 or more"):
         EntropyBonus(coefficient=-1)
+
+
+def test_k3_is_finite_however_far_the_reference_is():
+    """Held at 20 nats: e^20 - 21, without a gradient beyond; e^89 is no float32. The metric is held in the exponent alone."""
+    logprobs = torch.tensor([-20.0, -89.0, -1000.0], requires_grad=True)
+    _, micro = pieces([3], [1.0], torch.zeros(3, dtype=torch.float64))
+    micro = replace(micro, ref_logprobs=torch.zeros(3), old_logprobs=torch.zeros(3))
+    found = ReferenceKL(1.0)(Outputs(logprobs, torch.zeros(3)), micro)
+    assert found.tolist() == pytest.approx([math.exp(20) - 21] * 3, rel=1e-6)
+    (gradient,) = torch.autograd.grad(found.sum(), logprobs)
+    assert gradient.tolist() == pytest.approx([1 - math.exp(20), 0.0, 0.0], rel=1e-6)

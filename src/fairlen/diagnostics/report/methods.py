@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fairlen.batch import Bools, Floats, Ints, mean_by, sum_by
+from fairlen.batch import Bools, Floats, Ints, mean_by, mean_or_nan, sum_by
 from fairlen.console import log, make_console, print_table
 from fairlen.diagnostics.report.figure import (
     TONES,
@@ -33,7 +33,7 @@ from fairlen.files.folders import write_file
 from fairlen.methods.compose import explain
 from fairlen.methods.method import Method
 from fairlen.methods.rows import plan_rows
-from fairlen.methods.stages.advantage import snap_to_zero
+from fairlen.precision import tolerance
 
 NUM_PROMPTS, NUM_TRACKS, BUDGET, SPREAD = 512, 16, 1024, 0.03
 MADE = (
@@ -161,7 +161,8 @@ def shorter_over_longer(plan: Any, rows: Rollouts) -> float:
     sides = [(length < median[prompt]), (length > median[prompt])]
     both = np.logical_and(*(np.bincount(prompt[side], minlength=NUM_PROMPTS) > 0 for side in sides))
     short, long = (mean_by(prompt[side], advantage[side], NUM_PROMPTS)[both] for side in sides)
-    return float(snap_to_zero(short - long).mean()) if both.any() else float("nan")
+    apart = np.where(np.abs(short - long) <= tolerance(np.abs(short), parts=len(advantage)), 0.0, short - long)
+    return mean_or_nan(apart)
 
 
 def share_inside(method: Method, plan: Any, rows: Rollouts) -> Floats:

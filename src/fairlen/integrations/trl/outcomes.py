@@ -8,6 +8,7 @@ import numpy as np
 from torch import Tensor
 
 from fairlen.batch import NO_VERDICT, Floats
+from fairlen.precision import is_above
 from fairlen.rollouts import Response, Status
 
 
@@ -16,7 +17,7 @@ class Outcomes:
     """What the reward functions said of some responses, [N]."""
 
     outcome: Floats
-    """Weighted sum of the reward functions that apply; 0 where none does."""
+    """Weighted sum of the reward functions that apply, in their precision, float32; 0 where none does."""
     verdict: Floats
     """1 where the outcome is above the threshold, 0 where it is not, nan where no function applies."""
 
@@ -28,9 +29,9 @@ class Outcomes:
         """
         values, weight = rewards.double().cpu().numpy(), weights.double().cpu().numpy()
         applies = ~np.isnan(values)
-        outcome = np.nansum(values * weight, axis=1)
+        outcome = np.nansum(values * weight, axis=1).astype(np.float32).astype(np.float64)
         limit = (applies * weight.clip(min=0.0)).sum(axis=1) / 2.0 if threshold is None else threshold
-        return cls(outcome, np.where(applies.any(axis=1), outcome > limit, NO_VERDICT))
+        return cls(outcome, np.where(applies.any(axis=1), is_above(outcome, limit), NO_VERDICT))
 
     def grade(self, responses: list[Response]) -> list[Response]:
         """The responses with their outcomes."""

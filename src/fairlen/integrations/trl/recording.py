@@ -18,6 +18,7 @@ from fairlen.diagnostics.report.page import audit_run
 from fairlen.diagnostics.report.run import read_run
 from fairlen.evaluate.run import Evaluation
 from fairlen.files.folders import write_file
+from fairlen.integrations.method_file import NOWHERE
 from fairlen.integrations.run_folder import ROWS, HomeRun
 from fairlen.integrations.trl.refill import Round
 from fairlen.integrations.trl.rows import loss_mask
@@ -118,6 +119,11 @@ class Recorder(TrainerCallback):
             warn(f"{path}: {type(error).__name__}: {error}; the card is written without its audit")
         write_file(path, f"{path.read_text()}\n{table}{describe_training(self.composition, found)}")
 
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Start the run folder, where a checkpoint has not: newer transformers load none then."""
+        if self.run is not None and not self.run.is_open:
+            self.run.start(NOWHERE)
+
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Write down a rollout batch whose updates are all made."""
         of_batch = args.steps_per_generation * self.trainer.num_iterations
@@ -137,6 +143,7 @@ class Recorder(TrainerCallback):
         if self.run is not None:
             self.run.write()
             self.run.journal.close()
+            self.run.is_open = False
 
 
 def list_trajectories(output: dict[str, Any]) -> list[dict[str, Any]]:

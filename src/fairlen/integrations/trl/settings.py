@@ -216,6 +216,11 @@ def describe_differences(config: Any, method: Method) -> Iterator[str]:
     """What the method decides in place of TRL's settings, and what TRL does differently from fairlen's own trainer."""
     for name in changed(config, DECIDED):
         yield f"{name}={getattr(config, name)} is not used, the method decides: {DECIDED[name]}"
+    if getattr(config, "use_bias_correction_kl", False) and any(isinstance(t, ReferenceKL) for t in method.terms):
+        yield (
+            "use_bias_correction_kl=True, TRL's default, is not applied: it multiplies the KL of each token by the importance "
+            "ratio, which the method's term does not; use_bias_correction_kl=False leaves this note out"
+        )
     updates = config.steps_per_generation * config.num_iterations / config.gradient_accumulation_steps
     saves = str(getattr(config.save_strategy, "value", config.save_strategy)) == "steps"
     if saves and updates > 1 and not math.isclose(config.save_steps % updates, 0.0):

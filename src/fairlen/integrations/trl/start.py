@@ -25,6 +25,7 @@ from fairlen.flags import Parser, explain_unknown, flag_names
 from fairlen.integrations.trl import FairGRPOTrainer
 from fairlen.integrations.trl.config import TrlConfig
 from fairlen.integrations.trl.outcomes import Outcomes
+from fairlen.precision import is_above
 from fairlen.rollouts import VERDICTS
 from fairlen.sampling.extend import gather
 from fairlen.tasks.dataset import DataTask
@@ -57,7 +58,8 @@ class TaskTrainer(FairGRPOTrainer):
     def grade_rewards(self, rewards: Tensor) -> Outcomes:
         """The verdict says what is correct and what counts; other functions add to what a response is worth."""
         verdict = rewards[:, 0].double().cpu().numpy()
-        graded = np.where(np.isnan(verdict), NO_VERDICT, verdict > self.correct_threshold)
+        assert self.correct_threshold is not None  # the command gives one
+        graded = np.where(np.isnan(verdict), NO_VERDICT, is_above(verdict, self.correct_threshold))
         return replace(super().grade_rewards(rewards), verdict=graded)
 
 

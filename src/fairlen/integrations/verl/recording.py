@@ -17,6 +17,7 @@ from fairlen.integrations.run_folder import name_prompt
 from fairlen.integrations.turns import cut_responses, read_trajectory
 from fairlen.integrations.verl.rows import Row
 from fairlen.methods.method import Method, Scored
+from fairlen.precision import is_above
 from fairlen.rollouts import Response, Rollouts, Segment
 
 RECORDED = ("rollout_log_probs", "reward_model")
@@ -96,7 +97,9 @@ def build_evaluation(held_out: Sequence[tuple[Any, Any]], threshold: float) -> E
     found: dict[str, list[tuple[float, ...]]] = defaultdict(list)
     for prompt, row in held_out:
         if row.is_end and not row.track_round:
-            found[name_prompt(prompt.tolist())].append((row.verdict > threshold, row.length, row.truncated))
+            found[name_prompt(prompt.tolist())].append(
+                (bool(is_above(row.verdict, threshold)), row.length, row.truncated)
+            )
     size = min(map(len, found.values()))
     table = np.array([found[name][:size] for name in sorted(found)])
     return Evaluation(table[..., 0] > 0, table[..., 1].astype(np.int64), table[..., 2] > 0)

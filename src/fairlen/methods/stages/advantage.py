@@ -1,7 +1,7 @@
 """What a segment's value is relative to:  advantage(segments, value [B]) -> advantage [B]
 
-Active segments only, groups dense from 0; one that is alone in its group gets 0. Differences below 1e-8, or 1e-12 of the mean,
-are exactly zero: the rounding of a mean must not create a sign.
+Active segments only, groups dense from 0; one that is alone in its group gets 0. What differs from a mean by its rounding alone
+is exactly 0: it must not become a sign.
 """
 
 from __future__ import annotations
@@ -11,23 +11,22 @@ from typing import Literal
 
 import numpy as np
 
-from fairlen.batch import ROUNDING, Floats, Ints, Segments, count_by, mean_by, sum_by
+from fairlen.batch import Floats, Ints, Segments, count_by, mean_by, sum_by
 from fairlen.checks import Checked, NotNegative
 from fairlen.methods.stages.reward import sigmoid_by
-
-SMALLEST = 1e-8
-"""Advantages closer to zero than this are zero."""
-
-
-def snap_to_zero(values: Floats) -> Floats:
-    """The values, with those below SMALLEST in size made exactly 0."""
-    return np.where(np.abs(values) < SMALLEST, 0.0, values)
+from fairlen.precision import PARTS, tolerance
 
 
 def centre_by(index: Ints, value: Floats) -> Floats:
     """value - mean over equal index, exact zeros where they do not vary, however large they are."""
-    mean = mean_by(index, value, int(index.max(initial=-1)) + 1)[index]
-    return np.where(np.abs(value - mean) < np.maximum(SMALLEST, ROUNDING * np.abs(mean)), 0.0, value - mean)
+    size = int(index.max(initial=-1)) + 1
+    centred = value - mean_by(index, value, size)[index]
+    return np.where(np.abs(centred) <= mean_rounding(index, value, size)[index], 0.0, centred)
+
+
+def mean_rounding(index: Ints, value: Floats, size: int) -> Floats:
+    """The most that rounding makes of a mean over equal index, [size]: of n terms added up one by one, and of their parts."""
+    return tolerance(mean_by(index, np.abs(value), size), parts=PARTS + count_by(index, size))
 
 
 @dataclass(frozen=True)
@@ -64,7 +63,7 @@ class GroupNormalized(Checked):
         variance = sum_by(segments.group, centred**2, segments.num_groups) / free
         scale = np.sqrt(variance) + self.eps if self.eps_in == "std" else np.sqrt(variance + self.eps)
         scale[variance == 0.0] = 1.0
-        return snap_to_zero(centred / scale[segments.group])
+        return centred / scale[segments.group]
 
 
 @dataclass(frozen=True)
@@ -91,9 +90,8 @@ class BatchNormalized(Checked):
 
     def __call__(self, segments: Segments, value: Floats) -> Floats:
         centred = centre_by(segments.group, value)
-        if not centred.any():
-            return centred
-        return snap_to_zero((centred - centred.mean()) / (centred.std() + self.eps))
+        std = np.sqrt(np.mean(centred**2)) if centred.any() else 1.0  # the mean of what is centred by group is 0
+        return centred / (std + self.eps)
 
 
 @dataclass(frozen=True)
@@ -106,8 +104,8 @@ class MeanNormalized:
 
     def __call__(self, segments: Segments, value: Floats) -> Floats:
         mean = mean_by(segments.group, value, segments.num_groups)
-        scale = np.where(mean > 0.0, mean, np.inf)
-        return snap_to_zero(centre_by(segments.group, value) / scale[segments.group])
+        scale = np.where(mean > mean_rounding(segments.group, value, segments.num_groups), mean, np.inf)
+        return centre_by(segments.group, value) / scale[segments.group]
 
 
 @dataclass(frozen=True)
@@ -129,7 +127,7 @@ class ConditionalLength(Checked):
         score = sigmoid_by(group[solved], segments.length[solved], num)
         share = mean_by(group, solved, num)[group[solved]]
         penalty = np.zeros(len(value))
-        penalty[solved] = share * snap_to_zero(score - mean_by(group[solved], score, num)[group[solved]])
+        penalty[solved] = share * centre_by(group[solved], score)
         return GroupNormalized()(segments, value) - self.alpha * penalty
 
 

@@ -61,10 +61,10 @@ class Micro:
             advantage=advantage[rows],
             weight=weight[rows],
             term_weight=term_weight[rows],
-            old_logprobs=old_logprobs,
-            rollout_logprobs=old_logprobs if rollout_logprobs is None else rollout_logprobs,
+            old_logprobs=widen(old_logprobs),
+            rollout_logprobs=widen(old_logprobs if rollout_logprobs is None else rollout_logprobs),
             is_on_policy=is_on_policy,
-            ref_logprobs=ref_logprobs,
+            ref_logprobs=None if ref_logprobs is None else widen(ref_logprobs),
         )
 
     def per_token(self, values: Tensor) -> Tensor:
@@ -95,6 +95,11 @@ class Micro:
     def as_sampled_by(self, logprobs: Tensor) -> Micro:
         """The same tokens with these log-probs [T] as the old ones, so that engine noise of 1e-6 does not pass for drift."""
         return replace(self, old_logprobs=logprobs.detach())
+
+
+def widen(values: Tensor) -> Tensor:
+    """Return numbers in at least float32: a sum of log-probs in bfloat16 has two digits."""
+    return values.float() if values.dtype.itemsize < 4 else values
 
 
 @dataclass(frozen=True)
