@@ -29,6 +29,8 @@ ENDS = (
 Passages = list[tuple[bool, str]]
 """Whether the policy wrote it, and the text."""
 Channel = Literal["reasoning", "content", "call"]
+UNSPACED = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
+"""A character of a script without spaces between words: Thai, Lao, Burmese, Khmer, Japanese, Chinese."""
 ITEM = re.compile(r"message|reasoning|.*_call(_output)?")
 """Types of the items of OpenAI's Responses."""
 
@@ -185,3 +187,13 @@ def join_items(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
             parts = listed(item.get("content"))
             messages[-1]["content"] += [part.get("refusal", part) if isinstance(part, dict) else part for part in parts]
     return messages
+
+
+def share_unspaced(text: str) -> float:
+    """Return the share of a text's characters that belong to a script without spaces between words."""
+    return 0.0 if text.isascii() else len(UNSPACED.findall(text)) / len(text)
+
+
+def is_whole(text: str) -> bool:
+    """Return whether a text ends as most that are finished do; one that was truncated ends anywhere."""
+    return text.rstrip().endswith(tuple(".!?…。！？)]}>$`*|\"'”」』"))

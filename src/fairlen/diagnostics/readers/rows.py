@@ -28,7 +28,15 @@ from fairlen.batch import (
 )
 from fairlen.diagnostics.conclusion import MIN_PROMPTS
 from fairlen.diagnostics.log import Log, Malformed, Unit
-from fairlen.diagnostics.readers.messages import describe_no_text, is_hidden, own_text, passages_of, question_of
+from fairlen.diagnostics.readers.messages import (
+    describe_no_text,
+    is_hidden,
+    is_whole,
+    own_text,
+    passages_of,
+    question_of,
+    share_unspaced,
+)
 from fairlen.diagnostics.readers.truncation import find_truncated
 from fairlen.files.formats import Chunk, Unreadable, describe
 
@@ -41,12 +49,6 @@ SAME_TEXT = (
 MIN_TEXT, SPACES, SHARE_UNSPACED, MAX_UNSPACED = 21, 1 / 30, 0.1, 0.02
 """Characters from which on a text shows whether its language has spaces; how many a character it has at least then, and the
 largest share of characters of a script without; and the share of other texts up to which words are counted."""
-UNSPACED = re.compile(
-    r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
-)
-"""A character of a script without spaces between words: Thai, Lao, Burmese, Khmer, Japanese, Chinese."""
-ENDS = frozenset(".!?…。！？)]}>$`*|\"'”」』")
-"""What a text that is finished ends with, mostly: one that was truncated ends anywhere."""
 
 Values = list[Any]
 
@@ -194,16 +196,11 @@ def read_rows(chunk: Chunk, meter: Meter, found: Found) -> Part:
     return Part(
         step, hashes(chunk.get("prompt")), hashes(chunk.get("group")), questions(chunk.get("prompt")),
         np.array([hash(text) if text else 0 for text in texts], np.int64),
-        np.array([(text or "").rstrip()[-1:] in ENDS for text in texts], np.bool_),
+        np.array([is_whole(text or "") for text in texts], np.bool_),
         np.maximum(measured, 1), np.array([len(text or "") for text in texts]),
-        np.array([share_unspaced(text) if text else 0.0 for text in texts]), tokens, turns, outcome, correct, truncated,
+        np.array([share_unspaced(text or "") for text in texts]), tokens, turns, outcome, correct, truncated,
         advantage, dropped | missing, file, np.asarray(chunk.lines, np.int64),
     ).take(keep)  # fmt: skip
-
-
-def share_unspaced(text: str) -> float:
-    """Return the share of a text's characters that belong to a script without spaces between words."""
-    return 0.0 if text.isascii() else len(UNSPACED.findall(text)) / len(text)
 
 
 def read_outcomes(chunk: Chunk, dropped: Bools, problems: list[str]) -> tuple[Floats, Floats, Bools]:
