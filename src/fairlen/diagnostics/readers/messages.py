@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from typing import Any, Literal, NamedTuple
 
@@ -29,7 +30,9 @@ ENDS = (
 Passages = list[tuple[bool, str]]
 """Whether the policy wrote it, and the text."""
 Channel = Literal["reasoning", "content", "call"]
-UNSPACED = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
+UNSPACED = re.compile(
+    r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
+)
 """A character of a script without spaces between words: Thai, Lao, Burmese, Khmer, Japanese, Chinese."""
 ITEM = re.compile(r"message|reasoning|.*_call(_output)?")
 """Types of the items of OpenAI's Responses."""
@@ -189,9 +192,11 @@ def join_items(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return messages
 
 
-def share_unspaced(text: str) -> float:
-    """Return the share of a text's characters that belong to a script without spaces between words."""
-    return 0.0 if text.isascii() else len(UNSPACED.findall(text)) / len(text)
+def lack_spaces(text: str) -> float:
+    """Return whether a text has hardly any spaces between words, 1 or 0; nan of one that is too short to show it."""
+    if not text.isascii() and len(UNSPACED.findall(text)) > 0.1 * len(text):
+        return 1.0
+    return float(30 * (text.count(" ") + text.count("\n")) < len(text)) if len(text) > 20 else math.nan
 
 
 def is_whole(text: str) -> bool:
