@@ -11,7 +11,7 @@ import pytest
 from fairlen.compare.config import parse_variant
 from fairlen.compare.results import Cell, Spent, resampler, summarize
 from fairlen.diagnostics.report.summary import plain
-from fairlen.evaluate.folder import write_json
+from fairlen.files.folders import write_json
 
 RECORDS = Path(__file__).parents[1] / "fixtures_formats" / "fairlen" / "records"
 """Rollouts of a small run, for what a comparison measures on them."""
@@ -42,7 +42,7 @@ def test_one_line_a_method_by_hand(tmp_path):
     assert first.difference is None and second.difference is not None
     assert second.difference.value == pytest.approx(2 / 3 - 1 / 2)
     assert second.peak.value == pytest.approx(2 / 3)
-    write_json(plain([first, second]), tmp_path / "results.json")
+    write_json(tmp_path / "results.json", plain([first, second]), allow_nan=False)
     assert json.loads((tmp_path / "results.json").read_text())[1]["difference"]["value"] == pytest.approx(1 / 6)
 
 
