@@ -14,10 +14,10 @@ import shutil
 import sys
 from pathlib import Path
 
-from fairlen.train.requirements import estimate
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast, Qwen3Config
 
+from fairlen.train.memory import estimate
 from fairlen.train.run.config import TrainConfig
 from fairlen.train.start import start_training
 

@@ -159,5 +159,5 @@ def collect(seed: str) -> list[str]:
 def test_ids_are_the_same_in_another_process_at_another_time():
     """pytest-xdist refuses to run where they differ. Hashes, addresses and the second are others in each process."""
     first, second = collect("1"), collect("2")
-    assert len(first) > 9000
+    assert len(first) > 3000
     assert set(first) ^ set(second) == set()

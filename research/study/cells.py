@@ -201,9 +201,10 @@ def logged(path: Path) -> Iterator[None]:
 def train_cell(cell: Cell, folder: Path, row: RunRow) -> Kept:
     """Train as `fairlen train` does, on the problems of the study; then evaluate on those that are left for the end."""
     import torch
-    from fairlen.train.requirements import estimate_memory, keep_freed_memory
 
     from fairlen.methods.compose import explain
+    from fairlen.train.allocator import keep_freed_memory
+    from fairlen.train.memory import estimate_memory
     from fairlen.train.run.faults import NonFiniteError
     from fairlen.train.start import train_on
 

@@ -43,7 +43,7 @@ def test_one_line_a_method_by_hand(tmp_path):
     assert first.difference is None and second.difference is not None
     assert second.difference.value == pytest.approx(2 / 3 - 1 / 2)
     assert second.peak.value == pytest.approx(2 / 3)
-    write_json(tmp_path / "results.json", plain([first, second]))
+    write_json(tmp_path / "results.json", plain([first, second]), allow_nan=False)
     assert json.loads((tmp_path / "results.json").read_text())[1]["difference"]["value"] == pytest.approx(1 / 6)
 
 

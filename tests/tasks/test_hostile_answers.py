@@ -38,7 +38,8 @@ def task() -> Iterator[ReasoningGym]:
 def port() -> Iterator[int]:
     """A port that nobody may connect to."""
     with socket.create_server(("127.0.0.1", 0)) as server:
-        yield server.getsockname()[1]
+        _, number = server.getsockname()
+        yield number
         server.settimeout(0.0)
         with pytest.raises(BlockingIOError):
             server.accept()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from typing import Any, Literal, NamedTuple
 
@@ -29,6 +30,10 @@ ENDS = (
 Passages = list[tuple[bool, str]]
 """Whether the policy wrote it, and the text."""
 Channel = Literal["reasoning", "content", "call"]
+UNSPACED = re.compile(
+    r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
+)
+"""A character of a script without spaces between words: Thai, Lao, Burmese, Khmer, Japanese, Chinese."""
 ITEM = re.compile(r"message|reasoning|.*_call(_output)?")
 """Types of the items of OpenAI's Responses."""
 
@@ -185,3 +190,15 @@ def join_items(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
             parts = listed(item.get("content"))
             messages[-1]["content"] += [part.get("refusal", part) if isinstance(part, dict) else part for part in parts]
     return messages
+
+
+def lack_spaces(text: str) -> float:
+    """Return whether a text has hardly any spaces between words, 1 or 0; nan of one that is too short to show it."""
+    if not text.isascii() and len(UNSPACED.findall(text)) > 0.1 * len(text):
+        return 1.0
+    return float(30 * (text.count(" ") + text.count("\n")) < len(text)) if len(text) > 20 else math.nan
+
+
+def is_whole(text: str) -> bool:
+    """Return whether a text ends as most that are finished do; one that was truncated ends anywhere."""
+    return text.rstrip().endswith(tuple(".!?…。！？)]}>$`*|\"'”」』"))

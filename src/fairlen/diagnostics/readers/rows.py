@@ -28,7 +28,7 @@ from fairlen.batch import (
 )
 from fairlen.diagnostics.conclusion import MIN_PROMPTS
 from fairlen.diagnostics.log import Log, Malformed, Unit
-from fairlen.diagnostics.readers.messages import describe_no_text, is_hidden, own_text, passages_of, question_of
+from fairlen.diagnostics.readers import messages
 from fairlen.diagnostics.readers.truncation import find_truncated
 from fairlen.files.formats import Chunk, Unreadable, describe
 
@@ -38,15 +38,8 @@ SAME_TEXT = (
     "most prompts have one text for correct and incorrect responses, as references have: name what the policy wrote: "
     "--columns response=NAME"
 )
-MIN_TEXT, SPACES, SHARE_UNSPACED, MAX_UNSPACED = 21, 1 / 30, 0.1, 0.02
-"""Characters from which on a text shows whether its language has spaces; how many a character it has at least then, and the
-largest share of characters of a script without; and the share of other texts up to which words are counted."""
-UNSPACED = re.compile(
-    r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
-)
-"""A character of a script without spaces between words: Thai, Lao, Burmese, Khmer, Japanese, Chinese."""
-ENDS = frozenset(".!?…。！？)]}>$`*|\"'”」』")
-"""What a text that is finished ends with, mostly: one that was truncated ends anywhere."""
+MAX_UNSPACED = 0.02
+"""Share of texts without spaces between words up to which words are counted, and above which from one end words are not."""
 
 Values = list[Any]
 
@@ -148,7 +141,7 @@ class Part(Columns):
     """Length of the text in the meter's unit."""
     characters: Ints
     unspaced: Floats
-    """Share of its characters that are `UNSPACED`."""
+    """Whether the text has hardly any spaces between words; nan of one too short to show it."""
     tokens: Ints
     turns: Ints
     outcome: Floats
@@ -158,6 +151,11 @@ class Part(Columns):
     dropped: Bools
     file: Ints
     line: Ints
+
+    @property
+    def share_unspaced(self) -> float:
+        """Return the share of texts, of those that show it, that have hardly any spaces between words."""
+        return float(np.nansum(self.unspaced) / max((~np.isnan(self.unspaced)).sum(), 1))
 
 
 def read_rows(chunk: Chunk, meter: Meter, found: Found) -> Part:
@@ -172,15 +170,19 @@ def read_rows(chunk: Chunk, meter: Meter, found: Found) -> Part:
     found.has_steps |= any(value is not None for value in chunk.get("step"))
     dropped = numbers(chunk.get("dropped"))[0] > 0
     outcome, correct, missing = read_outcomes(chunk, dropped, problems)
-    passages = [passages_of(value) for value in chunk.get("response")]
-    texts = [None if one is None else own_text(one) for one in passages]
+    passages = [messages.passages_of(value) for value in chunk.get("response")]
+    texts = [None if one is None else messages.own_text(one) for one in passages]
     counted = [sum(is_own for is_own, _ in one or ()) for one in passages]
     tokens, turns = (whole_numbers(chunk.get(name), f"number of {name}", problems) for name in ("tokens", "turns"))
     turns = np.where(turns > 0, turns, np.maximum(counted, 1))
     for row, (text, value) in enumerate(zip(texts, chunk.get("response"), strict=True)):
         is_told = tokens[row] and meter.unit == "words"  # else lengths are those of texts
-        if not is_told and not dropped[row] and (text is None or (not isinstance(value, str) and is_hidden(value))):
-            problems[row] = problems[row] or f"the response {describe_no_text(value)}"
+        if (
+            not is_told
+            and not dropped[row]
+            and (text is None or (not isinstance(value, str) and messages.is_hidden(value)))
+        ):
+            problems[row] = problems[row] or f"the response {messages.describe_no_text(value)}"
     keep = np.array([not problem for problem in problems], np.bool_)
     for row in np.flatnonzero(~keep).tolist():
         found.reject(chunk.file, chunk.lines[row], problems[row])
@@ -194,16 +196,11 @@ def read_rows(chunk: Chunk, meter: Meter, found: Found) -> Part:
     return Part(
         step, hashes(chunk.get("prompt")), hashes(chunk.get("group")), questions(chunk.get("prompt")),
         np.array([hash(text) if text else 0 for text in texts], np.int64),
-        np.array([(text or "").rstrip()[-1:] in ENDS for text in texts], np.bool_),
+        np.array([messages.is_whole(text or "") for text in texts], np.bool_),
         np.maximum(measured, 1), np.array([len(text or "") for text in texts]),
-        np.array([share_unspaced(text) if text else 0.0 for text in texts]), tokens, turns, outcome, correct, truncated,
+        np.array([messages.lack_spaces(text or "") for text in texts], np.float64), tokens, turns, outcome, correct, truncated,
         advantage, dropped | missing, file, np.asarray(chunk.lines, np.int64),
     ).take(keep)  # fmt: skip
-
-
-def share_unspaced(text: str) -> float:
-    """Return the share of a text's characters that belong to a script without spaces between words."""
-    return 0.0 if text.isascii() else len(UNSPACED.findall(text)) / len(text)
 
 
 def read_outcomes(chunk: Chunk, dropped: Bools, problems: list[str]) -> tuple[Floats, Floats, Bools]:
@@ -263,7 +260,7 @@ def questions(prompts: Values) -> Ints:
     found, last, number = np.zeros(len(prompts), np.int64), None, 0
     for row, prompt in enumerate(prompts):
         if prompt != last:
-            number, last = hash(question_of(prompt) or 0), prompt
+            number, last = hash(messages.question_of(prompt) or 0), prompt
         found[row] = number
     return found
 
@@ -292,9 +289,8 @@ def make_log(name: str, part: Part, meter: Meter, found: Found, options: Options
     responses = build_responses(prompt, length, part.outcome, verdict, truncated, limit, num_turns=part.turns)
     segments = replace(build_segments(responses, length), active=responses.active)
     columns = {"duplicate": find_duplicates(prompt, part.text)} if (part.text != 0).any() else {}
-    unspaced, shown = find_unspaced(part)
-    if unit != "tokens" and MAX_UNSPACED < unspaced.sum() / max(shown.sum(), 1) < 1 - MAX_UNSPACED:
-        columns["script"] = unspaced.astype(np.float64)
+    if unit != "tokens" and MAX_UNSPACED < part.share_unspaced < 1 - MAX_UNSPACED:
+        columns["script"] = np.nan_to_num(part.unspaced)
         found.note(f"texts with and without spaces between words are not compared with each other, as {unit} differ")
     log = Log(
         name, unit, responses, step, segments, advantage=part.advantage if known["advantage"] else None,
@@ -384,18 +380,11 @@ def choose_lengths(part: Part, meter: Meter, found: Found, options: Options) -> 
         found.note("rows without a number of tokens, so that all are measured by their text", int((~has).sum()))
     if meter.unit == "tokens":
         found.note("lengths are tokens of the text; EOS and special tokens that the files lost are not counted")
-    unspaced, shown = find_unspaced(part)
-    if options.unit is None and meter.unit == "words" and unspaced.sum() > MAX_UNSPACED * shown.sum():
-        share = f"{unspaced.sum() / shown.sum():.0%} of texts have hardly any spaces between words"
+    if options.unit is None and meter.unit == "words" and part.share_unspaced > MAX_UNSPACED:
+        share = f"{part.share_unspaced:.0%} of texts have hardly any spaces between words"
         found.note(f"{share}, so that lengths are characters; --tokenizer MODEL counts tokens")
         return np.maximum(part.characters, 1), "characters"
     return part.measured, meter.unit
-
-
-def find_unspaced(part: Part) -> tuple[Bools, Bools]:
-    """Return which texts have hardly any spaces between words, and which are long enough to show it."""
-    is_script, is_long = part.unspaced > SHARE_UNSPACED, part.characters >= MIN_TEXT
-    return is_script | (is_long & (part.measured - 1 < SPACES * part.characters)), is_script | is_long
 
 
 def find_duplicates(prompt: Ints, text: Ints) -> Floats:
