@@ -219,13 +219,16 @@ def test_no_command_needs_the_source_of_its_settings(monkeypatch, capsys):
     def fail(*_: object, **__: object) -> None:
         raise SystemError("AST constructor recursion depth mismatch")
 
-    monkeypatch.setattr("ast.parse", fail)
-
     @dataclass(frozen=True)
     class Own(TrainConfig):
         """Settings that nobody has read before."""
 
-    assert read_flags(Own, "fairlen train", ["--prompts-per-batch", "3"]).prompts_per_batch == 3
-    with pytest.raises(SystemExit) as end:
-        read_flags(Own, "fairlen train", ["--help"])
-    assert end.value.code == 0 and "--prompts-per-batch N" in capsys.readouterr().out
+    found: list[object] = []
+    with monkeypatch.context() as patch:
+        patch.setattr("ast.parse", fail)
+        for arguments in (["--prompts-per-batch", "3"], ["--help"]):
+            try:
+                found.append(read_flags(Own, "fairlen train", arguments).prompts_per_batch)
+            except BaseException as error:
+                found.append(repr(error))
+    assert found == [3, "SystemExit(0)"] and "--prompts-per-batch N" in capsys.readouterr().out

@@ -152,7 +152,11 @@ def play(task: Any, kinds: Any, turns: Any) -> dict[str, Continuation]:
             is_over[0] = True
 
     is_over[0] = False
-    return dict(zip(kinds, asyncio.run(run()), strict=True))
+    try:
+        return dict(zip(kinds, asyncio.run(run()), strict=True))
+    except BaseException as error:
+        reason = type(error).__name__
+    raise AssertionError(f"the run ended with {reason}")
 
 
 def ended_alone(found: dict[str, Continuation], good: tuple[str, ...] = ("good",)) -> list[str]:
