@@ -106,11 +106,8 @@ def advise_on_bound(method: InUse) -> Advice | None:
     reason, *claims = BOUNDS[used]
     sets: tuple[str, ...] = ("surrogate.drift=centred",)
     if not isinstance(bound, FairBand):
-        sets = (
-            "surrogate=FairBand",
-            *sets,
-            *["aggregation=TokenSum"] * (method.aggregation in ("sequence_mean", "mean_over_turns")),
-        )
+        is_mean = method.aggregation in ("sequence_mean", "mean_over_turns")
+        sets = ("surrogate=FairBand", *sets, *["aggregation=TokenSum"] * is_mean)
     text = (
         f"where the log ratios of tokens are independent (`recipes/replay_bands.py` measures it), {reason}a band around their "
         f"drift that grows with the root of length accepts all lengths alike: `{' '.join(f'--set {change}' for change in sets)}`"

@@ -128,18 +128,16 @@ def add_truncation(found: Conclusion, log: Log) -> Conclusion:
     at_limit = f"{share:.{0 if share >= 0.01 else 1}%} of responses end at the limit"
     if share > MANY:
         return replace(found, sentence=f"{at_limit}; of the others: {found.sentence}")
-    return replace(
-        found, sentence=f"{found.sentence}; {f'{at_limit} and are left out' if share else 'no response was truncated'}"
-    )
+    end = f"{at_limit} and are left out" if share else "no response was truncated"
+    return replace(found, sentence=f"{found.sentence}; {end}")
 
 
 def within_log(log: Log, with_truncated: bool = False, quantity: Quantity = LENGTH) -> Within:
     """Return the effects of a quantity within prompts and steps of a log, by default without truncated responses."""
     rows = plain_samples(log, with_truncated)
     table = log.responses.take(rows)
-    return compare_within(
-        log.strata[rows], log.clusters[rows], log.correct[rows].astype(np.float64), quantity.of(table)
-    )
+    correct = log.correct[rows].astype(np.float64)
+    return compare_within(log.strata[rows], log.clusters[rows], correct, quantity.of(table))
 
 
 def find_usable(within: Within) -> dict[Name, Effect]:
@@ -162,11 +160,8 @@ def conclude(
     usable, combined, measure_of = find_usable(within), p_values_of(within, quantity), quantity.measure_of
     bar = find_bar([*combined.values(), *others], RATE)
     small = [name for name, effect in usable.items() if effect.is_within(margins.of(name)) or not effect.exists]
-    significant: tuple[Name, ...] = tuple(
-        name
-        for name, effect in usable.items()
-        if combined[measure_of(name)] <= bar and effect.p_value <= RATE and name not in small
-    )
+    stand: list[Name] = [n for n, e in usable.items() if combined[measure_of(n)] <= bar and e.p_value <= RATE]
+    significant: tuple[Name, ...] = tuple(name for name in stand if name not in small)
     status: Status = "none" if usable and len(small) == len(usable) else "effect" if significant else "unknown"
     existing: tuple[Name, ...] = tuple(name for name, effect in usable.items() if effect.exists)
     among = significant if status == "effect" else existing

@@ -181,14 +181,8 @@ class OffPolicy(Columns):
 def off_policy(log: Log) -> OffPolicy:
     """Return the off-policy sequences; a log ratio that is not finite does not count."""
     rows = log.trained.take(np.isfinite(log.trained.log_ratio) & (log.trained.log_ratio != 0.0))
-    return OffPolicy(
-        length=log.segments.length[rows.segment],
-        log_ratio=rows.log_ratio,
-        inside=rows.inside,
-        clipped=rows.clipped,
-        prompt=log.responses.prompt[log.segments.response[rows.segment]],
-        segment=rows.segment,
-    )
+    length, prompt = log.segments.length[rows.segment], log.responses.prompt[log.segments.response[rows.segment]]
+    return OffPolicy(length, rows.log_ratio, rows.inside, rows.clipped, prompt, rows.segment)
 
 
 @dataclass(frozen=True)
@@ -218,13 +212,7 @@ def weighed(log: Log) -> Weighed:
     names, unit = np.unique(name, return_inverse=True)
     _, group = np.unique(unit * max(segments.num_groups, 1) + segments.group, return_inverse=True)
     advantage = advantages(log)[rows]
-    return Weighed(
-        segments=replace(segments, group=group),
-        advantage=advantage,
-        unit=unit,
-        names=names,
-        prompt=log.responses.prompt[segments.response],
-        correct=advantage > 0
-        if "streams" in log.known or log.segments.survivor.any()
-        else log.correct[segments.response],
-    )
+    prompt, correct = log.responses.prompt[segments.response], log.correct[segments.response]
+    if "streams" in log.known or log.segments.survivor.any():
+        correct = advantage > 0
+    return Weighed(replace(segments, group=group), advantage, unit, names, prompt, correct)

@@ -23,17 +23,11 @@ SIGNATURES: dict[str, tuple[bytes, ...]] = {
     f"a Git LFS {POINTER} lfs pull": (b"version https://git-lfs.github.com/spec/",),
     f"a git-annex {POINTER} annex get": (b"/annex/objects/",),
     f"a web page, or a server's error, {FETCH}": (b"<!doctype html", b"<html", b"<?xml"),
-    "compressed as bzip2, xz, lz4, 7z or rar: unpack it first": (
-        b"BZh",
-        b"\xfd7zXZ\0",
-        b"\x04\x22M\x18",
-        b"7z\xbc\xaf",
-        b"Rar!",
-    ),
+    "compressed as bzip2, xz, lz4, 7z or rar: unpack it first": (b"BZh", b"\xfd7zXZ\0", b"\x04\x22M\x18", b"7z\xbc\xaf", b"Rar!"),
     "text in UTF-16: save it as UTF-8": (b"\xff\xfe", b"\xfe\xff"),
     "a run's log of W&B: give its tables, files/media/table/*.table.json": (b":W&B",),
     "HDF5, NumPy, Avro or ORC: write its rows as Parquet or JSON lines": (b"\x89HDF", b"\x93NUMPY", b"Obj\x01", b"ORC"),
-}
+}  # fmt: skip
 """What is no file of rows, and what to do: the bytes it may begin with, letters small."""
 
 

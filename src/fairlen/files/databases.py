@@ -15,10 +15,8 @@ from fairlen.files.limits import RefusedError, TooLargeError, bounded_memory, ch
 MAGIC = b"SQLite format 3\x00"
 RUN = "trackio.run"
 """Column with the run of each row where there are several: their responses are not of one policy."""
-METRICS, TRACES = (
-    "SELECT run_name, step, metrics FROM metrics",
-    "SELECT run_name, step, key, messages, metadata FROM traces",
-)
+METRICS = "SELECT run_name, step, metrics FROM metrics"
+TRACES = "SELECT run_name, step, key, messages, metadata FROM traces"
 Row = dict[str, Any]
 
 
@@ -54,9 +52,8 @@ def open_database(path: Path) -> sqlite3.Connection:
     """Open a database to read alone. Raises RefusedError for one of another program, or with a part still in its journal."""
     for journal in (path.with_name(f"{path.name}-{end}") for end in ("wal", "journal")):
         if journal.is_file() and journal.stat().st_size:
-            raise RefusedError(
-                f"a part of it is still in {journal.name}: end the program that writes it, or use sqlite3's .backup"
-            )
+            remedy = "end the program that writes it, or use sqlite3's .backup"
+            raise RefusedError(f"a part of it is still in {journal.name}: {remedy}")
     database = sqlite3.connect(f"file:{quote(str(path.resolve()))}?mode=ro&immutable=1", uri=True)
     database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, limits.MAX_LINE)
     database.execute("PRAGMA trusted_schema = OFF")

@@ -88,9 +88,8 @@ def refuse_links(folder: Path) -> None:
         for path in (Path(place, name) for name in (*folders, *files)):
             if path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(root):
                 name = folder / path.relative_to(root)
-                raise ValueError(
-                    f"{name}: a link to {os.readlink(path)}, out of a folder that is written to; remove it"
-                )
+                target = os.readlink(path)
+                raise ValueError(f"{name}: a link to {target}, out of a folder that is written to; remove it")
         folders[:] = [name for name in folders if name != "wandb"]
 
 

@@ -112,8 +112,7 @@ def read_lines(file: IO[bytes], path: Path) -> Iterator[bytes]:
     most, total, number, rows = max(UNPACKED, RATIO * path.stat().st_size), 0, 0, max_rows(path)
     while line := file.readline(MAX_LINE + 1):
         number, total = number + 1, total + len(line)
-        if number > rows:
-            check_rows(number, rows)
+        check_rows(number, rows)
         if len(line) > MAX_LINE:
             raise TooLargeError(f"line {number} is longer than {MAX_LINE >> 20} MiB: write less into a row")
         if total > most:
@@ -129,17 +128,13 @@ def max_rows(path: Path) -> int:
 def check_rows(number: int, most: int) -> None:
     """Raise TooLargeError for more rows than a file may have."""
     if number > most:
-        raise TooLargeError(
-            f"more than {most:,} rows, which its size does not explain: write it again as several files"
-        )
+        raise TooLargeError(f"more than {most:,} rows, beyond what its size explains: write it as several files")
 
 
 def check_columns(number: int) -> None:
     """Raise TooLargeError for more columns than a file may have."""
     if number > MAX_COLUMNS:
-        raise TooLargeError(
-            f"more than {MAX_COLUMNS:,} names of columns: put what differs by row into one list of objects"
-        )
+        raise TooLargeError(f"more than {MAX_COLUMNS:,} names of columns: put what differs into one list of objects")
 
 
 def is_deep(value: Any) -> bool:

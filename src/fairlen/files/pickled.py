@@ -18,14 +18,8 @@ RUN = re.compile(rb"(?:%b){1,1000}" % NUMBER.pattern, re.DOTALL)
 """Numbers of one list, of which rollouts are full; a pickle gives them in thousands."""
 SHAPES = dict(zip(b"KMJG", (struct.Struct(shape).unpack for shape in ("<xB", "<xH", "<xi", ">xd")), strict=True))
 VALUES = {"BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8"}
-NEW = {
-    "NONE": lambda: None,
-    "NEWTRUE": lambda: True,
-    "NEWFALSE": bool,
-    "EMPTY_LIST": list,
-    "EMPTY_TUPLE": list,
-    "EMPTY_DICT": dict,
-}
+NEW = {"NONE": lambda: None, "NEWTRUE": lambda: True, "NEWFALSE": bool}
+NEW |= {"EMPTY_LIST": list, "EMPTY_TUPLE": list, "EMPTY_DICT": dict}
 TAKEN = {"APPEND": 1, "APPENDS": 0, "SETITEM": 2, "SETITEMS": 0, "TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3, "TUPLE": 0}
 """How many values an opcode takes from the stack; 0 is all from the last mark on."""
 
@@ -92,9 +86,8 @@ class Plain:
         keys = sum(map(len, value)) if isinstance(value, dict) else 0
         self.room -= len(value) + 1 if isinstance(value, str) else 64 + keys
         if self.room < 0:
-            raise TooLargeError(
-                f"more than {self.most >> 20} Mi characters occur in it again and again: write JSON lines"
-            )
+            size = f"more than {self.most >> 20} Mi characters"
+            raise TooLargeError(f"{size} occur in it again and again: write JSON lines")
         if isinstance(value, list):
             return [self.copy(one) for one in value]
         return {key: self.copy(one) for key, one in value.items()} if isinstance(value, dict) else value

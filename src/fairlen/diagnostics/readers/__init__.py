@@ -89,9 +89,8 @@ def read(paths: list[str], options: Options = DEFAULTS) -> Reading:
             grouped.setdefault(key, (kind, []))[1].append(path)
     sources: list[Source] = []
     for key, (kind, files) in grouped.items():
-        source, left_out = read_source(
-            kind, key[1] or os.path.commonpath([path.parent for path in files]), files, meter, options
-        )
+        folder = key[1] or os.path.commonpath([path.parent for path in files])
+        source, left_out = read_source(kind, folder, files, meter, options)
         if source and files[0] not in named:
             source, left_out = replace(source, notes=(*source.notes, *left_out)), []
         sources += [source] if source else []

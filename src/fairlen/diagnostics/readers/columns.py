@@ -48,9 +48,8 @@ ROLES: dict[str, tuple[str, ...]] = {
 }
 """What fairlen wants, and the names that are taken for it, the surest first; `group` tells responses to a prompt apart."""
 PART = re.compile(
-    r"^(rewards?|scores?)[_/.:-](?!.*(std|min|max|count|weight|threshold|model|id)$)|[_/.](reward|score)s?(/mean)?$",
-    re.I,
-)
+    r"^(rewards?|scores?)[_/.:-](?!.*(std|min|max|count|weight|threshold|model|id)$)|[_/.](reward|score)s?(/mean)?$", re.I
+)  # fmt: skip
 """Names of columns whose numbers are a part of the reward."""
 IDENTITY = re.compile(r"(^|[._])(id|idx|index|key|hash)$|^extra_info\.", re.I)
 REFERENCE = re.compile(
@@ -85,9 +84,8 @@ def choose(columns: set[str], given: dict[str, str]) -> dict[str, str]:
 def choose_all(head: Chunk, given: dict[str, str]) -> dict[str, str]:
     """Return `choose`, and where nothing is a reward the sum of all columns of numbers that are named as parts of one."""
     roles = choose(set(head.columns), given)
-    parts = [
-        name for name in head.columns if PART.search(name) and name not in roles.values() and is_numeric(head.get(name))
-    ]
+    named = [name for name in head.columns if PART.search(name) and name not in roles.values()]
+    parts = [name for name in named if is_numeric(head.get(name))]
     return roles if not parts or {"reward", "correct"} & roles.keys() else roles | {"reward": "+".join(parts)}
 
 
@@ -151,23 +149,18 @@ def choose_by_content(head: Chunk, options: Options) -> tuple[dict[str, str], li
         roles |= tell_problems(head, roles, step, correct)
     group = pair_keys(step, hashes(column_at(head, roles["prompt"], "prompt")))
     group = pair_keys(group, hashes(column_at(head, roles["group"], "group"))) if "group" in roles else group
+    mixed = is_mixed(group, correct)
     if "response" not in given:
-        named = roles.pop("response", "")
-        roles |= find_response(head, roles, group, is_mixed(group, correct), named)
-    if (
-        "reasoning" in roles
-        and ("reasoning" not in given)
-        and not is_beside(head, roles, group, is_mixed(group, correct))
-    ):
+        roles |= find_response(head, roles, group, mixed, roles.pop("response", ""))
+    if "reasoning" in roles.keys() - given.keys() and not is_beside(head, roles, group, mixed):
         del roles["reasoning"]
     notes = []
     if "tokens" in roles.keys() - given.keys() and (why := doubt_tokens(head, roles, group)):
         notes = [f"`{roles.pop('tokens')}` {why}, so that lengths are measured by the text"]
     if "advantage" in roles and "+" in roles.get("reward", "") and "reward" not in given:
         names, credit = roles["reward"].split("+"), numbers(column_at(head, roles["advantage"]))[0]
-        roles["reward"] = "+".join(
-            explain_credit(head, names, credit, group) or ask("reward", names, "no sum explains the advantage")
-        )
+        explained = explain_credit(head, names, credit, group)
+        roles["reward"] = "+".join(explained or ask("reward", names, "no sum explains the advantage"))
     return {role: roles[role] for role in ROLES if role in roles}, notes
 
 
@@ -208,18 +201,13 @@ def tell_problems(head: Chunk, roles: dict[str, str], step: Ints, correct: Bools
     group = pair_keys(step, prompt)
     for name, kind in list_identities(head, roles):
         key = hashes(column_at(head, name))
-        split, ids = pair_keys(group, key), len(np.unique(key))
-        if split.max() == group.max() or (
-            kind is not REFERENCE and len(np.unique(pair_keys(key, prompt))) > 1.01 * ids
-        ):
+        split, ids, both = pair_keys(group, key), len(np.unique(key)), len(np.unique(pair_keys(key, prompt)))
+        if split.max() == group.max() or (kind is not REFERENCE and both > 1.01 * ids):
             continue
         if is_mixed(split, correct).sum() < 0.1 * is_mixed(group, correct).sum():
             if kind is IDENTITY and ids == len(head) and not is_regular(group):
-                ask(
-                    "prompt",
-                    [roles["prompt"], name],
-                    f"`{name}` differs in all rows, and few share `{roles['prompt']}` alike",
-                )
+                why = f"`{name}` differs in all rows, and few share `{roles['prompt']}` alike"
+                ask("prompt", [roles["prompt"], name], why)
             continue
         group = split
         (fresh if kind is FRESH else found).append(name)
@@ -232,20 +220,12 @@ def tell_problems(head: Chunk, roles: dict[str, str], step: Ints, correct: Bools
 
 def list_identities(head: Chunk, roles: dict[str, str]) -> Iterator[tuple[str, re.Pattern[str]]]:
     """Yield the columns, and those inside objects, that may tell problems apart: ids, references, then ids of one step."""
-    inner = {
-        f"{name}.{key}"
-        for name, cells in head.columns.items()
-        for key in (cells[0] if isinstance(cells[0], dict) else ())
-    }
+    objects = {name: cells[0] for name, cells in head.columns.items() if isinstance(cells[0], dict)}
+    names = (*head.columns, *sorted(f"{name}.{key}" for name, keys in objects.items() for key in keys))
+    free = [name for name in names if name not in roles.values() and not OF_RESPONSE.search(name)]
+    filled = [name for name in free if any(value is not None for value in column_at(head, name))]
     for kind in (IDENTITY, REFERENCE, FRESH):
-        for name in (*head.columns, *sorted(inner)):
-            free = (
-                name not in roles.values()
-                and not OF_RESPONSE.search(name)
-                and not all(v is None for v in column_at(head, name))
-            )
-            if free and kind.search(name) and (kind is not IDENTITY or not FRESH.search(name)):
-                yield name, kind
+        yield from ((n, kind) for n in filled if kind.search(n) and (kind is not IDENTITY or not FRESH.search(n)))
 
 
 def is_regular(group: Ints) -> bool:
@@ -277,19 +257,13 @@ def find_response(head: Chunk, roles: dict[str, str], group: Ints, mixed: Bools,
             ask("response", rivals, "several columns of texts may be the responses")
     elif found and found in whole and size[longest] >= MUCH_LONGER * size[found]:
         if not is_inside(texts[found], texts[longest]):
-            ask(
-                "response",
-                [found, longest],
-                f"`{longest}` is much longer than `{found}`, and both may be the responses",
-            )
+            why = f"`{longest}` is much longer than `{found}`, and both may be the responses"
+            ask("response", [found, longest], why)
         found = longest
     if not found and named and "tokens" not in roles and len(np.unique(group[mixed])) >= MIN_PROMPTS:
         others = [name for name in texts if name != named[0]]
-        ask(
-            "response",
-            others,
-            f"`{named[0]}` is one text for correct and incorrect responses to a prompt, so a reference",
-        )
+        why = "is one text for correct and incorrect responses to a prompt, so a reference"
+        ask("response", others, f"`{named[0]}` {why}")
     return {"response": found or named[0]} if found or named else {}
 
 
@@ -302,9 +276,8 @@ def read_texts(name: str, values: Values) -> list[str]:
 
 def is_inside(parts: list[str], wholes: list[str]) -> bool:
     """Return whether most texts stand inside others."""
-    return sum(bool(part) and part.strip() in whole for part, whole in zip(parts, wholes, strict=True)) > 0.8 * len(
-        parts
-    )
+    found = sum(bool(part) and part.strip() in whole for part, whole in zip(parts, wholes, strict=True))
+    return found > 0.8 * len(parts)
 
 
 def is_beside(head: Chunk, roles: dict[str, str], group: Ints, mixed: Bools) -> bool:
@@ -320,16 +293,11 @@ def doubt_tokens(head: Chunk, roles: dict[str, str], group: Ints) -> str:
     """Return why numbers of tokens are not of the text. Raises Unreadable where they may count reasoning that is hidden."""
     name, values = roles["tokens"], column_at(head, roles["tokens"])
     texts = read_texts("response", column_at(head, roles.get("response", "")))
-    tokens, size = (
-        numbers([None if isinstance(one, list) else one for one in values])[0],
-        np.array(list(map(len, texts))),
-    )
-    number = int(group.max()) + 1
+    tokens = numbers([None if isinstance(one, list) else one for one in values])[0]
+    size, number = np.array(list(map(len, texts)), np.float64), int(group.max()) + 1
     if not texts or number < MIN_PROMPTS or np.isnan(tokens).any() or len(set(texts)) < 0.2 * len(texts):
         return ""
-    x, y = (
-        one - (sum_by(group, one, number) / count_by(group, number))[group] for one in (size.astype(np.float64), tokens)
-    )
+    x, y = (one - (sum_by(group, one, number) / count_by(group, number))[group] for one in (size, tokens))
     if not x.any():
         return ""
     if not y.any():
@@ -342,9 +310,8 @@ def doubt_tokens(head: Chunk, roles: dict[str, str], group: Ints) -> str:
         return ""
     if common > 0.5 or tokens.mean() > size.mean():
         flags = f"--columns tokens={name} takes it for the response's, --unit words counts the text"
-        raise Unreadable(
-            f"`{name}` counts more than the text of `{roles['response']}`, a prompt or hidden reasoning: {flags}"
-        )
+        more = f"the text of `{roles['response']}`, a prompt or hidden reasoning"
+        raise Unreadable(f"`{name}` counts more than {more}: {flags}")
     return "does not go with the length of the text"
 
 

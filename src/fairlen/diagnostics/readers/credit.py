@@ -18,9 +18,8 @@ a penalty on length; share of prompts explained."""
 def weigh_parts(parts: Floats, advantage: Floats, group: Ints) -> Floats:
     """Return the weight of each part, [m], in the sum that goes with the advantage within groups; of no part where none does.
 
-    `parts` are [N, m], nan where a part does not apply, `group` dense from 0. Weights are 1 for the fewest of the first columns,
-    else for the fewest columns, whose sum does, else what solves for them. Advantages may be scaled by group, by batch or
-    not, or be sums of parts that are normalised one by one.
+    `parts` are [N, m], nan where a part does not apply, `group` dense from 0. Weights are 1 for the fewest columns whose sum
+    does, else what solves for them. Advantages may be scaled by group, by batch or not, or be sums of parts that are normalised.
     """
     known = np.isfinite(advantage) & ~np.isnan(parts).all(1)
     number, group = int(group.max(initial=-1)) + 1, group[known]
@@ -50,30 +49,17 @@ def solve(columns: Floats, credit: Floats, group: Ints, number: int, same: float
         whole = np.einsum("i,ijg,j->g", weights, pairs, weights) * squares[some]
         return float(np.mean((along > 0) & (along**2 > (1 - same) * whole))) if some.any() else 0.0
 
-    every = np.array(sorted(product((0.0, 1.0), repeat=len(columns)), key=sum))[1:]
-    for sets in (np.tril(np.ones((len(columns), len(columns)))), every):
-        shares = [(explained(weights), weights) for weights in sets]
-        best = max(share for share, _ in shares)
-        if best >= ENOUGH:
-            return next(weights for share, weights in shares if share >= best - 0.02)
-    unexplained = pairs - with_credit[:, None] * with_credit[None] / squares[some]
-    for last in range(2, len(columns) + 1):
-        weights = np.zeros(len(columns))
-        weights[:last] = smallest(unexplained[:last, :last].sum(2), pairs[:last, :last].sum(2))
-        weights *= np.sign((weights @ with_credit).sum())
-        weights[np.abs(weights) < 1e-2 * np.abs(weights).max()] = 0.0
-        if explained(weights) >= ENOUGH:
-            return np.round(weights / np.abs(weights).max(), 3)
-    return np.zeros(len(columns))
-
-
-def smallest(left: Floats, whole: Floats) -> Floats:
-    """Return the weights, of columns that vary, of which the least is left relative to the whole."""
-    scale = np.sqrt(np.diag(whole))
-    varies = scale > 0
-    found = np.zeros(len(scale))
-    if varies.any():
-        scale = scale[varies]
-        inside = np.ix_(varies, varies)
-        found[varies] = np.linalg.eigh(left[inside] / np.outer(scale, scale))[1][:, 0] / scale
-    return found
+    sets = np.array(sorted(product((0.0, 1.0), repeat=len(columns)), key=sum))[1:]
+    shares = [explained(weights) for weights in sets]
+    if max(shares) >= ENOUGH:
+        return next(weights for share, weights in zip(shares, sets, strict=True) if share >= max(shares) - 0.02)
+    left = (pairs - with_credit[:, None] * with_credit[None] / squares[some]).sum(2)
+    scale = np.sqrt(np.diag(pairs.sum(2)))
+    varies = np.flatnonzero(scale > 0)
+    weights = np.zeros(len(columns))
+    if len(varies):  # those of which the least is left
+        left = left[np.ix_(varies, varies)] / np.outer(scale[varies], scale[varies])
+        weights[varies] = np.linalg.eigh(left)[1][:, 0] / scale[varies]
+        weights *= np.sign((weights @ with_credit).sum()) / np.abs(weights).max()
+        weights[np.abs(weights) < 1e-2] = 0.0
+    return np.round(weights, 3) if explained(weights) >= ENOUGH else np.zeros(len(columns))

@@ -175,10 +175,8 @@ def to_records(responses: pa.Table, segments: pa.Table, files: list[Path]) -> Re
         table, column(segments, "length"), response=row, group=pair_keys(batch_of_segment, column(segments, "group")),
         mass=column(segments, "mass"), survivor=role == "survivor", round=column(segments, "round"), **of_turns,
     )  # fmt: skip
-    has_problems = "problem_id" in responses.column_names and not responses["problem_id"].null_count
-    problem = column(responses, "problem_id") if has_problems else NO_INTS
-    has_questions = "problem" in responses.column_names and not responses["problem"].null_count
-    question = column(responses, "problem") if has_questions else NO_INTS
+    whole = [name for name in responses.column_names if not responses[name].null_count]
+    problem, question = (column(responses, n) if n in whole else NO_INTS for n in ("problem_id", "problem"))
     trained = to_trained(segments)
     known = {"trained": bool(len(trained)), "streams": bool((role == "finisher").any())}
     columns: dict[str, Floats] = {"reward": column(responses, "reward")}

@@ -25,7 +25,7 @@ KINDS = {
 one turn; for what broke off, so that its reward is of no whole response; and for nothing."""
 KNOWN = {word: kind for kind, words in KINDS.items() for word in words.split()} | {"": ""}
 MAX_TOKENS = re.compile(
-    r"(reached_|hit_|exceeded_)?max(imum)?_([a-z]+_){0,2}?(tokens?|len|length)(_reached|_exceeded|_limit)?"
+    r"(reached_|hit_|exceeded_)?max(imum)?_([a-z]+_){0,2}?(tokens?|len|length)(_(reached|exceeded|limit))?"
 )
 PREFIX = re.compile(r"^([a-z0-9]+_)*?(finish|stop)_reason_(?=.)|^finish(ed)?_(?=.)")
 """What names of enums have before the word, as in FinishReason.LENGTH, FINISH_LENGTH, FINISHED_LENGTH_CAPPED."""
@@ -66,9 +66,8 @@ def read_finish(value: Any, found: Found, name: str = "finish_reason") -> tuple[
     if word in TRUTH and (is_cut or SAYS_END.search(name.lower())):
         return TRUTH[word] if is_cut else 1.0 - TRUTH[word], False
     if (kind := kind_of(word)) == "unknown":
-        found.note(
-            f"`{name}` says {word!r:.40}, which is not known: whether these responses were truncated is unknown", 1
-        )
+        unknown = "which is not known: whether these responses were truncated is unknown"
+        found.note(f"`{name}` says {word!r:.40}, {unknown}", 1)
     return {"truncated": 1.0, "ended": 0.0}.get(kind), kind == "failed"
 
 

@@ -75,9 +75,7 @@ def read_by_name(chunk: Chunk, found: Found, chosen: dict[str, str]) -> Chunk:
             found.note("no prompt column: every row is a group of its own; name it: --columns prompt=NAME")
     if thoughts := roles.pop("reasoning", None):
         pairs = zip(thoughts, roles.get("response", thoughts), strict=True)
-        roles["response"] = [
-            {"reasoning": text_of(one), "content": text_of(said)} if one else said for one, said in pairs
-        ]
+        roles["response"] = [{"reasoning": text_of(r), "content": text_of(c)} if r else c for r, c in pairs]
     opened = [open_output(value) for value in roles.get("response", ())]
     if any(opened):
         roles.setdefault("tokens", [one and one.tokens for one in opened])

@@ -16,17 +16,7 @@ from fairlen.diagnostics.readers.finish import is_limit, read_finish
 from fairlen.diagnostics.readers.formats import Format, count_turns, expand, has_all, rename
 from fairlen.diagnostics.readers.messages import content_of
 from fairlen.diagnostics.readers.nemo import NEMO_GYM, NEMO_RL
-from fairlen.diagnostics.readers.rows import (
-    Found,
-    Options,
-    Part,
-    Values,
-    hashes,
-    is_number,
-    number_of,
-    numbers,
-    pair_keys,
-)
+from fairlen.diagnostics.readers.rows import Found, Options, Part, hashes, is_number, number_of, numbers, pair_keys
 from fairlen.files.formats import Chunk, Row
 
 GRADES = {"C": (1.0, 1.0), "P": (0.5, 0.0), "I": (0.0, 0.0), "N": (0.0, 0.0)}
@@ -65,7 +55,7 @@ def settle_trl(format: Format, head: Chunk, options: Options) -> Format:
     return replace(format, read=partial(read_trl, weights=weights, prompt=roles["prompt"]), notes=notes)
 
 
-def add_weighed(chunk: Chunk, weights: dict[str, float]) -> Values:
+def add_weighed(chunk: Chunk, weights: dict[str, float]) -> list[Any]:
     """Return the sums of columns with weights; what is no number stays as it is, to be rejected with its reason."""
     read = {name: numbers(chunk.get(name)) for name in weights}
     reward = add_up([values * weights[name] for name, (values, _) in read.items()], len(chunk))
@@ -95,7 +85,7 @@ def list_numbers(head: Chunk) -> list[str]:
     return sorted(names, key=lambda name: not first < order.index(name) < last)
 
 
-def is_mostly_numbers(values: Values) -> bool:
+def is_mostly_numbers(values: list[Any]) -> bool:
     """Return whether most cells that are there are numbers, not a number for every row's place."""
     known = [value for value in values if value is not None]
     return sum(isinstance(value, float) or is_number(value) for value in known) > len(known) / 2
@@ -103,8 +93,7 @@ def is_mostly_numbers(values: Values) -> bool:
 
 def is_verdict(name: str, values: np.ndarray) -> bool:
     """Return whether a reward function says 0 or 1 and is named like a verdict."""
-    known = values[~np.isnan(values)]
-    is_named = any(word in name.lower() for word in VERDICT_NAMES)
+    known, is_named = values[~np.isnan(values)], any(word in name.lower() for word in VERDICT_NAMES)
     return is_named and len(known) > 0 and bool(np.isin(known, (0.0, 1.0)).all())
 
 
@@ -169,7 +158,7 @@ def read_document(row: Row, file: str, line: int, found: Found) -> Iterator[Row]
     yield from ({"prompt": prompt, "response": t, "reward": score} for t, score in zip(texts, scores, strict=True))
 
 
-def scores_of(row: Row, num_responses: int, found: Found) -> tuple[Values, str]:
+def scores_of(row: Row, num_responses: int, found: Found) -> tuple[list[Any], str]:
     """Return the first metric that is a number, or a list with one for each response; else what is wrong."""
     named = row.get("metrics")
     for name in named if isinstance(named, list) else row:
@@ -201,20 +190,16 @@ def read_trace(episode: Row, trace: Row, found: Found) -> Row:
     sampled = [node for node in nodes if node.get("sampled")]
     first = next((place for place, node in enumerate(nodes) if node.get("sampled")), len(nodes))
     credit = [a for node in sampled for a in node.get("advantages") or [] if is_number(a)]
+    roles = ["assistant" if node.get("sampled") else "tool" for node in nodes[first:]]
+    texts = [content_of(node.get("message")) or "" for node in nodes[first:]]
+    said = [{"role": role, "content": text} for role, text in zip(roles, texts, strict=True)]
     return {
-        "prompt": group_of(episode, trace, nodes[:first]),
-        "response": [
-            {"role": "assistant" if node.get("sampled") else "tool", "content": content_of(node.get("message")) or ""}
-            for node in nodes[first:]
-        ],
-        "reward": sum(rewards_of(trace)),
-        "step": inside(episode, "run", "work", "step"),
-        "truncated": end_of(trace, found),
+        "prompt": group_of(episode, trace, nodes[:first]), "response": said, "reward": sum(rewards_of(trace)),
+        "step": inside(episode, "run", "work", "step"), "truncated": end_of(trace, found),
         "advantage": sum(credit) / len(credit) if credit else None,
-        "tokens": count_tokens(trace, sampled),
-        "turns": len(sampled),
+        "tokens": count_tokens(trace, sampled), "turns": len(sampled),
         "dropped": trace.get("stop_condition") == "error" or not rewards_of(trace),
-    }
+    }  # fmt: skip
 
 
 def rewards_of(trace: Row) -> list[float]:
@@ -227,7 +212,7 @@ def rewards_of(trace: Row) -> list[float]:
     return found
 
 
-def group_of(episode: Row, trace: Row, asked: Values) -> Any:
+def group_of(episode: Row, trace: Row, asked: list[Any]) -> Any:
     """Return the rollout group and agent, or the task, or the messages before the first response."""
     group = inside(episode, "group", "id")
     if group is not None:
@@ -244,7 +229,7 @@ def end_of(trace: Row, found: Found) -> float | None:
     return read_finish(calls[-1].get("finish_reason"), found)[0] if calls else None
 
 
-def count_tokens(trace: Row, sampled: Values) -> int | None:
+def count_tokens(trace: Row, sampled: list[Any]) -> int | None:
     """Return sampled tokens: of the masks, or as the provider counted them; None where neither is there."""
     masks = [node.get("mask") or [] for node in sampled]
     if all(masks) and masks:
@@ -256,17 +241,13 @@ def count_tokens(trace: Row, sampled: Values) -> int | None:
 
 def read_result(row: Row, file: str, line: int, found: Found) -> Iterator[Row]:
     """Give a row for a rollout of vf-eval."""
+    truncated, _ = read_finish(row.get("is_truncated"), found, "is_truncated")
     yield {
-        "prompt": [row.get("example_id"), row.get("prompt")],
-        "response": row.get("completion"),
-        "reward": row.get("reward"),
-        "correct": verdict_in(row.get("metrics"), found),
-        "tokens": inside(row, "token_usage", "output_tokens"),
-        "turns": inside(row, "metrics", "num_turns"),
-        "truncated": is_limit(row.get("stop_condition"))
-        or read_finish(row.get("is_truncated"), found, "is_truncated")[0],
+        "prompt": [row.get("example_id"), row.get("prompt")], "response": row.get("completion"), "reward": row.get("reward"),
+        "correct": verdict_in(row.get("metrics"), found), "tokens": inside(row, "token_usage", "output_tokens"),
+        "turns": inside(row, "metrics", "num_turns"), "truncated": is_limit(row.get("stop_condition")) or truncated,
         "dropped": row.get("error") is not None,
-    }
+    }  # fmt: skip
 
 
 def read_skyrl(row: Row, file: str, line: int, found: Found) -> Iterator[Row]:
@@ -274,13 +255,10 @@ def read_skyrl(row: Row, file: str, line: int, found: Found) -> Iterator[Row]:
     score, step = row.get("score"), re.search(r"step_(\d+)", file)
     truncated, is_failed = read_finish(row.get("stop_reason"), found)
     yield {
-        "prompt": [row.get("input_prompt"), row.get("env_extras")],
-        "response": row.get("output_response"),
-        "reward": sum(score) if isinstance(score, list) else score,
-        "step": int(step[1]) if step else None,
-        "truncated": truncated,
-        "dropped": is_failed,
-    }
+        "prompt": [row.get("input_prompt"), row.get("env_extras")], "response": row.get("output_response"),
+        "reward": sum(score) if isinstance(score, list) else score, "step": step and int(step[1]),
+        "truncated": truncated, "dropped": is_failed,
+    }  # fmt: skip
 
 
 def read_slime(sample: Row, file: str, line: int, found: Found) -> Iterator[Row]:
@@ -288,17 +266,12 @@ def read_slime(sample: Row, file: str, line: int, found: Found) -> Iterator[Row]
     reward, mask = sample.get("reward"), sample.get("loss_mask")
     truncated, is_failed = read_finish(sample.get("status"), found, "status")
     yield {
-        "prompt": [sample.get("prompt"), sample.get("label")],
-        "group": sample.get("group_index"),
-        "response": sample.get("response"),
-        "reward": inside(reward, "score") if isinstance(reward, dict) else reward,
-        "correct": verdict_in(reward, found),
-        "step": inside(sample, "header", "rollout_id"),
-        "tokens": sum(mask or []) or sample.get("response_length"),
-        "turns": count_turns(mask),
-        "truncated": truncated,
-        "dropped": is_failed,
-    }
+        "prompt": [sample.get("prompt"), sample.get("label")], "group": sample.get("group_index"),
+        "response": sample.get("response"), "reward": inside(reward, "score") if isinstance(reward, dict) else reward,
+        "correct": verdict_in(reward, found), "step": inside(sample, "header", "rollout_id"),
+        "tokens": sum(mask or []) or sample.get("response_length"), "turns": count_turns(mask),
+        "truncated": truncated, "dropped": is_failed,
+    }  # fmt: skip
 
 
 def read_sample(sample: Row, file: str, line: int, found: Found) -> Iterator[Row]:
@@ -319,18 +292,11 @@ def read_sample(sample: Row, file: str, line: int, found: Found) -> Iterator[Row
     truncated, is_failed = read_finish(inside(calls[0], "stop_reason"), found)
     used = output if len(spoken) < 2 else {"usage": inside(sample, "model_usage", inside(output, "model"))}
     yield {
-        "prompt": [sample.get("input"), sample.get("id")],
-        "response": spoken or inside(output, "completion"),
-        "reward": reward,
-        "correct": correct,
-        "step": inside(sample, "metadata", "rollout_batch"),
-        "tokens": inside(used, "usage", "output_tokens"),
-        "truncated": is_limit(limit) or truncated,
-        "dropped": is_failed
-        or sample.get("error") is not None
-        or reward != reward
-        or (limit is not None and not scores),
-    }
+        "prompt": [sample.get("input"), sample.get("id")], "response": spoken or inside(output, "completion"),
+        "reward": reward, "correct": correct, "step": inside(sample, "metadata", "rollout_batch"),
+        "tokens": inside(used, "usage", "output_tokens"), "truncated": is_limit(limit) or truncated,
+        "dropped": is_failed or sample.get("error") is not None or reward != reward or (limit is not None and not scores),
+    }  # fmt: skip
 
 
 def verdict_in(named: Any, found: Found) -> float | None:

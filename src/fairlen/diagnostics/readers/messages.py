@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 REASONING = ("reasoning_content", "reasoning", "thinking", "thought", "reasoning_details")
 """Fields of a message, and of a part of one, that hold what the policy thought."""
@@ -15,21 +15,14 @@ THOUGHT = re.compile("reason|think|thought")
 """Types of the parts of a message that are reasoning."""
 ASKS = "user\n", "user<|end_header_id|>", "user<|message|>", "<|user|>", "<\uff5cUser\uff5c>", "[INST]"
 ENDS = (
-    "<|im_end",
-    "<|eot",
-    "<|end",
-    "<end_of_turn",
-    "[/INST]",
-    "<|assistant",
-    "<\uff5cAssistant",
-    "\nassistant",
-    "\nmodel\n",
-)
+    "<|im_end", "<|eot", "<|end", "<end_of_turn", "[/INST]", "<|assistant", "<\uff5cAssistant", "\nassistant", "\nmodel\n"
+)  # fmt: skip
 """Before and after a question in what chat templates make of messages, with their special tokens and without."""
 
 Passages = list[tuple[bool, str]]
 """Whether the policy wrote it, and the text."""
-Channel = Literal["reasoning", "content", "call"]
+Said = list[tuple[str, str]]
+"""The channel, reasoning, content or call, and the text."""
 UNSPACED = re.compile(
     r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
 )
@@ -102,24 +95,19 @@ def content_of(message: Any) -> str | None:
     return None if parts is None else "\n".join(text for _, text in parts)
 
 
-def parts_of(message: Any) -> list[tuple[Channel, str]] | None:
+def parts_of(message: Any) -> Said | None:
     """Return what a message says by channel, each text once where an engine repeats it; None for no message."""
     if not isinstance(message, dict) or not (MESSAGE & message.keys()):
         return None
-    found = [tag(text, "reasoning") for name in REASONING for text in texts_in(message.get(name))]
+    found: Said = [("reasoning", text) for name in REASONING for text in texts_in(message.get(name))]
     for part in listed(message.get("content", message.get("text"))):
         is_thought = isinstance(part, dict) and (part.get("thought") is True or THOUGHT.search(str(part.get("type"))))
-        found += [tag(text, "reasoning" if is_thought else "content") for text in texts_in(part)]
+        found += [("reasoning" if is_thought else "content", text) for text in texts_in(part)]
     if isinstance(calls := message.get("tool_calls"), list) and calls:
-        found.append(tag(json.dumps([call_in(one) for one in calls], default=str), "call"))
+        found.append(("call", json.dumps([call_in(one) for one in calls], default=str)))
     said = "\n".join(text for channel, text in found if channel == "content")
-    once: dict[str, Channel] = {text: channel for channel, text in reversed(found)}
-    return [tag(text, one) for text, one in reversed(once.items()) if one != "reasoning" or text not in said]
-
-
-def tag(text: str, channel: Channel) -> tuple[Channel, str]:
-    """Return a text with its channel."""
-    return channel, text
+    once: dict[str, str] = {text: channel for channel, text in reversed(found)}
+    return [(one, text) for text, one in reversed(once.items()) if one != "reasoning" or text not in said]
 
 
 def texts_in(part: Any) -> list[str]:
@@ -154,10 +142,10 @@ def call_in(call: Any) -> Any:
     function = call.get("function") or call if isinstance(call, dict) else call
     if not isinstance(function, dict):
         return function
-    given, arguments = {"name": function.get("name"), "arguments": function.get("arguments")}, function.get("arguments")
-    if isinstance(arguments, dict):
+    given = {name: function[name] for name in ("name", "arguments") if function.get(name) is not None}
+    if isinstance(arguments := given.get("arguments"), dict):
         given["arguments"] = {name: value for name, value in arguments.items() if value is not None}
-    return {name: value for name, value in given.items() if value is not None}
+    return given
 
 
 def open_output(value: Any) -> Output | None:

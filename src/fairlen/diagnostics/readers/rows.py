@@ -14,18 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from fairlen.batch import (
-    NO_VERDICT,
-    Bools,
-    Columns,
-    Floats,
-    Ints,
-    build_responses,
-    build_segments,
-    count_by,
-    number_keys,
-    sum_by,
-)
+from fairlen.batch import NO_VERDICT, Bools, Columns, Floats, Ints, build_responses, build_segments, number_keys
 from fairlen.diagnostics.conclusion import MIN_PROMPTS
 from fairlen.diagnostics.log import Log, Malformed, Unit
 from fairlen.diagnostics.readers import messages
@@ -162,8 +151,8 @@ def read_rows(chunk: Chunk, meter: Meter, found: Found) -> Part:
     """Return the rows' numbers, of columns that are named as the fields of `Part`, response and reward.
 
     `prompt` may be anything that is equal for responses that are compared. Turns are counted in messages where nothing says how
-    many there are. Rows without `response` or `tokens`, or whose numbers
-    are none, are rejected by line with the reason, but not those that are `dropped`: the framework gave them no verdict.
+    many there are. Rows without `response` or `tokens`, or whose numbers are none, are rejected by line with the reason, but not
+    those that are `dropped`: the framework gave them no verdict.
     """
     problems = [""] * len(chunk)
     step = whole_numbers(chunk.get("step"), "step", problems)
@@ -176,12 +165,8 @@ def read_rows(chunk: Chunk, meter: Meter, found: Found) -> Part:
     tokens, turns = (whole_numbers(chunk.get(name), f"number of {name}", problems) for name in ("tokens", "turns"))
     turns = np.where(turns > 0, turns, np.maximum(counted, 1))
     for row, (text, value) in enumerate(zip(texts, chunk.get("response"), strict=True)):
-        is_told = tokens[row] and meter.unit == "words"  # else lengths are those of texts
-        if (
-            not is_told
-            and not dropped[row]
-            and (text is None or (not isinstance(value, str) and messages.is_hidden(value)))
-        ):
+        is_told = dropped[row] or (tokens[row] and meter.unit == "words")  # else lengths are those of texts
+        if not is_told and (text is None or (not isinstance(value, str) and messages.is_hidden(value))):
             problems[row] = problems[row] or f"the response {messages.describe_no_text(value)}"
     keep = np.array([not problem for problem in problems], np.bool_)
     for row in np.flatnonzero(~keep).tolist():
@@ -213,10 +198,9 @@ def read_outcomes(chunk: Chunk, dropped: Bools, problems: list[str]) -> tuple[Fl
     given = np.array([isinstance(one, float) for one in rewards], np.bool_)  # nan is no number, but somebody wrote it
     missing = np.isnan(outcome) & ~bad & ~bad_verdict & ~given & ~dropped
     for row in np.flatnonzero((bad | ~np.isfinite(outcome) | bad_verdict) & ~dropped & ~missing).tolist():
-        reason = f"the reward {rewards[row]!r:.40} is not a finite number"
-        if bad_verdict[row]:
-            reason = f"the verdict {verdicts[row]!r:.40} is not true, false or a number"
-        problems[row] = problems[row] or reason
+        verdict = f"the verdict {verdicts[row]!r:.40} is not true, false or a number"
+        reward_is = f"the reward {rewards[row]!r:.40} is not a finite number"
+        problems[row] = problems[row] or (verdict if bad_verdict[row] else reward_is)
     return np.where(dropped, np.nan, outcome), np.where(dropped, np.nan, correct), missing
 
 
@@ -312,11 +296,10 @@ def add_truncated(log: Log, part: Part, found: Found, options: Options) -> Log:
     if log.has_turns:
         found.note("which trajectories a limit ended is not known: it counts what they read too, and lengths do not")
         return log
-    told, exact = log, not options.tokenizer
-    if ((part.tokens > 0) | part.dropped).all():
+    told, is_exact = log, bool(((part.tokens > 0) | part.dropped).all())
+    if is_exact:
         told = replace(log, unit="tokens", responses=replace(log.responses, length=np.maximum(part.tokens, 1)))
-        exact = True
-    truncated, note = find_truncated(told, options.max_response_length, exact, part.whole)
+    truncated, note = find_truncated(told, options.max_response_length, is_exact or not options.tokenizer, part.whole)
     if not note:
         return log
     found.note(note)
@@ -331,9 +314,8 @@ def tell_groups(prompt: Ints, group: Ints) -> Ints:
 
 def is_mixed(group: Ints, correct: Bools) -> Bools:
     """Return which rows are of a group with a correct and an incorrect response."""
-    size = int(group.max(initial=-1)) + 1
-    share = sum_by(group, correct, size) / np.maximum(count_by(group, size), 1)
-    return ((share > 0) & (share < 1))[group]
+    first = np.unique(pair_keys(group, correct.astype(np.int64)), return_index=True)[1]
+    return (np.bincount(group[first]) > 1)[group]
 
 
 def differs(key: Ints, group: Ints, rows: Bools) -> bool:
@@ -350,12 +332,11 @@ def find_steps(part: Part, found: Found) -> Ints:
     if found.has_steps or (is_shared and all("-of-" in Path(name).name for name in found.files)):
         return part.step
     visit, usual = (part.file, len(part) / groups) if is_shared else find_visits(part.prompt)
-    why = (
-        "files have prompts in common: each file" if is_shared else "prompts come back after others: each visit to one"
-    )
-    if usual >= 1.5:  # else a run for each seed, with one response to each prompt
-        found.note(f"no column of steps, and {why} is a step, in their order")
-    return visit if usual >= 1.5 else part.step
+    if usual < 1.5:  # a run for each seed, with one response to each prompt
+        return part.step
+    why = "files have prompts in common: each file" if is_shared else "prompts come back: each visit to one"
+    found.note(f"no column of steps, and {why} is a step, in their order")
+    return visit
 
 
 def find_visits(prompt: Ints) -> tuple[Ints, float]:

@@ -96,11 +96,10 @@ def find_piles(log: Log, prompt: Ints, is_whole: Bools) -> Bools:
     np.minimum.at(smallest, group[active], length[active])
     incorrect = active & ~log.correct
     pile, floor = (active & (length == end[group]) for end in (largest, smallest))
-    tied, tied_floor = (
-        count_by(group[rows & incorrect], size) > 1 for rows in (pile, floor & (smallest < largest)[group])
-    )
-    tied &= (largest >= MIN_LIMIT) & (smallest < largest)
-    every, pile = pile & (smallest < largest)[group], pile & tied[group]
+    varies = smallest < largest
+    tied, tied_floor = (count_by(group[rows & incorrect], size) > 1 for rows in (pile, floor & varies[group]))
+    tied &= (largest >= MIN_LIMIT) & varies
+    every, pile = pile & varies[group], pile & tied[group]
     comparable = count_by(group[incorrect], size) > 1
     many = tied.sum() >= max(MIN_PILE, 0.1 * comparable.sum(), 5 * tied_floor.sum())
     # where incorrect responses have one length by nature, none of them ends before it
