@@ -45,7 +45,7 @@ TESTED = {
     "trees in bfloat16": ("test_cuda_trees.py::test_trees_in_bfloat16_are_no_further_from_float32_than_rows_are",),
     "moments of 8 bits": ("test_cuda_resume.py::test_moments_of_8_bits_and_pages_are_put_back_as_they_were",),
     "estimate of memory against peaks": (
-        "test_cuda_memory.py::test_the_account_of_an_update_is_within_a_tenth_of_its_peak",
+        "test_cuda_memory.py::test_the_estimate_of_an_update_is_within_a_quarter_of_its_peak",
     ),
     "phases timed by the device": ("test_cuda_updates.py::test_phases_last_as_long_as_the_device_works",),
     "vLLM on CUDA": (

@@ -129,7 +129,11 @@ def test_more_rows_than_trl_asked_for_are_trained_a_part_at_a_time(tmp_path):
     moved = []
     for rows, micro in ((16, 1), (2, 8)):
         trainer = make(
-            tmp_path, "eqlen+dapo", max_steps=1, per_device_train_batch_size=rows, gradient_accumulation_steps=micro
+            tmp_path / str(rows),
+            "eqlen+dapo",
+            max_steps=1,
+            per_device_train_batch_size=rows,
+            gradient_accumulation_steps=micro,
         )
         trainer.reader.is_installed = False  # a row a piece, as for models that read no trees
         start = weights_of(trainer)

@@ -53,7 +53,9 @@ def train(folder, attention: str, name: str, shape: str):
 @pytest.mark.parametrize("shape", SHAPES)
 def test_gradients_are_those_of_a_row_a_piece(name, shape, tmp_path):
     """Trees stand in for sdpa alone: with another attention every piece is a row of its own. The second update is off-policy."""
-    (rows, moved_by_rows, many), (trees, moved, few) = (train(tmp_path, a, name, shape) for a in ("of_a_user", "sdpa"))
+    (rows, moved_by_rows, many), (trees, moved, few) = (
+        train(tmp_path / a, a, name, shape) for a in ("of_a_user", "sdpa")
+    )
     assert trees.reader.is_installed and not rows.reader.is_installed
     assert moved.abs().max() > 1e-5 and relative(moved, moved_by_rows) < 1e-6
     assert sum(few) < 0.5 * sum(many)

@@ -191,7 +191,10 @@ class Method:
             total = total + (micro.per_token(micro.term_weight) * term(outputs, micro)).sum()
         given = {"logprobs": outputs.logprobs, "old_logprobs": micro.old_logprobs, "ref_logprobs": micro.ref_logprobs}
         broken = {name: (~values.detach().isfinite()).sum() for name, values in given.items() if values is not None}
-        return MicroLoss(total / (sum(broken.values()) == 0), token, broken)  # bounds would hide an infinite ratio
+        factor = total.detach().new_ones(())
+        for count in broken.values():  # a bound would hide an infinite ratio
+            factor = factor.masked_fill(count > 0, math.nan)
+        return MicroLoss(total * factor, token, broken)
 
     def stages(self) -> Iterator[tuple[str, Any]]:
         """Every stage by its path, rewards and terms one by one: "surrogate", "reward.0"."""

@@ -192,13 +192,18 @@ def sniff(path: Path, given: dict[str, str]) -> Format:
 
 
 def look_into(format: Format, files: Sequence[Path]) -> Chunk:
-    """Return the first rows of some of the files."""
+    """Return the first rows of some of the files. Raises Unreadable where none of those can be read."""
     chosen = [files[len(files) * place // MAX_FILES] for place in range(MAX_FILES)] if len(files) > MAX_FILES else files
     heads: list[Chunk] = []
+    problems: list[Unreadable] = []
     for path in chosen:
-        with suppress(Unreadable):
+        try:
             size = MAX_LOOKED_INTO // len(chosen)
             heads += islice(stream(path, lambda line, why: None, counts=True, lists=format.lists, size=size), 1)
+        except Unreadable as error:
+            problems.append(error)
+    if problems and not heads:
+        raise problems[0]
     names = dict.fromkeys(name for head in heads for name in head.columns)
     columns = {name: [cell for head in heads for cell in head.get(name)] for name in names}
     return Chunk(str(chosen[0]), range(1, 1 + sum(map(len, heads))), columns)
@@ -221,7 +226,11 @@ def read_source(
     else:
         options = replace(options, columns={}) if GUESSED in format.notes else options
         try:
-            format = format.settle(format, look_into(format, files), options)
+            head = look_into(format, files)
+        except Unreadable as error:
+            return None, [str(error)]
+        try:
+            format = format.settle(format, head, options)
             found.notes = Counter(dict.fromkeys(format.notes, 0))
             log, left_out = read_foreign(format, files, meter, found, options)
         except Unreadable as error:
