@@ -37,3 +37,10 @@ def test_a_job_that_fails_by_itself_shows_the_end_of_its_log(tmp_path, capsys):
     told = capsys.readouterr()
     shown = (told.out + told.err).split("\n")
     assert shown[0] == "line 88" and shown[11] == "line 99" and "0 steps" in shown[12]
+
+
+def test_what_died_is_named(tmp_path, capsys):
+    summary = Summary()
+    summary.read("(TaskRunnerV1 pid=7) fairlen: died: CpuServer (process 9 on 127.0.0.1): killed")
+    summary.finish(tmp_path, 75)
+    assert "died: CpuServer (process 9 on 127.0.0.1): killed" in capsys.readouterr().err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 
 from fairlen.console import log, plural
@@ -60,6 +61,8 @@ class Summary:
             (first, before), (last, after) = min(self.validated.items()), max(self.validated.items())
             log(f"accuracy on held-out problems: {before:.1%} at step {first}, {after:.1%} at step {last}")
         path = folder / "verl.log"
+        if self.death:
+            log(f"fairlen verl: died: {self.death}; the job has ended with it", sys.stderr)
         if code and not self.death and path.is_file():
             log("\n".join(path.read_text(errors="replace").splitlines()[-LAST_LINES:]))
         log(f"{self.steps} {plural('step', self.steps)}; run folder: {folder}; all that verl said: {path}")
