@@ -28,10 +28,10 @@ def test_a_stage_with_state_moves_once_per_update_and_is_resumed(tmp_path):
     trainer, moved = train(tmp_path, STAGE, **settings)
     assert moved > 1e-6
     updates = [entry for entry in trainer.state.log_history if "loss/total" in entry]
-    assert [entry["state/reward.0.seen"] for entry in updates] == [0, 1, 2]  # what an update was made with
+    assert [entry["state/reward.0.seen"] for entry in updates] == [1, 2, 3]  # after each update
     lengths = [entry["tokens/trained"] / entry["sequences/trained"] for entry in updates]
     mean = (lengths[0] + lengths[1]) / 2  # rate 1/2, the first as it is
-    assert updates[2]["state/reward.0.mean"] == pytest.approx(mean, rel=1e-12)
+    assert updates[1]["state/reward.0.mean"] == pytest.approx(mean, rel=1e-12)
     assert trainer.method.state["reward.0.mean"] == pytest.approx((mean + lengths[2]) / 2, rel=1e-12)
     again = ScriptedFair(**scripted(tmp_path, **settings), method=STAGE)
     again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))

@@ -268,7 +268,7 @@ def test_a_place_is_read(text, settings):
     [
         ("verifiers:", "write verifiers:ID"),
         ("verifiers:x?tasks=1", "at least 2 tasks"),
-        ("verifiers:x?game", "'game' is no KEY=VALUE"),
+        ("verifiers:x?game", "'game' is no FIELD=VALUE"),
         ("verifiers:no_such_set", "no_such_set"),
         ("verifiers:phone_book?colour=red", "colour"),
         ('verifiers:phone_book?names=["Ada"]', "it has 1 tasks"),

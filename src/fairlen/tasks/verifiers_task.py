@@ -1,4 +1,4 @@
-"""Environments of `verifiers` (0.4) as tasks, unmodified: `--task verifiers:ID?KEY=VALUE&...`.
+"""Environments of `verifiers` (0.4) as tasks, unmodified: `--task verifiers:ID?FIELD=VALUE&...`.
 
 An environment runs in a process of its own, by verifiers' own server of episodes, and asks a rollout server of ours for its
 turns, as it asks vLLM in prime-rl: tokens in, tokens out. Its reward is the outcome. What is not in here: how a turn is continued
@@ -77,14 +77,14 @@ class Place:
 
 
 def read_place(text: str) -> Place:
-    """Return what verifiers:ID?KEY=VALUE&... names: KEY is one of the task set's, env.PATH any setting, or one of ours."""
+    """Return what verifiers:ID?FIELD=VALUE&... names: FIELD is one of the task set's, env.PATH any setting, or one of ours."""
     name, _, query = text.removeprefix(VERIFIERS).partition("?")
     own = {"tasks": str(NUM_TASKS), "renderer": "", "results": ""}
     settings: dict[str, Any] = {"taskset": {"id": name}}
     for pair in filter(None, query.split("&")):
         key, equals, value = pair.partition("=")
         if not equals:
-            raise ValueError(f"--task {text}: {pair!r} is no KEY=VALUE")
+            raise ValueError(f"--task {text}: {pair!r} is no FIELD=VALUE")
         if key in own:
             own[key] = value
             continue

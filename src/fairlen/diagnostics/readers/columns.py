@@ -255,7 +255,7 @@ def find_response(head: Chunk, roles: dict[str, str], group: Ints, mixed: Bools,
         found, rivals = longest, [name for name in whole if MUCH_LONGER * size[name] > size[longest]]
         if len(rivals) > 1:
             ask("response", rivals, "several columns of texts may be the responses")
-    elif found and found in whole and size[longest] >= MUCH_LONGER * size[found]:
+    elif found and longest != found and found in whole and size[longest] >= MUCH_LONGER * size[found]:
         if not is_inside(texts[found], texts[longest]):
             why = f"`{longest}` is much longer than `{found}`, and both may be the responses"
             ask("response", [found, longest], why)
