@@ -153,8 +153,8 @@ class ProblemSettings(VerifierSettings, PromptSettings):
 
     task: str = "playground"
     """Problems where no --data is given: "playground", its family playground:sums or playground:cups, "guess" (a
-    game in turns), reasoning-gym:NAME, an environment as verifiers:ID?FIELD=VALUE, or your FILE.py:NAME. A shipped task brings its
-    model and its max response length."""
+    game in turns), reasoning-gym:NAME, an environment as verifiers:ID?FIELD=VALUE, or your FILE.py:NAME. A shipped task brings
+    its model and its max response length."""
     data: Annotated[tuple[str, ...], Repeated] = ()
     """PLACE[@REVISION][:SPLIT][?COLUMN=VALUE][=WEIGHT]; PLACE: file, folder or hub id. Repeat it; training mixes by WEIGHT."""
     instruction: str = "auto"
