@@ -111,10 +111,10 @@ def measure(method: str, updates: int) -> tuple[float, float]:
         Tally.add = clock.owned("ours", add)  # type: ignore[method-assign]
         HomeRun.write = clock.owned("ours", write)  # type: ignore[method-assign]
         with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
-            build(clock, method, 1, folder).train()
+            build(clock, method, 1, f"{folder}/warm").train()
             for name, function in plain.items():
                 setattr(adapter, name, function)
-            trainer = build(clock, method, updates, folder)
+            trainer = build(clock, method, updates, f"{folder}/timed")
             clock.seconds = dict.fromkeys(clock.seconds, 0.0)
             clock.since = start = time.perf_counter()
             trainer.train()
