@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from test_tree_training import make_policy, readers
+from policy.small_policies import make_policy, readers
 
 from fairlen.batch import Plan, Segments
 from fairlen.methods.compose import compose

@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
-from runs import small, updates_of
-from test_tree_training import make_policy, readers
+from small_policies import make_policy, readers
 from torch import Tensor
+from train.runs import small, updates_of
 
 from fairlen.batch import Plan
 from fairlen.engine import Engine, RecomputingEngine

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 import torch
-from test_tree_training import differences, forked_rollouts, learn, make_policy, random_plan
+from small_policies import differences, forked_rollouts, learn, make_policy, random_plan
 from torch import nn
 from torch._dynamo.utils import counters
 

@@ -6,8 +6,8 @@ import json
 
 import pytest
 import torch
-from runs import small, updates_of
 from shapes import SHAPE, TOKENIZER, write_reward, write_shape
+from train.runs import small, updates_of
 from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, OPTConfig, SwitchTransformersConfig
 
 from fairlen.policy import model as loading

@@ -10,9 +10,9 @@ import pytest
 import torch
 import torch.nn.attention.flex_attention as flex
 from shapes import CONFIGS
+from small_policies import differences, forked_rollouts, learn, make_policy, random_plan, readers
 from test_tree import forest_of, random_rows
 from test_tree_attention import attend_row_by_row, states
-from test_tree_training import differences, forked_rollouts, learn, make_policy, random_plan, readers
 from torch import Tensor, nn
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask
 from torch.overrides import TorchFunctionMode

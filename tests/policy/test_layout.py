@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from test_tree_training import SIZES, forked_rollouts, make_policy, random_plan
+from small_policies import SIZES, forked_rollouts, make_policy, random_plan
 from transformers import (
     GPT2Config,
     GPT2LMHeadModel,

@@ -1,0 +1,1 @@
+from shipped_batch import batch, policy  # noqa: F401  fixtures
