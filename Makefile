@@ -160,6 +160,7 @@ lint: $(ALL_READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
+	$(BIN)/python docs/draw_rooms.py --check
 
 bench: $(ALL_READY)
 	$(BIN)/python benchmarks/_all.py $(ARGS)
