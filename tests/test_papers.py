@@ -16,9 +16,8 @@ import pytest
 from loops import over
 
 from fairlen.checks import is_described
-from fairlen.methods.catalogue import find_papers
-from fairlen.methods.compose import compose
-from fairlen.methods.describe import KINDS
+from fairlen.methods.compose import compose, explain, find_component
+from fairlen.methods.description import KINDS
 from fairlen.methods.method import Method
 from fairlen.methods.modifiers import MODIFIERS
 from fairlen.methods.presets import BASES
@@ -93,12 +92,12 @@ def test_papers_of_the_card_are_the_sources_of_the_page():
     ]
     assert {name.lstrip("+") for names, _ in found for name in names} == BASES.keys() | MODIFIERS.keys()
     for names, papers in found:
-        named = {paper for name in names for paper in find_papers(name.lstrip("+"))}
+        named = {paper for name in names for paper in find_component(name.lstrip("+")).papers}
         assert papers <= named, (
-            f"{names}: docs/papers.md names {papers - named}, fairlen.methods.catalogue.PAPERS does not"
+            f"{names}: docs/papers.md names {papers - named}, the summary in presets.py or modifiers.py does not"
         )
         assert not papers or named == papers
-    assert find_papers("dapo+balanced+lp") == ["2502.04463", "2503.14476", "2505.18086", "2605.04077"]
+    assert explain("dapo+balanced+lp").papers == ["2502.04463", "2503.14476", "2505.18086", "2605.04077"]
 
 
 def is_name(word: str) -> bool:

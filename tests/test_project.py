@@ -26,7 +26,7 @@ import sys
 for name in ("torch", "transformers", "safetensors", "tokenizers"):
     sys.modules[name] = None  # importing it now fails
 import fairlen
-from fairlen.methods.catalogue import list_methods
+from fairlen.catalogue import list_methods
 names = list_methods()
 for base in names["bases"]:
     print(fairlen.compose(base).sampling.num_tracks)

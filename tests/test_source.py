@@ -21,7 +21,7 @@ MAX_FILE, MAX_FUNCTION = 400, 40
 TESTS = Path(__file__).parent
 
 LAYERS = (
-    ("checks", "precision", "seeds", "secrets", "playground", "guess"),
+    ("checks", "precision", "seeds", "secrets", "plugins", "playground", "guess"),
     ("batch", "console"),
     ("metrics",),
     ("rollouts",),
@@ -33,7 +33,7 @@ LAYERS = (
     ("policy", "diagnostics", "flags"),
     ("diagnostics.readers",),
     ("diagnostics.report",),
-    ("evaluate",),
+    ("evaluate", "catalogue"),
     ("train.run",),
     ("train",),
     ("compare", "doctor", "integrations"),
@@ -317,7 +317,9 @@ def run_without_torch(code: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_core_imports_without_torch():
-    code = "import sys, fairlen, fairlen.methods.compose, fairlen.methods.describe; assert 'torch' not in sys.modules"
+    code = (
+        "import sys, fairlen, fairlen.methods.compose, fairlen.methods.description; assert 'torch' not in sys.modules"
+    )
     result = run_without_torch(code)
     assert result.returncode == 0, result.stderr
 

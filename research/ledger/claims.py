@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
-from fairlen.methods.describe import suggest
+from fairlen.console import suggest
 from research.ledger.rule import NOTHING, Finding, Measure, Premise, adjust, judge, p_value
 from research.study.estimands import Estimand, make_estimand, planned_seeds
 from research.study.intervals import Result, summarize

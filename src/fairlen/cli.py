@@ -122,7 +122,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         log(f"fairlen {__version__}")
         return 0
     if name not in COMMANDS:
-        from fairlen.methods.describe import suggest
+        from fairlen.console import suggest
 
         log(f"fairlen: no command {name!r}: {suggest(name, COMMANDS)}", sys.stderr)
         return 2
@@ -232,11 +232,11 @@ def run_methods(arguments: list[str]) -> int:
     if out:
         raise ValueError(f"--out {out}: it is the page of --compare: name methods to compare")
     if name:
-        from fairlen.methods.catalogue import describe_method, print_method
+        from fairlen.catalogue import describe_method, print_method
 
         data, show = describe_method(name), print_method
     else:
-        from fairlen.methods.catalogue import list_methods, print_methods
+        from fairlen.catalogue import list_methods, print_methods
 
         data, show = list_methods(), print_methods
     if config.json:

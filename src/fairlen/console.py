@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import re
 import sys
 import traceback
@@ -40,6 +41,14 @@ def first_of(texts: Sequence[str], most: int) -> list[str]:
     """Return the first of some texts, and how many more there are."""
     more = len(texts) - most
     return [*texts[:most], *([f"and {more:,} more"] if more > 0 else [])]
+
+
+def suggest(name: str, known: Iterable[str]) -> str:
+    """The nearest known name, two where they are equally near, or all of them."""
+    near = difflib.get_close_matches(name, list(known), 2)
+    likeness = [difflib.SequenceMatcher(None, one, name).ratio() for one in near]
+    best = " or ".join(repr(one) for one, ratio in zip(near, likeness, strict=True) if ratio == likeness[0])
+    return f"did you mean {best}?" if near else f"there are {', '.join(known) or 'none'}"
 
 
 def log(message: object = "", file: IO[str] | None = None, end: str = "\n") -> None:

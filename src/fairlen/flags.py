@@ -12,14 +12,16 @@ import sys
 import textwrap
 import tomllib
 from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, BooleanOptionalAction
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
-from fairlen.console import log
-from fairlen.methods.catalogue import field_meanings
-from fairlen.methods.describe import suggest
+from docstring_parser import parse_from_object
+
+from fairlen.console import log, suggest
 from fairlen.settings import Flag
 
 Config = TypeVar("Config")
@@ -164,6 +166,20 @@ class Option:
             return self.choices[text] if self.choices else kind(text)
         except ValueError:
             raise ArgumentTypeError(f"{text!r}: give {'a whole number' if kind is int else 'a number'}") from None
+
+
+@cache
+def field_meanings(kind: type) -> Mapping[str, str]:
+    """The text under each field of a class and of those it inherits from; empty where the source cannot be read.
+
+    It is read for a page of help alone, and whatever goes wrong with it leaves the page without these texts.
+    """
+    found: dict[str, str] = {}
+    for base in reversed(kind.__mro__[:-1]):
+        with suppress(Exception):  # no file has the class; the parser has met the recursion limit before
+            params = parse_from_object(base).params
+            found |= {one.arg_name: " ".join((one.description or "").split()) for one in params}
+    return found
 
 
 def list_options(settings: type, default: Any = None) -> Iterator[Option]:

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from tokenizers import Tokenizer, decoders, models
 
 from fairlen.methods.compose import explain
-from fairlen.methods.describe import hash_method, to_dict
+from fairlen.methods.description import hash_method, to_dict
 from fairlen.methods.method import updates
 from fairlen.rollouts import Response, Rollouts, TokenIds
 from fairlen.sampling.extend import Continuation, Sampling

@@ -15,7 +15,7 @@ from fairlen.diagnostics.method import SETTINGS, InUse, parse_method
 from fairlen.diagnostics.uncertainty import NOTHING, Estimate
 from fairlen.methods.compose import explain
 from fairlen.methods.conflicts import warn_of_pairs
-from fairlen.methods.describe import set_fields
+from fairlen.methods.description import set_fields
 from fairlen.methods.modifiers import MODIFIERS
 from fairlen.methods.presets import BASES
 from fairlen.methods.stages import surrogate

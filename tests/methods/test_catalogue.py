@@ -8,10 +8,10 @@ from dataclasses import fields
 import pytest
 from loops import over
 
+from fairlen.catalogue import describe_method, field_meanings
 from fairlen.cli import main
-from fairlen.methods.catalogue import describe_method, field_meanings
 from fairlen.methods.compose import compose, explain
-from fairlen.methods.describe import KINDS, set_fields
+from fairlen.methods.description import KINDS, set_fields
 from fairlen.methods.modifiers import MODIFIERS
 from fairlen.methods.presets import BASES
 from fairlen.methods.stages.micro import is_state

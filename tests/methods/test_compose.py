@@ -11,7 +11,7 @@ from loops import over
 
 from fairlen.methods.compose import compose, explain
 from fairlen.methods.conflicts import NO_RATE, REFUSED, WARNED
-from fairlen.methods.describe import KINDS, set_fields, short, to_dict
+from fairlen.methods.description import KINDS, set_fields, short, to_dict
 from fairlen.methods.method import Method
 from fairlen.methods.modifiers import CHAIN_ORDER, MODIFIERS
 from fairlen.methods.presets import BASES

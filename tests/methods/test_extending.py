@@ -13,14 +13,14 @@ import pytest
 from loops import over
 
 from fairlen import playground
+from fairlen.catalogue import describe_method, list_methods
 from fairlen.cli import main
 from fairlen.compare.config import parse_variant
-from fairlen.methods.catalogue import describe_method, list_methods
 from fairlen.methods.compose import compose, explain
 from fairlen.methods.modifiers import MODIFIERS
-from fairlen.methods.plugins import find_plugin, plugins_of
 from fairlen.methods.presets import BASES
 from fairlen.methods.trial import try_on_tokens, try_split, try_tables
+from fairlen.plugins import find_plugin, plugins_of
 from fairlen.tasks.grader import load_reward, load_rewards
 from fairlen.tasks.task import Problem, load_own_task
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fairlen.methods.compose import compose
-from fairlen.methods.describe import to_dict
+from fairlen.methods.description import to_dict
 from fairlen.train.run.checkpoint import list_checkpoints
 from fairlen.train.run.config import TrainConfig
 from fairlen.train.start import start_training

@@ -32,7 +32,7 @@ from fixtures import (
 from loops import over
 
 from fairlen.methods.compose import compose
-from fairlen.methods.describe import hash_method, to_dict
+from fairlen.methods.description import hash_method, to_dict
 from fairlen.methods.method import Method, updates
 from fairlen.methods.modifiers import MODIFIERS
 from fairlen.methods.presets import BASES

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from fairlen.methods.compose import compose, explain
-from fairlen.methods.describe import set_fields
+from fairlen.methods.description import set_fields
 from fairlen.methods.method import Method, updates
 from fairlen.methods.presets import tree_unbiased
 from fairlen.rollouts import Response, Rollouts

@@ -14,9 +14,9 @@ from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import Any
 
+from fairlen.console import suggest
 from fairlen.diagnostics.coupling import ALL_RULES, RULES
 from fairlen.methods.compose import explain
-from fairlen.methods.describe import suggest
 from fairlen.methods.method import Method
 from fairlen.methods.modifiers import MODIFIERS
 from fairlen.methods.presets import BASES

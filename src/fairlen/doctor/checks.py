@@ -16,7 +16,7 @@ from fairlen.doctor.examine import COLOURS, Check, Finding, Status
 from fairlen.evaluate.folder import NOT_INSTALLED, find_version
 from fairlen.files.limits import GIB
 from fairlen.methods.compose import compose, explain
-from fairlen.methods.plugins import plugins_of
+from fairlen.plugins import plugins_of
 from fairlen.settings import choose_device
 from fairlen.tasks.shipped import SHIPPED
 from fairlen.tasks.source import read_source

@@ -10,7 +10,7 @@ from itertools import groupby
 from typing import Any
 
 from fairlen.checks import check_finite, check_not_negative, check_positive, check_seed
-from fairlen.methods.describe import suggest
+from fairlen.console import suggest
 from fairlen.settings import ModelSettings, ProblemSettings, SamplingSettings, VerifierSettings
 
 

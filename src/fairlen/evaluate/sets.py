@@ -12,7 +12,7 @@ from typing import Any
 
 from fairlen.evaluate.config import EvalConfig
 from fairlen.evaluate.samples import Sample, file_name
-from fairlen.methods.plugins import plugins_of
+from fairlen.plugins import plugins_of
 from fairlen.sampling.extend import gather
 from fairlen.tasks.dataset import RowSet
 from fairlen.tasks.driven import Driven

@@ -15,13 +15,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any
 
+from fairlen.console import suggest
 from fairlen.methods.conflicts import warn_of_pairs
-from fairlen.methods.describe import set_fields, short, suggest
+from fairlen.methods.description import set_fields, short
 from fairlen.methods.method import CHAINED, Method
-from fairlen.methods.modifiers import EVERYTHING, MODIFIERS, Part, add
-from fairlen.methods.plugins import Plugin, find_plugin, installed, is_file_place, normalize
+from fairlen.methods.modifiers import EVERYTHING, MODIFIERS, Component, add
 from fairlen.methods.presets import BASES
 from fairlen.methods.trial import try_method
+from fairlen.plugins import Plugin, find_plugin, installed, is_file_place, normalize
 
 DEFAULT_METHOD = "dr_grpo"
 """What our trainer, TRL and verl train with where no method is named."""
@@ -36,7 +37,12 @@ class Composition:
     method: Method
     notes: tuple[str, ...]
     """What was replaced, and warnings of the table of pairs."""
-    parts: tuple[Part, ...] = field(default=(), compare=False, repr=False)
+    parts: tuple[Component, ...] = field(default=(), compare=False, repr=False)
+
+    @property
+    def papers(self) -> list[str]:
+        """The arXiv ids of its parts."""
+        return sorted({paper for part in self.parts for paper in part.papers})
 
 
 def compose(names: str, overrides: Sequence[str] = ()) -> Method:
@@ -49,7 +55,7 @@ def compose(names: str, overrides: Sequence[str] = ()) -> Method:
 
 def explain(names: str, overrides: Sequence[str] = ()) -> Composition:
     """The same, with its notes."""
-    parts = find_parts(names)
+    parts = find_components(names)
     method, notes = parts[0].apply(Method()), []
     for part in parts[1:]:
         before, method = method, part.apply(method)
@@ -61,14 +67,14 @@ def explain(names: str, overrides: Sequence[str] = ()) -> Composition:
     return Composition(name, method, (*notes, *warn_of_pairs(method)), parts)
 
 
-def find_parts(names: str) -> tuple[Part, ...]:
+def find_components(names: str) -> tuple[Component, ...]:
     """The base, and the modifiers in the order in which they are applied."""
     given = [normalize(name.strip()) for name in names.split("+")]
     twice = next((name for name in given if given.count(name) > 1), None)
     if twice:
         raise ValueError(f"{names!r} has {twice} twice: name it once")
-    found = [find_part(name) for name in given]
-    bases = [part for part in found if part.sets == EVERYTHING] or [find_part("grpo")]
+    found = [find_component(name) for name in given]
+    bases = [part for part in found if part.sets == EVERYTHING] or [find_component("grpo")]
     if len(bases) > 1:
         raise ValueError(
             f"{names!r} has two bases, {bases[0].name} and {bases[1].name}: keep one; a modifier changes one choice of it"
@@ -90,14 +96,14 @@ def find_parts(names: str) -> tuple[Part, ...]:
     return (*bases, *modifiers)
 
 
-def find_part(name: str) -> Part:
+def find_component(name: str) -> Component:
     """Find the part that a name stands for: fairlen's own first. Raises ValueError for an unknown one."""
     if name in BASES:
-        return Part(name, EVERYTHING, summarize(BASES[name]), lambda method: BASES[name]())
+        return Component(name, EVERYTHING, summarize(BASES[name]), lambda method: BASES[name]())
     if name in MODIFIERS:
         return MODIFIERS[name]
     if is_file_place(name) or any(point.name == name for point in installed("method")):
-        return read_part(find_plugin("method", name))
+        return read_component(find_plugin("method", name))
     joined = "+".join(name.replace(",", " ").split())
     near = f"names are joined by +: {joined}" if joined != name else suggest(name, [*BASES, *MODIFIERS])
     raise ValueError(f"unknown method {name!r}: {near} (`fairlen methods` lists all; one of your own is FILE.py:NAME)")
@@ -122,11 +128,11 @@ def describe_replaced(before: Method, after: Method, own: str) -> list[str]:
     return replaced
 
 
-def read_part(plugin: Plugin) -> Part:
+def read_component(plugin: Plugin) -> Component:
     """Read an object by the rules above. Raises ValueError where it is none of them."""
     value, place, summary = plugin.value, f"--method {plugin.place}: {plugin.name}", summarize(plugin.value)
     if isinstance(value, Method):
-        return Part(plugin.name, EVERYTHING, f"a method of {plugin.source}", lambda method: value, plugin.source)
+        return Component(plugin.name, EVERYTHING, f"a method of {plugin.source}", lambda method: value, plugin.source)
     if hasattr(value, "choice"):
         return read_stage(plugin)
     if not callable(value) or isinstance(value, type):
@@ -142,12 +148,12 @@ def read_part(plugin: Plugin) -> Part:
             "Method"
         )
     if not number:
-        return Part(plugin.name, EVERYTHING, summary, lambda method: call(plugin), plugin.source)
+        return Component(plugin.name, EVERYTHING, summary, lambda method: call(plugin), plugin.source)
     sets = getattr(value, "sets", "") or find_changed(plugin, call(plugin, Method()))
-    return Part(plugin.name, sets, summary, lambda method: call(plugin, method), plugin.source)
+    return Component(plugin.name, sets, summary, lambda method: call(plugin, method), plugin.source)
 
 
-def read_stage(plugin: Plugin) -> Part:
+def read_stage(plugin: Plugin) -> Component:
     """A stage as the modifier that puts it into a method."""
     value, choice, place = plugin.value, plugin.value.choice, f"--method {plugin.place}"
     choices = [f.name for f in fields(Method) if f.name != "mask_truncated"]
@@ -168,7 +174,7 @@ def read_stage(plugin: Plugin) -> Part:
         return add(method, choice, stage) if choice in CHAINED else replace(method, **{choice: stage})
 
     sets = f"{choice}:{plugin.name}" if choice in CHAINED else choice
-    return Part(plugin.name, sets, summarize(value), put, plugin.source)
+    return Component(plugin.name, sets, summarize(value), put, plugin.source)
 
 
 def call(plugin: Plugin, *given: Method) -> Method:

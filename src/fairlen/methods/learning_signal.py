@@ -13,7 +13,7 @@ import numpy as np
 
 from fairlen.batch import Floats, Responses
 from fairlen.console import plural
-from fairlen.methods.describe import short
+from fairlen.methods.description import short
 from fairlen.methods.method import Method
 from fairlen.methods.stages.surrogate import PolicyGradient
 from fairlen.precision import is_above

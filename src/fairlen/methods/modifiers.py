@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from functools import partial
@@ -34,7 +35,7 @@ EVERYTHING = "everything"
 
 
 @dataclass(frozen=True)
-class Part:
+class Component:
     """The effect of one name of a composition: a base makes a whole method, a modifier changes one choice of it."""
 
     name: str
@@ -43,6 +44,11 @@ class Part:
     summary: str
     apply: Callable[[Method], Method]
     source: str = "fairlen"
+
+    @property
+    def papers(self) -> list[str]:
+        """The arXiv ids that the summary cites."""
+        return re.findall(r"\b\d{4}\.\d{5}\b", self.summary)
 
 
 def add(method: Method, choice: str, stage: Any) -> Method:
@@ -129,73 +135,74 @@ def set_clip(method: Method, name: str, **values: float) -> Method:
     raise ValueError(f"{name} with {kind.__name__}: it sets {sets}, for a token's ratio; {remedy}")
 
 
-PARTS = (
-    Part("eqlen", "sampling", apply=pair_tracks,
-         summary="Compares equal-length pairs built during generation, in 8 streams of two tracks (EqLen, 2604.17328)."),
-    Part("tree", "sampling", apply=partial(grow_trees, name="tree", sampling=Tree()),
-         summary="Compares siblings of trees: 4 tracks that fork in two at 1/8 and 2/8 of the max response length (2506.05183)."),
-    Part("treerpo", "sampling", apply=partial(grow_trees, name="treerpo", sampling=Tree(n=8, branching=8, depth=3, parts=3)),
-         summary="The same with the sizes of TreeRPO: 8 tracks that fork in eight at each third, up to 512 responses "
-                 "(arXiv:2506.05183)."),
-    Part("dynamic", "filter", apply=partial(replace, filter=MixedOutcomes()),
-         summary="Only prompts with correct and incorrect responses train (DAPO's dynamic sampling, arXiv:2503.14476)."),
-    Part("lspo", "filter", apply=partial(replace, filter=LengthWindow()),
-         summary="Only mixed prompts with short, or long but not longest, answers train (LSPO, arXiv:2510.01459)."),
-    Part("overlong_filter", "mask_truncated", apply=partial(replace, mask_truncated=True),
-         summary="Truncated responses do not count at all (DAPO's overlong filtering, arXiv:2503.14476)."),
-    Part("toplambda", "reward:toplambda", apply=add_top_lambda,
-         summary="Penalises the length of correct responses in the best-solved 20% of prompts (GRPO-lambda, 2505.18086)."),
-    Part("lp", "reward:lp", apply=partial(add, choice="reward", stage=LengthPenalty()),
-         summary="Penalises the length of correct responses in every prompt (the baseline LP of 2505.18086; arXiv:2502.04463)."),
-    Part("gr3", "reward:gr3", apply=add_relative_length,
-         summary="Divides rewards by one plus a third of the relative length (GR3, arXiv:2603.10535)."),
-    Part("solved_length", "reward:solved_length", apply=partial(add, choice="reward", stage=SolvedLength()),
-         summary="Subtracts up to 0.25 by length, as a share of the prompt's longest, times the prompt's pass rate (prime-rl)."),
-    Part("overlong", "reward:overlong", apply=partial(add, choice="reward", stage=SoftOverlong()),
-         summary="Subtracts up to 1 over the last fifth of the max response length (DAPO's soft overlong punishment, "
-                 "arXiv:2503.14476)."),
-    Part("no_std", "advantage", apply=partial(replace, advantage=GroupCentered()),
-         summary="Leaves the standard deviation out (Dr. GRPO, arXiv:2503.20783)."),
-    Part("std_trl", "advantage", apply=partial(replace, advantage=GroupNormalized(ddof=1, eps=1e-4)),
-         summary="TRL's standard deviation: Bessel's correction, 1e-4 added."),
-    Part("std_verl", "advantage", apply=partial(replace, advantage=GroupNormalized(ddof=1, eps=1e-6)),
-         summary="verl's standard deviation: Bessel's correction, 1e-6 added."),
-    Part("std_ba", "advantage", apply=partial(replace, advantage=GroupNormalized(eps=1e-6, eps_in="variance")),
-         summary="The standard deviation of 2605.04077, equation 2: eps inside the root (1e-6; its value is not given)."),
-    Part("maxrl", "advantage", apply=partial(replace, advantage=MeanNormalized()),
-         summary="Divides by the mean reward of the prompt instead of the standard deviation (MaxRL, arXiv:2602.02710)."),
-    Part("ddca", "advantage", apply=partial(replace, advantage=ConditionalLength()),
-         summary="Subtracts 0.2 times the relative length among the correct responses of a prompt, times its pass rate (DDCA, "
-                 "arXiv:2602.02099)."),
-    Part("clip_higher", "surrogate.clip", apply=partial(set_clip, name="clip_higher", clip_low=0.2, clip_high=0.28),
-         summary="Clips tokens at 0.2 below and 0.28 above (DAPO, arXiv:2503.14476)."),
-    Part("dual_clip", "surrogate.dual_clip", apply=partial(set_clip, name="dual_clip", dual_clip=3.0),
-         summary="Bounds the loss of negative advantages at ratio 3 (arXiv:1912.09729; verl's default)."),
-    Part("two_sided", "surrogate.delta", apply=partial(set_clip, name="two_sided", delta=4.0),
-         summary="Bounds the token ratio at 4 for both signs (INTELLECT-2; TRL's `delta`)."),
-    Part("balanced", "aggregation", apply=partial(replace, aggregation=Balanced("group")),
-         summary="Averages tokens within correct and incorrect responses of a group separately (2605.04077)."),
-    Part("balanced_update", "aggregation", apply=partial(replace, aggregation=Balanced("update")),
-         summary="The same over the whole update, in the general form that keeps the two sides in balance."),
-    Part("vl_norm", "aggregation", apply=partial(replace, aggregation=InverseLength()),
-         summary="Weighs tokens by length to the power -0.75, with the sum of weights of a constant budget (VL Norm, "
-                 "arXiv:2509.07558)."),
-    Part("turns", "sampling.unit", apply=partial(cut_turns, name="turns"),
-         summary="Each turn of a trajectory is a sequence, with a ratio, a clip and a weight of its own (per turn; 2605.06200)."),
-    Part("turn_baseline", "sampling.compare", apply=partial(cut_turns, name="turn_baseline", compare="turns"),
-         summary="Compares the same turn of each response by what was earned from it on (per-turn baselines, verl#7244)."),
-    Part("turn_mean", "aggregation", apply=partial(cut_turns, name="turn_mean", aggregation=TurnMean()),
-         summary="Every trajectory weighs the same, and so does every turn of it, whatever their lengths."),
-    Part("turn_count", "aggregation", apply=partial(replace, aggregation=TurnCount()),
-         summary="Divides by a trajectory's number of turns, whatever their tokens (cua-lite#13)."),
-    Part("balanced_turns", "aggregation", apply=partial(cut_turns, name="balanced_turns", aggregation=Balanced("group", "turns")),
-         summary="Averages turns, not tokens, within correct and incorrect trajectories separately."),
-    Part("kl", "terms:kl", apply=partial(add, choice="terms", stage=ReferenceKL()),
-         summary="Adds 0.001 times the k3 estimate of KL to the starting model (arXiv:2402.03300, equation 4)."),
-    Part("entropy", "terms:entropy", apply=partial(add, choice="terms", stage=EntropyBonus()),
-         summary="Adds 0.001 times the entropy as a bonus."),
-    Part("mismatch", "correction", apply=partial(replace, correction=SamplerMismatch()),
-         summary="Corrects an engine whose log-probs differ from the trainer's, per token, capped at 2."),
+COMPONENTS = (
+    Component("eqlen", "sampling", apply=pair_tracks,
+        summary="Compares equal-length pairs built during generation, in 8 streams of two tracks (EqLen, 2604.17328)."),
+    Component("tree", "sampling", apply=partial(grow_trees, name="tree", sampling=Tree()),
+        summary="Compares siblings of trees: 4 tracks that fork in two at 1/8 and 2/8 of the max response length (2506.05183)."),
+    Component("treerpo", "sampling", apply=partial(grow_trees, name="treerpo", sampling=Tree(n=8, branching=8, depth=3, parts=3)),
+        summary="The same with the sizes of TreeRPO: 8 tracks that fork in eight at each third, up to 512 responses "
+                "(arXiv:2506.05183)."),
+    Component("dynamic", "filter", apply=partial(replace, filter=MixedOutcomes()),
+        summary="Only prompts with correct and incorrect responses train (DAPO's dynamic sampling, arXiv:2503.14476)."),
+    Component("lspo", "filter", apply=partial(replace, filter=LengthWindow()),
+        summary="Only mixed prompts with short, or long but not longest, answers train (LSPO, arXiv:2510.01459)."),
+    Component("overlong_filter", "mask_truncated", apply=partial(replace, mask_truncated=True),
+        summary="Truncated responses do not count at all (DAPO's overlong filtering, arXiv:2503.14476)."),
+    Component("toplambda", "reward:toplambda", apply=add_top_lambda,
+        summary="Penalises the length of correct responses in the best-solved 20% of prompts (GRPO-lambda, 2505.18086)."),
+    Component("lp", "reward:lp", apply=partial(add, choice="reward", stage=LengthPenalty()),
+        summary="Penalises the length of correct responses in every prompt (the baseline LP of 2505.18086; arXiv:2502.04463)."),
+    Component("gr3", "reward:gr3", apply=add_relative_length,
+        summary="Divides rewards by one plus a third of the relative length (GR3, arXiv:2603.10535)."),
+    Component("solved_length", "reward:solved_length", apply=partial(add, choice="reward", stage=SolvedLength()),
+        summary="Subtracts up to 0.25 by length, as a share of the prompt's longest, times the prompt's pass rate (prime-rl)."),
+    Component("overlong", "reward:overlong", apply=partial(add, choice="reward", stage=SoftOverlong()),
+        summary="Subtracts up to 1 over the last fifth of the max response length (DAPO's soft overlong punishment, "
+                "arXiv:2503.14476)."),
+    Component("no_std", "advantage", apply=partial(replace, advantage=GroupCentered()),
+        summary="Leaves the standard deviation out (Dr. GRPO, arXiv:2503.20783)."),
+    Component("std_trl", "advantage", apply=partial(replace, advantage=GroupNormalized(ddof=1, eps=1e-4)),
+        summary="TRL's standard deviation: Bessel's correction, 1e-4 added."),
+    Component("std_verl", "advantage", apply=partial(replace, advantage=GroupNormalized(ddof=1, eps=1e-6)),
+        summary="verl's standard deviation: Bessel's correction, 1e-6 added."),
+    Component("std_ba", "advantage", apply=partial(replace, advantage=GroupNormalized(eps=1e-6, eps_in="variance")),
+        summary="The standard deviation of 2605.04077, equation 2: eps inside the root (1e-6; its value is not given)."),
+    Component("maxrl", "advantage", apply=partial(replace, advantage=MeanNormalized()),
+        summary="Divides by the mean reward of the prompt instead of the standard deviation (MaxRL, arXiv:2602.02710)."),
+    Component("ddca", "advantage", apply=partial(replace, advantage=ConditionalLength()),
+        summary="Subtracts 0.2 times the relative length among the correct responses of a prompt, times its pass rate (DDCA, "
+                "arXiv:2602.02099)."),
+    Component("clip_higher", "surrogate.clip", apply=partial(set_clip, name="clip_higher", clip_low=0.2, clip_high=0.28),
+        summary="Clips tokens at 0.2 below and 0.28 above (DAPO, arXiv:2503.14476)."),
+    Component("dual_clip", "surrogate.dual_clip", apply=partial(set_clip, name="dual_clip", dual_clip=3.0),
+        summary="Bounds the loss of negative advantages at ratio 3 (arXiv:1912.09729; verl's default)."),
+    Component("two_sided", "surrogate.delta", apply=partial(set_clip, name="two_sided", delta=4.0),
+        summary="Bounds the token ratio at 4 for both signs (INTELLECT-2; TRL's `delta`)."),
+    Component("balanced", "aggregation", apply=partial(replace, aggregation=Balanced("group")),
+        summary="Averages tokens within correct and incorrect responses of a group separately (2605.04077)."),
+    Component("balanced_update", "aggregation", apply=partial(replace, aggregation=Balanced("update")),
+        summary="The same over the whole update, in the general form that keeps the two sides in balance."),
+    Component("vl_norm", "aggregation", apply=partial(replace, aggregation=InverseLength()),
+        summary="Weighs tokens by length to the power -0.75, with the sum of weights of a constant budget (VL Norm, "
+                "arXiv:2509.07558)."),
+    Component("turns", "sampling.unit", apply=partial(cut_turns, name="turns"),
+        summary="Each turn of a trajectory is a sequence, with a ratio, a clip and a weight of its own (per turn; 2605.06200)."),
+    Component("turn_baseline", "sampling.compare", apply=partial(cut_turns, name="turn_baseline", compare="turns"),
+        summary="Compares the same turn of each response by what was earned from it on (per-turn baselines, verl#7244)."),
+    Component("turn_mean", "aggregation", apply=partial(cut_turns, name="turn_mean", aggregation=TurnMean()),
+        summary="Every trajectory weighs the same, and so does every turn of it, whatever their lengths."),
+    Component("turn_count", "aggregation", apply=partial(replace, aggregation=TurnCount()),
+        summary="Divides by a trajectory's number of turns, whatever their tokens (cua-lite#13)."),
+    Component("balanced_turns", "aggregation",
+        apply=partial(cut_turns, name="balanced_turns", aggregation=Balanced("group", "turns")),
+        summary="Averages turns, not tokens, within correct and incorrect trajectories separately."),
+    Component("kl", "terms:kl", apply=partial(add, choice="terms", stage=ReferenceKL()),
+        summary="Adds 0.001 times the k3 estimate of KL to the starting model (arXiv:2402.03300, equation 4)."),
+    Component("entropy", "terms:entropy", apply=partial(add, choice="terms", stage=EntropyBonus()),
+        summary="Adds 0.001 times the entropy as a bonus."),
+    Component("mismatch", "correction", apply=partial(replace, correction=SamplerMismatch()),
+        summary="Corrects an engine whose log-probs differ from the trainer's, per token, capped at 2."),
 )  # fmt: skip
-MODIFIERS = {part.name: part for part in PARTS}
+MODIFIERS = {part.name: part for part in COMPONENTS}
 """Every modifier by its name, in the order in which they are applied."""

@@ -30,7 +30,7 @@ from fairlen.sampling.tree import Tree
 
 
 def grpo() -> Method:
-    """GRPO: normalised in the group, token clip, every sequence the same weight."""
+    """GRPO (arXiv:2402.03300): normalised in the group, token clip, every sequence the same weight."""
     return Method()
 
 
@@ -40,17 +40,17 @@ def reinforce() -> Method:
 
 
 def rloo() -> Method:
-    """RLOO with the full ratio of the sequence and a fixed clip: the baseline of 2509.09177."""
+    """RLOO (arXiv:2402.14740) with the full ratio of the sequence and a fixed clip: the baseline of 2509.09177."""
     return Method(advantage=LeaveOneOut(), surrogate=SequenceRatioClip(), aggregation=TokenSum())
 
 
 def dr_grpo() -> Method:
-    """Dr. GRPO: no std, and the budget instead of the length as denominator."""
+    """Dr. GRPO (arXiv:2503.20783): no std, and the budget instead of the length as denominator."""
     return Method(advantage=GroupCentered(), aggregation=ConstantBudget())
 
 
 def dapo() -> Method:
-    """DAPO as written: token mean of the group, clip-higher, mixed prompts only, soft overlong punishment."""
+    """DAPO (arXiv:2503.14476) as written: token mean of the group, clip-higher, mixed prompts only, soft overlong punishment."""
     return Method(
         filter=MixedOutcomes(),
         reward=(SoftOverlong(),),
@@ -60,22 +60,22 @@ def dapo() -> Method:
 
 
 def dapo_verl() -> Method:
-    """DAPO as its code has it: the same with the token mean of the whole update."""
+    """DAPO (arXiv:2503.14476) as its code has it: the same with the token mean of the whole update."""
     return replace(dapo(), aggregation=TokenMean("update"))
 
 
 def gspo() -> Method:
-    """GSPO: geometric mean ratio of the sequence, clipped tightly."""
+    """GSPO (arXiv:2507.18071): geometric mean ratio of the sequence, clipped tightly."""
     return Method(surrogate=SequenceClip())
 
 
 def gspo_token() -> Method:
-    """GSPO-token: the same value and gradient as GSPO while all tokens of a sequence share their advantage."""
+    """GSPO-token (arXiv:2507.18071): the same value and gradient as GSPO while all tokens of a sequence share their advantage."""
     return Method(surrogate=SequenceTokenClip())
 
 
 def luspo() -> Method:
-    """LUSPO: GSPO with each sequence weighted by its length."""
+    """LUSPO (arXiv:2602.05261): GSPO with each sequence weighted by its length."""
     return Method(surrogate=SequenceClip(clip_low=2e-3, clip_high=2.5e-3), aggregation=TokenSum())
 
 
@@ -85,12 +85,12 @@ def p_gspo() -> Method:
 
 
 def fspo() -> Method:
-    """FSPO as we were given it: full ratio of the sequence in a band of k T + w sqrt(T) on both sides."""
+    """FSPO (arXiv:2509.09177) as we were given it: full ratio of the sequence in a band of k T + w sqrt(T) on both sides."""
     return Method(surrogate=FairBand(drift="symmetric"), aggregation=TokenSum())
 
 
 def fspo_v3() -> Method:
-    """FSPO without the drift: |S| at most w sqrt(T)."""
+    """FSPO (arXiv:2509.09177) without the drift: |S| at most w sqrt(T)."""
     return Method(surrogate=FairBand(drift="none"), aggregation=TokenSum())
 
 
@@ -100,12 +100,12 @@ def fspo_centred() -> Method:
 
 
 def ctpo() -> Method:
-    """CTPO: the full ratio of the prefix that each token ends, in a band that grows with the root of its position."""
+    """CTPO (arXiv:2605.07331): the full ratio of each token's prefix, in a band that grows with the root of its position."""
     return Method(advantage=GroupNormalized(ddof=1, eps=1e-6), surrogate=PrefixBand(), aggregation=TokenMean("update"))
 
 
 def dler() -> Method:
-    """DLER: truncated answers are worth nothing; advantages normalised over the batch; clip-higher; prompts of mixed rewards."""
+    """DLER (arXiv:2510.15110): truncated answers earn 0, advantages normalised over the batch, clip-higher, mixed rewards."""
     return Method(
         filter=MixedRewards(),
         reward=(TruncationPenalty(),),
@@ -116,39 +116,39 @@ def dler() -> Method:
 
 
 def da_dler() -> Method:
-    """Difficulty-aware DLER: half the target for prompts that the model mostly solves."""
+    """Difficulty-aware DLER (arXiv:2510.15110): half the target for prompts that the model mostly solves."""
     return replace(dler(), reward=(TruncationPenalty(easy_target=0.5),))
 
 
 def cispo() -> Method:
-    """CISPO: weighs by a clipped ratio without a gradient through it, so that no token is silenced."""
+    """CISPO (arXiv:2506.13585): weighs by a clipped ratio without a gradient through it, so that no token is silenced."""
     return Method(surrogate=DetachedClip(), aggregation=TokenMean("update"))
 
 
 def aspo() -> Method:
-    """ASPO: positive advantages weigh by the inverse of the ratio, so that unlikely tokens catch up."""
+    """ASPO (arXiv:2510.06062): positive advantages weigh by the inverse of the ratio, so that unlikely tokens catch up."""
     return Method(
         advantage=GroupNormalized(ddof=1, eps=1e-6), surrogate=InvertedClip(), aggregation=TokenMean("update")
     )
 
 
 def sapo() -> Method:
-    """SAPO: a smooth gate instead of a clip, tighter for negative advantages."""
+    """SAPO (arXiv:2511.20347): a smooth gate instead of a clip, tighter for negative advantages."""
     return Method(surrogate=SoftGate())
 
 
 def gmpo() -> Method:
-    """GMPO: the geometric mean of token ratios, each clipped before the mean."""
+    """GMPO (arXiv:2507.20673): the geometric mean of token ratios, each clipped before the mean."""
     return Method(surrogate=GeometricClip())
 
 
 def vespo() -> Method:
-    """VESPO: weighs by a smooth kernel of the full sequence ratio."""
+    """VESPO (arXiv:2602.10693): weighs by a smooth kernel of the full sequence ratio."""
     return Method(advantage=GroupCentered(), surrogate=GammaKernel(), aggregation=TokenSum())
 
 
 def eqlen_unbiased() -> Method:
-    """EqLen whose expected gradient is that of the expected reward: equal-length pairs without the paper's bias."""
+    """EqLen with the expected gradient of the expected reward: equal-length pairs without the bias of arXiv:2604.17328."""
     return Method(
         sampling=EqLen(survivor_reward="halving", round_weight="halving"),
         advantage=LeaveOneOut(),
@@ -158,7 +158,7 @@ def eqlen_unbiased() -> Method:
 
 
 def tree_unbiased() -> Method:
-    """Tree whose expected gradient is that of the expected reward: every node against its siblings, levels weighed by visits."""
+    """Tree (arXiv:2506.05183) with the expected gradient of the expected reward: siblings compared, levels weighed by visits."""
     return replace(eqlen_unbiased(), sampling=Tree(level_weight="branching"))
 
 

@@ -20,7 +20,7 @@ from typing import Any, Literal, cast
 
 from fairlen.console import warn
 from fairlen.hangs import UNWATCHED, DeadlineError, SideThread, TrainingStopped, Watchdog, run_async
-from fairlen.methods.plugins import find_plugin
+from fairlen.plugins import find_plugin
 from fairlen.precision import add_parts
 from fairlen.rollouts import VERDICTS, Response, Status
 from fairlen.settings import VerifierSettings

@@ -17,7 +17,7 @@ from importlib.metadata import version
 from itertools import count, islice, zip_longest
 from typing import Any
 
-from fairlen.methods.describe import suggest
+from fairlen.console import suggest
 from fairlen.rollouts import Status
 from fairlen.seeds import derive_seed
 from fairlen.tasks.dataset import Mixture

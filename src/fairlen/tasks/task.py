@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, get_args
 
 from fairlen.hangs import run_async
-from fairlen.methods.plugins import find_plugin, is_file_place
+from fairlen.plugins import find_plugin, is_file_place
 from fairlen.rollouts import Status
 
 PARTS = ("name", "longest_prompt", "notes", "train", "held_out", "verify", "describe", "close")

@@ -21,7 +21,7 @@ from fairlen.files.folders import locked
 from fairlen.hangs import TrainingStopped, Watchdog, run_async
 from fairlen.methods.compose import Composition, explain
 from fairlen.methods.method import Method
-from fairlen.methods.plugins import plugins_of
+from fairlen.plugins import plugins_of
 from fairlen.policy.compiled import compile_layers
 from fairlen.policy.engines import build_engine, is_exact
 from fairlen.policy.layout import ROWS, Layout, choose_layout

@@ -10,7 +10,7 @@ import torch
 from fixtures import DRIFTED, gradient, make_micro, pieces, plan_of, random_batch, random_parts, speak, weight_matrix
 
 from fairlen.methods.compose import compose
-from fairlen.methods.describe import hash_method
+from fairlen.methods.description import hash_method
 from fairlen.methods.stages.fair_band import FairBand, band_sums
 from fairlen.methods.stages.micro import Outputs
 

@@ -9,7 +9,7 @@ import pytest
 
 from fairlen.batch import build_responses
 from fairlen.methods.compose import compose
-from fairlen.methods.describe import hash_method, to_dict
+from fairlen.methods.description import hash_method, to_dict
 from fairlen.methods.stages.reward import LengthPenalty, RelativeLength, TopLambda
 
 LENGTH, TURNS = [10, 30, 20, 20], [1, 1, 3, 4]

@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 
 from fairlen.batch import Bools, Floats, Ints, count_by, sum_by
+from fairlen.console import suggest
 from fairlen.diagnostics.conclusion import MIN_PROMPTS
 from fairlen.diagnostics.log import halfway
 from fairlen.diagnostics.readers.credit import weigh_parts
 from fairlen.diagnostics.readers.messages import is_hidden, text_of
 from fairlen.diagnostics.readers.rows import Options, Values, differs, hashes, is_mixed, numbers, pair_keys
 from fairlen.files.formats import Chunk, Unreadable
-from fairlen.methods.describe import suggest
 
 ROLES: dict[str, tuple[str, ...]] = {
     role: tuple(names.split())

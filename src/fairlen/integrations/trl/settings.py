@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from fairlen.integrations.trl.support import GENERATING, find_obstacle
 from fairlen.methods.compose import Composition, explain
 from fairlen.methods.conflicts import refuse_turn_rewards, warn_of_pairs
-from fairlen.methods.describe import short
+from fairlen.methods.description import short
 from fairlen.methods.learning_signal import Remedies
 from fairlen.methods.method import Method
 from fairlen.methods.stages.terms import NoCorrection, ReferenceKL, SamplerMismatch

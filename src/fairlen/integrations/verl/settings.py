@@ -10,8 +10,8 @@ from typing import Any
 from fairlen.methods.compose import compose
 from fairlen.methods.conflicts import refuse_turn_rewards
 from fairlen.methods.method import Method
-from fairlen.methods.plugins import with_full_paths
 from fairlen.methods.stages.terms import SamplerMismatch
+from fairlen.plugins import with_full_paths
 from fairlen.sampling.tree import Tree
 
 TESTED = ">=0.9.1,<0.9.2"

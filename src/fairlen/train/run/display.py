@@ -14,9 +14,8 @@ from fairlen.diagnostics.report.audit import Audit
 from fairlen.evaluate.estimators import difference_by_problem
 from fairlen.evaluate.run import Evaluation, show_length
 from fairlen.files.folders import write_file
-from fairlen.methods.catalogue import find_papers
 from fairlen.methods.compose import Composition
-from fairlen.methods.describe import hash_method, short
+from fairlen.methods.description import hash_method, short
 from fairlen.methods.learning_signal import NOTHING
 from fairlen.train.run.config import TrainConfig, find_undoing
 from fairlen.train.run.folder import Run
@@ -202,7 +201,7 @@ def tabulate(before: Evaluation, after: Evaluation, *heads: str) -> str:
 def describe_training(composition: Composition, found: Audit | None) -> str:
     """Return the sections of a card on the method with its papers, and on the first line of the audit of the run's rollouts."""
     method = composition.method
-    papers = ", ".join(f"[arXiv:{one}](https://arxiv.org/abs/{one})" for one in find_papers(composition.name))
+    papers = ", ".join(f"[arXiv:{one}](https://arxiv.org/abs/{one})" for one in composition.papers)
     stages = ", ".join(f"{path.partition('.')[0]} `{short(stage)}`" for path, stage in method.stages())
     verdict = (
         f"{found.conclusion.status}: {found.conclusion.sentence}"

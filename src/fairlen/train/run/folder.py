@@ -25,7 +25,7 @@ from fairlen.evaluate.folder import PACKAGES, find_versions
 from fairlen.evaluate.run import Evaluation
 from fairlen.files.folders import choose_folder, open_to_append, refuse_links, refuse_occupied, write_json
 from fairlen.methods.compose import Composition
-from fairlen.methods.describe import hash_method, to_dict
+from fairlen.methods.description import hash_method, to_dict
 from fairlen.policy.layout import ROWS, Layout
 from fairlen.secrets import hide_all
 from fairlen.train.run.checkpoint import sync

@@ -33,8 +33,8 @@ class Plugin:
     """Of the file; empty for a package, whose version says what it is."""
     value: Any = field(repr=False, compare=False)
 
-    def describe(self) -> dict[str, str]:
-        """For run.json; a run is resumed with the same content alone."""
+    def identity(self) -> dict[str, str]:
+        """Return what run.json holds; a run is resumed only with the same content."""
         return {"setting": self.setting, "name": self.name, "source": self.source, "sha256": self.sha256}
 
 
@@ -154,4 +154,4 @@ def plugins_of(method: str, task: str = "", rewards: Sequence[str] = ()) -> list
     places += [("task", task), *(("rewards", text.partition("=")[0]) for text in rewards)]
     known = {setting: {point.name for point in installed(setting)} for setting in GROUPS}
     named = dict.fromkeys(one for one in places if is_file_place(one[1]) or one[1] in known[one[0]])
-    return [find_plugin(*one).describe() for one in named]
+    return [find_plugin(*one).identity() for one in named]

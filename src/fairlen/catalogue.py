@@ -2,33 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
-from functools import cache
 from typing import Any
 
-from docstring_parser import parse_from_object
-
 from fairlen.console import make_console, print_table
-from fairlen.methods.compose import explain, find_part, summarize
-from fairlen.methods.describe import hash_method, short, stage_to_dict, to_dict
+from fairlen.flags import field_meanings
+from fairlen.methods.compose import explain, find_component, summarize
+from fairlen.methods.description import hash_method, short, stage_to_dict, to_dict
 from fairlen.methods.method import CHAINED, Method
-from fairlen.methods.modifiers import MODIFIERS, Part
-from fairlen.methods.plugins import installed
+from fairlen.methods.modifiers import MODIFIERS, Component
 from fairlen.methods.presets import BASES
+from fairlen.plugins import installed
 
 CHOICES = ("sampling", "filter", "reward", "advantage", "surrogate", "aggregation")
 """Columns of the table; terms and correction are the same for every base."""
-PAPERS = {
-    "1912.09729": "dual_clip", "2402.03300": "grpo kl", "2402.14740": "rloo", "2502.04463": "lp", "2503.14476": "dapo dynamic",
-    "2503.20783": "dr_grpo no_std", "2505.18086": "toplambda lp", "2506.05183": "tree tree_unbiased", "2506.13585": "cispo",
-    "2507.18071": "gspo gspo_token", "2507.20673": "gmpo", "2509.07558": "vl_norm", "2509.09177": "fspo fspo_v3 rloo",
-    "2510.01459": "lspo", "2510.06062": "aspo", "2510.15110": "dler da_dler", "2511.20347": "sapo", "2602.02099": "ddca",
-    "2602.02710": "maxrl", "2602.05261": "luspo", "2602.10693": "vespo", "2603.10535": "gr3", "2604.17328": "eqlen",
-    "2605.04077": "balanced std_ba", "2605.06200": "turns", "2605.07331": "ctpo",
-}  # fmt: skip
-"""arXiv ids, and the names of which docs/papers.md has them as a source."""
 
 
 def list_methods() -> dict[str, Any]:
@@ -40,20 +28,15 @@ def list_methods() -> dict[str, Any]:
     }
 
 
-def find_papers(names: str) -> list[str]:
-    """Return the arXiv ids behind a composition's names."""
-    return [paper for paper, of in PAPERS.items() if set(of.split()) & set(names.split("+"))]
-
-
 def describe_extension(name: str) -> dict[str, str]:
     """A name of the user's own as JSON data; one that is broken says why."""
     try:
-        return describe_part(find_part(name))
+        return describe_component(find_component(name))
     except ValueError as error:
         return {"name": name, "sets": "broken", "summary": str(error), "source": ""}
 
 
-def describe_part(part: Part) -> dict[str, str]:
+def describe_component(part: Component) -> dict[str, str]:
     """A part of a composition as JSON data."""
     return {"name": part.name, "sets": part.sets, "summary": part.summary, "source": part.source}
 
@@ -85,7 +68,7 @@ def describe_method(names: str) -> dict[str, Any]:
     return {
         "name": made.name,
         "hash": hash_method(made.method),
-        "parts": [describe_part(part) for part in made.parts],
+        "parts": [describe_component(part) for part in made.parts],
         "notes": list(made.notes),
         "choices": {choice: list(describe_choice(choice, made.method)) for choice in (f.name for f in fields(Method))},
     }
@@ -105,20 +88,6 @@ def describe_choice(choice: str, method: Method) -> Iterator[dict[str, Any]]:
         values = {name: one for name, one in stage_to_dict(stage).items() if name != "kind"}
         found = [{"set": f"{path}.{k}", "value": v, "meaning": meanings.get(k, "")} for k, v in values.items()]
         yield {"stage": kind, "summary": summarize(type(stage)), "fields": found}
-
-
-@cache
-def field_meanings(kind: type) -> Mapping[str, str]:
-    """The text under each field of a class and of those it inherits from; empty where the source cannot be read.
-
-    It is read for a page of help alone, and whatever goes wrong with it leaves the page without these texts.
-    """
-    found: dict[str, str] = {}
-    for base in reversed(kind.__mro__[:-1]):
-        with suppress(Exception):  # no file has the class; the parser has met the recursion limit before
-            params = parse_from_object(base).params
-            found |= {one.arg_name: " ".join((one.description or "").split()) for one in params}
-    return found
 
 
 def print_method(data: dict[str, Any]) -> None:

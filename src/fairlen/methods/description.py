@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import fields, is_dataclass, replace
+from types import ModuleType
 from typing import Any, get_args
 
 from fairlen.checks import is_described
+from fairlen.console import suggest
 from fairlen.methods.method import Method
 from fairlen.methods.stages import advantage, aggregation, fair_band, filters, reward, surrogate, terms
 from fairlen.methods.stages.micro import is_state
@@ -17,23 +18,26 @@ from fairlen.sampling.eqlen import EqLen
 from fairlen.sampling.independent import Independent
 from fairlen.sampling.tree import Tree
 
+
+def stages_of(*modules: ModuleType) -> tuple[type, ...]:
+    """The dataclasses of modules whose instances can be called."""
+    own = [
+        one for module in modules for one in vars(module).values() if getattr(one, "__module__", "") == module.__name__
+    ]
+    classes = [one for one in own if isinstance(one, type) and is_dataclass(one)]
+    return tuple(one for one in classes if any("__call__" in vars(base) for base in one.__mro__))
+
+
 KINDS: dict[str, tuple[type, ...]] = {
     "sampling": (Independent, EqLen, Tree),
     "filter": get_args(filters.Filter),
     "reward": get_args(reward.Reward),
     "advantage": get_args(advantage.Advantage),
-    "surrogate": (
-        surrogate.PolicyGradient, surrogate.TokenClip, surrogate.SequenceTokenClip, surrogate.SequenceClip,
-        surrogate.SequenceRatioClip, surrogate.PowerClip, fair_band.FairBand, surrogate.PrefixBand, surrogate.GeometricClip,
-        surrogate.DetachedClip, surrogate.InvertedClip, surrogate.SoftGate, surrogate.GammaKernel,
-    ),
-    "aggregation": (
-        aggregation.SequenceMean, aggregation.TokenMean, aggregation.TokenSum, aggregation.ConstantBudget,
-        aggregation.LengthPower, aggregation.InverseLength, aggregation.Balanced, aggregation.TurnMean, aggregation.TurnCount,
-    ),
+    "surrogate": stages_of(surrogate, fair_band),
+    "aggregation": stages_of(aggregation),
     "terms": get_args(terms.Term),
     "correction": get_args(terms.Correction),
-}  # fmt: skip
+}
 """The stages that each choice can be."""
 
 PLAIN = {"bool": bool, "int": int, "float": float, "str": str}
@@ -149,14 +153,6 @@ def parse(text: str, kind: type, current: Any, told: str) -> Any:
     except ValueError:
         wanted = "a whole number" if kind is int else "a number"
         raise ValueError(f"{told}: {text!r} is not {wanted}, such as {current}") from None
-
-
-def suggest(name: str, known: Iterable[str]) -> str:
-    """The nearest known name, two where they are equally near, or all of them."""
-    near = difflib.get_close_matches(name, list(known), 2)
-    likeness = [difflib.SequenceMatcher(None, one, name).ratio() for one in near]
-    best = " or ".join(repr(one) for one, ratio in zip(near, likeness, strict=True) if ratio == likeness[0])
-    return f"did you mean {best}?" if near else f"there are {', '.join(known) or 'none'}"
 
 
 def short(stage: Any) -> str:
