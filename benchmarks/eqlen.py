@@ -28,12 +28,12 @@ from _trainer import OurTrainer
 
 from fairlen import playground
 from fairlen.engine import Engine
+from fairlen.engine.device import keep_freed_memory
 from fairlen.methods.compose import compose
 from fairlen.policy.model import load_policy
 from fairlen.sampling.extend import Sampling
 from fairlen.tasks.grader import Grader
 from fairlen.tasks.playground import Playground
-from fairlen.train.allocator import keep_freed_memory
 from fairlen.train.collect import Collector
 
 BUDGET = 160

@@ -41,8 +41,8 @@ from _training import GROUP, Trained, Updates, compare_training, make_batch, mak
 from transformers.utils.logging import disable_progress_bar
 
 from fairlen.engine import Engine
+from fairlen.engine.device import keep_freed_memory
 from fairlen.policy.model import Policy, make_head
-from fairlen.train.allocator import keep_freed_memory
 
 AIM_DECODING, AIM_TRAINING, AIM_MFU, AIM_TRL = 0.5, 0.45, 0.3, 2.0
 PARTS = ("decoding", "generation", "updates", "long", "profile")

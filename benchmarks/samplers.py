@@ -15,7 +15,7 @@ import torch
 from _checks import add_smoke
 from eqlen import BUDGET, Side, show
 
-from fairlen.train.allocator import keep_freed_memory
+from fairlen.engine.device import keep_freed_memory
 
 SIDES = {"EqLen, 8 x 2": "eqlen+grpo", "tree, 4 x 2 x 2": "tree+grpo", "independent, 16": "grpo"}
 TABLE = {

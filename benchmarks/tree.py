@@ -32,6 +32,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from fairlen import playground
 from fairlen.batch import Plan
+from fairlen.engine.device import keep_freed_memory
 from fairlen.methods.compose import compose
 from fairlen.methods.stages.micro import Micro
 from fairlen.policy.layout import choose_layout
@@ -39,7 +40,6 @@ from fairlen.policy.model import Policy, load_policy, make_head
 from fairlen.policy.pack import CPU, NONE_RECOMPUTED, ModelInput, TreeInput, build_input, build_micro, pack
 from fairlen.policy.tree import Tree, build_forest
 from fairlen.rollouts import Response, Rollouts, Segment
-from fairlen.train.allocator import keep_freed_memory
 
 ROUNDS, PROMPT, SHARED_PROMPT, LONG, VOCABULARY = 6, 16, 256, 10_000, 2048
 MARKS = {

@@ -202,8 +202,8 @@ def train_cell(cell: Cell, folder: Path, row: RunRow) -> Kept:
     """Train as `fairlen train` does, on the problems of the study; then evaluate on those that are left for the end."""
     import torch
 
+    from fairlen.engine.device import keep_freed_memory
     from fairlen.methods.compose import explain
-    from fairlen.train.allocator import keep_freed_memory
     from fairlen.train.memory import estimate_memory
     from fairlen.train.run.faults import NonFiniteError
     from fairlen.train.start import train_on

@@ -60,7 +60,7 @@ def test_the_estimate_of_an_update_is_within_a_quarter_of_its_peak(rank, checkpo
 
 GROWS = """
 import torch
-from fairlen.train.allocator import keep_freed_memory
+from fairlen.engine.device import keep_freed_memory
 keep_freed_memory()
 kept = torch.zeros(1, device="cuda")
 assert torch.cuda.memory._snapshot()["allocator_settings"]["expandable_segments"]

@@ -19,14 +19,13 @@ from shapes import CONFIGS, SHAPE, write_reward, write_shape
 from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel, Qwen3Config
 
 from fairlen.cli import read_train_config
-from fairlen.engine.cache import free_memory
+from fairlen.engine.device import free_memory, keep_freed_memory
 from fairlen.engine.sampler import SAMPLING_BYTES
 from fairlen.files.limits import GIB
 from fairlen.methods.compose import compose
 from fairlen.policy.head import CHUNK_LOGITS
 from fairlen.policy.model import body
 from fairlen.train import start
-from fairlen.train.allocator import keep_freed_memory
 from fairlen.train.memory import LIBRARIES, VLLM_ASLEEP, Memory, advise, estimate, estimate_memory
 from fairlen.train.run.config import TrainConfig
 

@@ -14,7 +14,7 @@ from runs import small, updates_of, without_times
 from safetensors.torch import load_file
 from test_invariance import planned, relative, reordered, tiny_gpt2
 
-from fairlen.engine.cache import free_memory
+from fairlen.engine.device import free_memory
 from fairlen.files.limits import GIB
 from fairlen.methods.compose import compose
 from fairlen.policy.model import Policy

@@ -70,7 +70,7 @@ def check_memory(config: TrainConfig) -> Finding | str:
     """Compare the estimate of `fairlen train` with the memory that is free; shipped models were measured."""
     if config.model in SHIPPED:
         return f"{config.model} needs under {SHIPPED[config.model].memory}"
-    from fairlen.engine.cache import free_memory
+    from fairlen.engine.device import free_memory
     from fairlen.train.memory import advise, estimate_memory
 
     device = choose_device(config)

@@ -9,8 +9,6 @@ import math
 from bisect import bisect_left, insort
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +16,7 @@ import torch
 from torch import Tensor
 from transformers import Cache
 
-from fairlen.engine.transfer import upload
+from fairlen.engine.device import upload
 from fairlen.files.limits import GIB
 from fairlen.rollouts import TokenIds
 
@@ -28,22 +26,6 @@ KEPT_BYTES = GIB
 """What kept rows may take by default; never less than what the slots themselves take."""
 MAX_GATHERED = 100
 """Columns up to which it takes less time to copy all rows at once than one after the other."""
-
-
-def free_memory(device: torch.device | str) -> int:
-    """Return the bytes that could be taken now: of a CUDA device, those that torch holds unused included; else of the machine.
-
-    A container's limit counts.
-    """
-    if (device := torch.device(device)).type == "cuda":
-        held = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        return torch.cuda.mem_get_info(device)[0] + held
-    lines = Path("/proc/meminfo").read_text().splitlines() if Path("/proc/meminfo").exists() else []
-    free = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
-    group = Path("/sys/fs/cgroup")
-    with suppress(OSError, ValueError):  # "max" is no limit
-        free.append(int((group / "memory.max").read_text()) - int((group / "memory.current").read_text()))
-    return min(free, default=2**62)
 
 
 def fit_rows(num_bytes: int, num_slots: int, num_kept: int, memory: int) -> tuple[int, int]:

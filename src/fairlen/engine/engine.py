@@ -16,12 +16,12 @@ from transformers import PreTrainedModel
 
 from fairlen.batch import Floats, Ints
 from fairlen.engine.attention import LIKE_SDPA, NAME
-from fairlen.engine.cache import WORK, Rows, View, fit_rows, free_memory, num_kept_rows, position_bytes
+from fairlen.engine.cache import WORK, Rows, View, fit_rows, num_kept_rows, position_bytes
+from fairlen.engine.device import free_memory, upload
 from fairlen.engine.fused import Fused, find_fused
 from fairlen.engine.generation import Sequence, SteppedEngine
 from fairlen.engine.sampler import SAMPLING_BYTES, Drawn, pack, read, sample_packed, ways_of
 from fairlen.engine.scheduler import Admission, Prefill, Scheduler
-from fairlen.engine.transfer import upload
 from fairlen.files.limits import GIB
 from fairlen.sampling.extend import EngineStats
 

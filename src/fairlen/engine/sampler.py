@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from fairlen.batch import Bools, Floats, Ints
-from fairlen.engine.transfer import upload
+from fairlen.engine.device import upload
 from fairlen.sampling.extend import Sampling
 
 SAMPLING_BYTES = 36

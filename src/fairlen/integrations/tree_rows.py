@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from fairlen.batch import Ints
+from fairlen.engine.device import upload
 from fairlen.engine.engine import find_state
-from fairlen.engine.transfer import upload
 from fairlen.policy.layout import find_unlike
 from fairlen.policy.model import body, find_dropout
 from fairlen.policy.tree import NAME, Forest, Tree, sort_rows

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from transformers.core_model_loading import revert_weight_conversion
 
 from fairlen.engine import Engine, RecomputingEngine
-from fairlen.engine.cache import free_memory
+from fairlen.engine.device import free_memory
 from fairlen.engine.engine import StateError, in_evaluation
 from fairlen.engine.vllm import VllmEngine
 from fairlen.policy.model import Policy, output_embeddings

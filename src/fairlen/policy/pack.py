@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fairlen.batch import Ints, Plan
-from fairlen.engine.transfer import upload
+from fairlen.engine.device import upload
 from fairlen.methods.stages.micro import Micro
 from fairlen.policy.support import WHOLE, Support, build_support
 from fairlen.policy.tree import SortedRows, Tree, sort_rows

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fairlen.batch import Ints
-from fairlen.engine.transfer import upload
+from fairlen.engine.device import upload
 
 FLOOR = -1e30
 """The score of a token that was cut: its probability and all derivatives by it are 0, and its log-prob times 0 is no NaN."""

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
 from fairlen.batch import Ints
-from fairlen.engine.transfer import upload
+from fairlen.engine.device import upload
 
 BLOCK = 128
 """Positions of a block's side, as the kernels have it by default."""

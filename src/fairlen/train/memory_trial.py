@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from fairlen.batch import Plan
-from fairlen.engine.cache import free_memory
+from fairlen.engine.device import free_memory
 from fairlen.files.limits import GIB
 from fairlen.methods.method import Method
 from fairlen.policy.model import output_embeddings

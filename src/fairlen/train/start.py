@@ -16,7 +16,7 @@ from transformers.utils.logging import disable_progress_bar
 from fairlen.console import warn
 from fairlen.diagnostics.report.page import FILE, audit_run, write_page
 from fairlen.diagnostics.report.run import read_run
-from fairlen.engine.cache import free_memory
+from fairlen.engine.device import free_memory, keep_freed_memory
 from fairlen.files.folders import locked
 from fairlen.hangs import TrainingStopped, Watchdog, run_async
 from fairlen.methods.compose import Composition, explain
@@ -35,7 +35,6 @@ from fairlen.tasks.grader import Grader, load_rewards
 from fairlen.tasks.load import load_task
 from fairlen.tasks.shipped import place_model
 from fairlen.tasks.task import Problem, Task, find_problem_faults
-from fairlen.train.allocator import keep_freed_memory
 from fairlen.train.collect import Collector
 from fairlen.train.determinism import prepare_determinism
 from fairlen.train.loop import Trainer
