@@ -6,9 +6,10 @@ environment variables with such names. Texts of models and problems are recorded
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 HIDDEN = "***"
@@ -101,3 +102,52 @@ def hide_all(value: Any, name: str = "") -> Any:
     if (is_secret(name, value) and not text.startswith("-")) or (name in USER and ":" in text):
         return HIDDEN
     return hide(value) if isinstance(value, str) else value
+
+
+SEALED = "sealed"
+"""Key under which settings that were written without secrets keep a seal of each that had one."""
+
+
+def leaves_of(settings: Any, place: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the place and value of every setting that is no mapping or list, such as ("config/seed", 0)."""
+    if isinstance(settings, Mapping):
+        for key, one in settings.items():
+            yield from leaves_of(one, f"{place}/{key}" if place else str(key))
+    elif type(settings) in (list, tuple):
+        for number, one in enumerate(settings):
+            yield from leaves_of(one, f"{place}/{number}")
+    else:
+        yield place, settings
+
+
+def compute_seal(value: object, salt: bytes) -> str:
+    """Return a salted scrypt digest, from which a weak secret cannot be guessed in useful time."""
+    return f"{salt.hex()}.{hashlib.scrypt(str(value).encode(), salt=salt, n=2**14, r=8, p=1, dklen=16).hex()}"
+
+
+def seal(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings without secrets, and with a seal of each that had one: `restore` tells whether it is the same later."""
+    hidden = dict(leaves_of(hide_all(settings)))
+    changed = [(place, value) for place, value in leaves_of(settings) if hidden[place] != value]
+    seals = [[place, compute_seal(value, os.urandom(16))] for place, value in changed]
+    return hide_all(settings) | ({SEALED: seals} if seals else {})
+
+
+def restore(settings: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings without secrets, as `before` has them where they are the same.
+
+    One with another secret than `before`, or with one that `before` does not let check, differs from what stands there.
+    """
+    given, old, seals = dict(leaves_of(settings)), dict(leaves_of(before)), dict(before.get(SEALED, ()))
+
+    def choose(hidden: Any, place: str) -> Any:
+        if isinstance(hidden, Mapping):
+            return {key: choose(one, f"{place}/{key}" if place else str(key)) for key, one in hidden.items()}
+        if type(hidden) in (list, tuple):
+            return [choose(one, f"{place}/{number}") for number, one in enumerate(hidden)]
+        if place in seals:
+            salt = bytes.fromhex(seals[place].partition(".")[0])
+            return old.get(place) if compute_seal(given[place], salt) == seals[place] else f"{hidden} (another secret)"
+        return f"{hidden} (perhaps another secret)" if hidden != given[place] and hidden == old.get(place) else hidden
+
+    return choose(hide_all(settings), "")

@@ -21,7 +21,7 @@ from fairlen.diagnostics.report.run import column, read_metrics, visible
 from fairlen.diagnostics.report.terms import define
 from fairlen.files.folders import write_file
 from fairlen.precision import is_above
-from fairlen.secrets import hide_all
+from fairlen.secrets import SEALED, hide_all
 
 MATCHED: dict[Match, str] = {"generated": "generated tokens", "seconds": "seconds of training", "updates": "updates"}
 """What is equal."""
@@ -66,7 +66,7 @@ def write_comparison(settings: dict[str, Any], cells: Sequence[Cell], results: S
     head = {
         "name": f"{len(results)} methods compared", "folder": "comparison", "kind": "compare",
         "notes": [FEW_SEEDS[seeds].capitalize()] if seeds in FEW_SEEDS else [],
-        "settings": [(name, visible(str(value))) for name, value in hide_all(settings).items()],
+        "settings": [(name, visible(str(value))) for name, value in hide_all(settings).items() if name != SEALED],
     }  # fmt: skip
     lead = f"Every method was given the {cost} of the reference, {results[0].name}. "
     lead += f"{describe_match(results, cost).capitalize()}."

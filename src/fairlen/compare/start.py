@@ -22,7 +22,7 @@ from fairlen.diagnostics.report.page import FILE
 from fairlen.diagnostics.report.run import read_metrics
 from fairlen.diagnostics.report.summary import plain
 from fairlen.files.folders import going_on_in, refuse_links, refuse_occupied, write_json
-from fairlen.secrets import hide_all
+from fairlen.secrets import restore, seal
 from fairlen.train.run.config import TrainConfig
 from fairlen.train.start import start_training
 
@@ -62,15 +62,16 @@ def compare_runs(config: CompareConfig, console: Console) -> list[Result]:
 
 def open_comparison(config: CompareConfig, folder: Path) -> None:
     """Make the folder, or check that it holds the same comparison. Raises ValueError naming what differs."""
-    asked = hide_all(json.loads(json.dumps(asdict(config.train) | {"out": "", "match": config.match})))
+    asked = json.loads(json.dumps(asdict(config.train) | {"out": "", "match": config.match}))
     path = folder / "comparison.json"
     if not path.exists():
         refuse_occupied(folder, "comparison")
-        write_json(path, asked)
+        write_json(path, seal(asked))
         return
     refuse_links(folder)
-    before = hide_all(json.loads(path.read_text()))
-    changed = [f"{name}: {before.get(name)} -> {value}" for name, value in asked.items() if before.get(name) != value]
+    before = json.loads(path.read_text())
+    now = restore(asked, before)
+    changed = [f"{name}: {before.get(name)} -> {value}" for name, value in now.items() if before.get(name) != value]
     if changed:
         raise ValueError(
             f"out={folder}: a comparison with other settings is there ({'; '.join(changed)}); choose another folder"

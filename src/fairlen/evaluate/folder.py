@@ -17,7 +17,7 @@ from fairlen.evaluate.config import SUITES, EvalConfig
 from fairlen.files.folders import refuse_links, refuse_occupied, write_json
 from fairlen.files.limits import NotJSONError, parse_json
 from fairlen.flags import convert
-from fairlen.secrets import hide_all
+from fairlen.secrets import restore, seal
 from fairlen.tasks.load import ProblemSet
 
 RECORDED = "eval.json"
@@ -149,8 +149,10 @@ def open_folder(folder: Path, facts: dict[str, Any]) -> dict[str, Any]:
     refuse_links(folder)
     if before := read_recorded(folder):
         now = json.loads(json.dumps(facts))
-        refuse_changes(hide_all(before), hide_all(now), folder)
+        refuse_changes(before, restore(now, before), folder)
         facts = merge_facts(before, now)
+    else:
+        facts = seal(facts)
     write_json(folder / RECORDED, facts, allow_nan=False)
     return facts
 

@@ -27,7 +27,7 @@ from fairlen.files.folders import choose_folder, open_to_append, refuse_links, r
 from fairlen.methods.compose import Composition
 from fairlen.methods.description import hash_method, to_dict
 from fairlen.policy.layout import ROWS, Layout
-from fairlen.secrets import hide_all
+from fairlen.secrets import hide_all, restore, seal
 from fairlen.train.run.checkpoint import sync
 from fairlen.train.run.config import Change, TrainConfig, find_changes, hash_configuration, refuse_changes
 
@@ -164,25 +164,24 @@ class Run(RunFolder):
 
     def describe(self) -> dict[str, Any]:
         """Return run.json: settings, method as a value, versions."""
-        return self.decisive() | {
+        return seal(self.decisive()) | {
             "configuration": self.configuration,
             "layout": {"kind": self.layout.kind, "reason": self.layout.reason},
             **describe_program(PACKAGES),
         }
 
     def decisive(self) -> dict[str, Any]:
-        """Return what decides every update, without secrets: settings, the method, the problems, what was found of the model."""
+        """Return what decides every update: settings, the method, the problems, what was found of the model."""
         method = describe_composition(self.composition)
-        return hide_all({"config": asdict(self.config), "method": method, "data": self.data, **self.facts})
+        return {"config": asdict(self.config), "method": method, "data": self.data, **self.facts}
 
     def resume_from(self, before: dict[str, Any]) -> None:
         """Note what differs from an earlier description. Raises ValueError where it would change the mathematics."""
-        now = self.describe()
-        changes = find_changes(hide_all(before), now)
+        changes = find_changes(before, restore(json.loads(json.dumps(self.decisive())), before))
         refuse_changes(changes)
         self.changes = tuple(changes)
         if changes:
-            self.write(now | {"resumed": [*before.get("resumed", ()), [str(change) for change in changes]]})
+            self.write(self.describe() | {"resumed": [*before.get("resumed", ()), [str(change) for change in changes]]})
 
     def write(self, description: dict[str, Any]) -> None:
         """Write run.json, whole or as it was."""
@@ -191,7 +190,7 @@ class Run(RunFolder):
     @property
     def configuration(self) -> str:
         """Return the hash of what decides every update; checkpoints of another one are refused."""
-        return hash_configuration(self.decisive())
+        return hash_configuration(hide_all(self.decisive()))
 
 
 def describe_composition(composition: Composition) -> dict[str, Any]:
