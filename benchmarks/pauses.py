@@ -24,9 +24,9 @@ from random import Random
 from _checks import add_smoke, demand
 
 from fairlen.integrations.verl.data import compute_score
+from fairlen.tasks.data_row import Answers, Choice, DataRow, Program, Reference
 from fairlen.tasks.grader import Verifier
 from fairlen.tasks.playground import Playground
-from fairlen.tasks.row import Answers, Choice, Program, Reference, Row
 from fairlen.tasks.task import Problem
 
 REPEATS, TEXTS, LENGTH, MARK, MEMORY = 5, 200, 100_000, 0.050, 64.0
@@ -103,7 +103,7 @@ def make_readers(verifier: Verifier) -> dict[str, Reader]:
 
 
 def grade_as(verifier: Verifier, reference: Reference) -> Reader:
-    row = Row(str(hash(reference)), "pauses", "?", reference)
+    row = DataRow(str(hash(reference)), "pauses", "?", reference)
 
     async def grade(text: str) -> str:
         return (await verifier(row, text)).status
@@ -116,7 +116,7 @@ async def grade_in_playground(text: str) -> str:
 
 
 async def grade_in_verl(text: str) -> str:
-    row = Row("1", "pauses", "?", Answers((r"\sqrt{2}",)))
+    row = DataRow("1", "pauses", "?", Answers((r"\sqrt{2}",)))
     stored = {"kind": row.kind} | asdict(row)
     score = await compute_score("pauses", text, "", {"fairlen_problem": json.dumps(stored)})
     return "correct" if score["acc"] else "incorrect" if score["verdict"] else "no verdict"

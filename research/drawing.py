@@ -12,7 +12,7 @@ from fairlen.rollouts import Rollouts
 from fairlen.sampling.extend import Sampling
 from fairlen.tasks.environment import Interactive, InTurns
 from fairlen.tasks.grader import Grader
-from fairlen.tasks.synthetic import Synthetic
+from fairlen.tasks.task import Synthetic
 from fairlen.train.collect import Collector
 
 

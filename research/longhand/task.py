@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from fairlen.tasks.synthetic import Synthetic
-from fairlen.tasks.task import Problem
+from fairlen.tasks.task import Problem, Synthetic
 
 SPECIALS = ("<pad>", "<eos>", "<bos>")
 LABELS = "abcdefg"

@@ -264,11 +264,11 @@ def run_report(arguments: list[str]) -> int:
     if (folder / "comparison.json").is_file():
         from fairlen.compare.page import report_comparison as write
     elif (folder / "summary.json").is_file():
-        from fairlen.evaluate.page import report_evaluation as write
+        from fairlen.evaluate.exports import report_evaluation as write
     else:
         from fairlen.diagnostics.report import write_report as write
     if config.inspect:
-        from fairlen.evaluate.inspect_logs import write_logs
+        from fairlen.evaluate.exports import write_logs
 
         log(f"{config.inspect}: logs: {write_logs(folder, Path(config.inspect))}")
     path = write(folder, out)

@@ -15,7 +15,7 @@ from report_runs import write_run
 from fairlen.cli import main
 from fairlen.diagnostics.log import Log
 from fairlen.diagnostics.readers import read
-from fairlen.evaluate.inspect_logs import write_logs
+from fairlen.evaluate.exports import write_logs
 from fairlen.evaluate.samples import Sample, sample_path, write_samples
 from fairlen.files.archives import unpack
 

@@ -5,8 +5,7 @@ import re
 
 import pytest
 
-from fairlen.tasks.synthetic import is_held_out
-from fairlen.tasks.task import load_own_task
+from fairlen.tasks.task import is_held_out, load_own_task
 from research.longhand import PATH
 from research.longhand.task import ALPHABET, LABELS, TOKEN_IDS, Longhand, encode, read_terms, write
 

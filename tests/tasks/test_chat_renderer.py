@@ -14,7 +14,7 @@ from renderers import create_renderer
 from renderers.base import ToolCallParseStatus
 from renderers.configs import CustomRendererConfig
 
-OWN: dict[str, Any] = {"name": "custom", "import_path": "fairlen.tasks.chat_renderer.AppendingRenderer"}
+OWN: dict[str, Any] = {"name": "custom", "import_path": "fairlen.tasks.verifiers_worker.AppendingRenderer"}
 BEGIN = [{"role": "system", "content": "begin of text"}, {"role": "user", "content": "How many?"}]
 SAID = {"role": "assistant", "content": "3 marbles"}
 ASKED = [{"role": "user", "content": "more"}]

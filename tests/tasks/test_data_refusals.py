@@ -7,11 +7,11 @@ from data_sets import sums, write
 from transformers import AutoTokenizer, Qwen3Config
 
 from fairlen.playground import PATH
+from fairlen.tasks.data_row import Program, normalize
 from fairlen.tasks.dataset import read_rows
 from fairlen.tasks.load import load_task
-from fairlen.tasks.row import Program, normalize
 from fairlen.tasks.source import read_source
-from fairlen.tasks.synthetic import is_held_out
+from fairlen.tasks.task import is_held_out
 from fairlen.train.run.config import TrainConfig
 
 

@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 from data_sets import SETS, SUMS
 
+from fairlen.tasks.data_row import Answers, Choice, Program, normalize
 from fairlen.tasks.dataset import read_rows
-from fairlen.tasks.row import Answers, Choice, Program, normalize
 from fairlen.tasks.schemas import choose_schema, read_answer, read_olympiad, shuffle_options, unpack_cases
 from fairlen.tasks.source import read_source
 

@@ -6,26 +6,26 @@ import datetime
 
 import pytest
 
-from fairlen.tasks.source import Filter, Source, choose_files, format_of, locate, read_card, read_source
+from fairlen.tasks.source import DataSource, Filter, choose_files, format_of, locate, read_card, read_source
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("owner/name", Source("", "owner/name", False)),
-        ("owner/name/main", Source("", "owner/name", False, config="main")),
-        ("owner/name@abc:test=2", Source("", "owner/name", False, revision="abc", split="test", weight=2.0)),
-        ("owner/name:train=0.125", Source("", "owner/name", False, split="train", weight=0.125)),
-        ("owner/n?Year=..2023", Source("", "owner/n", False, filters=(Filter("Year", "", "2023"),))),
+        ("owner/name", DataSource("", "owner/name", False)),
+        ("owner/name/main", DataSource("", "owner/name", False, config="main")),
+        ("owner/name@abc:test=2", DataSource("", "owner/name", False, revision="abc", split="test", weight=2.0)),
+        ("owner/name:train=0.125", DataSource("", "owner/name", False, split="train", weight=0.125)),
+        ("owner/n?Year=..2023", DataSource("", "owner/n", False, filters=(Filter("Year", "", "2023"),))),
         (
             "owner/n/c@r:s?a=1..2,b=x=0.5",
-            Source("", "owner/n", False, "c", "r", "s", (Filter("a", "1", "2"), Filter("b", "x", "x")), 0.5),
+            DataSource("", "owner/n", False, "c", "r", "s", (Filter("a", "1", "2"), Filter("b", "x", "x")), 0.5),
         ),
     ],
 )
 def test_the_grammar_of_hub_ids(text, expected):
     found = read_source(text)
-    assert found == Source(text, *(getattr(expected, name) for name in list(Source.__dataclass_fields__)[1:]))
+    assert found == DataSource(text, *(getattr(expected, name) for name in list(DataSource.__dataclass_fields__)[1:]))
 
 
 def test_a_path_that_exists_wins(tmp_path, monkeypatch):
@@ -34,8 +34,10 @@ def test_a_path_that_exists_wins(tmp_path, monkeypatch):
     (tmp_path / "owner" / "name").mkdir()
     (tmp_path / "a=3:b?c=d.jsonl").write_text("{}\n")
     assert read_source("owner/name").is_local
-    assert read_source("owner/name:test=2") == Source("owner/name:test=2", "owner/name", True, split="test", weight=2.0)
-    assert read_source("a=3:b?c=d.jsonl") == Source("a=3:b?c=d.jsonl", "a=3:b?c=d.jsonl", True)
+    assert read_source("owner/name:test=2") == DataSource(
+        "owner/name:test=2", "owner/name", True, split="test", weight=2.0
+    )
+    assert read_source("a=3:b?c=d.jsonl") == DataSource("a=3:b?c=d.jsonl", "a=3:b?c=d.jsonl", True)
     assert not read_source("owner/other").is_local
 
 

@@ -15,12 +15,12 @@ from data_sets import sums, write
 
 from fairlen.rollouts import Response
 from fairlen.settings import VerifierSettings
+from fairlen.tasks.data_row import Answers, DataRow, Program, normalize
 from fairlen.tasks.dataset import DataTask
 from fairlen.tasks.grader import Grader, Verifier
 from fairlen.tasks.load import load_sets, load_task
 from fairlen.tasks.playground import Playground
-from fairlen.tasks.row import Answers, Program, Row, normalize
-from fairlen.tasks.synthetic import is_held_out
+from fairlen.tasks.task import is_held_out
 from fairlen.train.run.config import TrainConfig
 
 NUM = 200
@@ -146,7 +146,7 @@ def test_sets_for_evaluation_are_whole_and_in_order(sets, tokenizer):
 
 @dataclass(frozen=True)
 class Case:
-    row: Row
+    row: DataRow
     text: str
     status: str
     answer: str | None = None
@@ -158,18 +158,18 @@ MARK = Answers(("3",))
 TUPLES = Answers(("(1,8)", "(2,7)"))
 CODE = Program((("4\n", "8\n"), ("-1\n", "-2\n")))
 CASES = [
-    Case(Row("a", "s", "?", MARK), "It is \\boxed{4}, no, \\boxed{3}.", "correct", "3"),
-    Case(Row("a", "s", "?", MARK), "It is \\boxed{4}.", "incorrect", "4"),
-    Case(Row("a", "s", "?", MARK), "It is 3.", "no_answer"),
-    Case(Row("a", "s", "?", MARK), "\\boxed{3}", "no_answer", None, True),
-    Case(Row("a", "s", "?", MARK), "hm</think> \\boxed{3}", "correct", "3", True),
-    Case(Row("b", "s", "?", TUPLES), "\\boxed{(2,7), (1,8)}", "correct", "(2,7), (1,8)"),
-    Case(Row("b", "s", "?", TUPLES), "\\boxed{(2,7)}", "incorrect", "(2,7)"),
-    Case(Row("c", "s", "?", Answers(("3.14",), tolerance=0.01)), "\\boxed{3.145}", "correct", "3.145"),
-    Case(Row("c", "s", "?", Answers(("3.14",), tolerance=0.01)), "\\boxed{3.2}", "incorrect", "3.2"),
-    Case(Row("e", "s", "?", CODE), DOUBLE, "correct"),
-    Case(Row("e", "s", "?", CODE), "```python\nprint(8)\n```", "incorrect"),
-    Case(Row("e", "s", "?", CODE), "print(8)", "no_answer"),
+    Case(DataRow("a", "s", "?", MARK), "It is \\boxed{4}, no, \\boxed{3}.", "correct", "3"),
+    Case(DataRow("a", "s", "?", MARK), "It is \\boxed{4}.", "incorrect", "4"),
+    Case(DataRow("a", "s", "?", MARK), "It is 3.", "no_answer"),
+    Case(DataRow("a", "s", "?", MARK), "\\boxed{3}", "no_answer", None, True),
+    Case(DataRow("a", "s", "?", MARK), "hm</think> \\boxed{3}", "correct", "3", True),
+    Case(DataRow("b", "s", "?", TUPLES), "\\boxed{(2,7), (1,8)}", "correct", "(2,7), (1,8)"),
+    Case(DataRow("b", "s", "?", TUPLES), "\\boxed{(2,7)}", "incorrect", "(2,7)"),
+    Case(DataRow("c", "s", "?", Answers(("3.14",), tolerance=0.01)), "\\boxed{3.145}", "correct", "3.145"),
+    Case(DataRow("c", "s", "?", Answers(("3.14",), tolerance=0.01)), "\\boxed{3.2}", "incorrect", "3.2"),
+    Case(DataRow("e", "s", "?", CODE), DOUBLE, "correct"),
+    Case(DataRow("e", "s", "?", CODE), "```python\nprint(8)\n```", "incorrect"),
+    Case(DataRow("e", "s", "?", CODE), "print(8)", "no_answer"),
 ]
 
 

@@ -12,8 +12,7 @@ from fairlen.cli import main
 from fairlen.tasks.environment import Interactive
 from fairlen.tasks.guess import ALPHABET, MAX_TURNS, TOKEN_IDS, Game, Guess, encode, read_range
 from fairlen.tasks.shipped import make_shipped, shipped_settings
-from fairlen.tasks.synthetic import is_held_out
-from fairlen.tasks.task import Verdict
+from fairlen.tasks.task import Verdict, is_held_out
 
 TASK = Guess()
 

@@ -14,7 +14,7 @@ from chat_tokenizers import CHATML, make_tokenizer
 from reasoning_gym.factory import DATASETS
 
 from fairlen.tasks.load import load_task
-from fairlen.tasks.reasoning_gym import Part, ReasoningGym
+from fairlen.tasks.reasoning_gym import GymTask, ReasoningGym
 from fairlen.train.run.config import TrainConfig
 
 LISTS = ("binary_matrix", "bitwise_arithmetic", "n_queens", "number_sorting", "spiral_matrix", "string_insertion")
@@ -47,13 +47,13 @@ def port() -> Iterator[int]:
 
 def grade(task: ReasoningGym, name: str, position: int, answer: str) -> str:
     """The verdict on an answer to problem `position` of a data set with seed 5, as `ReasoningGym.grade` has it."""
-    found = task.ask("score", Part(name, name, "{}", 1.0), DEADLINE, seed=5, position=position, answer=answer)
+    found = task.ask("score", GymTask(name, name, "{}", 1.0), DEADLINE, seed=5, position=position, answer=answer)
     return found["error"] if "error" in found else "correct" if found["score"] >= 1 - 1e-9 else "incorrect"
 
 
 def find_problems(task: ReasoningGym, name: str, count: int = 1) -> list[tuple[int, dict]]:
     """Places of problems, and the problems."""
-    part = Part(name, name, "{}", 1.0)
+    part = GymTask(name, name, "{}", 1.0)
     made = [(place, task.ask("make", part, 60.0, seed=5, position=place)) for place in range(8)]
     return [(place, one) for place, one in made if "error" not in one][:count]
 
@@ -153,7 +153,7 @@ def test_junk_that_the_package_calls_correct_is_incorrect(task, name):
 def test_a_probability_may_be_rounded(task):
     """An eighth, two hundredths of it off, is 1% off."""
     for position in range(16):
-        problem = task.ask("make", Part("coin_flip", "coin_flip", "{}", 1.0), 60.0, seed=5, position=position)
+        problem = task.ask("make", GymTask("coin_flip", "coin_flip", "{}", 1.0), 60.0, seed=5, position=position)
         exact = float(problem["answer"])
         assert grade(task, "coin_flip", position, f"{exact:.6g}") == "correct", problem
         assert grade(task, "coin_flip", position, f"{1.02 * exact:.9f}") == "incorrect", problem

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from fairlen.tasks.data_row import Answers, Choice
 from fairlen.tasks.dataset import RowSet, read_rows
-from fairlen.tasks.row import Answers, Choice
 from fairlen.tasks.source import read_source
 
 COLOURS = ["red", "blue", "green", "grey"]

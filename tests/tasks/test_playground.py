@@ -18,7 +18,7 @@ from fairlen.tasks.playground import (
     encode,
     pose,
 )
-from fairlen.tasks.synthetic import is_held_out
+from fairlen.tasks.task import is_held_out
 from research.playground import read_chain, slip
 
 

@@ -6,14 +6,14 @@ import pytest
 from chat_tokenizers import CHATML, OPENED, WITH_BOS, make_tokenizer
 from transformers import AutoTokenizer
 
+from fairlen.tasks.data_row import Answers, Choice, DataRow, Program
 from fairlen.tasks.prompt import CHOICE, MATH, PARTS, PROGRAM, Prompter
-from fairlen.tasks.row import Answers, Choice, Program, Row
 
-ROW = Row("s/1", "s", "Mara has 3 marbles. How many has she?", Answers(("3",)), {"level": 2})
+ROW = DataRow("s/1", "s", "Mara has 3 marbles. How many has she?", Answers(("3",)), {"level": 2})
 BOS = "<|begin|>"
 
 
-def text_of(prompter: Prompter, row: Row = ROW) -> str:
+def text_of(prompter: Prompter, row: DataRow = ROW) -> str:
     return prompter.tokenizer.decode(prompter.pose(row).token_ids)
 
 
@@ -94,7 +94,7 @@ def test_plain_text_can_be_chosen_and_a_template_cannot():
 def test_a_system_prompt_comes_first():
     found = text_of(Prompter(make_tokenizer(CHATML), system_prompt="Be brief."))
     assert found.startswith("<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n")
-    row = Row(
+    row = DataRow(
         "s/2", "s", "1+1?", Answers(("2",)), earlier=(("system", "Think."), ("user", "Hi."), ("assistant", "Hello."))
     )
     found = text_of(Prompter(make_tokenizer(CHATML), instruction=""), row)
@@ -117,8 +117,8 @@ def test_a_system_prompt_comes_first():
 )
 def test_the_instruction_asks_for_what_is_verified(reference, instruction):
     prompter = Prompter(make_tokenizer(CHATML))
-    assert prompter.ask(Row("a", "s", "Q", reference)) == f"Q\n\n{instruction}"
-    named = prompter.ask(Row("a", "s", "Q", Program((("1", "2"),), function="double")))
+    assert prompter.ask(DataRow("a", "s", "Q", reference)) == f"Q\n\n{instruction}"
+    named = prompter.ask(DataRow("a", "s", "Q", Program((("1", "2"),), function="double")))
     assert "called double." in named
     assert Prompter(make_tokenizer(), instruction="Answer!").ask(ROW) == f"{ROW.question}\n\nAnswer!"
     assert Prompter(make_tokenizer(), instruction="").ask(ROW) == ROW.question
@@ -127,6 +127,6 @@ def test_the_instruction_asks_for_what_is_verified(reference, instruction):
 @pytest.mark.parametrize("template", ["", CHATML, WITH_BOS])
 def test_measured_lengths_are_those_of_the_prompts(template):
     prompter = Prompter(make_tokenizer(template, bos=True))
-    rows = [Row(str(i), "s", "é word " * i + "?", Answers(("1",))) for i in range(30)]
+    rows = [DataRow(str(i), "s", "é word " * i + "?", Answers(("1",))) for i in range(30)]
     assert prompter.measure(rows) == [len(prompter.pose(row).token_ids) for row in rows]
     assert prompter.measure([]) == []

@@ -22,10 +22,10 @@ from transformers import LlamaConfig
 from fairlen import playground
 from fairlen.cli import main
 from fairlen.files.pretrained import read_tokenizer
+from fairlen.tasks.data_row import normalize
 from fairlen.tasks.load import load_task
 from fairlen.tasks.reasoning_gym import ReasoningGym, read_parts
-from fairlen.tasks.row import normalize
-from fairlen.tasks.synthetic import is_held_out
+from fairlen.tasks.task import is_held_out
 from fairlen.train.run.config import TrainConfig
 from fairlen.train.start import start_training
 from fairlen.verify.gym import SIZE

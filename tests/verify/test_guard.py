@@ -23,7 +23,7 @@ from fairlen.verify.answer_pool import AnswerPool, WorkerPool
 ATTEMPTS = """
 import json, os, sys
 import pickle, socket, subprocess, ctypes, dataclasses, collections, tempfile
-from fairlen.verify.guard import REFUSED, guard, trusted
+from fairlen.verify.worker import REFUSED, guard, trusted
 path, done = sys.argv[1], {}
 class Reduced:
     def __reduce__(self):

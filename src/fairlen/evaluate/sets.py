@@ -14,6 +14,7 @@ from fairlen.evaluate.config import EvalConfig
 from fairlen.evaluate.samples import Sample, file_name
 from fairlen.plugins import plugins_of
 from fairlen.sampling.extend import gather
+from fairlen.tasks.data_row import Answers, DataRow, normalize
 from fairlen.tasks.dataset import RowSet
 from fairlen.tasks.driven import Driven
 from fairlen.tasks.environment import Driving, Interactive, InTurns, is_in_turns
@@ -27,9 +28,8 @@ from fairlen.tasks.load import (
     make_problem_set,
 )
 from fairlen.tasks.reasoning_gym import is_reasoning_gym, read_parts
-from fairlen.tasks.row import Answers, Row, normalize
 from fairlen.tasks.shipped import is_shipped, make_shipped
-from fairlen.tasks.source import Source, read_source
+from fairlen.tasks.source import DataSource, read_source
 from fairlen.tasks.task import VERIFIERS, Problem, Task, is_own_task, load_own_task
 
 SHIPPED_PROBLEMS = 128
@@ -139,8 +139,8 @@ def set_of_answers(config: EvalConfig, name: str, samples: Sequence[Sample]) -> 
                 f"--from-samples: {name} has the answers {first.answer!r} and {sample.answer!r} for {sample.problem_id!r}: "
                 "add a column `problem_id`"
             )
-    rows = tuple(Row(one.problem_id, name, one.problem, Answers((one.answer,))) for one in answers.values())
-    source, schema = Source(name, name, True), "answers beside the samples"
+    rows = tuple(DataRow(one.problem_id, name, one.problem, Answers((one.answer,))) for one in answers.values())
+    source, schema = DataSource(name, name, True), "answers beside the samples"
     found = RowSet(name, source, schema, rows=rows, num_read=len(samples))
     return make_problem_set(found, Verifier({"math"}, config))
 

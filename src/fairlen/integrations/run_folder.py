@@ -23,7 +23,7 @@ from fairlen.files.folders import write_json
 from fairlen.methods.compose import Composition
 from fairlen.methods.method import Method, Scored
 from fairlen.rollouts import Rollouts
-from fairlen.tasks.grader import Finding
+from fairlen.tasks.grader import Grading
 from fairlen.tasks.task import Problem
 from fairlen.train.records import BatchRecord, Decode, count_generated, rollout_metrics
 from fairlen.train.run.folder import RunFolder, describe_composition, describe_program
@@ -41,7 +41,7 @@ class Pending:
 
     number: int
     record: BatchRecord
-    findings: dict[int, Finding]
+    findings: dict[int, Grading]
     weight: Floats
     """Of every segment."""
     facts: dict[str, float]
@@ -119,7 +119,7 @@ class HomeRun(RunFolder):
     ) -> None:  # fmt: skip
         """Take a rollout batch that is planned: its segments' weights, each response's answer and what its outcome is made of."""
         rows = rollouts.responses
-        findings = {row.seed: Finding(part, None, None) for row, part in zip(rows, parts, strict=True)}
+        findings = {row.seed: Grading(part, None, None) for row, part in zip(rows, parts, strict=True)}
         asked = {
             row.prompt: (row.token_ids[: row.num_prompt], answer) for row, answer in zip(rows, answers, strict=True)
         }

@@ -19,13 +19,12 @@ from typing import Any
 from fairlen.console import plural
 from fairlen.files.formats import Unreadable, columns_of, stream
 from fairlen.seeds import derive_seed
+from fairlen.tasks.data_row import FROM_ONE, Answers, DataRow, Reference, Unusable, fingerprint
 from fairlen.tasks.grader import Verifier
 from fairlen.tasks.prompt import Prompter
-from fairlen.tasks.row import FROM_ONE, Answers, Reference, Row, Unusable, fingerprint
 from fairlen.tasks.schemas import Schema, choose_schema
-from fairlen.tasks.source import DataError, Source, locate
-from fairlen.tasks.synthetic import is_held_out
-from fairlen.tasks.task import Problem, Verdict
+from fairlen.tasks.source import DataError, DataSource, locate
+from fairlen.tasks.task import Problem, Verdict, is_held_out
 from fairlen.verify.answer import match_exactly
 
 REMEDY = (
@@ -45,11 +44,11 @@ class RowSet:
     """The problems of one source."""
 
     name: str
-    source: Source
+    source: DataSource
     schema: str
     revision: str = ""
     """Commit of a hub data set; empty for files."""
-    rows: tuple[Row, ...] = ()
+    rows: tuple[DataRow, ...] = ()
     num_read: int = 0
     """Rows of the files."""
     num_filtered: int = 0
@@ -91,7 +90,7 @@ class RowSet:
         return f"{self.name}: " + ", ".join(f"{count:,} {use}" for use, count in counts.items() if count)
 
 
-def read_rows(source: Source, name: str = "") -> RowSet:
+def read_rows(source: DataSource, name: str = "") -> RowSet:
     """Return all that a source holds, under its own name or another. Raises DataError where nothing of it can be used.
 
     Problems whose copies have different answers are left out, since nobody knows which is correct.
@@ -103,7 +102,7 @@ def read_rows(source: Source, name: str = "") -> RowSet:
         check_filters(source, files)
         schemas = ", ".join(dict.fromkeys(schema.name for _, _, schema in files))
         found = RowSet(name or source.name, source, schemas, revision)
-        rows: dict[str, Row] = {}
+        rows: dict[str, DataRow] = {}
         contradicted: Counter[str] = Counter()
         for row in select(found, files):
             known = rows.setdefault(row.key, row)
@@ -123,7 +122,7 @@ def read_rows(source: Source, name: str = "") -> RowSet:
     return found
 
 
-def check_filters(source: Source, files: list[FileSchema]) -> None:
+def check_filters(source: DataSource, files: list[FileSchema]) -> None:
     """Raise DataError for a column to filter by that no file has."""
     columns = dict.fromkeys(name for _, names, _ in files for name in names)
     for wanted in source.filters:
@@ -131,7 +130,7 @@ def check_filters(source: Source, files: list[FileSchema]) -> None:
             raise DataError(source.text, f"no column {wanted.column!r} to filter by; there are {', '.join(columns)}")
 
 
-def select(found: RowSet, files: list[FileSchema]) -> Iterator[Row]:
+def select(found: RowSet, files: list[FileSchema]) -> Iterator[DataRow]:
     """Yield the rows that can be used, and count the others; rows of the same cells are read once, of a hundred copies."""
     seen: set[bytes] = set()
     filters = found.source.filters
@@ -162,7 +161,7 @@ def is_same(one: Reference, other: Reference) -> bool:
     return one == other
 
 
-def with_ids(rows: list[Row], dataset: str) -> tuple[Row, ...]:
+def with_ids(rows: list[DataRow], dataset: str) -> tuple[DataRow, ...]:
     """Return rows with ids of the form set/id: the source's own where it is unique, with a hash of the question where not."""
     counts = Counter(row.id for row in rows)
     own = [[row.id] if row.id and counts[row.id] == 1 else [row.id, row.mark[:12]] for row in rows]
@@ -171,12 +170,12 @@ def with_ids(rows: list[Row], dataset: str) -> tuple[Row, ...]:
 
 
 @dataclass(frozen=True)
-class Part:
+class DataSplit:
     """The problems of one source: which train, which are held out, and how many were left out."""
 
     source: RowSet
-    train: tuple[Row, ...] = ()
-    held_out: tuple[Row, ...] = ()
+    train: tuple[DataRow, ...] = ()
+    held_out: tuple[DataRow, ...] = ()
     num_shared: int = 0
     """Problems left out of training because they are evaluated on."""
     num_long: int = 0
@@ -206,7 +205,7 @@ class Part:
         return f"{self.source.line}; " + ", ".join(f"{count:,} {use}" for use, count in uses.items() if count)
 
 
-def divide(train: Sequence[RowSet], evaluation: Sequence[RowSet]) -> tuple[Part, ...]:
+def divide(train: Sequence[RowSet], evaluation: Sequence[RowSet]) -> tuple[DataSplit, ...]:
     """Return which problems train and which are held out.
 
     Without evaluation sets, one problem in eight is held out, by a hash of its question: the same ones in every run, mixture and
@@ -218,11 +217,11 @@ def divide(train: Sequence[RowSet], evaluation: Sequence[RowSet]) -> tuple[Part,
         is_taken = [row.key in taken if evaluation else is_held_out(row.key) for row in one.rows]
         left = tuple(row for row, gone in zip(one.rows, is_taken, strict=True) if not gone)
         held_out = tuple(row for row, gone in zip(one.rows, is_taken, strict=True) if gone)
-        parts.append(Part(one, left, num_shared=len(held_out)) if evaluation else Part(one, left, held_out))
-    return (*parts, *(Part(one, held_out=one.rows) for one in evaluation))
+        parts.append(DataSplit(one, left, num_shared=len(held_out)) if evaluation else DataSplit(one, left, held_out))
+    return (*parts, *(DataSplit(one, held_out=one.rows) for one in evaluation))
 
 
-def fit_prompts(part: Part, prompter: Prompter, max_prompt_length: int) -> Part:
+def fit_prompts(part: DataSplit, prompter: Prompter, max_prompt_length: int) -> DataSplit:
     """Return a part without the problems whose prompts have more than `max_prompt_length` tokens."""
     rows = part.train + part.held_out
     lengths = {row.id: length for row, length in zip(rows, prompter.measure(rows), strict=True)}
@@ -232,7 +231,7 @@ def fit_prompts(part: Part, prompter: Prompter, max_prompt_length: int) -> Part:
     return replace(part, train=train, held_out=held_out, num_long=len(lengths) - len(fitting), longest=longest)
 
 
-def check_parts(parts: Sequence[Part]) -> None:
+def check_parts(parts: Sequence[DataSplit]) -> None:
     """Raise DataError where nothing is left of a source, to evaluate on, or to train on: what became of it, and the remedy."""
     found = [("no problem is left", [part]) for part in parts if not part.train and not part.held_out]
     if not any(part.held_out for part in parts):
@@ -248,7 +247,7 @@ def check_parts(parts: Sequence[Part]) -> None:
 class DataTask:
     """Problems of data sets. Raises DataError where nothing is left to train on, or to evaluate."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[DataSplit, ...]
     prompter: Prompter
     verifier: Verifier
     seed: int = 0
@@ -258,7 +257,7 @@ class DataTask:
         check_parts(self.parts)
 
     @cached_property
-    def rows(self) -> dict[str, Row]:
+    def rows(self) -> dict[str, DataRow]:
         """Every row that can be asked, by id."""
         return {row.id: row for part in self.parts for row in part.train + part.held_out}
 
@@ -268,7 +267,7 @@ class DataTask:
         return "+".join(part.source.name for part in self.trained)
 
     @cached_property
-    def trained(self) -> tuple[Part, ...]:
+    def trained(self) -> tuple[DataSplit, ...]:
         """Parts of the mixture."""
         return tuple(part for part in self.parts if part.train)
 

@@ -24,7 +24,7 @@ from fairlen.plugins import find_plugin
 from fairlen.precision import add_parts
 from fairlen.rollouts import VERDICTS, Response, Status
 from fairlen.settings import VerifierSettings
-from fairlen.tasks.row import Answers, Choice, Program, Row
+from fairlen.tasks.data_row import Answers, Choice, DataRow, Program
 from fairlen.tasks.schemas import unpack_cases
 from fairlen.tasks.task import Problem, Task, Verdict
 from fairlen.verify.answer import extract_choice
@@ -57,7 +57,7 @@ class Verifier:
         is_needed, on_host = "code" in self.kinds, settings.unsafe_exec_on_host
         self.sandbox = open_sandbox(settings.sandbox, on_host, workers) if is_needed else None
 
-    async def __call__(self, row: Row, text: str, starts_inside: bool = False) -> Verdict:
+    async def __call__(self, row: DataRow, text: str, starts_inside: bool = False) -> Verdict:
         """Return the verdict on a finished response to a row. Raises ValueError for kinds that it was not opened for only."""
         match row.reference:
             case Answers() as answers if self.pool is not None:
@@ -115,7 +115,7 @@ class WeightedReward:
 
 
 @dataclass(frozen=True)
-class Finding:
+class Grading:
     """How one outcome came about."""
 
     parts: dict[str, float]
@@ -140,7 +140,7 @@ class Grader:
     reward_deadline: float = 60.0
     """Seconds for one call of a reward function; 0 is none."""
     watchdog: Watchdog = UNWATCHED
-    findings: dict[int, Finding] = field(default_factory=dict)
+    findings: dict[int, Grading] = field(default_factory=dict)
     """By seed of the response."""
     seconds: float = 0.0
     """So far, in which the verifier had at least one text."""
@@ -176,7 +176,7 @@ class Grader:
             if value is not None:
                 parts[reward.name] = value
         self.num_graded += 1
-        self.findings[response.seed] = Finding(parts, seconds, verdict.answer)
+        self.findings[response.seed] = Grading(parts, seconds, verdict.answer)
         outcome = add_parts([weights[name] for name in parts], parts.values())
         counts = verdict.status in VERDICTS or self.without_verdict == "incorrect"
         return replace(response, outcome=outcome, status=verdict.status, active=counts)

@@ -16,8 +16,7 @@ from random import Random
 
 from fairlen.rollouts import TokenIds
 from fairlen.tasks.environment import Observation
-from fairlen.tasks.synthetic import Synthetic
-from fairlen.tasks.task import Problem, Verdict
+from fairlen.tasks.task import Problem, Synthetic, Verdict
 
 SPECIALS = ("<pad>", "<eos>", "<bos>")
 ALPHABET = "0123456789-?:<>"

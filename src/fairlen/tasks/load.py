@@ -11,20 +11,19 @@ from typing import Any
 from fairlen.files.limits import bounded_memory
 from fairlen.sampling.extend import Extend
 from fairlen.settings import DataSettings, ProblemSettings, VerifierSettings
+from fairlen.tasks.data_row import Answers, DataRow
 from fairlen.tasks.dataset import DataTask, RowSet, divide, fit_prompts, read_rows
 from fairlen.tasks.grader import Verifier
 from fairlen.tasks.prompt import Prompter
 from fairlen.tasks.reasoning_gym import ReasoningGym, is_reasoning_gym, read_parts
-from fairlen.tasks.row import Answers, Row
 from fairlen.tasks.shipped import SHIPPED, make_shipped
 from fairlen.tasks.source import read_source
-from fairlen.tasks.synthetic import Synthetic
-from fairlen.tasks.task import VERIFIERS, Problem, Task, Verdict, is_own_task, load_own_task
+from fairlen.tasks.task import VERIFIERS, Problem, Synthetic, Task, Verdict, is_own_task, load_own_task
 from fairlen.verify.answer_pool import WorkerPool
 
 GYM_MEMORY = 4 << 30
 """Bytes that a worker of reasoning-gym takes at most, beyond what all share."""
-EXAMPLE = Row("example", "example", "What is 1 + 1?", Answers(("2",)))
+EXAMPLE = DataRow("example", "example", "What is 1 + 1?", Answers(("2",)))
 """What a tokenizer has to read before a task makes its first problem."""
 Decode = Callable[[Sequence[int]], str]
 
@@ -130,7 +129,7 @@ def make_problem_set(found: RowSet, verifier: Verifier, prompter: Prompter | Non
     async def verify(problem: Problem, text: str) -> Verdict:
         return await verifier(rows[problem.id], text, problem.starts_inside)
 
-    def unasked(row: Row) -> Problem:
+    def unasked(row: DataRow) -> Problem:
         return Problem(row.id, row.question, (), row.reference.shown)
 
     with bounded_memory():
@@ -151,7 +150,7 @@ def read_sets(places: Sequence[str]) -> tuple[RowSet, ...]:
     return tuple(map(read_rows, sources, numbered))
 
 
-def make_prompter(settings: ProblemSettings, tokenizer: Any, rows: Sequence[Row]) -> Prompter:
+def make_prompter(settings: ProblemSettings, tokenizer: Any, rows: Sequence[DataRow]) -> Prompter:
     """Return the prompter of the settings. Raises ValueError for a tokenizer that does not read the first row's prompt."""
     prompter = Prompter(tokenizer, settings.template, settings.system_prompt, settings.instruction, settings.thinking)
     with bounded_memory():  # of the template

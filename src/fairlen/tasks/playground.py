@@ -17,8 +17,7 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from random import Random
 
-from fairlen.tasks.synthetic import Synthetic
-from fairlen.tasks.task import Problem
+from fairlen.tasks.task import Problem, Synthetic
 
 SPECIALS = ("<pad>", "<eos>", "<bos>")
 ALPHABET = "0123456789+|=;#.c?"

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from fairlen.files.limits import bounded_memory, bounded_seconds
-from fairlen.tasks.row import Answers, Choice, Program, Row
+from fairlen.tasks.data_row import Answers, Choice, DataRow, Program
 from fairlen.tasks.task import Problem
 
 MAX_SECONDS = 10.0
@@ -62,7 +62,7 @@ class Prompter:
         """Whether prompts go through the chat template."""
         return self.template != "plain" and bool(getattr(self.tokenizer, "chat_template", None))
 
-    def pose(self, row: Row) -> Problem:
+    def pose(self, row: DataRow) -> Problem:
         """Return the problem that a row asks."""
         text = self.render(row)
         return Problem(
@@ -74,12 +74,12 @@ class Prompter:
             starts_inside=text.rstrip().endswith("<think>"),
         )
 
-    def ask(self, row: Row) -> str:
+    def ask(self, row: DataRow) -> str:
         """Return the question and the instruction."""
         instruction = instruct(row) if self.instruction == "auto" else self.instruction
         return f"{row.question}\n\n{instruction}" if instruction else row.question
 
-    def render(self, row: Row) -> str:
+    def render(self, row: DataRow) -> str:
         """Return all text of the prompt, that of the template included."""
         messages = self.messages(row)
         if not self.is_chat:
@@ -99,7 +99,7 @@ class Prompter:
             raise ValueError(f"{what}; mend it, use --template plain, or leave --system-prompt out") from error
         return text
 
-    def messages(self, row: Row) -> list[dict[str, str]]:
+    def messages(self, row: DataRow) -> list[dict[str, str]]:
         """Return the system prompt, earlier messages and the question."""
         earlier = [{"role": role, "content": content} for role, content in row.earlier]
         if self.system_prompt and any(message["role"] == "system" for message in earlier):
@@ -122,7 +122,7 @@ class Prompter:
         start = next(i for i in range(len(ids)) if ids[i : i + len(bare)] == bare)
         return len(ids) - start - len(bare)
 
-    def measure(self, rows: Sequence[Row]) -> list[int]:
+    def measure(self, rows: Sequence[DataRow]) -> list[int]:
         """Return the number of tokens of each prompt."""
         pieces = (rows[start : start + PIECE] for start in range(0, len(rows), PIECE))
         with bounded_memory():
@@ -138,7 +138,7 @@ class Prompter:
         }
 
 
-def instruct(row: Row) -> str:
+def instruct(row: DataRow) -> str:
     """Return the instruction that asks for what the verifier of this kind of problem reads."""
     match row.reference:
         case Answers(parts=(_, _, *_)):

@@ -20,12 +20,11 @@ from typing import Any
 from fairlen.console import suggest
 from fairlen.rollouts import Status
 from fairlen.seeds import derive_seed
+from fairlen.tasks.data_row import Answers, DataRow
 from fairlen.tasks.dataset import Mixture
 from fairlen.tasks.grader import verdict_of
 from fairlen.tasks.prompt import Prompter
-from fairlen.tasks.row import Answers, Row
-from fairlen.tasks.synthetic import is_held_out
-from fairlen.tasks.task import Problem, Verdict
+from fairlen.tasks.task import Problem, Verdict, is_held_out
 from fairlen.verify.answer import extract_answer
 from fairlen.verify.answer_pool import WorkerPool
 from fairlen.verify.gym import SIZE
@@ -43,7 +42,7 @@ CLOSE = 1e-9
 
 
 @dataclass(frozen=True)
-class Part:
+class GymTask:
     """One task of a mixture."""
 
     text: str
@@ -59,14 +58,14 @@ def is_reasoning_gym(place: str) -> bool:
     return place.startswith(PREFIX)
 
 
-def read_parts(place: str) -> tuple[Part, ...]:
+def read_parts(place: str) -> tuple[GymTask, ...]:
     """Return the tasks that a place names. Raises ValueError for unknown names, fields and values, and without the package."""
     try:
         from reasoning_gym.factory import DATASETS
     except ModuleNotFoundError:
         raise ValueError(f"{place}: it needs reasoning-gym: pip install 'fairlen[reasoning-gym]'") from None
     known = {name: config for name, (_, config) in DATASETS.items() if name != "composite"}  # + is for mixtures
-    parts: dict[str, Part] = {}
+    parts: dict[str, GymTask] = {}
     for one in place.removeprefix(PREFIX).split("+"):
         text, name, fields, weight = found.groups() if (found := PART.fullmatch(one)) else ("", "", "", "0")
         if weight and not float(weight):
@@ -76,7 +75,7 @@ def read_parts(place: str) -> tuple[Part, ...]:
         if text in parts:
             raise ValueError(f"{place}: {text} is named twice; give it one weight")
         values = read_fields(f"{place}: {name}", known[name](), fields or "")
-        parts[text] = Part(text, name, json.dumps(values), float(weight or 1))
+        parts[text] = GymTask(text, name, json.dumps(values), float(weight or 1))
     return tuple(parts.values())
 
 
@@ -104,7 +103,7 @@ class ReasoningGym:
     """Problems of tasks that take turns by their weights; an id is TASK/S-I, problem I of the data set with seed S."""
 
     name: str
-    parts: tuple[Part, ...]
+    parts: tuple[GymTask, ...]
     pool: WorkerPool
     prompter: Prompter | None
     seed: int = 0
@@ -136,7 +135,7 @@ class ReasoningGym:
         turns = (problem for turn in zip_longest(*each) for problem in turn if problem is not None)
         return tuple(islice({problem.text: problem for problem in turns}.values(), count))
 
-    def find_held_out(self, part: Part) -> Iterator[Problem]:
+    def find_held_out(self, part: GymTask) -> Iterator[Problem]:
         """Yield the held-out problems of a task. Raises ValueError where there is none."""
         places = ((derive_seed(chunk), position) for chunk in count() for position in range(SIZE))
         seen: dict[str, Problem] = {}
@@ -150,13 +149,13 @@ class ReasoningGym:
         if not seen:
             raise ValueError(f"{self.name}: {MAX_DRAWS} problems of {part.text} in a row do not serve: {last}")
 
-    def draw(self, part: Part, held_out: bool, place: tuple[int, int]) -> Problem | str:
+    def draw(self, part: GymTask, held_out: bool, place: tuple[int, int]) -> Problem | str:
         """Return a problem of one side, or why it is none. A place is 63 bits, of which 31 are a seed, and a position."""
         seed, position = place[0] >> 32, place[1]
         made = self.make(part, seed, position)
         if "error" in made:
             return f"reasoning-gym made none ({made['error']})"
-        row = Row(f"{part.text}/{seed}-{position}", part.text, made["question"], Answers((made["answer"],)))
+        row = DataRow(f"{part.text}/{seed}-{position}", part.text, made["question"], Answers((made["answer"],)))
         if is_held_out(row.key) != held_out:
             return "one is to train on" if held_out else "one is held out"
         if self.prompter is None:
@@ -166,11 +165,11 @@ class ReasoningGym:
         return problem if length <= self.longest_prompt else f"one has {length} tokens; raise --max-prompt-length"
 
     @cached_property
-    def make(self) -> Callable[[Part, int, int], dict[str, Any]]:
+    def make(self) -> Callable[[GymTask, int, int], dict[str, Any]]:
         """Asks for a problem, or has it from before."""
         return lru_cache(MAX_KEPT)(lambda part, s, i: self.ask("make", part, MAX_SECONDS, seed=s, position=i))
 
-    def ask(self, what: str, part: Part, deadline: float, **own: Any) -> dict[str, Any]:
+    def ask(self, what: str, part: GymTask, deadline: float, **own: Any) -> dict[str, Any]:
         """Return a worker's reply, or an error: timeout, or what was raised."""
         question = {what: {"name": part.name, "fields": part.fields, **own}}
         reply, _ = self.pool.answer(json.dumps(question), deadline)

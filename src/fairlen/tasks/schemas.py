@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from fairlen.tasks.row import (
+from fairlen.tasks.data_row import (
     LISTED,
     Answers,
     Choice,
+    DataRow,
     Program,
     Reference,
-    Row,
     Unusable,
     choose,
     is_option,
@@ -82,7 +82,7 @@ class Schema:
         """Return whether a column of this name is part of the problem."""
         return name in self.needed or name in MORE or is_option(name)
 
-    def parse(self, raw: Raw) -> Row:
+    def parse(self, raw: Raw) -> DataRow:
         """Return a row with the source's own id, which may be empty. Raises Unusable."""
         question, earlier = read_question(raw.get(self.needed[0]))
         own = next((str(cell) for name in self.id if (cell := look_up(raw, name)) is not None), "")
@@ -90,7 +90,7 @@ class Schema:
         if isinstance(reference, Answers) and (options := read_options(raw)):
             posed = list_options(posed, [*options.values()])
             reference = choose(answer, reference.parts[0], options, raw.get("answer_index"))
-        return Row(own, "", posed, reference, self.kept(raw), earlier)
+        return DataRow(own, "", posed, reference, self.kept(raw), earlier)
 
     def kept(self, raw: Raw) -> Raw:
         """Return what the source says besides question and answer, by names in lower case with underscores; dates as text."""

@@ -11,7 +11,7 @@ import fairlen.guess
 import fairlen.playground
 from fairlen.tasks import guess
 from fairlen.tasks.playground import FAMILIES, Playground
-from fairlen.tasks.synthetic import Synthetic
+from fairlen.tasks.task import Synthetic
 
 
 @dataclass(frozen=True)

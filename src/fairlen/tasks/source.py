@@ -59,7 +59,7 @@ class Filter:
 
 
 @dataclass(frozen=True)
-class Source:
+class DataSource:
     """One place of problems."""
 
     text: str
@@ -85,24 +85,24 @@ class Source:
         return "-".join(part for part in parts if part)
 
 
-def read_source(text: str) -> Source:
+def read_source(text: str) -> DataSource:
     """Return the source that a text names. Raises DataError saying what is wrong with it."""
     if text and Path(text).exists():
-        return Source(text, text, is_local=True)
+        return DataSource(text, text, is_local=True)
     place, filters, weight = split_query(text)
     split = ""
     if ":" in place and not Path(place).exists():
         place, _, split = place.rpartition(":")
     if place and Path(place).exists():
-        return Source(text, place, True, split=split, filters=filters, weight=weight)
+        return DataSource(text, place, True, split=split, filters=filters, weight=weight)
     folder = Path(place).parent
     if has_data(folder) and not format_of(place):
-        return Source(text, str(folder), True, Path(place).name, "", split, filters, weight)
+        return DataSource(text, str(folder), True, Path(place).name, "", split, filters, weight)
     hub_id, _, revision = place.partition("@")
     if not HUB_ID.fullmatch(hub_id) or format_of(hub_id):
         raise DataError(text, f"there is no file or folder {place!r}; a source is {GRAMMAR}")
     owner, name, *config = hub_id.split("/")
-    return Source(text, f"{owner}/{name}", False, "/".join(config), revision, split, filters, weight)
+    return DataSource(text, f"{owner}/{name}", False, "/".join(config), revision, split, filters, weight)
 
 
 def has_data(folder: Path) -> bool:
@@ -223,7 +223,7 @@ def as_list(value: Any) -> list[Any]:
     return [value] if isinstance(value, str) else list(value or [])
 
 
-def locate(source: Source) -> tuple[tuple[Path, ...], str]:
+def locate(source: DataSource) -> tuple[tuple[Path, ...], str]:
     """Return the files of a source, downloading those of the hub, and the commit there; empty for what is local.
 
     Raises DataError naming the place, the reason and what to do.
@@ -247,7 +247,7 @@ def list_files(folder: Path) -> list[str]:
     return [str(path.relative_to(folder)) for path in sorted(folder.rglob("*")) if path.is_file()]
 
 
-def choose_in(folder: Path, source: Source, names: Sequence[str]) -> tuple[Path, ...]:
+def choose_in(folder: Path, source: DataSource, names: Sequence[str]) -> tuple[Path, ...]:
     """Return the files of a source in a folder that has its card."""
     card = read_card((folder / CARD).read_text(errors="replace")) if (folder / CARD).is_file() else {}
     place = source.text if source.is_local else source.place
@@ -266,7 +266,7 @@ def read_card(text: str) -> dict[str, Any]:
     return card if isinstance(card, dict) else {}
 
 
-def locate_on_hub(source: Source) -> tuple[tuple[Path, ...], str]:
+def locate_on_hub(source: DataSource) -> tuple[tuple[Path, ...], str]:
     """Download the card of a hub data set, then the files that it chooses; or find them in the cache, with HF_HUB_OFFLINE=1."""
     try:
         from huggingface_hub import HfApi, constants, snapshot_download

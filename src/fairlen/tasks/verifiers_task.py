@@ -37,20 +37,17 @@ from verifiers.v1.utils.trace_store import write_episode
 from fairlen.batch import CORRECT_THRESHOLD
 from fairlen.rollouts import TokenIds
 from fairlen.settings import ProblemSettings
-from fairlen.tasks.chat_renderer import AppendingRenderer
 from fairlen.tasks.dataset import shuffle
 from fairlen.tasks.driven import Calls
 from fairlen.tasks.environment import Fault, Played
 from fairlen.tasks.rollout_server import RolloutServer
-from fairlen.tasks.task import VERIFIERS, Problem, Verdict
-from fairlen.tasks.verifiers_worker import HARNESS, register, serve
+from fairlen.tasks.task import HELD_OUT_SHARE, VERIFIERS, Problem, Verdict
+from fairlen.tasks.verifiers_worker import HARNESS, AppendingRenderer, register, serve
 
 MODEL = "policy"
 """What traces call the model."""
 NUM_TASKS = 1024
 """Tasks that are taken of a set, at most."""
-HELD_OUT_SHARE = 8
-"""One task in this many is held out."""
 START_SECONDS = 300.0
 """For the process to answer."""
 ALIVE_SECONDS = 10.0
@@ -125,7 +122,7 @@ def resolve_config(place: Place) -> Any:
 
 
 @dataclass(eq=False)
-class Worker:
+class EnvironmentProcess:
     """The process, which outlives event loops and can be started again."""
 
     config: dict[str, Any]
@@ -179,7 +176,7 @@ class VerifiersTask:
     """By the id of the problem."""
     problems: tuple[Problem, ...]
     client: TrainClientConfig
-    worker: Worker
+    worker: EnvironmentProcess
     staging: TemporaryDirectory[str]
     seed: int = 0
     server: RolloutServer = field(default_factory=RolloutServer)
@@ -282,7 +279,7 @@ def start_task(place: Place, tokenizer: Any, thinking: str, seed: int) -> Verifi
     client = make_client(place, staging.name, thinking)
     start = find_start(create_renderer(load_tokenizer(staging.name), client.renderer))
     problems = tuple(Problem(name, one.data.prompt_text or name, start, read_answer(one)) for name, one in rows.items())
-    worker = Worker(env_config_data(config), Path(staging.name))
+    worker = EnvironmentProcess(env_config_data(config), Path(staging.name))
     task = VerifiersTask(place, rows, problems, client, worker, staging, seed)
     try:
         worker.start()

@@ -18,11 +18,11 @@ from fairlen.files.folders import replacing
 from fairlen.methods.method import Method, Scored
 from fairlen.methods.tally import scored_metrics, update_metrics
 from fairlen.rollouts import Response, Rollouts
-from fairlen.tasks.grader import Finding
+from fairlen.tasks.grader import Grading
 from fairlen.tasks.task import Problem
 from fairlen.train.step import StepResult
 
-UNVERIFIED = Finding({}, None, None)
+UNVERIFIED = Grading({}, None, None)
 Decode = Callable[[Sequence[int]], str]
 
 OF_RESPONSE = (
@@ -83,12 +83,12 @@ class BatchRecord:
             for row, value in zip(rows.tolist(), values.tolist(), strict=True):
                 self.updates[name][row].append(value)
 
-    def write(self, folder: Path, batch: int, findings: dict[int, Finding], decode: Decode) -> None:
+    def write(self, folder: Path, batch: int, findings: dict[int, Grading], decode: Decode) -> None:
         """Write both tables. `findings` are by seed, and are taken out; `decode` leaves out special tokens."""
         write_table(self.response_columns(batch, findings, decode), folder / f"responses-{batch:06d}.parquet")
         write_table(self.segment_columns(batch), folder / f"segments-{batch:06d}.parquet")
 
-    def response_columns(self, batch: int, findings: dict[int, Finding], decode: Decode) -> dict[str, pa.Array | list]:
+    def response_columns(self, batch: int, findings: dict[int, Grading], decode: Decode) -> dict[str, pa.Array | list]:
         """Return one row a response."""
         rows, selected = self.rollouts.responses, self.scored.selected
         found = [findings.pop(r.seed, None) or UNVERIFIED for r in rows]

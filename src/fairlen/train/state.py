@@ -18,7 +18,7 @@ from fairlen.batch import Plan
 from fairlen.methods.method import Method, Scored, updates
 from fairlen.rollouts import Response, Rollouts, Segment
 from fairlen.sampling.extend import RolloutEngine
-from fairlen.tasks.grader import Finding, Grader
+from fairlen.tasks.grader import Grader, Grading
 from fairlen.train.collect import Collected, Collector
 from fairlen.train.records import BatchRecord
 from fairlen.train.run.checkpoint import (
@@ -281,5 +281,5 @@ class RunState:
         if started := state.get("started"):
             first = progress.next_problem - started["problems"]
             self.started = StartedBatch.restore(tensors["rollouts"], started, self, first)
-            self.grader.findings = {seed: Finding(**finding) for seed, finding in state["findings"]}
+            self.grader.findings = {seed: Grading(**finding) for seed, finding in state["findings"]}
         return lost

@@ -21,7 +21,7 @@ from importlib import import_module
 from math import isclose
 from typing import Any
 
-from fairlen.verify.guard import trusted
+from fairlen.verify.worker import trusted
 
 SIZE = 16
 """Problems of a data set: some make all of theirs when they are made themselves."""

@@ -18,11 +18,11 @@ from contextlib import suppress
 from decimal import Decimal, InvalidOperation
 from typing import Literal
 
-Kind = Literal["text", "value"]
+OutputKind = Literal["text", "value"]
 """What a program printed, or what a function returned, as JSON."""
 
 
-def is_same(kind: Kind, given: bytes, expected: bytes) -> bool:
+def is_same(kind: OutputKind, given: bytes, expected: bytes) -> bool:
     """Return whether an output is the expected one."""
     if kind == "value":
         return same_value(given, expected.decode())

@@ -35,7 +35,7 @@ PART = 1 << 16
 """Bytes read at a time: what a pipe holds."""
 
 
-class Watch:
+class ProcessWatch:
     """Listens to a process while it runs. Its end is not that of its pipes: a stray child may keep those open.
 
     `find_program` gives the id of the child of the process that does the work and is to end first, 0 until it is known; None
@@ -177,7 +177,7 @@ async def supervise(
 ) -> Execution:
     """Run a command to its end, for `limits.seconds` of its own time; cancelling kills it. OSError where it cannot start.
 
-    `find_program`: as in `Watch`.
+    `find_program`: as in `ProcessWatch`.
     """
     start, is_late = time.perf_counter(), False
     with memory_file(stdin) as source, subprocess.Popen(
@@ -185,7 +185,7 @@ async def supervise(
         pass_fds=descriptors, start_new_session=True,
     ) as process:  # fmt: skip
         try:
-            watch = Watch(process, limits.output_bytes, find_program)
+            watch = ProcessWatch(process, limits.output_bytes, find_program)
         except BaseException:
             process.kill()
             raise

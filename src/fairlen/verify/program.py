@@ -21,7 +21,7 @@ from fairlen.rollouts import Status
 from fairlen.verify import outputs
 from fairlen.verify.answer import extract_code
 from fairlen.verify.execution import Execution, Limits, Sandbox, failed
-from fairlen.verify.outputs import Kind, is_same
+from fairlen.verify.outputs import OutputKind, is_same
 
 STARRED = (
     "string", "re", "datetime", "collections", "heapq", "bisect", "copy", "math", "random", "statistics", "itertools",
@@ -117,7 +117,7 @@ MEMORY, MAX_SECONDS = 1 << 30, 60.0
 """Bytes and seconds of a comparison in a process; what takes more is not the expected output."""
 
 
-async def agrees(kind: Kind, given: bytes, expected: str) -> bool:
+async def agrees(kind: OutputKind, given: bytes, expected: str) -> bool:
     """Return whether an output is the expected one. OSError where the process that compares long ones does not run."""
     if len(given) + len(expected) <= SHORT:
         return is_same(kind, given, expected.encode("utf-8", "replace"))

@@ -236,7 +236,7 @@ async def find_unfit(sandbox: Sandbox) -> str:
     execution = await sandbox.run(HONEST, b"stressed\n", LIMITS)
     if execution.status == "ok" and execution.stdout == b"desserts\n":
         return ""
-    return f"an honest program {describe(execution)}"
+    return f"an honest program {show_ending(execution)}"
 
 
 async def find_escapes(sandbox: Sandbox) -> list[str]:
@@ -251,10 +251,10 @@ async def find_escapes(sandbox: Sandbox) -> list[str]:
     try:
         return [f"a program {what}" for what in json.loads(execution.stdout)]
     except ValueError:
-        return [f"the probe {describe(execution)}"]
+        return [f"the probe {show_ending(execution)}"]
 
 
-def describe(execution: Execution) -> str:
+def show_ending(execution: Execution) -> str:
     """How it ended, and its last words."""
     return f"ended with {execution.status!r}: {execution.stderr.decode('utf-8', 'replace').strip()[-500:]}"
 

@@ -21,11 +21,11 @@ from fairlen.files.folders import replacing
 from fairlen.files.formats import columns_of, describe
 from fairlen.files.limits import bounded_memory, bounded_seconds
 from fairlen.rollouts import VERDICTS
+from fairlen.tasks.data_row import KINDS, Answers, Choice, DataRow, Program
 from fairlen.tasks.grader import Verifier
 from fairlen.tasks.load import read_sets
 from fairlen.tasks.playground import Playground
 from fairlen.tasks.prompt import MAX_SECONDS, instruct
-from fairlen.tasks.row import KINDS, Answers, Choice, Program, Row
 from fairlen.tasks.task import Problem, Verdict
 
 PLAYGROUND = "playground"
@@ -122,13 +122,13 @@ def write_rows(rows: Iterable[dict[str, Any]], path: Path) -> int:
     return table.num_rows
 
 
-def read_problem(stored: dict[str, Any]) -> Row:
+def read_problem(stored: dict[str, Any]) -> DataRow:
     """The problem that `extra_info.fairlen_problem` has."""
     reference: dict[str, Any] = {
         name: tuple(tuple(x) if isinstance(x, list) else x for x in value) if isinstance(value, list) else value
         for name, value in stored["reference"].items()
     }
-    return Row(
+    return DataRow(
         stored["id"], stored["dataset"], stored["question"], TYPES[stored["kind"]](**reference), stored["columns"]
     )
 
@@ -167,7 +167,7 @@ async def grade(stored: dict[str, Any], answer: str, text: str) -> Verdict:
     """The verdict by the verifier of the problem's kind."""
     if stored["kind"] == PLAYGROUND:
         return await Playground().verify(Problem("", "", (0,), answer), text)
-    row: Row = read_problem(stored)
+    row: DataRow = read_problem(stored)
     return await verifier_of(row.kind)(row, text, bool(stored.get("starts_inside")))
 
 

@@ -1,7 +1,8 @@
-"""Logs that `inspect view` opens: one for each rollout batch of a run, or each set of an evaluation.
+"""A run or an evaluation in other forms: logs that `inspect view` opens, and the page of an evaluation.
 
-As inspect_ai 0.3.285 writes `.eval` (499e615, src/inspect_ai/log/_log.py, _recorders/eval.py). An epoch is one more response to a
-problem; a response without a verdict is a sample with an error, which Inspect's metrics leave out too.
+A log holds one rollout batch of a run or one set of an evaluation, as inspect_ai 0.3.285 writes `.eval` (499e615,
+src/inspect_ai/log/_log.py, _recorders/eval.py). An epoch is one more response to a problem; a response without a verdict is a
+sample with an error, which Inspect's metrics leave out too.
 """
 
 from __future__ import annotations
@@ -21,14 +22,18 @@ from zipfile import ZIP_DEFLATED, ZipFile
 import numpy as np
 import pyarrow.parquet as pq
 
+from fairlen.diagnostics.report.audit import audit
+from fairlen.diagnostics.report.audit_page import write_audit_page
+from fairlen.diagnostics.report.figure import Figure, Section, Table
 from fairlen.diagnostics.report.page import of_type
 from fairlen.diagnostics.report.run import END, cut, parse_object, read_tokenizer
 from fairlen.diagnostics.report.summary import plain
+from fairlen.evaluate.start import HEADINGS, cells_of, notes_of
 from fairlen.files.folders import refuse_links, replacing
 from fairlen.files.formats import refused
 from fairlen.secrets import hide_all
 
-Row = dict[str, Any]
+Fields = dict[str, Any]
 GRADES = {"correct": "C", "incorrect": "I", "no_answer": "N"}
 LISTS = ("logprobs", "supports")
 """Columns that a log has no place for."""
@@ -62,7 +67,7 @@ def write_logs(folder: Path, out: Path) -> int:
     raise ValueError(f"--inspect {out}: {folder} has no responses of a run or an evaluation; name the folder of one")
 
 
-def write_log(path: Path, source: str, description: Row, tokenizer: Any, out: Path) -> None:
+def write_log(path: Path, source: str, description: Fields, tokenizer: Any, out: Path) -> None:
     """Write one table of responses as a log, named as Inspect names them: by time, task and id."""
     with refused(path):
         rows = pq.read_table(path, columns=[n for n in pq.read_schema(path).names if n not in LISTS]).to_pylist()
@@ -103,7 +108,7 @@ def name_member(name: str) -> str:
     return plain_id if len(plain_id) <= LONG else f"{plain_id[:LONG]}-{sha256(name.encode()).hexdigest()[:16]}"
 
 
-def to_sample(row: Row, epoch: int, model: str, tokenizer: Any) -> Row:
+def to_sample(row: Fields, epoch: int, model: str, tokenizer: Any) -> Fields:
     """Return a response as a sample of Inspect."""
     read, written, messages = row["num_prompt"] or 0, row["length"], list_messages(row, model, tokenizer)
     usage = {"input_tokens": read, "output_tokens": written, "total_tokens": read + (written or 0)}
@@ -124,7 +129,7 @@ def to_sample(row: Row, epoch: int, model: str, tokenizer: Any) -> Row:
     return sample | {"error": {"message": f"no verdict: {row['status']}", "traceback": "", "traceback_ansi": ""}}
 
 
-def list_messages(row: Row, model: str, tokenizer: Any) -> list[Row]:
+def list_messages(row: Fields, model: str, tokenizer: Any) -> list[Fields]:
     """Return the problem and what followed, turn by turn where the tokenizer says where a turn ends."""
     passages, turns = [("own", row["text"])], row.get("turns")
     if turns and turns != [row["num_prompt"], len(row["token_ids"])]:
@@ -134,7 +139,7 @@ def list_messages(row: Row, model: str, tokenizer: Any) -> list[Row]:
     return [asked, *({**voices[kind], "content": text} for kind, text in passages)]
 
 
-def find_results(samples: Sequence[Row]) -> Row:
+def find_results(samples: Sequence[Fields]) -> Fields:
     """Return the counts of samples, and the mean over problems of the share of correct ones."""
     each: dict[str, list[bool]] = defaultdict(list)
     for sample in samples:
@@ -145,10 +150,30 @@ def find_results(samples: Sequence[Row]) -> Row:
     return {"total_samples": len(samples), "completed_samples": sum(map(len, each.values())), "scores": scores}
 
 
-def summarize(sample: Row) -> Row:
+def summarize(sample: Fields) -> Fields:
     """Return the row of a sample in the table of all."""
     short = {name: sample[name][:THIN] for name in ("input", "target")}
     turns = sum(message["role"] == "assistant" for message in sample["messages"])
     same = {name: sample[name] for name in ("id", "epoch", "scores", "metadata", "model_usage")}
     error = {"error": sample["error"]["message"]} if "error" in sample else {}
     return same | short | error | {"completed": True, "message_count": len(sample["messages"]), "turn_count": turns}
+
+
+def report_evaluation(folder: Path, path: Path) -> Path:
+    """Write the page of an evaluation that ended. Raises ValueError where its summary.json is damaged."""
+    place = folder / "summary.json"
+    try:
+        summary = json.loads(place.read_text())
+        cells, notes = [cells_of(name, found["scores"]) for name, found in summary["sets"].items()], notes_of(summary)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise ValueError(f"{place}: {error!r}: the file is damaged; the evaluation's command writes it again") from None
+    says = "Over problems; pass, best and maj are of all n samples. More numbers are in summary.json."
+    figure = Figure("Held-out problems", says, table=Table(HEADINGS, cells), note=" ".join(notes), terms=("samples",))
+    audits, reading = audit([str(folder / "samples")])
+    return write_audit_page(
+        path,
+        audits,
+        reading,
+        first=(Section("scores", "Scores", "", [figure]),),
+        name=f"Evaluation {folder.resolve().name}",
+    )

@@ -183,7 +183,7 @@ KINDS = {Answers: "math", Choice: "choice", Program: "code"}
 
 
 @dataclass(frozen=True)
-class Row:
+class DataRow:
     """One problem."""
 
     id: str
@@ -230,7 +230,7 @@ def normalize(question: str) -> str:
     return SPACING.sub("", re.sub(r"\\[dt]frac(?![a-zA-Z])", r"\\frac", text))
 
 
-def fingerprint(rows: Iterable[Row]) -> str:
+def fingerprint(rows: Iterable[DataRow]) -> str:
     """Return the sha256 of the rows in their order."""
     digest = hashlib.sha256()
     for row in rows:

@@ -10,7 +10,7 @@ import zlib
 
 import pytest
 
-from fairlen.tasks.row import pickled_string, unpack_tests
+from fairlen.tasks.data_row import pickled_string, unpack_tests
 
 TESTS = [{"input": "1 2\n", "output": "3", "testtype": "stdin"}, {"input": "é\u2028", "output": "x" * 300}]
 
