@@ -28,7 +28,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from fairlen.batch import mean_or_nan
 from fairlen.console import log
-from fairlen.guess import PATH
+from fairlen.playground import GUESS
 from fairlen.tasks.guess import (
     MAX_RESPONSE_LENGTH,
     MAX_TURNS,
@@ -130,7 +130,7 @@ def make(out: Path, seed: int = 0) -> None:
     save(model, SHAPE, out)
 
 
-def measure(model: Path = PATH, problems: int = 200, samples: int = 4) -> None:
+def measure(model: Path = GUESS, problems: int = 200, samples: int = 4) -> None:
     """Print what the games of held-out problems are like.
 
     Args:

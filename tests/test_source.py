@@ -21,7 +21,7 @@ MAX_FILE, MAX_FUNCTION = 400, 40
 TESTS = Path(__file__).parent
 
 LAYERS = (
-    ("checks", "precision", "seeds", "secrets", "plugins", "playground", "guess"),
+    ("checks", "precision", "seeds", "secrets", "plugins", "playground"),
     ("batch", "console"),
     ("metrics",),
     ("rollouts",),

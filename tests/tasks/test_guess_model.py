@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from fairlen.batch import Responses
 from fairlen.cli import main
-from fairlen.guess import PATH
+from fairlen.playground import GUESS
 from fairlen.tasks.guess import ALPHABET, MAX_RESPONSE_LENGTH, TOKEN_IDS, Guess, encode, read_range
 from research.drawing import draw
 from research.guess import STYLES, draw_examples, play
@@ -19,7 +19,7 @@ from research.pretraining import EOS, IGNORED
 
 @pytest.fixture(scope="module")
 def drawn() -> Responses:
-    return draw(Guess(), MAX_RESPONSE_LENGTH, PATH, "grpo", 100, "sampling.n=8").response_table
+    return draw(Guess(), MAX_RESPONSE_LENGTH, GUESS, "grpo", 100, "sampling.n=8").response_table
 
 
 @pytest.mark.slow
@@ -60,7 +60,7 @@ def test_training_with_default_settings_improves_it_by_25_points(tmp_path):
 
 
 def test_model_and_tokenizer_are_read_as_any_other():
-    tokenizer, model = AutoTokenizer.from_pretrained(PATH), AutoModelForCausalLM.from_pretrained(PATH)
+    tokenizer, model = AutoTokenizer.from_pretrained(GUESS), AutoModelForCausalLM.from_pretrained(GUESS)
     assert tokenizer(ALPHABET)["input_ids"] == [TOKEN_IDS["<bos>"], *encode(ALPHABET)]
     assert model.num_parameters() < 1_000_000 and len(tokenizer) == model.config.vocab_size == len(ALPHABET) + 3
     assert model.generation_config.eos_token_id == EOS

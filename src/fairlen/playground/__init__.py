@@ -1,6 +1,8 @@
-"""The shipped checkpoint of the playground, in Hugging Face format; research/playground.py made it."""
+"""Folders of the shipped checkpoints, in Hugging Face format, as `AutoModelForCausalLM.from_pretrained(PATH)` reads them."""
 
 from pathlib import Path
 
 PATH = Path(__file__).parent
-"""Folder of the checkpoint: `AutoModelForCausalLM.from_pretrained(PATH)`, `AutoTokenizer.from_pretrained(PATH)`."""
+"""Of the playground, made by research/playground.py."""
+GUESS = PATH.with_name("guess")
+"""Of guess, made by research/guess.py."""

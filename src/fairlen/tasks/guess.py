@@ -3,8 +3,8 @@
 A problem is a range, `137-642?`, with a secret number in it. A turn of the policy ends with its guess, `:389`; before that it may
 write what is left of the range, `137-642:389`. The answer, which the policy reads, is `<` where the secret is below the guess and
 `>` where it is above. The game is won by naming the secret, and lost by a guess that an earlier answer has ruled out, by a turn
-without a guess, or after 12 turns. The shipped model (`fairlen.guess.PATH`) guesses in the middle, anywhere, or creeps up from
-below, and it remembers what it was told or writes it down; research/guess.py has a table of the styles.
+without a guess, or after 12 turns. The shipped model (`fairlen.playground.GUESS`) guesses in the middle, anywhere, or creeps up
+from below, and it remembers what it was told or writes it down; research/guess.py has a table of the styles.
 """
 
 from __future__ import annotations

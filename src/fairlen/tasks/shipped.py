@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import fairlen.guess
 import fairlen.playground
 from fairlen.tasks import guess
 from fairlen.tasks.playground import FAMILIES, Playground
@@ -35,7 +34,7 @@ SHIPPED: dict[str, Shipped] = {
         fairlen.playground.PATH, 160, "2 GiB",
         lambda *parts: Playground(parts) if parts else Playground(), tuple(FAMILIES),
     ),
-    "guess": Shipped(fairlen.guess.PATH, guess.MAX_RESPONSE_LENGTH, "2 GiB", guess.Guess),
+    "guess": Shipped(fairlen.playground.GUESS, guess.MAX_RESPONSE_LENGTH, "2 GiB", guess.Guess),
 }  # fmt: skip
 
 

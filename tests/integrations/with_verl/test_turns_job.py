@@ -9,9 +9,9 @@ import pytest
 pytest.importorskip("verl", reason="verl is not installed (pip install 'fairlen[verl]')")
 from verl_jobs import count_planned, records, run
 
-from fairlen import guess
 from fairlen.integrations.verl.data import verl_row, write_rows
 from fairlen.integrations.verl.rehearsal import copy_shipped
+from fairlen.playground import GUESS
 from fairlen.tasks.guess import ALPHABET, MAX_RESPONSE_LENGTH, MAX_TURNS, SPECIALS, Guess, read_guess
 from fairlen.tasks.task import Problem
 
@@ -26,7 +26,7 @@ LOOPS = "- name: guess\n  _target_: guess_loop.GuessLoop\n"
 @pytest.fixture(scope="module")
 def job(tmp_path_factory):
     folder = tmp_path_factory.mktemp("turns")
-    copy_shipped(folder / "model", guess.PATH)
+    copy_shipped(folder / "model", GUESS)
     problems = enumerate(map(Guess().train, range(64)))
     rows = (verl_row("guess", [("user", one.text)], one.answer, number, {"kind": "guess"}) for number, one in problems)
     write_rows(rows, folder / "guess.parquet")
