@@ -34,7 +34,7 @@ from fairlen import playground
 from fairlen.integrations.run_folder import HomeRun
 from fairlen.integrations.trl import FairGRPOTrainer
 from fairlen.integrations.trl import trainer as adapter
-from fairlen.methods.tally import Tally
+from fairlen.loop.tally import Tally
 from fairlen.tasks.playground import Playground
 
 METHODS = ("fspo", "dapo+balanced", "grpo+toplambda", "eqlen+grpo")

@@ -203,9 +203,9 @@ def train_cell(cell: Cell, folder: Path, row: RunRow) -> Kept:
     import torch
 
     from fairlen.engine.device import keep_freed_memory
+    from fairlen.loop.update import NonFiniteError
     from fairlen.methods.compose import explain
     from fairlen.train.memory import estimate_memory
-    from fairlen.train.run.faults import NonFiniteError
     from fairlen.train.start import train_on
 
     config = config_of(cell, str(folder))

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fairlen.batch import Plan
+    from fairlen.loop.policy_loss import PolicyLoss, policy_loss
+    from fairlen.loop.update import Skips, finish_update
     from fairlen.methods.compose import compose
     from fairlen.methods.method import Method, Scored, Update, updates
-    from fairlen.methods.policy_loss import PolicyLoss, policy_loss
     from fairlen.methods.rows import RowPlan, plan_rows
-    from fairlen.methods.update import Skips, finish_update
     from fairlen.rollouts import Response, Rollouts, Segment
     from fairlen.sampling.extend import Continuation, Sampling
 
@@ -27,9 +27,9 @@ HOMES = {
     "batch": "Plan",
     "methods.compose": "compose",
     "methods.method": "Method Scored Update updates",
-    "methods.policy_loss": "PolicyLoss policy_loss",
+    "loop.policy_loss": "PolicyLoss policy_loss",
     "methods.rows": "RowPlan plan_rows",
-    "methods.update": "Skips finish_update",
+    "loop.update": "Skips finish_update",
     "rollouts": "Response Rollouts Segment",
     "sampling.extend": "Continuation Sampling",
 }

@@ -1,7 +1,7 @@
 """Metrics that a run logs: name, unit, meaning, and what to look for. docs/metrics.md is
 made from them (`python -m fairlen.metrics`).
 
-Reports show them beside the curves; `fairlen.methods.tally` and the trainers compute them.
+Reports show them beside the curves; `fairlen.loop.tally` and the trainers compute them.
 """
 
 from __future__ import annotations

@@ -22,9 +22,9 @@ from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel, PreTrainedM
 
 from fairlen import Skips, finish_update, plan_rows, playground, policy_loss
 from fairlen.batch import Floats, Responses, Segments
+from fairlen.loop.tally import merge, scored_metrics, state_metrics, update_metrics
 from fairlen.methods.compose import compose
 from fairlen.methods.method import Method, Scored, spread, updates
-from fairlen.methods.tally import merge, scored_metrics, state_metrics, update_metrics
 from fairlen.rollouts import Response, Rollouts
 
 EOS, FIRST, VOCABULARY, RATE = 1, 3, 21, 0.5
@@ -197,10 +197,10 @@ class Own:
         fault: Fault = NONE,
     ) -> Found:
         from fairlen.integrations.run_folder import name_prompt
+        from fairlen.loop.folder import RunFolder
         from fairlen.policy.model import Policy, make_head
         from fairlen.tasks.task import Problem
         from fairlen.train.records import BatchRecord, describe_update, rollout_metrics
-        from fairlen.train.run.folder import RunFolder
         from fairlen.train.step import Learner
 
         class FaultyLearner(Learner):

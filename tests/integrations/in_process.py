@@ -29,8 +29,8 @@ from fairlen.integrations.verl.agent_loop import cut_rows
 from fairlen.integrations.verl.loss import COUNTS
 from fairlen.integrations.verl.settings import read_method
 from fairlen.integrations.verl.trainer import REMEDIES
-from fairlen.methods.learning_signal import LearningSignal
-from fairlen.methods.update import Skips
+from fairlen.loop.learning_signal import LearningSignal
+from fairlen.loop.update import Skips
 from fairlen.rollouts import Response, Rollouts
 
 EOS = 0

@@ -14,7 +14,7 @@ from trl import GRPOConfig
 from trl_runs import ScriptedFair, config, scripted
 
 from fairlen import playground
-from fairlen.integrations.trl.outcomes import Outcomes
+from fairlen.integrations.trl.rows import Outcomes
 from fairlen.integrations.trl.settings import DECIDED, REFUSED, prepare, refuse_defaults, warn_of_dropout
 from fairlen.integrations.trl.trainer import check_threshold, split_rows
 from fairlen.methods.compose import compose

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 from fixtures import STREAM_CORRECT, STREAMS, respond
 
+from fairlen.loop.tally import scored_metrics
 from fairlen.methods.method import Method
 from fairlen.methods.stages.advantage import LeaveOneOut
-from fairlen.methods.tally import scored_metrics
 from fairlen.rollouts import Rollouts
 from fairlen.sampling.eqlen import EqLen
 from fairlen.sampling.stream_metrics import ENDINGS, eos_advantage, find_streams, stream_metrics

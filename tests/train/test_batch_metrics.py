@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from fairlen.batch import NO_VERDICT, build_responses, build_segments
+from fairlen.loop.tally import scored_metrics
 from fairlen.methods.compose import compose
-from fairlen.methods.tally import scored_metrics
 
 
 def measure(

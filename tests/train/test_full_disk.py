@@ -11,8 +11,9 @@ import pytest
 from runs import metrics, small, updates_of
 
 from fairlen.diagnostics import report
+from fairlen.loop.folder import Journal
 from fairlen.train import start
-from fairlen.train.run.folder import Journal, Run
+from fairlen.train.run.folder import Run
 from fairlen.train.start import start_training
 
 

@@ -14,10 +14,11 @@ from transformers import AutoModelForCausalLM
 
 from fairlen import playground
 from fairlen.engine.generation import Sequence
+from fairlen.loop.update import NonFiniteError
 from fairlen.methods.method import Method
 from fairlen.methods.stages.advantage import GroupNormalized
 from fairlen.policy.model import Policy
-from fairlen.train.run.faults import Guard, NonFiniteError, require_finite
+from fairlen.train.run.faults import Guard, require_finite
 from fairlen.train.start import start_training
 from fairlen.train.step import Learner
 

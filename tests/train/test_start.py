@@ -19,9 +19,9 @@ from fairlen.diagnostics.readers import read
 from fairlen.diagnostics.report.audit import audit
 from fairlen.diagnostics.uncertainty import Estimate
 from fairlen.files.folders import locked
+from fairlen.loop.update import NonFiniteError
 from fairlen.methods.compose import compose
 from fairlen.train.run.config import TrainConfig
-from fairlen.train.run.faults import NonFiniteError
 from fairlen.train.start import start_training
 
 

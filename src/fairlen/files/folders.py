@@ -120,3 +120,12 @@ def going_on_in(folder: Path) -> Iterator[None]:
     except KeyboardInterrupt as stop:
         stop.folder = str(folder)  # type: ignore[attr-defined]  # read where the command ends
         raise
+
+
+def sync(path: Path) -> None:
+    """Wait until the file or folder is on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

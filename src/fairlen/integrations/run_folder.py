@@ -20,13 +20,13 @@ from fairlen.console import warn
 from fairlen.evaluate.folder import PACKAGES
 from fairlen.evaluate.run import Evaluation
 from fairlen.files.folders import write_json
+from fairlen.loop.folder import RunFolder, describe_composition, describe_program
 from fairlen.methods.compose import Composition
 from fairlen.methods.method import Method, Scored
 from fairlen.rollouts import Rollouts
 from fairlen.tasks.grader import Grading
 from fairlen.tasks.task import Problem
 from fairlen.train.records import BatchRecord, Decode, count_generated, rollout_metrics
-from fairlen.train.run.folder import RunFolder, describe_composition, describe_program
 
 ROWS = 1 << 32
 """A row of a rollout batch is told from those of others by the batch's key times this, added to it."""

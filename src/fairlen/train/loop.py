@@ -19,9 +19,9 @@ from fairlen.batch import is_on_policy
 from fairlen.console import warn
 from fairlen.evaluate.run import Evaluation, evaluate
 from fairlen.files.folders import replace_folder
-from fairlen.methods.learning_signal import NOTE, Counts, LearningSignal, Remedies
+from fairlen.loop.learning_signal import NOTE, Counts, LearningSignal, Remedies
+from fairlen.loop.tally import state_metrics
 from fairlen.methods.method import Scored
-from fairlen.methods.tally import state_metrics
 from fairlen.policy.lora import save_adapters
 from fairlen.tasks.task import Problem
 from fairlen.train.collect import Collected

@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 
 from fairlen.batch import Floats, Ints
 from fairlen.files.folders import replacing
+from fairlen.loop.tally import scored_metrics, update_metrics
 from fairlen.methods.method import Method, Scored
-from fairlen.methods.tally import scored_metrics, update_metrics
 from fairlen.rollouts import Response, Rollouts
 from fairlen.tasks.grader import Grading
 from fairlen.tasks.task import Problem

@@ -20,10 +20,10 @@ from torch import Tensor
 from fairlen.batch import Floats, Ints, Plan
 from fairlen.console import warn
 from fairlen.hangs import TrainingStopped
+from fairlen.loop.tally import Counts, Tally, measure_sequences
+from fairlen.loop.update import judge_update
 from fairlen.methods.method import Method
 from fairlen.methods.stages.micro import Micro
-from fairlen.methods.tally import Counts, Tally, measure_sequences
-from fairlen.methods.update import judge_update
 from fairlen.policy.compiled import CompiledLayers
 from fairlen.policy.layout import ROWS, Layout
 from fairlen.policy.model import Policy, Unadapted, are_finite
@@ -78,7 +78,7 @@ class StepResult:
     quantity: str = ""
     """Empty after a step; else what was not finite, and no step was made, but for "weights", which an update has damaged."""
     counts: Counts = field(default_factory=dict)
-    """What methods/tally.py counted over all micro-batches."""
+    """What loop/tally.py counted over all micro-batches."""
     gradient_norm: float = 0.0
     seconds: dict[str, float] = field(default_factory=dict)
     """Time in pack, forward and backward; on CUDA the last two are the time between events in `spans`, once `read`."""

@@ -33,7 +33,7 @@ from verl.workers.utils.losses import ppo_loss  # noqa: E402
 
 from fairlen.integrations.verl.launch import VerlConfig, collect  # noqa: E402
 from fairlen.integrations.verl.loss import COLUMN, COUNTS, FairLoss  # noqa: E402
-from fairlen.methods.tally import merge, update_metrics  # noqa: E402
+from fairlen.loop.tally import merge, update_metrics  # noqa: E402
 
 ACTOR = "actor_rollout_ref.actor"
 BASE = (

@@ -17,11 +17,11 @@ from in_process import EOS, make_trainer, train, whole_row
 from verl.trainer.ppo import core_algos
 from verl.workers.config import ActorConfig
 
+from fairlen.loop.tally import Tally, observed, scored_metrics, update_metrics
 from fairlen.methods.compose import compose
 from fairlen.methods.method import updates
 from fairlen.methods.presets import BASES
 from fairlen.methods.stages.micro import Outputs
-from fairlen.methods.tally import Tally, observed, scored_metrics, update_metrics
 from fairlen.policy.pack import pack
 from fairlen.rollouts import Response, Rollouts, whole_segments
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 pytest.importorskip("verl", reason="verl is not installed (pip install 'fairlen[verl]')")
-from fairlen.integrations.verl.versions import describe_fault, find_versions
+from fairlen.integrations.verl.job import describe_fault, find_versions
 
 
 def test_versions_are_those_of_this_machine():

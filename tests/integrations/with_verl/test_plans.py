@@ -13,9 +13,9 @@ pytest.importorskip("verl", reason="verl is not installed (pip install 'fairlen[
 from fairlen.batch import NO_VERDICT
 from fairlen.integrations.verl.agent_loop import cut_rows
 from fairlen.integrations.verl.rows import IDLE, Row, plan_batch, read_verdict
+from fairlen.loop.tally import scored_metrics
 from fairlen.methods.compose import compose
 from fairlen.methods.method import updates
-from fairlen.methods.tally import scored_metrics
 from fairlen.rollouts import Response, Rollouts
 from fairlen.sampling.eqlen import EqLen
 from fairlen.sampling.extend import Continuation, Sampling

@@ -12,8 +12,7 @@ import psutil
 import pytest
 
 from fairlen.integrations.verl import session
-from fairlen.integrations.verl.session import run_session
-from fairlen.integrations.verl.summary import STEP
+from fairlen.integrations.verl.session import STEP, run_session
 
 
 def script(tmp_path: Path, code: str) -> list[str]:

@@ -18,8 +18,8 @@ from verl.trainer.ppo.v1.replay_buffer import ReplayBufferAsync
 
 from fairlen import playground
 from fairlen.integrations.verl.cpu import CpuServer
+from fairlen.integrations.verl.servers import VERSIONS, VersionedClient, count_evicted, measure_staleness
 from fairlen.integrations.verl.settings import check_given, method_settings, sampler_settings
-from fairlen.integrations.verl.staleness import VERSIONS, VersionedClient, count_evicted, measure_staleness
 from fairlen.methods.compose import compose
 
 MODE = "trainer.v1.trainer_mode"

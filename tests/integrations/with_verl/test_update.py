@@ -26,10 +26,10 @@ from fairlen import playground
 from fairlen.integrations.verl.rehearsal import copy_shipped
 from fairlen.integrations.verl.rows import plan_batch
 from fairlen.integrations.verl.trainer import deal
+from fairlen.loop.tally import Tally, observed, update_metrics
 from fairlen.methods.compose import compose
 from fairlen.methods.method import Method, updates
 from fairlen.methods.presets import BASES
-from fairlen.methods.tally import Tally, observed, update_metrics
 from fairlen.policy.model import load_policy
 from fairlen.policy.pack import pack
 from fairlen.rollouts import Response, Rollouts, whole_segments

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 pytest.importorskip("verl", reason="verl is not installed (pip install 'fairlen[verl]')")
-from fairlen.integrations.verl.summary import Summary
+from fairlen.integrations.verl.session import Summary
 
 STEPS = (
     "(TaskRunnerV1 pid=7) step:0 - val-core/cups/acc/mean@1:0.25 - val-core/sums/acc/mean@1:np.float64(0.5)",

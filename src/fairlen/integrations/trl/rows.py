@@ -1,14 +1,19 @@
-"""Rows of TRL's micro-batches: parts of them, and which of their tokens train."""
+"""Rows of TRL: parts of a micro-batch, which of their tokens train, and outcomes and verdicts from reward functions."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
+from fairlen.batch import NO_VERDICT, Floats
 from fairlen.integrations.tree_rows import find_trained
 from fairlen.integrations.turns import count_tokens, was_truncated
+from fairlen.precision import is_above
+from fairlen.rollouts import Response, Status
 
 COLUMN = "fair_"
 """Begins the names of a plan's columns in a rollout batch of TRL, which shuffles and splits them with its own."""
@@ -58,3 +63,34 @@ def read_turns(
 def has_open_call(completion: Any) -> bool:
     """Return whether messages end with a call of a tool that was not made: the limit on calls, or on tokens, came before."""
     return isinstance(completion, list) and bool(completion) and bool(completion[-1].get("tool_calls"))
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """What the reward functions said of some responses, [N]."""
+
+    outcome: Floats
+    """Weighted sum of the reward functions that apply, in their precision, float32; 0 where none does."""
+    verdict: Floats
+    """1 where the outcome is above the threshold, 0 where it is not, nan where no function applies."""
+
+    @classmethod
+    def read(cls, rewards: Tensor, weights: Tensor, threshold: float | None) -> Outcomes:
+        """From rewards by function, [N, F], nan where one does not apply, and the functions' weights, [F].
+
+        Without a threshold it is half of the most that functions which return 0 to 1 and apply to a row could give it.
+        """
+        values, weight = rewards.double().cpu().numpy(), weights.double().cpu().numpy()
+        applies = ~np.isnan(values)
+        outcome = np.nansum(values * weight, axis=1).astype(np.float32).astype(np.float64)
+        limit = (applies * weight.clip(min=0.0)).sum(axis=1) / 2.0 if threshold is None else threshold
+        return cls(outcome, np.where(applies.any(axis=1), is_above(outcome, limit), NO_VERDICT))
+
+    def grade(self, responses: list[Response]) -> list[Response]:
+        """The responses with their outcomes."""
+        statuses: dict[float, Status] = {0.0: "incorrect", 1.0: "correct"}
+        found = zip(responses, self.outcome.tolist(), self.verdict.tolist(), strict=True)
+        return [
+            replace(response, outcome=outcome, status=statuses.get(verdict, "unverified"), active=verdict in statuses)
+            for response, outcome, verdict in found
+        ]

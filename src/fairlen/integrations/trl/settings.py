@@ -12,10 +12,10 @@ from typing import Any
 from torch import Tensor, nn
 
 from fairlen.integrations.trl.support import GENERATING, find_obstacle
+from fairlen.loop.learning_signal import Remedies
 from fairlen.methods.compose import Composition, explain
 from fairlen.methods.conflicts import refuse_turn_rewards, warn_of_pairs
 from fairlen.methods.description import short
-from fairlen.methods.learning_signal import Remedies
 from fairlen.methods.method import Method
 from fairlen.methods.stages.terms import NoCorrection, ReferenceKL, SamplerMismatch
 from fairlen.policy.model import find_dropout

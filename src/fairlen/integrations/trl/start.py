@@ -24,7 +24,7 @@ from fairlen.files.pretrained import check_for_others, read_tokenizer
 from fairlen.flags import Parser, explain_unknown, flag_names
 from fairlen.integrations.trl import FairGRPOTrainer
 from fairlen.integrations.trl.config import TrlConfig
-from fairlen.integrations.trl.outcomes import Outcomes
+from fairlen.integrations.trl.rows import Outcomes
 from fairlen.precision import is_above
 from fairlen.rollouts import VERDICTS
 from fairlen.sampling.extend import gather

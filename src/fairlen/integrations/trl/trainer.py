@@ -26,20 +26,27 @@ from fairlen.integrations.method_file import NOWHERE, resume_drawn, resume_metho
 from fairlen.integrations.tree_rows import TreeReader, fold, mark_depth
 from fairlen.integrations.trl.engine import has_whole_model, run_on_engine
 from fairlen.integrations.trl.generation import Coroutine, Sampled, sample
-from fairlen.integrations.trl.outcomes import Outcomes
 from fairlen.integrations.trl.recording import Recorder
 from fairlen.integrations.trl.refill import Refill, Round
-from fairlen.integrations.trl.rows import COLUMN, FORWARDED, has_open_call, read_trained, read_turns, split_rows
+from fairlen.integrations.trl.rows import (
+    COLUMN,
+    FORWARDED,
+    Outcomes,
+    has_open_call,
+    read_trained,
+    read_turns,
+    split_rows,
+)
 from fairlen.integrations.trl.settings import REMEDIES, check_threshold, prepare, refuse_defaults, warn_of_dropout
 from fairlen.integrations.trl.support import TruncatedGRPOTrainer
 from fairlen.integrations.trl.versions import refuse_changed, refuse_unlike
 from fairlen.integrations.turns import cut_table, fold_turns
+from fairlen.loop.learning_signal import Counts, LearningSignal
+from fairlen.loop.tally import Tally, measure_sequences, scored_metrics, state_metrics
+from fairlen.loop.update import Skips, finish_update
 from fairlen.methods.compose import Composition
-from fairlen.methods.learning_signal import Counts, LearningSignal
 from fairlen.methods.method import Method, MicroLoss, Scored, spread
 from fairlen.methods.stages.micro import Micro, Outputs
-from fairlen.methods.tally import Tally, measure_sequences, scored_metrics, state_metrics
-from fairlen.methods.update import Skips, finish_update
 from fairlen.rollouts import Response
 
 logger = get_logger(__name__)

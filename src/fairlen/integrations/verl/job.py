@@ -7,9 +7,11 @@ Ray's control store (GCS) knows of deaths and is asked every second.
 from __future__ import annotations
 
 import os
+import platform
 import socket
 import threading
 from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import hydra.core.utils
@@ -17,19 +19,64 @@ import ray
 from omegaconf import OmegaConf
 from ray._private.state import actors
 from ray.core.generated.common_pb2 import ActorDiedErrorContext  # pyright: ignore[reportAttributeAccessIssue]  made from its .proto
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from verl.trainer import main_ppo
 
 from fairlen.console import log
-from fairlen.integrations.verl.summary import DEATH, DIED
-from fairlen.integrations.verl.versions import check_versions
+from fairlen.integrations.verl.session import DEATH, DIED, NODE
 from fairlen.secrets import hide_all
 
+PACKAGES = ("verl", "ray", "torch", "fairlen")
+ANSWER_LIMIT = 120.0
+"""Seconds that a node may take to answer."""
 INTERVAL = 1.0
 """Seconds between two looks."""
 ENDED = threading.Event()
 """Set when verl's main has come to its end: a Ray that it has started ends with this process, which is no death."""
 UNEXPECTED = ("WORKER_DIED", "NODE_DIED")
 """Reasons of Ray's for the end of an actor that nobody has asked for."""
+
+
+def find_versions() -> dict[str, str]:
+    """Find the versions on this machine."""
+    found = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "none"
+    return found
+
+
+def check_versions() -> None:
+    """Compare every node with this one, and log a line a node. Raises RuntimeError where one differs or does not answer."""
+    task, mine, faulty = ray.remote(find_versions), find_versions(), 0
+    nodes = [node for node in ray.nodes() if node["Alive"]]
+    places = [NodeAffinitySchedulingStrategy(node["NodeID"], False) for node in nodes]
+    answers = [task.options(num_cpus=0, scheduling_strategy=place).remote() for place in places]
+    ray.wait(answers, num_returns=len(answers), timeout=ANSWER_LIMIT)
+    for node, answer in zip(nodes, answers, strict=True):
+        fault = describe_fault(answer, mine)
+        faulty += bool(fault)
+        text = fault or ", ".join(f"{name} {number}" for name, number in mine.items())
+        log(f"{NODE}{node['NodeManagerAddress']} ({node['NodeID'][:8]}): {text}")
+    if faulty:
+        raise RuntimeError(f"{faulty} of {len(nodes)} nodes cannot take part; nothing was started")
+
+
+def describe_fault(answer: Any, mine: dict[str, str]) -> str:
+    """Describe why a node cannot take part, with the remedy; empty where it can."""
+    try:
+        theirs: dict[str, str] = ray.get(answer, timeout=0.1)  # pyright: ignore[reportAssignmentType]
+    except Exception as error:  # fairlen cannot be imported there, or the node does not answer
+        said = str(error).strip().split("\n")[-1]
+        return f"{type(error).__name__}: {said}; pip install 'fairlen[verl]=={mine['fairlen']}' there"
+    differ = [
+        f"{name} {theirs[name]} where the job was started with {mine[name]}"
+        for name in mine
+        if theirs[name] != mine[name]
+    ]
+    return f"{'; '.join(differ)}: install the same on every node" if differ else ""
 
 
 def start_watch() -> None:

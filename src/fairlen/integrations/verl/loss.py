@@ -16,10 +16,10 @@ from verl.workers.utils.padding import no_padding_2_padding
 
 from fairlen.integrations.tree_rows import find_trained
 from fairlen.integrations.verl.settings import read_method
+from fairlen.loop.tally import Tally, count, measure_sequences
+from fairlen.loop.update import judge_update
 from fairlen.methods.method import Method
 from fairlen.methods.stages.micro import Micro, Outputs
-from fairlen.methods.tally import Tally, count, measure_sequences
-from fairlen.methods.update import judge_update
 
 COLUMN = "plan_"
 """Begins the names of a plan's columns in a batch."""

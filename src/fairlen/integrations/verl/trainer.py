@@ -42,13 +42,18 @@ from fairlen.integrations.verl.recording import (
     unbind,
 )
 from fairlen.integrations.verl.rows import IDLE, Row, plan_batch, read_row, read_verdict
-from fairlen.integrations.verl.servers import register_servers
+from fairlen.integrations.verl.servers import (
+    VERSIONS,
+    VersionedClient,
+    count_evicted,
+    measure_staleness,
+    register_servers,
+)
 from fairlen.integrations.verl.settings import MODES, name_trainer, read_method
-from fairlen.integrations.verl.staleness import VERSIONS, VersionedClient, count_evicted, measure_staleness
+from fairlen.loop.learning_signal import Counts, LearningSignal, Remedies
+from fairlen.loop.tally import merge, scored_metrics, state_metrics, update_metrics
+from fairlen.loop.update import Skips, finish_update
 from fairlen.methods.compose import explain
-from fairlen.methods.learning_signal import Counts, LearningSignal, Remedies
-from fairlen.methods.tally import merge, scored_metrics, state_metrics, update_metrics
-from fairlen.methods.update import Skips, finish_update
 
 MAX_LOST = 0.5
 """Share of a rollout batch's prompts that may be lost before the job is given up."""

@@ -17,7 +17,7 @@ from fairlen.console import warn
 from fairlen.engine.device import upload
 from fairlen.integrations.tree_rows import find_obstacle, read_forest
 from fairlen.integrations.verl.loss import COLUMN
-from fairlen.integrations.verl.summary import NODE
+from fairlen.integrations.verl.session import NODE
 from fairlen.policy.model import body
 from fairlen.policy.tree import NAME, Tree, sort_rows
 

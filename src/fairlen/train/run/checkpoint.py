@@ -27,6 +27,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from fairlen.console import warn
+from fairlen.files.folders import sync
 
 MANIFEST = "MANIFEST.json"
 TABLES = ("qmap1", "qmap2")
@@ -181,15 +182,6 @@ def digest(path: Path) -> str:
     """Return the SHA-256 of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def sync(path: Path) -> None:
-    """Wait until the file or folder is on the disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def capture_weights(model: nn.Module) -> dict[str, Tensor]:

@@ -14,9 +14,9 @@ from fairlen.diagnostics.report.audit import Audit
 from fairlen.evaluate.estimators import difference_by_problem
 from fairlen.evaluate.run import Evaluation, show_length
 from fairlen.files.folders import write_file
+from fairlen.loop.learning_signal import NOTHING
 from fairlen.methods.compose import Composition
 from fairlen.methods.description import hash_method, short
-from fairlen.methods.learning_signal import NOTHING
 from fairlen.train.run.config import TrainConfig, find_undoing
 from fairlen.train.run.folder import Run
 

@@ -22,7 +22,7 @@ from torch import Tensor
 from fairlen.console import warn
 from fairlen.files.folders import going_on_in, write_file
 from fairlen.hangs import TrainingStopped
-from fairlen.methods.update import NonFiniteError, Skips
+from fairlen.loop.update import NonFiniteError, Skips
 from fairlen.policy.model import are_finite
 from fairlen.rollouts import Response, Rollouts
 

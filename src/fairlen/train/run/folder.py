@@ -1,4 +1,4 @@
-"""The run folder: what was asked, what happened, and what came out.
+"""The run folder of our own trainer: what was asked, what happened, and what came out.
 
 run.json  metrics.jsonl  records/  checkpoints/  debug/  model/ (last)  best/
 adapter/  best-adapter/  where adapters are trained, of which model/ and best/ are then the sum
@@ -6,142 +6,21 @@ adapter/  best-adapter/  where adapters are trained, of which model/ and best/ a
 
 from __future__ import annotations
 
-import contextlib
 import json
-import math
-import os
-import platform
-import sys
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-import numpy as np
-
-from fairlen.console import warn
-from fairlen.evaluate.folder import PACKAGES, find_versions
-from fairlen.evaluate.run import Evaluation
-from fairlen.files.folders import choose_folder, open_to_append, refuse_links, refuse_occupied, write_json
+from fairlen.evaluate.folder import PACKAGES
+from fairlen.files.folders import choose_folder, refuse_links, refuse_occupied, write_json
+from fairlen.loop.folder import RunFolder, describe_composition, describe_program
 from fairlen.methods.compose import Composition
-from fairlen.methods.description import hash_method, to_dict
 from fairlen.policy.layout import ROWS, Layout
 from fairlen.secrets import hide_all, restore, seal
-from fairlen.train.run.checkpoint import sync
 from fairlen.train.run.config import Change, TrainConfig, find_changes, hash_configuration, refuse_changes
 
 NOTHING: Mapping[str, Any] = {}
-GROWING = ("metrics.jsonl", "evaluations.jsonl")
-
-
-@dataclass
-class Journal:
-    """Appends lines and does other writing that a run can do without: a full disk is one warning, and training goes on.
-
-    A line is there whole or not at all, so that what is written after space was made can be read.
-    """
-
-    lost: Counter[str] = field(default_factory=Counter)
-    failing: set[str] = field(default_factory=set)
-
-    def append(self, path: Path, line: str) -> None:
-        """Write one line at the end of a file."""
-        with self.attempt(path), open_to_append(path) as file:
-            size, rest = os.fstat(file.fileno()).st_size, memoryview(f"{line}\n".encode())
-            try:
-                while rest:
-                    rest = rest[file.write(rest) :]
-            except OSError:
-                with contextlib.suppress(OSError):
-                    file.truncate(size)
-                raise
-
-    @contextlib.contextmanager
-    def attempt(self, path: Path) -> Iterator[None]:
-        """Let writing to `path` within fail: what is lost is counted."""
-        try:
-            yield
-        except OSError as error:
-            self.lost[path.name] += 1
-            if path.name not in self.failing:
-                self.failing.add(path.name)
-                warn(f"{path}: {error.strerror or error}; training goes on, and what cannot be written is left out")
-            return
-        if path.name in self.failing:
-            self.failing.remove(path.name)
-            warn(f"{path}: written again; left out until now: {self.lost[path.name]}")
-
-    def close(self) -> None:
-        """Warn of what was lost in all."""
-        for name, count in self.lost.items():
-            warn(f"{name}: {count} entries could not be written and are missing")
-
-
-@dataclass
-class RunFolder:
-    """What is written while a run goes on, whoever trains."""
-
-    folder: Path
-    journal: Journal = field(default_factory=Journal, kw_only=True)
-    """Writes lines, and remembers those that found the disk full."""
-
-    @property
-    def metrics_path(self) -> Path:
-        return self.folder / "metrics.jsonl"
-
-    @property
-    def records(self) -> Path:
-        return self.folder / "records"
-
-    def log(self, metrics: dict[str, Any]) -> None:
-        """Append one object to metrics.jsonl; numbers that are not finite become null."""
-        clean = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in metrics.items()}
-        self.journal.append(self.metrics_path, json.dumps(clean))
-
-    def log_evaluation(self, update: int, evaluation: Evaluation) -> None:
-        """Append one evaluation, sample by sample, to evaluations.jsonl: what intervals and comparisons are made from."""
-        entry = {
-            "update": update,
-            "correct": evaluation.correct.astype(int).tolist(),
-            "length": evaluation.lengths.tolist(),
-            "truncated": evaluation.is_truncated.astype(int).tolist(),
-        }
-        self.journal.append(self.folder / "evaluations.jsonl", json.dumps(entry))
-
-    def read_evaluation(self, place: Literal[0, -1]) -> Evaluation | None:
-        """Return the first or the last evaluation, None where there is none."""
-        path = self.folder / "evaluations.jsonl"
-        lines = path.read_text().splitlines() if path.exists() else []
-        if not lines:
-            return None
-        entry = json.loads(lines[place])
-        correct, truncated = (np.array(entry[name], np.bool_) for name in ("correct", "truncated"))
-        return Evaluation(correct, np.array(entry["length"], np.int64), truncated)
-
-    def log_sizes(self) -> dict[str, int]:
-        """Return the bytes of the files that grow, all on the disk: a checkpoint has them, so that a resume is exact."""
-        paths = [self.folder / name for name in GROWING if (self.folder / name).exists()]
-        for path in paths:
-            with contextlib.suppress(OSError):  # of a full disk, of which whoever writes there tells
-                sync(path)
-        return dict.fromkeys(GROWING, 0) | {path.name: path.stat().st_size for path in paths}
-
-    def truncate_logs(self, sizes: Mapping[str, int]) -> list[str]:
-        """Take back what was logged after a checkpoint; return which files have lost something before it."""
-        found = []
-        for name in GROWING:
-            path, size = self.folder / name, sizes.get(name, 0)
-            there = path.stat().st_size if path.exists() else 0
-            if there < size:
-                found.append(
-                    f"{path} has {there} bytes, and had {size} at the checkpoint: what it has lost stays missing"
-                )
-                size = path.read_bytes().rfind(b"\n") + 1 if there else 0
-            if there > size:
-                with open_to_append(path) as file:
-                    file.truncate(size)
-        return found
 
 
 @dataclass
@@ -191,18 +70,6 @@ class Run(RunFolder):
     def configuration(self) -> str:
         """Return the hash of what decides every update; checkpoints of another one are refused."""
         return hash_configuration(hide_all(self.decisive()))
-
-
-def describe_composition(composition: Composition) -> dict[str, Any]:
-    """Return the method of run.json."""
-    method, notes = composition.method, list(composition.notes)
-    return {"name": composition.name, "hash": hash_method(method), "choices": to_dict(method), "notes": notes}
-
-
-def describe_program(packages: Sequence[str]) -> dict[str, Any]:
-    """Return what runs, and where."""
-    machine = {"system": platform.platform(), "processor": platform.machine()}
-    return {"versions": find_versions(packages), "machine": machine, "command": sys.argv}
 
 
 def open_run(

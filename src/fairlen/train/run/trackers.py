@@ -24,7 +24,7 @@ from typing import Any
 from fairlen.console import warn
 from fairlen.files.folders import write_json
 from fairlen.hangs import UNWATCHED, Watchdog
-from fairlen.methods.learning_signal import NOTE
+from fairlen.loop.learning_signal import NOTE
 from fairlen.train.run.folder import Run
 
 PROJECT = "fairlen"

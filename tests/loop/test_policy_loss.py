@@ -15,11 +15,11 @@ from fixtures import BUDGET, LENGTH, PROMPT, RIGHT
 from waits import DEVICE, counted_waits
 
 from fairlen import Skips, compose, finish_update, plan_rows, policy_loss
+from fairlen.loop.tally import count
+from fairlen.loop.update import NonFiniteError
 from fairlen.methods.method import Method
 from fairlen.methods.presets import BASES
 from fairlen.methods.stages.micro import Micro, Outputs
-from fairlen.methods.tally import count
-from fairlen.methods.update import NonFiniteError
 
 WHOLE = [name for name, build in BASES.items() if build().sampling.is_whole]
 NUM_ROWS, WIDTH = len(LENGTH), max(LENGTH)

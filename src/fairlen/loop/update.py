@@ -14,8 +14,8 @@ from torch.distributed.tensor import DTensor
 
 from fairlen.console import warn
 from fairlen.hangs import TrainingStopped
+from fairlen.loop.tally import Tally, find_broken, merge, observed, update_metrics
 from fairlen.methods.method import Method
-from fairlen.methods.tally import Tally, find_broken, merge, observed, update_metrics
 
 MAX_IN_A_ROW = 3
 """Updates that may be skipped one after the other; the last of them ends the run."""

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from fairlen.batch import Responses
+from fairlen.loop.learning_signal import PATIENCE, Counts, LearningSignal, Remedies
 from fairlen.methods.compose import compose
-from fairlen.methods.learning_signal import PATIENCE, Counts, LearningSignal, Remedies
 
 REMEDIES = Remedies("raise the budget", "move the threshold", "make more updates")
 MIXED = Counts(size=8, correct=3, incorrect=5, trained=8, low=0.0, high=1.0)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from fairlen.loop.tally import Tally, update_metrics
 from fairlen.methods.compose import compose
 from fairlen.methods.stages.micro import Micro, Outputs
-from fairlen.methods.tally import Tally, update_metrics
 
 
 def test_mismatch_of_short_and_long_sequences():

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fairlen.loop.tally import count
 from fairlen.methods.method import Method
 from fairlen.methods.rows import RowPlan, brief, check_method
 from fairlen.methods.stages.micro import Micro, Outputs, widen
-from fairlen.methods.tally import count
 
 
 @dataclass(frozen=True)
