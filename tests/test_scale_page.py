@@ -1,9 +1,8 @@
-"""docs/scale.md: its numbers are what benchmarks/scale.py prints, and its settings are accepted by those who would get them."""
+"""docs/scale.md: its numbers are those of benchmarks/scale.py; TRL and verl accept its settings and recipes/verl_scale.sh."""
 
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 
@@ -15,7 +14,6 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 import scale  # noqa: E402
 
 from fairlen.methods.compose import compose as compose_method  # noqa: E402
-from fairlen.methods.compose import explain  # noqa: E402
 
 PAGE = (ROOT / "docs" / "scale.md").read_text()
 
@@ -48,24 +46,15 @@ def test_what_memory_holds():
     assert f"{position:,} bytes each" in PAGE
 
 
-def commands(program: str) -> Iterator[list[str]]:
-    """Arguments of every command of the page that starts with `program`, as bash hands them on."""
-    blocks = "".join(re.findall(r"```bash\n(.*?)```", PAGE, re.S))
-    script = """fairlen() { printf '%s\\n' fairlen "$@" ''; }\n""" + blocks
+NAMES = ("fsdp-8", "fsdp-64", "megatron-64", "async-64")
+
+
+def command(name: str) -> list[str]:
+    """Arguments of a command of the recipe behind `fairlen verl`, as bash hands them on."""
+    script = f"""fairlen() {{ printf '%s\\n' "$@"; }}; set -- {name}; . {ROOT}/recipes/verl_scale.sh"""
     done = subprocess.run(["bash", "-euc", script], capture_output=True, text=True, check=True)
-    for words in map(str.splitlines, done.stdout.split("\n\n")):
-        if words[: len(program.split())] == program.split():
-            yield words[len(program.split()) :]
-
-
-@pytest.mark.parametrize(
-    "arguments", list(commands("fairlen train")), ids=lambda words: words[words.index("--method") + 1]
-)
-def test_settings_of_our_trainer_are_accepted(arguments):
-    from fairlen.cli import read_train_config
-
-    config = read_train_config(arguments)
-    explain(config.method, config.overrides)
+    assert done.stdout.startswith("verl\n")
+    return done.stdout.splitlines()[1:]
 
 
 def compose_verl(arguments: list[str]):
@@ -82,15 +71,16 @@ def compose_verl(arguments: list[str]):
         return compose("ppo_trainer", overrides=texts)
 
 
-@pytest.mark.parametrize("arguments", list(commands("fairlen verl")), ids=lambda words: words[1])
-def test_settings_of_verl_are_accepted(arguments):
+@pytest.mark.parametrize("name", NAMES)
+def test_settings_of_verl_are_accepted(name):
+    arguments = command(name)
     config = compose_verl(arguments)
     assert config.algorithm.fairlen.method == arguments[1] and not config.trainer.val_before_train
     actor, rollout, trainer = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout, config.trainer
     num_gpus = trainer.nnodes * trainer.n_gpus_per_node + rollout.nnodes * rollout.n_gpus_per_node * (
         rollout.nnodes > 0
     )
-    assert num_gpus in (8, 64)
+    assert num_gpus == int(name.partition("-")[2])
     assert config.data.train_batch_size % actor.ppo_mini_batch_size == 0
     assert actor.ppo_max_token_len_per_gpu >= config.data.max_prompt_length + config.data.max_response_length
     assert actor.strategy == ("megatron" if "model_engine=megatron" in arguments else "fsdp2")
@@ -101,7 +91,7 @@ def test_settings_of_verl_are_accepted(arguments):
 
 
 def test_the_same_settings_take_eqlen():
-    first, *_ = commands("fairlen verl")
+    first = command("fsdp-8")
     rest = [word for word in first[2:] if not word.startswith("actor_rollout_ref.actor.use_dynamic_bsz")]
     assert "`data.train_batch_size=64` (1,024 tracks" in PAGE
     config = compose_verl(
@@ -115,15 +105,16 @@ def test_the_same_settings_take_eqlen():
 
 
 def test_a_setting_that_verl_does_not_have_is_refused():
-    first, *_ = commands("fairlen verl")
+    first = command("fsdp-8")
     with pytest.raises(Exception, match=r"actor_rollout_ref\.rollout\.max_sequences"):
         compose_verl([*first, "actor_rollout_ref.rollout.max_sequences=64"])
 
 
 @pytest.mark.parametrize("method", ["eqlen+grpo", "eqlen_unbiased"])
 def test_what_the_page_calls_refused_is_refused(method):
-    (asynchronous,) = (words for words in commands("fairlen verl") if "trainer.v1.trainer_mode=separate_async" in words)
-    words = ["--method", method, *asynchronous[2:]]
+    asynchronous = command("async-64")
+    rest = [word for word in asynchronous[2:] if not word.startswith("actor_rollout_ref.actor.use_dynamic_bsz")]
+    words = ["--method", method, *rest]
     with pytest.raises(ValueError, match=rf"trainer_mode=separate_async: the method {re.escape(method)} sets this"):
         compose_verl(words)
     taken = compose_verl(["--method", "fspo", *asynchronous[2:]])
