@@ -241,7 +241,7 @@ def is_on_policy(policy_version: int, generated_by: int) -> bool:
 
 @dataclass(frozen=True)
 class Plan:
-    """The sequences that one update trains, [B]: everything decided before the forward pass."""
+    """The plan of an update: advantage and weights of each trained sequence, [B], fixed before the forward pass."""
 
     rows: Ints
     """Row of each sequence among the rollout batch's segments."""

@@ -22,7 +22,7 @@ Role = Literal["whole", "finisher", "survivor"]
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """One ended track of one prompt, truncated ones included."""
+    """A response to one prompt, finished or truncated."""
 
     prompt: int
     """Position of the prompt in the rollout batch."""

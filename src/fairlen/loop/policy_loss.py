@@ -17,7 +17,7 @@ from fairlen.methods.stages.micro import Micro, Outputs, widen
 
 @dataclass(frozen=True)
 class PolicyLoss:
-    """The loss of one micro-batch and what `finish_update` wants to know of it."""
+    """The loss of one micro-batch, and the counts that `finish_update` reads."""
 
     total: Tensor
     """Scalar with gradient: a sum, to be divided by nothing, neither tokens nor micro-batches."""

@@ -66,14 +66,14 @@ class Skips:
 
 @dataclass(frozen=True)
 class Finished:
-    """What an update came to."""
+    """The result of an update: the method after it, its metrics, and whether the optimizer may step."""
 
     method: Method
     """With its state moved, or as it was before a skipped update."""
     metrics: dict[str, Any]
     """By the names of docs/metrics.md; of a skipped update `update/skipped` and `updates/skipped` alone."""
     broken: str = ""
-    """What was not finite: a key of LOOK_AT; empty where the update is made."""
+    """The quantity that was not finite, a key of LOOK_AT; empty where the update is made."""
 
     @property
     def may_step(self) -> bool:

@@ -46,7 +46,7 @@ class Composition:
 
 
 def compose(names: str, overrides: Sequence[str] = ()) -> Method:
-    """The method of names such as "dapo+balanced", with fields set such as "surrogate.clip_high=0.3".
+    """Return the method of names such as "dapo+balanced", with fields set such as "surrogate.clip_high=0.3".
 
     Raises ValueError for unknown names (with the nearest known one), two bases, and choices that contradict each other.
     """

@@ -42,7 +42,7 @@ class Surrogate(Protocol):
 
 @dataclass(frozen=True)
 class Scored:
-    """One rollout batch with everything that is decided once: which prompts train, rewards and advantages."""
+    """A rollout batch with its selected prompts, rewards and advantages, computed once."""
 
     responses: Responses
     segments: Segments
@@ -51,7 +51,7 @@ class Scored:
     reward: Floats
     """Shaped rewards, [R]; the outcome where a response is inactive."""
     value: Floats
-    """What each segment is worth, [B]."""
+    """Value of each segment, [B]."""
     advantage: Floats
     """[B]; 0 where inactive or not selected."""
     num_tracks: int
@@ -88,7 +88,7 @@ class MicroLoss:
 
 @dataclass(frozen=True)
 class Method:
-    """The choices, each answering one question; `replace` makes a variant."""
+    """A training method: one stage for each choice; `dataclasses.replace` makes a variant."""
 
     sampling: Sampler = Independent()
     """What is compared with what?"""
@@ -263,9 +263,9 @@ def of_path(values: Mapping[str, Any], path: str) -> dict[str, Any]:
 
 
 def updates(scored: Scored, num_updates: int = 1) -> Iterator[Update]:
-    """Splits selected prompts into `num_updates` updates of nearly equal numbers of them, in their order; prompts stay whole.
+    """Split selected prompts into `num_updates` updates of nearly equal numbers of them, in their order; prompts stay whole.
 
-    Yields fewer where there are fewer prompts, and none for prompts of which no segment trains.
+    Yield fewer where there are fewer prompts, and none for prompts of which no segment trains.
     """
     if num_updates < 1:
         raise ValueError(f"num_updates={num_updates}: give at least 1 update per rollout batch")

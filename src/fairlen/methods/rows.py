@@ -31,7 +31,7 @@ REMEDIES = {
 
 @dataclass(frozen=True)
 class RowPlan:
-    """What one update, or some rows of it, needs of the plan: columns of numpy arrays, or after `to` of tensors, [N]."""
+    """The plan of some responses as columns, [N]: numpy arrays, or tensors after `to`."""
 
     trains: Any
     """Bool: the response counts; where it is False the other columns are 0."""

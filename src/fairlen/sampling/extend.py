@@ -62,17 +62,17 @@ class Continuation:
     outcome: float = 0.0
     supports: tuple[bytes, ...] = ()
     """Of each token of `logprobs` the ids that it was drawn from, int32; empty bytes for the whole vocabulary. Empty where
-    nothing was cut, or nobody asked for them."""
+    nothing was cut, or `with_support` was False."""
 
     def first(self, num_tokens: int) -> Continuation:
-        """Return what a budget of `num_tokens` would have given."""
+        """Return the first `num_tokens` tokens, as a smaller limit would have given."""
         if len(self.token_ids) <= num_tokens:
             return self
         found = self.token_ids[:num_tokens], self.logprobs[:num_tokens]
         return Continuation(*found, "length", supports=self.supports[:num_tokens])
 
     def check(self, sampling: Sampling) -> Continuation:
-        """Itself. Raises ValueError where it is not what an engine may return: streams of tracks would never end."""
+        """Return itself. Raises ValueError where it is not what an engine may return: streams of tracks would never end."""
         made, asked = len(self.token_ids), sampling.max_new_tokens
         is_right = self.finish == "stop" or (self.finish == "length" and (made == asked or len(self.turns) > 0))
         written = sum(stop - start for start, stop in self.turns) if self.turns else made

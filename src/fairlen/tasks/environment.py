@@ -29,7 +29,7 @@ LONGEST_TOKEN = 64
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What a turn of the policy led to."""
+    """The environment's reply to a turn of the policy."""
 
     text: str
     """What the policy reads next; no token of it is trained."""

@@ -43,7 +43,7 @@ class Problem:
     answer: str
     """The reference answer, as it is shown and handed to reward functions; empty where a problem has tests instead."""
     columns: dict[str, Any] = field(default_factory=dict)
-    """Whatever else the source says of the problem (family, difficulty); handed to reward functions."""
+    """Other columns of the source (family, difficulty), handed to reward functions."""
     starts_inside: bool = False
     """The prompt ends within the thinking of the model, so that its answer counts after </think> alone."""
 
@@ -94,7 +94,7 @@ class Task(Protocol):
         ...
 
     def close(self) -> None:
-        """End whatever verifies."""
+        """Stop the processes of the verifier."""
         ...
 
 
