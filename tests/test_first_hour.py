@@ -11,7 +11,6 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PROGRAM = ROOT / "benchmarks" / "first_hour.py"
-MINUTES = 40
 
 
 def start(folder: Path, *arguments: str) -> tuple[subprocess.CompletedProcess, dict[str, str]]:
@@ -47,10 +46,3 @@ def test_what_is_late_is_stopped_and_named(tmp_path):
     assert outcomes["resume"].startswith("late: stopped after 2 s")
     assert outcomes["decoding"].startswith("not started: 0.03 minutes were over")
     assert "resume, decoding" in done.stderr
-
-
-def test_deadlines_of_all_sections_are_the_minutes_of_the_whole():
-    text = PROGRAM.read_text().split("SECTIONS = {")[1].split("\n}")[0]
-    seconds = [int(found) for found in re.findall(r"Section\(\s*(\d+),", text)]
-    assert len(seconds) == 13 and sum(seconds) <= 60 * MINUTES
-    assert f'"--minutes", type=float, default={MINUTES}.0' in PROGRAM.read_text()

@@ -15,6 +15,7 @@ import tinker_stand_in
 import torch
 from fixtures import relative
 from foreign import GROUP, LENGTH, MAX_LENGTH, REWARD
+from loops import over
 from tinker_stand_in import TrainingClient
 
 from fairlen import compose, plan_rows, policy_loss
@@ -101,7 +102,7 @@ def test_the_first_update_needs_no_clip(page, names):
     assert relative(client.table.grad, expected(method, on_policy=True)) < CLOSE
 
 
-@pytest.mark.parametrize("names", [name for name, build in BASES.items() if build().sampling.is_whole])
+@over("names", [name for name, build in BASES.items() if build().sampling.is_whole])
 def test_any_method_is_a_custom_loss(page, names):
     method, client, counts = compose(names), make_client(), []
     plan, samples = make_plan(method), make_samples()

@@ -1,7 +1,8 @@
-"""Records what methods' own authors' functions compute, into authors.json: python tests/differential/record_authors.py FOLDER
+"""Record what methods' authors' functions compute: python benchmarks/differential/record_authors.py FOLDER
 
-FOLDER has a git checkout of each project under its name in PROJECTS, with the commit. As in record_foreign.py nothing of theirs
-is installed or copied; DDCA is an advantage alone, without a loss. tests/differential/test_other_projects.py compares.
+It writes tests/differential/authors.json. FOLDER has a git checkout of each project under its name in PROJECTS, with the commit.
+As in record_foreign.py nothing of theirs is installed or copied; DDCA is an advantage alone, without a loss.
+tests/differential/test_other_projects.py compares.
 """
 
 from __future__ import annotations
@@ -15,10 +16,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from foreign import AUTHORS, BINARY, GROUP, GROUP_SIZE, LENGTH, REWARD, Batch, Source
+from torch import Tensor
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests/differential"))
+from foreign import AUTHORS, BINARY, GROUP, GROUP_SIZE, LENGTH, REWARD, Batch
 from foreign_cases import BATCH_TOKENS, DUAL, Case, std
 from record_foreign import REWARDS, N, Settings, prime_rl_loss, write_cases
-from torch import Tensor
+from source import Source
 
 ALGORITHMS, MATHS = "verl/trainer/ppo/core_algos.py", "verl/utils/torch_functional.py"
 LAST = torch.arange(12)[None] == torch.tensor(LENGTH)[:, None] - 1

@@ -1,7 +1,8 @@
-"""Records what six other projects' own functions compute, into foreign.json: python tests/differential/record_foreign.py FOLDER
+"""Record what six other projects' functions compute: python benchmarks/differential/record_foreign.py FOLDER
 
+It writes tests/differential/foreign.json.
 FOLDER has a git checkout of each project under its name in PROJECTS, with the commit. Nothing of theirs is installed or copied:
-their advantages and their losses run from the source of that commit on our one fixed batch (foreign.py). Our settings that
+their advantages and their losses run from the source of that commit on our one fixed batch (foreign.py there). Our settings that
 should give the same stand beside theirs; tests/differential/test_other_projects.py compares.
 """
 
@@ -21,8 +22,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from foreign import FIXTURE, GROUP, GROUP_SIZE, LENGTH, MAX_LENGTH, NUM_TOKENS, REWARD, Batch, Source, make_batch
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests/differential"))
+from foreign import FIXTURE, GROUP, GROUP_SIZE, LENGTH, MAX_LENGTH, NUM_TOKENS, REWARD, Batch, make_batch
 from foreign_cases import OURS, Case, areal_cases, nemo_cases, openrlhf_cases, prime_rl_cases, skyrl_cases, slime_cases
+from source import Source
 from torch import Tensor, nn
 
 from fairlen import RowPlan, compose, plan_rows, policy_loss
