@@ -22,10 +22,10 @@ from statistics import NormalDist
 import numpy as np
 from _checks import add_smoke, demand
 
+from fairlen.audit.conclusion import conclude, within_log
+from fairlen.audit.log import Log
+from fairlen.audit.readers import read
 from fairlen.batch import build_responses, build_segments
-from fairlen.diagnostics.conclusion import conclude, within_log
-from fairlen.diagnostics.log import Log
-from fairlen.diagnostics.readers import read
 
 SPREAD = 0.5
 """Standard deviation of log lengths within a prompt."""

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
+from fairlen.audit.statistics.intervals import length_bins
 from fairlen.batch import Floats
-from fairlen.diagnostics.report.methods import FINE, make_rollouts, measure
-from fairlen.diagnostics.uncertainty import length_bins
+from fairlen.compare.simulation import FINE, make_rollouts, measure
 
 PICTURE = Path(__file__).parents[1] / "docs" / "weights.svg"
 RULES = {

@@ -23,10 +23,16 @@ from pathlib import Path
 
 import numpy as np
 
-from fairlen.diagnostics.acceptance import WIDTHS, Acceptance, acceptance_by_length, critical_factor, factor_for
-from fairlen.diagnostics.law import ratio_law
-from fairlen.diagnostics.log import Log, off_policy
-from fairlen.diagnostics.readers import read
+from fairlen.audit.log import Log, off_policy
+from fairlen.audit.readers import read
+from fairlen.audit.statistics.acceptance import (
+    WIDTHS,
+    Acceptance,
+    acceptance_by_length,
+    critical_factor,
+    factor_for,
+    ratio_law,
+)
 from fairlen.flags import read_flags
 
 RULES = ("fspo", "fspo_v3", "fspo_centred", "rloo", "gspo")

@@ -11,11 +11,11 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from fairlen.diagnostics.method import parse_method
-from fairlen.diagnostics.readers import Options
-from fairlen.diagnostics.report import rows
-from fairlen.diagnostics.report.audit import Audit, audit
-from fairlen.diagnostics.report.summary import to_json
+from fairlen.audit import numbers
+from fairlen.audit.audit import Audit, audit
+from fairlen.audit.method_in_use import parse_method
+from fairlen.audit.numbers import to_json
+from fairlen.audit.readers import Options
 from fairlen.metrics import format_metrics
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -61,7 +61,12 @@ def lines_of_audit() -> list[tuple[list[str], list[str]]]:
 
 def printed_names(one: Audit) -> set[str]:
     """What the lines of an audit are called: without units, numbers, and what says which responses are meant."""
-    tables = (rows.within_rows(one), rows.selection_rows(one), rows.measured_rows(one), rows.recorded_rows(one))
+    tables = (
+        numbers.within_rows(one),
+        numbers.selection_rows(one),
+        numbers.measured_rows(one),
+        numbers.recorded_rows(one),
+    )
     cut = re.compile(r", truncated ones left out$|, with truncated ones$|(?<=length) \(\w+\)$")
     return {re.sub(r"(?<=than |lone )[\d.e-]+", "…", cut.sub("", row[0].strip())) for table in tables for row in table}
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from fairlen.diagnostics.readers import read
-from fairlen.diagnostics.report.summary import AuditConfig
+from fairlen.audit.command import AuditConfig
+from fairlen.audit.readers import read
 from fairlen.flags import read_flags
 
 ROOT = Path(__file__).parents[1]

@@ -30,9 +30,11 @@ LAYERS = (
     ("methods",),
     ("settings",),
     ("tasks",),
-    ("policy", "diagnostics", "flags"),
-    ("diagnostics.readers",),
-    ("diagnostics.report",),
+    ("policy", "audit.log", "flags"),
+    ("audit.statistics",),
+    ("audit.readers",),
+    ("audit",),
+    ("report",),
     ("evaluate", "catalogue"),
     ("loop",),
     ("fairlen", "train.run"),
@@ -42,7 +44,8 @@ LAYERS = (
     ("cli",),
     ("__main__",),
 )
-"""Rooms, lowest first: packages, packages within them, and modules of the root. A room imports itself and what is below it."""
+"""Rooms, lowest first: packages, those within them, and modules with a layer of their own. A room imports itself and what is
+below it."""
 
 LAYER = {room: layer for layer, rooms in enumerate(LAYERS) for room in rooms}
 
@@ -64,8 +67,8 @@ def read_tree(path: Path) -> ast.Module:
 def room_of(module: str) -> str:
     """fairlen.methods.stages.reward -> methods.stages; fairlen.batch -> batch; fairlen -> fairlen"""
     parts = module.split(".")[1:]
-    if not parts:
-        return "fairlen"
+    if not parts or ".".join(parts) in LAYER:
+        return ".".join(parts) or "fairlen"
     package = parts if (SOURCE / Path(*parts)).is_dir() else parts[:-1]
     return ".".join(package) or parts[0]
 

@@ -9,7 +9,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup, escape
 
-from fairlen.diagnostics.report import page as report
+from fairlen.report import page as report
 from research.ledger.claims import STATUSES, Claim, Ledger
 from research.ledger.page import command_of, points, reason_of
 

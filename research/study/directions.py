@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from fairlen.audit.statistics.acceptance import WIDTHS, critical_factor, factor_for
+from fairlen.audit.statistics.intervals import length_bins
 from fairlen.batch import Bools, Floats, Ints, Plan
-from fairlen.diagnostics.acceptance import WIDTHS, critical_factor, factor_for
-from fairlen.diagnostics.uncertainty import length_bins
 from fairlen.methods.compose import explain
 from fairlen.methods.method import updates
 from fairlen.policy.engines import build_engine

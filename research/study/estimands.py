@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fairlen.diagnostics.acceptance import RULES
+from fairlen.audit.statistics.acceptance import RULES
 from research.study.evidence import NUMBERS, Evidence, RunTables
 from research.study.intervals import Result, summarize
 from research.study.plan import Plan

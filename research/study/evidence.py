@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from fairlen.audit.readers.fairlen_records import read_records
 from fairlen.batch import Bools, Ints
-from fairlen.diagnostics.readers.fairlen_records import read_records
 from fairlen.evaluate.run import Evaluation
 from fairlen.files.folders import replacing
 

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from fairlen.diagnostics.report.figure import Figure, Section, Table, plain, share
-from fairlen.diagnostics.report.page import render_page
 from fairlen.files.folders import write_file
+from fairlen.report.figure import Figure, Section, Table, plain, share
+from fairlen.report.page import render_page
 from research.ledger.claims import GIVEN, STATUSES, Claim, Ledger
 from research.ledger.page import effect, number
 from research.study.evidence import Evidence

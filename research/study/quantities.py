@@ -13,10 +13,9 @@ from functools import wraps
 
 import numpy as np
 
+from fairlen.audit.statistics.acceptance import WIDTHS, critical_factor, distances, factor_for, slope
+from fairlen.audit.statistics.intervals import length_bins, ratio
 from fairlen.batch import Bools, Floats, Ints, count_by, mean_by, sum_by
-from fairlen.diagnostics.acceptance import WIDTHS, critical_factor, distances, factor_for
-from fairlen.diagnostics.law import slope
-from fairlen.diagnostics.uncertainty import length_bins, ratio
 from fairlen.methods.stages.fair_band import FairBand, band_sums
 from research.study.evidence import RunTables, Table
 

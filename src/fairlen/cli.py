@@ -226,7 +226,7 @@ def run_methods(arguments: list[str]) -> int:
     config = parse(MethodsConfig, "methods", arguments)
     name, compared, out = config.name, config.compare, config.out
     if compared:
-        from fairlen.diagnostics.report.methods import run
+        from fairlen.compare.simulation import run
 
         return run([name, *compared] if name else compared, out, config.json)
     if out:
@@ -248,9 +248,10 @@ def run_methods(arguments: list[str]) -> int:
 
 def run_audit(arguments: list[str]) -> int:
     """Audit rollouts of any format; 1 where a file could not be read."""
-    from fairlen.diagnostics.report.summary import AuditConfig, run
+    from fairlen.audit.command import AuditConfig, run
+    from fairlen.report.audit_page import write_audit_page
 
-    return run(parse(AuditConfig, "audit", arguments))
+    return run(parse(AuditConfig, "audit", arguments), write_audit_page)
 
 
 def run_report(arguments: list[str]) -> int:
@@ -266,7 +267,7 @@ def run_report(arguments: list[str]) -> int:
     elif (folder / "summary.json").is_file():
         from fairlen.evaluate.exports import report_evaluation as write
     else:
-        from fairlen.diagnostics.report import write_report as write
+        from fairlen.report import write_report as write
     if config.inspect:
         from fairlen.evaluate.exports import write_logs
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fairlen.audit.numbers import plain
 from fairlen.compare.config import parse_variant
 from fairlen.compare.results import Cell, Spent, describe_match, resampler, summarize
-from fairlen.diagnostics.report.summary import plain
 from fairlen.files.folders import write_json
 
 RECORDS = Path(__file__).parents[1] / "fixtures_formats" / "fairlen" / "records"

@@ -16,7 +16,7 @@ import torch
 from small_eval import small, write_set
 
 from fairlen import playground
-from fairlen.diagnostics.report.audit import audit
+from fairlen.audit.audit import audit
 from fairlen.evaluate.config import EvalConfig
 from fairlen.evaluate.estimators import mean_by_problem
 from fairlen.evaluate.folder import merge_facts, rescore_settings

@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from fairlen.diagnostics.readers import read
+from fairlen.audit.readers import read
 from fairlen.files import limits
 from fairlen.files.formats import Unreadable, container_of, stream
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from fairlen.audit.readers import read
 from fairlen.cli import main
-from fairlen.diagnostics.readers import read
 from fairlen.files import limits, pickled
 from fairlen.files.formats import Unreadable, stream
 from fairlen.files.limits import RefusedError, TooLargeError

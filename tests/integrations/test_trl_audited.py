@@ -12,8 +12,8 @@ pytest.importorskip("trl", reason="TRL is not installed (pip install 'fairlen[tr
 from trl import RLOOConfig
 from trl_runs import ScriptedFair, ScriptedStock, config, scripted
 
-from fairlen.diagnostics.method import InUse, find_method
-from fairlen.diagnostics.readers import read
+from fairlen.audit.method_in_use import InUse, find_method
+from fairlen.audit.readers import read
 from fairlen.methods.compose import compose, explain
 
 SAVING = {"max_steps": 1, "save_strategy": "steps", "save_steps": 1, "log_completions": True}

@@ -14,7 +14,7 @@ pytest.importorskip("trl", reason="TRL is not installed (pip install 'fairlen[tr
 from trl_runs import ScriptedFair, scripted
 
 from fairlen.cli import main
-from fairlen.diagnostics.report.run import read_run
+from fairlen.report.run import read_run
 from fairlen.train import records
 
 SETTINGS = {

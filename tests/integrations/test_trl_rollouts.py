@@ -15,7 +15,7 @@ from trl import GRPOConfig, GRPOTrainer, RLOOConfig
 from trl_runs import parts
 
 from fairlen import playground
-from fairlen.diagnostics.readers import Options, read
+from fairlen.audit.readers import Options, read
 
 PAGE = (Path(__file__).parents[2] / "docs/rollouts/programs.md").read_text().split("\n## TRL\n")[1].split("\n## ")[0]
 

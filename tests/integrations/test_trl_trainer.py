@@ -16,7 +16,7 @@ from trl import GRPOTrainer
 from trl_runs import Scripted, ScriptedFair, graded, parts, problems, scripted, weights_of
 from trl_runs import warnings as listen
 
-from fairlen.diagnostics.report.audit import audit
+from fairlen.audit.audit import audit
 from fairlen.integrations.trl import FairGRPOTrainer
 from fairlen.metrics import index_metrics
 

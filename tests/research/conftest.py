@@ -4,11 +4,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from report_browser import browser, open_page
 from study_runs import TINY_SIZES
 
 from research.study.evidence import merge
 from research.study.plan import Plan, Variant
 from research.study.schedule import Study
+
+__all__ = ["browser", "open_page"]
 
 TINY_PLAN = Plan(
     variants=(Variant("dr_grpo", "short"), Variant("rloo", "short", search="", settings_of="dr_grpo")),

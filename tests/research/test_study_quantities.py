@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from study_tables import evaluations, make_run
 
-from fairlen.diagnostics.acceptance import WIDTHS, critical_factor
+from fairlen.audit.statistics.acceptance import WIDTHS, critical_factor
 from research.study.evidence import load_evidence
 from research.study.quantities import QUANTITIES, Rates, cross_fit, drifts, exponent, off_policy, quarters, replayed
 

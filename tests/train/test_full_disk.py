@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from runs import metrics, small, updates_of
 
-from fairlen.diagnostics import report
+from fairlen import report
 from fairlen.loop.folder import Journal
 from fairlen.train import start
 from fairlen.train.run.folder import Run

@@ -13,11 +13,11 @@ from runs import DOCUMENTED, metrics, small, updates_of, without_times
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from fairlen.diagnostics.advice import advise
-from fairlen.diagnostics.method import find_method
-from fairlen.diagnostics.readers import read
-from fairlen.diagnostics.report.audit import audit
-from fairlen.diagnostics.uncertainty import Estimate
+from fairlen.audit.advice import advise
+from fairlen.audit.audit import audit
+from fairlen.audit.method_in_use import find_method
+from fairlen.audit.readers import read
+from fairlen.audit.statistics.intervals import Estimate
 from fairlen.files.folders import locked
 from fairlen.loop.update import NonFiniteError
 from fairlen.methods.compose import compose

@@ -14,7 +14,7 @@ from runs import DOCUMENTED, metrics, updates_of
 from safetensors.torch import load_file
 
 from fairlen import playground
-from fairlen.diagnostics.readers.fairlen_records import read_records
+from fairlen.audit.readers.fairlen_records import read_records
 from fairlen.engine import Engine
 from fairlen.methods.compose import compose
 from fairlen.policy.model import load_policy

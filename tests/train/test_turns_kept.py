@@ -9,11 +9,11 @@ import pytest
 import torch
 from test_turns_exact import planned, rollouts_of
 
+from fairlen.audit.readers.fairlen_records import read_records
 from fairlen.batch import build_responses, build_segments
-from fairlen.diagnostics.readers.fairlen_records import read_records
-from fairlen.diagnostics.report.sections import describe_limit
 from fairlen.loop.tally import scored_metrics
 from fairlen.methods.compose import compose
+from fairlen.report.sections import describe_limit
 from fairlen.tasks.task import Problem
 from fairlen.train.collect import Collected
 from fairlen.train.records import BatchRecord

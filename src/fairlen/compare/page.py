@@ -14,13 +14,13 @@ from markupsafe import Markup
 
 from fairlen.compare.config import FEW_SEEDS, Match, parse_variant
 from fairlen.compare.results import COSTS, PAIRED, Cell, Result, Spent, cells_of, describe_match, headings, summarize
-from fairlen.diagnostics.report import figure
-from fairlen.diagnostics.report.figure import Figure, Form, Row, Series, Table, Tone, interval, nice_axis, plain, share
-from fairlen.diagnostics.report.page import render_page
-from fairlen.diagnostics.report.run import column, read_metrics, visible
-from fairlen.diagnostics.report.terms import define
 from fairlen.files.folders import write_file
 from fairlen.precision import is_above
+from fairlen.report import figure
+from fairlen.report.figure import Figure, Form, Row, Series, Table, Tone, interval, nice_axis, plain, share
+from fairlen.report.page import render_page
+from fairlen.report.run import column, read_metrics, visible
+from fairlen.report.terms import define
 from fairlen.secrets import SEALED, hide_all
 
 MATCHED: dict[Match, str] = {"generated": "generated tokens", "seconds": "seconds of training", "updates": "updates"}

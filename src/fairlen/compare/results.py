@@ -15,18 +15,18 @@ from typing import Any, NamedTuple
 import numpy as np
 from rich.console import Console
 
+from fairlen.audit.readers import read
+from fairlen.audit.statistics.acceptance import acceptance
+from fairlen.audit.statistics.coupling import coupling
+from fairlen.audit.statistics.intervals import Estimate
 from fairlen.batch import Floats
 from fairlen.compare.config import FEW_SEEDS, CompareConfig, Match, Variant
 from fairlen.console import make_console, print_table
-from fairlen.diagnostics.acceptance import acceptance
-from fairlen.diagnostics.coupling import coupling
-from fairlen.diagnostics.readers import read
-from fairlen.diagnostics.report import figure
-from fairlen.diagnostics.report.figure import Form, share
-from fairlen.diagnostics.report.run import read_metrics
-from fairlen.diagnostics.uncertainty import Estimate
 from fairlen.evaluate.estimators import best_at, pass_at, percentile_interval
 from fairlen.evaluate.run import show_length
+from fairlen.report import figure
+from fairlen.report.figure import Form, share
+from fairlen.report.run import read_metrics
 
 PAIRED = "95% intervals resample seeds and problems, the same for every method; against the reference they are paired."
 NUM_RESAMPLES = 4000

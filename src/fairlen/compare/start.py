@@ -14,14 +14,14 @@ from pathlib import Path
 
 from rich.console import Console
 
+from fairlen.audit.numbers import plain
 from fairlen.compare.config import CompareConfig, Match, Variant
 from fairlen.compare.page import MATCHED, write_comparison
 from fairlen.compare.results import Cell, Result, Spent, describe_match, print_results, read_end, summarize
 from fairlen.console import make_console
-from fairlen.diagnostics.report.page import FILE
-from fairlen.diagnostics.report.run import read_metrics
-from fairlen.diagnostics.report.summary import plain
 from fairlen.files.folders import going_on_in, refuse_links, refuse_occupied, write_json
+from fairlen.report.page import FILE
+from fairlen.report.run import read_metrics
 from fairlen.secrets import restore, seal
 from fairlen.train.run.config import TrainConfig
 from fairlen.train.start import start_training

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from fairlen.audit.statistics.intervals import Estimate, share_of
 from fairlen.batch import Bools, Floats, Ints
-from fairlen.diagnostics.uncertainty import Estimate, share_of
 
 NUM_RESAMPLES = 10_000
 MAX_PICKS = 5_000_000

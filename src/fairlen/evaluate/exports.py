@@ -22,15 +22,15 @@ from zipfile import ZIP_DEFLATED, ZipFile
 import numpy as np
 import pyarrow.parquet as pq
 
-from fairlen.diagnostics.report.audit import audit
-from fairlen.diagnostics.report.audit_page import write_audit_page
-from fairlen.diagnostics.report.figure import Figure, Section, Table
-from fairlen.diagnostics.report.page import of_type
-from fairlen.diagnostics.report.run import END, cut, parse_object, read_tokenizer
-from fairlen.diagnostics.report.summary import plain
+from fairlen.audit.audit import audit
+from fairlen.audit.numbers import plain
 from fairlen.evaluate.start import HEADINGS, cells_of, notes_of
 from fairlen.files.folders import refuse_links, replacing
 from fairlen.files.formats import refused
+from fairlen.report.audit_page import write_audit_page
+from fairlen.report.figure import Figure, Section, Table
+from fairlen.report.page import of_type
+from fairlen.report.run import END, cut, parse_object, read_tokenizer
 from fairlen.secrets import hide_all
 
 Fields = dict[str, Any]

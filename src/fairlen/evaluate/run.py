@@ -8,8 +8,8 @@ from functools import cached_property
 
 import numpy as np
 
+from fairlen.audit.statistics.intervals import Estimate
 from fairlen.batch import Bools, Ints, mean_or_nan
-from fairlen.diagnostics.uncertainty import Estimate
 from fairlen.evaluate.estimators import mean_by_problem
 from fairlen.rollouts import Response
 from fairlen.sampling.extend import Extend, Sampling, gather

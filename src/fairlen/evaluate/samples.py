@@ -17,11 +17,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fairlen.diagnostics.readers.columns import choose
-from fairlen.diagnostics.readers.finish import read_finish
-from fairlen.diagnostics.readers.formats import count_of
-from fairlen.diagnostics.readers.messages import describe_no_text, text_of
-from fairlen.diagnostics.readers.rows import Found
+from fairlen.audit.readers.columns import choose
+from fairlen.audit.readers.finish import read_finish
+from fairlen.audit.readers.formats import count_of
+from fairlen.audit.readers.messages import describe_no_text, text_of
+from fairlen.audit.readers.rows import Found
 from fairlen.files.folders import replacing
 from fairlen.files.formats import READABLE, Chunk, stream
 from fairlen.files.limits import name_special

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from fairlen.audit.log import Unit
+from fairlen.audit.numbers import plain
+from fairlen.audit.statistics.intervals import Estimate, bootstrap, length_bins, mean_over, ratio
+from fairlen.audit.statistics.lengths import split
 from fairlen.batch import Bools, Floats, Ints, count_by, sum_by
-from fairlen.diagnostics.lengths import split
-from fairlen.diagnostics.log import Unit
-from fairlen.diagnostics.report.summary import plain
-from fairlen.diagnostics.uncertainty import Estimate, bootstrap, length_bins, mean_over, ratio
 from fairlen.evaluate.estimators import best_at, majority, mean_of_problems, mean_of_sets, pass_at
 from fairlen.evaluate.samples import Sample
 from fairlen.verify.notation import read

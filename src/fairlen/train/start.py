@@ -14,8 +14,6 @@ from safetensors import SafetensorError
 from transformers.utils.logging import disable_progress_bar
 
 from fairlen.console import warn
-from fairlen.diagnostics.report.page import FILE, audit_run, write_page
-from fairlen.diagnostics.report.run import read_run
 from fairlen.engine.device import free_memory, keep_freed_memory
 from fairlen.files.folders import locked
 from fairlen.hangs import TrainingStopped, Watchdog, run_async
@@ -27,6 +25,8 @@ from fairlen.policy.engines import build_engine, is_exact
 from fairlen.policy.layout import ROWS, Layout, choose_layout
 from fairlen.policy.lora import adapted_layers, adapters_of
 from fairlen.policy.model import Policy, Unadapted, load_policy
+from fairlen.report.page import FILE, audit_run, write_page
+from fairlen.report.run import read_run
 from fairlen.sampling.extend import Extend, RolloutEngine, Sampling
 from fairlen.settings import choose_device, choose_engine
 from fairlen.tasks.driven import Driven

@@ -16,7 +16,7 @@ from verl_adapter import MARK, read_turns, share
 from verl_jobs import CLOCK, LISTENERS, OUTSIDE, SERVER, count_planned, records, run, run_and_kill
 
 from fairlen.cli import main
-from fairlen.diagnostics.report.run import read_run
+from fairlen.report.run import read_run
 from fairlen.tasks.playground import ALPHABET, SPECIALS, Playground, follow
 from fairlen.tasks.task import Problem
 from research.playground import read_chain

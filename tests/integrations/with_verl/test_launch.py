@@ -26,8 +26,8 @@ from verl.trainer.ppo.v1.trainer_base import TRAINER_REGISTRY, PPOTrainer
 from verl.utils.config import omega_conf_to_dataclass
 
 from fairlen import playground
+from fairlen.audit.method_in_use import find_method
 from fairlen.cli import main
-from fairlen.diagnostics.method import find_method
 from fairlen.integrations.verl import launch, plugin
 from fairlen.integrations.verl.data import compute_score, data_rows, is_verls, playground_rows, write_rows
 from fairlen.integrations.verl.launch import VerlConfig, collect, environment, write_files

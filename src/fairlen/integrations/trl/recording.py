@@ -14,8 +14,6 @@ from transformers import TrainerCallback
 
 from fairlen.batch import Bools, Ints, Plan
 from fairlen.console import warn
-from fairlen.diagnostics.report.page import audit_run
-from fairlen.diagnostics.report.run import read_run
 from fairlen.evaluate.run import Evaluation
 from fairlen.files.folders import write_file
 from fairlen.integrations.method_file import NOWHERE
@@ -25,6 +23,8 @@ from fairlen.integrations.trl.rows import loss_mask
 from fairlen.integrations.turns import cut_responses, read_trajectory
 from fairlen.methods.compose import Composition
 from fairlen.methods.method import Scored, spread
+from fairlen.report.page import audit_run
+from fairlen.report.run import read_run
 from fairlen.rollouts import Response, Rollouts
 from fairlen.train.run.display import describe_training, tabulate
 

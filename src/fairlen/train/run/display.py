@@ -9,8 +9,8 @@ from typing import Any
 
 from rich.console import Console
 
+from fairlen.audit.audit import Audit
 from fairlen.console import make_console, plural, print_table
-from fairlen.diagnostics.report.audit import Audit
 from fairlen.evaluate.estimators import difference_by_problem
 from fairlen.evaluate.run import Evaluation, show_length
 from fairlen.files.folders import write_file

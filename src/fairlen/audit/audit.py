@@ -1,0 +1,322 @@
+"""The audit of a log: its verdict, findings under one false discovery rate with advice for the method in use, and description."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fairlen.audit.advice import Advice, advise
+from fairlen.audit.conclusion import (
+    LENGTH,
+    MANY,
+    QUANTITIES,
+    Conclusion,
+    Margins,
+    TurnReport,
+    add_truncation,
+    as_estimate,
+    conclude,
+    describe_effects,
+    p_values_of,
+    report_turns,
+    show_gap,
+    within_log,
+)
+from fairlen.audit.log import Log, halfway, plain_samples
+from fairlen.audit.method_in_use import InUse, find_method
+from fairlen.audit.readers import DEFAULTS, Options, Reading, Source, read
+from fairlen.audit.statistics.acceptance import Acceptance, acceptance
+from fairlen.audit.statistics.coupling import Coupling, WeightShares, coupling, weight_shares
+from fairlen.audit.statistics.intervals import NOTHING, Z95, Estimate, bootstrap, mean_over, ratio, share_of
+from fairlen.audit.statistics.lengths import Lengths, lengths
+from fairlen.audit.statistics.streams import StreamReport, stream_report
+from fairlen.audit.statistics.within import MIN_PROMPTS, Effect, Within, compare_within
+from fairlen.batch import Bools, Floats, centred_squares, count_by, mean_by, sum_by
+
+MARGINS = Margins()
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which responses are not compared, or not there. Shares are of responses that started from their prompt, or of prompts."""
+
+    truncated: Estimate
+    """nan where truncation is not known."""
+    truncated_correct: Estimate
+    """Of correct responses."""
+    truncated_incorrect: Estimate
+    dropped: Estimate
+    """Responses without a verdict: aborted, timed out, too old."""
+    dropped_gap: Effect
+    """Log length of a dropped response minus that of a kept one to the same prompt."""
+    group_size: int
+    """Responses that most prompts have in a step."""
+    incomplete: Estimate
+    """Prompts with fewer."""
+
+
+@dataclass(frozen=True)
+class Shares:
+    """What describes the rollouts; intervals over prompts. It is no effect of length, and gives no advice about it."""
+
+    difficulty: Estimate
+    """Correlation of a prompt's mean log length with its accuracy, between the prompts of a step."""
+    all_correct: Estimate
+    """Prompts with several responses, all of them correct."""
+    all_incorrect: Estimate
+    duplicate: Estimate
+    """Responses that repeat an earlier one to the same prompt."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """An effect that stands at the false discovery rate."""
+
+    measure: str
+    """One of a `Quantity`, as within.length, or selection.truncated, selection.dropped, acceptance.lre, streams.optimism,
+    streams.eos_advantage."""
+    estimate: Estimate
+    """With its 95% interval: of lengths a relative difference, else in the measure's unit."""
+    p_value: float
+    """nan of a share, which is no test."""
+    text: str
+    more: tuple[str, ...] = ()
+    """What has to be known with it."""
+    advice: Advice | None = None
+
+
+@dataclass(frozen=True)
+class Audit:
+    """All about one log."""
+
+    source: Source
+    method: InUse | None
+    conclusion: Conclusion
+    findings: tuple[Finding, ...]
+    within: Within
+    """Without truncated responses."""
+    with_truncated: Within
+    selection: Selection
+    lengths: Lengths
+    coupling: Coupling
+    weights: dict[str, WeightShares]
+    shares: Shares
+    acceptance: Acceptance | None
+    streams: StreamReport | None
+    turns: TurnReport | None
+    """None where every response is one turn."""
+
+    @property
+    def conclusions(self) -> tuple[Conclusion, ...]:
+        """Return the verdicts: on length, and on turns where there are any."""
+        of_turns = (self.turns.number.conclusion, self.turns.length.conclusion) if self.turns else ()
+        return self.conclusion, *of_turns
+
+    @property
+    def log(self) -> Log:
+        return self.source.log
+
+
+def audit(
+    paths: list[str], options: Options = DEFAULTS, method: InUse | None = None, margins: Margins = MARGINS
+) -> tuple[tuple[Audit, ...], Reading]:
+    """Read and measure. Raises ValueError for options that cannot be and paths where nothing is."""
+    reading = read(paths, options)
+    return tuple(audit_source(source, method, margins) for source in reading.sources), reading
+
+
+def audit_source(source: Source, method: InUse | None = None, margins: Margins = MARGINS) -> Audit:
+    """Measure one log; without a method it is looked for beside the files."""
+    log, method = source.log, method or find_method(source.files)
+    selection, quantities = find_selection(log), (LENGTH, *QUANTITIES) if log.has_turns else (LENGTH,)
+    effects = [within_log(log, quantity=one) for one in quantities]
+    accepted, streams = acceptance(log) if len(log.trained) else None, stream_report(log)
+    others = [*find_dropped(selection), *find_unequal_acceptance(accepted), *find_in_streams(streams)]
+    again = [within_log(log, with_truncated=True, quantity=one) for one in quantities]
+    p_values = [tuple(p_values_of(*one).values()) for one in zip(effects, quantities, strict=True)]
+    found = [
+        conclude(
+            within, margins, sum(p_values[:at] + p_values[at + 1 :], tuple(one.p_value for one in others)), quantity
+        )
+        for at, (within, quantity) in enumerate(zip(effects, quantities, strict=True))
+    ]
+    findings = [
+        *find_limit(source, selection.truncated),
+        *(finding for one in zip(found, effects, again, strict=True) for finding in find_within(log, *one)),
+        *(one for one in others if one.p_value <= found[0].bar),
+    ]
+    weights, turns = weight_shares(log), report_turns(log, effects[1:], found[1:]) if log.has_turns else None
+    return Audit(
+        source, method, add_truncation(found[0], log),
+        tuple(replace(one, advice=one.advice or find_advice(one, method, weights)) for one in findings),
+        effects[0], again[0], selection, lengths(log), coupling(log), weights, find_shares(log),
+        accepted, streams, turns,
+    )  # fmt: skip
+
+
+def find_advice(one: Finding, method: InUse | None, weights: dict[str, WeightShares]) -> Advice | None:
+    """Return the advice that follows; none where the effect does not reach the weights that it would change.
+
+    A token mean weighs by arithmetic means of length, and the effect is of typical lengths: one may be there without the other.
+    """
+    if method and one.measure == "within.length" and method.aggregation in ("token_mean", "token_mean_update"):
+        weight = weights[method.aggregation].incorrect_to_correct
+        if not weight.excludes(1.0) or (weight.value > 1.0) != (one.estimate.value > 0):
+            return None
+    return advise(one.measure, one.estimate, method)
+
+
+def find_limit(source: Source, truncated: Estimate) -> Iterator[Finding]:
+    """Find that the limit of generation ended so many responses that it comes before everything else."""
+    if truncated.value > MANY:
+        text = f"{truncated.value:.0%} [{truncated.low:.0%}, {truncated.high:.0%}] of responses end at the limit of generation"
+        more = ("all effects are of the others, which length decided: that of all responses may be larger or smaller",)
+        advice = Advice(f"raise {source.format.max_response_length} before all else", ())
+        yield Finding("selection.truncated", truncated, math.nan, text, more, advice)
+
+
+def find_within(log: Log, found: Conclusion, within: Within, with_truncated: Within) -> Iterator[Finding]:
+    """Find the effects within prompts that the verdict calls, each with the same including truncated responses."""
+    if found.status != "effect":
+        return
+    quantity = found.quantity
+    again = {measure: text for measure, _, text in describe_effects(with_truncated, found.significant, quantity)}
+    for measure, name, text in describe_effects(within, found.significant, quantity):
+        effect, more = vars(within)[name], ()
+        if "truncated" in log.known and log.responses.truncated.any():
+            more = (f"truncated responses are left out; with them {again[measure]}",)
+        elif "truncated" not in log.known:
+            more = (
+                "which responses were truncated is not known; those are long, and mostly incorrect, by the limit, "
+                "and may be part of this",
+            )
+        yield Finding(measure, as_estimate(name, effect), effect.p_value, text, more)
+
+
+def find_dropped(found: Selection) -> Iterator[Finding]:
+    """Find that responses without a verdict are longer or shorter than others to the same prompt."""
+    effect = found.dropped_gap
+    if effect.num_prompts >= MIN_PROMPTS:
+        side = 1 if effect.value > 0 else -1
+        text = f"responses without a verdict are {show_gap(effect, side)} {LENGTH.words[side < 0]} than others to the same prompt"
+        more = (
+            "which are left is decided by length, so that effects among them may differ from those of all responses",
+        )
+        yield Finding("selection.dropped", as_estimate("gap", effect), effect.p_value, text, more)
+
+
+def find_unequal_acceptance(found: Acceptance | None) -> Iterator[Finding]:
+    """Find a bound that accepts lengths unequally."""
+    if found and not found.undefined and found.lre.value > found.floor:
+        p_value = found.p_value if math.isnan(found.p_value_prompts) else found.p_value_prompts
+        share = found.share.value
+        text = f"the bound accepts {share[0]:.0%} of the shortest responses and {share[-1]:.0%} of the longest: "
+        text += f"length reweighting error {number(found.lre)}, of which noise {found.floor:.2g}"
+        yield Finding("acceptance.lre", found.lre, p_value, text)
+
+
+def find_in_streams(found: StreamReport | None) -> Iterator[Finding]:
+    """Find survivors of streams that are valued too high, and a net advantage on EOS."""
+    if not found:
+        return
+    text = f"`max` values survivors {number(found.optimism)} above what is unbiased, a pair"
+    yield Finding("streams.optimism", found.optimism, p_value_of(found.optimism), text)
+    net = found.eos_advantage
+    text = (
+        f"stopping is {'penalised' if net.value < 0 else 'reinforced'}: net advantage on EOS {number(net)} a response"
+    )
+    yield Finding("streams.eos_advantage", net, p_value_of(net), text)
+
+
+def p_value_of(found: Estimate) -> float:
+    """Return the two-sided p-value of no effect, by a normal error as wide as the 95% interval; nan without one."""
+    error = (found.high - found.low) / (2 * Z95)
+    return math.erfc(abs(found.value / error) / math.sqrt(2)) if error > 0 else math.nan
+
+
+def number(found: Estimate) -> str:
+    """Format as 1.9 [1.7, 2.1]."""
+    return f"{found.value:.3g} [{found.low:.3g}, {found.high:.3g}]"
+
+
+def find_selection(log: Log) -> Selection:
+    """Return which responses are not compared; one that the method leaves out for being truncated is not dropped."""
+    started = log.responses.round == 0
+    table, problem, correct = log.responses.take(started), log.clusters[started], log.correct[started]
+    kept, truncated = table.active | table.truncated, table.truncated
+    size = count_by(table.prompt[kept], log.responses.num_prompts).astype(np.int64)
+    usual = int(np.bincount(size[size > 0]).argmax()) if kept.any() else 0
+
+    def share(of: Bools) -> Estimate:
+        return mean_over(problem[of], truncated[of]) if "truncated" in log.known else NOTHING
+
+    return Selection(
+        share(kept), share(kept & correct), share(kept & ~correct),
+        dropped=mean_over(problem, ~kept),
+        dropped_gap=compare_within(table.prompt, problem, kept.astype(np.float64), table.length.astype(np.float64)).gap,
+        group_size=usual,
+        incomplete=share_of(size[size > 0] < usual),
+    )  # fmt: skip
+
+
+def find_shares(log: Log) -> Shares:
+    """Return what describes the rollouts."""
+    rows = plain_samples(log, with_truncated=True)
+    prompt, correct = log.responses.prompt[rows], log.correct[rows]
+    size = log.responses.num_prompts
+    count, hits = count_by(prompt, size), sum_by(prompt, correct, size)
+    all_correct, all_incorrect = ((hits == n)[count > 1] for n in (count, 0))
+    repeated = log.columns.get("duplicate")
+    return Shares(
+        difficulty=find_difficulty(log, rows),
+        all_correct=share_of(all_correct),
+        all_incorrect=share_of(all_incorrect),
+        duplicate=NOTHING if repeated is None else mean_over(prompt, repeated[rows]),
+    )
+
+
+def find_difficulty(log: Log, rows: Bools) -> Estimate:
+    """Return the correlation of mean log length and accuracy over the prompts of a step."""
+    prompt = np.unique(log.responses.prompt[rows], return_inverse=True)[1]
+    size = int(prompt.max(initial=-1)) + 1
+    if size < 3:
+        return NOTHING
+    problem, batch = np.zeros(size, np.int64), np.zeros(size, np.int64)
+    problem[prompt], batch[prompt] = log.clusters[rows], np.unique(log.batch[rows], return_inverse=True)[1]
+    x, y = (
+        mean_by(prompt, of, size) for of in (np.log(log.responses.length[rows]), log.correct[rows].astype(np.float64))
+    )
+    x, y = (of - mean_by(batch, of, int(batch.max()) + 1)[batch] for of in (x, y))
+
+    def measure(sums: Floats) -> Floats:
+        num, a, b, ab, aa, bb = np.moveaxis(sums, -1, 0)
+        both = np.sqrt(centred_squares(num, a, aa) * centred_squares(num, b, bb))
+        return ratio(ab - a * ratio(b, num), np.where(both > 1e-9, both, 0.0))
+
+    return bootstrap(
+        np.unique(problem, return_inverse=True)[1], [np.ones(size), x, y, x * y, x * x, y * y], measure
+    ).at(0)
+
+
+def find_missing(one: Audit) -> tuple[str, ...]:
+    """Return what the files do not say, what cannot be known for it, and what to do."""
+    log, remedy, limit = one.log, one.source.format.remedy, one.source.format.max_response_length
+    truncated = remedy.get("truncated", "no finish reason of every response")
+    advantage = remedy.get("advantage", "no column of advantages")
+    candidates = {
+        f"tokens: lengths are in {log.unit}; --tokenizer FOLDER of the model counts tokens": log.unit != "tokens",
+        f"truncation: {truncated}; --max-response-length N (of {limit}) with --tokenizer FOLDER estimates it":
+            "truncated" not in log.known,
+        f"advantages: {advantage}; rewards normalised by prompt and step stand for them": "advantage" not in log.known,
+        f"verdicts: outcomes above {halfway(log.responses.outcome[log.responses.active]):.3g} count as correct; --columns "
+        "correct=COLUMN>NUMBER sets another bar":
+            "correct" not in log.known and not np.isin(log.responses.outcome, (0.0, 1.0)).all(),
+        "updates: no log ratios, so that acceptance by length is unknown; fairlen train records them": not len(log.trained),
+        "groups: hardly any prompt has a second response in its step, so that nothing can be compared within prompts; "
+        "--pool reads runs of one policy over the same prompts as one log":
+            len(log) < 1.5 * max(log.responses.num_prompts, 1),
+    }  # fmt: skip
+    return tuple(sentence for sentence, is_missing in candidates.items() if is_missing)

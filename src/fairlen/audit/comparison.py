@@ -1,0 +1,145 @@
+"""What differs between two logs, A and B: lengths, accuracy, truncation, and the effects of length within prompts.
+
+Over prompts that both have, each with one weight on both sides: that of a difference of two means of a and b responses,
+ab / (a + b). So another mix of prompts explains no difference; what does, two logs cannot say.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fairlen.audit.conclusion import RATE, as_estimate
+from fairlen.audit.log import Log, halfway, plain_samples
+from fairlen.audit.statistics.intervals import Estimate
+from fairlen.audit.statistics.within import MIN_PROMPTS, Effect, find_bar, jackknife, sum_pairs
+from fairlen.batch import Floats, Ints, count_by, sum_by
+
+NAMES = {
+    "length": "mean length", "accuracy": "accuracy", "truncated": "truncated",
+    "gap": "incorrect responses longer, within prompts", "order": "pairs in which the incorrect one is longer",
+    "bend": "pairs in which it is farther from the median",
+}  # fmt: skip
+NO_TWIN = (
+    "no prompt is in both: effects within prompts are compared as of two samples of prompts; lengths, accuracy and truncation "
+    "are not, since how hard the prompts are could explain any difference"
+)
+BY_QUESTION = (
+    "no prompt is the same in both, as with messages and a template's text: prompts are paired by their last question"
+)
+ONE_SIDED = "truncation is known in one log only: effects in the other include truncated responses"
+Means = tuple[Ints, Floats, Floats]
+"""Of a measure: prompts, sorted, with weight and mean of each, [K]."""
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """One measure of A and B, and B minus A; `gap`, and the difference of `length`, are relative."""
+
+    measure: str
+    first: Estimate
+    second: Estimate
+    difference: Estimate
+    """nan where the logs cannot be compared, without an interval where prompts are too few."""
+    p_value: float
+    num_prompts: int
+    is_significant: bool = False
+    """Whether the difference stands at a false discovery rate of 5% over the whole comparison."""
+
+    def row(self) -> tuple[str, ...]:
+        """Return five cells of a table: what, A, B, B minus A, and the 95% interval of that."""
+        found, base = self.difference, 0.5 if self.measure in ("order", "bend") else 0.0
+        style, unit = {"length": (".4g", "%"), "gap": ("+.1%", "%")}.get(self.measure, (".1%", " points"))
+        own = (f"{e.value + base:{style}}" if e.exists else "unknown" for e in (self.first, self.second))
+        value, low, high = (f"{100 * x:+.1f}" for x in (found.value, found.low, found.high))
+        interval = f"[{low}, {high}]" if self.num_prompts >= MIN_PROMPTS else f"too few prompts: {self.num_prompts}"
+        return NAMES[self.measure], *own, *((value + unit, interval) if found.exists else ("unknown", ""))
+
+
+@dataclass(frozen=True)
+class Against:
+    """Two logs side by side."""
+
+    num_common: int
+    num_first: int
+    """Prompts of A alone."""
+    num_second: int
+    contrasts: tuple[Contrast, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def sentence(self) -> str:
+        """What differs, in words."""
+        rows = (c.row() for c in self.contrasts if c.is_significant)
+        found = "; ".join(f"{name} {by} {interval}" for name, _, _, by, interval in rows)
+        return f"B minus A: {found}" if found else "no difference between A and B stands out from chance"
+
+
+def compare_logs(first: Log, second: Log) -> Against:
+    """Return B minus A. Raises ValueError where lengths have different units."""
+    if first.unit != second.unit:
+        raise ValueError(
+            f"--against: lengths of one log are in {first.unit}, of the other in {second.unit}: --unit words counts both "
+            "alike, --tokenizer FOLDER both in tokens"
+        )
+    by_question = (
+        not len(np.intersect1d(first.problem, second.problem)) and np.intersect1d(first.question, second.question).any()
+    )
+    if by_question:
+        first, second = (replace(log, problem=log.question) for log in (first, second))
+    outcomes = np.concatenate([log.responses.outcome[log.responses.active] for log in (first, second)])
+    bar = halfway(outcomes) if "correct" not in first.known | second.known else None
+    one, other = measure(first, bar), measure(second, bar)
+    problems, others = one["length"][0], other["length"][0]
+    num_common = len(np.intersect1d(problems, others)) if len(first.problem) and len(second.problem) else 0
+    contrasts = [contrast(name, one[name], other[name], num_common > 0) for name in NAMES]
+    stands = find_bar([c.p_value for c in contrasts], RATE)
+    is_one_sided = ("truncated" in first.known) != ("truncated" in second.known)
+    return Against(
+        num_common, len(problems) - num_common, len(others) - num_common,
+        tuple(replace(c, is_significant=c.p_value <= stands) for c in contrasts),
+        (*([] if num_common else [NO_TWIN]), *([BY_QUESTION] if by_question else []), *([ONE_SIDED] if is_one_sided else [])),
+    )  # fmt: skip
+
+
+def measure(log: Log, bar: float | None) -> dict[str, Means]:
+    """Return every measure of a log's plain samples; correct are outcomes above the bar, where there is one."""
+    rows = plain_samples(log, with_truncated=True)
+    table, problem = log.responses.take(rows), (log.problem if len(log.problem) else log.responses.prompt)[rows]
+    correct = (log.correct[rows] if bar is None else table.outcome > bar).astype(np.float64)
+    known = 0.0 if "truncated" in log.known else math.nan
+    problems, place = np.unique(problem, return_inverse=True)
+    number = count_by(place, len(problems))
+    means = {"length": table.length, "accuracy": correct, "truncated": table.truncated + known}
+    whole = ~table.truncated
+    paired, sums = sum_pairs(log.strata[rows][whole], problem[whole], correct[whole], np.log(table.length[whole]))
+    return {
+        **{name: (problems, number, sum_by(place, column, len(problems)) / number) for name, column in means.items()},
+        **{name: (paired, sums[:, 0], sums[:, k] / sums[:, 0]) for k, name in enumerate(("gap", "order", "bend"), 2)},
+    }
+
+
+def contrast(name: str, one: Means, other: Means, is_paired: bool) -> Contrast:
+    """Return one measure of both sides, compared over common prompts, or effects within prompts as of two samples."""
+    (problems, a, x), (others, b, y) = one, other
+    if is_paired:
+        _, here, there = np.intersect1d(problems, others, return_indices=True)
+        a = b = a[here] * b[there] / (a[here] + b[there])
+        x, y = x[here], y[there]
+    first, second, found = jackknife(a * x, a), jackknife(b * y, b), Effect(math.nan, math.nan, 0.0, 0)
+    if is_paired:
+        found = jackknife(a * (y - x), a * x if name == "length" else a)
+    elif name in ("gap", "order", "bend"):
+        error, freedom = math.hypot(first.error, second.error), min(first.freedom, second.freedom)
+        found = Effect(second.value - first.value, error, freedom, min(len(x), len(y)))
+    if name == "length":
+        found = replace(found, value=math.log1p(found.value), error=found.error / (1.0 + found.value))
+    if name in ("accuracy", "truncated"):  # what is 0 on both sides may differ in the next prompt: as wide as Wilson's
+        found = replace(found, error=max(found.error, 1.0 / max(float(a.sum()), 1.0)))
+    own = [as_estimate("gap" if name == "gap" else "order", effect) for effect in (first, second)]
+    difference = as_estimate("gap" if name in ("gap", "length") else "order", found)
+    if found.num_prompts < MIN_PROMPTS:
+        difference, found = Estimate(difference.value), replace(found, value=math.nan)
+    return Contrast(name, own[0], own[1], difference, found.p_value, found.num_prompts)

@@ -1,0 +1,294 @@
+"""The verdict on a log: an effect of length within prompts, none that matters, or more rollouts needed to know.
+
+docs/audit.md says how it follows from the effects.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from fairlen.audit.log import Log, plain_samples
+from fairlen.audit.statistics.intervals import NOTHING, Estimate
+from fairlen.audit.statistics.lengths import split
+from fairlen.audit.statistics.streams import mean_advantage
+from fairlen.audit.statistics.within import MIN_PROMPTS, Effect, Within, compare_within, find_bar
+from fairlen.batch import Floats, Responses
+from fairlen.sampling.stream_metrics import count_continued
+
+Status = Literal["none", "effect", "unknown"]
+Name = Literal["gap", "order", "bend", "curve"]
+MANY = 0.2
+"""Share of truncated responses from which on that is said first."""
+TOLD: tuple[Name, ...] = ("gap", "order", "curve", "bend")
+"""Effects, of each finding the one first that stands for it."""
+RATE = 0.05
+"""False discovery rate of a log's findings."""
+
+
+@dataclass(frozen=True)
+class Margins:
+    """The smallest effects that matter: of length relatively, of pairs and accuracy in shares of 1."""
+
+    length: float = 0.10
+    share: float = 0.05
+
+    def of(self, name: Name) -> float:
+        """Return the margin on the scale of an effect of `Within`."""
+        return math.log1p(self.length) if name == "gap" else self.share
+
+    def text(self, noun: str) -> str:
+        return f"{self.length:.0%} of {noun} or {100 * self.share:g} points"
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """What is compared within prompts, and the words for its effects: {0} is a number with its interval, {1} is more or less."""
+
+    noun: str
+    measures: tuple[str, str]
+    """Names of its two findings: more or less of it, and the best amount in the middle."""
+    of: Callable[[Responses], Floats]
+    words: tuple[str, str]
+    subject: str
+    gap: str
+    order: str
+    near: str
+    medium: str
+    ends: str
+    is_more: str
+    """What is said of the incorrect response of a pair that has more of it."""
+
+    def measure_of(self, name: str) -> str:
+        """Return the finding that an effect belongs to: gap and order are one, bend and curve are one."""
+        return self.measures[name not in ("gap", "order")]
+
+    @property
+    def median(self) -> str:
+        return f"the prompt's median {self.noun.removeprefix('the ')}"
+
+
+LENGTH = Quantity(
+    "length", ("within.length", "within.bend"), lambda table: table.length.astype(np.float64), ("longer", "shorter"),
+    "incorrect responses", "are {0} {1} than correct ones to the same prompt", "are the {1} ones in {0} of pairs",
+    "a length of {:,.0f}", "medium length", "the shortest and longest", "is longer",
+)  # fmt: skip
+TURNS = Quantity(
+    "the number of turns", ("within.turns", "within.turns_bend"), lambda table: table.num_turns.astype(np.float64),
+    ("more turns", "fewer turns"), "incorrect responses", "take {0} {1} than correct ones to the same prompt",
+    "take {1} in {0} of pairs", "{:,.1f} turns", "a medium number of turns", "those of the fewest and most", "takes more turns",
+)  # fmt: skip
+TURN_LENGTH = Quantity(
+    "the length of turns", ("within.turn_length", "within.turn_length_bend"), lambda table: table.length / table.num_turns,
+    ("longer", "shorter"), "turns of incorrect responses", "are {0} {1} than those of correct ones to the same prompt",
+    "are the {1} ones in {0} of pairs", "a length of turns of {:,.1f}", "a medium length of turns",
+    "those of the shortest and longest turns", "has longer turns",
+)  # fmt: skip
+"""Of a response, the mean over its turns."""
+QUANTITIES = (TURNS, TURN_LENGTH)
+"""Of turns."""
+
+
+@dataclass(frozen=True)
+class Conclusion:
+    """What a log says about length within prompts."""
+
+    status: Status
+    sentence: str
+    """The verdict in words."""
+    effect: Name | None
+    """Of the finding that is the largest relative to its margin, of `none` and `unknown` too."""
+    estimate: Estimate
+    """Of it: of gap the relative difference of length, incorrect over correct, else a difference of shares."""
+    significant: tuple[Name, ...]
+    """Effects that stand at the false discovery rate and may be as large as what matters."""
+    bar: float
+    """P-value up to which findings of this log stand, -1 where none does."""
+    num_prompts: int
+    """Prompts with a correct and an incorrect response in one step."""
+    prompts_needed: int
+    """About how many would show the smallest effects that matter in four cases of five; 0 where that cannot be said."""
+    margins: Margins = Margins()
+    quantity: Quantity = LENGTH
+
+
+def add_truncation(found: Conclusion, log: Log) -> Conclusion:
+    """Return a conclusion whose sentence says first, or last, how many responses a limit ended, or that it is unknown."""
+    rows = plain_samples(log, with_truncated=True)
+    if "truncated" not in log.known or not rows.any():
+        return replace(found, sentence=f"{found.sentence}; whether responses were truncated is unknown")
+    share = float(log.responses.truncated[rows].mean())
+    at_limit = f"{share:.{0 if share >= 0.01 else 1}%} of responses end at the limit"
+    if share > MANY:
+        return replace(found, sentence=f"{at_limit}; of the others: {found.sentence}")
+    end = f"{at_limit} and are left out" if share else "no response was truncated"
+    return replace(found, sentence=f"{found.sentence}; {end}")
+
+
+def within_log(log: Log, with_truncated: bool = False, quantity: Quantity = LENGTH) -> Within:
+    """Return the effects of a quantity within prompts and steps of a log, by default without truncated responses."""
+    rows = plain_samples(log, with_truncated)
+    table = log.responses.take(rows)
+    correct = log.correct[rows].astype(np.float64)
+    return compare_within(log.strata[rows], log.clusters[rows], correct, quantity.of(table))
+
+
+def find_usable(within: Within) -> dict[Name, Effect]:
+    """Return the effects whose intervals can be trusted."""
+    return {name: effect for name, effect in list_effects(within) if effect.num_prompts >= MIN_PROMPTS}
+
+
+def p_values_of(within: Within, quantity: Quantity = LENGTH) -> dict[str, float]:
+    """Return the p-value of each finding."""
+    p_values: dict[str, list[float]] = {}
+    for name, effect in find_usable(within).items():
+        p_values.setdefault(quantity.measure_of(name), []).append(effect.p_value)
+    return {measure: combine(*p) for measure, p in p_values.items()}
+
+
+def conclude(
+    within: Within, margins: Margins = Margins(), others: tuple[float, ...] = (), quantity: Quantity = LENGTH
+) -> Conclusion:
+    """Return the verdict on effects within prompts; `others` are p-values of the log's further findings."""
+    usable, combined, measure_of = find_usable(within), p_values_of(within, quantity), quantity.measure_of
+    bar = find_bar([*combined.values(), *others], RATE)
+    small = [name for name, effect in usable.items() if effect.is_within(margins.of(name)) or not effect.exists]
+    stand: list[Name] = [n for n, e in usable.items() if combined[measure_of(n)] <= bar and e.p_value <= RATE]
+    significant: tuple[Name, ...] = tuple(name for name in stand if name not in small)
+    status: Status = "none" if usable and len(small) == len(usable) else "effect" if significant else "unknown"
+    existing: tuple[Name, ...] = tuple(name for name, effect in usable.items() if effect.exists)
+    among = significant if status == "effect" else existing
+    largest = max(among, key=lambda name: abs(usable[name].value) / margins.of(name), default=None)
+    alike: list[Name] = [name for name in TOLD if largest and name in among and measure_of(name) == measure_of(largest)]
+    told: Name | None = alike[0] if alike else None
+    estimate = as_estimate(told, usable[told]) if told else NOTHING
+    needed = count_needed(usable, margins)
+    found = Conclusion(status, "", told, estimate, significant, bar, within.gap.num_prompts, needed, margins, quantity)
+    return replace(found, sentence=describe(found, within))
+
+
+def list_effects(within: Within) -> tuple[tuple[Name, Effect], ...]:
+    """Return the effects by name."""
+    return ("gap", within.gap), ("order", within.order), ("bend", within.bend), ("curve", within.curve)
+
+
+def combine(*p_values: float) -> float:
+    """Return one p-value of several tests of one finding (Simes 1986); nan is no test."""
+    known = sorted(p for p in p_values if not math.isnan(p))
+    return min((p * len(known) / place for place, p in enumerate(known, 1)), default=math.nan)
+
+
+def as_estimate(name: Name, effect: Effect) -> Estimate:
+    """Return an effect with its 95% interval: of log lengths as a relative difference."""
+    numbers = (effect.value, *effect.interval())
+    return Estimate(*(math.expm1(min(x, 50.0)) if name == "gap" else x for x in numbers))
+
+
+def count_needed(usable: dict[Name, Effect], margins: Margins) -> int:
+    """Return about how many prompts would show effects as large as the margins in four cases of five."""
+    ratios = [(e.smallest / margins.of(name)) ** 2 * e.num_prompts for name, e in usable.items() if e.exists]
+    finite = [ratio for ratio in ratios if math.isfinite(ratio)]
+    return math.ceil(max(finite, default=0.0))
+
+
+def describe(found: Conclusion, within: Within) -> str:
+    """Return the verdict in one sentence."""
+    quantity, margins = found.quantity, found.margins.text(found.quantity.noun)
+    if found.effect and found.status == "effect":
+        clauses = {measure: text for measure, _, text in describe_effects(within, found.significant, quantity)}
+        is_small = abs(vars(within)[found.effect].value) < found.margins.of(found.effect)
+        caveat = f"; it may be smaller than what matters, {margins}" if is_small else ""
+        return clauses[quantity.measure_of(found.effect)] + caveat
+    if found.num_prompts < MIN_PROMPTS:
+        few = f"{found.num_prompts} prompt{'s have' if found.num_prompts != 1 else ' has'}"
+        return f"{few} a correct and an incorrect response in one step; fewer than {MIN_PROMPTS} are too few to conclude from"
+    if found.status == "none":
+        side = 1 if within.gap.value >= 0 else -1
+        text = f"no effect of {quantity.noun} within prompts, on average over them, as large as {margins}: {quantity.subject} "
+        return text + quantity.gap.format(show_gap(within.gap, side), quantity.words[side < 0])
+    shown = f"{math.expm1(min(within.gap.smallest, 50.0)):.0%} of {quantity.noun} or "
+    shown += f"{100 * max(within.order.smallest, within.bend.smallest):.0f} points"
+    text = f"these rollouts would show an effect of {shown}; for one of {margins} about {found.prompts_needed:,} "
+    return f"{text}prompts with correct and incorrect responses are needed, and {found.num_prompts:,} are there"
+
+
+def describe_effects(
+    within: Within, names: tuple[Name, ...], quantity: Quantity = LENGTH
+) -> Iterator[tuple[str, Name, str]]:
+    """Yield the measure, the effect that stands for it, and a clause, of the effects named; gap and order are one."""
+    if "gap" in names or "order" in names:
+        name: Name = "gap" if "gap" in names else "order"
+        side = 1 if vars(within)[name].value > 0 else -1
+        word = quantity.words[side < 0]
+        parts = {
+            "gap": quantity.gap.format(show_gap(within.gap, side), word),
+            "order": quantity.order.format(show_share(within.order, side), word),
+        }
+        order: tuple[Name, ...] = ("gap", "order") if name == "gap" else ("order",)
+        yield quantity.measures[0], name, f"{quantity.subject} " + " and ".join(parts[one] for one in order)
+    if "curve" in names:
+        accuracy = "highest" if within.curve.value > 0 else "lowest"
+        side, points = ("lower", 1) if within.curve.value > 0 else ("higher", -1)
+        low, high = sorted(100 * points * bound for bound in within.curve.interval())
+        lost = f"{100 * abs(within.curve.value):.0f} [{low:.0f}, {high:.0f}] points {side}"
+        near = quantity.near.format(within.best_length)
+        text = f"accuracy is {accuracy} near {near}, and {lost} one standard deviation of {quantity.noun} away"
+        yield quantity.measures[1], "curve", text
+    elif "bend" in names:
+        often, where, side = "more", "farther from", 1
+        if within.bend.value < 0:
+            often, where, side = "less", "closer to", -1
+        text = f"responses of {quantity.medium} are {often} often correct than {quantity.ends} to the same prompt together: "
+        text += f"in {show_share(within.bend, side)} of pairs the incorrect one is {where} {quantity.median}"
+        yield quantity.measures[1], "bend", text
+
+
+def show_gap(found: Effect, side: int) -> str:
+    """Return a difference of logs as a percentage with its 95% interval; `side` is 1 for more, -1 for less."""
+    value, low, high = (side * math.expm1(min(x, 50.0)) for x in (found.value, *found.interval()))
+    return f"{value:.0%} [{min(low, high):.0%}, {max(low, high):.0%}]"
+
+
+def show_share(found: Effect, side: int) -> str:
+    """Return a share of pairs as a percentage with its 95% interval, of those on that side."""
+    low, high = sorted(min(max(0.5 + side * bound, 0.0), 1.0) for bound in found.interval())
+    return f"{0.5 + side * found.value:.0%} [{low:.0%}, {high:.0%}]"
+
+
+@dataclass(frozen=True)
+class ByOutcome:
+    """A quantity of trajectories: effects of it within prompts, and arithmetic means over all prompts."""
+
+    conclusion: Conclusion
+    within: Within
+    """Without truncated responses, as the verdict is."""
+    mean: Estimate
+    correct: Estimate
+    incorrect: Estimate
+
+
+@dataclass(frozen=True)
+class TurnReport:
+    """What a log says about turns; intervals are over prompts."""
+
+    number: ByOutcome
+    """Turns of a response."""
+    length: ByOutcome
+    """Mean length of its turns."""
+    another_turn: Estimate
+    """Net advantage on another turn, a response: the sum of advantages over turns that another one followed."""
+
+
+def report_turns(log: Log, effects: Sequence[Within], conclusions: Sequence[Conclusion]) -> TurnReport:
+    """Return what a log says about turns, of effects and verdicts on each of QUANTITIES."""
+    rows = plain_samples(log, with_truncated=True)
+    table, correct = log.responses.take(rows), log.correct[rows]
+    number, length = (
+        ByOutcome(conclusion, within, *split(table.prompt, quantity.of(table), correct)[:3])
+        for quantity, within, conclusion in zip(QUANTITIES, effects, conclusions, strict=True)
+    )
+    return TurnReport(number, length, mean_advantage(log, count_continued(log.responses, log.segments)))

@@ -1,0 +1,191 @@
+"""The numbers of an audit as rows of text, for the terminal and the page, and as JSON data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import is_dataclass
+from typing import Any
+
+import numpy as np
+
+from fairlen.audit.audit import Audit, find_missing
+from fairlen.audit.comparison import Against
+from fairlen.audit.conclusion import LENGTH, Quantity, as_estimate, list_effects
+from fairlen.audit.method_in_use import USERS
+from fairlen.audit.readers import Reading
+from fairlen.audit.statistics.intervals import Bins, Estimate
+from fairlen.audit.statistics.within import Within
+from fairlen.console import plural
+
+MAX_ROWS_JSON = 100
+"""Malformed rows that are listed."""
+AGGREGATIONS = "what each aggregation would do"
+Rows = Iterator[tuple[str, str, str]]
+
+
+def count_rollouts(one: Audit) -> str:
+    """Return how many responses, prompts and steps there are."""
+    counts = {"response": len(one.log), "prompt": one.log.responses.num_prompts, "step": len(one.lengths.batch)}
+    responses, prompts, steps = (f"{count:,} {plural(word, count)}" for word, count in counts.items())
+    found = f"{responses} to {prompts} in {steps}, {one.conclusion.num_prompts:,} with correct and incorrect ones"
+    forks = np.count_nonzero(one.log.responses.round)
+    plain = (
+        f"; lengths and effects are of {len(one.log) - forks:,}, not of {forks:,} forks, which continue what survived"
+    )
+    return found + plain if forks else found
+
+
+def describe_method(one: Audit) -> str:
+    """Return the method in use and where it was found, or the line that asks for it."""
+    if one.method:
+        return f"{one.method.name}, aggregation {one.method.aggregation} ({one.method.origin})"
+    ask = "name it: --method grpo+balanced, TRL's loss_type=dapo, verl's loss_agg_mode=token-mean"
+    return f"not known, so that there is no advice; {ask}"
+
+
+def line(name: str, found: Estimate, style: str = ".3g") -> tuple[str, str, str]:
+    """Return one row; "unknown" where the number does not exist."""
+    if not found.exists:
+        return name, "unknown", ""
+    interval = "" if math.isnan(found.low + found.high) else f"[{found.low:{style}}, {found.high:{style}}]"
+    return name, f"{found.value:{style}}", interval
+
+
+def within_rows(one: Audit) -> Rows:
+    """Give the effects within prompts, with and without truncated responses."""
+    sides = {"": one.within}
+    if one.log.responses.truncated.any():
+        sides = {", truncated ones left out": one.within, ", with truncated ones": one.with_truncated}
+    for what, within in sides.items():
+        yield from effect_rows(within, LENGTH, what)
+    for of_turns in (one.turns.number, one.turns.length) if one.turns else ():
+        yield from effect_rows(of_turns.within, of_turns.conclusion.quantity, next(iter(sides)))
+
+
+def effect_rows(within: Within, quantity: Quantity, what: str) -> Rows:
+    """Give the four effects of one quantity; `what` says of which responses."""
+    found, noun = {name: as_estimate(name, effect) for name, effect in list_effects(within)}, quantity.noun
+    yield line(f"{noun} of incorrect over correct responses{what}".removeprefix("the "), found["gap"], "+.1%")
+    yield line(f"  pairs in which the incorrect response {quantity.is_more}", above_half(found["order"]), ".1%")
+    yield line(f"  in which it is farther from {quantity.median}", above_half(found["bend"]), ".1%")
+    yield line(
+        f"  accuracy lost one standard deviation from the best {noun.removeprefix('the ')}", found["curve"], "+.1%"
+    )
+
+
+def above_half(found: Estimate) -> Estimate:
+    """Return a share that was given as its difference from a half."""
+    return Estimate(found.value + 0.5, max(found.low + 0.5, 0.0), min(found.high + 0.5, 1.0))
+
+
+def aggregation_head(one: Audit) -> tuple[str, ...]:
+    """Return what `aggregation_rows` has."""
+    head = ("weight of incorrect over correct", "95% interval", "a token of the longest over the shortest")
+    return AGGREGATIONS, *head, *["a turn of the most turns over the fewest"] * bool(one.turns)
+
+
+def aggregation_rows(one: Audit) -> Iterator[tuple[str, ...]]:
+    """Give the rows about what each aggregation would do with these rollouts; the one in use is marked."""
+    for name, found in one.weights.items():
+        mark = ", in use" if one.method and name == one.method.aggregation else f" ({USERS[name]})"
+        _, value, interval = line("", found.incorrect_to_correct, ".2f")
+        ratios = found.long_to_short, *[found.many_to_few] * bool(one.turns)
+        yield f"{name}{mark}", value, interval, *("" if math.isnan(number) else f"{number:.2f}" for number in ratios)
+
+
+def selection_rows(one: Audit) -> Rows:
+    """Give the rows about responses that are not compared."""
+    found = one.selection
+    yield line("truncated", found.truncated, ".1%")
+    if found.truncated.value > 0:
+        yield line("  of incorrect responses", found.truncated_incorrect, ".1%")
+        yield line("  of correct responses", found.truncated_correct, ".1%")
+    if found.dropped.value > 0:
+        yield line("without a verdict", found.dropped, ".1%")
+    if found.incomplete.value > 0:
+        yield line(f"prompts with fewer than {found.group_size} responses in their step", found.incomplete, ".1%")
+
+
+def measured_rows(one: Audit) -> Rows:
+    """Give the rows that describe outcomes and lengths."""
+    found, shares = one.lengths, one.shares
+    yield line("accuracy", found.accuracy, ".1%")
+    yield line("prompts all correct", shares.all_correct, ".1%")
+    yield line("prompts all incorrect", shares.all_incorrect, ".1%")
+    yield line("repeated responses", shares.duplicate, ".1%")
+    yield line(f"length ({one.log.unit})", found.mean)
+    yield line("  of correct responses", found.correct)
+    yield line("  of incorrect responses", found.incorrect)
+    if len(found.batch) > 1:
+        yield line("  change a step", found.trend, "+.3g")
+    if one.turns:
+        for name, of in (("turns", one.turns.number), (f"length of a turn ({one.log.unit})", one.turns.length)):
+            yield line(name, of.mean)
+            yield line("  of correct responses", of.correct)
+            yield line("  of incorrect responses", of.incorrect)
+        yield line("net advantage on another turn (a response)", one.turns.another_turn, "+.3f")
+    yield line("difficulty: correlation of accuracy and log length between prompts", shares.difficulty, "+.2f")
+    yield line("spread of lengths within a sign, over their mean", one.coupling.variation_within_sign, ".3f")
+    yield line("sign and length, sum A L / sum L", one.coupling.sign_length, "+.3f")
+
+
+def recorded_rows(one: Audit) -> Rows:
+    """Give the rows that need fairlen's own records."""
+    found, streams = one.acceptance, one.streams
+    if found and found.undefined:
+        yield "acceptance by length", found.undefined, ""
+    elif found:
+        yield line("accepted by the bound", found.overall, ".1%")
+        yield line(f"length reweighting error (noise alone {found.floor:.2g})", found.lre, ".3f")
+    if streams:
+        yield line("rounds a stream", streams.rounds)
+        yield line("optimism of `max` (reward a pair)", streams.optimism, "+.3f")
+        yield line("net advantage on EOS (a response)", streams.eos_advantage, "+.3f")
+
+
+def to_json(audits: tuple[Audit, ...], reading: Reading, against: Against | None = None) -> dict[str, Any]:
+    """Return everything as JSON data; docs/audit.md lists the fields."""
+    logs, compared = [log_to_json(one) for one in audits], plain(against)
+    if against:
+        compared["sentence"] = against.sentence
+    return {"logs": logs, "against": compared, "unreadable": reading.unreadable, "skipped": reading.skipped}
+
+
+def log_to_json(one: Audit) -> dict[str, Any]:
+    """Return one audit as JSON data."""
+    rollouts, source, method = one.log, one.source, one.method
+    counts = {
+        "responses": len(rollouts), "prompts": rollouts.responses.num_prompts, "rollout_batches": len(np.unique(rollouts.batch)),
+        "malformed": len(rollouts.malformed),
+    }  # fmt: skip
+    return plain({
+        "format": rollouts.format, "title": source.format.title, "folder": source.folder, "files": source.files,
+        "unit": rollouts.unit, "counts": counts, "notes": source.notes, "malformed": rollouts.malformed[:MAX_ROWS_JSON],
+        "known": sorted(rollouts.known), "missing": find_missing(one),
+        "method": method and {"name": method.name, "aggregation": method.aggregation, "origin": method.origin},
+        "conclusion": one.conclusion, "findings": one.findings, "within": one.within, "within_with_truncated": one.with_truncated,
+        "turns": one.turns,
+        "selection": vars(one.selection) | {"dropped_gap": as_estimate("gap", one.selection.dropped_gap)},
+        "lengths": one.lengths, "coupling": one.coupling, "weights": one.weights,
+        "shares": one.shares, "acceptance": one.acceptance, "streams": one.streams,
+    })  # fmt: skip
+
+
+def plain(value: Any) -> Any:
+    """Return numbers, arrays and estimates as JSON data; numbers that are not finite become null."""
+    if isinstance(value, Quantity):
+        return value.noun
+    if isinstance(value, Within):
+        value = {name: as_estimate(name, effect) for name, effect in list_effects(value)}
+    if isinstance(value, Bins):
+        value = {"low": value.low, "high": value.high, "count": value.count}
+    if is_dataclass(value) and not isinstance(value, type):
+        value = vars(value)
+    if isinstance(value, dict):
+        return {name: plain(item) for name, item in value.items()}
+    if isinstance(value, np.ndarray | np.generic):
+        value = value.tolist()
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,321 @@
+"""Which column is what: by its name and by what it holds, checked against what is true of all rollouts; in doubt it is asked.
+
+Texts of correct and incorrect responses to a prompt differ, else they are references. What tells problems apart leaves both kinds
+of responses to one, else it is an answer. A number of tokens goes with the text. The parts of a reward explain the advantage.
+Not here: formats, whose columns have a meaning already.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from fairlen.audit.log import halfway
+from fairlen.audit.readers.credit import weigh_parts
+from fairlen.audit.readers.messages import is_hidden, text_of
+from fairlen.audit.readers.rows import Options, Values, differs, hashes, is_mixed, numbers, pair_keys
+from fairlen.audit.statistics.within import MIN_PROMPTS
+from fairlen.batch import Bools, Floats, Ints, count_by, sum_by
+from fairlen.console import suggest
+from fairlen.files.formats import Chunk, Unreadable
+
+ROLES: dict[str, tuple[str, ...]] = {
+    role: tuple(names.split())
+    for role, names in {
+        "prompt": "prompt question query problem instruction input prompt_text question_text problem_statement task_prompt "
+        "prompt_id problem_id question_id example_id task_id doc_id instance_id group group_id uid id index idx",
+        "response": "response completion output generation generated_text model_response model_output model_answer llm_response "
+        "llm_answer llm_output full_response text prediction responses completions outputs generations resp reply candidate "
+        "trajectory rollout assistant generated decoded_output raw_output sample messages conversation conversations code "
+        "solution pred answer",
+        "reasoning": "reasoning_content reasoning thinking thoughts thought cot chain_of_thought reasoning_trace",
+        "reward": "reward score outcome rewards scores reward_score total_reward return",
+        "correct": "correct is_correct acc accuracy passed success exact_match verified",
+        "step": "step global_step rollout_batch iteration training_step",
+        "tokens": "response_mask loss_mask completion_mask num_tokens n_tokens completion_tokens response_length "
+        "completion_length output_tokens num_output_tokens response_tokens completion_ids response_ids output_ids length",
+        "turns": "num_turns n_turns",
+        "finish": "finish_reason finish stop_reason finish_reasons stop_reasons done_reason stop_type truncated is_truncated "
+        "was_truncated hit_limit hit_max_length hit_max_tokens length_limited is_clipped overlong is_finished finished status "
+        "incomplete_details",
+        "advantage": "advantage advantages",
+        "group": "",
+    }.items()
+}
+"""What fairlen wants, and the names that are taken for it, the surest first; `group` tells responses to a prompt apart."""
+PART = re.compile(
+    r"^(rewards?|scores?)[_/.:-](?!.*(std|min|max|count|weight|threshold|model|id)$)|[_/.](reward|score)s?(/mean)?$", re.I
+)  # fmt: skip
+"""Names of columns whose numbers are a part of the reward."""
+IDENTITY = re.compile(r"(^|[._])(id|idx|index|key|hash)$|^extra_info\.", re.I)
+REFERENCE = re.compile(
+    r"^(gts?|gold.*|(.*\.)?ground_truth|(.*_)?answers?|(.*_)?solutions?|labels?|(.*_)?targets?|ref.*|expected.*|images?.*)$",
+    re.I,
+)
+FRESH = re.compile(r"(^|[._])(u?uid|group(_?(id|idx|index))?)$", re.I)
+"""What tells problems apart in all of a file, by reference, and in one step, where frameworks draw it anew for each."""
+OF_RESPONSE = re.compile("response|sample|generation|completion|rollout|request|session|seed|rank|worker", re.I)
+"""Ids of other things than problems."""
+NO_RESPONSE = re.compile(
+    "judge|grad|critic|verif|feedback|error|std(out|err)|time|date|path|url|name|model$|(^|_)id$|hash|type|source|finish|status|system|"
+    "prompt|question|image|version|meta|reference|gold|truth|target|label|expected|comment|reason", re.I,
+)  # fmt: skip
+"""Names of texts that nobody gives what the policy wrote."""
+COUNTS_RESPONSE = re.compile("response|completion|output|mask", re.I)
+"""Names of numbers of tokens that say of what; with reasoning that is hidden they are more than the text."""
+MUCH_LONGER = 4
+"""Times the length of another text, from which on the longer one may be the response."""
+
+
+def choose(columns: set[str], given: dict[str, str]) -> dict[str, str]:
+    """Return which column is what by name alone: as given, else the first usual name that is there and not taken."""
+    chosen = dict(given)
+    for role, names in ROLES.items():
+        free = (name for name in names if name in columns and name not in chosen.values())
+        if role not in chosen and (name := next(free, None)):
+            chosen[role] = name
+    return chosen
+
+
+def choose_all(head: Chunk, given: dict[str, str]) -> dict[str, str]:
+    """Return `choose`, and where nothing is a reward the sum of all columns of numbers that are named as parts of one."""
+    roles = choose(set(head.columns), given)
+    named = [name for name in head.columns if PART.search(name) and name not in roles.values()]
+    parts = [name for name in named if is_numeric(head.get(name))]
+    return roles if not parts or {"reward", "correct"} & roles.keys() else roles | {"reward": "+".join(parts)}
+
+
+def is_numeric(values: Values) -> bool:
+    """Return whether a column has numbers or verdicts and nothing else."""
+    return not all(value is None for value in values) and not numbers(values)[1].any()
+
+
+def check_given(given: dict[str, str], columns: set[str]) -> str:
+    """Return what is wrong with --columns for this file; empty where nothing is."""
+    for role, names in given.items():
+        for part in names.partition(">")[0].split("+"):
+            name = part.rpartition("*")[2]
+            if name not in columns and name.split(".")[0] not in columns:
+                return f"--columns {role}={names}: no column {name!r}: {suggest(name, sorted(columns))}"
+    return ""
+
+
+def column_at(chunk: Chunk, name: str, role: str = "") -> Values:
+    """Return the column, what a path such as info.score finds inside its objects, or of several joined by + the sum.
+
+    Of columns of a prompt all of them, 2*a is twice a number, and a>0.5 whether it is above.
+    """
+    if name in chunk.columns:
+        return chunk.get(name)
+    if ">" in name:
+        of, _, bar = name.partition(">")
+        return [None if value != value else float(value > float(bar)) for value in numbers(column_at(chunk, of))[0]]
+    if "+" in name and role in ("prompt", "group"):
+        return [list(values) for values in zip(*(column_at(chunk, one) for one in name.split("+")), strict=True)]
+    if "+" in name or "*" in name:
+        factors = [one.rpartition("*") for one in name.split("+")]
+        return add_up([numbers(column_at(chunk, of))[0] * float(by or 1) for by, _, of in factors], len(chunk))
+    first, *rest = name.split(".")
+    return [inside(value, *rest) for value in chunk.get(first)]
+
+
+def add_up(columns: list[Floats], size: int) -> Values:
+    """Return the sums of columns, each where it is there; None where none is."""
+    table = np.stack(columns) if columns else np.full((1, size), np.nan)
+    return [None if np.isnan(column).all() else float(np.nansum(column)) for column in table.T]
+
+
+def inside(value: Any, *names: str) -> Any:
+    """Return a value inside objects; None where there is none."""
+    for name in names:
+        value = value.get(name) if isinstance(value, dict) else None
+    return value
+
+
+def choose_by_content(head: Chunk, options: Options) -> tuple[dict[str, str], list[str]]:
+    """Return which column is what, and notes. Raises Unreadable with the flag that answers where that cannot be known."""
+    given = options.columns
+    roles = choose_all(head, given)
+    if "prompt" not in roles or not {"reward", "correct"} & roles.keys():
+        return roles, []
+    head = spread(head, roles)
+    correct = find_correct(head, roles)
+    step = hashes(column_at(head, roles["step"])) if "step" in roles else np.zeros(len(head), np.int64)
+    if "prompt" not in given:
+        roles |= tell_problems(head, roles, step, correct)
+    group = pair_keys(step, hashes(column_at(head, roles["prompt"], "prompt")))
+    group = pair_keys(group, hashes(column_at(head, roles["group"], "group"))) if "group" in roles else group
+    mixed = is_mixed(group, correct)
+    if "response" not in given:
+        roles |= find_response(head, roles, group, mixed, roles.pop("response", ""))
+    if "reasoning" in roles.keys() - given.keys() and not is_beside(head, roles, group, mixed):
+        del roles["reasoning"]
+    notes = []
+    if "tokens" in roles.keys() - given.keys() and (why := doubt_tokens(head, roles, group)):
+        notes = [f"`{roles.pop('tokens')}` {why}, so that lengths are measured by the text"]
+    if "advantage" in roles and "+" in roles.get("reward", "") and "reward" not in given:
+        names, credit = roles["reward"].split("+"), numbers(column_at(head, roles["advantage"]))[0]
+        explained = explain_credit(head, names, credit, group)
+        roles["reward"] = "+".join(explained or ask("reward", names, "no sum explains the advantage"))
+    return {role: roles[role] for role in ROLES if role in roles}, notes
+
+
+def ask(role: str, names: list[str], why: str) -> Any:
+    """Raise Unreadable with the flags that answer which column is in a role."""
+    raise Unreadable(f"{why}: name it: " + " or ".join(f"--columns {role}={name}" for name in names or ["NAME"]))
+
+
+def spread(head: Chunk, roles: dict[str, str]) -> Chunk:
+    """Return a row for each response where a row has lists of them and of their rewards or verdicts."""
+    graded = [cells for role in ("reward", "correct") if role in roles for cells in [column_at(head, roles[role])]]
+    sizes = [next((len(cell) for cell in cells if isinstance(cell, list)), 0) for cells in zip(*graded, strict=True)]
+    if not any(sizes):
+        return head
+    places = [(row, place) for row, size in enumerate(sizes) for place in range(max(size, 1))]
+
+    def pick(cell: Any, row: int, place: int) -> Any:
+        return cell[place] if isinstance(cell, list) and 0 < len(cell) == sizes[row] else cell
+
+    columns = {name: [pick(cells[row], row, place) for row, place in places] for name, cells in head.columns.items()}
+    return Chunk(head.file, range(1, len(places) + 1), columns)
+
+
+def find_correct(head: Chunk, roles: dict[str, str]) -> Bools:
+    """Return which responses are correct, as far as names say."""
+    cells = column_at(head, roles.get("correct", roles.get("reward", "")))
+    parts = [list(one.values()) if isinstance(one, dict) else [one] for one in cells]
+    values = np.array([np.nansum(numbers(part)[0]) for part in parts])
+    return values > (0.5 if np.isin(values, (0.0, 1.0)).all() else halfway(values[np.isfinite(values)]))
+
+
+def tell_problems(head: Chunk, roles: dict[str, str], step: Ints, correct: Bools) -> dict[str, str]:
+    """Return the columns by which responses are of one problem: the prompt, and ids and references that tell more apart.
+
+    What leaves no group with a correct and an incorrect response is an answer, or an id of responses.
+    """
+    found, fresh, prompt = [roles["prompt"]], list[str](), hashes(column_at(head, roles["prompt"]))
+    group = pair_keys(step, prompt)
+    for name, kind in list_identities(head, roles):
+        key = hashes(column_at(head, name))
+        split, ids, both = pair_keys(group, key), len(np.unique(key)), len(np.unique(pair_keys(key, prompt)))
+        if split.max() == group.max() or (kind is not REFERENCE and both > 1.01 * ids):
+            continue
+        if is_mixed(split, correct).sum() < 0.1 * is_mixed(group, correct).sum():
+            if kind is IDENTITY and ids == len(head) and not is_regular(group):
+                why = f"`{name}` differs in all rows, and few share `{roles['prompt']}` alike"
+                ask("prompt", [roles["prompt"], name], why)
+            continue
+        group = split
+        (fresh if kind is FRESH else found).append(name)
+    if not is_mixed(group, correct).any():  # a prompt that is never the same, as with examples that are drawn for each
+        for name, kind in list_identities(head, roles):
+            if kind is not REFERENCE and is_mixed(pair_keys(step, hashes(column_at(head, name))), correct).any():
+                return {"prompt": name}
+    return {"prompt": "+".join(found)} | ({"group": "+".join(fresh)} if fresh else {})
+
+
+def list_identities(head: Chunk, roles: dict[str, str]) -> Iterator[tuple[str, re.Pattern[str]]]:
+    """Yield the columns, and those inside objects, that may tell problems apart: ids, references, then ids of one step."""
+    objects = {name: cells[0] for name, cells in head.columns.items() if isinstance(cells[0], dict)}
+    names = (*head.columns, *sorted(f"{name}.{key}" for name, keys in objects.items() for key in keys))
+    free = [name for name in names if name not in roles.values() and not OF_RESPONSE.search(name)]
+    filled = [name for name in free if any(value is not None for value in column_at(head, name))]
+    for kind in (IDENTITY, REFERENCE, FRESH):
+        yield from ((n, kind) for n in filled if kind.search(n) and (kind is not IDENTITY or not FRESH.search(n)))
+
+
+def is_regular(group: Ints) -> bool:
+    """Return whether most groups have one size, or several times it."""
+    size = count_by(group, int(group.max()) + 1).astype(np.int64)
+    return bool(np.mean(size % np.bincount(size).argmax() == 0) > 0.5)
+
+
+def find_response(head: Chunk, roles: dict[str, str], group: Ints, mixed: Bools, first: str) -> dict[str, str]:
+    """Return the column of what the policy wrote: one that differs within prompts, by name or length; none without a text.
+
+    `first` is what its name alone would choose.
+    """
+    taken = {name for role, names in roles.items() if role != "reasoning" for name in names.split("+")}
+    texts = {name: told for name in head.columns if name not in taken and (told := read_texts(name, head.get(name)))}
+    named = [name for name in (*ROLES["response"], *ROLES["reasoning"]) if name in texts] or [first] * bool(first)
+    if not texts or not mixed.any():
+        return {"response": named[0]} if named else {}
+    usual = [name for name in texts if name in named or not NO_RESPONSE.search(name)]
+    varied = [name for name in usual if differs(hashes(texts[name]), group, mixed)]
+    asked = read_texts("", column_at(head, roles["prompt"].split("+")[0])) or [""] * len(head)
+    whole = [n for n in varied if not is_inside(asked, texts[n])] or varied  # without the prompt, where there are both
+    size = {name: median(map(len, texts[name])) for name in varied}
+    found = next((name for name in named if name in varied), "")
+    longest = max((n for n in whole if n not in ROLES["reasoning"]), key=lambda name: size[name], default=found)
+    if not found and longest:
+        found, rivals = longest, [name for name in whole if MUCH_LONGER * size[name] > size[longest]]
+        if len(rivals) > 1:
+            ask("response", rivals, "several columns of texts may be the responses")
+    elif found and longest != found and found in whole and size[longest] >= MUCH_LONGER * size[found]:
+        if not is_inside(texts[found], texts[longest]):
+            why = f"`{longest}` is much longer than `{found}`, and both may be the responses"
+            ask("response", [found, longest], why)
+        found = longest
+    if not found and named and "tokens" not in roles and len(np.unique(group[mixed])) >= MIN_PROMPTS:
+        others = [name for name in texts if name != named[0]]
+        why = "is one text for correct and incorrect responses to a prompt, so a reference"
+        ask("response", others, f"`{named[0]}` {why}")
+    return {"response": found or named[0]} if found or named else {}
+
+
+def read_texts(name: str, values: Values) -> list[str]:
+    """Return a column as texts; empty where most cells are none, or numbers in a column that is not named as a response."""
+    told = [text_of(value) if isinstance(value, str) or not is_hidden(value) else None for value in values]
+    is_text = sum(one is not None for one in told) > len(told) / 2
+    return [one or "" for one in told] if is_text and (name in ROLES["response"] or not is_numeric(values)) else []
+
+
+def is_inside(parts: list[str], wholes: list[str]) -> bool:
+    """Return whether most texts stand inside others."""
+    found = sum(bool(part) and part.strip() in whole for part, whole in zip(parts, wholes, strict=True))
+    return found > 0.8 * len(parts)
+
+
+def is_beside(head: Chunk, roles: dict[str, str], group: Ints, mixed: Bools) -> bool:
+    """Return whether a column of reasoning is what the policy wrote besides the response."""
+    name, response = roles["reasoning"], roles.get("response", "")
+    texts, said = (read_texts("response", column_at(head, one)) for one in (name, response))
+    if name == response or not texts or not said or is_inside(texts, said):
+        return False
+    return not mixed.any() or differs(hashes(texts), group, mixed)
+
+
+def doubt_tokens(head: Chunk, roles: dict[str, str], group: Ints) -> str:
+    """Return why numbers of tokens are not of the text. Raises Unreadable where they may count reasoning that is hidden."""
+    name, values = roles["tokens"], column_at(head, roles["tokens"])
+    texts = read_texts("response", column_at(head, roles.get("response", "")))
+    tokens = numbers([None if isinstance(one, list) else one for one in values])[0]
+    size, number = np.array(list(map(len, texts)), np.float64), int(group.max()) + 1
+    if not texts or number < MIN_PROMPTS or np.isnan(tokens).any() or len(set(texts)) < 0.2 * len(texts):
+        return ""
+    x, y = (one - (sum_by(group, one, number) / count_by(group, number))[group] for one in (size, tokens))
+    if not x.any():
+        return ""
+    if not y.any():
+        return "is the same for all responses to a prompt"
+    if np.mean(tokens == size) > 0.95:
+        return "counts characters"
+    slope, common = (x * y).sum() / (x**2).sum(), (x * y).sum() / np.sqrt((x**2).sum() * (y**2).sum())
+    beyond = tokens.mean() - slope * size.mean()
+    if COUNTS_RESPONSE.search(name) or (common > 0.5 and beyond < max(0.25 * tokens.mean(), 16)):
+        return ""
+    if common > 0.5 or tokens.mean() > size.mean():
+        flags = f"--columns tokens={name} takes it for the response's, --unit words counts the text"
+        more = f"the text of `{roles['response']}`, a prompt or hidden reasoning"
+        raise Unreadable(f"`{name}` counts more than {more}: {flags}")
+    return "does not go with the length of the text"
+
+
+def explain_credit(head: Chunk, names: list[str], credit: Floats, group: Ints) -> dict[str, float]:
+    """Return the columns, with weights, whose sum explains the advantage within groups; none where none does."""
+    weights = weigh_parts(np.stack([numbers(head.get(name))[0] for name in names], axis=1), credit, group)
+    return {name: by for name, by in zip(names, weights.tolist(), strict=True) if by}

@@ -1,0 +1,221 @@
+"""fairlen's own records: one row a response and one row a segment of every rollout batch, with what updates did to each."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from fairlen.audit.log import NO_INTS, NO_UPDATES, Log, Trained
+from fairlen.audit.readers.formats import Format, has_all
+from fairlen.audit.readers.rows import find_duplicates, pair_keys, questions
+from fairlen.batch import NO_VERDICT, Floats, Ints, build_responses, build_segments
+from fairlen.files.formats import Unreadable, refused
+
+RESPONSES = {
+    "rollout_batch": pa.int64(), "prompt": pa.int64(), "length": pa.int64(), "finish": pa.string(), "outcome": pa.float64(),
+    "status": pa.string(), "active": pa.bool_(), "reward": pa.float64(), "stream": pa.int64(), "track": pa.int64(),
+    "round": pa.int64(), "inherited": pa.int64(),
+}  # fmt: skip
+SEGMENTS = {
+    "rollout_batch": pa.int64(), "response": pa.int64(), "start": pa.int64(), "stop": pa.int64(), "group": pa.int64(),
+    "role": pa.string(), "round": pa.int64(), "mass": pa.float64(), "value": pa.float64(), "advantage": pa.float64(),
+}  # fmt: skip
+OF_TURNS = {"num_turns": 1, "turn": 0, "earned": 0.0}
+"""Columns that records of before there were trajectories do not have, and what holds for all of their rows."""
+UPDATES = {name: pa.list_(pa.float64()) for name in ("update", "weight", "log_ratio", "clipped", "inside")}
+FORMAT = Format(
+    "fairlen", "fairlen records", "max_response_length", has_all(" ".join(RESPONSES), " ".join(SEGMENTS)),
+    lambda chunk, found: chunk,
+)  # fmt: skip
+HALVES = "the other table is damaged, was not copied or is not written yet"
+
+
+@dataclass(frozen=True)
+class Records:
+    """A log of records, and what only they know: how tracks hang together, and where each response is written."""
+
+    log: Log
+    track: Ints
+    """[R]"""
+    inherited: Ints
+    """Generated tokens that were taken over from another track, [R]."""
+    start: Ints
+    """First position of each segment in its response's token_ids, [B]."""
+    files: tuple[Path, ...]
+    """Those that `log.file` counts."""
+
+
+def read_records(files: list[Path], texts: bool = True) -> tuple[Records | None, tuple[str, ...]]:
+    """Return the rollout batches of some tables, None where none is whole; and a sentence for everything left out.
+
+    Without `texts` the log has no column "duplicate", which takes reading them.
+    """
+    tables: dict[Path, pa.Table] = {}
+    left_out: list[str] = []
+    for number, path in enumerate(files):
+        try:
+            tables[path] = read_table(path, number, texts)
+        except Unreadable as error:
+            left_out.append(str(error))
+    responses = join([t for t in tables.values() if "finish" in t.column_names], RESPONSES)
+    segments = join([t for t in tables.values() if "role" in t.column_names], SEGMENTS)
+    lost, reasons = find_lost(responses, segments, files, find_idle(tables))
+    responses, segments = (t.filter(~np.isin(column(t, "rollout_batch"), lost)) for t in (responses, segments))
+    left_out += reasons
+    if not len(responses):
+        return None, tuple(left_out or [f"{files[0]}: no row in responses-*.parquet"])
+    return to_records(responses, segments, files), tuple(left_out)
+
+
+def read_table(path: Path, number: int, texts: bool) -> pa.Table:
+    """Return the columns that measures need and where each row is from, tokens left out; hashes stand for texts and problems.
+
+    Raises Unreadable for a damaged file and for numbers that no run writes.
+    """
+    with refused(path), pq.ParquetFile(path) as file:
+        names = set(file.schema_arrow.names)
+        is_responses = "finish" in names
+        wanted = RESPONSES if is_responses else SEGMENTS | {n: t for n, t in UPDATES.items() if n in names}
+        if missing := sorted(wanted.keys() - names):
+            raise Unreadable(f"{path}: no column {', '.join(missing)}: not written by this version of fairlen")
+        table = file.read([*wanted]).select([*wanted]).cast(pa.schema(wanted))
+        for name, value in OF_TURNS.items():
+            found = file.read([name])[name] if name in names else pa.array(np.full(len(table), value))
+            table = table.append_column(name, found)
+        if not is_responses:
+            length = pa.array(column(table, "stop") - column(table, "start"))
+            table = table.append_column("length", file.read(["length"])["length"] if "length" in names else length)
+        for name in names & {"problem_id", "problem", "text"} if is_responses else ():
+            if name == "problem_id" or texts:
+                cells = file.read([name])[name].to_pylist()
+                found = questions(cells).tolist() if name == "problem" else [hash(text) for text in cells]
+                table = table.append_column(name, pa.array(found, pa.int64()))
+    if problem := find_problem(table):
+        raise Unreadable(f"{path}: {problem}; the file is damaged or was changed: copy it again")
+    table = table.append_column("file", pa.array(np.full(len(table), number)))
+    return table.append_column("row", pa.array(np.arange(len(table))))
+
+
+def find_problem(table: pa.Table) -> str:
+    """Return what cannot be in a table of records, with its row; empty where nothing is wrong."""
+    for name in table.column_names:
+        if not pa.types.is_floating(table.schema.field(name).type) and table[name].null_count:
+            return f"nothing in some rows of {name}"
+    if "finish" in table.column_names:
+        outcome, active = column(table, "outcome"), column(table, "active").astype(np.bool_)
+        wrong = {
+            "has a length below 1": column(table, "length") < 1,
+            "counts, with an outcome that is not finite": active & ~np.isfinite(outcome),
+        }
+    else:
+        sizes = [lists(table, name).value_lengths().to_numpy() for name in UPDATES if name in table.column_names]
+        wrong = {
+            "has its stop before its first token": column(table, "stop") <= column(table, "start"),
+            "has more updates in one column than in another": np.any([s != sizes[0] for s in sizes], axis=0),
+        }
+    return next((f"row {np.argmax(bad) + 1} {what}" for what, bad in wrong.items() if np.any(bad)), "")
+
+
+def join(tables: list[pa.Table], columns: dict[str, Any]) -> pa.Table:
+    """Return one table, in order of rollout batches; an empty one of none."""
+    if not tables:
+        return pa.schema({**columns, "file": pa.int64(), "row": pa.int64()}).empty_table()
+    table = pa.concat_tables(tables, promote_options="default")
+    return table.take(np.argsort(column(table, "rollout_batch"), kind="stable"))
+
+
+def find_idle(tables: dict[Path, pa.Table]) -> Ints:
+    """Return rollout batches without a segment, as when every stream was truncated; only its name says which."""
+    empty = [path.stem for path, table in tables.items() if "role" in table.column_names and not len(table)]
+    names = [stem.rpartition("-")[2] for stem in empty]
+    return np.array([int(name) for name in names if name.isdecimal()], np.int64)
+
+
+def find_lost(responses: pa.Table, segments: pa.Table, files: list[Path], idle: Ints) -> tuple[Ints, list[str]]:
+    """Return rollout batches of which a table is missing or whose tables do not belong together, and a sentence a reason."""
+    batch, batch_of_segment = column(responses, "rollout_batch"), column(segments, "rollout_batch")
+    within = column(segments, "response")
+    size = np.searchsorted(batch, batch_of_segment, side="right") - np.searchsorted(batch, batch_of_segment)
+    astray = np.isin(batch_of_segment, batch) & ((within < 0) | (within >= size))
+    found = (
+        (responses, ~np.isin(batch, np.append(batch_of_segment, idle)), f"responses without segments: {HALVES}"),
+        (segments, ~np.isin(batch_of_segment, batch), f"segments without responses: {HALVES}"),
+        (segments, astray, "segments of responses that are not there: a file was not finished, or is of another run"),
+    )
+    lost, reasons = np.zeros(0, np.int64), []
+    for table, rows, why in found:
+        if rows.any():
+            wrong = table.filter(rows)
+            batches = np.unique(column(wrong, "rollout_batch"))
+            more = f" and {len(batches) - 1} more" if len(batches) > 1 else ""
+            reasons.append(f"{files[column(wrong, 'file')[0]]}: rollout batch {batches[0]}{more}: {why}")
+            lost = np.append(lost, batches)
+    return lost, reasons
+
+
+def to_records(responses: pa.Table, segments: pa.Table, files: list[Path]) -> Records:
+    """Return the records in tables that belong together."""
+    batch, batch_of_segment = column(responses, "rollout_batch"), column(segments, "rollout_batch")
+    row = np.searchsorted(batch, batch_of_segment) + column(segments, "response")
+    prompt, status = pair_keys(batch, column(responses, "prompt")), column(responses, "status")
+    active = column(responses, "active").astype(np.bool_)
+    table = build_responses(
+        prompt, column(responses, "length"), column(responses, "outcome"), np.where(active, status == "correct", NO_VERDICT),
+        column(responses, "finish") == "length", find_limit(files[0].parent, responses),
+        stream=column(responses, "stream"), round=column(responses, "round"), num_turns=column(responses, "num_turns"),
+    )  # fmt: skip
+    role, of_turns = column(segments, "role"), {name: column(segments, name) for name in OF_TURNS}
+    pieces = build_segments(
+        table, column(segments, "length"), response=row, group=pair_keys(batch_of_segment, column(segments, "group")),
+        mass=column(segments, "mass"), survivor=role == "survivor", round=column(segments, "round"), **of_turns,
+    )  # fmt: skip
+    whole = [name for name in responses.column_names if not responses[name].null_count]
+    problem, question = (column(responses, n) if n in whole else NO_INTS for n in ("problem_id", "problem"))
+    trained = to_trained(segments)
+    known = {"trained": bool(len(trained)), "streams": bool((role == "finisher").any())}
+    columns: dict[str, Floats] = {"reward": column(responses, "reward")}
+    if "text" in responses.column_names:
+        columns["duplicate"] = find_duplicates(prompt, column(responses, "text"))
+    log = Log(
+        FORMAT.name, "tokens", table, batch, replace(pieces, active=table.active[row]), advantage=column(segments, "advantage"),
+        value=column(segments, "value"), trained=trained, columns=columns, num_files=len(files),
+        known=frozenset({"correct", "truncated", "advantage", "reward", *(name for name in known if known[name])}),
+        problem=problem, question=question, file=column(responses, "file"), line=column(responses, "row") + 1,
+    )  # fmt: skip
+    track, inherited = (column(responses, name) for name in ("track", "inherited"))
+    return Records(log, track, inherited, column(segments, "start"), tuple(files))
+
+
+def column(table: pa.Table, name: str) -> Any:
+    """Return a column as a numpy array."""
+    return table[name].combine_chunks().to_numpy(zero_copy_only=False)
+
+
+def lists(table: pa.Table, name: str) -> pa.ListArray:
+    """Return a column of lists as one array."""
+    whole = table[name].combine_chunks()
+    return whole if isinstance(whole, pa.ListArray) else pa.concat_arrays(whole.chunks)  # type: ignore[return-value]
+
+
+def find_limit(folder: Path, responses: pa.Table) -> int:
+    """Return the run's max response length, or the longest response where its settings are not at hand."""
+    longest = int(column(responses, "length").max(initial=1))
+    try:
+        return max(int(json.loads((folder.parent / "run.json").read_text())["config"]["max_response_length"]), longest)
+    except (OSError, ValueError, KeyError, TypeError):
+        return longest
+
+
+def to_trained(table: pa.Table) -> Trained:
+    """Return one row for each update that a segment was part of."""
+    if not UPDATES.keys() <= set(table.column_names):
+        return NO_UPDATES
+    size = np.asarray(lists(table, "update").value_lengths().fill_null(0)).astype(np.int64)
+    flat: dict[str, Floats] = {name: np.asarray(lists(table, name).flatten(), np.float64) for name in UPDATES}
+    return Trained(segment=np.repeat(np.arange(len(size)), size), update=flat.pop("update").astype(np.int64), **flat)

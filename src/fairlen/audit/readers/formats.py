@@ -1,0 +1,172 @@
+"""What a format is, what readers of formats share, and the one of any table whose columns are known by name and content."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from fairlen.audit.readers.columns import choose_by_content, column_at
+from fairlen.audit.readers.finish import read_finish
+from fairlen.audit.readers.messages import open_output, text_of
+from fairlen.audit.readers.rows import Found, Options, Part, Values, is_number
+from fairlen.files.formats import Chunk, Row, Unreadable, make_chunk
+
+ASKS = {"user", "system", "developer", "human"}
+LISTED = "response", "reward", "correct", "finish", "tokens", "turns", "advantage"
+"""What a row may have lists of, one for each of several responses to its prompt."""
+
+
+@dataclass(frozen=True)
+class Format:
+    """One format."""
+
+    name: str
+    title: str
+    max_response_length: str
+    """What its users call the limit."""
+    fits: Callable[[set[str]], bool]
+    """Whether a file with columns of these names is of it."""
+    read: Callable[[Chunk, Found], Chunk]
+    """Gives a chunk with columns as rows.read_rows names them."""
+    remedy: dict[str, str] = field(default_factory=dict)
+    """What its files lack."""
+    finish: Callable[[Part, Found], Part] = lambda rows, found: rows
+    lists: frozenset[str] = frozenset()
+    """Columns of a table whose lists of numbers are read; of others their lengths."""
+    notes: tuple[str, ...] = ()
+    """How its columns were chosen; files of other notes are another source."""
+    columns: frozenset[str] = frozenset()
+    """Those of a file of which files with others are another source."""
+    settle: Callable[[Format, Chunk, Options], Format] = lambda format, head, options: format
+    """Gives the format as it is for files with these first rows, whose columns it looks into; raises Unreadable to ask."""
+
+
+def has_all(*names: str) -> Callable[[set[str]], bool]:
+    """Return whether all columns of one of some sets are there, each a text of names."""
+    sets = [set(one.split()) for one in names]
+    return lambda columns: any(columns >= one for one in sets)
+
+
+def rename(chunk: Chunk, names: dict[str, str], **special: Values) -> Chunk:
+    """Return a chunk whose columns are named by role."""
+    roles = {role: chunk.columns[name] for role, name in names.items() if name in chunk.columns}
+    return Chunk(chunk.file, chunk.lines, roles | special)
+
+
+def expand(chunk: Chunk, found: Found, read: Callable[[Row, str, int, Found], Iterator[Row]]) -> Chunk:
+    """Return a chunk of the rows that are inside each row."""
+    outer = zip(chunk.lines, chunk.rows(), strict=True)
+    pairs = [(line, row) for line, whole in outer for row in read(whole, chunk.file, line, found)]
+    return make_chunk(Path(chunk.file), [line for line, _ in pairs], [row for _, row in pairs], None)
+
+
+def read_by_name(chunk: Chunk, found: Found, chosen: dict[str, str]) -> Chunk:
+    """Return rows by the roles of their columns."""
+    roles = {role: column_at(chunk, name, role) for role, name in chosen.items()}
+    if "prompt" not in roles:
+        chats = [split_chat(one) for one in roles.get("response", [None] * len(chunk))]
+        roles["prompt"] = [chat[0] or (chunk.file, line) for chat, line in zip(chats, chunk.lines, strict=True)]
+        roles["response"] = [chat[1] for chat in chats]
+        if not any(prompt for prompt, _ in chats):
+            found.note("no prompt column: every row is a group of its own; name it: --columns prompt=NAME")
+    if thoughts := roles.pop("reasoning", None):
+        pairs = zip(thoughts, roles.get("response", thoughts), strict=True)
+        roles["response"] = [{"reasoning": text_of(r), "content": text_of(c)} if r else c for r, c in pairs]
+    opened = [open_output(value) for value in roles.get("response", ())]
+    if any(opened):
+        roles.setdefault("tokens", [one and one.tokens for one in opened])
+        roles.setdefault("finish", [one and one.finish for one in opened])
+    chunk = Chunk(chunk.file, chunk.lines, roles)
+    if any(isinstance(one, list) for role in ("reward", "correct") for one in roles.get(role, ())):
+        chunk = expand(chunk, found, unfold)
+    if any(isinstance(one, dict) for one in chunk.get("reward")):
+        chunk.columns["reward"] = [add_named(one, found) for one in chunk.get("reward")]
+    if "finish" in roles:
+        ends = [read_finish(value, found, chosen.get("finish", "finish_reason")) for value in chunk.get("finish")]
+        chunk.columns["truncated"] = [truncated for truncated, _ in ends]
+        chunk.columns["dropped"] = [is_failed for _, is_failed in ends]
+        if failed := sum(chunk.columns["dropped"]):
+            found.note("aborted, filtered and failed responses count as responses without a verdict", failed)
+    if "tokens" in chosen and chosen["tokens"].endswith("mask"):
+        masks = chunk.get("tokens")
+        chunk.columns.setdefault("turns", [count_turns(one) for one in masks])
+        chunk.columns["tokens"] = [sum(one) if isinstance(one, list) else one for one in masks]
+    elif "tokens" in roles:
+        chunk.columns["tokens"] = [count_of(value) for value in chunk.get("tokens")]
+    return chunk
+
+
+def split_chat(value: Any) -> tuple[Any, Any]:
+    """Return the messages up to the last question, None where there is none, and those after it."""
+    messages = value if isinstance(value, list) else []
+    asks = [place for place, one in enumerate(messages, 1) if isinstance(one, dict) and one.get("role") in ASKS]
+    return (value[: asks[-1]], value[asks[-1] :] or None) if asks else (None, value)
+
+
+def add_named(value: Any, found: Found) -> Any:
+    """Return the sum of named rewards."""
+    if not isinstance(value, dict) or not all(one is None or is_number(one) for one in value.values()):
+        return value
+    names = found.chosen.setdefault("named", " + ".join(f"`{name}`" for name in list(value)[:8]))
+    found.note(f"reward: {names}, unweighted")
+    known = [one for one in value.values() if one is not None]
+    return sum(known) if known else None
+
+
+def unfold(row: Row, file: str, line: int, found: Found) -> Iterator[Row]:
+    """Give a row for each response where a row has lists of them and of their rewards."""
+    lists = {role: row[role] for role in LISTED if isinstance(row.get(role), list)}
+    if not lists.keys() & {"reward", "correct"}:
+        yield row
+        return
+    if isinstance(row["prompt"], list) and all(isinstance(one, str) for one in row["prompt"]):
+        lists["prompt"] = row["prompt"]
+    if row.get("response") is not None:
+        lists.setdefault("response", [row["response"]])
+    sizes = {role: len(values) for role, values in sorted(lists.items())}
+    if len(set(sizes.values())) > 1 or 0 in sizes.values():
+        return found.reject(file, line, "lists of " + ", ".join(f"{size} for {role}" for role, size in sizes.items()))
+    of_all = row | {"tokens": None}  # a number of the whole row says nothing about one response
+    yield from (of_all | dict(zip(lists, values, strict=True)) for values in zip(*lists.values(), strict=True))
+
+
+def count_of(value: Any) -> Any:
+    """Return a number of tokens, or how many there are in a list."""
+    return len(value) if isinstance(value, list) else value
+
+
+def count_turns(mask: Any) -> int | None:
+    """Return the stretches of tokens that the policy wrote, by a mask of them; None of no list."""
+    return sum(after > before for before, after in pairwise([0, *mask])) if isinstance(mask, list) else None
+
+
+def by_name(roles: dict[str, str], notes: tuple[str, ...] = ()) -> Format:
+    """Return the format of tables with columns in these roles; it fits where they are enough for a log."""
+    return Format(
+        "generic", "columns by name", "your limit of generation",
+        lambda roles: not roles.isdisjoint(("response", "tokens")) and not roles.isdisjoint(("reward", "correct")),
+        partial(read_by_name, chosen=roles),
+        {"truncated": 'no finish reason: add a column `finish_reason` ("stop" or "length") or `truncated`'},
+        lists=frozenset(name for name in roles.values() if not name.endswith("ids")),
+        notes=("columns: " + ", ".join(f"{role} = `{name}`" for role, name in roles.items()), *notes), settle=settle_columns,
+    )  # fmt: skip
+
+
+def settle_columns(format: Format, head: Chunk, options: Options) -> Format:
+    """Return the format of files whose columns are chosen by what they hold. Raises Unreadable where something is missing."""
+    roles, notes = choose_by_content(head, options)
+    given = tuple(note for note in format.notes if not note.startswith("columns: "))
+    if (found := by_name(roles, (*given, *notes))).fits(set(roles)):
+        return found
+    raise Unreadable(describe_missing(roles, head.columns))
+
+
+def describe_missing(roles: dict[str, str], columns: Iterable[str]) -> str:
+    """Return that columns are not enough for a log, with the flag that names them."""
+    known = {"response": "NAME", "reward": "NAME"} | roles
+    names, flag = ", ".join(sorted(columns)[:12]), f"--columns response={known['response']},reward={known['reward']}"
+    return f"no column of responses and rewards among {names}: name them: {flag}"

@@ -1,0 +1,348 @@
+"""The formats of other programs (docs/rollouts): the columns each is known by, and what of it is not plain columns."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from fairlen.audit.log import halfway
+from fairlen.audit.readers.columns import add_up, ask, column_at, explain_credit, inside, tell_problems
+from fairlen.audit.readers.finish import is_limit, read_finish
+from fairlen.audit.readers.formats import Format, count_turns, expand, has_all, rename
+from fairlen.audit.readers.messages import content_of
+from fairlen.audit.readers.nemo import NEMO_GYM, NEMO_RL
+from fairlen.audit.readers.rows import Found, Options, Part, hashes, is_number, number_of, numbers, pair_keys
+from fairlen.files.formats import Chunk, Row
+
+GRADES = {"C": (1.0, 1.0), "P": (0.5, 0.0), "I": (0.0, 0.0), "N": (0.0, 0.0)}
+"""Reward and verdict for what scorers of Inspect say: correct, partly, incorrect, no answer."""
+VERDICT_NAMES = ("accuracy", "correct", "acc", "is_correct", "exact_match")
+"""A reward function of TRL with one of these in its name that says 0 or 1 is the verifier's word."""
+READ = re.compile(r"\n?(?:user|tool)\n((?:<tool_response>.*?(?:</tool_response>\s*|\Z))+)(?:assistant\n|\Z)", re.S)
+"""What tools returned, in a text without its special tokens, as templates like Qwen's have it."""
+NO_WEIGHTS: dict[str, float] = {}
+TRL_COLUMNS = {"step": "step", "prompt": "prompt", "response": "completion", "advantage": "advantage"}
+
+
+def settle_trl(format: Format, head: Chunk, options: Options) -> Format:
+    """Return the format of completions whose reward is the sum of numbers that explains `advantage` within prompts.
+
+    Rewards come first after `completion`, columns of `log_extra` after them, both before `advantage`; which is which is not
+    recorded, nor the weights. A reward named like a verdict says who is correct where nothing explains the advantage.
+    """
+    names, credit = list_numbers(head), numbers(head.get("advantage"))[0]
+    step = hashes(head.get("step"))
+    group = pair_keys(step, hashes(head.get("prompt")))
+    found = explain_credit(head, names, credit, group) if len(names) > 1 else {}
+    is_told = bool(found) or any(is_verdict(name, numbers(head.get(name))[0]) for name in names)
+    if len(names) > 1 and not is_told and np.ptp(credit) > 0:
+        ask("response=completion,reward", names, "no sum of the columns of numbers explains `advantage`")
+    weights = found or dict.fromkeys(names, 1.0)
+    if not weights:
+        return format
+    outcome = numbers(add_weighed(head, weights))[0]
+    correct = outcome > halfway(outcome[np.isfinite(outcome)])
+    roles = tell_problems(head, {"step": "step", "prompt": "prompt"}, step, correct)
+    note = "reward: " + " + ".join(f"{by:g} `{name}`".removeprefix("1 ") for name, by in weights.items())
+    note += ", as `advantage` says" if found else ", unweighted (weights are not in the files)"
+    left = ", ".join(f"`{name}`" for name in names if name not in weights)
+    notes = (f"{note}; not {left}" if left else note,)
+    return replace(format, read=partial(read_trl, weights=weights, prompt=roles["prompt"]), notes=notes)
+
+
+def add_weighed(chunk: Chunk, weights: dict[str, float]) -> list[Any]:
+    """Return the sums of columns with weights; what is no number stays as it is, to be rejected with its reason."""
+    read = {name: numbers(chunk.get(name)) for name in weights}
+    reward = add_up([values * weights[name] for name, (values, _) in read.items()], len(chunk))
+    for name, (_, bad) in read.items():
+        for row in np.flatnonzero(bad).tolist():
+            reward[row] = chunk.get(name)[row]
+    return reward
+
+
+def read_trl(chunk: Chunk, found: Found, weights: dict[str, float] = NO_WEIGHTS, prompt: str = "prompt") -> Chunk:
+    """Return completions with the sum of their rewards."""
+    special = {"reward": add_weighed(chunk, weights), "prompt": column_at(chunk, prompt, "prompt")}
+    read = {name: numbers(chunk.get(name))[0] for name in weights}
+    if verdict := next((name for name, values in read.items() if is_verdict(name, values)), None):
+        found.notes[f"correct or not is what `{verdict}` says"] = 0
+        special["correct"] = read[verdict].tolist()
+    return rename(chunk, TRL_COLUMNS, **special)
+
+
+def list_numbers(head: Chunk) -> list[str]:
+    """Return the columns of numbers: those between `completion` and `advantage` first, as TRL writes its rewards."""
+    is_text = any(isinstance(cell, str) for cell in head.get("advantage"))  # of a CSV every cell is
+    cells = {name: [number_of(cell) for cell in head.get(name)] if is_text else head.get(name) for name in head.columns}
+    names = [name for name in cells if name not in TRL_COLUMNS.values() and is_mostly_numbers(cells[name])]
+    order = list(head.columns)
+    first, last = order.index("completion"), order.index("advantage")
+    return sorted(names, key=lambda name: not first < order.index(name) < last)
+
+
+def is_mostly_numbers(values: list[Any]) -> bool:
+    """Return whether most cells that are there are numbers, not a number for every row's place."""
+    known = [value for value in values if value is not None]
+    return sum(isinstance(value, float) or is_number(value) for value in known) > len(known) / 2
+
+
+def is_verdict(name: str, values: np.ndarray) -> bool:
+    """Return whether a reward function says 0 or 1 and is named like a verdict."""
+    known, is_named = values[~np.isnan(values)], any(word in name.lower() for word in VERDICT_NAMES)
+    return is_named and len(known) > 0 and bool(np.isin(known, (0.0, 1.0)).all())
+
+
+def drop_repeats(part: Part, found: Found) -> Part:
+    """Return rows without steps that repeat the step before: TRL logs its buffer again while it trains on the same rollouts."""
+    starts = np.flatnonzero(np.diff(part.step, prepend=-1) != 0)
+    keep, last = np.ones(len(part), np.bool_), b""
+    for start, stop in zip(starts.tolist(), [*starts[1:].tolist(), len(part)], strict=True):
+        content = part.prompt[start:stop].tobytes() + part.text[start:stop].tobytes()
+        keep[start:stop] = content != last
+        last = content
+    if not keep.all():
+        found.note("rows of steps that repeat the step before are counted once", int((~keep).sum()))
+    return part.take(keep)
+
+
+def read_verl(chunk: Chunk, found: Found) -> Chunk:
+    """Return generations; `acc` is the verifier's word, and `num_turns` counts the prompt and what was read as turns too."""
+    if "acc" in chunk.columns:
+        found.note("correct or not is what `acc` says")
+    names = {"reward": "score", "step": "step", "correct": "acc"}
+    prompt = [list(pair) for pair in zip(chunk.get("input"), chunk.get("gts"), strict=True)]
+    group = [re.sub(r"_\d+_\d+$", "", str(one)) for one in chunk.get("uid")]  # of a key, less the place in its group
+    counts = [int(number) // 2 if is_number(number) else None for number in chunk.get("num_turns")]
+    response = [split_turns(text, found) for text in chunk.get("output")]
+    return rename(chunk, names, response=response, turns=counts, prompt=prompt, group=group)
+
+
+def split_turns(text: Any, found: Found) -> Any:
+    """Return a text as messages of the policy and of tools where its tags say what tools returned, else as it is."""
+    parts = READ.split(text) if isinstance(text, str) else []
+    if len(parts) < 2:
+        return text
+    found.note("<tool_response> in the text says what was read, which counts in no length", 1)
+    parts = parts if parts[-1] else parts[:-1]
+    return [{"role": "tool" if place % 2 else "assistant", "content": part} for place, part in enumerate(parts)]
+
+
+def read_samples(chunk: Chunk, found: Found) -> Chunk:
+    """Return the responses of lm-eval; scores that are all 0 or 1 are verdicts."""
+    samples = expand(chunk, found, read_document)
+    scores = samples.get("reward")
+    verdicts = {"correct": scores} if all(score in (0, 1) for score in scores) else {}
+    return Chunk(samples.file, samples.lines, samples.columns | verdicts)
+
+
+def read_document(row: Row, file: str, line: int, found: Found) -> Iterator[Row]:
+    """Give a row for each response in a document of lm-eval; they occur once for each filter, those of the first one count."""
+    chosen = found.chosen.setdefault(f"filter of {file}", row.get("filter"))
+    if row.get("filter") != chosen:
+        found.note(f"rows of filters other than `{chosen}` repeat its responses and are left out", 1)
+        return
+    resps = row.get("resps")
+    requests = resps if isinstance(resps, list) else []
+    texts = [text for one in requests for text in (one if isinstance(one, list) else [one])]
+    if not texts or not all(isinstance(text, str) for text in texts):
+        return found.reject(file, line, "no generated text: a task of log-likelihoods")
+    scores, problem = scores_of(row, len(texts), found)
+    if problem:
+        return found.reject(file, line, problem)
+    prompt = [row.get("prompt_hash") or row.get("arguments") or row.get("doc"), row.get("doc_id")]
+    yield from ({"prompt": prompt, "response": t, "reward": score} for t, score in zip(texts, scores, strict=True))
+
+
+def scores_of(row: Row, num_responses: int, found: Found) -> tuple[list[Any], str]:
+    """Return the first metric that is a number, or a list with one for each response; else what is wrong."""
+    named = row.get("metrics")
+    for name in named if isinstance(named, list) else row:
+        value = row.get(name) if isinstance(name, str) and name not in ("bypass", "doc_id") else None
+        if is_number(value) and num_responses > 1:
+            return [], f"one score for {num_responses} responses: nothing says which of them was correct"
+        scores = value if isinstance(value, list) and named else [value]
+        if len(scores) == num_responses and all(map(is_number, scores)):
+            found.notes[f"outcome: `{name}`"] = 0
+            return scores, ""
+    return [], "no metric that is a number"
+
+
+def read_episode(episode: Row, file: str, line: int, found: Found) -> Iterator[Row]:
+    """Give a row for each trace of a trained agent; a trace holds nodes, with a mask of what the model sampled, and calls."""
+    traces = episode.get("traces") if "traces" in episode else [episode]
+    for trace in traces if isinstance(traces, list) else [None]:
+        if not isinstance(trace, dict) or not isinstance(trace.get("nodes"), list):
+            found.reject(file, line, "a trace without nodes")
+        elif inside(trace, "agent", "trainable") is False:
+            found.note("traces of agents that are not trained are left out", 1)
+        else:
+            yield read_trace(episode, trace, found)
+
+
+def read_trace(episode: Row, trace: Row, found: Found) -> Row:
+    """Return a trace as a row; one that ended with an error or was not scored is dropped."""
+    nodes = [node for node in trace["nodes"] if isinstance(node, dict)]
+    sampled = [node for node in nodes if node.get("sampled")]
+    first = next((place for place, node in enumerate(nodes) if node.get("sampled")), len(nodes))
+    credit = [a for node in sampled for a in node.get("advantages") or [] if is_number(a)]
+    roles = ["assistant" if node.get("sampled") else "tool" for node in nodes[first:]]
+    texts = [content_of(node.get("message")) or "" for node in nodes[first:]]
+    said = [{"role": role, "content": text} for role, text in zip(roles, texts, strict=True)]
+    return {
+        "prompt": group_of(episode, trace, nodes[:first]), "response": said, "reward": sum(rewards_of(trace)),
+        "step": inside(episode, "run", "work", "step"), "truncated": end_of(trace, found),
+        "advantage": sum(credit) / len(credit) if credit else None,
+        "tokens": count_tokens(trace, sampled), "turns": len(sampled),
+        "dropped": trace.get("stop_condition") == "error" or not rewards_of(trace),
+    }  # fmt: skip
+
+
+def rewards_of(trace: Row) -> list[float]:
+    """Return score times weight of each reward that ran."""
+    named = trace.get("rewards")
+    found = []
+    for reward in named.values() if isinstance(named, dict) else ():
+        score, weight = (reward.get("score"), reward.get("weight", 1.0)) if isinstance(reward, dict) else (reward, 1.0)
+        found += [float(score) * float(weight)] if is_number(score) and is_number(weight) else []  # type: ignore[arg-type]
+    return found
+
+
+def group_of(episode: Row, trace: Row, asked: list[Any]) -> Any:
+    """Return the rollout group and agent, or the task, or the messages before the first response."""
+    group = inside(episode, "group", "id")
+    if group is not None:
+        return {"group": group, "agent": inside(trace, "agent", "name")}
+    task = inside(trace, "task", "hash") or inside(trace, "task", "key")
+    return {"task": task} if task else [node.get("message") for node in asked]
+
+
+def end_of(trace: Row, found: Found) -> float | None:
+    """Return whether a limit of the framework, or that of the last response, ended the trace; None where no call says it."""
+    calls = [call for call in trace.get("calls") or [] if isinstance(call, dict) and call.get("error") is None]
+    if is_limit(trace.get("stop_condition")):
+        return 1.0
+    return read_finish(calls[-1].get("finish_reason"), found)[0] if calls else None
+
+
+def count_tokens(trace: Row, sampled: list[Any]) -> int | None:
+    """Return sampled tokens: of the masks, or as the provider counted them; None where neither is there."""
+    masks = [node.get("mask") or [] for node in sampled]
+    if all(masks) and masks:
+        return sum(sum(map(bool, mask)) for mask in masks)
+    used = [inside(call, "usage", "completion_tokens") for call in trace.get("calls") or []]
+    counts = [int(number) for number in used if is_number(number)]
+    return sum(counts) if counts else None
+
+
+def read_result(row: Row, file: str, line: int, found: Found) -> Iterator[Row]:
+    """Give a row for a rollout of vf-eval."""
+    truncated, _ = read_finish(row.get("is_truncated"), found, "is_truncated")
+    yield {
+        "prompt": [row.get("example_id"), row.get("prompt")], "response": row.get("completion"), "reward": row.get("reward"),
+        "correct": verdict_in(row.get("metrics"), found), "tokens": inside(row, "token_usage", "output_tokens"),
+        "turns": inside(row, "metrics", "num_turns"), "truncated": is_limit(row.get("stop_condition")) or truncated,
+        "dropped": row.get("error") is not None,
+    }  # fmt: skip
+
+
+def read_skyrl(row: Row, file: str, line: int, found: Found) -> Iterator[Row]:
+    """Give a row for a response of SkyRL's, whose step is in the name of its folder; scores of tokens are added up."""
+    score, step = row.get("score"), re.search(r"step_(\d+)", file)
+    truncated, is_failed = read_finish(row.get("stop_reason"), found)
+    yield {
+        "prompt": [row.get("input_prompt"), row.get("env_extras")], "response": row.get("output_response"),
+        "reward": sum(score) if isinstance(score, list) else score, "step": step and int(step[1]),
+        "truncated": truncated, "dropped": is_failed,
+    }  # fmt: skip
+
+
+def read_slime(sample: Row, file: str, line: int, found: Found) -> Iterator[Row]:
+    """Give a row for a sample of slime's; of a reward with names `score` counts."""
+    reward, mask = sample.get("reward"), sample.get("loss_mask")
+    truncated, is_failed = read_finish(sample.get("status"), found, "status")
+    yield {
+        "prompt": [sample.get("prompt"), sample.get("label")], "group": sample.get("group_index"),
+        "response": sample.get("response"), "reward": inside(reward, "score") if isinstance(reward, dict) else reward,
+        "correct": verdict_in(reward, found), "step": inside(sample, "header", "rollout_id"),
+        "tokens": sum(mask or []) or sample.get("response_length"), "turns": count_turns(mask),
+        "truncated": truncated, "dropped": is_failed,
+    }  # fmt: skip
+
+
+def read_sample(sample: Row, file: str, line: int, found: Found) -> Iterator[Row]:
+    """Give a row for a sample of Inspect; epochs are responses to one prompt, and the first scorer's value is the reward.
+
+    Only logs that `fairlen report --inspect` wrote of a run have steps.
+    """
+    messages = [one for one in sample.get("messages") or [] if inside(one, "source") != "input"]
+    spoken = [one for one in messages if inside(one, "role") == "assistant"]
+    scores, output = sample.get("scores") or {}, sample.get("output")
+    scorer = next(iter(scores), "")
+    if len(scores) > 1:
+        found.notes[f"outcome: `{scorer}`, the first of several scorers"] = 0
+    value = inside(scores, scorer, "value")
+    value = next(iter(value.values()), None) if isinstance(value, dict) else value
+    reward, correct = GRADES.get(str(value), (value, value if value in (0, 1) else None))
+    limit, calls = inside(sample, "limit", "type"), inside(output, "choices") or [None]
+    truncated, is_failed = read_finish(inside(calls[0], "stop_reason"), found)
+    used = output if len(spoken) < 2 else {"usage": inside(sample, "model_usage", inside(output, "model"))}
+    yield {
+        "prompt": [sample.get("input"), sample.get("id")], "response": spoken or inside(output, "completion"),
+        "reward": reward, "correct": correct, "step": inside(sample, "metadata", "rollout_batch"),
+        "tokens": inside(used, "usage", "output_tokens"), "truncated": is_limit(limit) or truncated,
+        "dropped": is_failed or sample.get("error") is not None or reward != reward or (limit is not None and not scores),
+    }  # fmt: skip
+
+
+def verdict_in(named: Any, found: Found) -> float | None:
+    """Return the first number that is 0 or 1 and named like a verdict; None where there is none."""
+    for name, value in named.items() if isinstance(named, dict) else ():
+        if is_number(value) and is_verdict(name, np.array([value], np.float64)):
+            found.notes[f"correct or not is what `{name}` says"] = 0
+            return float(value)
+    return None
+
+
+TRL = Format(
+    "trl", "TRL completions", "max_completion_length", has_all("step prompt completion advantage"), read_trl,
+    {"truncated": "TRL's completions hold no finish reason; its metric completions/clipped_ratio has the share of a step"},
+    drop_repeats, settle=settle_trl,
+)  # fmt: skip
+VERL = Format(
+    "verl", "verl rollouts", "data.max_response_length", has_all("input output score step"), read_verl,
+    {"truncated": "verl decodes responses without their EOS token; its metric response_length/clip_ratio has the share of a step",
+     "advantage": "verl's rollout_data_dir holds no advantages"},
+)  # fmt: skip
+PRIME_RL = Format(
+    "prime_rl", "prime-rl traces", "max_tokens", has_all("traces task", "nodes task agent"),
+    partial(expand, read=read_episode),
+)  # fmt: skip
+LM_EVAL = Format(
+    "lm_eval", "lm-eval samples", "max_gen_toks",
+    has_all("doc_id resps doc", "doc_id resps target", "doc_id resps arguments"), read_samples,
+    {"truncated": "lm-eval's samples hold no finish reason", "advantage": "an evaluation has no advantages"},
+)  # fmt: skip
+VERIFIERS = Format(
+    "verifiers", "verifiers results", "max_tokens", has_all("example_id prompt completion reward"),
+    partial(expand, read=read_result), {"advantage": "an evaluation has no advantages"},
+)  # fmt: skip
+SKYRL = Format(
+    "skyrl", "SkyRL evaluations", "generator.sampling_params.max_generate_length",
+    has_all("input_prompt output_response score"), partial(expand, read=read_skyrl),
+    {"advantage": "an evaluation has no advantages"},
+)  # fmt: skip
+SLIME = Format(
+    "slime", "slime samples", "--rollout-max-response-len", has_all("prompt response reward status response_length loss_mask"),
+    partial(expand, read=read_slime), {"advantage": "slime's samples hold no advantages"},
+)  # fmt: skip
+INSPECT = Format(
+    "inspect", "Inspect samples", "max_tokens", has_all("id epoch input output scores"), partial(expand, read=read_sample),
+    {"advantage": "an evaluation has no advantages"},
+)  # fmt: skip
+FRAMEWORKS = (TRL, VERL, PRIME_RL, LM_EVAL, VERIFIERS, SKYRL, SLIME, INSPECT, NEMO_RL, NEMO_GYM)
+"""In the order in which they are tried."""

@@ -1,0 +1,381 @@
+"""Rows of every format as columns of numbers, and logs of those; texts are kept as hashes and lengths alone."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fairlen.audit.log import Log, Malformed, Unit
+from fairlen.audit.readers import messages
+from fairlen.audit.readers.truncation import find_truncated
+from fairlen.audit.statistics.within import MIN_PROMPTS
+from fairlen.batch import NO_VERDICT, Bools, Columns, Floats, Ints, build_responses, build_segments, number_keys
+from fairlen.files.formats import Chunk, Unreadable, describe
+
+WORDS: dict[str, float] = dict.fromkeys(("true", "correct", "right", "yes", "pass", "passed", "c"), 1.0)
+WORDS |= dict.fromkeys(("false", "incorrect", "wrong", "no", "fail", "failed", "i"), 0.0)
+SAME_TEXT = (
+    "most prompts have one text for correct and incorrect responses, as references have: name what the policy wrote: "
+    "--columns response=NAME"
+)
+MAX_UNSPACED = 0.02
+"""Share of texts without spaces between words up to which words are counted, and above which from one end words are not."""
+
+Values = list[Any]
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to read."""
+
+    columns: dict[str, str] = field(default_factory=dict)
+    """Role to column, for files of no known format."""
+    unit: Unit | None = None
+    """None: tokens where the files have them, words elsewhere."""
+    tokenizer: str = ""
+    """Folder with a tokenizer.json, that file, or the name of a model on the hub whose file is in the local cache."""
+    max_response_length: int = 0
+    """In tokens; 0 is unknown."""
+    pool: bool = False
+    """Read files of one format as one log, in whatever folders, and compare responses of one step across them."""
+
+
+@dataclass
+class Found:
+    """What reading came across besides rows."""
+
+    malformed: list[Malformed] = field(default_factory=list)
+    notes: Counter[str] = field(default_factory=Counter)
+    """Sentences about what was left out or taken how, and the rows of each; 0 where it is about all."""
+    chosen: dict[str, Any] = field(default_factory=dict)
+    """What the reader of a format decided once for all files."""
+    files: dict[str, int] = field(default_factory=dict)
+    """Position of each file among those of the source."""
+    has_steps: bool = False
+
+    def reject(self, file: str, line: int, reason: str) -> None:
+        self.malformed.append(Malformed(file, int(line), reason))
+
+    def note(self, text: str, rows: int = 0) -> None:
+        self.notes[text] += rows
+
+    def sentences(self) -> tuple[str, ...]:
+        """Return the notes with their numbers of rows."""
+        return tuple(f"{text}: {rows:,}" if rows else text for text, rows in self.notes.items())
+
+
+@dataclass(frozen=True)
+class Meter:
+    """How long a response is where the file does not say."""
+
+    unit: Unit
+    count: Callable[[list[str]], Sequence[int]]
+
+
+def make_meter(unit: Unit | None, tokenizer: str) -> Meter:
+    """Return the meter asked for; words where none was. Raises ValueError for a tokenizer that cannot be loaded."""
+    if tokenizer:
+        return Meter("tokens", load_tokenizer(tokenizer))
+    if unit == "characters":
+        return Meter("characters", lambda texts: [len(text) for text in texts])
+    return Meter("words", lambda texts: [len(text.split()) for text in texts])
+
+
+def load_tokenizer(name: str) -> Callable[[list[str]], list[int]]:
+    """Return what counts tokens, special ones left out, as those were lost where the text was decoded."""
+    path = Path(name) / "tokenizer.json" if Path(name).is_dir() else Path(name)
+    try:
+        if not path.is_file() and re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):
+            with suppress(ImportError):  # without the hub's client there is no cache
+                from huggingface_hub import try_to_load_from_cache
+
+                path = Path(str(try_to_load_from_cache(name, "tokenizer.json")))
+        if not path.is_file():
+            raise ValueError("no tokenizer.json there, nor in the cache of the hub here; give the folder of a model")
+        from tokenizers import Tokenizer  # of the extra "train"
+
+        loaded = Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises plain Exception
+        raise ValueError(f"--tokenizer {name}: {describe(error)}") from None
+    loaded.no_truncation()
+    loaded.no_padding()
+    return lambda texts: [len(encoded) for encoded in loaded.encode_batch_fast(texts, add_special_tokens=False)]
+
+
+@dataclass(frozen=True)
+class Part(Columns):
+    """Rows that could be read, [N]; nan or 0 where the file does not say."""
+
+    step: Ints
+    prompt: Ints
+    """Hash of the prompt, with what tells it from others of the same text."""
+    group: Ints
+    """Hash of what tells responses of one step and prompt apart."""
+    question: Ints
+    """Hash of the last question, whatever template is around it; 0 where there is no text of one."""
+    text: Ints
+    """Hash of the response; 0 where there is no text."""
+    whole: Bools
+    """Whether the text ends as one that is finished does."""
+    measured: Ints
+    """Length of the text in the meter's unit."""
+    characters: Ints
+    unspaced: Floats
+    """Whether the text has hardly any spaces between words; nan of one too short to show it."""
+    tokens: Ints
+    turns: Ints
+    outcome: Floats
+    correct: Floats
+    truncated: Floats
+    advantage: Floats
+    dropped: Bools
+    file: Ints
+    line: Ints
+
+    @property
+    def share_unspaced(self) -> float:
+        """Return the share of texts, of those that show it, that have hardly any spaces between words."""
+        return float(np.nansum(self.unspaced) / max((~np.isnan(self.unspaced)).sum(), 1))
+
+
+def read_rows(chunk: Chunk, meter: Meter, found: Found) -> Part:
+    """Return the rows' numbers, of columns that are named as the fields of `Part`, response and reward.
+
+    `prompt` may be anything that is equal for responses that are compared. Turns are counted in messages where nothing says how
+    many there are. Rows without `response` or `tokens`, or whose numbers are none, are rejected by line with the reason, but not
+    those that are `dropped`: the framework gave them no verdict.
+    """
+    problems = [""] * len(chunk)
+    step = whole_numbers(chunk.get("step"), "step", problems)
+    found.has_steps |= any(value is not None for value in chunk.get("step"))
+    dropped = numbers(chunk.get("dropped"))[0] > 0
+    outcome, correct, missing = read_outcomes(chunk, dropped, problems)
+    passages = [messages.passages_of(value) for value in chunk.get("response")]
+    texts = [None if one is None else messages.own_text(one) for one in passages]
+    counted = [sum(is_own for is_own, _ in one or ()) for one in passages]
+    tokens, turns = (whole_numbers(chunk.get(name), f"number of {name}", problems) for name in ("tokens", "turns"))
+    turns = np.where(turns > 0, turns, np.maximum(counted, 1))
+    for row, (text, value) in enumerate(zip(texts, chunk.get("response"), strict=True)):
+        is_told = dropped[row] or (tokens[row] and meter.unit == "words")  # else lengths are those of texts
+        if not is_told and (text is None or (not isinstance(value, str) and messages.is_hidden(value))):
+            problems[row] = problems[row] or f"the response {messages.describe_no_text(value)}"
+    keep = np.array([not problem for problem in problems], np.bool_)
+    for row in np.flatnonzero(~keep).tolist():
+        found.reject(chunk.file, chunk.lines[row], problems[row])
+    if ungraded := int((missing & keep).sum()):
+        found.note("rows without a reward are kept, but count as responses without a verdict", ungraded)
+    measured = np.fromiter(meter.count([text or "" for text in texts]), np.int64, len(chunk))
+    if empty := int(((measured == 0) & (tokens == 0) & keep & ~dropped).sum()):
+        found.note("empty responses count as length 1", empty)
+    truncated, advantage = (numbers(chunk.get(name))[0] for name in ("truncated", "advantage"))
+    file = np.full(len(chunk), found.files.setdefault(chunk.file, len(found.files)))
+    return Part(
+        step, hashes(chunk.get("prompt")), hashes(chunk.get("group")), questions(chunk.get("prompt")),
+        np.array([hash(text) if text else 0 for text in texts], np.int64),
+        np.array([messages.is_whole(text or "") for text in texts], np.bool_),
+        np.maximum(measured, 1), np.array([len(text or "") for text in texts]),
+        np.array([messages.lack_spaces(text or "") for text in texts], np.float64), tokens, turns, outcome, correct, truncated,
+        advantage, dropped | missing, file, np.asarray(chunk.lines, np.int64),
+    ).take(keep)  # fmt: skip
+
+
+def read_outcomes(chunk: Chunk, dropped: Bools, problems: list[str]) -> tuple[Floats, Floats, Bools]:
+    """Return rewards, verdicts and where both are missing. A verdict alone is worth 0 or 1, and a reward in words is one."""
+    rewards, verdicts = chunk.get("reward"), chunk.get("correct")
+    if "correct" not in chunk.columns and any(isinstance(one, str) and one.strip().lower() in WORDS for one in rewards):
+        verdicts = rewards
+    (reward, bad), (correct, bad_verdict) = numbers(rewards), numbers(verdicts)
+    outcome = np.where(np.isnan(reward) & ~bad, correct, reward)
+    given = np.array([isinstance(one, float) for one in rewards], np.bool_)  # nan is no number, but somebody wrote it
+    missing = np.isnan(outcome) & ~bad & ~bad_verdict & ~given & ~dropped
+    for row in np.flatnonzero((bad | ~np.isfinite(outcome) | bad_verdict) & ~dropped & ~missing).tolist():
+        verdict = f"the verdict {verdicts[row]!r:.40} is not true, false or a number"
+        reward_is = f"the reward {rewards[row]!r:.40} is not a finite number"
+        problems[row] = problems[row] or (verdict if bad_verdict[row] else reward_is)
+    return np.where(dropped, np.nan, outcome), np.where(dropped, np.nan, correct), missing
+
+
+def numbers(values: Values) -> tuple[Floats, Bools]:
+    """Return numbers, nan for None, and which values are something else."""
+    try:
+        return np.asarray(values, np.float64).reshape(len(values)), np.zeros(len(values), np.bool_)
+    except (TypeError, ValueError, OverflowError):
+        read = [number_of(value) for value in values]
+        return np.array([math.nan if n is None else n for n in read]), np.array([n is None for n in read], np.bool_)
+
+
+def number_of(value: Any) -> float | None:
+    """Return the number in a cell: "true" or "pass" is 1 and an empty cell nan; None for anything else."""
+    if isinstance(value, str):
+        word = value.strip().lower()
+        value = None if word in ("", "none", "null") else WORDS.get(word, word)
+    try:
+        return math.nan if value is None else float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def whole_numbers(values: Values, name: str, problems: list[str]) -> Ints:
+    """Return whole numbers of at least 0, 0 for None; other values are problems."""
+    read, bad = numbers(values)
+    wrong = bad | (~np.isnan(read) & ((read != np.floor(read)) | (read < 0) | (read > 2**53)))
+    for row in np.flatnonzero(wrong).tolist():
+        problems[row] = problems[row] or f"the {name} {values[row]!r:.40} is not a whole number"
+    return np.where(np.isnan(read) | wrong, 0, read).astype(np.int64)
+
+
+def hashes(values: Values) -> Ints:
+    """Return one whole number for each value, equal for equal ones within this process."""
+    texts = (v if isinstance(v, str) else json.dumps(v, sort_keys=True, default=str) for v in values)
+    return np.array([hash(text) for text in texts], np.int64)
+
+
+def questions(prompts: Values) -> Ints:
+    """Return a whole number for the question of each prompt, 0 of none; prompts mostly stand beside their equals."""
+    found, last, number = np.zeros(len(prompts), np.int64), None, 0
+    for row, prompt in enumerate(prompts):
+        if prompt != last:
+            number, last = hash(messages.question_of(prompt) or 0), prompt
+        found[row] = number
+    return found
+
+
+def is_number(value: Any) -> bool:
+    """Return whether a value is a finite number or a verdict."""
+    return isinstance(value, (bool, int, float)) and math.isfinite(value)
+
+
+def join(parts: list[Part]) -> Part:
+    """Return all rows of at least one part."""
+    return Part(**{name: np.concatenate([vars(part)[name] for part in parts]) for name in vars(parts[0])})
+
+
+def make_log(name: str, part: Part, meter: Meter, found: Found, options: Options, num_files: int) -> Log:
+    """Return a log of rows, at least one."""
+    length, unit = choose_lengths(part, meter, found, options)
+    counts, step = ~part.dropped, part.step if options.pool else find_steps(part, found)
+    known = {name: not np.isnan(vars(part)[name][counts]).any() for name in ("correct", "truncated", "advantage")}
+    if not known["correct"] and (number := int(np.isnan(part.correct[counts]).sum())) < counts.sum():
+        found.note("rows without a verdict, so that outcomes in the upper half of their range are correct", number)
+    limit = max(options.max_response_length if unit == "tokens" else 0, int(length.max()))
+    prompt = number_keys(tell_groups(pair_keys(step, part.prompt), part.group))
+    verdict = np.where(counts, part.correct if known["correct"] else 0.0, NO_VERDICT)
+    truncated = (part.truncated > 0.5) & known["truncated"]
+    responses = build_responses(prompt, length, part.outcome, verdict, truncated, limit, num_turns=part.turns)
+    segments = replace(build_segments(responses, length), active=responses.active)
+    columns = {"duplicate": find_duplicates(prompt, part.text)} if (part.text != 0).any() else {}
+    if unit != "tokens" and MAX_UNSPACED < part.share_unspaced < 1 - MAX_UNSPACED:
+        columns["script"] = np.nan_to_num(part.unspaced)
+        found.note(f"texts with and without spaces between words are not compared with each other, as {unit} differ")
+    log = Log(
+        name, unit, responses, step, segments, advantage=part.advantage if known["advantage"] else None,
+        known=frozenset({"reward", *(word for word, is_true in known.items() if is_true)}),
+        columns={"reward": part.outcome} | columns, malformed=tuple(found.malformed), num_files=num_files,
+        problem=part.prompt, question=part.question, file=part.file, line=part.line,
+    )  # fmt: skip
+    mixed = is_mixed(prompt, log.correct) & counts & (part.text != 0)
+    is_measured = (unit != "tokens" or options.tokenizer) and len(np.unique(prompt[mixed])) >= MIN_PROMPTS
+    if is_measured and not differs(part.text, prompt, mixed):
+        if "response" not in options.columns:
+            raise Unreadable(SAME_TEXT)
+        found.note(SAME_TEXT)
+    return log if known["truncated"] else add_truncated(log, part, found, options)
+
+
+def add_truncated(log: Log, part: Part, found: Found, options: Options) -> Log:
+    """Return a log with the responses that a limit ended where lengths tell; by tokens that the files say, whatever its unit."""
+    if log.has_turns:
+        found.note("which trajectories a limit ended is not known: it counts what they read too, and lengths do not")
+        return log
+    told, is_exact = log, bool(((part.tokens > 0) | part.dropped).all())
+    if is_exact:
+        told = replace(log, unit="tokens", responses=replace(log.responses, length=np.maximum(part.tokens, 1)))
+    truncated, note = find_truncated(told, options.max_response_length, is_exact or not options.tokenizer, part.whole)
+    if not note:
+        return log
+    found.note(note)
+    return replace(log, responses=replace(log.responses, truncated=truncated), known=log.known | {"truncated"})
+
+
+def tell_groups(prompt: Ints, group: Ints) -> Ints:
+    """Return prompts of a step, told apart by their group where any response shares one: else it is an id of responses."""
+    split = pair_keys(prompt, group)
+    return split if np.bincount(split).max() > 1 else prompt
+
+
+def is_mixed(group: Ints, correct: Bools) -> Bools:
+    """Return which rows are of a group with a correct and an incorrect response."""
+    first = np.unique(pair_keys(group, correct.astype(np.int64)), return_index=True)[1]
+    return (np.bincount(group[first]) > 1)[group]
+
+
+def differs(key: Ints, group: Ints, rows: Bools) -> bool:
+    """Return whether keys differ within most groups of some rows."""
+    group, key = group[rows], key[rows]
+    first = np.unique(pair_keys(group, key), return_index=True)[1]
+    return bool(np.mean(np.unique(group[first], return_counts=True)[1] > 1) > 0.5)
+
+
+def find_steps(part: Part, found: Found) -> Ints:
+    """Return steps; where no row has one, files with the same prompts, but for parts of a set, or else visits to a prompt."""
+    groups = len(np.unique(pair_keys(part.file, part.prompt)))
+    is_shared = groups > len(np.unique(part.prompt))
+    if found.has_steps or (is_shared and all("-of-" in Path(name).name for name in found.files)):
+        return part.step
+    visit, usual = (part.file, len(part) / groups) if is_shared else find_visits(part.prompt)
+    if usual < 1.5:  # a run for each seed, with one response to each prompt
+        return part.step
+    why = "files have prompts in common: each file" if is_shared else "prompts come back: each visit to one"
+    found.note(f"no column of steps, and {why} is a step, in their order")
+    return visit
+
+
+def find_visits(prompt: Ints) -> tuple[Ints, float]:
+    """Return how many runs of its prompt came before each row's, and the median rows of a run of prompts with several, else 0."""
+    start = np.flatnonzero(np.diff(prompt, prepend=~prompt[:1]))
+    rows = np.diff(start, append=len(prompt))
+    _, place, number = np.unique(prompt[start], return_inverse=True, return_counts=True)
+    visit = np.empty(len(start), np.int64)
+    visit[np.argsort(place, kind="stable")] = np.arange(len(start)) - np.repeat(np.cumsum(number) - number, number)
+    several = rows[number[place] > 1]
+    return np.repeat(visit, rows), float(np.median(several)) if len(several) else 0.0
+
+
+def choose_lengths(part: Part, meter: Meter, found: Found, options: Options) -> tuple[Ints, Unit]:
+    """Return tokens where every row has them and nothing else was asked for, else what the meter measured."""
+    has = (part.tokens > 0) | part.dropped
+    if has.all() and options.unit in (None, "tokens") and not options.tokenizer:
+        return np.maximum(part.tokens, 1), "tokens"
+    if options.unit == "tokens" and meter.unit != "tokens":
+        raise ValueError("--unit tokens: the files do not hold tokens of every response; add --tokenizer FOLDER")
+    if part.tokens.any() and not has.all():
+        found.note("rows without a number of tokens, so that all are measured by their text", int((~has).sum()))
+    if meter.unit == "tokens":
+        found.note("lengths are tokens of the text; EOS and special tokens that the files lost are not counted")
+    if options.unit is None and meter.unit == "words" and part.share_unspaced > MAX_UNSPACED:
+        share = f"{part.share_unspaced:.0%} of texts have hardly any spaces between words"
+        found.note(f"{share}, so that lengths are characters; --tokenizer MODEL counts tokens")
+        return np.maximum(part.characters, 1), "characters"
+    return part.measured, meter.unit
+
+
+def find_duplicates(prompt: Ints, text: Ints) -> Floats:
+    """Return 1 for responses that repeat an earlier one to their prompt, else 0; a hash of 0 is no text and repeats nothing."""
+    repeats = text != 0
+    repeats[np.unique(pair_keys(prompt, text), return_index=True)[1]] = False
+    return repeats.astype(np.float64)
+
+
+def pair_keys(one: Ints, other: Ints) -> Ints:
+    """Return numbers, dense from 0, that are equal where both numbers are."""
+    first, second = (np.unique(numbers, return_inverse=True)[1] for numbers in (one, other))
+    return np.unique(first * (second.max(initial=0) + 1) + second, return_inverse=True)[1]

@@ -1,0 +1,1 @@
+"""Statistics of a log, each with its interval over prompts."""

@@ -1,0 +1,212 @@
+"""Whether sign and length of responses are coupled, and where weight goes under each aggregation (2605.04077).
+
+A group is mixed where it has advantages above and below 0; T+ and T- are its mean lengths of those. An aggregation over a whole
+update is one over groups in which each update is one group.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from fairlen.audit.log import Log, Weighed, weighed
+from fairlen.audit.statistics.intervals import NAN, Bins, Estimate, bootstrap, length_bins, mean_over, ratio, ratio_over
+from fairlen.batch import Floats, Ints, Segments, centred_squares, count_by, sum_by
+from fairlen.methods.stages.aggregation import (
+    Aggregation,
+    Balanced,
+    ConstantBudget,
+    LengthPower,
+    SequenceMean,
+    TokenMean,
+    TokenSum,
+    TurnCount,
+    TurnMean,
+    Unsigned,
+)
+
+
+@dataclass(frozen=True)
+class Coupling:
+    """Means over mixed groups; intervals are over prompts."""
+
+    sign_length: Estimate
+    """sum A L / sum L over all rows: the objective of a token mean over them at ratio 1."""
+    gap: Estimate
+    """(T- - T+) / mean length."""
+    variation: Estimate
+    """std / mean of length."""
+    imbalance: Estimate
+    """(T- - T+) / (T- + T+): the imbalance of weight under a token mean of the group."""
+    variation_within_sign: Estimate
+    """sqrt(sum (L / T_sign - 1)^2 / sum (rows - 2)): spread of lengths about the mean of their own sign. Where lengths are
+    skewed and a sign has few responses it reads low (by a seventh for 4 responses of lognormal lengths)."""
+
+
+def coupling(log: Log) -> Coupling:
+    """Return how lengths go with signs, of the recorded updates or of each rollout batch as one."""
+    rows = weighed(log)
+    groups = mixed_groups(rows)
+    prompt = groups["prompt"]
+    within = bootstrap(
+        prompt, [groups["deviations"], groups["freedom"]], lambda sums: np.sqrt(ratio(sums[..., 0], sums[..., 1]))
+    )
+    return Coupling(
+        sign_length=ratio_over(rows.prompt, rows.advantage * rows.segments.length, rows.segments.length),
+        **{name: mean_over(prompt, groups[name]) for name in ("gap", "variation", "imbalance")},
+        variation_within_sign=within.at(0),
+    )
+
+
+def mixed_groups(rows: Weighed) -> dict[str, np.ndarray]:
+    """Return columns of the mixed groups: the prompt, and of each group what `Coupling` averages.
+
+    "deviations" is the sum of (L / T_sign - 1)^2 over rows with a sign, "freedom" the number of those rows less 2.
+    """
+    group, size = rows.segments.group, rows.segments.num_groups
+    length, sign = rows.segments.length.astype(np.float64), np.sign(rows.advantage).astype(np.int64) + 1
+    by_sign = ratio(sum_by(3 * group + sign, length, 3 * size), count_by(3 * group + sign, 3 * size))
+    below, _, above = by_sign.reshape(size, 3).T
+    num, tokens = count_by(group, size), sum_by(group, length, size)
+    std = np.sqrt(centred_squares(num, tokens, sum_by(group, length**2, size)) / num)
+    prompt = np.zeros(size, np.int64)
+    prompt[group] = rows.prompt
+    columns = {
+        "prompt": prompt,
+        "gap": (below - above) * num / tokens,
+        "variation": std * num / tokens,
+        "imbalance": (below - above) / (below + above),
+        "deviations": sum_by(group, np.where(sign != 1, (length / by_sign[3 * group + sign] - 1.0) ** 2, 0.0), size),
+        "freedom": sum_by(group, sign != 1, size) - 2,
+    }
+    return {name: column[np.isfinite(below - above)] for name, column in columns.items()}
+
+
+Per = Literal["rows", "turns", "groups", "update"]
+
+RULES: dict[str, tuple[Aggregation, Per]] = {
+    "sequence_mean": (SequenceMean(), "rows"),
+    "token_mean": (TokenMean(), "groups"),
+    "token_mean_update": (TokenMean(), "update"),
+    "token_sum": (TokenSum(), "rows"),
+    "constant_budget": (ConstantBudget(), "rows"),
+    "length_power": (LengthPower(), "rows"),
+    "balanced": (Balanced(), "groups"),
+    "balanced_update": (Balanced(), "update"),
+}
+"""Each with what its weights are divided by the number of; "update": of the scope that is the whole update."""
+
+
+@dataclass(frozen=True)
+class MeanOverTurns(Unsigned):
+    """Every turn counts the same: K / (N T), N the number of all turns; SequenceMean of turns, K of each trajectory together."""
+
+    def term_weight(self, segments: Segments) -> Floats:
+        return segments.num_turns / (segments.num_turns.sum() * segments.length)
+
+
+RULES_OF_TURNS: dict[str, tuple[Aggregation, Per]] = {
+    "mean_over_turns": (MeanOverTurns(), "turns"),
+    "turn_mean": (TurnMean(), "rows"),
+    "turn_count": (TurnCount(), "rows"),
+    "balanced_turns": (Balanced("group", "turns"), "groups"),
+}
+"""What they give the turns of a trajectory together, of trajectories, of which other rollouts have none."""
+ALL_RULES = RULES | RULES_OF_TURNS
+
+
+@dataclass(frozen=True)
+class WeightShares:
+    """Of one aggregation. Intervals are over prompts, weights as they are: what normalises them is not resampled."""
+
+    bins: Bins
+    per_token: Floats
+    """Mean weight of a token in each bin of length over that of all tokens, [K]: 1 everywhere is length-neutral per token."""
+    incorrect_to_correct: Estimate
+    """Weight * |advantage| * tokens of incorrect responses over that of correct ones, whatever their signs."""
+    loss: Floats
+    """Policy-gradient loss at ratio 1, -sum w A L, of each update, or of each rollout batch: 2605.04077, figure 2."""
+    turn_bins: Bins
+    """Of the turns of the trajectory."""
+    per_turn: Floats
+    """Mean weight of a turn, all of its tokens together, in each of those over that of all turns."""
+
+    @property
+    def long_to_short(self) -> float:
+        """Weight of a token in the last bin of length over that of one in the first; nan of one bin, or of none."""
+        return float(ratio(self.per_token[-1], self.per_token[0])) if len(self.bins) > 1 else NAN
+
+    @property
+    def many_to_few(self) -> float:
+        """Weight of a turn in the last bin of turns over that of one in the first; nan of one bin, or of none."""
+        return float(ratio(self.per_turn[-1], self.per_turn[0])) if len(self.turn_bins) > 1 else NAN
+
+
+def weight_shares(log: Log) -> dict[str, WeightShares]:
+    """Return every aggregation side by side, on the same sequences and advantages; those of turns where there are any."""
+    rows = join_turns(weighed(log))
+    bins, turn_bins = (length_bins(of) for of in (rows.segments.length, rows.segments.num_turns))
+    return {name: shares_under(name, rows, bins, turn_bins) for name in (ALL_RULES if log.has_turns else RULES)}
+
+
+def join_turns(rows: Weighed) -> Weighed:
+    """Return turns that were sequences as one row for each trajectory of an update, of the mean advantage of its tokens."""
+    old = rows.segments
+    if not old.turn.any():
+        return rows
+    _, first, at = np.unique(np.stack([rows.unit, old.response]), axis=1, return_index=True, return_inverse=True)
+    length, turns, total = (
+        sum_by(at, of, len(first)) for of in (old.length, old.num_turns, rows.advantage * old.length)
+    )
+    group = np.unique(np.stack([rows.unit, rows.prompt])[:, first], axis=1, return_inverse=True)[1]
+    sums = {"length": length.astype(np.int64), "num_turns": turns.astype(np.int64)}
+    columns = {name: getattr(rows, name)[first] for name in ("unit", "prompt", "correct")}
+    return replace(
+        rows,
+        segments=replace(old.take(first), turn=0 * first, group=group, **sums),
+        advantage=total / length,
+        **columns,
+    )
+
+
+def token_weights(name: str, rows: Weighed) -> Floats:
+    """Return the weight per token that the aggregation gives each trajectory, a row, in its update, [n]."""
+    aggregation, per = ALL_RULES[name]
+    size = len(rows.names)
+    segments = rows.segments
+    if per == "update":
+        weight = aggregation(replace(segments, group=rows.unit), rows.advantage) * size
+    else:
+        weight = aggregation(segments, rows.advantage)
+        unit_of_group = np.zeros(segments.num_groups, np.int64)
+        unit_of_group[segments.group] = rows.unit
+        here = {
+            "rows": count_by(rows.unit, size),
+            "turns": sum_by(rows.unit, segments.num_turns, size),
+            "groups": count_by(unit_of_group, size),
+        }[per]
+        weight = weight * here.sum() / here[rows.unit]
+    return weight * segments.mass
+
+
+def shares_under(name: str, rows: Weighed, bins: Bins, turn_bins: Bins) -> WeightShares:
+    """Return where the weight goes under one aggregation."""
+    weight, length = token_weights(name, rows), rows.segments.length
+    signed = weight * rows.advantage * length
+    either = np.abs(signed)
+    incorrect = np.where(rows.correct, 0.0, either)
+
+    def mean_of(amount: Ints, of: Bins) -> Floats:
+        found = ratio(sum_by(of.index, weight * length, len(of)), sum_by(of.index, amount, len(of)))
+        return found * ratio(amount.sum(), (weight * length).sum())
+
+    return WeightShares(
+        bins=bins,
+        per_token=mean_of(length, bins),
+        incorrect_to_correct=ratio_over(rows.prompt, incorrect, either - incorrect),
+        loss=-sum_by(rows.unit, signed, len(rows.names)),
+        turn_bins=turn_bins,
+        per_turn=mean_of(rows.segments.num_turns, turn_bins),
+    )

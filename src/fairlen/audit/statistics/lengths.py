@@ -1,0 +1,71 @@
+"""Length and turns by outcome, accuracy and truncation of plain samples, in the log's unit.
+
+Forks of EqLen's streams are none: they continue what survived, and are longer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fairlen.audit.log import Log, plain_samples
+from fairlen.audit.statistics.intervals import NOTHING, Estimate, bootstrap, mean_over, ratio
+from fairlen.batch import Bools, Floats, Ints, centred_squares
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """Intervals are over prompts."""
+
+    mean: Estimate
+    correct: Estimate
+    incorrect: Estimate
+    difference: Estimate
+    """Mean length of incorrect responses minus that of correct ones."""
+    accuracy: Estimate
+    truncated: Estimate
+    """nan where that is not known."""
+    batch: Ints
+    """Rollout batches of the log, [batches]."""
+    trend: Estimate
+    """Change of the mean length a rollout batch: least squares over responses."""
+
+
+def lengths(log: Log) -> Lengths:
+    """Return length by outcome, accuracy and truncation, and how length changes over training."""
+    rows = plain_samples(log, with_truncated=True)
+    table, correct = log.responses.take(rows), log.correct[rows]
+    length, prompt = table.length.astype(np.float64), table.prompt
+    return Lengths(
+        *split(prompt, length, correct),
+        accuracy=mean_over(prompt, correct),
+        truncated=mean_over(prompt, table.truncated) if "truncated" in log.known else NOTHING,
+        batch=np.unique(log.batch[rows]),
+        trend=trend_of(prompt, log.batch[rows].astype(np.float64), length),
+    )
+
+
+def split(prompt: Ints, length: Floats, correct: Bools) -> list[Estimate]:
+    """Return the mean length of all, correct and incorrect responses, and incorrect minus correct, from one bootstrap."""
+
+    def measure(sums: Floats) -> Floats:
+        num, tokens, hits, long = np.moveaxis(sums, -1, 0)
+        means = [ratio(tokens, num), ratio(long, hits), ratio(tokens - long, num - hits)]
+        return np.stack([*means, means[2] - means[1]], -1)
+
+    found = bootstrap(prompt, [np.ones(len(length)), length, correct, length * correct], measure)
+    return [found.at(place) for place in range(4)]
+
+
+def trend_of(prompt: Ints, batch: Floats, length: Floats) -> Estimate:
+    """Return the slope of length on rollout batch, interval over prompts; nan of one batch."""
+    if not len(length):
+        return NOTHING
+    x, y = batch - batch.mean(), length - length.mean()
+
+    def measure(sums: Floats) -> Floats:
+        num, a, b, ab, aa = np.moveaxis(sums, -1, 0)
+        return ratio(ab - a * ratio(b, num), centred_squares(num, a, aa))
+
+    return bootstrap(prompt, [np.ones(len(x)), x, y, x * y, x * x], measure).at(0)

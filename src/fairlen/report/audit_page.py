@@ -1,0 +1,130 @@
+"""An audit as one page to send around: verdicts, findings, a picture of each, the rollouts behind them, and definitions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import isnan
+from pathlib import Path
+
+from fairlen.audit import numbers
+from fairlen.audit.audit import Audit, find_missing
+from fairlen.audit.comparison import Against
+from fairlen.audit.conclusion import TURNS
+from fairlen.audit.readers import Reading
+from fairlen.audit.statistics.intervals import rate
+from fairlen.console import first_of
+from fairlen.files.folders import write_file
+from fairlen.report import sections
+from fairlen.report.figure import Figure, Section, Table, as_series, plain, share, windows
+from fairlen.report.page import MAX_NOTES, render_page
+from fairlen.report.prompts import difficulty_figure, within_figures
+from fairlen.report.rollouts import ROOM, show_rollouts
+from fairlen.report.run import TEXT_BYTES
+from fairlen.report.terms import VERDICTS, define
+from fairlen.sampling.stream_metrics import find_streams
+
+MAX_LOGS = 12
+"""With pictures; of others the verdict alone."""
+COUNTS = {"effect": "with an effect of length", "none": "with none", "unknown": "not known yet"}
+
+
+def write_audit_page(
+    path: Path,
+    audits: Sequence[Audit],
+    reading: Reading,
+    comparison: Against | None = None,
+    first: Sequence[Section] = (),
+    name: str = "",
+) -> Path:
+    """Write an audit as one page that is whole or not there, and return its path; a comparison is of its first two logs.
+
+    A page about more than an audit has a `name`, and sections that stand `first`.
+    """
+    room = min(ROOM, TEXT_BYTES // (14 * max(min(len(audits), MAX_LOGS), 1)))
+    shown = [log_section(f"log{place}", one, room) for place, one in enumerate(audits[:MAX_LOGS], 1)]
+    shown = [*first, *([compare_section(comparison)] if comparison else []), *shown]
+    notes = [f"Left out: {sentence}" for sentence in first_of(reading.unreadable, MAX_NOTES)]
+    if reading.skipped:
+        notes.append(f"Left out: {'; '.join(first_of(reading.skipped, MAX_NOTES))}")
+    status = [one.conclusion.status for one in audits]
+    counts = ", ".join(f"{status.count(word)} {words}" for word, words in COUNTS.items() if word in status)
+    one = VERDICTS[status[0]] if status else "No rollouts could be read"
+    head = {
+        "kind": "audit", "folder": f"{sum(len(one.log) for one in audits):,} rollouts", "notes": notes, "audits": audits,
+        "name": name or (f"{len(audits)} logs: {counts}" if len(audits) > 1 else one),
+    }  # fmt: skip
+    write_file(path, render_page(head, [], shown, terms=define()).encode())
+    return path
+
+
+def compare_section(found: Against) -> Section:
+    """Return how two logs differ."""
+    table = Table(("", "A", "B", "B minus A", "95% interval"), [one.row() for one in found.contrasts])
+    says = f"{found.num_common:,} prompts are in both, {found.num_first:,} in A alone, {found.num_second:,} in B alone."
+    figure = Figure(f"{found.sentence[:1].upper()}{found.sentence[1:]}", says, table=table, note=" ".join(found.notes))
+    return Section("comparison", "Comparison", "A is the first log of this page, B the second one.", [figure])
+
+
+def log_section(name: str, one: Audit, room: int) -> Section:
+    """Return everything that is shown of one log."""
+    log, source, found = one.log, one.source, one.lengths
+    shown = (
+        ("accuracy", found.accuracy, share),
+        (f"length ({log.unit})", found.mean, plain),
+        ("truncated", found.truncated, share),
+    )
+    facts = [
+        (name, form(of.value), "" if isnan(of.low) else f"{form(of.low)} to {form(of.high)}")
+        for name, of, form in shown
+    ]
+    compared = "with a correct and an incorrect response in one step"
+    malformed = first_of([f"{row.file}:{row.line}: {row.reason}" for row in log.malformed], MAX_NOTES)
+    return Section(
+        name, f"{source.format.title}, {source.folder}", f"{numbers.count_rollouts(one)}; lengths in {log.unit}.",
+        [replace(figure, id=f"{name}-{place}") for place, figure in enumerate(find_figures(one))],
+        audit=one,
+        facts=[*facts, ("prompts compared", f"{one.conclusion.num_prompts:,}", compared)],
+        rollouts=show_rollouts(one, room),
+        notes=[*source.notes, *(f"not in these files: {sentence}" for sentence in find_missing(one)), *malformed],
+    )  # fmt: skip
+
+
+def find_figures(one: Audit) -> list[Figure]:
+    """Return the pictures and tables of a log, each with the terms that it shows."""
+    log, head = one.log, ("", "number", "95% interval")
+    figures = [
+        *within_figures(log), *(within_figures(log, TURNS) if one.turns else []), difficulty_figure(log), *selection_figures(one),
+        Figure(numbers.AGGREGATIONS.capitalize(), "1 is equal weight. Unequal is not wrong by itself: advice is "
+               "given only where something is proved.",
+               table=Table(("", *numbers.aggregation_head(one)[1:]), list(numbers.aggregation_rows(one))),
+               terms=("weights", "aggregations", "interval")),
+        Figure("Effects within prompts, as numbers", "All four that are tested.",
+               table=Table(head, list(numbers.within_rows(one))),
+               terms=("within.length", "within.bend", *["within.turns", "within.turn_length"] * bool(one.turns))),
+        Figure("Description", "No effect of length follows from these.",
+               table=Table(head, [*numbers.measured_rows(one), *numbers.recorded_rows(one)]), terms=("difficulty",)),
+    ]  # fmt: skip
+    if one.acceptance and not one.acceptance.undefined:
+        figures.append(replace(sections.acceptance_figure(log), terms=("acceptance.lre",)))
+    if one.streams:
+        streams = find_streams(log.responses)
+        figures.append(replace(sections.win_figure(log, streams), terms=("streams.optimism",)))
+        figures.append(replace(sections.endings_figure(log, streams), terms=("streams.eos_advantage",)))
+    return figures
+
+
+def selection_figures(one: Audit) -> list[Figure]:
+    """Draw truncated and dropped responses over steps; nothing where nothing is known of them."""
+    cells = list(numbers.selection_rows(one))
+    if [number for _, number, _ in cells] == ["unknown"]:
+        return []
+    log, dropped = one.log, ~(one.log.responses.active | one.log.responses.truncated)
+    window, middle = windows(log.batch)
+    series = [as_series("no verdict", middle, rate(dropped, log.clusters, window, len(middle)), "fourth")]
+    figure = sections.truncation_figure(log, *(series if dropped.any() else []))
+    return [replace(
+        figure, title="Truncated responses, and those without a verdict", says="Share of responses, over steps.",
+        chart=figure.chart if "truncated" in log.known and len(middle) > 1 else None,
+        table=Table(("", "share", "95% interval"), cells), terms=("truncated", "selection.dropped"),
+    )]  # fmt: skip

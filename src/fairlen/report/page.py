@@ -1,0 +1,181 @@
+"""One file that asks for nothing. What it shows is hostile: all is escaped, and a policy of hashes keeps it from running."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import numpy as np
+from markupsafe import Markup
+
+from fairlen.audit.audit import Audit, audit_source
+from fairlen.audit.numbers import describe_method
+from fairlen.audit.readers import Source
+from fairlen.audit.readers.fairlen_records import FORMAT
+from fairlen.console import first_of
+from fairlen.files.folders import write_file
+from fairlen.report.curves import curves_section
+from fairlen.report.figure import Section, interval, plain, share
+from fairlen.report.run import Run, Shown, column, read_run, show_sample, visible
+from fairlen.report.sections import find_sections
+from fairlen.report.streams import Stream, gather_streams
+from fairlen.report.terms import OF_TURNS, VERDICTS, define
+from fairlen.secrets import hide_all
+
+HERE = Path(__file__).parent
+FILE = "report.html"
+MAX_NOTES = 10
+"""Sentences of a kind that are shown, such as those about what could not be read."""
+EMPTY: dict[str, Any] = {name: [] for name in ("audits", "notes", "choices", "settings", "versions", "machine")}
+EMPTY |= {
+    "kind": "report",
+    "hash": "",
+    "command": "",
+    "words": VERDICTS,
+    "turns": OF_TURNS,
+    "describe": describe_method,
+}
+
+
+def write_report(run_folder: str | Path, out: str | Path | None = None) -> Path:
+    """Write the report of a run folder, report.html within it by default, and return its path.
+
+    Raises FileNotFoundError where there is no run and ValueError where it cannot be read.
+    """
+    run = read_run(Path(run_folder))
+    return write_page(run, audit_run(run), Path(out) if out else run.folder / FILE)
+
+
+def write_page(run: Run, found: Audit | None, path: Path) -> Path:
+    """Write the report of a run and its audit, and return its path."""
+    sample = show_sample(run.folder, run.records) if run.records else []
+    streams = gather_streams(sample) if run.records and "streams" in run.records.log.known else []
+    total = len(run.records.log) if run.records else 0
+    head = describe(run) | {"audits": [found] if found else []}
+    sections = [*find_sections(run, found), *curves_section(run)]
+    write_file(path, render_page(head, headline(run), sections, sample, streams, total, define()).encode())
+    return path
+
+
+def audit_run(run: Run) -> Audit | None:
+    """Return the audit of a run's records; None where there are none."""
+    if not run.records:
+        return None
+    files = tuple(map(str, run.records.files))
+    return audit_source(Source(FORMAT, visible(run.folder.name), files, run.records.log, ()))
+
+
+def render_page(
+    head: dict[str, Any],
+    facts: list[tuple[str, str, str]],
+    sections: list[Section],
+    sample: Sequence[Shown] = (),
+    streams: Sequence[Stream] = (),
+    total: int = 0,
+    terms: Sequence[tuple[str, str, list[str]]] = (),
+) -> str:
+    """Return a page: a header, figures, and responses to read out of `total`.
+
+    The header has "name" and "folder", and may have all that `describe` gives. `terms` are defined at the end: id, name, texts.
+    """
+    style, script = (Markup((HERE / name).read_text(encoding="utf-8")) for name in ("style.css", "app.js"))
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(HERE), autoescape=True, undefined=jinja2.StrictUndefined,
+        trim_blocks=True, lstrip_blocks=True, finalize=show,
+    )  # fmt: skip
+    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
+    environment.filters |= {"plain": plain}
+    return environment.get_template("template.html.j2").render(
+        style=style,
+        script=script,
+        policy=policy(style, script),
+        head=EMPTY | hide_all(head),
+        facts=facts,
+        sections=sections,
+        sample=sample,
+        streams=streams,
+        total=total,
+        terms=terms,
+        data={str(s.number): s.tokens for s in sample if s.tokens},
+    )
+
+
+def show(value: Any) -> Any:
+    """Return what a template writes: of texts that are no markup yet, control characters written out."""
+    return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def policy(style: str, script: str) -> str:
+    """Return a content security policy that lets only the page's own style and script act."""
+    style_hash, script_hash = (base64.b64encode(hashlib.sha256(t.encode()).digest()).decode() for t in (style, script))
+    return (
+        f"default-src 'none'; script-src 'sha256-{script_hash}'; style-src 'sha256-{style_hash}'; "
+        "base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'"
+    )
+
+
+def describe(run: Run) -> dict[str, Any]:
+    """Return the header: names as the run folder has them, control characters written out."""
+    given = hide_all(run.description)
+    method, command = of_type(given, "method", dict), [str(word) for word in of_type(given, "command", list)]
+    notes = [f"Left out: {sentence}" for sentence in first_of(run.left_out, MAX_NOTES)]
+    if run.records is None:
+        notes.append("No rollout batch was recorded, so that there are no lengths, weights or responses to show.")
+    choices = {
+        name: [stage_text(stage) for stage in (stages if isinstance(stages, list) else [stages])]
+        for name, stages in of_type(method, "choices", dict).items()
+    }
+    return {
+        "name": visible(str(method.get("name", "unknown method"))),
+        "folder": visible(run.folder.resolve().name),
+        "hash": visible(str(method.get("hash", ""))),
+        "notes": [visible(str(note)) for note in (*notes, *of_type(method, "notes", list))],
+        "choices": [(visible(name), stages) for name, stages in choices.items()],
+        "settings": [(visible(k), visible(show_setting(v))) for k, v in of_type(given, "config", dict).items()],
+        "versions": [(visible(k), visible(str(v))) for k, v in of_type(given, "versions", dict).items()],
+        "machine": [(visible(k), visible(str(v))) for k, v in of_type(given, "machine", dict).items()],
+        "command": visible(" ".join([Path(command[0]).name, *command[1:]])) if command else "",
+    }
+
+
+def of_type(given: dict[str, Any], name: str, kind: type) -> Any:
+    """Return a field, or an empty one of the kind where it is something else."""
+    value = given.get(name)
+    return value if isinstance(value, kind) else kind()
+
+
+def stage_text(stage: Any) -> tuple[str, str]:
+    """Return a stage's name and its fields."""
+    if not isinstance(stage, dict):
+        return visible(str(stage)), ""
+    fields = ", ".join(f"{k}={v}" for k, v in stage.items() if k != "kind")
+    return visible(str(stage.get("kind", ""))), visible(fields)
+
+
+def show_setting(value: Any) -> str:
+    """Return a setting as text."""
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def headline(run: Run) -> list[tuple[str, str, str]]:
+    """Return (what, number, more) of the numbers that matter most."""
+    found: list[tuple[str, str, str]] = []
+    if run.evaluations:
+        names = ("accuracy", "accuracy_low", "accuracy_high", "length_correct", "length_incorrect", "truncated")
+        columns = [column(run.evaluations, f"eval/{name}")[[0, -1]].tolist() for name in names]
+        before, after = (interval([column[place] for column in columns[:3]], share) for place in (0, 1))
+        correct, incorrect, truncated = columns[3:]
+        found = [
+            ("held-out accuracy", share(columns[0][1]), f"{before} before, {after} after"),
+            ("length, correct responses", plain(correct[1]), f"tokens, held out; {plain(correct[0])} before"),
+            ("length, incorrect responses", plain(incorrect[1]), f"tokens, held out; {plain(incorrect[0])} before"),
+            ("truncated", share(truncated[1]), f"held out; {share(truncated[0])} before"),
+        ]
+    number = int(np.max(column(run.updates, "update"), initial=0))
+    batches = f"{len(np.unique(run.records.log.batch)):,} rollout batches, " if run.records else ""
+    skipped = sum("update/skipped" in entry for entry in run.updates)
+    return [*found, ("updates", f"{number:,}", f"{batches}{skipped:,} skipped")]

@@ -1,0 +1,341 @@
+"""The figures of a run: learning curves, length and outcome, length in the update, EqLen's streams."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from fairlen.audit.audit import Audit, find_missing
+from fairlen.audit.conclusion import LENGTH, TURN_LENGTH, TURNS, Quantity
+from fairlen.audit.log import Log, advantages, off_policy, values
+from fairlen.audit.statistics.intervals import length_bins, mean, rate
+from fairlen.batch import Ints, Responses, sum_by
+from fairlen.report.figure import (
+    INTERVAL,
+    MIN_ROWS,
+    SIDES,
+    Axis,
+    Figure,
+    Frame,
+    Section,
+    Series,
+    Table,
+    Tone,
+    as_series,
+    by_length,
+    change,
+    counted_rows,
+    ends_of,
+    interval,
+    intervals,
+    lines,
+    middles,
+    nice_axis,
+    plain,
+    share,
+    span_axis,
+    whole,
+    windows,
+)
+from fairlen.report.prompts import difficulty_figure, within_figures
+from fairlen.report.run import Run, column
+from fairlen.sampling.stream_metrics import ENDINGS, LATER, Streams, compare_pairs, count_rounds, find_streams
+
+BATCH = "rollout batch"
+EOS_TERMS = ("streams.eos_advantage", "coupling")
+MIN_BATCHES = 4
+"""Rollout batches in a stretch of training: what an interval over batches needs."""
+ENDS: tuple[tuple[str, str, Tone], ...] = (
+    ("tie", "both tracks stopped at one position", "correct"),
+    ("one cut", "one stopped where the other was truncated", "fourth"),
+    ("both cut", "both tracks were truncated", "incorrect"),
+    ("limit", "the limit of rounds was reached", "third"),
+)
+"""Of a stream, by position in ENDINGS: name, meaning, colour."""
+
+
+def find_sections(run: Run, audit: Audit | None) -> list[Section]:
+    """Return all figures that the run has something for, those that its audit is about first."""
+    lead = "Accuracy on problems that were never trained on, and what happened to lengths meanwhile."
+    learning = Section("learning", "Learning", lead, [accuracy_figure(run)])
+    if run.records is None or audit is None:
+        return [learning]
+    log = run.records.log
+    learning.figures.extend([length_figure(log), truncation_figure(log, held_out(run, "eval/truncated"))])
+    lead = "Responses are compared with others to the same prompt in one rollout batch; what lies between prompts is difficulty."
+    figures = [
+        replace(one, id=f"lengths-{at}") for at, one in enumerate([*within_figures(log), difficulty_figure(log)])
+    ]
+    lengths = Section("lengths", "Length and outcome", lead, figures, audit, notes=find_missing(audit))
+    found = [lengths, learning, weights_section(run, log)]
+    found.insert(1, turns_section(run, log)) if log.has_turns else None
+    return [*found, pairs_section(log)] if "streams" in log.known else found
+
+
+def plain_rows(log: Log) -> tuple[Responses, Ints]:
+    """Return responses that started from their prompt, plain samples of the policy, and their rollout batches."""
+    rows = log.responses.round == 0
+    return log.responses.take(rows), log.batch[rows]
+
+
+def held_out(run: Run, name: str) -> Series:
+    """Return a held-out number over training, with its interval where it was logged."""
+    x, y, low, high = (column(run.evaluations, n) for n in ("rollout_batch", name, f"{name}_low", f"{name}_high"))
+    return Series("held out", x, y, "plain", low, high, "points", share)
+
+
+def accuracy_figure(run: Run) -> Figure:
+    """Draw held-out and training accuracy, with a table of every held-out evaluation."""
+    series = [held_out(run, "eval/accuracy")]
+    title = change("held-out accuracy", series[0])
+    if run.records:
+        responses, batch = plain_rows(run.records.log)
+        window, middle = windows(batch)
+        found = rate(responses.correct, responses.prompt, window, len(middle))
+        series.insert(0, as_series("training", middle, found, "third"))
+    names = ("accuracy", "accuracy_low", "accuracy_high", "length", "length_correct", "length_incorrect", "truncated")
+    columns = [column(run.evaluations, n) for n in ("rollout_batch", *(f"eval/{name}" for name in names))]
+    rows = [
+        (whole(at), interval(row[:3], share), *map(plain, row[3:6]), share(row[6]))
+        for at, *row in zip(*columns, strict=True)
+    ]
+    return Figure(
+        title,
+        "Share of correct responses over training: dots on held-out problems, line on the problems trained on.",
+        lines(over_training(series, zero=False), series, "accuracy over training"),
+        Table((BATCH, "held-out accuracy", "length", "of correct ones", "of incorrect ones", "truncated"), rows),
+        "Whiskers: 95% over held-out problems. Band: 95% over prompts. The two sets of problems differ, "
+        "so that the line may run above or below the dots.",
+    )
+
+
+def over_training(series: list[Series], zero: bool = True, level: float | None = None) -> Frame:
+    """Return the frame of shares from 0 to at most 1, or of another quantity, against rollout batches."""
+    form, x = series[0].form, np.concatenate([s.x for s in series])
+    last = float(np.max(x, initial=1.0))
+    y = nice_axis(ends_of(series), form, zero=zero, most=1.0 if form is share else np.inf)
+    return Frame(span_axis(2 * last if len(np.unique(x)) == 1 else last), y, BATCH, level=level)
+
+
+def share_axis(series: list[Series]) -> Axis:
+    """Return the axis of shares from 0 to at most 1."""
+    return nice_axis(ends_of(series), share, zero=True, most=1.0)
+
+
+def length_figure(log: Log, quantity: Quantity = LENGTH, unit: str = "generated tokens") -> Figure:
+    """Draw the mean of a quantity of correct and incorrect responses over training."""
+    responses, batch = plain_rows(log)
+    window, middle = windows(batch)
+    series, cells, amount = [], [], quantity.of(responses)
+    noun, short = quantity.noun.removeprefix("the "), unit.split()[-1]
+    for name, is_correct in SIDES:
+        rows = responses.correct == is_correct
+        found = mean(amount[rows], responses.prompt[rows], window[rows], len(middle))
+        series.append(as_series(name, middle, found, name, form=plain))
+        cells.append(intervals(found, plain))
+    return Figure(
+        change(f"{noun} of correct responses", series[0]),
+        f"Mean {noun} of correct and incorrect responses over training, in {unit}.",
+        lines(over_training(series), series, f"mean {noun} of correct and incorrect responses over training"),
+        Table(
+            (BATCH, f"correct ({short})", f"incorrect ({short})"), list(zip(map(whole, middle), *cells, strict=True))
+        ),
+        f"{INTERVAL} Lines that drift apart mean that {noun} and verdict are coupled.",
+    )
+
+
+def turns_section(run: Run, log: Log) -> Section:
+    """Return how many turns there are and how long they are, by outcome, and whether another one is reinforced."""
+    figures = [
+        length_figure(log, TURNS, "turns"),
+        length_figure(log, TURN_LENGTH),
+        *within_figures(log, TURNS),
+        over_run(
+            run, "advantage/another_turn", True,
+            ("Another turn is penalised", "Another turn is reinforced",
+             "Another turn is neither clearly reinforced nor penalised"),
+            "Net advantage on another turn: the sum of advantages over turns that another one followed, per rollout batch.",
+            "Over the run {} per rollout batch. Where turns do not matter, above 0 taking more of them is reinforced; "
+            "trajectories of more turns may also only be correct more often.",
+        ),
+    ]  # fmt: skip
+    lead = "A trajectory is written in turns, and reads between them: only what the policy wrote counts and trains."
+    return Section("turns", "Turns", lead, figures)
+
+
+def truncation_figure(log: Log, *others: Series) -> Figure:
+    """Draw the share of truncated responses over training."""
+    responses, batch = plain_rows(log)
+    window, middle = windows(batch)
+    found = rate(responses.truncated, responses.prompt, window, len(middle))
+    series = [as_series("truncated", middle, found, "third"), *others]
+    return Figure(
+        change("the share of truncated responses", series[0]),
+        describe_limit(log.responses),
+        lines(over_training(series), series, "share of truncated responses over training"),
+        Table((BATCH, "truncated", "responses"), counted_rows(map(whole, middle), found)),
+        f"{INTERVAL} A rise means that the limit is too small, or that responses run away.",
+        terms=("truncated",),
+    )
+
+
+def describe_limit(responses: Responses) -> str:
+    """Return what ended a truncated response."""
+    tokens = f"the limit of {responses.max_response_length} tokens"
+    if (responses.num_turns > 1).any():
+        return f"Share of trajectories that {tokens}, or the task's limit on turns, ended."
+    return f"Share of responses that reached {tokens} without EOS."
+
+
+def weights_section(run: Run, log: Log) -> Section:
+    """Return what the method makes of lengths."""
+    figures = [
+        over_run(
+            run, "advantage/eos", True,
+            ("Stopping is penalised", "Stopping is reinforced", "Stopping is neither clearly reinforced nor penalised"),
+            "Net advantage on EOS: the sum of advantages at EOS tokens, per rollout batch.",
+            "Over the run {} per rollout batch. Below 0 stopping is penalised; above it, responses that stop may only be "
+            "correct more often than those that are truncated.",
+        ),
+        over_run(
+            run, "coupling/sign_length", False,
+            ("Negative advantages fall on longer responses", "Positive advantages fall on longer responses",
+             "Sign and length are not clearly coupled"),
+            "Mean advantage over trained tokens, per update: 0 where length and sign are not coupled.",
+            "Over the run {}. Far from 0, a token mean moves all log-probs one way.",
+        ),
+    ]  # fmt: skip
+    figures = [replace(one, terms=(term, "reinforced")) for one, term in zip(figures, EOS_TERMS, strict=True)]
+    lead = "A sequence moves the model by its weight, the magnitude of its advantage and its number of tokens."
+    if len(log.trained):
+        figures = [replace(weight_figure(log), terms=("reinforced",)), *figures]
+        if len(off_policy(log)):
+            figures.append(replace(acceptance_figure(log), terms=("acceptance.lre",)))
+        else:
+            lead += " Nothing could be clipped: each rollout batch served one update, so that every ratio is 1."
+    return Section("weights", "Length in the update", lead, figures)
+
+
+def weight_figure(log: Log) -> Figure:
+    """Draw weight x |advantage| x length by length and sign."""
+    rows = log.trained.segment
+    advantage, length = advantages(log)[rows], log.segments.length[rows]
+    bins = length_bins(length)
+    weight, tokens = log.trained.weight * np.abs(advantage) * length, np.where(advantage != 0, length, 0)
+    series, columns = [], []
+    sides: tuple[tuple[str, Tone], ...] = (("reinforced", "correct"), ("penalised", "incorrect"))
+    for sign, (name, tone) in zip((1, -1), sides, strict=True):
+        sums = [sum_by(bins.index, of * (np.sign(advantage) == sign), len(bins)) for of in (weight, tokens)]
+        shares = [part / max(float(of.sum()), 1e-300) for part, of in zip(sums, (weight, tokens), strict=True)]
+        series.append(Series(name, middles(len(bins)), shares[0], tone, form=share))
+        series.append(Series(f"{name}, tokens", middles(len(bins)), shares[1], tone, mark="faint", form=share))
+        columns += shares
+    up = float(columns[0].sum())
+    return Figure(
+        f"{share(up)} of the weight reinforces, {share(1 - up)} penalises" if weight.any() else "No advantage differs from 0",
+        "Share of weight x |advantage| x length by length and sign, all updates. Thin lines: share of tokens.",
+        lines(by_length(bins, share_axis(series), "length", "tokens"), series, "weight by length and sign"),
+        Table(("tokens", "reinforced: weight", "reinforced: tokens", "penalised: weight", "penalised: tokens"),
+              list(zip(bins.names(), *(map(share, c) for c in columns), strict=True))),
+        "A line above its thin one means that these tokens weigh more than others. Sums over the run, no estimate.",
+    )  # fmt: skip
+
+
+def over_run(run: Run, name: str, once: bool, title: tuple[str, str, str], says: str, note: str) -> Figure:
+    """Draw a metric over training around zero. `once`: each rollout batch counts once.
+
+    `title` is for an interval below 0, above 0, and around it; {} in it and in the note is the mean over the run.
+    """
+    entries = [entry for entry in run.updates if entry.get(name) is not None]
+    entries = list({entry["rollout_batch"]: entry for entry in entries}.values()) if once else entries
+    batch, numbers = column(entries, "rollout_batch").astype(np.int64), column(entries, name)
+    total = mean(numbers, batch, np.zeros(len(numbers), np.int64), 1).at(0)
+    window, middle = windows(batch, MIN_BATCHES)
+    found = mean(numbers, batch, window, len(middle))
+    series = [as_series("", middle, found, "plain", form=plain)]
+    chosen = title[0 if total.high < 0 else 1 if total.low > 0 else 2]
+    mean_of_run = interval((total.value, total.low, total.high), plain)
+    return Figure(
+        chosen.format(mean_of_run),
+        says,
+        lines(over_training(series, level=0.0), series, says),
+        Table((BATCH, name), list(zip(map(whole, middle), intervals(found, plain), strict=True))),
+        f"{note.format(mean_of_run)} Bands are 95% intervals over rollout batches.",
+    )
+
+
+def acceptance_figure(log: Log) -> Figure:
+    """Draw tokens within the bound, and tokens without a gradient, by length, of off-policy updates."""
+    rows = off_policy(log)
+    bins = length_bins(rows.length)
+    inside, clipped = (rate(v, rows.prompt, bins.index, len(bins)) for v in (rows.inside, rows.clipped))
+    series = [
+        as_series("inside", middles(len(bins)), inside, "correct", "points"),
+        as_series("clipped", middles(len(bins)), clipped, "incorrect", "points"),
+    ]
+    return Figure(
+        f"Acceptance by length: {share(inside.value[0])} of the shortest, {share(inside.value[-1])} of the longest",
+        "Off-policy updates: mean share of tokens within the two-sided bound (inside), and of those without gradient (clipped).",
+        lines(by_length(bins, share_axis(series), "length", "tokens"), series, "acceptance and clipping by length"),
+        Table(("tokens", "inside", "clipped", "sequences"), counted_rows(bins.names(), inside, clipped)),
+        "Whiskers: 95% over prompts. A fair bound accepts all lengths alike.",
+    )
+
+
+def pairs_section(log: Log) -> Section:
+    """Return what the streams did."""
+    streams = find_streams(log.responses)
+    figures = [win_figure(log, streams), endings_figure(log, streams)]
+    lead = (
+        "A stream has two tracks; when one ends, a new one starts from what the other had written by then. "
+        "The finisher is compared with that segment, the survivor, of equal length. "
+        f"A stream forms {plain(float(count_rounds(log.segments, streams).mean()))} pairs on average, one a round."
+    )
+    return Section("pairs", "Equal-length pairs", lead, figures)
+
+
+def win_figure(log: Log, streams: Streams) -> Figure:
+    """Draw who had the higher value, by the number of ends that came later."""
+    survivors, gap, later = compare_pairs(log.segments, values(log), streams)
+    prompt = log.responses.prompt[log.segments.response[survivors]]
+    middle, names = middles(len(LATER)), [name.replace("_", " ") for name in LATER]
+    wins = [rate(won, prompt, later - 1, len(names)).of_at_least(MIN_ROWS) for won in (gap > 0, gap < 0)]
+    total = [share(float(won.mean())) if len(won) else "-" for won in (gap > 0, gap < 0)]
+    series = [
+        as_series("survivor", middle - 0.015, wins[0], "plain", "points"),
+        as_series("finisher", middle + 0.015, wins[1], "fourth", "points"),
+    ]
+    places = [(float(at), name) for at, name in zip(middle, names, strict=True)]
+    label, y = "ends that came later", share_axis(series)
+    frame = Frame(Axis(0, 1), y, label, places, names=lambda x: f"{names[int(x * len(names))]} later ends")
+    return Figure(
+        f"Survivors win {total[0]} of pairs, finishers {total[1]}",
+        "Share of pairs in which one side has the higher value, by the number of ends after the finisher's; the rest tie.",
+        lines(frame, series, "win rates of survivors and finishers"),
+        Table(("later ends", "survivor wins", "finisher wins", "pairs"), counted_rows(names, *wins)),
+        "Whiskers: 95% over prompts. Equal where lengths do not matter and values are fair; a survivor that wins more with "
+        "more later ends is the optimism of taking the best.",
+    )
+
+
+def endings_figure(log: Log, streams: Streams) -> Figure:
+    """Draw how streams ended, over training."""
+    first = np.full(len(streams.num_tracks), -1, np.int64)
+    first[streams.of_response] = np.arange(len(log))
+    window, middle = windows(log.batch[first])
+    totals = np.bincount(streams.ending, minlength=len(ENDINGS)) / max(len(streams.ending), 1)
+    series, cells, legend = [], [], []
+    for code in np.flatnonzero(totals):
+        name, meaning, tone = ENDS[code]
+        found = rate(streams.ending == code, log.responses.prompt[first], window, len(middle))
+        series.append(as_series(name, middle, found, tone))
+        cells.append(intervals(found))
+        legend.append(f"{name}: {meaning}")
+    return Figure(
+        f"{share(float(totals[0]))} of streams end in a tie, both tracks are truncated in {share(float(totals[2]))}",
+        f"Share of streams by how they ended, over training. {'; '.join(legend)}.",
+        lines(over_training(series), series, "how streams ended over training"),
+        Table((BATCH, *(one.label for one in series)), list(zip(map(whole, middle), *cells, strict=True))),
+        "Bands: 95% over prompts. A rise of streams with both tracks truncated means that the limit is too small.",
+    )

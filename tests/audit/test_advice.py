@@ -1,0 +1,206 @@
+"""Advice: every method with every finding, against the ledger, against itself and against what is in use."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from itertools import product
+from typing import get_args, get_type_hints
+
+import pytest
+
+from fairlen.audit.advice import BOUNDS, Advice, advise
+from fairlen.audit.method_in_use import SETTINGS, InUse, parse_method
+from fairlen.audit.statistics.coupling import RULES as AGGREGATIONS
+from fairlen.audit.statistics.intervals import NOTHING, Estimate
+from fairlen.methods.compose import explain
+from fairlen.methods.conflicts import warn_of_pairs
+from fairlen.methods.description import set_fields
+from fairlen.methods.modifiers import MODIFIERS
+from fairlen.methods.presets import BASES
+from fairlen.methods.stages import surrogate
+from fairlen.methods.stages.fair_band import FairBand
+from research.ledger.claims import load_ledger
+
+LONGER, SHORTER = Estimate(0.3, 0.2, 0.4), Estimate(-0.3, -0.4, -0.2)
+MEASURES = (
+    "within.length", "within.bend", "acceptance.lre", "streams.optimism", "streams.eos_advantage", "selection.dropped",
+    "shares.truncated_incorrect",
+)  # fmt: skip
+SETTLED = ("proved", "refuted")
+BALANCED = ("aggregation=Balanced", "aggregation.scope=group")
+CENTRED = ("surrogate=FairBand", "surrogate.drift=centred")
+
+
+def composes(names: str) -> bool:
+    try:
+        explain(names)
+    except ValueError:
+        return False
+    return True
+
+
+@cache
+def methods() -> tuple[InUse, ...]:
+    """Every base alone and with every one and two modifiers that go with it; every rule of EqLen; aggregations and settings."""
+    names = [*BASES, *("+".join(parts) for parts in product(BASES, MODIFIERS))]
+    names += ["+".join(parts) for parts in product(BASES, ("eqlen", "balanced", "balanced_update"), MODIFIERS)]
+    ours = [parse_method(name) for name in names if composes(name)]
+    settings = [f"{key}={word}" for key, (_, words) in SETTINGS.items() for word in words]
+    return (*ours, *(parse_method(name) for name in (*AGGREGATIONS, *settings)))
+
+
+def all_advice(method: InUse, signs: tuple[Estimate, ...] = (LONGER, SHORTER)) -> list[Advice]:
+    found = (advise(measure, effect, method) for measure in MEASURES for effect in signs)
+    return [advice for advice in found if advice]
+
+
+def test_there_are_many_methods_and_much_advice():
+    assert len(methods()) > 600
+    assert sum(map(len, map(all_advice, methods()))) > 600
+
+
+def test_every_piece_of_evidence_is_settled_by_tests_and_not_by_the_study():
+    """Read from the ledger's own data: a status of figures could change with the next run."""
+    claims = {claim.id: claim for claim in load_ledger().claims}
+    cited = {id for method in methods() for advice in all_advice(method) for id in advice.evidence}
+    assert len(cited) >= 12
+    for id in cited:
+        assert claims[id].verdict in SETTLED and claims[id].tests and not claims[id].measure
+
+
+def test_the_bounds_are_classes_and_drifts():
+    """A class that is renamed would fall out of the table without a word."""
+    assert all(hasattr(surrogate, name) for name in BOUNDS if name not in get_args(get_type_hints(FairBand)["drift"]))
+
+
+def test_no_advice_is_without_evidence():
+    assert all(advice.evidence for method in methods() for advice in all_advice(method))
+
+
+def test_figures_in_the_texts_are_those_of_the_claims():
+    claims = {claim.id: claim for claim in load_ledger().claims}
+    checked = 0
+    for text, evidence in {(a.text, a.evidence) for method in methods() for a in all_advice(method)}:
+        for share in re.findall(r"\d+%", text):
+            assert any(re.search(rf"\b{share}", claims[id].figure) for id in evidence), (share, evidence)
+            checked += 1
+    assert checked >= 4
+
+
+@pytest.mark.parametrize("signs", list(product((LONGER, SHORTER), repeat=2)), ids=["++", "+-", "-+", "--"])
+def test_no_two_pieces_of_advice_set_a_choice_to_different_things(signs):
+    """Whatever the sign of each finding. A stage and fields of it are one choice."""
+    for method in methods():
+        together = [advise(measure, effect, method) for measure in MEASURES for effect in signs]
+        chosen: dict[str, str] = {}
+        for advice in filter(None, together):
+            for change in advice.sets:
+                path, _, value = change.partition("=")
+                assert chosen.setdefault(path, value) == value, (method.name, path)
+
+
+def test_what_is_advised_can_be_set_is_new_and_is_not_warned_of():
+    tried = 0
+    for method in methods():
+        if method.method is None:
+            continue
+        before = set(warn_of_pairs(method.method))
+        for advice in all_advice(method):
+            if advice.sets:
+                changed = set_fields(method.method, advice.sets)
+                assert changed != method.method, method.name
+                assert set(warn_of_pairs(changed)) <= before, method.name
+                tried += 1
+    assert tried > 500
+
+
+def test_what_is_followed_is_not_advised_again():
+    for method in methods():
+        if method.method is None:
+            continue
+        for measure, effect in product(MEASURES, (LONGER, SHORTER)):
+            first = advise(measure, effect, method)
+            if first and first.sets:
+                changed = set_fields(method.method, first.sets)
+                after = InUse("changed", aggregation_after(method, first), "test", changed)
+                second = advise(measure, effect, after)
+                assert second is None or not second.sets, (method.name, measure)
+
+
+def aggregation_after(method: InUse, advice: Advice) -> str:
+    names = {
+        "aggregation=Balanced": "balanced",
+        "aggregation=TokenSum": "token_sum",
+        "aggregation=ConstantBudget": "constant_budget",
+    }
+    return next((names[change] for change in advice.sets if change in names), method.aggregation)
+
+
+@pytest.mark.parametrize("base", BASES)
+@pytest.mark.parametrize("modifier", ["balanced", "balanced_update"])
+def test_balanced_in_use_is_never_recommended(base, modifier):
+    method = parse_method(f"{base}+{modifier}")
+    for effect in (LONGER, SHORTER):
+        advice = advise("within.length", effect, method)
+        assert advice is None or (not advice.sets and "+balanced" not in advice.text)
+        assert (advice is None) == base.startswith("eqlen")
+
+
+@pytest.mark.parametrize(
+    ("names", "measure", "effect", "sets", "evidence", "words"),
+    [
+        ("dapo", "within.length", LONGER, BALANCED, "balanced-02", "incorrect responses count"),
+        ("dapo_verl", "within.length", SHORTER, BALANCED, "balanced-07", "correct responses count"),
+        ("loss_type=dapo", "within.length", LONGER, BALANCED, "balanced-08", "FairGRPOTrainer"),
+        ("token-mean", "within.length", LONGER, BALANCED, "balanced-01", "fairlen verl"),
+        ("grpo", "within.length", LONGER, ("aggregation=ConstantBudget",), "eqlen-02", "go on"),
+        ("gspo", "within.length", LONGER, ("aggregation=TokenSum",), "eqlen-02", "--set aggregation=TokenSum"),
+        ("loss_type=grpo", "within.length", SHORTER, ("aggregation=ConstantBudget",), "balanced-03", 'loss_type="dr_grpo"'),
+        ("dr_grpo", "within.length", LONGER, (), "eqlen-21", "nothing to change"),
+        ("fspo", "within.length", LONGER, (), "eqlen-02", "nothing to change"),
+        ("rloo", "acceptance.lre", LONGER, CENTRED, "fspo-01", "are independent"),
+        ("gspo", "acceptance.lre", LONGER, (*CENTRED, "aggregation=TokenSum"), "fspo-09", "root"),
+        ("fspo", "acceptance.lre", LONGER, ("surrogate.drift=centred",), "fspo-11", "more often"),
+        ("fspo_v3", "acceptance.lre", LONGER, ("surrogate.drift=centred",), "fspo-28", "less often"),
+        ("eqlen+grpo", "streams.optimism", LONGER, ("sampling.survivor_reward=halving",), "eqlen-33", "best of"),
+        ("eqlen+dapo", "streams.eos_advantage", SHORTER, ("sampling.survivor_reward=halving",), "eqlen-07", "stopping"),
+    ],
+)  # fmt: skip
+def test_advice_by_method(names, measure, effect, sets, evidence, words):
+    advice = advise(measure, effect, parse_method(names))
+    assert advice is not None and advice.sets == sets
+    assert evidence in advice.evidence and words in advice.text
+
+
+@pytest.mark.parametrize(
+    ("names", "measure", "effect"),
+    [
+        ("dapo", "within.bend", LONGER),
+        ("dapo", "selection.dropped", LONGER),
+        ("dapo", "shares.truncated_incorrect", LONGER),
+        ("p_gspo", "within.length", LONGER),
+        ("eqlen+grpo", "within.length", LONGER),
+        ("fspo_centred", "acceptance.lre", LONGER),
+        ("grpo", "acceptance.lre", LONGER),
+        ("token_mean", "acceptance.lre", LONGER),
+        ("eqlen_unbiased", "streams.optimism", LONGER),
+        ("eqlen+grpo", "streams.eos_advantage", LONGER),
+        ("eqlen_unbiased", "streams.eos_advantage", SHORTER),
+        ("dapo", "within.length", NOTHING),
+    ],
+)
+def test_where_nothing_is_proved_there_is_no_advice(names, measure, effect):
+    assert advise(measure, effect, parse_method(names)) is None
+
+
+@pytest.mark.parametrize("measure", MEASURES)
+def test_without_a_method_there_is_no_advice(measure):
+    assert advise(measure, LONGER, None) is None
+
+
+def test_an_association_is_never_called_a_cause():
+    texts = {advice.text for method in methods() for advice in all_advice(method)}
+    assert len(texts) >= 12
+    for text in texts:
+        assert not re.search(r"\b(caus\w*|because|due to|leads? to|makes?|improv\w*|accura\w*)\b", text), text

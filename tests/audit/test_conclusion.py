@@ -1,0 +1,116 @@
+"""The verdict: what it takes to say effect, none or unknown, and its sentence."""
+
+import math
+import re
+
+import numpy as np
+import pytest
+
+from fairlen.audit.conclusion import Margins, combine, conclude, within_log
+from fairlen.audit.log import Log
+from fairlen.audit.statistics.within import Effect, Within
+from fairlen.batch import build_responses, build_segments
+
+NO = Effect(0.0, 0.01, 99.0, 100)
+"""Its 90% interval ends at 0.0166."""
+
+
+def within(**effects: Effect) -> Within:
+    return Within(**({"gap": NO, "order": NO, "bend": NO, "curve": NO} | effects), best_length=250.0)
+
+
+def log_of(num_prompts: int, longer: float, *, size: int = 8, seed: int = 0, cut: float = math.inf) -> Log:
+    """Half of the responses are incorrect and `longer` times as long; those that reach `cut` are truncated and incorrect."""
+    rng = np.random.default_rng(seed)
+    correct = rng.random(num_prompts * size) < 0.5
+    length = np.exp(rng.normal(5, 0.5, len(correct))) * np.where(correct, 1.0, longer)
+    truncated = length >= cut
+    correct &= ~truncated
+    prompt, length = np.repeat(np.arange(num_prompts), size), np.minimum(length, cut).astype(np.int64)
+    responses = build_responses(prompt, length, correct, correct, truncated, 10_000)
+    known = frozenset({"correct", "truncated"})
+    return Log(
+        "any", "tokens", responses, np.zeros(len(prompt), np.int64), build_segments(responses, length), known=known
+    )
+
+
+def test_none_needs_every_interval_within_the_margins():
+    assert conclude(within()).status == "none"
+    # 90% interval 0.04 +- 0.0166: beyond 0.05
+    small = conclude(within(order=Effect(0.04, 0.01, 99.0, 100)))
+    assert small.status == "effect"
+    assert small.sentence.endswith("; it may be smaller than what matters, 10% of length or 5 points")
+    assert conclude(within(order=Effect(0.0, 0.04, 99.0, 100))).status == "unknown"
+    assert conclude(within(order=Effect(0.0, 0.04, 99.0, 100)), Margins(share=0.07)).status == "none"
+
+
+def test_an_effect_that_is_certain_and_too_small_to_matter_is_none():
+    tiny = Effect(0.02, 0.002, 99.0, 100)
+    found = conclude(within(gap=tiny))
+    assert tiny.p_value < 1e-6 and found.status == "none" and found.significant == ()
+    assert conclude(within(gap=tiny), Margins(length=0.01)).status == "effect"
+
+
+def test_it_names_the_largest_effect_relative_to_what_matters():
+    found = conclude(within(gap=Effect(0.3, 0.02, 99.0, 100), order=Effect(0.2, 0.02, 99.0, 100)))
+    # 0.3 / log 1.1 = 3.1 margins, 0.2 / 0.05 = 4
+    assert found.effect == "gap" and found.estimate.value == pytest.approx(math.expm1(0.3))  # as the sentence has it
+    assert "35% [30%, 40%] longer" in found.sentence and "70% [66%, 74%] of pairs" in found.sentence
+    bent = conclude(within(bend=Effect(-0.2, 0.02, 99.0, 100)))
+    assert bent.effect == "bend"
+    assert bent.sentence.startswith("responses of medium length are less often correct than the shortest and longest")
+    assert bent.sentence.endswith(
+        "in 70% [66%, 74%] of pairs the incorrect one is closer to the prompt's median length"
+    )
+    peak = conclude(within(curve=Effect(0.1, 0.02, 99.0, 100)))
+    assert peak.sentence.startswith("accuracy is highest near a length of 250, and 10 [6, 14] points lower")
+
+
+def test_shorter_ones_have_no_sign():
+    found = conclude(within(gap=Effect(-0.3, 0.02, 99.0, 100), order=Effect(-0.2, 0.02, 99.0, 100)))
+    assert "26% [23%, 29%] shorter" in found.sentence and "the shorter ones in 70%" in found.sentence
+    assert "-" not in found.sentence and found.estimate.value < 0
+
+
+def test_one_error_rate_over_all_findings_of_the_log():
+    """0.02 is one of two tests of a finding (0.04 by Simes), one of three of the log: not alone, and with two sure ones it is."""
+    two_percent = Effect(2.3646 * 0.05, 0.05, 99.0, 100)
+    assert two_percent.p_value == pytest.approx(0.02, abs=1e-3)
+    assert conclude(within(order=two_percent), others=(0.9,)).status == "unknown"
+    assert conclude(within(order=two_percent), others=(1e-9, 1e-9)).status == "unknown"  # 0.04 against 0.05 * 3 / 4
+    assert conclude(within(order=two_percent), others=(1e-9,) * 4).status == "effect"  # 0.05 * 5 / 6 = 0.0417
+
+
+def test_p_values_of_one_finding():
+    assert combine(0.02, 0.9) == 0.04 and combine(0.03, 0.04) == 0.04 and combine(math.nan, 0.3) == 0.3
+
+
+def test_few_prompts_are_unknown_whatever_they_say():
+    found = conclude(within_log(log_of(9, longer=5.0)))
+    assert found.status == "unknown" and found.num_prompts == 9
+    assert "9 prompts have a correct and an incorrect response" in found.sentence
+    assert conclude(within_log(log_of(1, 1.0))).sentence.startswith("1 prompt has")
+
+
+def test_unknown_says_how_many_prompts_would_do():
+    few, many = conclude(within_log(log_of(60, 1.0))), conclude(within_log(log_of(500, 1.0)))
+    assert few.status == "unknown" and many.status == "none"
+    assert 150 < few.prompts_needed < 500  # where 500 turned out to be enough
+    assert re.search(
+        r"about \d+ prompts with correct and incorrect responses are needed, and 60 are there", few.sentence
+    )
+
+
+def test_truncated_responses_are_left_out_unless_asked_for():
+    log = log_of(200, 1.0, cut=250.0)
+    assert log.responses.truncated.mean() > 0.1
+    assert conclude(within_log(log)).status == "none"
+    assert conclude(within_log(log, with_truncated=True)).status == "effect"
+
+
+def test_a_problem_in_many_steps_is_one_prompt():
+    log = log_of(60, 1.5)
+    repeated = Log(**(vars(log) | {"problem": log.responses.prompt % 12}))
+    assert within_log(log).gap.num_prompts == 60 and within_log(repeated).gap.num_prompts == 12
+    assert within_log(log).gap.value == pytest.approx(within_log(repeated).gap.value)
+    assert within_log(repeated).gap.freedom < 12

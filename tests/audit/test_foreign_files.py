@@ -1,0 +1,308 @@
+"""Rollouts where other programs leave them: databases, tables, objects of servers; and files that only look like rollouts."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import random
+import sqlite3
+from pathlib import Path
+
+from fairlen.audit.readers import Source, read
+from fairlen.cli import main
+
+Made = list[tuple[int, bool, int, bool]]
+
+
+def made() -> Made:
+    """Of 24 prompts 8 responses each: number of the prompt, whether it is correct, its length, whether it was truncated."""
+    draw = random.Random(1)
+    rows: Made = []
+    for place in range(192):
+        correct = draw.random() < 0.5
+        length = max(5, round(draw.lognormvariate(4, 0.25) * (1 if correct else 1.5)))
+        rows.append((place // 8, correct, length, not correct and draw.random() < 0.2))
+    return rows
+
+
+ROWS = made()
+LENGTHS, CORRECT, CUT = [row[2] for row in ROWS], [row[1] for row in ROWS], [row[3] for row in ROWS]
+TRL = [
+    {"step": 1, "prompt": f"q{n}", "completion": "word " * size, "accuracy": float(ok), "advantage": 2.0 * ok - 1}
+    for n, ok, size, _ in ROWS
+]
+
+
+def write(path: Path, rows: list[dict]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def only(*paths: Path) -> Source:
+    reading = read(list(map(str, paths)))
+    assert not reading.unreadable, reading.unreadable
+    (source,) = reading.sources
+    return source
+
+
+def is_made(source: Source, unit: str = "tokens") -> bool:
+    """Whether these are the rows above, in this unit."""
+    log = source.log
+    assert (log.unit, log.responses.length.tolist(), log.malformed) == (unit, LENGTHS, ())
+    assert log.responses.prompt.tolist() == [row[0] for row in ROWS]
+    return log.correct.tolist() == CORRECT
+
+
+# -------------------------------------------------------------------------------------------------------------- trackio
+
+
+def log_metrics(path: Path, logged: list[tuple[str, int, dict]], traces: list[tuple[str, list, dict]] = ()) -> Path:  # type: ignore[assignment]
+    """Write a database as trackio 0.36 does: run, step and metrics of each call."""
+    database = sqlite3.connect(path)
+    database.execute("PRAGMA journal_mode=WAL")
+    database.execute(
+        "CREATE TABLE metrics (id INTEGER PRIMARY KEY AUTOINCREMENT, run_id TEXT NOT NULL, timestamp TEXT NOT NULL, "
+        "run_name TEXT NOT NULL, step INTEGER NOT NULL, metrics TEXT NOT NULL)"
+    )
+    database.execute(
+        "CREATE TABLE traces (id TEXT PRIMARY KEY, run_id TEXT NOT NULL, timestamp TEXT NOT NULL, run_name TEXT NOT NULL, "
+        "step INTEGER NOT NULL, key TEXT NOT NULL, trace_index INTEGER, messages TEXT NOT NULL, metadata TEXT NOT NULL, "
+        "search_text TEXT NOT NULL, log_id TEXT, space_id TEXT)"
+    )
+    columns = "INSERT INTO metrics (run_id, timestamp, run_name, step, metrics) VALUES (?, 't', ?, ?, ?)"
+    database.executemany(columns, [(run, run, step, json.dumps(metrics)) for run, step, metrics in logged])
+    rows = [(str(n), key, n, json.dumps(said), json.dumps(known)) for n, (key, said, known) in enumerate(traces)]
+    new = "INSERT INTO traces VALUES (?, 'a', 't', 'a', 1, ?, ?, ?, ?, '', NULL, NULL)"
+    database.executemany(new, rows)
+    database.commit()
+    database.close()
+    return path
+
+
+def table(rows: list[dict]) -> dict:
+    return {"_type": "trackio.table", "_value": rows}
+
+
+def test_trackios_database_of_a_run_of_trl(tmp_path):
+    path = log_metrics(tmp_path / "project.db", [("a", 1, {"loss": 0.5}), ("a", 1, {"completions": table(TRL)})])
+    source = only(path)
+    assert source.format.name == "trl" and is_made(source, "words")
+    assert sorted(path.parent.iterdir()) == [path]  # no journal or lock beside it
+
+
+def test_runs_of_one_database_are_not_compared(tmp_path):
+    """The other run has the same prompts, and lengths that would hide the effect if they were of one group."""
+    other = [row | {"completion": "word " * (400 + n % 7), "accuracy": float(n % 2)} for n, row in enumerate(TRL)]
+    path = log_metrics(
+        tmp_path / "p.db", [("a", 1, {"completions": table(TRL)}), ("b", 1, {"completions": table(other)})]
+    )
+    source = only(path)
+    assert len(source.log) == 384 and source.log.responses.num_prompts == 48
+    assert any("different runs are not compared" in note for note in source.notes)
+
+
+def test_trackios_traces(tmp_path):
+    said = [[{"role": "user", "content": r["prompt"]}, {"role": "assistant", "content": r["completion"]}] for r in TRL]
+    known = [{"reward": row["accuracy"]} for row in TRL]
+    as_table = log_metrics(
+        tmp_path / "a.db", [("a", 1, {})], [("traces", *one) for one in zip(said, known, strict=True)]
+    )
+    logged = [
+        {"_type": "trackio.trace", "messages": one, "metadata": more} for one, more in zip(said, known, strict=True)
+    ]
+    as_metrics = log_metrics(tmp_path / "b.db", [("a", 1, {"traces": logged})])
+    assert is_made(only(as_table), "words") and is_made(only(as_metrics), "words")
+
+
+def test_databases_that_are_not_read_say_why(tmp_path):
+    other = sqlite3.connect(tmp_path / "other.db")
+    other.execute("CREATE TABLE people (name TEXT)")
+    other.commit()
+    other.close()
+    written = log_metrics(tmp_path / "written.db", [("a", 1, {"completions": table(TRL)})])
+    (tmp_path / "written.db-wal").write_bytes(b"rows")
+    view = sqlite3.connect(tmp_path / "view.db")
+    view.execute(
+        "CREATE VIEW metrics AS WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT x FROM n"
+    )
+    view.commit()
+    view.close()
+    broken = tmp_path / "broken.db"
+    broken.write_bytes(written.read_bytes()[:5000])
+    names = (
+        ("other.db", "not of trackio"),
+        ("written.db", "written.db-wal"),
+        ("view.db", "not of trackio"),
+        ("broken.db", ""),
+    )
+    for name, why in names:
+        (sentence,) = read([str(tmp_path / name)]).unreadable
+        assert sentence.startswith(f"{tmp_path / name}: ") and why in sentence, sentence
+
+
+def test_what_a_database_holds_is_bounded(tmp_path, monkeypatch):
+    path = log_metrics(tmp_path / "a.db", [("a", 1, {"completions": table(TRL)})] * 4)
+    monkeypatch.setattr("fairlen.files.limits.UNPACKED", 1000)
+    monkeypatch.setattr("fairlen.files.limits.RATIO", 0)
+    (sentence,) = read([str(path)]).unreadable
+    assert "more than 1,000 bytes" in sentence
+
+
+# ------------------------------------------------------------------------------------------------------- other containers
+
+
+def test_tables_of_wandb_and_trls_columns_as_csv(tmp_path):
+    names = list(TRL[0])
+    cells = {"columns": names, "data": [[row[name] for name in names] for row in TRL]}
+    wandb = tmp_path / "media" / "table" / "completions_1_abc.table.json"
+    wandb.parent.mkdir(parents=True)
+    wandb.write_text(json.dumps(cells))
+    with (tmp_path / "trl.csv").open("w") as file:
+        rows = csv.DictWriter(file, names)
+        rows.writeheader()
+        rows.writerows(TRL)
+    for path in (wandb, tmp_path / "trl.csv"):
+        source = only(path)
+        assert source.format.name == "trl" and is_made(source, "words"), path
+    wandb.write_text(json.dumps(cells | {"data": [*cells["data"], ["too", "few"]]}))
+    assert [(row.line, row.reason) for row in only(wandb).log.malformed] == [(193, "not an object but list")]
+
+
+def test_what_is_no_file_of_rows_is_named(tmp_path):
+    for name, content, what in (
+        ("a.jsonl", b"version https://git-lfs.github.com/spec/v1\noid sha256:ab\nsize 1\n", "Git LFS pointer"),
+        ("a.parquet", b"version https://git-lfs.github.com/spec/v1\n", "git lfs pull"),
+        ("b.jsonl", b"/annex/objects/SHA256E-s1--ab.jsonl\n", "git annex get"),
+        ("c.jsonl", b"<!DOCTYPE html>\n<html>Sign in</html>", "a web page"), ("d.csv", b"\n<HTML><body>", "a web page"),
+        ("e.json", b'<?xml version="1.0"?><Error><Code>AccessDenied</Code></Error>', "a server's error"),
+        ("f.jsonl.xz", b"\xfd7zXZ\x00\x00", "unpack it first"), ("g.jsonl", b"BZh91AY", "unpack it first"),
+        ("h.csv", "prompt,response\n".encode("utf-16"), "UTF-16"), ("i.wandb", b":W&B\xbe\xe1\x00", "media/table"),
+        ("j.npy", b"\x93NUMPY\x01", "NumPy"), ("k.tar", b"a.txt".ljust(257, b"\0") + b"ustar", "a tar archive"),
+        ("l.parquet.gz", gzip.compress(b"PAR1 and so on"), "unpack it first"),
+    ):  # fmt: skip
+        (tmp_path / name).write_bytes(content)
+        (sentence,) = read([str(tmp_path / name)]).unreadable
+        assert what in sentence and "\n" not in sentence, sentence
+
+
+# ------------------------------------------------------------------------------------------------------- objects of servers
+
+
+def respond(size: int, is_cut: bool, **more) -> dict:
+    """An object of OpenAI's Responses, as NeMo-Gym's servers give it: two calls of the model, with a tool between them."""
+    items = [
+        {
+            "type": "reasoning",
+            "id": "r",
+            "summary": [],
+            "content": [{"type": "reasoning_text", "text": "think " * (size - 4)}],
+        },
+        {"type": "function_call", "name": "calc", "arguments": '{"a": 1}', "call_id": "c"},
+        {"type": "function_call_output", "call_id": "c", "output": "9 " * 50},
+        {
+            "type": "message",
+            "role": "assistant",
+            "content": [{"type": "output_text", "text": "it is done", "annotations": []}],
+        },
+    ]
+    reason = {"reason": "max_output_tokens"} if is_cut else None
+    usage = {"input_tokens": 9, "output_tokens": size, "total_tokens": 9 + size}
+    return {"id": "x", "object": "response", "output": items, "incomplete_details": reason, "usage": usage} | more
+
+
+def gym_row(n: int, ok: bool, size: int, is_cut: bool) -> dict:
+    asked = {"input": [{"role": "user", "content": f"q{n}"}], "tools": []}
+    known = {"_ng_task_index": n, "_ng_rollout_index": 0, "agent_ref": {"name": "a"}, "reward": float(ok)}
+    return known | {"responses_create_params": asked, "response": respond(size, is_cut, status=None, error=None)}
+
+
+def test_nemo_gym(tmp_path):
+    source = only(write(tmp_path / "rollouts.jsonl", [gym_row(*row) for row in ROWS]))
+    log = source.log
+    assert source.format.name == "nemo_gym" and is_made(source) and set(log.responses.num_turns) == {2}
+    assert "truncated" in log.known and log.responses.truncated.tolist() == CUT
+    told = [gym_row(n, ok, size, False) for n, ok, size, _ in ROWS]
+    assert "truncated" not in only(write(tmp_path / "none.jsonl", told)).log.known  # its server may say it of none
+
+
+def test_objects_of_openais_servers_in_any_table(tmp_path):
+    outputs = {
+        "responses": lambda size, is_cut: respond(size, is_cut, status="incomplete" if is_cut else "completed"),
+        "chat": lambda size, is_cut: {
+            "choices": [
+                {
+                    "message": {"role": "assistant", "content": "w " * size},
+                    "finish_reason": "length" if is_cut else "stop",
+                }
+            ],
+            "usage": {"completion_tokens": size},
+        },
+    }
+    for name, make in outputs.items():
+        rows = [
+            {"prompt": f"q{n}", "response": make(size, is_cut), "reward": float(ok)} for n, ok, size, is_cut in ROWS
+        ]
+        source = only(write(tmp_path / "a.jsonl", rows))
+        assert is_made(source), name
+        assert source.log.responses.truncated.tolist() == CUT, name
+
+
+def nemo_rows(size_of_prompt: int = 7) -> list[dict]:
+    """Every cell is a list of one; the prompt is not trained, nor the environment's word at the end, nor what pads."""
+    rows = []
+    for place, (n, ok, size, _) in enumerate(ROWS):
+        whole, mask = size_of_prompt + size + 3, [0] * size_of_prompt + [1] * size + [0] * 23
+        said = [f"q{n}", "w " * size, f"Environment: {'correct' if ok else 'incorrect'}"]
+        known = {"content": [said], "rewards": [float(ok)], "input_lengths": [whole], "idx": place}
+        tokens = {"token_ids": [[1] * len(mask)], "token_loss_mask": [mask], "advantages": [[2.0 * ok - 1] * len(mask)]}
+        rows.append(known | tokens | {"sample_loss_mask": [1.0], "generation_logprobs": [[0.0] * len(mask)]})
+    return rows
+
+
+def test_nemo_rl_of_training_and_validation(tmp_path):
+    write(tmp_path / "train_data_step3.jsonl", nemo_rows())
+    chats = [
+        [
+            {"role": "user", "content": f"q{n}"},
+            {"role": "assistant", "content": "w " * size},
+            {"role": "environment", "content": "ok"},
+        ]
+        for n, _, size, _ in ROWS
+    ]
+    held_out = [
+        {"content": [chat], "rewards": [float(row[1])], "idx": n}
+        for n, (chat, row) in enumerate(zip(chats, ROWS, strict=True))
+    ]
+    write(tmp_path / "val_data_step3.jsonl", held_out)
+    reading = read([str(tmp_path)])
+    assert len(reading.sources) == 2, reading
+    train, validation = sorted(reading.sources, key=lambda source: source.log.unit)
+    assert (train.format.name, validation.format.name) == ("nemo_rl", "nemo_rl")
+    assert is_made(train) and is_made(validation, "words")
+    assert set(train.log.batch) == {3} and train.log.advantage is not None and set(train.log.advantage) == {-1.0, 1.0}
+
+
+# ---------------------------------------------------------------------------------------------------------------- pooling
+
+
+def test_seeds_of_lm_eval_in_folders_of_their_own_can_be_pooled(tmp_path, capsys):
+    """Each seed has one response to each of 24 problems, and cannot compare any; all 8 compare 8 to each."""
+    for seed in range(8):
+        rows = [
+            {"doc_id": n, "doc": {"q": n}, "target": "1", "arguments": [[f"q{n}", {}]], "resps": [["w " * size]],
+             "filter": "none", "metrics": ["exact_match"], "exact_match": float(ok), "prompt_hash": f"p{n}"}
+            for n, ok, size, _ in ROWS[seed::8]
+        ]  # fmt: skip
+        write(tmp_path / f"seed{seed}" / "org__model" / f"samples_sums_2026-08-21T19-5{seed}.jsonl", rows)
+    folders = [str(tmp_path / f"seed{seed}") for seed in range(8)]
+    for paths in ([str(tmp_path)], folders):
+        assert main(["audit", *paths, "--json"]) == 0
+        apart = json.loads(capsys.readouterr().out)["logs"]
+        assert [one["conclusion"]["num_prompts"] for one in apart] == [0] * 8
+        assert all(any("--pool" in sentence for sentence in one["missing"]) for one in apart)
+        assert main(["audit", *paths, "--pool", "--json"]) == 0
+        (pooled,) = json.loads(capsys.readouterr().out)["logs"]
+        assert pooled["counts"]["responses"] == 192 and pooled["conclusion"]["num_prompts"] > 20
+        assert pooled["conclusion"]["status"] == "effect" and pooled["conclusion"]["estimate"]["value"] > 0.3

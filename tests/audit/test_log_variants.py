@@ -1,0 +1,185 @@
+"""Logs are understood by what columns hold: the verdict of a clean log, or a question that names the column; nothing else."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import warnings
+from collections.abc import Iterable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from log_variants import Variant, cut_rows, image_rows, list_variants, make_rows, plain, write
+
+from fairlen.audit.audit import audit
+from fairlen.audit.conclusion import conclude, within_log
+from fairlen.audit.readers import Options, read
+from fairlen.cli import main
+
+PLANTED, SAME = 1.5, 0.02
+KINDS = {"text": lambda rows: rows, "cut": cut_rows, "images": image_rows}
+
+
+def read_verdict(path: Path) -> tuple[str, float] | str:
+    """Return the status and the relative difference of lengths of a log, or the sentence that refuses it."""
+    reading = read([str(path)])
+    if not reading.sources:
+        return " ".join(reading.unreadable)
+    (source,) = reading.sources
+    within = within_log(source.log)
+    return conclude(within).status, math.expm1(within.gap.value)
+
+
+def find_wrong(variants: Iterable[Variant], folder: Path) -> tuple[list[str], list[str]]:
+    """Return what is wrong with each variant, of both clean logs, and the names of those that are refused."""
+    wrong, refused = list[str](), list[str]()
+    logs = {(gap, kind): made(make_rows(gap)) for gap in (PLANTED, 1.0) for kind, made in KINDS.items()}
+    truth: dict[tuple[float, str], tuple[str, float] | str] = {}
+    for key, rows in logs.items():
+        truth[key] = read_verdict(write(folder / "clean.jsonl", list(map(plain, rows))))
+    for variant in variants:
+        for gap in (PLANTED, 1.0):
+            found, expected = (
+                read_verdict(variant.write(folder, logs[gap, variant.clean])),
+                truth[gap, variant.clean],
+            )
+            assert isinstance(expected, tuple)
+            if isinstance(found, str):
+                refused += [variant.name]
+                asks = "--columns " in found or "--unit" in found
+                wrong += [] if asks and not variant.is_documented else [f"{variant.name}: refused: {found}"]
+            elif found[0] != expected[0] or abs(found[1] - expected[1]) > SAME:
+                wrong.append(
+                    f"{variant.name}, {gap} as long: {found[0]} {found[1]:+.1%}, not {expected[0]} {expected[1]:+.1%}"
+                )
+    return wrong, sorted(set(refused))
+
+
+VARIANTS = list_variants()
+ASKED = {
+    "length: prompt and response",  # or reasoning that is hidden
+    "reasoning: encrypted",
+}
+"""What cannot be known."""
+FAMILIES = sorted({variant.name.split(":")[0] for variant in VARIANTS})
+
+
+def test_the_clean_logs_have_the_planted_effects(tmp_path):
+    """Incorrect responses are 1.5 times as long, or as long; 30 prompts of 8 leave a standard error of some 4%."""
+    for gap, status in ((PLANTED, "effect"), (1.0, "unknown")):
+        found = read_verdict(write(tmp_path / "clean.jsonl", list(map(plain, make_rows(gap)))))
+        assert isinstance(found, tuple) and found[0] == status and abs(found[1] - (gap - 1)) < 0.1
+
+
+def test_there_are_many_variants_and_few_may_ask():
+    names = {variant.name for variant in VARIANTS}
+    assert len(VARIANTS) == len(names) >= 80 and names > ASKED and len(ASKED) <= len(VARIANTS) / 5
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_variant_has_the_clean_verdict_or_asks(tmp_path, family):
+    wrong, asked = find_wrong((v for v in VARIANTS if v.name.split(":")[0] == family), tmp_path)
+    assert not wrong, "\n".join(wrong)
+    assert set(asked) <= ASKED
+
+
+# ------------------------------------------------------------------------------------------- what is asked, said and paired
+
+
+def test_a_log_of_references_alone_is_refused_with_the_flag(tmp_path):
+    rows = [
+        {"prompt": r["prompt"], "response": r["gold"] * 9, "reward": float(r["correct"])} for r in make_rows(PLANTED)
+    ]
+    found = read_verdict(write(tmp_path / "a.jsonl", rows))
+    assert isinstance(found, str) and "`response`" in found and "--columns response=" in found and "\n" not in found
+
+
+def test_a_flag_answers_what_was_asked(tmp_path):
+    """Two texts that are as long may both be the responses; and a bar for what is correct may be named."""
+    rows = [
+        {"prompt": r["prompt"], "one": r["text"], "two": r["text"][::-1], "reward": r["correct"] + 1.5}
+        for r in make_rows(PLANTED)
+    ]
+    path = write(tmp_path / "a.jsonl", rows)
+    found = read_verdict(path)
+    assert isinstance(found, str) and "--columns response=one or --columns response=two" in found
+    (source,) = read([str(path)], Options({"response": "two", "correct": "reward>2"})).sources
+    assert [bool(one) for one in source.log.correct] == [r["correct"] for r in make_rows(PLANTED)]
+    (source,) = read([str(path)], Options({"response": "one", "prompt": "prompt", "correct": "2*reward>4"})).sources
+    assert source.log.responses.length.sum() == sum(r["size"] for r in make_rows(PLANTED))
+
+
+def test_notes_say_what_was_chosen(tmp_path):
+    rows = [{"question": r["prompt"], "answer": r["gold"], "uid": r["id"], "code": r["text"], "is_correct": r["correct"]}
+            for r in image_rows(make_rows(PLANTED))]  # fmt: skip
+    (source,) = read([str(write(tmp_path / "a.jsonl", rows))]).sources
+    assert "`code`" in source.notes[0] and "`question+answer`" in source.notes[0]
+
+
+def test_lengths_of_encrypted_reasoning_are_not_guessed(tmp_path):
+    said = {
+        "role": "assistant",
+        "content": [{"type": "redacted_thinking", "data": "Em"}, {"type": "text", "text": "It is."}],
+    }
+    rows = [{"prompt": r["prompt"], "completion": [said], "reward": float(r["correct"])} for r in make_rows(PLANTED)]
+    found = read_verdict(write(tmp_path / "a.jsonl", rows))
+    assert isinstance(found, str) and "encrypted" in found and "--columns tokens=" in found
+
+
+def test_messages_and_a_templates_text_are_one_prompt(tmp_path, capsys):
+    """As TRL's completions of conversations and the records of a trainer that decodes its prompts have them."""
+    rows = make_rows(PLANTED)
+    made = {
+        "messages": lambda text: [{"role": "user", "content": text}],
+        "template": lambda text: f"<|im_start|>system\nS<|im_end|>\n<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n",
+        "decoded": lambda text: f"system\nBe brief.\nuser\n{text}\nassistant\n",
+    }  # fmt: skip
+    for name, prompt in made.items():
+        (tmp_path / name).mkdir()
+        table = [{"prompt": prompt(r["prompt"]), "response": r["text"], "reward": float(r["correct"])} for r in rows]
+        write(tmp_path / name / "a.jsonl", table)
+    for name in ("template", "decoded"):
+        assert main(["audit", str(tmp_path / "messages"), "--against", str(tmp_path / name), "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["against"]["num_common"] == 30
+
+
+def test_records_are_paired_with_the_messages_of_their_problems(tmp_path, capsys):
+    folder = Path(__file__).parents[1] / "fixtures_formats" / "fairlen"
+    (tmp_path / "records").mkdir()
+    for path in (folder / "records").iterdir():
+        table = pq.read_table(path)
+        if "problem" in table.column_names:
+            texts = [f"user\n{text}\nassistant\n" for text in table["problem"].to_pylist()]
+            asked = sorted(set(table["problem"].to_pylist()))
+            table = table.set_column(table.column_names.index("problem"), "problem", pa.array(texts))
+        pq.write_table(table, tmp_path / "records" / path.name)
+    rows = [
+        {"prompt": [{"role": "user", "content": text}], "num_tokens": place, "reward": float(place % 2)}
+        for text in asked for place in range(1, 5)
+    ]  # fmt: skip
+    path = write(tmp_path / "rows.jsonl", rows)
+    assert main(["audit", str(tmp_path / "records"), "--against", str(path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["against"]["num_common"] == len(asked) > 0
+
+
+@pytest.mark.parametrize("command", ["report", "compare"])
+def test_commands_for_runs_name_the_audit_for_other_rollouts(tmp_path, command, capsys):
+    write(tmp_path / "a.jsonl", list(map(plain, make_rows(PLANTED))))
+    assert main([command, *[str(tmp_path)] * (1 + (command == "compare"))]) == 2
+    assert "fairlen audit" in capsys.readouterr().err
+
+
+def test_a_bin_of_lengths_without_weight_has_no_ratio(tmp_path):
+    """Ten prompts have correct and short responses alone: balanced gives their tokens nothing, and n / 0 is no number."""
+    draw = random.Random(0)
+    rows = [
+        {"prompt": f"q{n}", "num_tokens": draw.randint(*(2, 4) if n < 10 else (50, 200)), "reward": float(n < 10 or k % 2)}
+        for n in range(40) for k in range(8)
+    ]  # fmt: skip
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        (found,), _ = audit([str(write(tmp_path / "a.jsonl", rows))])
+    assert found.weights["balanced"].per_token[0] == 0 and math.isnan(found.weights["balanced"].long_to_short)

@@ -1,0 +1,122 @@
+"""What `fairlen methods --compare` says of length, against plain loops over the same rollouts."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fairlen.audit.statistics.intervals import length_bins
+from fairlen.cli import main
+from fairlen.compare.simulation import BUDGET, NUM_PROMPTS, NUM_TRACKS, make_rollouts, measure
+
+CATALOGUE = (Path(__file__).parents[2] / "docs" / "methods" / "catalogue.md").read_text()
+WEIGHTS = [
+    (name, ratio)
+    for ratio, names in re.findall(r"([\d.]+)\s+with\s+([^;.]*)", CATALOGUE.partition("On made responses")[2])
+    for name in re.findall(r"`([\w+]+)`", names)
+]
+
+
+def test_the_rollouts_have_what_is_measured():
+    rows = make_rollouts()
+    assert len(rows.prompt) == NUM_PROMPTS * NUM_TRACKS and rows.length.min() >= 1 and rows.length.max() == BUDGET
+    assert 0 < rows.truncated.mean() < 0.05 and rows.length[rows.correct].mean() < rows.length[~rows.correct].mean()
+    assert rows.log_ratio.std() == pytest.approx(0.03, rel=0.01) and len(rows.log_ratio) == rows.length.sum()
+
+
+def test_weights_and_eos_by_hand():
+    """1/(N T): a third's mean weight of a token is its number of responses over its tokens."""
+    rows = make_rollouts()
+    third = length_bins(rows.length, 3).index
+    expected = [rows.length.mean() / rows.length[third == place].mean() for place in range(3)]
+    assert measure("grpo").weight == pytest.approx(expected, rel=1e-12)
+    for name in ("dapo_verl", "dr_grpo", "fspo"):
+        assert measure(name).weight == pytest.approx(np.ones(3), rel=1e-12)
+    push = []
+    for prompt in range(NUM_PROMPTS):  # (outcome - mean) / T of the responses that end
+        own = rows.prompt == prompt
+        centred = rows.correct[own] - rows.correct[own].mean()
+        push += [a / t for a, t in zip(centred, rows.length[own], strict=True) if t < BUDGET]
+    assert measure("grpo+no_std").eos == pytest.approx(sum(push) / sum(map(abs, push)), rel=1e-12)
+
+
+def test_the_shorter_of_correct_responses_by_hand():
+    """Subtracted is 1/4 * pass rate * T / longest; the mean of the group leaves the difference as it is."""
+    rows, gaps = make_rollouts(), []
+    for prompt in range(NUM_PROMPTS):
+        own = rows.prompt == prompt
+        length = rows.length[own & rows.correct]
+        median = np.median(length) if len(length) else 0.0
+        short, long = length[length < median], length[length > median]
+        if len(short) and len(long):
+            gaps.append(rows.correct[own].mean() / 4 * (long.mean() - short.mean()) / rows.length[own].max())
+    assert measure("grpo+solved_length+no_std").shorter == pytest.approx(np.mean(gaps), rel=1e-12)
+    assert measure("grpo").shorter == 0.0 < measure("grpo+ddca").shorter
+
+
+def test_acceptance_by_hand():
+    """The full ratio of a response within 0.8 .. 1.2, and of every prefix within the band of CTPO."""
+    rows = make_rollouts()
+    ends = np.cumsum(rows.length)
+    parts = np.split(rows.log_ratio, ends[:-1])
+    third = length_bins(rows.length, 3).index
+    total = np.array([part.sum() for part in parts])
+    inside = (total >= np.log(0.8)) & (total <= np.log(1.2))
+    assert measure("rloo").inside == pytest.approx([inside[third == place].mean() for place in range(3)])
+    shares = []
+    for part in parts:
+        prefix, root = np.cumsum(part), np.sqrt(np.arange(1, len(part) + 1))
+        shares.append(((prefix >= -0.025 * root) & (prefix <= 0.05 * root)).mean())
+    assert measure("ctpo").inside == pytest.approx([np.array(shares)[third == place].mean() for place in range(3)])
+
+
+def test_a_band_that_learns_has_seen_the_rollouts():
+    """Centred on their drift of 0.03^2 / 2 a token, 0.46 nats at the budget, it accepts all lengths as often."""
+    centred, fixed = (measure(name).inside for name in ("fspo_centred", "rloo"))
+    assert (
+        centred == pytest.approx([0.6827] * 3, abs=0.03) and fixed[2] < 0.5 * fixed[0]
+    )  # P(|z| < 1): width is the spread
+
+
+def test_the_command(capsys, tmp_path):
+    page = tmp_path / "page.html"
+    assert main(["methods", "--compare", "grpo", "ctpo", "--out", str(page)]) == 0
+    shown = capsys.readouterr().out
+    for name in ("grpo", "ctpo"):
+        assert measure(name).describe() in shown and measure(name).describe() in page.read_text()
+    assert page.read_text().count("<svg") >= 4 and "Weight of a token by length" in page.read_text()
+    assert main(["methods", "--compare", "grpo", "ctpo", "--json"]) == 0
+    first, _ = json.loads(capsys.readouterr().out)
+    assert first["name"] == "grpo" and first["weight"] == measure("grpo").weight.tolist()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--compare", "grpo", "eqlen"], "eqlen chooses what is generated"),
+        (["--compare", "grpo", "tree_unbiased"], "tree chooses what is generated"),
+        (["--compare", "grpo", "ctpoo"], "unknown method 'ctpoo': did you mean 'ctpo'?"),
+        (
+            ["--compare", "grpo", "ctpo", "rloo", "gspo", "dapo", "aspo", "--out", "page.html"],
+            "--out draws up to 5 methods",
+        ),
+        (["dapo", "--out", "page.html"], "it is the page of --compare"),
+    ],
+)
+def test_what_cannot_be_compared(capsys, arguments, message):
+    assert main(["methods", *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("name", "ratio"), WEIGHTS)
+def test_the_page_says_what_is_measured(name, ratio):
+    weight = measure(name).weight
+    assert f"{weight[0] / weight[2]:.2g}" == ratio
+
+
+def test_every_method_of_the_neighbourhood_is_measured():
+    assert {"ctpo", "aspo", "grpo+maxrl", "grpo+ddca", "grpo+vl_norm", "grpo+solved_length"} <= {n for n, _ in WEIGHTS}

@@ -1,0 +1,423 @@
+"""Reports without a browser: what is read, how estimates are made, what is shown of long and strange texts, size and speed."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from report_runs import BUDGET, write_run
+from tokenizers import Tokenizer, decoders, models
+
+from fairlen.audit.readers import read
+from fairlen.audit.statistics.intervals import mean, rate, student
+from fairlen.cli import main
+from fairlen.metrics import find_metric
+from fairlen.report import write_report
+from fairlen.report.curves import curves_section
+from fairlen.report.figure import NAME, middles, nice_axis, windows
+from fairlen.report.page import render_page
+from fairlen.report.run import (
+    MAX_SHOWN,
+    OF_PROMPT,
+    choose_rows,
+    cut,
+    read_run,
+    show_sample,
+    split_tokens,
+    visible,
+)
+from fairlen.report.streams import find_parents, gather_streams
+
+
+def describe(name: str) -> str:
+    """Return the unit and the meaning that docs/metrics.md has for a metric, as a report shows them."""
+    metric = find_metric(name)
+    return f"{metric.unit}: {metric.meaning}"
+
+
+@pytest.fixture(scope="module")
+def plain_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_run(tmp_path_factory.mktemp("runs") / "plain", "dapo+balanced", num_updates=2)
+
+
+@pytest.fixture(scope="module")
+def pairs_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_run(tmp_path_factory.mktemp("runs") / "pairs", "grpo+eqlen")
+
+
+def test_the_command_writes_one_page(plain_run, tmp_path, capsys):
+    out = tmp_path / "new" / "page.html"
+    assert main(["report", str(plain_run), "--out", str(out)]) == 0
+    assert capsys.readouterr().out.startswith(str(out))
+    page = out.read_text()
+    assert page.startswith("<!doctype html>") and page.rstrip().endswith("</html>")
+    assert write_report(plain_run) == plain_run / "report.html"
+    assert (plain_run / "report.html").read_text() == page  # the same run gives the same page
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "the following arguments are required: RUN"),
+        (["nowhere"], "nowhere/run.json: there is no such file"),
+        ([".", "--out"], "--out"),
+        ([".", "--bogus"], "no flag --bogus"),
+    ],
+)
+def test_mistakes_end_with_one_line(arguments, message, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    try:
+        code = main(["report", *arguments])
+    except SystemExit as ended:  # of the parser of flags
+        code = ended.code
+    assert code == 2 and message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("method", ["dapo", "eqlen+grpo"])
+def test_a_real_run_has_a_report(tmp_path, method):
+    """What a run writes is what a report reads: every figure, and tokens split by the tokenizer that was saved."""
+    from fairlen.train.run.config import TrainConfig
+    from fairlen.train.start import start_training
+
+    config = TrainConfig(
+        method=method, prompts_per_batch=4, rollout_batches=2, updates_per_batch=2, max_response_length=40,
+        eval_problems=8, eval_samples=2,
+        threads=1, max_num_seqs=32, out=str(tmp_path / "run"),
+    )  # fmt: skip
+    start_training(config)
+    page = write_report(tmp_path / "run").read_text()
+    chosen, _, logged = page.partition('<section id="logged">')
+    assert chosen.count("<figure") == (12 if "eqlen" in method else 10)
+    assert "Acceptance by length" in page
+    entries = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    names = {
+        name for entry in entries if "eval/accuracy" not in entry for name, value in entry.items() if value is not None
+    }
+    shown = {*re.findall("<h3>(.*?)</h3>", logged), *re.findall('<th scope="row">(.*?)</th>', logged)}
+    assert names - {"update", "rollout_batch"} <= shown
+    assert describe("entropy/mean") in logged
+    assert f"To look for: {html.escape(find_metric('entropy/mean').look)}" in logged
+    tokens = json.loads(re.findall(r'id="data">(.*?)</script>', page)[0])
+    run = read_run(tmp_path / "run")
+    assert run.records is not None and len(tokens) == len(show_sample(run.folder, run.records)) > 50
+
+
+def test_reports_need_no_torch(plain_run, tmp_path):
+    code = f"""
+import sys
+for name in ("torch", "transformers", "tokenizers"):
+    sys.modules[name] = None
+from fairlen.report import write_report
+write_report({str(plain_run)!r}, {str(tmp_path / "page.html")!r})
+"""
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_columns_of_all_batches_are_joined(pairs_run):
+    records = read_run(pairs_run).records
+    assert records is not None and "streams" in records.log.known
+    log, tables = records.log, [pq.read_table(p) for p in sorted(pairs_run.glob("records/responses-*"))]
+    assert len(log) == sum(t.num_rows for t in tables)
+    assert log.responses.num_prompts == 8 * 4
+    row = int(np.flatnonzero(log.batch == 5)[3])
+    assert records.files[log.file[row]].name == "responses-000005.parquet" and log.line[row] == 4
+    told = {name: tables[5][name][3].as_py() for name in ("length", "track", "inherited")}
+    assert told == {
+        "length": log.responses.length[row],
+        "track": records.track[row],
+        "inherited": records.inherited[row],
+    }
+    pair = np.flatnonzero(log.segments.group == log.segments.num_groups - 1)
+    assert len(pair) == 2 and len(set(log.segments.length[pair])) == 1  # equal lengths, numbered over batches
+    assert set(log.batch[log.segments.response[pair]]) == {7}
+
+
+def test_a_half_written_run_has_a_report(pairs_run, tmp_path):
+    for name in ("run.json", "metrics.jsonl"):
+        (tmp_path / name).write_bytes((pairs_run / name).read_bytes())
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write('{"update": 3, "roll')
+    assert "No rollout batch was recorded" in write_report(tmp_path).read_text()
+    (tmp_path / "metrics.jsonl").unlink()
+    assert "nothing was measured" in write_report(tmp_path).read_text()
+
+
+def test_a_broken_file_is_named(plain_run, tmp_path):
+    (tmp_path / "run.json").write_text("{")
+    with pytest.raises(ValueError, match=r"run\.json: not JSON"):
+        write_report(tmp_path)
+    (tmp_path / "run.json").write_text((plain_run / "run.json").read_text())
+    (tmp_path / "metrics.jsonl").write_text(
+        '{"rollout_batch": 0, "update": 1}\n{oops}\n{"rollout_batch": 1, "update": 2}\n'
+    )
+    with pytest.raises(ValueError, match=r"metrics\.jsonl:2: not JSON"):
+        write_report(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "line", ['"rollout_batch": NaN, "update": 1', '"update": 1', '"rollout_batch": 1, "update": 1e999']
+)
+def test_a_metric_of_no_known_time_is_named(plain_run, tmp_path, line):
+    (tmp_path / "run.json").write_text((plain_run / "run.json").read_text())
+    (tmp_path / "metrics.jsonl").write_text(
+        f'{{"rollout_batch": 0, "update": 0}}\n\n{{{line}, "eval/accuracy": 0.5}}\n'
+    )
+    with pytest.raises(
+        ValueError, match=r"metrics\.jsonl:3: (rollout_batch=(nan|None)|update=inf): give a whole number"
+    ):
+        write_report(tmp_path)
+
+
+def test_what_is_damaged_or_half_written_is_named_and_the_rest_is_shown(pairs_run, tmp_path):
+    """8 rollout batches: a table of the 2nd is cut off, the last one's segments are not there yet: 6 are shown."""
+    shutil.copytree(pairs_run, tmp_path / "run")
+    records = tmp_path / "run" / "records"
+    cut = records / "segments-000001.parquet"
+    cut.write_bytes(cut.read_bytes()[:2000])
+    (records / "segments-000007.parquet").unlink()
+    page = write_report(tmp_path / "run").read_text()
+    left_out = re.findall(r'class="note">Left out: ([^<]*)', page)
+    assert len(left_out) == 2 and left_out[0].startswith(f"{cut}: ") and "damaged" in left_out[0]
+    assert left_out[1].startswith(f"{records}/responses-000001.parquet: rollout batch 1 and 1 more: responses without")
+    assert "6 rollout batches" in page and page.count("<figure>") == write_report(pairs_run).read_text().count(
+        "<figure>"
+    )
+    (found,) = read([str(records)]).sources  # an audit reads the same
+    run = read_run(tmp_path / "run")
+    assert run.records is not None and np.array_equal(found.log.batch, run.records.log.batch)
+    assert np.unique(found.log.batch).tolist() == [0, 2, 3, 4, 5, 6]
+
+
+def test_texts_that_are_damaged_are_told_in_their_place(plain_run, tmp_path):
+    """A file whose numbers can be read and whose texts cannot: its answers count, and one that is shown says why."""
+    shutil.copytree(plain_run, tmp_path / "run")
+    path = tmp_path / "run" / "records" / "responses-000003.parquet"
+    group = pq.ParquetFile(path).metadata.row_group(0)
+    (at,) = [
+        (c.dictionary_page_offset or c.data_page_offset, c.total_compressed_size)
+        for c in map(group.column, range(group.num_columns))
+        if c.path_in_schema == "text"
+    ]
+    data = bytearray(path.read_bytes())
+    data[at[0] : sum(at)] = bytes(at[1])
+    path.write_bytes(data)
+    page = write_report(tmp_path / "run").read_text()
+    assert "8 rollout batches" in page and "Left out" not in page
+    assert f"{path}: " in page and "the file is damaged" in page
+
+
+def test_of_many_damaged_files_some_are_named(plain_run, tmp_path):
+    shutil.copytree(plain_run, tmp_path / "run")
+    for path in (tmp_path / "run" / "records").iterdir():
+        path.write_bytes(b"PAR1 no table")
+    page = write_report(tmp_path / "run").read_text()
+    assert page.count("Left out: ") == 11 and "Left out: and 6 more" in page  # 8 rollout batches x 2 tables
+    assert "No rollout batch was recorded" in page
+
+
+def test_a_rollout_batch_without_a_pair_counts(pairs_run, tmp_path):
+    """The budget cut every stream: no segment, and its responses are still there."""
+    shutil.copytree(pairs_run, tmp_path / "run")
+    for path in (tmp_path / "run" / "records").glob("segments-*"):
+        pq.write_table(pq.read_table(path).slice(0, 0), path)
+    run, whole = read_run(tmp_path / "run"), read_run(pairs_run)
+    assert run.left_out == () and run.records is not None and whole.records is not None
+    assert np.array_equal(run.records.log.responses.length, whole.records.log.responses.length)
+    assert "8 rollout batches" in write_report(tmp_path / "run").read_text()
+
+
+def test_wilson_without_clusters():
+    """8 of 10 independent rows: Wilson's interval is [0.490, 0.943]."""
+    found = rate(np.arange(10) < 8, np.arange(10), np.zeros(10, np.int64), 1)
+    assert (found.value[0], found.low[0], found.high[0]) == pytest.approx((0.8, 0.4902, 0.9433), abs=1e-4)
+
+
+def test_copies_of_a_prompt_tell_nothing_new():
+    """Every prompt answered four times alike: the interval of one answer each, within the C / (C - 1) of few clusters."""
+    hits, cluster = np.arange(100) % 4 < 3, np.arange(100)
+    once = rate(hits, cluster, np.zeros(100, np.int64), 1)
+    copied = rate(np.repeat(hits, 4), np.repeat(cluster, 4), np.zeros(400, np.int64), 1)
+    assert copied.high[0] - copied.low[0] == pytest.approx(once.high[0] - once.low[0], rel=0.01)
+
+
+def test_intervals_of_clustered_rows_cover():
+    """20 prompts x 8 answers, a rate for each prompt: 95% intervals hold the mean in 92% to 98% of 400 draws."""
+    draw, held, hits = np.random.default_rng(1), 0, 0
+    cluster = np.repeat(np.arange(20), 8)
+    for _ in range(400):
+        chance = draw.beta(3, 2, 20)
+        found = rate(draw.random(160) < chance[cluster], cluster, np.zeros(160, np.int64), 1)
+        hits += found.low[0] <= 0.6 <= found.high[0]
+        size = draw.normal(10, 2, 20)
+        found = mean(size[cluster] + draw.normal(0, 3, 160), cluster, np.zeros(160, np.int64), 1)
+        held += found.low[0] <= 10 <= found.high[0]
+    assert 0.92 <= hits / 400 <= 0.98 and 0.92 <= held / 400 <= 0.98
+
+
+def test_empty_bins_and_single_clusters():
+    found = rate(np.array([True, False]), np.array([0, 0]), np.array([0, 0]), 2)
+    assert np.isnan(found.value[1]) and found.count.tolist() == [2, 0]
+    assert found.high[0] - found.low[0] > 0.8  # one prompt says little
+    assert np.isnan(mean(np.array([3.0]), np.array([0]), np.array([0]), 1).low[0])
+    assert np.isnan(found.of_at_least(3).value[0])
+    none = rate(np.zeros(6), np.arange(6), np.zeros(6, np.int64), 1)
+    assert none.low[0] == 0.0 and 0.3 < none.high[0] < 0.4  # 1.96^2 / (6 + 1.96^2), and no 1e-17 of rounding
+
+
+def test_few_clusters_need_wider_intervals():
+    """Student's t at 97.5%, from a table: 12.706, 3.182, 2.571, 2.228, 1.984 for 1, 3, 5, 10, 100 degrees of freedom."""
+    found = student(np.array([1.0, 3, 5, 10, 100]))
+    assert found == pytest.approx([12.706, 3.182, 2.571, 2.228, 1.984], abs=3.5e-3)
+    fair = rate(np.tile([0.8, 0.9], 50), np.arange(100), np.zeros(100, np.int64), 1)  # shares of tokens, all alike
+    assert fair.high[0] - fair.low[0] < 0.03 and fair.low[0] < 0.85 < fair.high[0]
+
+
+def test_windows_hold_equal_numbers_of_batches():
+    window, middle = windows(np.arange(300))
+    assert len(middle) == 38 and np.bincount(window).tolist() == [8] * 37 + [4]
+    assert middle[0] == 4.5  # batches 1 to 8, counted when they are done
+    assert middles(2).tolist() == [0.25, 0.75]
+
+
+def test_axes_hold_their_data():
+    for values in ([0.0], [1.0, 1.0], [-3.0, 0.2], [np.nan], [1e-9, 2e-9], [0.97, 1.0]):
+        axis = nice_axis([np.array(values)], most=1.0 if max(values) <= 1 else np.inf)
+        finite = [v for v in values if np.isfinite(v)]
+        assert axis.low < axis.high and all(axis.low <= v <= axis.high for v in finite), values
+
+
+def test_the_sample_is_of_every_part_and_outcome(plain_run, pairs_run):
+    records = read_run(plain_run).records
+    assert records is not None
+    rows = choose_rows(records)
+    assert len(rows) == MAX_SHOWN == len(set(rows.tolist()))
+    _, size = np.unique(records.log.responses.prompt[rows], return_counts=True)
+    assert (size == OF_PROMPT).mean() > 0.5  # of a prompt together
+    counts = np.bincount(records.log.batch[rows], minlength=8)
+    assert counts.min() >= MAX_SHOWN // 8 - 8
+    pairs = read_run(pairs_run).records
+    assert pairs is not None
+    chosen = choose_rows(pairs)
+    key = pairs.log.responses.prompt * 100 + pairs.log.responses.stream
+    assert len(chosen) <= MAX_SHOWN
+    assert all((key == k).sum() == (key[chosen] == k).sum() for k in set(key[chosen].tolist()))  # whole streams
+
+
+def test_forks_hang_on_the_track_that_they_continue(pairs_run):
+    run = read_run(pairs_run)
+    assert run.records is not None
+    files = [pq.read_table(p) for p in sorted(pairs_run.glob("records/responses-*"))]
+    num_forks = 0
+    for stream in gather_streams(show_sample(run.folder, run.records)):
+        for fork, parent in find_parents(stream.tracks).items():
+            child = next(t for t in stream.tracks if t.track == fork)
+            both = [
+                files[t.batch]["token_ids"][int(run.records.log.line[t.number]) - 1].as_py() for t in (child, parent)
+            ]
+            assert both[0][: 2 + child.inherited] == both[1][: 2 + child.inherited]
+            num_forks += 1
+        assert len(find_parents(stream.tracks)) == len(stream.tracks) - 2
+    assert num_forks > 20
+
+
+def test_a_stream_whose_last_round_has_no_bar_says_so(pairs_run):
+    """Rounds count from 0, as in the records: of n tracks the last one is n - 2. Truncated pairs and equal texts have none."""
+    run = read_run(pairs_run)
+    assert run.records is not None
+    seen = set()
+    for stream in gather_streams(show_sample(run.folder, run.records)):
+        last = max((piece.round for track in stream.tracks for piece in track.pieces), default=-1)
+        has_pair = last == len(stream.tracks) - 2
+        both_cut = sum(track.truncated for track in stream.tracks) == 2
+        assert ("no pair in its last round" in stream.ending) == (not has_pair)
+        assert ("wrote the same" in stream.ending) == (not has_pair and not both_cut)
+        seen.add(has_pair)
+    assert seen == {True, False}
+
+
+def test_tokens_are_split_where_they_end():
+    letters = Tokenizer(models.WordLevel({"<eos>": 0, "ab": 1, "c": 2}, unk_token="<eos>"))
+    letters.decoder = decoders.Fuse()
+    letters.add_special_tokens(["<eos>"])
+    assert split_tokens(letters, [1, 2, 0], "abc") == ["ab", "c", "\u220e"]
+    assert split_tokens(letters, [1, 2, 0], "ab c") is None
+    euro = {chr(c): i for i, c in enumerate((0xE2, 0x0124, 0xAC))}  # the sign's three bytes, as byte-level letters
+    of_bytes = Tokenizer(models.BPE(euro, []))
+    of_bytes.decoder = decoders.ByteLevel()
+    assert split_tokens(of_bytes, [0, 1, 2], "\u20ac") == ["", "", "\u20ac"]
+    assert split_tokens(of_bytes, [0, 1], "\ufffd") is None  # ends within a letter
+
+
+def test_long_texts_keep_both_ends():
+    words = "<b>" * 4000 + "end"
+    (head, gap, tail), tokens = cut({"text": words}, None, 3000)
+    assert head.text.startswith("<b>") and tail.text.endswith("end") and not tokens
+    shown = len(head.text) + len(tail.text)
+    assert gap.text == f" \u2026 {len(words) - shown:,} letters left out \u2026 " and shown < 3000
+    assert visible("a\u202eb\x00\n\u2028") == "a\\u202eb\\x00\n\\u2028"
+
+
+def test_markup_and_data_are_escaped(plain_run, tmp_path):
+    written = NAME.format(y=1, tone='"x"', text="</text><script>")
+    assert written.endswith('class="name c-&#34;x&#34;">&lt;/text&gt;&lt;script&gt;</text>')
+    run, tokens = read_run(plain_run), {"p": "</script><!--&\u2028"}
+    assert run.records is not None
+    shown = replace(show_sample(run.folder, run.records)[0], tokens=tokens)
+    page = render_page({"name": "x", "folder": "y"}, [], [], [shown])
+    (data,) = re.findall(r'id="data">(.*?)</script>', page)
+    assert not re.search("[<>&\u2028]", data) and json.loads(data) == {str(shown.number): tokens}
+
+
+def test_secrets_are_left_out(plain_run):
+    assert "hf_s3cret" not in write_report(plain_run).read_text()
+
+
+def test_a_report_begins_with_what_the_audit_finds(plain_run):
+    """Verdict, then findings, before the first figure; every word that a page links to is defined on it."""
+    page = write_report(plain_run).read_text()
+    sentence = re.search(r'<p class="sentence">(.*?) <a href="#def-verdict">', page)
+    assert sentence and page.index("</h1>") < sentence.start() < page.index("<figure")
+    assert page.index("<h1>") < page.index('id="lengths"') < page.index('id="learning"')
+    assert set(re.findall('href="#(.*?)"', page)) <= set(re.findall('id="(.*?)"', page))
+    assert "eps_in" not in page[: page.index('class="more"')]  # fields of stages are folded in
+
+
+def test_curves_are_means_in_a_band_of_extremes(tmp_path):
+    """Two updates of batch 0: 1 and 3, mean 2 [1, 3]; one of batch 1: 5. What never changes is a row."""
+    run = write_run(tmp_path / "run", batches=1, prompts=1)
+    rows = [(1, 0, 1.0), (2, 0, 3.0), (3, 1, 5.0)]
+    entries = [{"update": u, "rollout_batch": b, "entropy/mean": y, "my/own": 7.0, "<i>": y} for u, b, y in rows]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in entries))
+    (section,) = curves_section(read_run(run))
+    groups = dict(section.groups)
+    assert list(groups) == ["Optimisation", "Other", "Constant"]
+    (entropy,) = groups["Optimisation"]
+    assert entropy.table and list(entropy.table.rows) == [("1", "2 [1, 3]"), ("2", "5")]
+    assert entropy.title == "entropy/mean" and entropy.says == describe("entropy/mean") != ": "
+    constant = groups["Constant"][0].table
+    assert constant and list(constant.rows) == [("my/own", "7", "", "")]
+    assert "<h3>&lt;i&gt;</h3>" in write_report(run).read_text()
+
+
+def test_titles_say_what_is_seen(plain_run, pairs_run):
+    page = write_report(plain_run).read_text()
+    assert "Held-out accuracy rose from 40% to 90%" in page and "Acceptance by length" in page
+    assert f"the limit of {BUDGET} tokens" in page
+    page = write_report(pairs_run).read_text()
+    assert "Nothing could be clipped" in page and "Survivors win" in page and "pairs on average" in page
+
+
+@pytest.mark.slow
+def test_a_hundred_thousand_responses_fit(many_page):
+    assert many_page.path.stat().st_size <= 1_500_000
+    assert many_page.seconds < 60  # some seconds on an idle machine
+    assert many_page.megabytes < 600
