@@ -76,6 +76,7 @@ PROGRAMS = {
         "cpu", r"(?s)points \[.* in 1 update.*fairlen records .*(effect|none|unknown): ",
         ("--rollout-batches", "1", "--prompts-per-batch", "4", "--eval-problems", "8", "--eval-samples", "2"),
     ),
+    "recipes/judge.py": Program("cpu", r"(?s)points \[.* in 1 update", ()),
     "recipes/packed_loop.py": Program("cpu", r"step 1: [1-9]\d% right, [\d.]+ tokens, [1-9] forward passes", ()),
     "recipes/plain_loop.py": Program("cpu", r"step 2: [1-9]\d% right, [\d.]+ tokens", ()),
     "recipes/rehearse.py": Program("cpu", r"gradient (?!0\.00)[\d.]+\n(.*\n)*\+0\.0 points \[.*\] in 1 update,", ("tiny",)),

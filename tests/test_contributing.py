@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import tomllib
 from pathlib import Path
 from typing import Any
 
+from fairlen.audit import numbers, readers
+from fairlen.audit.readers import frameworks
+from fairlen.cli import main
 from fairlen.methods.compose import compose
 from fairlen.methods.method import updates
 from fairlen.rollouts import Response, Rollouts, whole_segments
@@ -16,10 +20,7 @@ ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "CONTRIBUTING.md").read_text()
 
 
-def example() -> str:
-    found = re.search(r"^## A method in six lines\n.*?```python\n(.*?)```", PAGE, re.MULTILINE | re.DOTALL)
-    assert found
-    return found[1]
+EXAMPLE, FORMAT, NUMBER = re.findall(r"^```python\n(.*?)```", PAGE, re.MULTILINE | re.DOTALL)
 
 
 def respond(track: int, length: int, is_correct: bool) -> Response:
@@ -40,7 +41,7 @@ def respond(track: int, length: int, is_correct: bool) -> Response:
 
 def test_the_method_of_the_example_weighs_by_its_formula() -> None:
     names: dict[str, Any] = {}
-    exec(example(), names)
+    exec(EXAMPLE, names)
     responses = (respond(0, 4, True), respond(1, 9, False))
     scored = names["method"].score(Rollouts(responses, whole_segments(responses), max_response_length=100))
     (update,) = updates(scored)
@@ -50,14 +51,48 @@ def test_the_method_of_the_example_weighs_by_its_formula() -> None:
 
 
 def test_the_example_has_six_lines() -> None:
-    stage = example().partition("class RootLength:")[2].partition("\n\n\n")[0]
+    stage = EXAMPLE.partition("class RootLength:")[2].partition("\n\n\n")[0]
     assert len([line for line in stage.splitlines() if line.strip()]) == 5  # and the line of its name
 
 
 def test_the_command_line_adds_the_stage_of_the_example(tmp_path) -> None:
-    (tmp_path / "mine.py").write_text(example())
+    (tmp_path / "mine.py").write_text(EXAMPLE)
     found = compose(f"dapo+{tmp_path}/mine.py:RootLength")
     assert type(found.aggregation).__name__ == "RootLength" and found.surrogate == compose("dapo").surrogate
+
+
+def test_a_format_is_one_block_of_one_file(tmp_path, monkeypatch, capsys) -> None:
+    names: dict[str, Any] = dict(vars(frameworks))
+    exec(FORMAT, names)
+    monkeypatch.setattr(readers, "FRAMEWORKS", names["FRAMEWORKS"])
+    texts = {True: "short", False: "a long answer"}
+    rows = [
+        {"task": f"t{task}", "said": texts[is_correct], "points": float(is_correct), "round": 0, "ended": "stop"}
+        for task in range(12) for is_correct in (True, False)
+    ]  # fmt: skip
+    (tmp_path / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert main(["audit", str(tmp_path / "log.jsonl")]) == 0
+    title, verdict, *_ = (line.strip() for line in capsys.readouterr().out.splitlines() if line.strip())
+    assert title.startswith("rollouts of mine") and verdict.startswith(
+        "effect: incorrect responses are 200%"
+    )  # 3 words, 1
+
+
+def test_a_number_of_the_audit_is_one_line_in_the_terminal_and_on_the_page(tmp_path, monkeypatch, capsys) -> None:
+    names: dict[str, Any] = dict(vars(numbers))
+    exec(f"def more(one):\n    {NUMBER}", names)
+    before = numbers.measured_rows
+    monkeypatch.setattr(numbers, "measured_rows", lambda one: (*before(one), *names["more"](one)))
+    log = ROOT / "tests/fixtures_formats/trl_run"
+    assert main(["audit", str(log), "--html", str(tmp_path / "page.html")]) == 0
+    name = "of incorrect minus of correct responses"
+    assert name in capsys.readouterr().out and name in (tmp_path / "page.html").read_text()
+
+
+def test_every_file_that_a_change_touches_is_there() -> None:
+    section = PAGE.partition("## One change, and its files")[2].partition("\n## ")[0]
+    named = re.findall(r"`((?:src|docs|tests|recipes)/[\w./]+|pyproject\.toml|constraints\.txt)`", section)
+    assert len(named) > 20 and [name for name in named if not (ROOT / name).exists()] == []
 
 
 def test_every_target_it_names_is_in_the_help_of_make() -> None:

@@ -172,9 +172,7 @@ def test_its_lines_for_any_loop_are_those_of_the_page():
         assert re.findall(r"(\w+)=", ours) == re.findall(r"(\w+)=", theirs), call
 
 
-def test_it_counts_methods_and_claims():
-    counted = re.search(r"(\d+) bases and (\d+) modifiers", README)
-    assert counted and list(map(int, counted.groups())) == [len(BASES), len(MODIFIERS)]
+def test_it_counts_claims():
     claims = (ROOT / "docs/claims.md").read_text()
     head, all_row = (re.search(rf"^\| {first} \|.*", claims, re.M) for first in ("paper", "all"))
     assert head and all_row
