@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
+from loops import over
 
 from fairlen.secrets import hide, hide_all
 
@@ -124,7 +124,7 @@ def test_secrets_in_texts():
     assert hide("http://me:pass@host/x?a=1, hf_abcdefghijkl", {}) == "http://***@host/x?a=1, ***"
 
 
-@pytest.mark.parametrize("given", SETTINGS, ids=str)
+@over("given", SETTINGS)
 def test_secrets_in_settings(given):
     assert not any(part in str(hide_all(given)) for part in (P, "4f9Ab", "31337"))
 

@@ -25,63 +25,26 @@ from fairlen.train.run.folder import open_run
 from fairlen.train.start import start_training
 
 URL = "https://me:zq-url-zq@box.test:81/run?key=zq-query-zq&n=1"
+FORMS = """
+    --passwd {}|--password={}|--api-key {}|--api_key={}|--token {}|--auth {}|--hub-token {}|--secret {}|--client-secret={}
+    --db-passwd {}|--proxy-password {}|--access-key {}|--credentials {}|-u me:{}|--user me:{}
+    --header Authorization:Bearer_{}|--set env.WANDB_API_KEY={}|--set OPENAI_API_KEY={}|--set hub.passwd={}
+    --set a.b.private_key={}|https://{}@host.test/x|postgres://me:{}@host.test/x|https://host.test/x?token={}
+    https://host.test/x?sig={}&sv=1|https://host.test/x?a=1&api_key={}|hf_Zq{}Zqzqzqzqzq|sk-Zq1{}zqzqzqzqzqzq
+    ghp_zq{}zqzqzqzqzqzqzq|--cookie {}|--session-token={}
+"""
 FLAGS = [
     word
-    for number, form in enumerate(
-        (
-            "--passwd {}",
-            "--password={}",
-            "--api-key {}",
-            "--api_key={}",
-            "--token {}",
-            "--auth {}",
-            "--hub-token {}",
-            "--secret {}",
-            "--client-secret={}",
-            "--db-passwd {}",
-            "--proxy-password {}",
-            "--access-key {}",
-            "--credentials {}",
-            "-u me:{}",
-            "--user me:{}",
-            "--header Authorization:Bearer_{}",
-            "--set env.WANDB_API_KEY={}",
-            "--set OPENAI_API_KEY={}",
-            "--set hub.passwd={}",
-            "--set a.b.private_key={}",
-            "https://{}@host.test/x",
-            "postgres://me:{}@host.test/x",
-            "https://host.test/x?token={}",
-            "https://host.test/x?sig={}&sv=1",
-            "https://host.test/x?a=1&api_key={}",
-            "hf_Zq{}Zqzqzqzqzq",
-            "sk-Zq1{}zqzqzqzqzqzq",
-            "ghp_zq{}zqzqzqzqzqzqzq",
-            "--cookie {}",
-            "--session-token={}",
-        )
-    )
+    for number, form in enumerate(re.split(r"\||\n\s*", FORMS.strip()))
     for word in form.format(
         f"zqzq{number}qz" if form[0] in "hsg" and ":" not in form[:6] else f"zq-flag{number}-zq"
     ).split(" ")
 ]
-ENVIRONMENT = {
-    name: f"zq-variable-{name.lower()}"
-    for name in (
-        "HF_TOKEN",
-        "WANDB_API_KEY",
-        "OPENAI_API_KEY",
-        "ANTHROPIC_KEY",
-        "AWS_SECRET_ACCESS_KEY",
-        "GITHUB_PAT",
-        "DB_PASSWORD",
-        "PGPASSWORD",
-        "SERVICE_CREDENTIALS",
-        "SMTP_PASS",
-        "REDIS_AUTH",
-        "SLACK_TOKEN",
-    )
-}
+VARIABLES = """
+    HF_TOKEN WANDB_API_KEY OPENAI_API_KEY ANTHROPIC_KEY AWS_SECRET_ACCESS_KEY GITHUB_PAT DB_PASSWORD PGPASSWORD
+    SERVICE_CREDENTIALS SMTP_PASS REDIS_AUTH SLACK_TOKEN
+"""
+ENVIRONMENT = {name: f"zq-variable-{name.lower()}" for name in VARIABLES.split()}
 
 
 def strings_of(folder: Path) -> dict[str, bytes]:

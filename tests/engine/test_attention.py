@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
+from loops import over
 from small_engines import CONFIGS, ask, build, engine_of, prompts
 
 from fairlen.engine.attention import attend_rows
@@ -11,12 +11,11 @@ from fairlen.engine.attention import attend_rows
 POSITIONS = torch.tensor([[0], [1], [7], [30], [12], [5], [21]])
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 2e-6), (torch.float64, 1e-14)])
-@pytest.mark.parametrize(
-    "options", [{}, {"softcap": 2.0}, {"sliding_window": 6}, {"scaling": 0.7, "softcap": 5.0, "sliding_window": 1}]
-)
-def test_a_query_sees_its_own_row_up_to_its_position(dtype, tolerance, options):
+@over("precision", [(torch.float32, 2e-6), (torch.float64, 1e-14)])
+@over("options", [{}, {"softcap": 2.0}, {"sliding_window": 6}, {"scaling": 0.7, "softcap": 5.0, "sliding_window": 1}])
+def test_a_query_sees_its_own_row_up_to_its_position(precision, options):
     """Row by row and head by head: softmax(scale * q k) v over the columns up to the position, the last ones of a window."""
+    dtype, tolerance = precision
     torch.manual_seed(0)
     query = torch.randn(7, 6, 1, 8, dtype=dtype)
     keys, values = (torch.randn(9, 2, 40, dim, dtype=dtype)[:7, :, :31] for dim in (8, 12))  # values of another width

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from loops import over
 from peft import LoraConfig, get_peft_model
 from small_engines import EOS, ask, build, differences, engine_of, prompts
 from transformers import AutoModelForCausalLM, PreTrainedModel, Qwen3Config
@@ -54,8 +55,8 @@ def logprobs_of(runner: Runner, fed: torch.Tensor, positions: torch.Tensor) -> t
     return torch.log_softmax(logits, -1)
 
 
-@pytest.mark.parametrize("num_rows", [1, 15, 33, 70])
-@pytest.mark.parametrize(
+@over("num_rows", [1, 15, 70])
+@over(
     "changes",
     [
         {},
@@ -153,18 +154,12 @@ UNKNOWN = {
 }
 
 
-@pytest.mark.parametrize("name", UNKNOWN)
+@over("name", UNKNOWN)
 def test_other_models_run_as_they_are(name):
     model, prefixes = UNKNOWN[name](), prompts(6)
     engine = engine_of(model)
     assert engine._runner.fused is None
     assert differences(model, prefixes, engine.generate(prefixes, ask(6))).max() <= 1e-4
-
-
-def test_large_models_run_as_they_are(monkeypatch):
-    model = build("qwen3")
-    monkeypatch.setattr(fused, "MAX_PARAMETERS", sum(p.numel() for p in model.parameters()) - 1)
-    assert engine_of(model)._runner.fused is None
 
 
 def test_an_adapter_is_noticed_at_the_next_refresh():

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from loops import over
 from small_engines import build, engine_of
 
 from fairlen.engine import Engine
@@ -65,7 +66,7 @@ def test_reach_is_told_before_the_end_and_to_everybody(model):
     assert sorted(told[:4]) == told[:4] == [2, 3, 5, 5] and told[4:] == [1, 4]
 
 
-@pytest.mark.parametrize("slots", [2, 8])
+@over("slots", [2, 8])
 def test_a_fork_of_a_running_sequence_computes_nothing(model, slots):
     """Two forks at tokens 3 and 6 while the parent runs: as from a fresh engine, and only 3 prompt tokens are computed."""
     engine = engine_of(model, max_num_seqs=slots)
@@ -120,16 +121,6 @@ def test_reach_raises_what_the_model_raised(model):
     assert asyncio.run(follow()) == [broken, broken]
 
 
-def test_reach_of_no_token_is_refused(model):
-    engine = engine_of(model)
-
-    async def follow() -> None:
-        await engine.extend(PROMPT, Sampling(3, seed=0)).reach(0)
-
-    with pytest.raises(ValueError, match=r"reach\(0\): ask for at least 1 token"):
-        asyncio.run(follow())
-
-
 STREAM_PROMPTS = [(3 + k, *range(4, 15)) for k in range(8)]
 """No two begin alike, so that none can take a token from another's row."""
 
@@ -152,12 +143,13 @@ def sample_streams(engine: Engine, max_rounds: int = 0) -> list[Response]:
     return asyncio.run(collect())
 
 
-@pytest.mark.parametrize(("slots", "max_rounds"), [(2, 0), (8, 0), (7, 0), (16, 0), (8, 2)])
-def test_streams_compute_every_prompt_once_and_no_prefix_again(model, slots, max_rounds):
+@over("limits", [(2, 0), (7, 0), (16, 0), (8, 2)])
+def test_streams_compute_every_prompt_once_and_no_prefix_again(model, limits):
     """32 first tracks and their forks, a kept row for each slot: 8 prompts of 12 tokens, of which a step feeds the last.
 
     Forks that wait behind all prompts lose the rows that they continue. An odd number of slots parts the tracks of a stream.
     """
+    slots, max_rounds = limits
     engine = engine_of(model, max_num_seqs=slots, kept_rows=slots)
     responses = sample_streams(engine, max_rounds)
     assert len(responses) > 32 and max(response.inherited for response in responses) > 12
@@ -245,7 +237,7 @@ def test_rows_that_are_released_are_given_up_first(model):
     assert (asyncio.run(ask(False)), asyncio.run(ask(True))) == (5 + 4 - 1, 0)
 
 
-@pytest.mark.parametrize("number", [0, 6])
+@over("number", [0, 6])
 def test_a_fork_of_tokens_that_were_not_reached_is_refused(model, number):
     engine = engine_of(model)
 

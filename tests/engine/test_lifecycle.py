@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 import torch
+from loops import over
 from small_engines import EOS, VOCAB, ask, build, engine_of, prompts
 from transformers import AutoModelForCausalLM, BloomConfig, LlamaConfig, MambaConfig, PreTrainedModel
 
@@ -107,7 +108,7 @@ def test_an_error_reaches_everyone_who_waits_and_the_engine_recovers(qwen3):
     assert engine.generate([PROMPT], ask(1)) == engine_of(qwen3).generate([PROMPT], ask(1))
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@over("value", [float("nan"), float("inf")])
 def test_logits_that_are_not_finite_raise(qwen3, value):
     engine = engine_of(qwen3)
     good = qwen3.model.norm.weight.data.clone()
@@ -163,30 +164,6 @@ def test_survivors_of_a_cancellation_go_on_unchanged(qwen3):
     assert any(isinstance(one, asyncio.CancelledError) for one in seen)
 
 
-def test_coroutines_that_fork_and_fork_again_end(qwen3):
-    """A stream of four rounds, each forking the longer of two tracks in its middle; 8 streams on 5 slots."""
-    engine = engine_of(qwen3, max_num_seqs=5, max_length=96)
-
-    async def stream(number: int) -> list[Continuation]:
-        prefix, made = PROMPT, []
-        for round_ in range(4):
-            seeds = [1000 * number + 10 * round_ + track for track in range(2)]
-            pair = await asyncio.gather(*(engine.extend(prefix, Sampling(12, seed=seed)) for seed in seeds))
-            longer = max(pair, key=lambda one: len(one.token_ids))
-            prefix += longer.token_ids[: len(longer.token_ids) // 2]
-            made += pair
-        return made
-
-    async def streams() -> list[list[Continuation]]:
-        return await asyncio.gather(*map(stream, range(8)))
-
-    first = asyncio.run(streams())
-    assert [len(made) for made in first] == [8] * 8
-    assert engine.stats.num_computed_tokens == len(PROMPT) - 1  # everything else was forked
-    engine.refresh(0)
-    assert asyncio.run(streams()) == first
-
-
 def test_one_engine_serves_one_loop_after_the_other(qwen3):
     engine = engine_of(qwen3)
     abandoned = asyncio.new_event_loop()
@@ -206,71 +183,51 @@ def test_one_engine_serves_one_loop_after_the_other(qwen3):
     assert engine.generate([PROMPT], ask(1)) == engine_of(qwen3).generate([PROMPT], ask(1))
 
 
-def test_refresh_right_after_the_last_result(qwen3):
-    engine = engine_of(qwen3)
-
-    async def rounds() -> list[Continuation]:
-        made = []
-        for version in range(3):
-            made.append(await engine.extend(PROMPT, Sampling(9, seed=0, temperature=0.0)))
-            with torch.no_grad():
-                qwen3.model.norm.weight.mul_(0.5)
-            engine.refresh(version)
-        return made
-
-    made = asyncio.run(rounds())
-    assert len({one.logprobs for one in made}) == 3
-
-
-@pytest.mark.parametrize(
-    ("prefix", "sampling", "message"),
-    [
-        ((), Sampling(4, 0), "prefix is empty: give at least one token"),
-        ((2, VOCAB), Sampling(4, 0), "prefix holds token id 32, outside the model's vocabulary of 32"),
-        ((2, -1), Sampling(4, 0), "prefix holds token id -1"),
-        ((2, 3), Sampling(0, 0), "max_new_tokens=0: ask for at least 1"),
-        ((2, 3), Sampling(63, 0), "max_new_tokens=63 exceeds max_length=64: ask for at most 62"),
-        ((2, 3), Sampling(4, 0, temperature=-1.0), "temperature=-1.0: give 0 for greedy"),
-        ((2, 3), Sampling(4, 0, temperature=float("nan")), "temperature=nan"),
-        ((2, 3), Sampling(4, 0, top_p=0.0), "top_p=0.0"),
-        ((2, 3), Sampling(4, 0, top_k=-1), "top_k=-1"),
-        ((2, 3), Sampling(4, 0, min_p=1.5), "min_p=1.5"),
-    ],
+REQUESTS = (
+    ((), Sampling(4, 0), "prefix is empty: give at least one token"),
+    ((2, VOCAB), Sampling(4, 0), "prefix holds token id 32, outside the model's vocabulary of 32"),
+    ((2, -1), Sampling(4, 0), "prefix holds token id -1"),
+    ((2, 3), Sampling(0, 0), "max_new_tokens=0: ask for at least 1"),
+    ((2, 3), Sampling(63, 0), "max_new_tokens=63 exceeds max_length=64: ask for at most 62"),
+    ((2, 3), Sampling(4, 0, temperature=-1.0), "temperature=-1.0: give 0 for greedy"),
+    ((2, 3), Sampling(4, 0, temperature=float("nan")), "temperature=nan"),
+    ((2, 3), Sampling(4, 0, top_p=0.0), "top_p=0.0"),
+    ((2, 3), Sampling(4, 0, top_k=-1), "top_k=-1"),
+    ((2, 3), Sampling(4, 0, min_p=1.5), "min_p=1.5"),
 )
-def test_requests_that_cannot_be_served(qwen3, prefix, sampling, message):
+ENGINES = (
+    ({"max_num_seqs": 0}, "max_num_seqs=0"),
+    ({"kept_rows": 0}, "kept_rows=0"),
+    ({"max_length": 1}, "max_length=1"),
+    ({"eos_token_id": ()}, "eos_token_id=()"),
+    ({"eos_token_id": None}, "eos_token_id=None"),
+    ({"eos_token_id": 32}, "eos_token_id=32: outside the model's vocabulary of 32"),
+    ({"compile": "yes"}, "compile='yes'"),
+)
+
+
+@over("request_", REQUESTS)
+def test_requests_that_cannot_be_served(qwen3, request_):
+    prefix, sampling, message = request_
     with pytest.raises(ValueError, match=message):
         engine_of(qwen3).generate([prefix], [sampling])
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"max_num_seqs": 0}, "max_num_seqs=0"),
-        ({"kept_rows": 0}, "kept_rows=0"),
-        ({"max_length": 1}, "max_length=1"),
-        ({"eos_token_id": ()}, "eos_token_id=()"),
-        ({"eos_token_id": None}, "eos_token_id=None"),
-        ({"eos_token_id": 32}, "eos_token_id=32: outside the model's vocabulary of 32"),
-        ({"compile": "yes"}, "compile='yes'"),
-    ],
-)
-def test_engines_that_cannot_be_built(qwen3, options, message):
+@over("options", ENGINES)
+def test_engines_that_cannot_be_built(qwen3, options):
     with pytest.raises(ValueError) as error:
-        engine_of(qwen3, **options)
-    assert message in str(error.value)
+        engine_of(qwen3, **options[0])
+    assert options[1] in str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("config", "name"),
-    [
-        (MambaConfig(vocab_size=VOCAB, hidden_size=16, num_hidden_layers=1), "MambaForCausalLM"),
-        (BloomConfig(vocab_size=VOCAB, hidden_size=16, n_layer=1, n_head=2), "BloomForCausalLM"),
-    ],
-)
-def test_models_whose_state_is_not_attention_alone(config, name):
-    model = AutoModelForCausalLM.from_config(config)
-    with pytest.raises(ValueError, match=f"{name}.*this engine cannot run it"):
-        Engine(model, eos_token_id=EOS, max_length=16)
+def test_models_whose_state_is_not_attention_alone():
+    for config in (
+        MambaConfig(vocab_size=VOCAB, hidden_size=16, num_hidden_layers=1),
+        BloomConfig(vocab_size=VOCAB, hidden_size=16, n_layer=1, n_head=2),
+    ):
+        model = AutoModelForCausalLM.from_config(config)
+        with pytest.raises(ValueError, match=f"{type(model).__name__}.*this engine cannot run it"):
+            Engine(model, eos_token_id=EOS, max_length=16)
 
 
 def test_a_model_that_ignores_its_cache_is_noticed():

@@ -7,7 +7,8 @@ from random import Random
 
 import pytest
 import torch
-from small_engines import CONFIGS, ask, build, differences, engine_of, prompts
+from loops import over
+from small_engines import CONFIGS, ask, build, differences, engine_of
 
 from fairlen.engine import Engine
 from fairlen.engine.cache import Prefixes, count_shared
@@ -23,7 +24,7 @@ def long_continuation(engine: Engine, prefix: TokenIds) -> Continuation:
     return next(one for one in made if len(one.token_ids) > 12)
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@over("name", CONFIGS)
 def test_fork_from_a_sequence_equals_a_fresh_computation(name):
     model = build(name)
     engine = engine_of(model)
@@ -47,14 +48,6 @@ def test_a_prefix_that_leaves_a_kept_one_computes_only_what_differs(qwen3):
     made = engine.generate([other], ask(1))
     assert engine.stats.num_computed_tokens - before == 3
     assert differences(qwen3, [other], made).max() <= 1e-4
-
-
-def test_each_prompt_is_computed_once(qwen3):
-    engine, unique = engine_of(qwen3), [(2, *LONG[k:]) for k in range(1, 13)]
-    engine.generate([prompt for prompt in unique for _ in range(16)], ask(192, max_new_tokens=4))
-    # the prompts share BOS only, which those of the first barrier compute each for themselves
-    assert engine.stats.num_computed_tokens <= sum(len(prompt) - 1 for prompt in unique)
-    assert engine.stats.num_prefix_tokens == 16 * sum(len(prompt) - 1 for prompt in unique)
 
 
 def test_refresh_forgets(qwen3):
@@ -83,29 +76,6 @@ def test_a_forgotten_refresh_is_noticed(qwen3):
     engine.generate([LONG], ask(1))  # nothing is kept any more
     engine.refresh(1)
     assert engine.generate([LONG], ask(1)) == engine_of(qwen3).generate([LONG], ask(1))
-
-
-def test_refresh_refuses_while_sequences_run(qwen3):
-    engine = engine_of(qwen3)
-
-    async def interfere() -> None:
-        running = asyncio.ensure_future(engine.extend(LONG, Sampling(40, seed=0, temperature=0.0)))
-        for _ in range(8):
-            await asyncio.sleep(0)
-        with pytest.raises(RuntimeError, match="1 sequences in flight: await or cancel"):
-            engine.refresh(1)
-        await running
-
-    asyncio.run(interfere())
-
-
-@pytest.mark.parametrize("kept_rows", [1, 2, 5])
-def test_few_kept_rows_cost_time_not_correctness(qwen3, kept_rows):
-    prefixes = [prefix for prefix in prompts(12) for _ in range(3)]
-    samplings = ask(36, temperature=0.0)
-    small = engine_of(qwen3, kept_rows=kept_rows).generate(prefixes, samplings)
-    large = engine_of(qwen3).generate(prefixes, samplings)
-    assert [one.token_ids for one in small] == [one.token_ids for one in large]
 
 
 def test_a_large_prefill_is_cut_into_pieces(qwen3, monkeypatch):
@@ -155,17 +125,6 @@ def test_the_least_recently_used_row_goes_first_and_pinned_ones_stay():
     assert prefixes.take((5,)) == -1  # (1,) was found whole and is about to be copied
     prefixes.clear()
     assert prefixes.find((1,)) == (-1, 0) and {prefixes.take((6,)), prefixes.take((7,))} == {0, 1}
-
-
-def test_a_row_that_is_released_goes_first():
-    """Found by exactly its tokens."""
-    prefixes = Prefixes(range(3))
-    rows = {tokens: prefixes.take(tokens) for tokens in ((1, 2), (1, 2, 3), (4,))}
-    prefixes.settle()
-    prefixes.release((1,))
-    prefixes.release((1, 2, 3))
-    assert prefixes.take((5,)) == rows[1, 2, 3]
-    assert prefixes.take((6,)) == rows[1, 2]  # the least recently used
 
 
 def test_rows_computed_ahead_stay_until_their_first_use(qwen3):

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from loops import over
 from torch import Tensor
 
 from fairlen.engine.sampler import BLOCK, MAX_SCANNED, invert, sample, uniforms
@@ -14,12 +15,12 @@ def scan(probabilities: Tensor, shares: Tensor) -> Tensor:
     return (reached > shares[:, None] * reached[:, -1:]).int().argmax(-1)
 
 
-@pytest.mark.parametrize("size", [MAX_SCANNED, MAX_SCANNED + 1, 8 * BLOCK, 8 * BLOCK + 7, 151_936])
-@pytest.mark.parametrize("spread", [0.5, 5.0])
+@over("size", [MAX_SCANNED, MAX_SCANNED + 1, 8 * BLOCK + 7, 151_936])
+@over("spread", [0.5, 5.0])
 def test_blocks_find_what_a_scan_finds(size, spread):
     generator = torch.Generator().manual_seed(size)
-    probabilities = torch.softmax(spread * torch.randn(256, size, generator=generator), -1)
-    shares = torch.rand(256, generator=generator, dtype=torch.float64)
+    probabilities = torch.softmax(spread * torch.randn(64, size, generator=generator), -1)
+    shares = torch.rand(64, generator=generator, dtype=torch.float64)
     assert torch.equal(invert(probabilities, shares), scan(probabilities, shares))
 
 
@@ -32,15 +33,6 @@ def test_boundaries_of_blocks_and_tokens_without_probability():
     expected = {0.0: 0, 0.2499: 0, 0.25: 1, 0.7499: 1, 0.75: 2, 1.0 - 2.0**-53: 2}
     for share, number in expected.items():
         assert invert(probabilities, torch.tensor([share], dtype=torch.float64)).tolist() == [places[number]]
-
-
-def test_the_ends_of_the_range_are_tokens_that_have_a_probability():
-    generator = torch.Generator().manual_seed(0)
-    probabilities = torch.softmax(20 * torch.randn(64, 151_936, generator=generator), -1)
-    assert (probabilities == 0).any(), "some have none"
-    for share in (0.0, 1.0 - 2.0**-53):
-        found = invert(probabilities, torch.full((64,), share, dtype=torch.float64))
-        assert (probabilities.gather(-1, found[:, None]) > 0).all()
 
 
 def test_a_large_vocabulary_is_drawn_from_its_distribution():

@@ -83,7 +83,6 @@ DAMAGES: dict[str, Callable[[Path], None]] = {
     "config.json is missing": remove("config.json"), "config.json is deep": write("config.json", "[" * 100_000),
     "no tokenizer": remove("tokenizer.json", "tokenizer_config.json"), "no tokenizer.json": remove("tokenizer.json"),
     "another type": change("config.json", model_type="no_such_type"),
-    "no language model": change("config.json", model_type="vit"),
     "no type": change("config.json", model_type=None), "a type that is a number": change("config.json", model_type=7),
     "a width of text": change("config.json", hidden_size="wide"), "a width below 0": change("config.json", hidden_size=-1),
     "a width of 0": change("config.json", hidden_size=0), "another width": change("config.json", hidden_size=256),
@@ -113,18 +112,7 @@ def copied(tmp_path) -> Path:
 
 def say(command: list[str], copied: Path, tmp_path: Path, capsys) -> tuple[int | str, str]:
     """The exit code and stderr, or the name of the error that got through."""
-    flags = [
-        "--model",
-        str(copied),
-        "--threads",
-        "1",
-        "--out",
-        str(tmp_path / "out"),
-        "--max-response-length",
-        "8",
-        "--compile",
-        "off",
-    ]
+    flags = ["--model", str(copied), "--out", str(tmp_path / "out"), *["--threads", "1", "--max-response-length", "8"]]
     capsys.readouterr()
     try:
         code: int | str = main([*command, *flags])
@@ -136,7 +124,7 @@ def say(command: list[str], copied: Path, tmp_path: Path, capsys) -> tuple[int |
 @pytest.mark.parametrize("damage", list(DAMAGES))
 def test_a_damaged_model_is_one_line(copied, tmp_path, capsys, damage):
     DAMAGES[damage](copied)
-    code, said = say(["eval", "--samples", "1"], copied, tmp_path, capsys)
+    code, said = say(["eval", "--samples", "1", "--limit", "4"], copied, tmp_path, capsys)
     assert code in ((0, 2) if damage in LOADED else (2,)), said
     assert code == 0 or ([line[:12] for line in said.splitlines()] == ["fairlen eval"] and len(said) < 2000)
 

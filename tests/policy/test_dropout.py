@@ -6,6 +6,7 @@ import json
 
 import pytest
 import torch
+from loops import over
 from shapes import SHAPE, TOKENIZER, write_reward, write_shape
 from train.runs import small, updates_of
 from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, OPTConfig, SwitchTransformersConfig
@@ -29,7 +30,7 @@ CONFIGS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@over("name", CONFIGS)
 def test_in_training_a_model_says_what_it_says_when_it_draws(name):
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(CONFIGS[name])

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from loops import over
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, Qwen3MoeConfig
 
@@ -23,8 +24,8 @@ from fairlen.train.start import find_reserved
 GIB = 2**30
 
 
-@pytest.mark.parametrize(
-    ("settings", "device", "num_parameters", "is_installed", "engine"),
+@over(
+    "choice",
     [
         ({}, "cpu", 596_000_000, True, "embedded"),
         ({}, "cuda", 596_000_000, False, "embedded"),
@@ -36,9 +37,9 @@ GIB = 2**30
         ({"engine": "vllm"}, "cpu", 1, False, "vllm"),
     ],
 )
-def test_the_choice_of_an_engine(monkeypatch, settings, device, num_parameters, is_installed, engine):
+def test_the_choice_of_an_engine(monkeypatch, choice):
     """By device, size and installation; what is named is taken, and building it says what is missing."""
-    asked = []
+    (settings, device, num_parameters, is_installed, engine), asked = choice, []
     monkeypatch.setattr("fairlen.settings.find_spec", lambda name: asked.append(name) or (is_installed or None))
     assert choose_engine(ModelSettings(**settings), device, num_parameters) == engine
     assert set(asked) <= {"vllm"}

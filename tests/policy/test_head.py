@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+from loops import over
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -102,8 +103,8 @@ VARIANTS = {
 }
 
 
-@pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize("variant", VARIANTS)
+@over("bias", [False, True])
+@over("variant", VARIANTS)
 def test_derivatives_by_chunks_are_torchs_own(monkeypatch, variant, bias):
     case, given = draw(37, 16, 50, bias), VARIANTS[variant]
     expected = case.compute(monkeypatch, torch.float64, 0, **given)
@@ -112,7 +113,7 @@ def test_derivatives_by_chunks_are_torchs_own(monkeypatch, variant, bias):
         assert max(found.values()) < 1e-14, found
 
 
-@pytest.mark.parametrize("variant", ["plain", "entropy", "frozen"])
+@over("variant", ["plain", "entropy", "frozen"])
 def test_no_number_of_chunks_changes_a_number_in_bfloat16(monkeypatch, variant):
     """1, 7 and 74 chunks are equal to 1e-6 of the largest number, and no farther from float64 than autocast all at once."""
     case, given = draw(), VARIANTS[variant]
@@ -147,8 +148,8 @@ def test_chunks_under_autocast_alone_would_change_the_gradient(monkeypatch):
     assert found[1] > 1.5 * found[0]
 
 
-@pytest.mark.parametrize("entropy_grad", [False, True])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@over("entropy_grad", [False, True])
+@over("dtype", [torch.float32, torch.float64])
 def test_few_logits_keep_torchs_own_bits(monkeypatch, dtype, entropy_grad):
     """What runs of small models have always computed, written out."""
     case = draw(37, 16, 50)
@@ -163,8 +164,8 @@ def test_few_logits_keep_torchs_own_bits(monkeypatch, dtype, entropy_grad):
         assert tensor is not None and torch.equal(found[name], tensor.detach().double()), name
 
 
-@pytest.mark.parametrize("is_low", [False, True])
-@pytest.mark.parametrize("length", [0, 5])
+@over("is_low", [False, True])
+@over("length", [0, 5])
 def test_entropies_are_computed_where_they_are_asked_for(monkeypatch, is_low, length):
     head, target = Head(nn.Linear(4, 6)), torch.arange(length)
     inputs = ModelInput(target[None], target, target, 1.0)
@@ -173,10 +174,8 @@ def test_entropies_are_computed_where_they_are_asked_for(monkeypatch, is_low, le
         monkeypatch.setattr(module, "CHUNK_LOGITS", limit)
         asked, unasked = (head.read(hidden, inputs, is_low, entropy, False) for entropy in (True, False))
         assert asked.entropy.isfinite().all() and unasked.entropy.isnan().all()
-        assert (
-            torch.equal(asked.logprobs, unasked.logprobs)
-            and asked.entropy.shape == target.shape == unasked.entropy.shape
-        )
+        assert torch.equal(asked.logprobs, unasked.logprobs)
+        assert asked.entropy.shape == target.shape == unasked.entropy.shape
         assert unasked.logprobs.requires_grad and not asked.entropy.requires_grad
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from loops import over
 from small_policies import SIZES, forked_rollouts, make_policy, random_plan
 from transformers import (
     GPT2Config,
@@ -64,7 +65,7 @@ def build(name: str) -> Policy:
     return Policy(model.train(name == "window"), None, make_head(model))
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@over("name", REFUSED)
 def test_a_model_that_cannot_read_trees_takes_rows_and_the_reason_is_told(name):
     own, reason = build(name), REFUSED[name][1]
     before, was_training = own.model.config._attn_implementation, own.model.training
@@ -94,17 +95,6 @@ def test_the_probe_refuses_a_model_whose_numbers_differ(monkeypatch):
     assert own.model.config._attn_implementation == "sdpa"
 
 
-def test_the_probe_refuses_a_model_that_takes_no_tree(monkeypatch):
-    own = make_policy("llama")
-    forward = type(own.model.model).forward
-
-    def strict(self, input_ids=None, attention_mask=None, use_cache=None):
-        return forward(self, input_ids=input_ids, attention_mask=attention_mask, use_cache=use_cache)
-
-    monkeypatch.setattr(type(own.model.model), "forward", strict)
-    assert "cannot read trees" in choose_layout("auto", own, 200).reason
-
-
 def test_a_tree_never_reaches_a_model_that_was_not_asked():
     """sdpa would take it for a row in which every token sees every other."""
     own = make_policy("llama")
@@ -115,8 +105,3 @@ def test_a_tree_never_reaches_a_model_that_was_not_asked():
     for _ in range(2):  # asking twice changes nothing
         assert choose_layout("auto", own, 200).kind == "trees"
     own.forward(packed.inputs)
-
-
-def test_rows_ask_nothing_of_the_model():
-    own = build("linear")
-    assert str(choose_layout("rows", own, 200)) == "rows (as asked)"

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from loops import over
 from transformers import AutoModelForCausalLM, Qwen3Config
 
 from fairlen.batch import Plan
@@ -48,7 +49,7 @@ def blocks_of(prompt: int, answer: int, number: int) -> int:
     return len(touched(trunk, trunk).union(*(touched(each, side) for each in answers for side in (trunk, each))))
 
 
-@pytest.mark.parametrize("cost", [SMALL, LARGE])
+@over("cost", [SMALL, LARGE])
 def test_what_a_pair_of_tokens_costs(cost):
     """Qwen3-0.6B: 2 x 28 layers x 16 heads x 128 = 114,688 multiplications a pair.
 
@@ -68,8 +69,8 @@ def test_what_a_pair_of_tokens_costs(cost):
     assert found == pytest.approx(cost, rel=1e-3)
 
 
-@pytest.mark.parametrize(
-    ("prompt", "answer", "number", "cost", "kind"),
+@over(
+    "shape",
     [
         (1000, 300, 16, SMALL, "trees"),  # one prompt in place of 16
         (1000, 300, 4, SMALL, "trees"),
@@ -83,8 +84,9 @@ def test_what_a_pair_of_tokens_costs(cost):
         (100, 3000, 1, SMALL, "rows"),  # nothing is shared
     ],
 )
-def test_auto_takes_what_costs_less(prompt, answer, number, cost, kind):
+def test_auto_takes_what_costs_less(shape):
     """Rows have half of all pairs, since causal kernels skip the others; trees 1.2 times those of the blocks that are seen."""
+    prompt, answer, number, cost, kind = shape
     rollouts, plan = batch(prompt, answer, number)
     auto = Layout("trees", "", always=False, pair_cost=cost, has_blocks=True)
     width, tokens = prompt + answer, prompt + number * answer
@@ -95,12 +97,6 @@ def test_auto_takes_what_costs_less(prompt, answer, number, cost, kind):
     found = sort_spans(rollouts, [rollouts.segments[row] for row in plan.rows])
     assert auto.cost_of_trees(found, slice(0, number)) == pytest.approx(trees, rel=1e-12)
     assert auto.takes_trees(rollouts, plan, UNCUT) is (trees < rows) is (kind == "trees")
-
-
-def test_blocks_of_the_arithmetic():
-    """A prompt of two blocks with three answers of one: 3 + 3 x (2 + 1) = 12; 130 tokens are two blocks."""
-    assert blocks_of(256, 128, 3) == 12
-    assert blocks_of(130, 1, 1) == 3
 
 
 def test_a_mask_over_all_pairs_makes_trees_dearer_than_blocks_do():

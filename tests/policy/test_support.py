@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
+from loops import over
 from small_policies import make_policy, readers
 from torch import Tensor
 from train.runs import small, updates_of
@@ -130,10 +131,11 @@ def gradient_of(policy: Policy) -> Tensor:
     return torch.cat([p.grad.flatten() for p in policy.model.parameters() if p.grad is not None])
 
 
-@pytest.mark.parametrize("engine", [Engine, RecomputingEngine])
-@pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 1e-6), (torch.float64, 1e-12)])
-def test_ratios_of_a_policy_to_itself_are_1(engine, dtype, bound):
+@over("engine", [Engine, RecomputingEngine])
+@over("precision", [(torch.float32, 1e-6), (torch.float64, 1e-12)])
+def test_ratios_of_a_policy_to_itself_are_1(engine, precision):
     """By the engine's log-probs and the trainer's, of each of 88 tokens."""
+    dtype, bound = precision
     method, rollouts = draw("dapo+balanced", dtype, engine)
     plan, policy = plan_of(method, rollouts), make_policy(MODEL, dtype)
     logprobs, engines = read(policy, rollouts, plan)
@@ -146,7 +148,7 @@ def test_ratios_of_a_policy_to_itself_are_1(engine, dtype, bound):
     assert (read(policy, whole, plan)[0] - logprobs).max() < -0.05
 
 
-@pytest.mark.parametrize("name", METHODS)
+@over("name", METHODS)
 def test_the_trainers_numbers_are_those_of_the_truncated_policy(name):
     """Rows and trees, in any micro-batches: log-probs, entropies and the gradient of the sum that is written out here."""
     method, rollouts = draw(name, torch.float64)
@@ -160,8 +162,9 @@ def test_the_trainers_numbers_are_those_of_the_truncated_policy(name):
         assert (learned - gradient).norm() < 1e-12 * gradient.norm()
 
 
-def objective(policy: Policy, method: Method, rollouts: Rollouts, plan: Plan) -> tuple[Outputs, Tensor]:
-    """Outputs and the loss, off-policy: by the log-probs that were sampled with, of a policy that has moved since."""
+def differentiate(policy: Policy, method: Method, rollouts: Rollouts, plan: Plan) -> tuple[Outputs, Tensor]:
+    """Outputs and the gradient, off-policy: by the log-probs that were sampled with, of a policy that has moved since."""
+    policy.model.zero_grad()
     outputs = read_by_hand(policy, rollouts, plan)
     with torch.no_grad():
         ref = read_by_hand(make_reference(policy), rollouts, plan).logprobs
@@ -169,34 +172,8 @@ def objective(policy: Policy, method: Method, rollouts: Rollouts, plan: Plan) ->
     columns = (torch.from_numpy(x) for x in (plan.advantage, plan.weight, plan.term_weight))
     old_logprobs = torch.tensor([x for part in old for x in part], dtype=torch.float64)
     micro = Micro.of(torch.from_numpy(plan.length), *columns, old_logprobs=old_logprobs, ref_logprobs=ref)
-    return outputs, method.loss(outputs, micro).total
-
-
-def differentiate(policy: Policy, method: Method, rollouts: Rollouts, plan: Plan) -> tuple[Outputs, Tensor]:
-    policy.model.zero_grad()
-    outputs, total = objective(policy, method, rollouts, plan)
-    total.backward()
+    method.loss(outputs, micro).total.backward()
     return Outputs(outputs.logprobs.detach(), outputs.entropy.detach()), gradient_of(policy)
-
-
-@pytest.mark.parametrize("name", METHODS)
-def test_the_gradient_is_that_of_finite_differences(name):
-    """Of the loss as a number, (L(w + h v) - L(w - h v)) / 2h = g v, along two directions; no gradient is taken on that side."""
-    method, rollouts = draw(name, torch.float64)
-    plan, policy = plan_of(method, rollouts), move(make_policy(MODEL, torch.float64), 0.99)
-    _, gradient = learn(policy, method, rollouts, plan)
-    weights = [p for p in policy.model.parameters() if p.grad is not None]
-    for seed in (1, 2):
-        torch.manual_seed(seed)
-        direction, step = torch.nn.functional.normalize(torch.randn(len(gradient), dtype=torch.float64), dim=0), 1e-4
-        found = []
-        for sign in (1, -2, 1):  # there, to the other side, and back
-            with torch.no_grad():
-                for weight, part in zip(weights, direction.split([w.numel() for w in weights]), strict=True):
-                    weight += sign * step * part.view_as(weight)
-                found.append(float(objective(policy, method, rollouts, plan)[1]))
-        slope = (found[0] - found[1]) / (2 * step)
-        assert abs(slope - float(gradient @ direction)) < 1e-6 * max(abs(slope), float(gradient.norm()))
 
 
 def test_a_token_outside_of_what_was_left_is_read_over_the_whole_vocabulary():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
+from loops import over
 
 from fairlen.policy.tree import LEAST_SHARED, Forest, SortedRows, sort_rows
 
@@ -44,7 +44,7 @@ def test_a_small_forest_by_hand():
     assert found.tree_sizes(slice(0, 5)) == [5, 1]
 
 
-@pytest.mark.parametrize("seed", range(20))
+@over("seed", range(8))
 def test_every_prefix_has_one_place_and_is_seen_by_its_own_row(seed):
     rows = random_rows(seed)
     found, forest = forest_of(rows)
@@ -70,23 +70,20 @@ def test_rows_that_share_less_than_a_few_tokens_are_trees_of_their_own():
     assert len(forest) == (8 + 2) + 8 + 8
 
 
-@pytest.mark.parametrize("max_response_length", [1, 20, 100, 400, 10_000])
-def test_a_forest_is_cut_at_the_budget_and_repeats_what_was_shared(max_response_length):
+@over("max_tokens", [1, 20, 100, 400, 10_000])
+def test_a_forest_is_cut_at_the_budget_and_repeats_what_was_shared(max_tokens):
     rows = random_rows(3, number=30)
     found = sort_rows(rows, 1)
-    parts = list(found.split(max_response_length))
+    parts = list(found.split(max_tokens))
     assert np.concatenate([found.order[part] for part in parts]).tolist() == found.order.tolist()
     for part, following in zip(parts, [*parts[1:], None], strict=True):
         chosen = [rows[i] for i in found.order[part]]
         size = len(prefixes(chosen))
         assert len(found.forest(part)) == sum(found.tree_sizes(part)) == size
-        assert (
-            size <= max_response_length
-            or len({row.tobytes() for row in chosen if len(row) == max(map(len, chosen))}) == 1
-        )
+        assert size <= max_tokens or len({row.tobytes() for row in chosen if len(row) == max(map(len, chosen))}) == 1
         if following:  # it could not have had one row more
-            assert len(prefixes([*chosen, rows[found.order[following.start]]])) > max_response_length
-    assert len(parts) > 1 or max_response_length >= len(prefixes(rows))
+            assert len(prefixes([*chosen, rows[found.order[following.start]]])) > max_tokens
+    assert len(parts) > 1 or max_tokens >= len(prefixes(rows))
 
 
 def test_tokens_are_ordered_as_numbers():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from loops import over
 from test_tree import forest_of, random_rows
 from torch import Tensor, nn
 
@@ -50,7 +51,7 @@ def worst(found: list[Tensor], expected: list[Tensor]) -> float:
     return max(float((a.double() - b.double()).abs().max() / b.double().abs().max()) for a, b in pairs)
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@over("shape", SHAPES)
 def test_the_kernel_is_attention_row_by_row(shape):
     _, forest = forest_of(random_rows(5, number=9, longest=40))
     inputs = states(forest, shape, torch.float64)
@@ -62,9 +63,10 @@ def test_the_kernel_is_attention_row_by_row(shape):
     assert worst(masked, expected) < 1e-13
 
 
-@pytest.mark.parametrize("seed", range(12))
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-13)])
-def test_the_kernel_is_the_masked_products_on_ragged_forests(seed, dtype, tolerance):
+@over("seed", range(6))
+@over("precision", [(torch.float32, 1e-5), (torch.float64, 1e-13)])
+def test_the_kernel_is_the_masked_products_on_ragged_forests(seed, precision):
+    dtype, tolerance = precision
     shape = SHAPES[seed % len(SHAPES)]
     _, forest = forest_of(random_rows(seed, number=10 + 2 * seed, longest=20 + 14 * seed), 1 if seed % 3 else 9)
     inputs, tree, scale = states(forest, shape, dtype), Tree(forest, CPU), 0.3
@@ -104,7 +106,7 @@ def test_threads_do_not_change_a_bit():
     assert all(torch.equal(a, b) for other in found[1:] for a, b in zip(found[0], other, strict=True))
 
 
-@pytest.mark.parametrize("factor", [30.0, 3000.0])
+@over("factor", [30.0, 3000.0])
 def test_large_scores_do_not_overflow(factor):
     _, forest = forest_of(random_rows(6))
     inputs = states(forest, (2, 1, 16, 16), torch.float32)
@@ -115,7 +117,7 @@ def test_large_scores_do_not_overflow(factor):
     assert (found - expected).abs().max() < 2e-4
 
 
-@pytest.mark.parametrize("which", [0, 1, 2])
+@over("which", [0, 1, 2])
 def test_what_is_not_a_number_reaches_all_who_see_it(which):
     rows = [np.r_[np.arange(20), np.full(20, 30 + i)] for i in range(3)]
     _, forest = forest_of(rows)
@@ -139,7 +141,7 @@ def test_without_a_compiler_products_serve(monkeypatch):
     assert worst(found, expected) < 1e-5
 
 
-@pytest.mark.parametrize("dim", [8, 24])
+@over("dim", [8, 24])
 def test_heads_that_the_kernel_does_not_take_go_through_products(dim):
     _, forest = forest_of(random_rows(1))
     inputs = states(forest, (2, 2, dim, dim), torch.float64)
@@ -156,16 +158,11 @@ def test_without_a_tree_it_is_sdpa_and_the_engine_takes_it_for_sdpa():
     assert NAME in LIKE_SDPA
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"dropout": 0.1}, "dropout of 0.1"),
-        ({"sliding_window": 5}, "sliding window of 5 tokens is shorter than a row of 6"),
-    ],
-)
-def test_what_a_tree_would_get_wrong_is_refused(options, message):
+def test_what_a_tree_would_get_wrong_is_refused():
     _, forest = forest_of([np.arange(6)])
     inputs = states(forest, (2, 2, 16, 16), torch.float32)
-    with pytest.raises(ValueError, match=message):
-        attend(nn.Identity(), *inputs, None, tree=Tree(forest, CPU), **options)
+    with pytest.raises(ValueError, match=r"dropout of 0\.1"):
+        attend(nn.Identity(), *inputs, None, tree=Tree(forest, CPU), dropout=0.1)
+    with pytest.raises(ValueError, match="sliding window of 5 tokens is shorter than a row of 6"):
+        attend(nn.Identity(), *inputs, None, tree=Tree(forest, CPU), sliding_window=5)
     attend(nn.Identity(), *inputs, None, tree=Tree(forest, CPU), sliding_window=6, dropout=0.0)

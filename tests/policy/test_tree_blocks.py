@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.attention.flex_attention as flex
+from loops import over
 from shapes import CONFIGS
 from small_policies import differences, forked_rollouts, learn, make_policy, random_plan, readers
 from test_tree import forest_of, random_rows
@@ -80,23 +81,17 @@ def seen_by_blocks(mask: BlockMask, of_keys: bool) -> np.ndarray:
     return seen
 
 
-@pytest.mark.parametrize("number", range(11))
-def test_the_mask_is_its_definition_entry_by_entry(number):
+@over("number", [0, 3, 6, 9, 10])
+def test_the_blocks_are_those_that_torch_finds_in_the_dense_mask_and_their_entries_its_own(number):
     """By the lists of queries (forward, gradients of queries) and by those of keys (gradients of keys and values)."""
     forest = forests()[number]
     mask, expected = build_block_mask(forest.until, CPU), seen_by_definition(forest)
-    for of_keys in (False, True):
-        np.testing.assert_array_equal(seen_by_blocks(mask, of_keys), expected)
-
-
-@pytest.mark.parametrize("number", range(11))
-def test_the_blocks_are_those_that_torch_finds_in_the_dense_mask(number):
-    forest = forests()[number]
-    mask, dense = build_block_mask(forest.until, CPU), torch.from_numpy(seen_by_definition(forest))
+    dense = torch.from_numpy(expected)
     torchs = create_block_mask(
         lambda batch, head, query, key: dense[query, key], 1, 1, len(forest), len(forest), device="cpu"
     )
     for of_keys in (False, True):
+        np.testing.assert_array_equal(seen_by_blocks(mask, of_keys), expected)
         assert set(blocks_of(mask, of_keys)) == set(blocks_of(torchs, of_keys))
     assert mask.shape == torchs.shape and mask.BLOCK_SIZE == torchs.BLOCK_SIZE
     some, whole = find_blocks(forest.until)
@@ -130,71 +125,9 @@ def test_a_mask_is_made_without_waiting_and_without_an_entry_for_each_pair():
     assert taken == 4 * 4 * (64 * 64 + 64) + 4 * 8192 == 99_328
 
 
-class ByLists(torch.autograd.Function):
-    """FlexAttention as its documentation says it reads a mask.
-
-    Results and gradients of queries go by the lists of queries, gradients of keys and values by those of keys; `mask_mod` is
-    looked up in partial blocks only.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, mask: BlockMask, scale: float) -> Tensor:
-        ctx.seen = [torch.from_numpy(seen_by_blocks(mask, of_keys) > 0) for of_keys in (False, True)]
-        scores = (query @ key.transpose(2, 3) * scale).masked_fill(~ctx.seen[0], -torch.inf)
-        ctx.scale, logsum = scale, scores.logsumexp(-1, keepdim=True)
-        out = (scores - logsum).exp() @ value
-        ctx.save_for_backward(query, key, value, out, logsum)
-        return out
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore
-        query, key, value, out, logsum = ctx.saved_tensors
-        scores = query @ key.transpose(2, 3) * ctx.scale - logsum
-        delta = (gradients[0] * out).sum(-1, keepdim=True)
-        found = []
-        for seen in ctx.seen:
-            weights = scores.masked_fill(~seen, -torch.inf).exp()
-            found.append((weights, weights * (gradients[0] @ value.transpose(2, 3) - delta) * ctx.scale))
-        (_, of_queries), (weights, of_keys) = found
-        return of_queries @ key, of_keys.transpose(2, 3) @ query, weights.transpose(2, 3) @ gradients[0], None, None
-
-
-def attend_by_lists(query: Tensor, key: Tensor, value: Tensor, mask: BlockMask, scale: float) -> Tensor:
-    """Accumulated in double precision, so that what is left is the model's rounding."""
-    groups, dtype = query.shape[1] // key.shape[1], query.dtype
-    query, key, value = (tensor.double() for tensor in (query, key, value))
-    out: Any = ByLists.apply(query, key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1), mask, scale)
-    return out.to(dtype)
-
-
 def on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take the way of CUDA."""
     monkeypatch.setattr(tree_blocks, "serves", lambda *_: True)
-
-
-@pytest.mark.parametrize(
-    ("name", "dtype", "tolerances"),
-    [
-        ("qwen3", torch.float32, (1e-5, 1e-4)),
-        ("qwen3_moe", torch.float32, (1e-5, 1e-4)),
-        ("gpt2", torch.float64, (1e-12, 1e-12)),
-    ],
-    ids=["qwen3", "qwen3_moe", "gpt2, float64"],
-)
-def test_gradients_by_the_lists_of_blocks_are_those_of_rows(name, dtype, tolerances, monkeypatch):
-    """torch refuses FlexAttention's backward pass on a CPU: its kernel is stood in for, masks and all else are those of CUDA."""
-    rows, trees = readers(name, dtype)
-    rollouts, method = forked_rollouts(segment=40), compose("grpo+entropy")
-    plan = random_plan(rollouts)
-    expected = learn(rows, rollouts, plan, method, False)
-    on_the_cpu(monkeypatch)
-    monkeypatch.setattr(
-        tree_blocks, "compile_flex", lambda scale: lambda q, k, v, mask: attend_by_lists(q, k, v, mask, scale)
-    )
-    for max_tokens in (1 << 20, 300):
-        logprobs, gradient = differences(learn(trees, rollouts, plan, method, True, max_tokens), expected)
-        print(f"{name}, at most {max_tokens} positions: log-probs {logprobs:.1e}, gradient {gradient:.1e}")
-        assert logprobs < tolerances[0] and gradient < tolerances[1]
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
@@ -213,13 +146,6 @@ def test_gradients_of_flexattention_uncompiled_are_those_of_rows(monkeypatch):
     logprobs, gradient = differences(learn(trees, rollouts, plan, method, True), expected)
     print(f"torch's own, uncompiled: log-probs {logprobs:.1e}, gradient {gradient:.1e}")
     assert logprobs < 1e-5 and gradient < 1e-4
-
-
-def test_torch_compiles_no_backward_pass_of_flexattention_for_a_cpu():
-    """Where it does one day, the tests above can run the kernel itself."""
-    query, key, value = states(whole_blocks(), (2, 1, 16, 16), torch.float32)
-    with pytest.raises(Exception, match="does not support backward on CPU"):
-        attend_blocks(query, key, value, whole_blocks(), 0.25)
 
 
 def attend_blocks(query: Tensor, key: Tensor, value: Tensor, forest: Forest, scale: float) -> Tensor:
@@ -268,11 +194,10 @@ class HeadsOfAttention(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize(
-    ("dtype", "expected"), [(torch.float32, (4, 4, False)), (torch.bfloat16, (4, 2, True))], ids=["float32", "bfloat16"]
-)
-def test_rows_on_cuda_ask_for_grouped_heads_in_half_precision_only(dtype, expected):
+@over("kind", [(torch.float32, (4, 4, False)), (torch.bfloat16, (4, 2, True))])
+def test_rows_on_cuda_ask_for_grouped_heads_in_half_precision_only(kind):
     """In float32 the one kernel of CUDA that takes groups is quadratic in memory."""
+    dtype, expected = kind
     module = nn.Module()
     module.num_key_value_groups = 2  # pyright: ignore
     with counted_waits() as waits:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from loops import over
 from small_policies import (
     MODELS,
     WITHOUT_KERNEL,
@@ -33,7 +34,7 @@ from fairlen.train.run.config import TrainConfig
 from fairlen.train.start import build_learner, start_training
 
 
-@pytest.mark.parametrize("name", MODELS)
+@over("name", MODELS)
 def test_trees_give_the_logprobs_and_gradients_of_rows(name):
     rows, trees = readers(name)
     assert bool(find_kernel(*state_of(trees))) is (name not in WITHOUT_KERNEL)
@@ -124,9 +125,9 @@ def test_a_learner_makes_the_same_update_from_either_layout(batch, policy):
     assert (one - other).abs().max() < 1e-5  # the rate is 5e-5 in the first update
 
 
-@pytest.mark.parametrize("name", ["grpo+balanced+kl+entropy", "fspo", "vespo"])
-@pytest.mark.parametrize("has_segments", [True, False])
-@pytest.mark.parametrize("kind", ["rows", "trees"])
+@over("name", ["grpo+balanced+kl+entropy", "vespo"])
+@over("has_segments", [True, False])
+@over("kind", ["rows", "trees"])
 def test_an_update_without_sequences_runs_with_a_gradient_of_zero(name, has_segments, kind):
     own, method = make_policy("qwen3"), compose(name)
     layout = choose_layout(kind, own, 200)

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from loops import over
 from shapes import CONFIGS
 from test_update_waits import batch
 from transformers import AutoModelForCausalLM, PreTrainedModel
@@ -102,13 +103,9 @@ def misplaced(learner: Learner) -> list[str]:
     return found
 
 
-def test_after_a_resume(saved):
-    with resumed(saved) as learner:
-        assert misplaced(learner) == []
-
-
 def test_after_a_resume_an_update_is_made(saved):
     with resumed(saved) as learner:
+        assert misplaced(learner) == []
         assert not learner.step(METHOD, *batch(), {}, True).quantity
         assert misplaced(learner) == []
 
@@ -145,7 +142,7 @@ def test_after_the_trial_of_memory(saved, monkeypatch):
         assert misplaced(learner) == []
 
 
-@pytest.mark.parametrize("fused", [True, False])
+@over("fused", [True, False])
 def test_on_the_cpu_what_is_restored_are_the_same_bits(saved, fused):
     """Fused or not: 3 + 2 steps, stopped between, and 5 in one go, end with the same weights, and no state is of the file."""
     whole, model = made_model(), made_model()

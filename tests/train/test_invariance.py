@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+from loops import over
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from fairlen.batch import Plan
@@ -58,9 +59,10 @@ def reordered(plan: Plan, order: np.ndarray) -> Plan:
     return Plan(*(getattr(plan, name)[order] for name in ("rows", "length", "advantage", "weight", "term_weight")))
 
 
-@pytest.mark.parametrize("name", METHODS)
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-6)])
-def test_micro_batches_and_order_do_not_change_the_gradient(batch, name, dtype, tolerance):
+@over("name", METHODS)
+@pytest.mark.parametrize("precision", [(torch.float64, 1e-12), (torch.float32, 1e-6)], ids=["float64", "float32"])
+def test_micro_batches_and_order_do_not_change_the_gradient(batch, name, precision):
+    dtype, tolerance = precision
     policy, method = tiny_gpt2(dtype), compose(name)
     plan = planned(method, batch.rollouts)
     whole = gradient(policy, method, batch.rollouts, plan, 1 << 20)

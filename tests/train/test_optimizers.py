@@ -29,7 +29,7 @@ from fairlen.train.run.checkpoint import (
     restore_moments,
     save_checkpoint,
 )
-from fairlen.train.run.config import TrainConfig, find_changes
+from fairlen.train.run.config import TrainConfig
 from fairlen.train.start import find_reserved, start_training
 
 LOW = TrainConfig(optim="adamw_8bit", learning_rate=1e-3)
@@ -140,28 +140,18 @@ def test_the_account_of_qwen3_is_by_the_setting():
     }
 
 
-def test_steps_of_8_bits_are_near_those_of_32(library):
-    """20 steps from the same weights: the way gone is the same within a twentieth; not the same bits."""
-    ways = []
-    for config in (LOW, replace(LOW, optim="adamw")):
-        policy, optimizer = build(config)
-        start = torch.cat([p.detach().flatten().clone() for p in policy.model.parameters()])
-        make_steps(policy, optimizer, 0, 20)
-        ways.append(torch.cat([p.detach().flatten() for p in policy.model.parameters()]) - start)
-    error = float((ways[0] - ways[1]).norm() / ways[1].norm())
-    print(f"relative difference of the way {error:.4f}")
-    assert 0 < error < 0.05
-
-
 def test_a_run_on_8_bits_is_resumed_bit_for_bit(library, tmp_path):
     whole, folder = tmp_path / "whole", tmp_path / "run"
-    changes = dict(optim="adamw_8bit", save_every_updates=1, keep_checkpoints=10, eval_every=0)
+    changes = dict(
+        optim="adamw_8bit", save_every_updates=1, keep_checkpoints=10, eval_every=0, eval_problems=1, rollout_batches=2,
+        max_response_length=24,
+    )  # fmt: skip
     start_training(small(whole, **changes))
     shutil.copytree(whole, folder)
-    for path in list_checkpoints(folder / "checkpoints")[3:]:
+    for path in list_checkpoints(folder / "checkpoints")[2:]:
         shutil.rmtree(path)
     start_training(small(folder, resume=True, **changes))
-    assert updates_of(folder) == updates_of(whole) and len(updates_of(whole)) == 6
+    assert updates_of(folder) == updates_of(whole) and len(updates_of(whole)) == 4
     first, second = (load_file(one / "model/model.safetensors") for one in (whole, folder))
     assert all(torch.equal(first[name], second[name]) for name in first)
     assert json.loads((whole / "run.json").read_text())["config"]["optim"] == "adamw_8bit"
@@ -183,10 +173,3 @@ def test_what_cannot_be_is_refused_before_anything_is_loaded(monkeypatch):
     ):
         check_optimizer(LOW, "cpu")
     check_optimizer(TrainConfig(), "cpu")
-
-
-def test_a_resume_with_another_optimizer_is_refused():
-    before, now = (
-        {"config": {"optim": name}, "method": {"name": "grpo", "hash": "a"}} for name in ("adamw", "adamw_8bit")
-    )
-    assert [change.is_refused for change in find_changes(before, now)] == [True]

@@ -52,8 +52,21 @@ def num_kept_rows(row_bytes: int, num_slots: int) -> int:
 
 
 def position_bytes(states: list[tuple[Tensor, Tensor]]) -> int:
-    """Return what keys and values of one position take, which look like `states`, each [N, key heads, T, D]."""
+    """Return the bytes of the keys and values of one position, shaped like `states`, each [N, key heads, T, D]."""
     return sum(tensor.shape[1] * tensor.shape[3] * tensor.dtype.itemsize for pair in states for tensor in pair)
+
+
+def estimate_position_bytes(config: Any, itemsize: int) -> int:
+    """Return the bytes of the keys and values of one position in a model of this text config."""
+    _, key_heads, dim = heads_of(config)
+    return 2 * config.num_hidden_layers * key_heads * dim * itemsize
+
+
+def heads_of(config: Any) -> tuple[int, int, int]:
+    """Return the heads of queries and of keys in a layer of this text config, and their dimension."""
+    heads = config.num_attention_heads
+    dim = getattr(config, "head_dim", None) or config.hidden_size // heads
+    return heads, getattr(config, "num_key_value_heads", None) or heads, dim
 
 
 class Rows:

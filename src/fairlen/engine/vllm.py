@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedConfig
 
+from fairlen.engine.cache import estimate_position_bytes
 from fairlen.engine.generation import Sequence, SteppedEngine
 from fairlen.files.limits import GIB
 from fairlen.files.pretrained import read_config
@@ -267,11 +268,8 @@ def divide_memory(share: float, reserved: int, sleep_level: int, needed: int) ->
 
 def cache_bytes(shape: PreTrainedConfig, dtype: str, max_length: int, max_num_seqs: int) -> int:
     """Return the bytes of keys and values of all slots at full length."""
-    heads = getattr(shape, "num_key_value_heads", None) or shape.num_attention_heads
-    width = getattr(shape, "head_dim", None) or shape.hidden_size // shape.num_attention_heads
-    position = 2 * shape.num_hidden_layers * heads * width * getattr(torch, dtype).itemsize
     blocks = -(-max_length // BLOCK_SIZE) * max_num_seqs
-    return blocks * BLOCK_SIZE * position
+    return blocks * BLOCK_SIZE * estimate_position_bytes(shape, getattr(torch, dtype).itemsize)
 
 
 @contextmanager

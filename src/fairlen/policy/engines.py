@@ -1,7 +1,9 @@
-"""The engine of a run, by name: the embedded one runs the policy's own module object, vLLM a copy of its weights."""
+"""The table of engines: how each is built, and what a run must know of it before it has one."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,6 +14,7 @@ from fairlen.engine import Engine, RecomputingEngine
 from fairlen.engine.device import free_memory
 from fairlen.engine.engine import StateError, in_evaluation
 from fairlen.engine.vllm import VllmEngine
+from fairlen.files.limits import GIB
 from fairlen.policy.model import Policy, output_embeddings
 from fairlen.policy.pack import ModelInput
 from fairlen.sampling.extend import RolloutEngine, Sampling
@@ -24,27 +27,44 @@ MAX_DIFFERENCE = {"float32": 1e-2, "bfloat16": 0.5}
 COMPILE = {"on": True, "off": False, "auto": "auto"}
 
 
+@dataclass(frozen=True)
+class EngineKind:
+    """Construction and memory of an engine."""
+
+    build: Callable[[ModelSettings, Policy, int, int], RolloutEngine]
+    has_copy: bool
+    """Whether it runs a copy of the weights, with arithmetic and a cache of its own, and can sleep during updates on CUDA."""
+    asleep: int = 0
+    """Bytes of a CUDA device that it keeps while it sleeps."""
+
+
 def build_engine(config: ModelSettings, policy: Policy, max_length: int, reserved: int = 0) -> RolloutEngine:
     """Return the engine that `config.engine` names, for prefixes and responses of `max_length` tokens together.
 
-    The embedded one runs the policy's own module object, on rows of keys and values or, where its state is more than those, on
-    its own cache. On CUDA `reserved` bytes of what is free now are left to training. Raises ValueError where vLLM is missing, or
-    runs the model unlike the trainer, and where no sequence fits. Not within an event loop.
+    On CUDA `reserved` bytes of the free memory are left to training. Raises ValueError where vLLM is missing, or runs the model
+    unlike the trainer, and where no sequence fits. Not within an event loop.
     """
-    if choose_engine(config, policy.device.type, policy.model.num_parameters()) == "vllm":
-        return build_vllm(config, policy, max_length, reserved)
+    return find_kind(config, policy).build(config, policy, max_length, reserved)
+
+
+def is_exact(config: ModelSettings, policy: Policy) -> bool:
+    """Return whether the engine's log-probs are the trainer's, which then need not be computed for the old policy."""
+    return not find_kind(config, policy).has_copy and not policy.autocast
+
+
+def find_kind(config: ModelSettings, policy: Policy) -> EngineKind:
+    """Return the row of the engine that a run has."""
+    return KINDS[choose_engine(config, policy.device.type, policy.model.num_parameters())]
+
+
+def build_embedded(config: ModelSettings, policy: Policy, max_length: int, reserved: int) -> RolloutEngine:
+    """Return the engine on the policy's own module object: on rows of keys and values, or else on the model's own cache."""
     asked: Any = dict(eos_token_id=policy.eos_token_ids, max_length=max_length, max_num_seqs=config.max_num_seqs)
     try:
         memory = free_memory(policy.device) - reserved if policy.device.type == "cuda" else None
         return Engine(policy.model, **asked, compile=COMPILE[config.compile], autocast=policy.autocast, memory=memory)
     except StateError:
         return RecomputingEngine(policy.model, **asked)
-
-
-def is_exact(config: ModelSettings, policy: Policy) -> bool:
-    """Return whether the engine's log-probs are the trainer's, so that the trainer need not compute those of the old policy."""
-    engine = choose_engine(config, policy.device.type, policy.model.num_parameters())
-    return engine == "embedded" and not policy.autocast
 
 
 def build_vllm(config: ModelSettings, policy: Policy, max_length: int, reserved: int) -> VllmEngine:
@@ -98,3 +118,9 @@ def probe(engine: VllmEngine, policy: Policy) -> float:
     with in_evaluation(policy.model.modules()):
         ours = policy.forward(ModelInput(tokens[None, :-1], source, tokens[len(prefix) :], temperature=1.0)).logprobs
     return float((ours.double().cpu() - torch.tensor(made.logprobs, dtype=torch.float64)).abs().max())
+
+
+KINDS = {
+    "embedded": EngineKind(build_embedded, has_copy=False),
+    "vllm": EngineKind(build_vllm, has_copy=True, asleep=int(1.5 * GIB)),
+}

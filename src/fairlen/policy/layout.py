@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from fairlen.batch import Plan
+from fairlen.engine.cache import heads_of
 from fairlen.engine.engine import find_state
 from fairlen.policy.model import Policy, body, output_embeddings
 from fairlen.policy.pack import pack, sort_spans, split_rows
@@ -165,21 +166,14 @@ def read(policy: Policy, rollouts: Rollouts, plan: Plan, trees: bool) -> Tensor:
 def state_of(policy: Policy) -> tuple[Tensor, Tensor]:
     """Return queries and values of no tokens, as a layer has them."""
     dtype = torch.bfloat16 if policy.autocast else policy.model.dtype
-    state = torch.empty(0, shape_of_heads(policy)[1], dtype=dtype, device=policy.device)
+    _, _, dim = heads_of(policy.model.config.get_text_config())
+    state = torch.empty(0, dim, dtype=dtype, device=policy.device)
     return state, state
-
-
-def shape_of_heads(policy: Policy) -> tuple[int, int]:
-    """Return heads of a layer and their dimension."""
-    config: Any = policy.model.config.get_text_config()
-    heads = config.num_attention_heads
-    return heads, getattr(config, "head_dim", None) or config.hidden_size // heads
 
 
 def estimate_pair_cost(policy: Policy) -> float:
     """Return multiplications of attention for a pair of tokens, relative to those of a position in all other layers."""
-    heads, dim = shape_of_heads(policy)
-    model = policy.model
-    embeddings = sum(m.weight.numel() for m in body(model).modules() if isinstance(m, nn.Embedding))
-    others = sum(p.numel() for p in body(model).parameters()) - embeddings
-    return 2 * model.config.get_text_config().num_hidden_layers * heads * dim / others
+    config, layers = policy.model.config.get_text_config(), body(policy.model)
+    heads, _, dim = heads_of(config)
+    embeddings = sum(m.weight.numel() for m in layers.modules() if isinstance(m, nn.Embedding))
+    return 2 * config.num_hidden_layers * heads * dim / (sum(p.numel() for p in layers.parameters()) - embeddings)
