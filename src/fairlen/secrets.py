@@ -1,4 +1,4 @@
-"""The rule for what is a secret, and its removal from all that is written: files, pages, services, the console.
+"""The one rule for secrets, and their removal from all output: files, pages, services, the console.
 
 A text loses what follows a name such as password or api_key, what opens a URL, tokens of known forms, private keys, and values of
 environment variables with such names. Texts of models and problems are recorded as they are.

@@ -1,4 +1,4 @@
-"""Keys and values: the rows that hold them, what the model's layers see of them, and which prefix lies in which row.
+"""The cache of keys and values: its rows, the view that the model's layers have of them, and the index of prefixes.
 
 The first rows belong to sequences being decoded, those after them keep prompts and ended sequences to start from.
 """
@@ -21,9 +21,9 @@ from fairlen.files.limits import GIB
 from fairlen.rollouts import TokenIds
 
 WORK = GIB
-"""What a CUDA device keeps free of rows: for prefills and libraries."""
+"""Bytes of a CUDA device left free of rows, for prefills and libraries."""
 KEPT_BYTES = GIB
-"""What kept rows may take by default; never less than what the slots themselves take."""
+"""Bytes of kept rows by default; never less than those of the slots themselves."""
 MAX_GATHERED = 100
 """Columns up to which it takes less time to copy all rows at once than one after the other."""
 
@@ -77,7 +77,7 @@ class Rows:
         self.layers = [[zeros_like_heads(heads, num_rows, num_columns) for heads in pair] for pair in states]
 
     def copy(self, sources: Sequence[int], targets: Sequence[int], num_columns: Sequence[int]) -> None:
-        """Copy so many first columns of rows `sources` to rows `targets`, all read before any is written."""
+        """Copy the first `num_columns` of rows `sources` to rows `targets`, all read before any is written."""
         device = self.layers[0][0].device
         is_long = max(num_columns) > MAX_GATHERED and device.type == "cpu"
         if is_long and not set(sources) & set(targets):  # no more than there is, and nothing between
@@ -104,7 +104,7 @@ def zeros_like_heads(states: Tensor, num_rows: int, num_columns: int) -> Tensor:
 
 
 class View(Cache):
-    """What the layers see of a forward: rows `targets` [N], whose new keys and values go to `columns` [N, T]."""
+    """The cache of one forward pass: rows `targets` [N], whose new keys and values go to `columns` [N, T]."""
 
     def __init__(self, rows: Rows, targets: Tensor, columns: Tensor, num_columns: int, is_dense: bool = False) -> None:
         """`is_dense`: the rows are 0..N-1, which are seen without a copy."""
@@ -124,7 +124,7 @@ class View(Cache):
 
 
 class Prefixes:
-    """Which tokens the kept rows hold; finds the row that shares most with a prefix, gives up the least recently used.
+    """The index of kept rows by their tokens: finds the longest common prefix, evicts the least recently used.
 
     Between two calls of `settle`, rows that were taken or found whole are pinned, and rows that were taken are found
     only by exactly their tokens, because what they hold is yet to be computed.
@@ -161,7 +161,7 @@ class Prefixes:
         return row, num_shared
 
     def take(self, tokens: TokenIds) -> int:
-        """Return a row to hold `tokens`, given up by the least recently used that is not pinned; -1 where all are."""
+        """Return a row to hold `tokens`, the least recently used that is not pinned; -1 where all are."""
         if not self.free:
             victim = next((row for row in self.tokens if row not in self.pinned and row not in self.reserved), -1)
             if victim < 0:
@@ -175,13 +175,13 @@ class Prefixes:
         return row
 
     def release(self, tokens: TokenIds) -> None:
-        """Give up the row that holds exactly `tokens` next, if there is one: nobody will start from them any more."""
+        """Make the row that holds exactly `tokens`, if there is one, the first to be evicted."""
         place = bisect_left(self.ordered, (tokens, -1))
         if place < len(self.ordered) and self.ordered[place][0] == tokens:
             self.tokens.move_to_end(self.ordered[place][1], last=False)
 
     def settle(self) -> None:
-        """Take note that all rows are computed: they can be shared in part, and none is pinned."""
+        """Mark all rows as computed: they can be shared in part, and none is pinned."""
         for tokens, row in self.taken.items():
             insort(self.ordered, (tokens, row))
         self.taken.clear()

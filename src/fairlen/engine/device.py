@@ -1,4 +1,4 @@
-"""A device's memory: what is free, how its allocators are set, and arrays on their way to it."""
+"""A device's memory: free bytes, settings of its allocators, uploads to it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The embedded rollout engine: continuous batching around the trainer's own module object, on the caller's event loop.
+"""The embedded rollout engine: continuous batching around the trainer's own module, on the caller's event loop.
 
 The module is borrowed, never changed: attention and training mode are as before after every use, and nothing records gradients.
 """
@@ -37,7 +37,7 @@ class Engine(SteppedEngine):
     `max_length` bounds prefix and generated tokens together. `kept_rows` prefixes (prompts, ended sequences) stay ready
     to be continued without computing them again, the least recently used given up first; by default as many as fit into
     1 GiB, at least one a slot. Memory: max_num_seqs + kept_rows rows of max_length positions; on CUDA fewer where they do not
-    fit into `memory` bytes, by default what is free, and `reason` says so. `autocast`: compute, and keep keys and values, in
+    fit into `memory` bytes, by default the free ones, and `reason` says so. `autocast`: compute, and keep keys and values, in
     bfloat16. `compile`: "auto" compiles the step on CUDA, where the model says that it can be, True everywhere, False nowhere.
     Steps of small Qwen3 models on the CPU are one C function (`fused.py`) instead, unless it is True.
 
@@ -249,7 +249,7 @@ class Runner:
         return self._forward(fed[:, None], positions, View(self.rows, slots, positions, len(columns), is_dense=True))
 
     def _forward(self, tokens: Tensor, positions: Tensor, view: View) -> Tensor:
-        """Logits [N, V] of the last of `tokens` [N, T] at `positions` [N, T], attending to what is in view."""
+        """Logits [N, V] of the last of `tokens` [N, T] at `positions` [N, T], attending to the view."""
         output = self.model(
             input_ids=tokens,
             position_ids=positions,

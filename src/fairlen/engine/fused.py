@@ -27,7 +27,7 @@ MODULES = {
     nn.Linear, nn.Embedding, nn.ModuleList, nn.SiLU, SiLUActivation, qwen3.Qwen3ForCausalLM, qwen3.Qwen3Model,
     qwen3.Qwen3DecoderLayer, qwen3.Qwen3Attention, qwen3.Qwen3MLP, qwen3.Qwen3RMSNorm, qwen3.Qwen3RotaryEmbedding,
 }  # fmt: skip
-"""What a model may consist of: adapters and quantised layers are of other types."""
+"""Supported types of modules: adapters and quantised layers are of others."""
 LAYER = (
     "input_layernorm", *(f"self_attn.{name}" for name in ("q_proj", "k_proj", "v_proj", "q_norm", "k_norm", "o_proj")),
     "post_attention_layernorm", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj",

@@ -1,4 +1,4 @@
-"""One continuation on its way, which is also the handle that it is followed and forked by, and what all engines share."""
+"""A pending request, which is also its handle to follow and fork it, and the base of all engines."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ from fairlen.rollouts import Finish, TokenIds
 from fairlen.sampling.extend import Continuation, EngineStats, PrefixError, Sampling, gather
 
 MAX_HOPS = 6
-"""Rounds of the event loop in which an ended coroutine, what awaits it and what that starts may ask for more."""
+"""Rounds of the event loop in which ended coroutines and those that await them may make new requests."""
 
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """A request of `extend`: await it for the whole. Cancelling whoever awaits frees its slot."""
+    """A request of `extend`: await it for the whole continuation. Cancelling the awaiting task frees its slot."""
 
     engine: SteppedEngine
     prefix: TokenIds
     sampling: Sampling
     future: asyncio.Future[Continuation]
     parent: Sequence | None = None
-    """Whose first tokens the prefix is, where it was forked."""
+    """The sequence it was forked from."""
     token_ids: list[int] = field(default_factory=list)
-    """What it has generated, with `logprobs`."""
+    """Generated tokens, with `logprobs`."""
     logprobs: list[float] = field(default_factory=list)
     supports: list[bytes] = field(default_factory=list)
-    """Of each token what it was drawn from, where that was asked for and is not the whole vocabulary."""
+    """Of each token the ids it was drawn from, where asked for and not the whole vocabulary."""
     watchers: list[tuple[int, asyncio.Future[Continuation]]] = field(default_factory=list)
-    """Who waits for a number of generated tokens, short of the end."""
+    """Futures of `reach`, by the number of generated tokens they wait for."""
     num_known: int = 0
-    """Generated tokens that somebody has been given: what may be forked."""
+    """Generated tokens that `reach` has returned, and that may be forked."""
     slot: int = -1
-    """Row of the cache in which it is decoded; -1 while it waits and after it has ended."""
+    """Row of the cache in which it is decoded; -1 before and after."""
     kept: TokenIds = ()
     """Tokens that had keys and values when it ended."""
     is_released: bool = False
-    """Nobody will fork it any more."""
+    """Whether no fork of it will follow."""
 
     @property
     def num_cacheable(self) -> int:
@@ -83,7 +83,7 @@ class Sequence:
         return self.engine.extend(self.prefix + tuple(self.token_ids[:num_tokens]), sampling, self)
 
     def release(self) -> None:
-        """Nobody will fork it any more: its keys and values are the first to be given up."""
+        """Declare that no fork will follow: its keys and values are evicted first."""
         self.is_released = True
         if self.future.done():
             self.engine.drop(self)
@@ -103,13 +103,13 @@ class Sequence:
         return "length" if len(self.token_ids) == self.sampling.max_new_tokens else ""
 
     def notify(self) -> None:
-        """Give everybody who waits for no more tokens than there are what they wait for."""
+        """Resolve the futures of `reach` whose tokens are there."""
         length = len(self.token_ids)
         if any(number <= length for number, _ in self.watchers):
             self._give(self.so_far("length"), length)
 
     def finish(self, finish: Finish) -> None:
-        """Give everybody the whole of it."""
+        """Resolve all futures with the whole continuation."""
         self.engine.in_flight.pop(self, None)
         whole = self.so_far(finish)
         self._give(whole, inf)
@@ -117,7 +117,7 @@ class Sequence:
             self.future.set_result(whole)
 
     def _give(self, continuation: Continuation, length: float) -> None:
-        """Give `continuation` to everybody who waits for at most `length` tokens."""
+        """Resolve the futures that wait for at most `length` tokens."""
         self.num_known = len(continuation.token_ids)
         for number, future in self.watchers:
             if number <= length and not future.done():
@@ -125,7 +125,7 @@ class Sequence:
         self.watchers = [(number, future) for number, future in self.watchers if number > length]
 
     def fail(self, error: BaseException | None) -> None:
-        """Raise `error` in everybody who waits; None cancels them."""
+        """Raise `error` in all awaiting tasks; None cancels them."""
         for future in (*(future for _, future in self.watchers), self.future):
             if error is None:
                 future.cancel()
@@ -135,9 +135,9 @@ class Sequence:
 
 
 class SteppedEngine:
-    """Continues prefixes by steps, which one task makes on the event loop of whoever waits while somebody waits.
+    """Base of engines: one asyncio task steps while requests are pending.
 
-    Subclasses define the methods that do nothing here, and `vocab_size`.
+    Subclasses define the methods that raise NotImplementedError here.
     """
 
     def __init__(
@@ -150,7 +150,7 @@ class SteppedEngine:
         self.vocab_size, self.eos_ids = vocab_size, check_eos(eos_token_id, vocab_size)
         self.max_length, self.max_num_seqs, self.policy_version = max_length, max_num_seqs, 0
         self.in_flight: dict[Sequence, None] = {}
-        """Sequences that wait or run, in order of arrival."""
+        """Pending and running sequences, in order of arrival."""
         self._task: asyncio.Task[None] | None = None
         self._num_steps = self._num_generated = 0
 
@@ -158,7 +158,7 @@ class SteppedEngine:
         """Generate after `prefix` until EOS or `max_new_tokens`: await the result. Needs a running event loop.
 
         Raises ValueError for a request that cannot be served; awaiting raises FloatingPointError where logits are not
-        finite, and whatever the model raised.
+        finite, and any error of the model.
         """
         check_request(prefix, sampling, self.max_length, self.vocab_size)
         sequence = Sequence(self, tuple(prefix), sampling, asyncio.get_running_loop().create_future(), parent)
@@ -177,7 +177,7 @@ class SteppedEngine:
         return asyncio.run(gather(extend_one(*pair) for pair in pairs))
 
     def refresh(self, policy_version: int) -> None:
-        """Take the weights as those of `policy_version`; keys and values of older ones are forgotten.
+        """Note that the weights are those of `policy_version`, and discard keys and values of older ones.
 
         Raises RuntimeError while sequences are in flight: half of such a sequence would be of either policy.
         """
@@ -186,7 +186,7 @@ class SteppedEngine:
         self._forget()
 
     def sleep(self) -> None:
-        """Leave memory to training until something is asked for. Raises RuntimeError while sequences are in flight."""
+        """Free memory for training until the next request. Raises RuntimeError while sequences are in flight."""
         self._require_idle("sleep()")
 
     def _require_idle(self, call: str) -> None:
@@ -194,13 +194,13 @@ class SteppedEngine:
             raise RuntimeError(f"{call} with {len(self.in_flight)} sequences in flight: await or cancel them first")
 
     def drop(self, sequence: Sequence) -> None:
-        """Forget a sequence that nobody waits for, or forks, any more."""
+        """Cancel a sequence and free its resources."""
         self.in_flight.pop(sequence, None)
         self._drop(sequence)
 
     @property
     def reason(self) -> str:
-        """Return what is not as asked, or not as usual, about how it decodes, for the log of a run; or nothing."""
+        """Return a note for the log of a run where it decodes otherwise than asked or usual; else empty."""
         return ""
 
     @property
@@ -210,7 +210,7 @@ class SteppedEngine:
 
     @property
     def has_free_slot(self) -> bool:
-        """Return whether more sequences would be decoded at the next step if more were asked for."""
+        """Return whether one more request would be decoded at the next step."""
         raise NotImplementedError
 
     def _add(self, sequence: Sequence) -> None:
@@ -218,18 +218,18 @@ class SteppedEngine:
         raise NotImplementedError
 
     def _drop(self, sequence: Sequence) -> None:
-        """Free what a sequence has, in whatever state it is."""
+        """Free the resources of a sequence in any state."""
         raise NotImplementedError
 
     def _step(self) -> None:
-        """Make one step, which finishes and notifies sequences."""
+        """Make one decoding step, which finishes and notifies sequences."""
         raise NotImplementedError
 
     def _forget(self) -> None:
-        """Forget what was computed with older weights."""
+        """Discard keys and values of older weights."""
 
     def _recover(self) -> None:
-        """Forget what an error in the middle of a step may have left half done."""
+        """Discard state that an error within a step may have left inconsistent."""
 
     def _abandon(self) -> list[Sequence]:
         """Drop all sequences in flight and return them."""
@@ -239,7 +239,7 @@ class SteppedEngine:
         return dropped
 
     def _ensure_task(self) -> None:
-        """Step on the running event loop until nobody waits. What a loop that is gone has left behind is forgotten.
+        """Start the stepping task on the running event loop. Sequences of a closed loop are dropped.
 
         Raises RuntimeError while another loop is served.
         """
@@ -253,7 +253,7 @@ class SteppedEngine:
         self._task = loop.create_task(self._drive())
 
     async def _drive(self) -> None:
-        """Step until nobody waits. An error, also one of the model, is raised in every coroutine that waits."""
+        """Step until no request is pending. An error, also one of the model, is raised in every awaiting coroutine."""
         try:
             await self._listen()
             while self.in_flight:
@@ -269,7 +269,7 @@ class SteppedEngine:
                 raise
 
     async def _listen(self) -> None:
-        """Let coroutines ask for more: once round the event loop, and further while slots would stay empty."""
+        """Yield to coroutines that make requests: one round of the event loop, and more while slots are free."""
         for _ in range(MAX_HOPS):
             await asyncio.sleep(0)
             if not self.has_free_slot:
@@ -300,7 +300,7 @@ def check_request(prefix: TokenIds, sampling: Sampling, max_length: int, vocab_s
 
 
 def check_eos(eos_token_id: int | tuple[int, ...], vocab_size: int) -> frozenset[int]:
-    """Return the tokens that end a sequence. Raises ValueError where there are none, or some outside the vocabulary."""
+    """Return the EOS ids. Raises ValueError where there are none, or some outside the vocabulary."""
     ids = eos_token_id if isinstance(eos_token_id, tuple) else (eos_token_id,)
     if not ids or any(not isinstance(token, int) for token in ids):
         raise ValueError(f"eos_token_id={eos_token_id!r}: the engine needs the token id, or ids, that end a sequence")

@@ -1,4 +1,4 @@
-"""The engine for models whose state is a summary of all tokens before, which cannot be cut off at a fork."""
+"""The engine for models with a recurrent state, which cannot be cut at a fork."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fairlen.rollouts import Finish, TokenIds
 from fairlen.sampling.extend import EngineStats, Sampling
 
 MAX_COHORTS = 4
-"""Cohorts at a time. Each is a forward of its own for every token, so that requests gather while these run."""
+"""Cohorts at a time. Each needs a forward pass of its own for every token."""
 MAX_PREFILL_TOKENS = 16384
 """Tokens in the prefill of a cohort of several, padding included."""
 PROBE_LENGTH = 6
@@ -29,7 +29,7 @@ class Cohort:
     """Sequences that were prefilled together, one row each, and the model's own cache of them."""
 
     rows: list[Sequence | None]
-    """None for those who have ended, or whom nobody waits for any more."""
+    """None for those that have ended or were cancelled."""
     padding: Tensor
     """Columns before each row's first token, [N]."""
     cache: Any = None
@@ -48,7 +48,7 @@ class Cohort:
         return (columns >= self.padding[:, None]).long()
 
     def shrink(self) -> None:
-        """Give up the rows of those who have ended, once they are half of the rows."""
+        """Drop the rows of ended sequences once they are half of the rows."""
         kept = [row for row, sequence in enumerate(self.rows) if sequence]
         if kept and 2 * len(kept) <= len(self.rows):
             rows = torch.tensor(kept, device=self.padding.device)
@@ -107,7 +107,7 @@ class RecomputingEngine(SteppedEngine):
             self._waiting.remove(sequence)
 
     def _step(self) -> None:
-        """One token for every running sequence, the first one for those who start."""
+        """Decode one token of every running sequence, and the first one of those that start."""
         ended: list[tuple[Sequence, Finish]] = []
         with in_evaluation(self._modules):
             for cohort in self._cohorts:
@@ -143,13 +143,13 @@ class RecomputingEngine(SteppedEngine):
         return self._cohorts[-1]
 
     def _settle(self) -> None:
-        """Forget cohorts and rows in which nothing runs any more."""
+        """Drop cohorts and rows in which nothing runs."""
         self._cohorts = [cohort for cohort in self._cohorts if cohort.running]
         for cohort in self._cohorts:
             cohort.shrink()
 
     def _extend(self, cohort: Cohort, fed: Tensor) -> list[tuple[Sequence, Finish]]:
-        """Feed tokens [N, T] to the rows of a cohort and draw the next of each; return who ended, and why."""
+        """Feed tokens [N, T] to the rows of a cohort and draw the next of each; return the sequences that ended, and why."""
         logits = self._read(cohort, fed.to(self._device))
         positions = (cohort.num_columns - 1 - cohort.padding).tolist()
         samplings = [sequence.sampling if sequence else UNUSED for sequence in cohort.rows]
@@ -199,7 +199,7 @@ class RecomputingEngine(SteppedEngine):
         pieces = (torch.stack([tokens[:start], tokens[:1].expand(start)]), tokens[[start, 1]][:, None])
         try:
             with_padding = torch.cat([self._read(padded, piece) for piece in pieces])
-        except (ValueError, TypeError, RuntimeError, IndexError):  # some layers take no mask for what is in the cache
+        except (ValueError, TypeError, RuntimeError, IndexError):  # some layers take no mask for cached tokens
             return False
         return distance(with_padding, expected[[start - 1, 0, start, 1]]) <= tolerance(self.model)
 

@@ -28,7 +28,7 @@ ROW = np.dtype(
     [("seed", "u8"), ("position", "i8"), ("token", "i8"), *((name, "f8") for name in ("temperature", *LIMITS)),
      ("needs_support", "?")]
 )  # fmt: skip
-"""What decides a draw: the newest token's position, which is one before that of the draw, and how to sample."""
+"""Parameters of a draw; `position` is the newest token's, one before that of the draw."""
 Drawn = tuple[Tensor, Tensor]
 """Tokens and their log-probs [2, N], float64, and which tokens were not cut [N, V]; [N, 0] where no row cuts any."""
 
@@ -114,7 +114,7 @@ def sample(
     """Draw from `logits` [N, V] by `uniforms` [N], `temperatures` [N] and `limits` of `find_support`.
 
     Return tokens [N], their log-probs [N], and which tokens they were drawn from [N, V], or [N, 0] without limits. Temperature 0
-    takes the most likely token, whatever the limits; None stands for 1 everywhere. Log-probs are those of
+    takes the most likely token, regardless of limits; None stands for 1 everywhere. Log-probs are those of
     softmax(logits / temperature) over what was not cut, and of softmax(logits) where greedy.
     """
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
@@ -161,7 +161,7 @@ def invert(probabilities: Tensor, uniforms: Tensor) -> Tensor:
 
 
 def find_support(probabilities: Tensor, top_p: Tensor, top_k: Tensor, min_p: Tensor) -> Tensor:
-    """Return which of `probabilities` [N, V] top-k, then top-p of what is left, then min-p do not cut; one token at least stays.
+    """Return the tokens of `probabilities` [N, V] left by top-k, then top-p of the rest, then min-p; at least one.
 
     Limits are [N, 1]; 0 switches top-k off.
     """

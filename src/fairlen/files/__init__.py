@@ -1,1 +1,1 @@
-"""Files that are read and written: limits on what is read, one way in which files appear."""
+"""Files that are read, within limits, and the one way in which files are written."""

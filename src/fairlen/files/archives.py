@@ -28,11 +28,11 @@ SIGNATURES: dict[str, tuple[bytes, ...]] = {
     "a run's log of W&B: give its tables, files/media/table/*.table.json": (b":W&B",),
     "HDF5, NumPy, Avro or ORC: write its rows as Parquet or JSON lines": (b"\x89HDF", b"\x93NUMPY", b"Obj\x01", b"ORC"),
 }  # fmt: skip
-"""What is no file of rows, and what to do: the bytes it may begin with, letters small."""
+"""Formats that hold no rows, with a remedy: their first bytes, in lower case."""
 
 
 def name_foreign(start: bytes) -> str:
-    """Return what a file with these first bytes is, and what to do; empty where it may be rows."""
+    """Return the format of a file with these first bytes and a remedy; empty where it may hold rows."""
     begins = (start, start.lstrip()[:64].lower())
     what = next((what for what, magic in SIGNATURES.items() if any(one.startswith(magic) for one in begins)), "")
     return "a tar archive: unpack it first" if start[257:262] == b"ustar" else what

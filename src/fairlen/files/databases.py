@@ -78,7 +78,7 @@ def values_of(cells: list[Any]) -> list[tuple[str, Any]]:
 
 
 def rows_of(value: Any, kind: str) -> list[Row | str]:
-    """Return the rows of a logged value of a kind: those of a table, a trace and what is known of it, or of a list of these."""
+    """Return the rows of a logged value of a kind: those of a table, a trace with its metadata, or of a list of these."""
     if isinstance(value, list):
         return [row for one in value if isinstance(one, dict) for row in rows_of(one, kind)]
     if not isinstance(value, dict) or value.get("_type") != kind:

@@ -1,4 +1,4 @@
-"""Folders for what a command leaves behind, and the one way in which files are written there: links there are never followed."""
+"""Output folders of commands, and the one way in which files are written there: links are never followed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def choose_folder(name: str, root: str = "runs") -> Path:
 
 
 def replace_folder(path: Path, write: Callable[[Path], None]) -> None:
-    """Fill a folder with what `write` puts into it; until all of that is written, it is as it was."""
+    """Replace a folder by the files of `write`; until all are written, it is as it was."""
     staging = stage(path)
     staging.mkdir()
     try:
@@ -64,7 +64,7 @@ def open_to_append(path: Path) -> IO[bytes]:
 
 
 def stage(path: Path) -> Path:
-    """Name what will become `path`, beside it; nothing has that name."""
+    """Name a free path beside `path`, to be renamed to it."""
     staging = path.with_name(f".tmp-{path.name}")
     remove(staging)
     return staging
@@ -81,7 +81,7 @@ def remove(path: Path) -> None:
 def refuse_links(folder: Path) -> None:
     """Raise ValueError for a link in a folder that leads out of it; the folder itself may be reached through one.
 
-    What is in a folder `wandb` is not looked at: wandb links logs there to ~/.cache, and fairlen writes nothing there.
+    A folder `wandb` is not searched: wandb links logs there to ~/.cache, and fairlen writes nothing there.
     """
     root = os.path.realpath(folder)
     for place, folders, files in os.walk(root):
@@ -114,7 +114,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def going_on_in(folder: Path) -> Iterator[None]:
-    """Within, an interruption says in which folder the same command goes on."""
+    """Within, an interruption names the folder in which the same command resumes."""
     try:
         yield
     except KeyboardInterrupt as stop:

@@ -1,4 +1,4 @@
-"""Rows of somebody else's files, with bounds on what one may become, the line that is broken, and cells as they are written.
+"""Rows of foreign files, with bounds on their size in memory, the number of a broken line, and cells as they are written.
 
 By hand, because no library does these three together: pyarrow and `datasets` also guess one type for each column.
 """
@@ -40,14 +40,14 @@ READABLE = (
     "plain data, a log of Inspect, or a database of trackio"
 )
 PACKED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
-"""First bytes of what is unpacked, whatever its name."""
+"""First bytes of compressed files that are unpacked, under any name."""
 
 Columns = dict[str, list[Any]]
 Row = dict[str, Any]
 Reject = Callable[[int, str], None]
-"""Called with the line of a row that cannot be read, and the reason; what it raises ends the reading."""
+"""Called with the line of an unreadable row and the reason; an exception of it ends the reading."""
 Candidate = tuple[int, Row | str, int]
-"""A line's number, the row in it or what is wrong with it, and its size."""
+"""A line's number, the row in it or the fault of it, and its size."""
 
 
 class Unreadable(ValueError):
@@ -76,7 +76,7 @@ class Chunk:
 
 
 def container_of(path: Path) -> str:
-    """Return what a file is made of, by its first bytes: parquet, arrow, jsonl, json, csv, database, pickle or log (`archives`).
+    """Return the container of a file, by its first bytes: parquet, arrow, jsonl, json, csv, database, pickle or log (`archives`).
 
     Raises Unreadable for everything else.
     """
@@ -323,7 +323,7 @@ def open_bytes(path: Path) -> io.BufferedReader:
 
 @contextmanager
 def refused(path: Path) -> Iterator[None]:
-    """Within, whatever reading raises is an Unreadable that names the file."""
+    """Within, any error of reading becomes an Unreadable that names the file."""
     try:
         yield
     except Unreadable:

@@ -1,4 +1,4 @@
-"""What may become of somebody else's file: memory that reading it takes, its lines, the bytes of a compressed one, its JSON."""
+"""Limits on foreign files: memory to read them, lines, unpacked bytes, JSON."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import IO, Any
 
 GIB = 2**30
 MAX_MEMORY = 4 * GIB
-"""That a piece of a file may take while it is read."""
+"""Bytes that a piece of a file may take while it is read."""
 MAX_LINE = 64 * 2**20
 """Bytes of a line."""
 MAX_JSON = 256 * 2**20
@@ -48,7 +48,7 @@ class NotJSONError(ValueError):
 
 LOCK = threading.Lock()
 HELD: list[tuple[int, int]] = []
-"""What the address space was limited to before, once for each `bounded_memory` that is entered."""
+"""Earlier limits of the address space, one for each `bounded_memory` that is entered."""
 
 
 @contextmanager
@@ -149,7 +149,7 @@ def is_deep(value: Any) -> bool:
 
 
 def name_special(path: Path) -> str:
-    """Return what a path is that is no regular file or folder, and what to do; else empty. A pipe can be read only once."""
+    """Return the kind of a path that is no regular file or folder, with a remedy; else empty. A pipe can be read only once."""
     if not path.exists() or path.is_file() or path.is_dir():
         return ""
     kind = "a pipe" if path.is_fifo() else "a socket" if path.is_socket() else "a device"
@@ -176,7 +176,7 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def find_half(value: Any) -> str:
-    """Return what is wrong with a value that holds half of a character, which no tokenizer reads; else empty."""
+    """Return the fault of a value with a lone surrogate, which no tokenizer reads; else empty."""
     try:
         json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:

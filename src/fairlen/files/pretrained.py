@@ -28,7 +28,7 @@ from transformers.utils import logging
 from fairlen.files.formats import describe
 
 ATTENTION = None
-"""sdpa where the architecture has it, else eager: never what a config.json asks for, which may be a kernel from a hub."""
+"""sdpa where the architecture has it, else eager: never the one that a config.json names, which may be a kernel from a hub."""
 LANGUAGE = (AutoModelForCausalLM,)
 ANY_KIND = (AutoModelForImageTextToText, AutoModelForCausalLM, AutoModel)
 """Classes of models: what fairlen trains, and what verl may, in the order in which it asks them for a config."""
@@ -79,7 +79,7 @@ def read_model(
 ) -> PreTrainedModel:
     """Read the model with all of its weights. Raises ValueError where some are missing, or are not safetensors of the folder.
 
-    On the device "meta" shapes alone are read, which finds what is missing or damaged without the memory.
+    On the device "meta" shapes alone are read, which finds missing and damaged files without the memory.
     """
     config = read_config(place, revision)
     check_files(place, revision)
@@ -157,7 +157,7 @@ def check_for_others(place: str | Path, revision: str = "", kinds: Sequence[Any]
 
 
 def unreadable(place: str | Path, error: Exception, hint: str = "") -> ValueError:
-    """Say in one line that a model cannot be loaded, and what a loadable one is."""
+    """Return a one-line error for a model that cannot be loaded, with the form of a loadable one."""
     return ValueError(
         f"model={place}: neither a model folder nor a hub id that can be loaded ({describe(error)}); give a folder with "
         f"config.json, *.safetensors and a tokenizer, or a hub id that is downloaded (hf download){hint}"
@@ -200,7 +200,7 @@ def find_file(place: str | Path, name: str, revision: str = "") -> Path | None:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Within, transformers logs errors alone: what it finds missing is raised here, and its tables hold names from files."""
+    """Within, transformers logs errors alone: missing weights are raised here, and its tables hold names from files."""
     before = logging.get_verbosity()
     logging.set_verbosity_error()
     try:

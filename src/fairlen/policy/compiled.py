@@ -47,7 +47,7 @@ class CompiledLayers:
 def compile_layers(policy: Policy, wanted: Literal["auto", "on", "off"]) -> CompiledLayers:
     """Return the layers to compile; "auto" takes those of large models on CUDA. None, with a warning, where that goes wrong.
 
-    What is compiled is compared with what is not, log-probs and a gradient, for several rows at once and for one.
+    Log-probs and a gradient are compared with those of uncompiled layers, for several rows at once and for one.
     """
     gains = policy.device.type == "cuda" and policy.model.num_parameters() > LARGE
     if wanted == "off" or (wanted == "auto" and not gains):
@@ -58,7 +58,7 @@ def compile_layers(policy: Policy, wanted: Literal["auto", "on", "off"]) -> Comp
     try:
         with found.used():
             error = max(map(find_error, differentiate(policy), expected))
-    except Exception as broken:  # compilers raise whatever they come upon
+    except Exception as broken:  # compilers raise errors of any class
         warn(f"layers are not compiled: {(str(broken).strip() or repr(broken)).splitlines()[0]}")
         return CompiledLayers()
     tolerance = 2 * torch.finfo(torch.bfloat16 if policy.autocast else torch.float32).eps ** 0.5

@@ -23,7 +23,7 @@ from fairlen.policy.tree_blocks import BLOCK, count_blocks, serves
 from fairlen.rollouts import Response, Rollouts, Segment
 
 LIKE_DEFAULT = {"default", "linear", "yarn", "llama3", "proportional"}
-"""Rotary embeddings that depend on a position alone; others depend on the length of what is read."""
+"""Rotary embeddings that depend on a position alone; others depend on the length of the input."""
 
 COST_OF_BLOCKS = 1.2
 """Time of FlexAttention for a pair of tokens over that of flash attention, whose speed its authors measure at .85 to .9."""
@@ -31,14 +31,14 @@ COST_OF_BLOCKS = 1.2
 
 @dataclass(frozen=True)
 class Layout:
-    """What a run takes, and why."""
+    """The layout of a run, and the reason for it."""
 
     kind: Literal["trees", "rows"]
     reason: str
     always: bool = True
     """False: an update takes rows where trees would not cost less."""
     pair_cost: float = 0.0
-    """What attention from one token to one other costs, in positions; 0 where that of a tree is never more than of its rows."""
+    """Cost of attention between two tokens, in positions; 0 where a tree never costs more than its rows."""
     has_blocks: bool = False
     """Whether attention along a tree computes the blocks that are seen, and not all pairs of each tree."""
 
@@ -101,7 +101,7 @@ def install_for_rows(policy: Policy) -> None:
 
 
 def find_unlike(model: PreTrainedModel, longest: int) -> str:
-    """Return what a model of attention alone does that trees of sequences up to `longest` cannot, or nothing."""
+    """Return why a model of attention alone cannot read trees of sequences up to `longest`; empty where it can."""
     name, config = type(model).__name__, model.config.get_text_config()
     if config._attn_implementation not in ("sdpa", NAME):
         return f"{name} runs with attention {config._attn_implementation}, and trees stand in for sdpa"
@@ -119,14 +119,14 @@ def find_unlike(model: PreTrainedModel, longest: int) -> str:
 
 
 def probe(policy: Policy) -> str:
-    """Return what goes wrong with a small tree, or nothing: in training mode, where dropout shows, and on CUDA backward too."""
+    """Return the error of a small tree against rows, or empty: in training mode, where dropout shows, on CUDA backward too."""
     model, (rollouts, plan) = policy.model, small_batch(policy)
     was_training = model.training
     try:
         rows, trees = (read(policy, rollouts, plan, as_trees) for as_trees in (False, True))
         if trees.requires_grad:
             torch.autograd.grad(trees.sum(), min(policy.trained().values(), key=Tensor.numel), allow_unused=True)
-    except Exception as error:  # compilers raise whatever they come upon
+    except Exception as error:  # compilers raise errors of any class
         return f"{type(model).__name__} cannot read trees: {(str(error).strip() or repr(error)).splitlines()[0]}"
     finally:
         model.train(was_training)

@@ -1,6 +1,6 @@
 """Low-rank adapters (LoRA, arXiv:2106.09685) in a model: W + scale * B A in place of W, with A and B trained and W frozen.
 
-They are peft's layers within the model itself, which stays what it was to the engine, the layout and the head.
+They are peft's layers within the model itself: engine, layout and head use it as before.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fairlen.settings import PolicySettings
 NAME = "default"
 """Of the one set of adapters in a model, as peft calls it."""
 BASE = ".base_layer"
-"""What peft puts into the names of weights that have an adapter."""
+"""Part of the names of weights that have an adapter, in peft."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def adapters_of(config: PolicySettings) -> Adapters | None:
 
 
 def add_adapters(model: PreTrainedModel, adapters: Adapters) -> tuple[str, ...]:
-    """Freeze the model and put adapters into it, in float32 or what is more precise. Return the modules that have one.
+    """Freeze the model and put adapters into it, in at least float32. Return the modules that have one.
 
     B is zero at first: the model's outputs are unchanged. Experts that are one tensor have no linear layers, and no adapter.
     Raises ValueError where no module fits, where one cannot have an adapter, and without peft.

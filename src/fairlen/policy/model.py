@@ -61,7 +61,7 @@ class Policy:
         return find_eos(self.model.generation_config, self.model.config, self.tokenizer)
 
     def forward(self, inputs: ModelInput, entropy_grad: bool = False, with_entropy: bool = True) -> Outputs:
-        """Return log-probs and entropies of the trained tokens, [T] each; entropies are NaN where nobody asks for them."""
+        """Return log-probs and entropies of the trained tokens, [T] each; entropies are NaN where not asked for."""
         # each weight is cast when it is used: a cache would hold them all beside those that checkpoints cast again
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.autocast, cache_enabled=False):
             hidden = body(self.model)(input_ids=inputs.token_ids, use_cache=False, **self.reading(inputs))[0]
@@ -177,7 +177,7 @@ def load_policy(
 ) -> Policy:
     """Load a causal LM from a folder or hub id, ready to train, its dropout off.
 
-    `dtype` "bfloat16" keeps float32 weights and computes in bfloat16. With `random_init` its weights are drawn anew by torch's
+    `dtype` "bfloat16" keeps float32 weights and computes in bfloat16. With `random_init` its weights are drawn by torch's
     generator, and only its config and tokenizer are read. With `adapters` they alone are trained, and the frozen weights are kept
     in `dtype`. Raises ValueError for what cannot be loaded.
     """
@@ -187,7 +187,7 @@ def load_policy(
     try:
         place = find_model(str(place), revision)
         model = (draw_model if random_init else read_model)(place, weights, revision)
-    except Exception as error:  # transformers and safetensors raise whatever they come upon in damaged files
+    except Exception as error:  # damaged files raise errors of any class
         hint = "" if random_init else "; a folder with a config.json and a tokenizer is enough for --random-init"
         raise unreadable(place, error, hint) from error
     if not all(weight.is_floating_point() for weight in model.parameters()):

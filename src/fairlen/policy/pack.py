@@ -25,7 +25,7 @@ NONE_RECOMPUTED: Mapping[int, Tensor] = {}
 
 @dataclass(frozen=True)
 class ModelInput:
-    """What a model reads, and where the trained tokens are in it."""
+    """The input of a forward pass, and the places of the trained tokens in it."""
 
     token_ids: Tensor
     """[rows, width], padded on the right with token 0, of which nothing depends."""
@@ -134,7 +134,7 @@ def pack_trees(
 
 
 def sort_spans(rollouts: Rollouts, spans: Sequence[Segment]) -> SortedRows:
-    """Return what a model must read for each span, all tokens but the last, sorted."""
+    """Return the input tokens of each span, all but the last, sorted."""
     wanted = {span.response for span in spans}
     tokens = {response: np.array(rollouts.responses[response].token_ids, np.int64) for response in wanted}
     return sort_rows([tokens[span.response][: span.stop - 1] for span in spans])

@@ -1,4 +1,4 @@
-"""What the trained tokens were drawn from: where sampling cut tokens off, the policy is the softmax over those that were left.
+"""The support of truncated sampling: the policy is the softmax over the tokens that sampling left.
 
 The set is that of the policy which sampled, for the old policy, the current one and a reference model alike: no ratio is between
 distributions over different tokens (DeepSeek-V3.2, arXiv:2512.02556, section 3.1). How tokens are cut is in engine/sampler.py.

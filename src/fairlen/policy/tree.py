@@ -119,7 +119,7 @@ def count_shared(one: Ints, other: Ints) -> int:
 
 
 def build_forest(rows: Sequence[Ints], shared: Sequence[int]) -> Forest:
-    """Return the forest of sorted rows, each sharing so many leading tokens with the one before it."""
+    """Return the forest of sorted rows, each sharing `shared` leading tokens with the one before it."""
     lengths = [len(row) for row in rows]
     num_tokens = sum(lengths) - sum(shared)
     depth, parent, until = np.empty(num_tokens, np.int64), np.arange(-1, num_tokens - 1), np.empty(num_tokens, np.int64)
@@ -173,7 +173,7 @@ def attend(
 ) -> tuple[Tensor, None]:
     """Attend from `query` [1, heads, N, D] to `key`, `value` [1, key heads, N, D or Dv] along the tree: [1, N, heads, Dv].
 
-    Without a tree all is as in sdpa. Raises ValueError for what a tree would get wrong.
+    Without a tree all is as in sdpa. Raises ValueError for options that trees do not support.
     """
     if torch.is_autocast_enabled(query.device.type):  # norms of queries and keys give float32, values are low
         dtype = torch.get_autocast_dtype(query.device.type)

@@ -31,7 +31,7 @@ NO_ROOM_FOR_MOMENTS = (
 def try_memory(
     config: TrainConfig, learner: Learner, method: Method, needs: Memory | None, longest_prompt: int
 ) -> tuple[str, ...]:
-    """Return what was found, as a line for whoever starts the run; nothing where it was not tried.
+    """Return the result as a line for the log; nothing where it was not tried.
 
     Raises OutOfMemoryError where not even one sequence of the longest prompt and the budget fits beside the optimizer.
     """

@@ -1,4 +1,4 @@
-"""AdamW: torch's own, or bitsandbytes' with moments of 8 bits or paged to the host's memory, and what its moments take."""
+"""AdamW: torch's own, or bitsandbytes' with moments of 8 bits or paged to the host's memory, and the bytes of its moments."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def check_optimizer(config: TrainConfig, device: str) -> None:
 
 
 def build_optimizer(config: TrainConfig, policy: Policy) -> torch.optim.Optimizer:
-    """Return AdamW over what is trained."""
+    """Return AdamW over the trained parameters."""
     weights, device = policy.trained().values(), policy.device.type
     options: dict[str, Any] = dict(lr=config.learning_rate, betas=(0.9, 0.95), weight_decay=config.weight_decay)
     if config.optim == "adamw":  # fused: without a second copy of what it works on
