@@ -97,7 +97,7 @@ def run_batch(
     with ThreadPoolExecutor(1) as elsewhere:  # a browser has a loop of its own in this thread
         rollouts = elsewhere.submit(asyncio.run, collect(method, problems, batch, skill, in_turns)).result()
     scored = method.score(rollouts)
-    record = BatchRecord(rollouts, problems, scored)
+    record = BatchRecord(batch, rollouts, problems, scored, decode)
     draw, entries = np.random.default_rng(batch), []
     for number, update in enumerate(updates(scored, num_updates)):
         plan = method.weigh(update)
@@ -110,7 +110,7 @@ def run_batch(
             "advantage/another_turn": float((scored.advantage * (scored.segments.num_turns - 1)).sum()),
             "coupling/sign_length": float((plan.advantage * plan.length).sum() / plan.length.sum()),
         })  # fmt: skip
-    record.write(folder / "records", batch, {}, decode)
+    record.write(folder / "records")
     return entries
 
 
@@ -118,8 +118,8 @@ def in_two(answer: Continuation) -> Continuation:
     """Of 8 tokens or more the fifth and sixth as what was read between two turns, of which the first earned a half."""
     size, logprobs = len(answer.token_ids), answer.logprobs
     if size < 8:
-        return replace(answer, turns=((0, size),), rewards=(0.0,))
-    return replace(answer, turns=((0, 4), (6, size)), rewards=(0.5, 0.0), logprobs=logprobs[:4] + logprobs[6:])
+        return replace(answer, turns=((0, size),), turn_rewards=(0.0,))
+    return replace(answer, turns=((0, 4), (6, size)), turn_rewards=(0.5, 0.0), logprobs=logprobs[:4] + logprobs[6:])
 
 
 async def collect(

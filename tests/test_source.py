@@ -21,10 +21,10 @@ MAX_FILE, MAX_FUNCTION = 400, 40
 TESTS = Path(__file__).parent
 
 LAYERS = (
-    ("checks", "precision", "seeds", "secrets", "plugins", "playground"),
+    ("checks", "precision", "schema", "seeds", "secrets", "plugins", "playground"),
     ("batch", "console"),
-    ("metrics",),
     ("rollouts",),
+    ("metrics",),
     ("files", "sampling"),
     ("methods.stages", "engine", "verify", "hangs"),
     ("methods",),

@@ -1,5 +1,5 @@
-"""Metrics that a run logs: name, unit, meaning, and what to look for. docs/metrics.md is
-made from them (`python -m fairlen.metrics`).
+"""Metrics that a run logs: name, unit, meaning, and what to look for. `python -m fairlen.metrics` makes docs/metrics.md
+of them and of the columns of the records.
 
 Reports show them beside the curves; `fairlen.loop.tally` and the trainers compute them.
 """
@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from functools import cache
 
 from fairlen.console import log
+from fairlen.rollouts import RESPONSES, SEGMENTS
+from fairlen.schema import format_columns
 
 
 @dataclass(frozen=True)
@@ -132,7 +134,7 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
         Metric("time/rollout time/verify", "s", "generating and grading; of it, while the verifier had a text"),
         Metric("time/push time/sleep", "s", "copying weights into vLLM, its sleeping and waking, within `time/rollout` or "
                "`time/evaluation`", "sleep as long as generating: `--sleep-level 0`"),
-        Metric("time/plan time/pack", "s", "scoring and weighing, building micro-batches"),
+        Metric("time/plan time/pack", "s", "planning updates, building micro-batches"),
         Metric("time/forward time/backward", "s", "forward passes and losses, backward passes; on CUDA the device's time"),
         Metric("engine/occupancy", "share", "slots of the engine that were busy", "low: fewer would do"),
         Metric("engine/preemptions", "count", "sequences that vLLM computed again", "above a few: fewer `--max-num-seqs`, "
@@ -172,5 +174,10 @@ def format_metrics() -> str:
     return "\n\n".join(parts)
 
 
+def format_records() -> str:
+    """Return the columns of the records as Markdown."""
+    return f"{format_columns('responses', RESPONSES)}\n\n{format_columns('segments', SEGMENTS)}"
+
+
 if __name__ == "__main__":
-    log(format_metrics())
+    log(f"{format_metrics()}\n\n# Records\n\n{format_records()}")

@@ -1,18 +1,26 @@
-"""What a sampler returns: responses with their tokens, and the spans of them that may train; batch.py has their tables."""
+"""Responses with their tokens, and the segments of them that may train: the one definition of both, column by column.
+
+batch.py has the tables of numbers that a method reads, schema.py how columns become files and pages.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, pairwise
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 
 from fairlen.batch import NO_VERDICT, Ints, Responses, Segments, build_responses, build_segments
+from fairlen.schema import Column, Spans, list_columns
 
 TokenIds = tuple[int, ...]
+Logprobs = tuple[float, ...]
+Supports = tuple[bytes, ...]
+Named = Mapping[str, float]
+Counts = Mapping[str, int]
 Finish = Literal["stop", "length"]
 Status = Literal["correct", "incorrect", "no_answer", "timeout", "error", "unverified"]
 VERDICTS: tuple[Status, ...] = ("correct", "incorrect", "no_answer")
@@ -22,39 +30,44 @@ Role = Literal["whole", "finisher", "survivor"]
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """A response to one prompt, finished or truncated."""
+    """A response to one prompt, finished or truncated; a trajectory is one of several turns."""
 
-    prompt: int
-    """Position of the prompt in the rollout batch."""
-    token_ids: TokenIds
-    """Prompt and generated tokens."""
-    num_prompt: int
-    logprobs: tuple[float, ...]
-    """Nats, by the policy that sampled, of the generated tokens."""
-    finish: Finish
-    seed: int
-    temperature: float = 1.0
-    policy_version: int = 0
-    stream: int = 0
-    track: int = 0
-    """In order of start; a stream of EqLen has two from the start and one more for each further round. Of a Tree its path."""
-    round: int = 0
-    """In which the track started, from 0."""
-    inherited: int = 0
-    """Generated tokens taken over from the track that it was forked from."""
-    outcome: float = 0.0
-    """The verifier's verdict and the user's reward functions, weighted; set once, never overwritten by shaping."""
-    status: Status = "unverified"
-    active: bool = True
-    """False for rows that must not count: no verdict, or padding of a framework."""
-    turns: tuple[tuple[int, int], ...] = ()
-    """Of a trajectory: where the policy wrote, from one position of `token_ids` to before another, in order; tokens between were
-    read from an environment. Empty where all that follows the prompt is one turn."""
-    turn_rewards: tuple[float, ...] = ()
-    """What the environment paid for each turn; in `outcome` already."""
-    supports: tuple[bytes, ...] = ()
-    """Of each token of `logprobs` the ids that it was drawn from, int32: those that top-p, top-k or min-p did not cut. Empty
-    bytes for the whole vocabulary; empty where all tokens were drawn from it."""
+    prompt: Annotated[int, Column("position of its prompt in the rollout batch, from 0")]
+    token_ids: Annotated[TokenIds, Column("prompt and generated tokens; of a trajectory also what it read")]
+    num_prompt: Annotated[int, Column("tokens of the prompt, the first of `token_ids`", "tokens")]
+    logprobs: Annotated[Logprobs, Column("of each generated token, by the policy that sampled it", "nats")]
+    finish: Annotated[Finish, Column("stop, at EOS, or length, truncated")]
+    seed: Annotated[int, Column("its own, which its tokens follow from")]
+    temperature: Annotated[float, Column("by which logits were divided")] = 1.0
+    policy_version: Annotated[int, Column("updates that the weights had seen that sampled it", "updates")] = 0
+    stream: Annotated[int, Column("of EqLen or tree, among those of the prompt, from 0")] = 0
+    track: Annotated[
+        int, Column("of its stream, in order of start: two, and one a further round; of a tree its path")
+    ] = 0
+    round: Annotated[int, Column("in which the track started, from 0")] = 0
+    inherited: Annotated[
+        int, Column("generated tokens taken over from the track that it was forked from", "tokens")
+    ] = 0
+    outcome: Annotated[float, Column("verdict and reward functions, weighted, before shaping", "reward")] = 0.0
+    status: Annotated[Status, Column("the verifier's verdict, or why there is none")] = "unverified"
+    active: Annotated[bool, Column("whether it counts: a verdict, no padding, not filtered for its length")] = True
+    turns: Annotated[
+        Spans, Column("spans of `token_ids` that the policy wrote, start and stop of each turn in a row")
+    ] = ()
+    """Empty where all that follows the prompt is one turn."""
+    turn_rewards: Annotated[
+        tuple[float, ...], Column("paid by the environment for each turn; in `outcome`", "reward")
+    ] = ()
+    supports: Annotated[Supports, Column("ids that top-p, top-k, min-p left each generated token; of none all")] = ()
+    """Int32. Empty bytes for the whole vocabulary; empty where all tokens were drawn from it."""
+    outcomes: Annotated[Named, Column("by name, what verifier and reward functions said", "reward")] = field(
+        default_factory=dict, hash=False
+    )
+    channels: Annotated[Counts, Column("generated tokens by what they were spent on; sum to `length`", "tokens")] = (
+        field(default_factory=dict, hash=False)
+    )
+    extracted: Annotated[str | None, Column("the answer that the verifier read")] = None
+    verify_seconds: Annotated[float | None, Column("of the verifier", "s")] = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         if not 0 < self.num_prompt < len(self.token_ids):
@@ -62,6 +75,8 @@ class Response:
                 f"num_prompt={self.num_prompt} of {len(self.token_ids)} token_ids: "
                 "a response needs a prompt of at least one token and at least one generated token"
             )
+        if self.turns == ((self.num_prompt, len(self.token_ids)),):
+            object.__setattr__(self, "turns", ())  # one response, one form
         if not 0 <= self.inherited < self.length:
             raise ValueError(
                 f"inherited={self.inherited} of {self.length} generated tokens: a track adds at least one token of its own"
@@ -74,6 +89,8 @@ class Response:
             raise ValueError(
                 f"{len(self.supports)} supports for {self.length} generated tokens: give one for each, or none"
             )
+        if self.channels and sum(self.channels.values()) != self.length:
+            raise ValueError(f"channels={self.channels} of {self.length} generated tokens: each belongs to one channel")
         bounds = (self.num_prompt, *chain(*self.turns), len(self.token_ids))
         if any(stop < start for start, stop in pairwise(bounds)):
             raise ValueError(f"turns={self.turns}: give spans in order, from {bounds[0]} to {bounds[-1]}")
@@ -123,23 +140,61 @@ class Response:
 class Segment:
     """A span of one response that trains."""
 
-    response: int
-    """Row of the response in the rollout batch."""
-    start: int
-    """First trained position in the response's token_ids."""
-    stop: int
-    """One past the last trained position."""
-    group: int
-    """Segments compared with each other; not the same as having the same prompt."""
-    role: Role = "whole"
-    round: int = 0
-    mass: float = 1.0
-    """Multiplies the weight after aggregation; carries round weights."""
-    turn: int = 0
-    """Its first turn, among those of its response."""
-    num_turns: int = 1
-    earned: float = 0.0
-    """What the environment had paid before, where it is compared by what came after."""
+    response: Annotated[int, Column("row of its response among those of the rollout batch")]
+    start: Annotated[int, Column("first trained position in the response's `token_ids`")]
+    stop: Annotated[int, Column("one past the last trained position")]
+    group: Annotated[int, Column("equal for segments that are compared with each other; several to a prompt")]
+    role: Annotated[
+        Role, Column("whole, or of a pair the finisher, or the survivor, worth what later came from it")
+    ] = "whole"
+    round: Annotated[int, Column("of its pair, or level of its node, from 0")] = 0
+    mass: Annotated[float, Column("factor of its weight after aggregation: round and level weights")] = 1.0
+    turn: Annotated[int, Column("its first turn among those of its response, from 0")] = 0
+    num_turns: Annotated[int, Column("turns that it has", "turns")] = 1
+    earned: Annotated[
+        float, Column("paid by the environment before, where turns compare what came after", "reward")
+    ] = 0.0
+
+
+class RecordedResponse:
+    """Columns that a response has in files alone."""
+
+    id: Annotated[
+        str, Column("rollout batch, prompt, and number among the prompt's responses: the same after a resume")
+    ]
+    rollout_batch: Annotated[int, Column("number of the rollout batch, from 0")]
+    length: Annotated[int, Column("generated tokens, EOS included", "tokens")]
+    num_turns: Annotated[int, Column("turns of the policy", "turns")]
+    counts: Annotated[bool, Column("as `active`, before truncated responses are filtered")]
+    selected: Annotated[bool, Column("whether its prompt trains")]
+    reward: Annotated[float, Column("its outcome after shaping", "reward")]
+    problem_id: Annotated[str, Column("id of the problem, the same in every run")]
+    problem: Annotated[str, Column("the problem, before any chat template")]
+    answer: Annotated[str, Column("the reference answer")]
+    text: Annotated[str, Column("what was generated, without special tokens")]
+
+
+class RecordedSegment:
+    """Columns that a segment has in files alone; lists have one number an update."""
+
+    id: Annotated[str, Column("that of its response, and its number among the response's segments")]
+    rollout_batch: Annotated[int, Column("number of the rollout batch, from 0")]
+    length: Annotated[int, Column("trained tokens", "tokens")]
+    trains: Annotated[bool, Column("whether it is in updates")]
+    value: Annotated[float, Column("what it is worth", "reward")]
+    advantage: Annotated[float, Column("its value relative to its group")]
+    update: Annotated[tuple[float, ...], Column("numbers of the updates that it was part of")]
+    weight: Annotated[tuple[float, ...], Column("of each of its tokens in the loss")]
+    log_ratio: Annotated[tuple[float, ...], Column("summed log ratio S of current to old policy", "nats")]
+    clipped: Annotated[tuple[float, ...], Column("share of tokens whose gradient a bound made zero", "share")]
+    inside: Annotated[tuple[float, ...], Column("share of tokens within the two-sided bound", "share")]
+
+
+RESPONSES = list_columns(RecordedResponse, Response)
+SEGMENTS = list_columns(RecordedSegment, Segment)
+"""Every column of the records, by name."""
+UPDATES = ("update", "weight", "log_ratio", "clipped", "inside")
+"""Columns of segments that each update adds a number to."""
 
 
 @dataclass(frozen=True)
@@ -149,6 +204,15 @@ class Rollouts:
     responses: tuple[Response, ...]
     segments: tuple[Segment, ...]
     max_response_length: int
+
+    def join(self, further: Rollouts) -> Rollouts:
+        """Append responses to further prompts; rows and groups are numbered on."""
+        row = len(self.responses)
+        group = (
+            max((s.group for s in self.segments), default=-1) + 1 - min((s.group for s in further.segments), default=0)
+        )
+        segments = (replace(s, response=s.response + row, group=s.group + group) for s in further.segments)
+        return replace(self, responses=self.responses + further.responses, segments=(*self.segments, *segments))
 
     @cached_property
     def response_table(self) -> Responses:

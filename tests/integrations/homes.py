@@ -242,7 +242,7 @@ class Own:
         plan = {name: sum(part[name] for part in columns) for name in columns[0]}
         found = Found(scored.responses, scored.segments, plan, scored_metrics(scored, method), folder=folder)
         named = [Problem(name_prompt(ids), decode(ids), ids, "") for ids in case.prompts]
-        log, record = RunFolder(folder), BatchRecord(rollouts, tuple(named), scored)
+        log, record = RunFolder(folder), BatchRecord(0, rollouts, tuple(named), scored, decode)
         olds = [learner.old_logprobs(rollouts, plan) for plan in plans]
         num_made = 0
         for number, (plan, old) in enumerate([*zip(plans, olds, strict=True)] * case.num_iterations):
@@ -258,7 +258,7 @@ class Own:
             record.add_update(number + 1, own.rows, own.weight, *measured)
             told = rollout_metrics(rollouts, scored, method) | found.metrics[-1] | state_metrics(method)
             log.log({"update": number + 1, "rollout_batch": 0} | told | {"updates/skipped": 0})
-        record.write(log.records, 0, {}, decode)
+        record.write(log.records)
         found.state = method.state
         return found
 

@@ -11,14 +11,16 @@ import pytest
 from homes import HOMES, Found, make_model
 from test_contract import CASES, OTHERS
 
+from fairlen.rollouts import RESPONSES, SEGMENTS
+
 UNKNOWN = {"logprobs": "TRL's own generation does not say them"}
-"""Columns that a home cannot have, and why; those of reward functions, part_*, are its own."""
+"""Columns that a home cannot have, and why; what reward functions said, `outcomes`, is its own."""
 
 
 def read_table(found: Found, kind: str) -> list[dict[str, Any]]:
     """Rows in order of prompts and tracks; nan as text, so that it equals itself."""
     rows = pq.read_table(found.folder / "records" / f"{kind}-000000.parquet").to_pylist()
-    return [{name: value for name, value in row.items() if not name.startswith("part_")} for row in rows]
+    return [{name: value for name, value in row.items() if name != "outcomes"} for row in rows]
 
 
 def approximate(value: Any) -> Any:
@@ -37,7 +39,7 @@ def test_the_same_rollouts_leave_the_same_folder(home, case, name, tmp_path):
         (tmp_path / folder).mkdir()
     own = HOMES[0].run(CASES[case], name, make_model(), tmp_path / "own")
     found = home.run(CASES[case], name, make_model(), tmp_path / "other")
-    for kind, columns in (("responses", 29), ("segments", 20)):
+    for kind, columns in (("responses", len(RESPONSES) - 1), ("segments", len(SEGMENTS))):
         expected, rows = read_table(own, kind), read_table(found, kind)
         assert len(rows) == len(expected) > 8 and expected[0].keys() == rows[0].keys()
         assert len(rows[0]) == columns

@@ -63,7 +63,7 @@ def test_records_hold_problems_of_the_set_and_rewards_see_their_columns(finished
     for row in table:
         number = int(row["problem"].split()[2])
         assert row["answer"] == str(number + 1)
-        assert row["part_spread"] == len(row["text"]) % 7 + number
+        assert dict(row["outcomes"])["spread"] == len(row["text"]) % 7 + number
         assert row["status"] in ("no_answer", "incorrect", "correct")
 
 

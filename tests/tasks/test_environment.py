@@ -104,7 +104,7 @@ def test_a_trajectory_is_what_was_written_and_read():
     assert found.token_ids == (*encode("4"), EOS, *encode("|1|"), *encode("17"), EOS)
     assert found.turns == ((0, 2), (5, 8))
     assert found.logprobs == (-0.0, -0.1, -0.0, -0.1, -0.2)
-    assert (found.rewards, found.finish, found.status, found.outcome) == ((0.1, 0.2), "stop", "incorrect", 0.0)
+    assert (found.turn_rewards, found.finish, found.status, found.outcome) == ((0.1, 0.2), "stop", "incorrect", 0.0)
     assert said == ["4", "17", "(ended)"]
     (first, one), (second, two) = engine.asked
     assert first == PROBLEM.token_ids and second == first + found.token_ids[:5]
@@ -136,7 +136,7 @@ def test_limits_truncate_a_trajectory_that_is_graded_all_the_same(budget, max_tu
     found = play(Scripted("7", "17", "1"), lambda seed: Counting(9, []), budget, max_turns=max_turns)
     assert (len(found.turns), found.finish, found.status) == (turns, "length", "correct"), why
     assert found.turns[-1][1] == len(found.token_ids) <= budget, "nothing is read after the last turn"
-    assert len(found.rewards) == turns
+    assert len(found.turn_rewards) == turns
 
 
 def make_broken(kind: str) -> Any:

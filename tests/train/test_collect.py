@@ -4,53 +4,75 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from itertools import product
 
 import pytest
 
-from fairlen import playground
 from fairlen.engine import Engine
 from fairlen.evaluate.run import evaluate
 from fairlen.methods.compose import compose
-from fairlen.policy.model import load_policy
+from fairlen.methods.method import Method
+from fairlen.policy.model import Policy
 from fairlen.sampling.extend import Sampling
 from fairlen.tasks.grader import Grader
 from fairlen.tasks.playground import Playground
-from fairlen.train.collect import Collector
+from fairlen.train.collect import Collected, Collector
 
 
-def collect(max_extra_batches: int, method: str = "dapo", max_num_seqs: int = 32, setting: str = "sampling.n=2"):
-    policy = load_policy(playground.PATH, "float32", "cpu", gradient_checkpointing=False)
-    engine = Engine(
+def build_engine(policy: Policy, max_num_seqs: int) -> Engine:
+    return Engine(
         policy.model, eos_token_id=policy.eos_token_ids, max_length=120, max_num_seqs=max_num_seqs, compile=False
     )
-    task = Playground()
+
+
+def collect(policy: Policy, max_extra_batches: int, method: str = "dapo", max_num_seqs: int = 32) -> Collected:
+    """Two responses of a prompt are both correct or both incorrect about half of the time: many prompts are rejected."""
+    task, setting = Playground(), "sampling.streams=2" if "eqlen" in method else "sampling.n=2"
     collector = Collector(
-        engine.extend, Grader(task, policy.decode), task.train, Sampling(40, seed=0), 6, max_extra_batches, seed=3
-    )
-    # two responses of a prompt are both right or both wrong about half of the time: many prompts are rejected
+        build_engine(policy, max_num_seqs).extend, Grader(task, policy.decode), task.train, Sampling(40, seed=0), 6,
+        max_extra_batches, seed=3,
+    )  # fmt: skip
     return asyncio.run(collector(compose(method, [setting]), 0, 100, 0))
 
 
-def test_refills_replace_rejected_prompts_and_keep_them_in_the_batch():
-    once, refilled = collect(0), collect(40)
-    assert once.num_selected < 6 == refilled.num_selected
-    assert refilled.num_extra_batches >= 1
-    assert len(refilled.problems) > 6
-    assert len(refilled.rollouts.responses) == 2 * len(refilled.problems)
+def test_refills_replace_rejected_prompts_and_keep_them_in_the_batch(policy):
+    once, refilled, few = collect(policy, 0), collect(policy, 40), collect(policy, 40, max_num_seqs=5)
+    assert once.num_selected < 6 == refilled.num_selected and refilled.num_extra_batches >= 1
+    assert len(refilled.problems) > 6 and len(refilled.rollouts.responses) == 2 * len(refilled.problems)
     assert refilled.rollouts.responses[: len(once.rollouts.responses)] == once.rollouts.responses
-    assert [problem.id for problem in refilled.problems] == [
-        Playground().train(100 + i).id for i in range(len(refilled.problems))
-    ]
+    expected = [Playground().train(100 + i).id for i in range(len(refilled.problems))]
+    assert [problem.id for problem in refilled.problems] == expected
+    assert len({response.seed for response in refilled.rollouts.responses}) == len(refilled.rollouts.responses)
+    assert [r.token_ids for r in few.rollouts.responses] == [r.token_ids for r in refilled.rollouts.responses]
 
 
-def test_collections_are_equal_whatever_the_number_of_slots():
-    few, many = collect(2, max_num_seqs=5), collect(2, max_num_seqs=64)
-    assert [r.token_ids for r in few.rollouts.responses] == [r.token_ids for r in many.rollouts.responses]
+def test_a_refill_cuts_and_scores_only_what_is_new(policy, monkeypatch):
+    """Rows are numbered on, as if all had been cut at once; the whole is scored once, since a stage may compare its prompts."""
+    for method in ("dapo", "dapo+turns", "eqlen+dynamic"):
+        cut, scored = [], []
+        kind, score_tables = type(compose(method).sampling), Method.score_tables
 
+        def count_cut(sampler, responses, of=kind.cut, cut=cut):
+            cut.append(len(responses))
+            return of(sampler, responses)
 
-def test_seeds_of_all_tracks_differ():
-    seeds = [response.seed for response in collect(4).rollouts.responses]
-    assert len(set(seeds)) == len(seeds)
+        def count_scored(self, responses, segments, of=score_tables, scored=scored):
+            scored.append(len(responses))
+            return of(self, responses, segments)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(kind, "cut", count_cut)
+            patch.setattr(Method, "score_tables", count_scored)
+            for refills in (0, 40):
+                found = collect(policy, refills, method)
+                number, parts = len(found.rollouts.responses), found.num_extra_batches + 1
+                found.scored, found.num_selected  # noqa: B018
+                assert len(cut) == parts and sum(cut) == number, method
+                assert scored == (cut if parts == 1 else [*cut, number]), method
+                cut.clear(), scored.clear()
+        assert found.num_extra_batches > 0 and found.num_selected == 6
+        assert found.rollouts.segments == found.method.sampling.cut(found.rollouts.responses)
+        assert found.scored.trains.any()
 
 
 LONG_AFTER = 300
@@ -60,11 +82,8 @@ LONG_AFTER = 300
 class Broken:
     """An engine and a grader of which one fails after a while, and what was asked and made since."""
 
-    def __init__(self, place: str, max_num_seqs: int) -> None:
-        policy = load_policy(playground.PATH, "float32", "cpu", gradient_checkpointing=False)
-        self.engine = Engine(
-            policy.model, eos_token_id=policy.eos_token_ids, max_length=120, max_num_seqs=max_num_seqs, compile=False
-        )
+    def __init__(self, policy: Policy, place: str, max_num_seqs: int) -> None:
+        self.engine = build_engine(policy, max_num_seqs)
         self.place, self.num_asked, self.num_graded = place, 0, 0
         self.grade = Grader(Playground(), policy.decode)
 
@@ -95,55 +114,32 @@ class Broken:
         return self.num_asked - asked, self.engine.stats.num_generated_tokens - made, refused
 
 
-@pytest.mark.parametrize("max_num_seqs", [4, 64])
-@pytest.mark.parametrize("place", ["grade", "engine"])
-@pytest.mark.parametrize("method", ["grpo", "eqlen+grpo"])
-def test_an_error_in_one_stream_ends_all_others(method, place, max_num_seqs):
-    broken = Broken(place, max_num_seqs)
-    collector = Collector(broken.extend, broken.verify, Playground().train, Sampling(80, seed=0), 8, 0, seed=3)
-    tracks = "sampling.streams=4" if "eqlen" in method else "sampling.n=8"
-    found = asyncio.run(broken.count_what_follows(collector(compose(method, [tracks]), 0, 100, 0)))
-    assert found == (0, 0, "")
+def test_an_error_in_one_stream_ends_all_others(policy):
+    for method, place, max_num_seqs in product(("grpo", "eqlen+grpo", "evaluation"), ("grade", "engine"), (4, 64)):
+        broken, task = Broken(policy, place, max_num_seqs), Playground()
+        collector = Collector(broken.extend, broken.verify, task.train, Sampling(80, seed=0), 8, 0, seed=3)
+        if method == "evaluation":
+            problems = [task.train(number) for number in range(16)]
+            work = evaluate(broken.extend, broken.verify, problems, 4, Sampling(80, seed=0), 0)
+        else:
+            tracks = "sampling.streams=4" if "eqlen" in method else "sampling.n=8"
+            work = collector(compose(method, [tracks]), 0, 100, 0)
+        assert asyncio.run(broken.count_what_follows(work)) == (0, 0, ""), (method, place, max_num_seqs)
 
 
-@pytest.mark.parametrize("place", ["grade", "engine"])
-def test_an_error_in_an_evaluation_ends_all_of_it(place):
-    broken = Broken(place, max_num_seqs=64)
-    problems = [Playground().train(number) for number in range(16)]
-    work = evaluate(broken.extend, broken.verify, problems, 4, Sampling(80, seed=0), 0)
-    assert asyncio.run(broken.count_what_follows(work)) == (0, 0, "")
-
-
-@pytest.mark.parametrize("finish", ["abort", "error", ""])
-@pytest.mark.parametrize("method", ["grpo", "eqlen+grpo", "evaluation"])
-def test_what_an_engine_gave_up_is_an_error_and_no_response(method, finish):
+def test_what_an_engine_gave_up_is_an_error_and_no_response(policy):
     """vLLM's "abort" came out as a finished response: not truncated, and worth its reward."""
-    broken = Broken("nowhere", max_num_seqs=64)
+    for method, finish in product(("grpo", "eqlen+grpo", "evaluation"), ("abort", "error", "")):
+        broken = Broken(policy, "nowhere", max_num_seqs=64)
 
-    async def extend(prefix, sampling):
-        return replace(await broken.engine.extend(prefix, sampling), finish=finish)
+        async def extend(prefix, sampling, broken=broken, finish=finish):
+            return replace(await broken.engine.extend(prefix, sampling), finish=finish)
 
-    if method == "evaluation":
-        work = evaluate(extend, broken.verify, [Playground().train(0)], 4, Sampling(80, seed=0), 0)
-    else:
-        collector = Collector(extend, broken.verify, Playground().train, Sampling(80, seed=0), 2, 0, seed=3)
-        work = collector(compose(method), 0, 100, 0)
-    try:
-        asyncio.run(work)
-        complaint = ""
-    except ValueError as error:
-        complaint = str(error)
-    assert f'finish="{finish}"' in complaint and "look for the engine's own error" in complaint
-
-
-def test_a_prompt_of_streams_is_replaced_until_one_of_its_pairs_trains():
-    """Two streams of a prompt may be all correct and all incorrect: mixed, and nothing to learn."""
-    for refills in (0, 40):
-        found = collect(refills, "eqlen+dynamic", setting="sampling.streams=2")
-        scored = compose("eqlen+dynamic", ["sampling.streams=2"]).score(found.rollouts)
-        trained = {
-            found.rollouts.responses[s.response].prompt
-            for s, t in zip(found.rollouts.segments, scored.trains, strict=True)
-            if t
-        }
-        assert found.num_selected == len(trained) == (6 if refills else len(trained))
+        if method == "evaluation":
+            work = evaluate(extend, broken.verify, [Playground().train(0)], 4, Sampling(80, seed=0), 0)
+        else:
+            collector = Collector(extend, broken.verify, Playground().train, Sampling(80, seed=0), 2, 0, seed=3)
+            work = collector(compose(method), 0, 100, 0)
+        with pytest.raises(ValueError, match="look for the engine's own error") as caught:
+            asyncio.run(work)
+        assert f'finish="{finish}"' in str(caught.value), (method, finish)

@@ -7,10 +7,13 @@ import json
 import resource
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from runs import metrics, small, updates_of
 
 from fairlen import report
+from fairlen.files.folders import replacing
 from fairlen.loop.folder import Journal
 from fairlen.train import start
 from fairlen.train.run.folder import Run
@@ -84,9 +87,7 @@ def test_a_report_that_fails_loses_nothing(tmp_path, monkeypatch, capsys):
     assert report.write_report(tmp_path / "run").exists()
 
 
-def test_records_leave_no_part_behind(tmp_path):
-    from fairlen.train.records import write_table
-
-    with files_of_at_most(100), pytest.raises(OSError):
-        write_table({"column": list(range(10_000))}, tmp_path / "responses-000000.parquet")
+def test_a_table_leaves_no_part_behind(tmp_path):
+    with files_of_at_most(100), pytest.raises(OSError), replacing(tmp_path / "responses-000000.parquet") as staging:
+        pq.write_table(pa.table({"column": list(range(10_000))}), staging)
     assert list(tmp_path.iterdir()) == []

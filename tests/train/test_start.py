@@ -179,9 +179,10 @@ def test_reward_functions_of_the_user_add_up_with_their_weights(tmp_path):
         small(tmp_path / "run", rollout_batches=1, rewards=(f"{path}:brevity=2", f"{path}:sometimes"), method="grpo")
     )
     for row in pq.read_table(tmp_path / "run/records/responses-000000.parquet").to_pylist():
-        assert row["part_brevity"] == 1.0 / row["length"]
-        assert row["part_sometimes"] == (None if "c" in row["text"] else 0.5)
-        expected = row["part_verifier"] + 2.0 * row["part_brevity"] + (row["part_sometimes"] or 0.0)
+        parts = dict(row["outcomes"])
+        assert parts["brevity"] == 1.0 / row["length"]
+        assert parts.get("sometimes") == (None if "c" in row["text"] else 0.5)
+        expected = parts["verifier"] + 2.0 * parts["brevity"] + parts.get("sometimes", 0.0)
         assert row["outcome"] == pytest.approx(expected, rel=1e-12)
 
 

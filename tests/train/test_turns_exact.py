@@ -62,8 +62,8 @@ def by_hand(policy: Policy, method: Method, rollouts: Rollouts, plan: Plan) -> t
         response = rollouts.responses[segment.response]
         tokens = torch.tensor(response.token_ids)[None]
         every = policy.model(input_ids=tokens).logits[0, :-1].log_softmax(-1).gather(1, tokens[0, 1:, None])[:, 0]
-        at = [i for a, b in response.turns for i in range(a, b) if segment.start <= i < segment.stop]
-        drawn = dict(zip([i for a, b in response.turns for i in range(a, b)], response.logprobs, strict=True))
+        at = [i for a, b in response.spans for i in range(a, b) if segment.start <= i < segment.stop]
+        drawn = dict(zip([i for a, b in response.spans for i in range(a, b)], response.logprobs, strict=True))
         logprobs.append(every[torch.tensor(at) - 1])
         rollout.append(torch.tensor([drawn[i] for i in at], dtype=every.dtype))
     sizes = torch.tensor([len(x) for x in logprobs])
@@ -110,9 +110,9 @@ def test_what_was_read_is_seen_and_not_trained():
     method = compose("grpo", ["sampling.n=4"])
     rollouts = rollouts_of(method)
     plan, policy = planned(method, rollouts), make_policy("gpt2", torch.float64)
-    row = next(i for i, r in enumerate(rollouts.responses) if len(r.turns) > 1)
+    row = next(i for i, r in enumerate(rollouts.responses) if len(r.spans) > 1)
     response = rollouts.responses[row]
-    (_, end), (begin, _) = response.turns[:2]
+    (_, end), (begin, _) = response.spans[:2]
     tokens = list(response.token_ids)
     tokens[begin - 1] = (tokens[begin - 1] + 1) % 40
     assert begin > end  # something was read
@@ -122,33 +122,17 @@ def test_what_was_read_is_seen_and_not_trained():
         plan.length.tolist()
     )
     place = plan.rows.tolist().index(row)
-    first = response.turns[0][1] - response.turns[0][0]
+    first = response.spans[0][1] - response.spans[0][0]
     assert torch.equal(one[place][:first], two[place][:first])
     assert (one[place][first:] - two[place][first:]).abs().min() > 0
     assert len(one[place]) == response.length == len(response.logprobs)
 
 
-@pytest.mark.parametrize(
-    "name", ["dapo+balanced", "fspo", "grpo", "gspo+turns", "dr_grpo+turns+turn_baseline", "rloo+turn_mean"]
-)
-def test_a_response_of_one_turn_is_what_it_is_without_turns(name):
-    """Bit for bit: tables, plan and what the model reads."""
-    method = compose(name, ["sampling.n=4"])
-    spoken = tuple(
-        replace(r, turns=(), logprobs=(-1.0,) * (len(r.token_ids) - r.num_prompt), turn_rewards=())
-        for r in rollouts_of(method).responses
-    )
-    in_turns = tuple(replace(r, turns=((8, len(r.token_ids)),)) for r in spoken)
-    plans = []
-    for responses in (spoken, in_turns):
-        rollouts = Rollouts(responses, method.sampling.cut(responses), 60)
-        plans.append((planned(method, rollouts), rollouts))
-    (one, before), (two, after) = plans
-    for column in ("rows", "length", "advantage", "weight", "term_weight"):
-        assert getattr(one, column).tolist() == getattr(two, column).tolist()
-    for a, b in zip(pack(before, one, 100), pack(after, two, 100), strict=True):
-        assert torch.equal(a.inputs.token_ids, b.inputs.token_ids) and torch.equal(a.inputs.source, b.inputs.source)
-        assert torch.equal(a.inputs.target, b.inputs.target) and torch.equal(a.micro.old_logprobs, b.micro.old_logprobs)
+def test_a_response_of_one_turn_has_one_form():
+    response = rollouts_of(compose("grpo", ["sampling.n=4"])).responses[0]
+    size = len(response.token_ids)
+    spoken = replace(response, turns=(), logprobs=(-1.0,) * (size - 8), turn_rewards=())
+    assert replace(spoken, turns=((8, size),)) == spoken and spoken.spans == ((8, size),)
 
 
 @pytest.mark.parametrize(
@@ -175,8 +159,8 @@ def test_tables_count_turns():
     method = compose("grpo+turns", ["sampling.n=4"])
     rollouts = rollouts_of(method)
     table: Segments = rollouts.segment_table
-    assert rollouts.response_table.num_turns.tolist() == [len(r.turns) for r in rollouts.responses]
-    assert table.turn.tolist() == [k for r in rollouts.responses for k in range(len(r.turns))]
-    assert table.length.tolist() == [b - a for r in rollouts.responses for a, b in r.turns]
+    assert rollouts.response_table.num_turns.tolist() == [len(r.spans) for r in rollouts.responses]
+    assert table.turn.tolist() == [k for r in rollouts.responses for k in range(len(r.spans))]
+    assert table.length.tolist() == [b - a for r in rollouts.responses for a, b in r.spans]
     assert set(table.num_turns.tolist()) == {1}
     assert table.num_trajectories == len(rollouts.responses)

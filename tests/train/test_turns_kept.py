@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
+from dataclasses import replace
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
-import torch
-from test_turns_exact import planned, rollouts_of
+from test_turns_exact import rollouts_of
 
 from fairlen.audit.readers.fairlen_records import read_records
 from fairlen.batch import build_responses, build_segments
@@ -15,9 +15,7 @@ from fairlen.loop.tally import scored_metrics
 from fairlen.methods.compose import compose
 from fairlen.report.sections import describe_limit
 from fairlen.tasks.task import Problem
-from fairlen.train.collect import Collected
-from fairlen.train.records import BatchRecord
-from fairlen.train.state import StartedBatch, read_rollouts
+from fairlen.train.records import BatchRecord, read_rollouts
 
 PROBLEMS = tuple(Problem(str(i), "?", (1,), "") for i in range(3))
 
@@ -61,7 +59,7 @@ def test_the_report_says_which_limits_end_a_trajectory():
 def test_records_are_read_back_with_their_turns(tmp_path):
     method = compose("rloo+turns+turn_baseline", ["sampling.n=4"])
     rollouts = rollouts_of(method)
-    BatchRecord(rollouts, PROBLEMS, method.score(rollouts)).write(tmp_path, 0, {}, str)
+    BatchRecord(0, rollouts, PROBLEMS, method.score(rollouts), str).write(tmp_path)
     records, left_out = read_records(sorted(tmp_path.iterdir()))
     assert records is not None and left_out == ()
     for column in ("length", "num_turns"):
@@ -71,24 +69,26 @@ def test_records_are_read_back_with_their_turns(tmp_path):
     assert records.log.segments.earned.any()
 
 
-@pytest.mark.parametrize("is_old", [False, True])
-def test_a_checkpoint_has_the_rollouts_as_they_were(is_old):
-    """Through JSON; one that was written before there were turns has none, and responses without them."""
+def test_tables_have_the_rollouts_as_they_were(tmp_path):
+    """Through files, to the bit: turns, named outcomes, channels, supports, and ids that no two rows share."""
     method = compose("grpo", ["sampling.n=4"])
     rollouts = rollouts_of(method)
-    started = StartedBatch(
-        Collected(rollouts, PROBLEMS, 3, 0), method, method.score(rollouts), [planned(method, rollouts)], 1, 0,
-        BatchRecord(rollouts, PROBLEMS, method.score(rollouts)),
-    )  # fmt: skip
-    tensors, kept = started.capture()
-    found = json.loads(json.dumps(kept))
-    if not is_old:
-        assert read_rollouts(tensors, found) == rollouts
-        return
-    for row in found["responses"]:
-        del row["turns"], row["turn_rewards"]
-    for row in found["segments"]:
-        del row["turn"], row["num_turns"], row["earned"]
-    sizes = [n - row["num_prompt"] for n, row in zip(found["num_tokens"], found["responses"], strict=True)]
-    tensors["logprobs"] = torch.zeros(sum(sizes), dtype=torch.float64)
-    assert [response.length for response in read_rollouts(tensors, found).responses] == sizes
+    given = {"outcomes": {"verifier": 1.0, "brevity": 1 / 3}, "extracted": "7", "verify_seconds": 0.1, "active": False}
+    first, second, *others = rollouts.responses
+    first = replace(first, **given, channels={"thought": first.length - 1, "answer": 1})
+    second = replace(second, supports=(b"\1\0\0\0\2\0\0\0", *(b"" for _ in second.logprobs[1:])))
+    rollouts = replace(rollouts, responses=(first, second, *others))
+    record = BatchRecord(3, rollouts, PROBLEMS, method.score(rollouts), str)
+    record.write(tmp_path)
+    tables = {name: pq.read_table(tmp_path / f"{name}-000003.parquet") for name in ("responses", "segments")}
+    assert tables == record.tables()
+    found = read_rollouts(tables, rollouts.max_response_length)
+    assert found == rollouts and found.responses[0].verify_seconds == 0.1
+    assert tables["responses"]["id"].to_pylist()[:5] == ["3-0-0", "3-0-1", "3-0-2", "3-0-3", "3-1-0"]
+    assert len(set(tables["segments"]["id"].to_pylist())) == len(rollouts.segments)
+
+
+def test_channels_sum_to_the_length():
+    (response, *_) = rollouts_of(compose("grpo", ["sampling.n=4"])).responses
+    with pytest.raises(ValueError, match="each belongs to one channel"):
+        replace(response, channels={"answer": response.length + 1})

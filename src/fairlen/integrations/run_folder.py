@@ -10,7 +10,7 @@ import json
 import secrets
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,6 @@ from fairlen.loop.folder import RunFolder, describe_composition, describe_progra
 from fairlen.methods.compose import Composition
 from fairlen.methods.method import Method, Scored
 from fairlen.rollouts import Rollouts
-from fairlen.tasks.grader import Grading
 from fairlen.tasks.task import Problem
 from fairlen.train.records import BatchRecord, Decode, count_generated, rollout_metrics
 
@@ -39,9 +38,7 @@ COUNTERS = ("num_batches", "num_updates", "generated", "seconds")
 class Pending:
     """A rollout batch whose updates are being made."""
 
-    number: int
     record: BatchRecord
-    findings: dict[int, Grading]
     weight: Floats
     """Of every segment."""
     facts: dict[str, float]
@@ -118,16 +115,17 @@ class HomeRun(RunFolder):
         parts: Sequence[dict[str, float]],
     ) -> None:  # fmt: skip
         """Take a rollout batch that is planned: its segments' weights, each response's answer and what its outcome is made of."""
-        rows = rollouts.responses
-        findings = {row.seed: Grading(part, None, None) for row, part in zip(rows, parts, strict=True)}
+        named = zip(rollouts.responses, parts, strict=True)
+        rows = tuple(replace(row, outcomes=outcomes) for row, outcomes in named)
         asked = {
             row.prompt: (row.token_ids[: row.num_prompt], answer) for row, answer in zip(rows, answers, strict=True)
         }
         problems = tuple(
             Problem(name_prompt(ids), self.decode(ids), ids, text) for _, (ids, text) in sorted(asked.items())
         )
-        record, facts = BatchRecord(rollouts, problems, scored), rollout_metrics(rollouts, scored, method)
-        self.pending[key] = Pending(self.num_batches, record, findings, weight, facts)
+        facts = rollout_metrics(rollouts, scored, method)
+        record = BatchRecord(self.num_batches, replace(rollouts, responses=rows), problems, scored, self.decode)
+        self.pending[key] = Pending(record, weight, facts)
         self.num_batches += 1
         self.generated += count_generated(rows)
 
@@ -146,7 +144,7 @@ class HomeRun(RunFolder):
         self.write([key for key in self.pending if len(keys) and key < keys.min()])
         self.seconds, self.since = self.seconds + now - (self.since or now), now
         last = next(reversed(self.pending.values()))
-        self.log({"update": update, "rollout_batch": last.number} | last.facts | dict(metrics))
+        self.log({"update": update, "rollout_batch": last.record.number} | last.facts | dict(metrics))
 
     def add_evaluation(self, update: int, found: Evaluation) -> None:
         """Log an evaluation in training; none before it begins."""
@@ -162,7 +160,7 @@ class HomeRun(RunFolder):
             batch = self.pending[key] if done is None else self.pending.pop(key)
             if not batch.is_written:
                 with self.journal.attempt(self.records):
-                    batch.record.write(self.records, batch.number, dict(batch.findings), self.decode)
+                    batch.record.write(self.records)
                 batch.is_written = True
 
 

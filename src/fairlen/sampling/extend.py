@@ -8,7 +8,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, fields
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
-from fairlen.rollouts import Finish, Status, TokenIds
+from fairlen.rollouts import Finish, Logprobs, Status, Supports, TokenIds
+from fairlen.schema import Spans
 
 Result = TypeVar("Result")
 
@@ -45,24 +46,21 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Continuation:
-    """Tokens generated after a prefix."""
+    """Tokens generated after a prefix, by the fields of a `Response` that they become."""
 
     token_ids: TokenIds
     """EOS included where there was one; at least one token."""
-    logprobs: tuple[float, ...]
-    """Nats, of each token under softmax(logits / temperature) over what was not cut; when greedy under softmax(logits)."""
+    logprobs: Logprobs
+    """Under softmax(logits / temperature) over what was not cut; when greedy under softmax(logits)."""
     finish: Finish
-    turns: tuple[tuple[int, int], ...] = ()
-    """Of a trajectory: where the policy wrote, from one position of `token_ids` to before another; `logprobs` are those of these
-    tokens. Empty where all are one turn."""
-    rewards: tuple[float, ...] = ()
-    """What each turn earned."""
+    turns: Spans = ()
+    """Of a trajectory, in positions of `token_ids`."""
+    turn_rewards: tuple[float, ...] = ()
     status: Status = "unverified"
     """Of a trajectory that its environment has graded, with `outcome`."""
     outcome: float = 0.0
-    supports: tuple[bytes, ...] = ()
-    """Of each token of `logprobs` the ids that it was drawn from, int32; empty bytes for the whole vocabulary. Empty where
-    nothing was cut, or `with_support` was False."""
+    supports: Supports = ()
+    """Empty where nothing was cut, or `with_support` was False."""
 
     def first(self, num_tokens: int) -> Continuation:
         """Return the first `num_tokens` tokens, as a smaller limit would have given."""

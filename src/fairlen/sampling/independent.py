@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Literal, Protocol
 
 from fairlen.batch import Bools, Floats, Responses, Segments
@@ -39,25 +39,14 @@ class Request:
     ) -> Response:
         """The response that an answer is, and where it stands among those to the prompt."""
         first = len(self.token_ids)
+        generated = {one.name: getattr(answer, one.name) for one in fields(answer)} | {
+            "token_ids": self.token_ids + answer.token_ids,
+            "turns": tuple((first + start, first + stop) for start, stop in answer.turns),
+        }
         return Response(
-            prompt=self.prompt,
-            token_ids=self.token_ids + answer.token_ids,
-            num_prompt=first,
-            logprobs=answer.logprobs,
-            supports=answer.supports,
-            finish=answer.finish,
-            seed=seed,
-            temperature=self.sampling.temperature,
-            policy_version=self.policy_version,
-            stream=stream,
-            track=track,
-            round=round,
-            inherited=inherited,
-            turns=tuple((first + start, first + stop) for start, stop in answer.turns),
-            turn_rewards=answer.rewards,
-            outcome=answer.outcome,
-            status=answer.status,
-        )
+            self.prompt, num_prompt=first, seed=seed, temperature=self.sampling.temperature,
+            policy_version=self.policy_version, stream=stream, track=track, round=round, inherited=inherited, **generated,
+        )  # fmt: skip
 
 
 class Sampler(Protocol):

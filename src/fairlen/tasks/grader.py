@@ -114,21 +114,9 @@ class WeightedReward:
     weight: float = 1.0
 
 
-@dataclass(frozen=True)
-class Grading:
-    """How one outcome came about."""
-
-    parts: dict[str, float]
-    """What the verifier and each reward function said."""
-    seconds: float | None
-    """Of the verifier."""
-    answer: str | None
-    """What the verifier took as the answer."""
-
-
 @dataclass
 class Grader:
-    """Fills in outcome and status of responses; keeps how every outcome came about until it is recorded."""
+    """Fills in what a response is worth, and how that came about: outcome, status, outcomes, extracted answer, time."""
 
     task: Task
     decode: Callable[[Sequence[int]], str]
@@ -140,8 +128,6 @@ class Grader:
     reward_deadline: float = 60.0
     """Seconds for one call of a reward function; 0 is none."""
     watchdog: Watchdog = UNWATCHED
-    findings: dict[int, Grading] = field(default_factory=dict)
-    """By seed of the response."""
     seconds: float = 0.0
     """So far, in which the verifier had at least one text."""
     num_out: int = 0
@@ -176,10 +162,12 @@ class Grader:
             if value is not None:
                 parts[reward.name] = value
         self.num_graded += 1
-        self.findings[response.seed] = Grading(parts, seconds, verdict.answer)
         outcome = add_parts([weights[name] for name in parts], parts.values())
         counts = verdict.status in VERDICTS or self.without_verdict == "incorrect"
-        return replace(response, outcome=outcome, status=verdict.status, active=counts)
+        return replace(
+            response, outcome=outcome, status=verdict.status, active=counts,
+            outcomes=parts, extracted=verdict.answer, verify_seconds=seconds,
+        )  # fmt: skip
 
     @contextmanager
     def busy(self) -> Iterator[None]:

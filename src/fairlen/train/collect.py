@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
-from fairlen.methods.method import Method
+from fairlen.methods.method import Method, Scored
 from fairlen.rollouts import Response, Rollouts
 from fairlen.sampling.extend import Extend, Sampling, gather
 from fairlen.sampling.independent import Request
@@ -19,13 +20,28 @@ GradeProblem = Callable[[Problem, Response], Awaitable[Response]]
 
 @dataclass(frozen=True)
 class Collected:
-    """One rollout batch and the problems it asked."""
+    """One rollout batch, the problems it asked, and the method by which it trains."""
 
     rollouts: Rollouts
     problems: tuple[Problem, ...]
     """By position in the rollout batch, rejected ones included."""
-    num_selected: int
-    num_extra_batches: int
+    method: Method
+    """As it was when the rollout batch was collected."""
+    num_extra_batches: int = 0
+
+    @cached_property
+    def scored(self) -> Scored:
+        """Rewards and advantages, found once; of a rollout batch of finite numbers."""
+        return self.method.score(self.rollouts)
+
+    @property
+    def num_selected(self) -> int:
+        return int(self.scored.selected.sum())
+
+    def join(self, further: Collected) -> Collected:
+        """Append what replaced rejected prompts."""
+        rollouts, number = self.rollouts.join(further.rollouts), self.num_extra_batches + 1
+        return Collected(rollouts, self.problems + further.problems, self.method, number)
 
 
 @dataclass(frozen=True)
@@ -45,32 +61,33 @@ class Collector:
 
     async def __call__(self, method: Method, batch: int, first_problem: int, policy_version: int) -> Collected:
         """Collects rollout batch number `batch`, taking problems from position `first_problem` on."""
-        problems: list[Problem] = []
-        responses: list[Response] = []
-        rollouts = Rollouts((), (), self.sampling.max_new_tokens)
-        num_selected = refill = 0
-        while num_selected < self.num_prompts and refill <= self.max_extra_batches:
-            wanted = self.num_prompts - num_selected
-            asked = [self.problem_at(first_problem + len(problems) + i) for i in range(wanted)]
+        found, wanted, refill = (
+            Collected(Rollouts((), (), self.sampling.max_new_tokens), (), method),
+            self.num_prompts,
+            0,
+        )
+        while wanted > 0 and refill <= self.max_extra_batches:
+            position = len(found.problems)
+            problems = tuple(self.problem_at(first_problem + position + i) for i in range(wanted))
             requests = [
-                Request(
-                    prompt=len(problems) + i,
-                    token_ids=problem.token_ids,
-                    sampling=self.sampling,
-                    policy_version=policy_version,
-                    seed=(self.seed, batch, len(problems) + i, refill),
-                )
-                for i, problem in enumerate(asked)
+                Request(prompt, problem.token_ids, self.sampling, policy_version, (self.seed, batch, prompt, refill))
+                for prompt, problem in enumerate(problems, position)
             ]
-            problems += asked
-            ended = await gather(self.ask(method, problems[r.prompt], r) for r in requests)
-            responses += [response for track in ended for response in track]
-            rollouts = replace(rollouts, responses=tuple(responses), segments=method.sampling.cut(tuple(responses)))
-            refill += 1
-            if find_non_finite(rollouts):
+            part = await self.generate(method, problems, requests)
+            found = found.join(part) if refill else part
+            if find_non_finite(part.rollouts):
                 break  # the guard's business; no filter can select from it
-            num_selected = int(method.score(rollouts).selected.sum())
-        return Collected(rollouts, tuple(problems), num_selected, refill - 1)
+            wanted -= part.num_selected
+            refill += 1
+        return found
+
+    async def generate(self, method: Method, problems: tuple[Problem, ...], requests: Sequence[Request]) -> Collected:
+        """Return responses to some problems, cut."""
+        ended = await gather(self.ask(method, *one) for one in zip(problems, requests, strict=True))
+        responses = tuple(response for tracks in ended for response in tracks)
+        return Collected(
+            Rollouts(responses, method.sampling.cut(responses), self.sampling.max_new_tokens), problems, method
+        )
 
     async def ask(self, method: Method, problem: Problem, request: Request) -> tuple[Response, ...]:
         """All tracks of one prompt, graded."""

@@ -91,15 +91,12 @@ class Trainer(RunState):
                 self.learn(self.started)
         if self.started is not None and self.started.num_done == self.started.num_updates:
             with self.run.journal.attempt(self.run.records):
-                self.started.record.write(
-                    self.run.records, self.progress.batch, self.grader.findings, self.grader.decode
-                )
+                self.started.record.write(self.run.records)
             self.end_batch()
 
     def end_batch(self) -> None:
         """Go on to the next rollout batch: this one is done, or given up."""
         self.started = None
-        self.grader.findings.clear()
         self.progress.batch += 1
 
     async def collect(self) -> None:
@@ -136,15 +133,15 @@ class Trainer(RunState):
             self.log(facts | {"update/skipped": broken})
             return self.end_batch()
         start = time.perf_counter()
-        self.started = started = StartedBatch.plan(collected, self.method, self.config, self.progress.policy_version)
+        self.started = started = self.start_batch(collected, self.progress.policy_version)
         started.facts, started.seconds = facts, seconds | {"plan": time.perf_counter() - start}
         folded = np.concatenate([np.zeros(0), *(plan.weight * plan.advantage for plan in started.plans)])
-        counts = Counts.of(rollouts.response_table, folded, started.method, started.num_updates)
+        counts = Counts.of(rollouts.response_table, folded, collected.method, started.num_updates)
         if warning := self.signal.look(counts):
             warn(warning, "" if warning.startswith(NOTE) else "fairlen: ")
             self.trackers.alert(warning, self.progress.update)
         if not started.plans:
-            self.log(self.describe_batch(started) | {"update/skipped": describe_nothing(started.scored)})
+            self.log(self.describe_batch(started) | {"update/skipped": describe_nothing(collected.scored)})
 
     def learn(self, started: StartedBatch) -> None:
         """Make the next update of a rollout batch."""
@@ -182,7 +179,7 @@ class Trainer(RunState):
     def describe_batch(self, started: StartedBatch) -> dict[str, float]:
         """Return what every update of a rollout batch logs of it."""
         found = started.collected
-        return rollout_metrics(found.rollouts, started.scored, self.method, found.num_extra_batches) | started.facts
+        return rollout_metrics(found.rollouts, found.scored, self.method, found.num_extra_batches) | started.facts
 
     def describe_progress(self) -> tuple[int, int]:
         """Changes while responses are generated or graded."""
@@ -209,7 +206,6 @@ class Trainer(RunState):
             found = await self.interruption.during(
                 evaluate(self.collector.extend, self.grader, self.held_out, samples, sampling, EVALUATION_SEED)
             )
-        self.grader.findings.clear()
         spent = {"tokens/generated_total": self.progress.generated, "time/training": self.progress.seconds}
         facts = self.engine.stats.since(before).metrics()
         self.log(found.metrics() | facts | spent | {"time/evaluation": time.perf_counter() - start})
@@ -231,8 +227,6 @@ class Trainer(RunState):
             yield
         except Interrupted:
             self.rollback = before
-            if self.started is None:
-                self.grader.findings.clear()
             raise
 
     def save_model(self, name: Literal["model", "best"]) -> None:

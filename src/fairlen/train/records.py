@@ -4,10 +4,12 @@ records/segments-000000.parquet. Rejected prompts are in them; a segment keeps i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from itertools import chain
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from functools import cached_property
 from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -17,20 +19,13 @@ from fairlen.batch import Floats, Ints
 from fairlen.files.folders import replacing
 from fairlen.loop.tally import scored_metrics, update_metrics
 from fairlen.methods.method import Method, Scored
-from fairlen.rollouts import Response, Rollouts
-from fairlen.tasks.grader import Grading
+from fairlen.rollouts import RESPONSES, SEGMENTS, UPDATES, Response, Rollouts, Segment
+from fairlen.schema import Columns, from_arrow, to_arrow
 from fairlen.tasks.task import Problem
 from fairlen.train.step import StepResult
 
-UNVERIFIED = Grading({}, None, None)
 Decode = Callable[[Sequence[int]], str]
-
-OF_RESPONSE = (
-    "prompt", "num_prompt", "length", "finish", "outcome", "status", "stream", "track", "round", "inherited", "seed",
-    "temperature", "policy_version", "num_turns",
-)  # fmt: skip
-OF_SEGMENT = ("response", "start", "stop", "group", "role", "round", "mass", "turn", "num_turns", "earned")
-"""Fields of responses and segments that are columns as they are."""
+Row = TypeVar("Row")
 
 
 def rollout_metrics(rollouts: Rollouts, scored: Scored, method: Method, num_extra_batches: int = 0) -> dict[str, float]:
@@ -65,72 +60,97 @@ def describe_update(result: StepResult, learning_rate: float) -> dict[str, float
 
 @dataclass
 class BatchRecord:
-    """Gather what happens to one rollout batch."""
+    """A rollout batch as its two tables, which records and checkpoints have alike."""
 
+    number: int
+    """Of the rollout batch in its run."""
     rollouts: Rollouts
     problems: tuple[Problem, ...]
+    """By position in the rollout batch."""
     scored: Scored
+    decode: Decode
+    """Leaves out special tokens."""
     updates: dict[str, list[list[float]]] = field(default_factory=dict)
     """Per segment one list a column, one number an update that it was part of."""
 
     def __post_init__(self) -> None:
-        for name in ("update", "weight", "log_ratio", "clipped", "inside"):
-            self.updates[name] = [[] for _ in self.rollouts.segments]
+        self.updates = self.updates or {name: [[] for _ in self.rollouts.segments] for name in UPDATES}
 
     def add_update(self, number: int, rows: Ints, *measured: Floats) -> None:
         """Remember one update of some of the segments: their weight, and what `measure_sequences` gives."""
-        for name, values in zip(self.updates, (np.full(len(rows), number), *measured), strict=True):
+        for name, values in zip(UPDATES, (np.full(len(rows), number), *measured), strict=True):
             for row, value in zip(rows.tolist(), values.tolist(), strict=True):
                 self.updates[name][row].append(value)
 
-    def write(self, folder: Path, batch: int, findings: dict[int, Grading], decode: Decode) -> None:
-        """Write both tables. `findings` are by seed, and are taken out; `decode` leaves out special tokens."""
-        write_table(self.response_columns(batch, findings, decode), folder / f"responses-{batch:06d}.parquet")
-        write_table(self.segment_columns(batch), folder / f"segments-{batch:06d}.parquet")
+    def tables(self) -> dict[str, pa.Table]:
+        """Return both tables by name."""
+        return {"responses": self.responses, "segments": self.segments}
 
-    def response_columns(self, batch: int, findings: dict[int, Grading], decode: Decode) -> dict[str, pa.Array | list]:
-        """Return one row a response."""
-        rows, selected = self.rollouts.responses, self.scored.selected
-        found = [findings.pop(r.seed, None) or UNVERIFIED for r in rows]
-        parts = [finding.parts for finding in found]
-        names = sorted({name for part in parts for name in part})
-        return {
-            "rollout_batch": [batch] * len(rows),
-            **{name: [getattr(row, name) for row in rows] for name in OF_RESPONSE},
-            "problem_id": [self.problems[r.prompt].id for r in rows],
-            "problem": [self.problems[r.prompt].text for r in rows],
-            "answer": [self.problems[r.prompt].answer for r in rows],
-            "text": [decode(r.token_ids[r.num_prompt :]) for r in rows],
-            "token_ids": pa.array([list(r.token_ids) for r in rows], pa.list_(pa.int32())),
-            "logprobs": pa.array([list(r.logprobs) for r in rows], pa.list_(pa.float32())),
-            "supports": pa.array(
-                [[np.frombuffer(one, np.int32) for one in r.supports] for r in rows], pa.list_(pa.list_(pa.int32()))
-            ),
-            "turns": pa.array([list(chain(*r.spans)) for r in rows], pa.list_(pa.int32())),
-            "turn_rewards": pa.array([list(r.turn_rewards) for r in rows], pa.list_(pa.float64())),
-            "extracted": pa.array([finding.answer for finding in found], pa.string()),
-            "verify_seconds": pa.array([finding.seconds for finding in found], pa.float64()),
-            "active": self.scored.responses.active.tolist(),
-            "selected": [bool(selected[r.prompt]) for r in rows],
-            "reward": self.scored.reward.tolist(),
-            **{f"part_{name}": pa.array([part.get(name) for part in parts], pa.float64()) for name in names},
+    def write(self, folder: Path) -> None:
+        """Write both tables, each whole or not there."""
+        for name, table in self.tables().items():
+            with replacing(folder / f"{name}-{self.number:06d}.parquet") as staging:
+                pq.write_table(table, staging, compression="zstd")
+
+    @cached_property
+    def responses(self) -> pa.Table:
+        """One row a response; no update changes it."""
+        rows, scored = self.rollouts.responses, self.scored
+        problems = [self.problems[r.prompt] for r in rows]
+        own = {
+            "id": number_within([f"{self.number}-{r.prompt}" for r in rows]),
+            "rollout_batch": [self.number] * len(rows),
+            "counts": [r.active for r in rows],
+            "active": scored.responses.active.tolist(),
+            "selected": scored.selected[scored.responses.prompt].tolist(),
+            "reward": scored.reward.tolist(),
+            "problem_id": [problem.id for problem in problems],
+            "problem": [problem.text for problem in problems],
+            "answer": [problem.answer for problem in problems],
+            "text": [self.decode(r.token_ids[r.num_prompt :]) for r in rows],
         }
+        return build_table(RESPONSES, rows, own)
 
-    def segment_columns(self, batch: int) -> dict[str, pa.Array | list]:
-        """Return one row a segment."""
-        rows, scored = self.rollouts.segments, self.scored
-        return {
-            "rollout_batch": [batch] * len(rows),
-            **{name: [getattr(row, name) for row in rows] for name in OF_SEGMENT},
+    @property
+    def segments(self) -> pa.Table:
+        """One row a segment."""
+        rows, scored, names = self.rollouts.segments, self.scored, self.responses["id"].to_pylist()
+        own = {
+            "id": number_within([names[s.response] for s in rows]),
+            "rollout_batch": [self.number] * len(rows),
             "length": self.rollouts.segment_table.length.tolist(),
             "trains": scored.trains.tolist(),
             "value": scored.value.tolist(),
             "advantage": scored.advantage.tolist(),
-            **{name: pa.array(values, pa.list_(pa.float64())) for name, values in self.updates.items()},
         }
+        return build_table(SEGMENTS, rows, own | self.updates)
 
 
-def write_table(columns: dict[str, pa.Array | list], path: Path) -> None:
-    """Write a table that is whole or not there."""
-    with replacing(path) as staging:
-        pq.write_table(pa.table(columns), staging, compression="zstd")
+def number_within(names: Sequence[str]) -> list[str]:
+    """Return names with a number each, from 0 among equal ones."""
+    seen = Counter[str]()
+    numbered = []
+    for name in names:
+        numbered.append(f"{name}-{seen[name]}")
+        seen[name] += 1
+    return numbered
+
+
+def build_table(columns: Columns, rows: Sequence[Any], own: Mapping[str, Sequence[Any]]) -> pa.Table:
+    """Return a table of objects: its own columns, others from their fields."""
+    values = {name: own[name] if name in own else [getattr(row, name) for row in rows] for name in columns}
+    return pa.table({name: to_arrow(kind, values[name]) for name, (kind, _) in columns.items()})
+
+
+def read_rollouts(tables: Mapping[str, pa.Table], max_response_length: int) -> Rollouts:
+    """Return the rollout batch of two tables, exactly as it was."""
+    responses = tables["responses"].drop_columns("active").rename_columns({"counts": "active"})
+    segments = read_rows(Segment, SEGMENTS, tables["segments"])
+    return Rollouts(read_rows(Response, RESPONSES, responses), segments, max_response_length)
+
+
+def read_rows(kind: type[Row], columns: Columns, table: pa.Table) -> tuple[Row, ...]:
+    """Return the rows of a table as objects."""
+    names = [one.name for one in fields(kind)]  # type: ignore[arg-type]
+    values = [from_arrow(columns[name][0], table[name]) for name in names]
+    return tuple(kind(**dict(zip(names, row, strict=True))) for row in zip(*values, strict=True))

@@ -5,22 +5,19 @@ Plans and problems are in no checkpoint: they follow from the responses and the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, fields
-from itertools import islice, pairwise
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
 from typing import Any
 
-import numpy as np
-import torch
 from torch import Tensor
 
 from fairlen.batch import Plan
-from fairlen.methods.method import Method, Scored, updates
-from fairlen.rollouts import Response, Rollouts, Segment
+from fairlen.methods.method import Method, updates
+from fairlen.rollouts import UPDATES
 from fairlen.sampling.extend import RolloutEngine
-from fairlen.tasks.grader import Grader, Grading
+from fairlen.tasks.grader import Grader
 from fairlen.train.collect import Collected, Collector
-from fairlen.train.records import BatchRecord
+from fairlen.train.records import BatchRecord, read_rollouts
 from fairlen.train.run.checkpoint import (
     Checkpoint,
     capture_moments,
@@ -36,12 +33,8 @@ from fairlen.train.run.faults import Guard
 from fairlen.train.run.folder import Run
 from fairlen.train.step import Learner
 
-COLLECTED_APART = ("token_ids", "logprobs", "supports")
-"""Fields of responses that a checkpoint keeps as tensors."""
-OLD = "old_logprobs."
-"""Begins the names of the trainer's log-probs of a segment, before its row."""
-
-
+FORMAT = 2
+"""Of checkpoints: those of another one are refused."""
 NEXT = 1.5
 """Mean rollout batches that the next one may cost."""
 
@@ -100,9 +93,6 @@ class StartedBatch:
     """A rollout batch that is being learned from: what was collected, what is planned, and how far it has got."""
 
     collected: Collected
-    method: Method
-    """As it planned."""
-    scored: Scored
     plans: list[Plan]
     """Of one epoch."""
     num_epochs: int
@@ -118,88 +108,22 @@ class StartedBatch:
     old_logprobs: dict[int, Tensor] | None = None
     """The trainer's log-probs by row before the first update; None before they were needed."""
 
-    @classmethod
-    def plan(cls, collected: Collected, method: Method, config: TrainConfig, policy_version: int) -> StartedBatch:
-        """Score a rollout batch, and plan its updates."""
-        scored = method.score(collected.rollouts)
-        plans = [method.weigh(update) for update in updates(scored, config.updates_per_batch)]
-        record = BatchRecord(collected.rollouts, collected.problems, scored)
-        return cls(collected, method, scored, plans, config.epochs_per_batch, policy_version, record)
-
     @property
     def num_updates(self) -> int:
         """Number of updates made, skipped and to come."""
         return len(self.plans) * self.num_epochs
 
-    def capture(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return tensors and what JSON takes, for `restore`."""
-        rows = self.collected.rollouts
-        names = [f.name for f in fields(Response) if f.name not in COLLECTED_APART]
-        tensors = {
-            "token_ids": torch.tensor([token for r in rows.responses for token in r.token_ids], dtype=torch.int64),
-            "logprobs": torch.tensor([x for r in rows.responses for x in r.logprobs], dtype=torch.float64),
-        }
-        if any(row.supports for row in rows.responses):
-            supports = [one for r in rows.responses for one in r.supports_of(r.num_prompt, len(r.token_ids))]
-            tensors["supports"] = torch.from_numpy(np.frombuffer(b"".join(supports), np.uint8).copy())
-            tensors["support_sizes"] = torch.tensor(list(map(len, supports)))
-        tensors |= {f"{OLD}{row}": values.clone() for row, values in (self.old_logprobs or {}).items()}
-        return tensors, {
-            "responses": [{name: getattr(row, name) for name in names} for row in rows.responses],
-            "num_tokens": [len(row.token_ids) for row in rows.responses],
-            "segments": [asdict(row) for row in rows.segments],
-            "max_response_length": rows.max_response_length,
+    def capture(self) -> dict[str, Any]:
+        """Return what its tables and tensors do not have, for `RunState.resume_batch`; JSON takes it."""
+        return {
             "problems": len(self.collected.problems),
-            "selected": self.collected.num_selected,
             "extra_batches": self.collected.num_extra_batches,
-            "method_state": self.method.state,
+            "method_state": self.collected.method.state,
             "policy_version": self.policy_version,
-            "updates": self.record.updates,
             "facts": self.facts,
             "seconds": self.seconds,
             "done": self.num_done,
-            "has_old_logprobs": self.old_logprobs is not None,
         }
-
-    @classmethod
-    def restore(
-        cls, tensors: Mapping[str, Tensor], found: Mapping[str, Any], state: RunState, first_problem: int
-    ) -> StartedBatch:
-        """Return what `capture` took; `first_problem` is the position of the first of its problems."""
-        problems = tuple(state.collector.problem_at(first_problem + i) for i in range(found["problems"]))
-        collected = Collected(read_rollouts(tensors, found), problems, found["selected"], found["extra_batches"])
-        method = state.method.with_state(found["method_state"])
-        started = cls.plan(collected, method, state.config, found["policy_version"])
-        started.record.updates = {name: found["updates"][name] for name in started.record.updates}
-        started.facts, started.seconds, started.num_done = found["facts"], found["seconds"], found["done"]
-        if found["has_old_logprobs"]:
-            old = {name.removeprefix(OLD): tensors[name] for name in tensors if name.startswith(OLD)}
-            started.old_logprobs = {int(row): x.to(state.learner.policy.device) for row, x in old.items()}
-        return started
-
-
-def read_rollouts(tensors: Mapping[str, Tensor], found: Mapping[str, Any]) -> Rollouts:
-    """Return responses and segments as they were collected."""
-    tokens, logprobs = (iter(tensors[name].tolist()) for name in ("token_ids", "logprobs"))
-    supports = iter(read_supports(tensors))
-    responses = []
-    for row, count in zip(found["responses"], found["num_tokens"], strict=True):
-        row = {"turns": (), "turn_rewards": ()} | row  # older checkpoints have none
-        row |= {"turns": tuple(map(tuple, row["turns"])), "turn_rewards": tuple(row["turn_rewards"])}
-        generated = sum(stop - start for start, stop in row["turns"]) or count - row["num_prompt"]
-        row |= {"token_ids": tuple(islice(tokens, count)), "logprobs": tuple(islice(logprobs, generated))}
-        responses.append(Response(supports=tuple(islice(supports, generated)), **row))
-    segments = tuple(Segment(**row) for row in found["segments"])
-    return Rollouts(tuple(responses), segments, found["max_response_length"])
-
-
-def read_supports(tensors: Mapping[str, Tensor]) -> list[bytes]:
-    """Return the supports of all generated tokens, or none where nothing was cut."""
-    if "supports" not in tensors:
-        return []
-    stops = tensors["support_sizes"].cumsum(0).tolist()
-    joined = tensors["supports"].numpy().tobytes()
-    return [joined[start:stop] for start, stop in pairwise((0, *stops))]
 
 
 @dataclass(kw_only=True)
@@ -235,11 +159,36 @@ class RunState:
             "streams": self.rollback or capture_streams(),
             "skipped": [self.guard.num_skipped, self.guard.num_in_a_row],
             "max_tokens_per_microbatch": [self.config.max_tokens_per_microbatch, learner.max_tokens],
-            "findings": [[seed, asdict(finding)] for seed, finding in self.grader.findings.items()],
+            "format": FORMAT,
         }
-        if self.started is not None:
-            tensors["rollouts"], state["started"] = self.started.capture()
-        return Checkpoint(tensors, state)
+        if self.started is None:
+            return Checkpoint(tensors, state)
+        if old := self.started.old_logprobs:
+            tensors["old_logprobs"] = {str(row): values.clone() for row, values in old.items()}
+        return Checkpoint(tensors, state | {"started": self.started.capture()}, self.started.record.tables())
+
+    def start_batch(self, collected: Collected, policy_version: int) -> StartedBatch:
+        """Plan the updates of a rollout batch."""
+        scored, config = collected.scored, self.config
+        plans = [collected.method.weigh(update) for update in updates(scored, config.updates_per_batch)]
+        record = BatchRecord(self.progress.batch, collected.rollouts, collected.problems, scored, self.grader.decode)
+        return StartedBatch(collected, plans, config.epochs_per_batch, policy_version, record)
+
+    def resume_batch(self, checkpoint: Checkpoint) -> StartedBatch:
+        """Return the rollout batch that was being learned from."""
+        found, first = checkpoint.state["started"], self.progress.next_problem - checkpoint.state["started"]["problems"]
+        rollouts = read_rollouts(checkpoint.tables, self.collector.sampling.max_new_tokens)
+        problems = tuple(self.collector.problem_at(first + i) for i in range(found["problems"]))
+        method = self.method.with_state(found["method_state"])
+        started = self.start_batch(
+            Collected(rollouts, problems, method, found["extra_batches"]), found["policy_version"]
+        )
+        segments, device = checkpoint.tables["segments"], self.learner.policy.device
+        started.record.updates = {name: segments[name].to_pylist() for name in UPDATES}
+        started.facts, started.seconds, started.num_done = found["facts"], found["seconds"], found["done"]
+        if old := checkpoint.tensors.get("old_logprobs"):
+            started.old_logprobs = {int(row): values.to(device) for row, values in old.items()}
+        return started
 
     def resume(self, log: Callable[[str], None]) -> None:
         """Go on from the newest checkpoint that is whole; from the start where the run ended before its first one."""
@@ -256,9 +205,14 @@ class RunState:
     def restore(self, checkpoint: Checkpoint) -> list[str]:
         """Go back to where a checkpoint was made; return what the logs have lost since.
 
-        Raises ValueError for a checkpoint of another configuration.
+        Raises ValueError for a checkpoint of another configuration, or of another version's format.
         """
         state, tensors = checkpoint.state, checkpoint.tensors
+        if state.get("format") != FORMAT:
+            raise ValueError(
+                f"out={self.run.folder}: its checkpoint has format {state.get('format', 1)}, and this version of fairlen goes on "
+                f"from format {FORMAT}: go on with the version that wrote it, or start the run again in another folder (--out)"
+            )
         if state["configuration"] != self.run.configuration:
             raise ValueError(
                 f"out={self.run.folder}: its checkpoint is of configuration {state['configuration']}, and these settings are "
@@ -278,8 +232,6 @@ class RunState:
         given, found = state["max_tokens_per_microbatch"]
         if given == self.config.max_tokens_per_microbatch:  # else the user has chosen another one
             learner.max_tokens = found
-        if started := state.get("started"):
-            first = progress.next_problem - started["problems"]
-            self.started = StartedBatch.restore(tensors["rollouts"], started, self, first)
-            self.grader.findings = {seed: Grading(**finding) for seed, finding in state["findings"]}
+        if "started" in state:
+            self.started = self.resume_batch(checkpoint)
         return lost

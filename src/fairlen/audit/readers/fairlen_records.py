@@ -16,21 +16,19 @@ from fairlen.audit.readers.formats import Format, has_all
 from fairlen.audit.readers.rows import find_duplicates, pair_keys, questions
 from fairlen.batch import NO_VERDICT, Floats, Ints, build_responses, build_segments
 from fairlen.files.formats import Unreadable, refused
+from fairlen.rollouts import RESPONSES, SEGMENTS, UPDATES
+from fairlen.schema import arrow_schema, number_text
 
-RESPONSES = {
-    "rollout_batch": pa.int64(), "prompt": pa.int64(), "length": pa.int64(), "finish": pa.string(), "outcome": pa.float64(),
-    "status": pa.string(), "active": pa.bool_(), "reward": pa.float64(), "stream": pa.int64(), "track": pa.int64(),
-    "round": pa.int64(), "inherited": pa.int64(),
-}  # fmt: skip
-SEGMENTS = {
-    "rollout_batch": pa.int64(), "response": pa.int64(), "start": pa.int64(), "stop": pa.int64(), "group": pa.int64(),
-    "role": pa.string(), "round": pa.int64(), "mass": pa.float64(), "value": pa.float64(), "advantage": pa.float64(),
-}  # fmt: skip
+OF_RESPONSES = (
+    "rollout_batch", "prompt", "length", "finish", "outcome", "status", "active", "reward", "stream", "track", "round",
+    "inherited",
+)  # fmt: skip
+OF_SEGMENTS = ("rollout_batch", "response", "start", "stop", "group", "role", "round", "mass", "value", "advantage")
+"""Columns of rollouts.py that measures need."""
 OF_TURNS = {"num_turns": 1, "turn": 0, "earned": 0.0}
 """Columns that records of before there were trajectories do not have, and what holds for all of their rows."""
-UPDATES = {name: pa.list_(pa.float64()) for name in ("update", "weight", "log_ratio", "clipped", "inside")}
 FORMAT = Format(
-    "fairlen", "fairlen records", "max_response_length", has_all(" ".join(RESPONSES), " ".join(SEGMENTS)),
+    "fairlen", "fairlen records", "max_response_length", has_all(" ".join(OF_RESPONSES), " ".join(OF_SEGMENTS)),
     lambda chunk, found: chunk,
 )  # fmt: skip
 HALVES = "the other table is damaged, was not copied or is not written yet"
@@ -63,8 +61,8 @@ def read_records(files: list[Path], texts: bool = True) -> tuple[Records | None,
             tables[path] = read_table(path, number, texts)
         except Unreadable as error:
             left_out.append(str(error))
-    responses = join([t for t in tables.values() if "finish" in t.column_names], RESPONSES)
-    segments = join([t for t in tables.values() if "role" in t.column_names], SEGMENTS)
+    responses = join([t for t in tables.values() if "finish" in t.column_names], arrow_schema(RESPONSES, OF_RESPONSES))
+    segments = join([t for t in tables.values() if "role" in t.column_names], arrow_schema(SEGMENTS, OF_SEGMENTS))
     lost, reasons = find_lost(responses, segments, files, find_idle(tables))
     responses, segments = (t.filter(~np.isin(column(t, "rollout_batch"), lost)) for t in (responses, segments))
     left_out += reasons
@@ -81,10 +79,11 @@ def read_table(path: Path, number: int, texts: bool) -> pa.Table:
     with refused(path), pq.ParquetFile(path) as file:
         names = set(file.schema_arrow.names)
         is_responses = "finish" in names
-        wanted = RESPONSES if is_responses else SEGMENTS | {n: t for n, t in UPDATES.items() if n in names}
-        if missing := sorted(wanted.keys() - names):
+        wanted = OF_RESPONSES if is_responses else (*OF_SEGMENTS, *(name for name in UPDATES if name in names))
+        if missing := sorted(set(wanted) - names):
             raise Unreadable(f"{path}: no column {', '.join(missing)}: not written by this version of fairlen")
-        table = file.read([*wanted]).select([*wanted]).cast(pa.schema(wanted))
+        schema = arrow_schema(RESPONSES if is_responses else SEGMENTS, wanted)
+        table = file.read([*wanted]).select([*wanted]).cast(schema)
         for name, value in OF_TURNS.items():
             found = file.read([name])[name] if name in names else pa.array(np.full(len(table), value))
             table = table.append_column(name, found)
@@ -94,7 +93,7 @@ def read_table(path: Path, number: int, texts: bool) -> pa.Table:
         for name in names & {"problem_id", "problem", "text"} if is_responses else ():
             if name == "problem_id" or texts:
                 cells = file.read([name])[name].to_pylist()
-                found = questions(cells).tolist() if name == "problem" else [hash(text) for text in cells]
+                found = questions(cells).tolist() if name == "problem" else [number_text(text or "") for text in cells]
                 table = table.append_column(name, pa.array(found, pa.int64()))
     if problem := find_problem(table):
         raise Unreadable(f"{path}: {problem}; the file is damaged or was changed: copy it again")
@@ -122,10 +121,10 @@ def find_problem(table: pa.Table) -> str:
     return next((f"row {np.argmax(bad) + 1} {what}" for what, bad in wrong.items() if np.any(bad)), "")
 
 
-def join(tables: list[pa.Table], columns: dict[str, Any]) -> pa.Table:
+def join(tables: list[pa.Table], schema: pa.Schema) -> pa.Table:
     """Return one table, in order of rollout batches; an empty one of none."""
     if not tables:
-        return pa.schema({**columns, "file": pa.int64(), "row": pa.int64()}).empty_table()
+        return schema.append(pa.field("file", pa.int64())).append(pa.field("row", pa.int64())).empty_table()
     table = pa.concat_tables(tables, promote_options="default")
     return table.take(np.argsort(column(table, "rollout_batch"), kind="stable"))
 
@@ -214,7 +213,7 @@ def find_limit(folder: Path, responses: pa.Table) -> int:
 
 def to_trained(table: pa.Table) -> Trained:
     """Return one row for each update that a segment was part of."""
-    if not UPDATES.keys() <= set(table.column_names):
+    if not set(UPDATES) <= set(table.column_names):
         return NO_UPDATES
     size = np.asarray(lists(table, "update").value_lengths().fill_null(0)).astype(np.int64)
     flat: dict[str, Floats] = {name: np.asarray(lists(table, name).flatten(), np.float64) for name in UPDATES}

@@ -20,6 +20,7 @@ from fairlen.audit.readers.truncation import find_truncated
 from fairlen.audit.statistics.within import MIN_PROMPTS
 from fairlen.batch import NO_VERDICT, Bools, Columns, Floats, Ints, build_responses, build_segments, number_keys
 from fairlen.files.formats import Chunk, Unreadable, describe
+from fairlen.schema import number_text
 
 WORDS: dict[str, float] = dict.fromkeys(("true", "correct", "right", "yes", "pass", "passed", "c"), 1.0)
 WORDS |= dict.fromkeys(("false", "incorrect", "wrong", "no", "fail", "failed", "i"), 0.0)
@@ -180,7 +181,7 @@ def read_rows(chunk: Chunk, meter: Meter, found: Found) -> Part:
     file = np.full(len(chunk), found.files.setdefault(chunk.file, len(found.files)))
     return Part(
         step, hashes(chunk.get("prompt")), hashes(chunk.get("group")), questions(chunk.get("prompt")),
-        np.array([hash(text) if text else 0 for text in texts], np.int64),
+        np.array([number_text(text) if text else 0 for text in texts], np.int64),
         np.array([messages.is_whole(text or "") for text in texts], np.bool_),
         np.maximum(measured, 1), np.array([len(text or "") for text in texts]),
         np.array([messages.lack_spaces(text or "") for text in texts], np.float64), tokens, turns, outcome, correct, truncated,
@@ -234,9 +235,9 @@ def whole_numbers(values: Values, name: str, problems: list[str]) -> Ints:
 
 
 def hashes(values: Values) -> Ints:
-    """Return one whole number for each value, equal for equal ones within this process."""
+    """Return one whole number for each value, equal for equal ones."""
     texts = (v if isinstance(v, str) else json.dumps(v, sort_keys=True, default=str) for v in values)
-    return np.array([hash(text) for text in texts], np.int64)
+    return np.array([number_text(text) for text in texts], np.int64)
 
 
 def questions(prompts: Values) -> Ints:
@@ -244,7 +245,8 @@ def questions(prompts: Values) -> Ints:
     found, last, number = np.zeros(len(prompts), np.int64), None, 0
     for row, prompt in enumerate(prompts):
         if prompt != last:
-            number, last = hash(messages.question_of(prompt) or 0), prompt
+            question = messages.question_of(prompt)
+            number, last = number_text(question) if question else 0, prompt
         found[row] = number
     return found
 

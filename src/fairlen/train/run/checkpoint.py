@@ -1,7 +1,7 @@
 """Checkpoints: safetensors and JSON in a folder that appears whole or not at all.
 
     checkpoints/batch-000020-update-000041/  model.safetensors  optimizer.safetensors  state.json  MANIFEST.json
-                                             rollouts.safetensors (within a rollout batch)
+      within a rollout batch:                responses.parquet  segments.parquet  old_logprobs.safetensors
 
 Every file is synced, the manifest with sizes and hashes is written last, and the folder gets its name by a rename. No pickle.
 """
@@ -16,11 +16,13 @@ import random
 import re
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
@@ -43,6 +45,8 @@ class Checkpoint:
     """By file and name."""
     state: dict[str, Any]
     """What JSON takes."""
+    tables: Mapping[str, pa.Table] = field(default_factory=dict)
+    """The started rollout batch, as in records/."""
 
 
 def copy_to_host(checkpoint: Checkpoint) -> Checkpoint:
@@ -51,7 +55,7 @@ def copy_to_host(checkpoint: Checkpoint) -> Checkpoint:
         part: {name: tensor.to("cpu", copy=True) for name, tensor in named.items()}
         for part, named in checkpoint.tensors.items()
     }
-    return Checkpoint(tensors, copy.deepcopy(checkpoint.state))
+    return Checkpoint(tensors, copy.deepcopy(checkpoint.state), checkpoint.tables)
 
 
 @dataclass
@@ -95,6 +99,8 @@ def save_checkpoint(folder: Path, name: str, checkpoint: Checkpoint) -> Path:
     staging.mkdir()
     for part, tensors in checkpoint.tensors.items():
         save_file(dict(tensors), staging / f"{part}.safetensors")
+    for part, table in checkpoint.tables.items():
+        pq.write_table(table, staging / f"{part}.parquet", compression="zstd")
     (staging / "state.json").write_text(
         json.dumps(checkpoint.state, sort_keys=True, default=lambda number: number.item())
     )
@@ -124,7 +130,8 @@ def load_newest(folder: Path) -> tuple[Path, Checkpoint] | None:
                 shutil.rmtree(damaged.with_name(f"damaged-{damaged.name}"), ignore_errors=True)
                 os.rename(damaged, damaged.with_name(f"damaged-{damaged.name}"))
             state = json.loads((path / "state.json").read_text())
-            return path, Checkpoint({file.stem: load_file(file) for file in path.glob("*.safetensors")}, state)
+            tensors = {file.stem: load_file(file) for file in path.glob("*.safetensors")}
+            return path, Checkpoint(tensors, state, {file.stem: pq.read_table(file) for file in path.glob("*.parquet")})
     if found:
         raise FileNotFoundError(
             f"{folder}: none of the checkpoints {', '.join(path.name for path in found)} is whole: "
