@@ -5,22 +5,24 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 
-def over(argument: str, values: Iterable[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Run a test for every value of an argument, in one case. Fixtures are shared by all values."""
+def over(arguments: str, values: Iterable[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Run a test for every value of an argument, or of several ("a, b"), in one case. Fixtures are shared by all values."""
+    names = [name.strip() for name in arguments.split(",")]
 
     def decorate(check: Callable[..., None]) -> Callable[..., None]:
         signature = inspect.signature(check)
 
         def test(**given: Any) -> None:
             for value in values:
+                row = (value,) if len(names) == 1 else value
                 try:
-                    check(**given, **{argument: value})
+                    check(**given, **dict(zip(names, row, strict=True)))
                 except BaseException as error:
-                    error.add_note(f"where {argument} is {value!r}")
+                    error.add_note(f"where {arguments} is {value!r}")
                     raise
 
         test.__name__, test.__doc__, test.__module__ = check.__name__, check.__doc__, check.__module__
-        rest = [one for one in signature.parameters.values() if one.name != argument]
+        rest = [one for one in signature.parameters.values() if one.name not in names]
         vars(test).update(
             {"__signature__": signature.replace(parameters=rest), "pytestmark": vars(check).get("pytestmark", [])}
         )

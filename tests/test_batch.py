@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from fixtures import LENGTH, PROMPT, RIGHT, ragged_rollouts
+from loops import over
 
 from fairlen.batch import (
     NO_VERDICT,
@@ -52,7 +53,7 @@ def test_rows_of_a_framework_become_tables():
     assert pieces.mass.tolist() == [0.5] * 3 and pieces.max_response_length == 4
 
 
-@pytest.mark.parametrize(
+@over(
     "keys", [["b", "a", "b", "c", "a"], np.array([7, 3, 7, 9, 3]), np.array([[1, 2], [0, 2], [1, 2], [1, 3], [0, 2]])]
 )
 def test_prompts_are_numbered_by_their_first_row(keys):

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from loops import over
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -19,12 +20,12 @@ def test_every_program_is_listed_once():
     assert {program.kind for program in _all.PROGRAMS.values()} == {"cpu", "cuda", "vllm", "ray"}
 
 
-@pytest.mark.parametrize("name", sorted(name for name in _all.PROGRAMS if name.startswith("benchmarks/")))
+@over("name", sorted(name for name in _all.PROGRAMS if name.startswith("benchmarks/")))
 def test_every_benchmark_takes_smoke(name):
     assert "add_smoke(parser)" in (ROOT / name).read_text()
 
 
-@pytest.mark.parametrize(("kind", "place"), [("ray", "tests/integrations/with_verl"), ("vllm", "tests/with_vllm")])
+@over("kind, place", [("ray", "tests/integrations/with_verl"), ("vllm", "tests/with_vllm")])
 def test_what_needs_more_is_started_where_that_is(kind, place):
     tests = "".join(path.read_text() for path in (ROOT / place).glob("test_*.py"))
     names = [Path(name).name for name, program in _all.PROGRAMS.items() if program.kind == kind]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import pytest
 import torch
+from loops import over
 from transformers import AutoModelForCausalLM, PreTrainedModel, Qwen3Config
 
 from fairlen.policy.lora import Adapters, add_adapters
@@ -48,8 +48,8 @@ def test_frozen_weights_need_no_gradient_of_their_own():
     assert update_flops(model, [10]) == 10 * (4 * N + 6 * adapters + 12 * 28 * 1024 * 10)
 
 
-@pytest.mark.parametrize(
-    ("name", "peak"),
+@over(
+    "name, peak",
     [("NVIDIA H100 NVL", 835e12), ("NVIDIA H100 PCIe", 756e12), ("NVIDIA H200", 989e12), ("NVIDIA A100-SXM4-80GB", 312e12),
      ("NVIDIA GeForce RTX 4090", 165e12), ("something else", None)],
 )  # fmt: skip

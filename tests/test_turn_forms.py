@@ -13,6 +13,7 @@ from itertools import chain, product
 
 import numpy as np
 import pytest
+from loops import over
 from test_closed_forms import balanced_form, inverse_sum, sequence_mean_form, token_mean_form
 
 from fairlen.batch import Segments, build_responses, build_segments
@@ -180,9 +181,7 @@ def naive_push(counts: tuple[int, ...], right: tuple[bool, ...], go_on: float) -
     return total
 
 
-@pytest.mark.parametrize(
-    "name", ["rloo+turns+turn_baseline", "dr_grpo+turns+turn_baseline", "grpo+turns+turn_baseline+no_std"]
-)
+@over("name", ["rloo+turns+turn_baseline", "dr_grpo+turns+turn_baseline", "grpo+turns+turn_baseline+no_std"])
 def test_turns_compared_by_what_came_after_have_no_hidden_bonus_for_another_turn(name):
     """c = 0.4, at most 3 turns; the return does not depend on K. The naive baseline pushes by
     -PAID dE[K]/dz = -0.3 (1 + 2c) c (1 - c).

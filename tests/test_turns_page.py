@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from loops import over
 
 from fairlen.methods.compose import compose
 from fairlen.rollouts import Response, Rollouts
@@ -30,7 +31,7 @@ FORMS = {
 }
 
 
-@pytest.mark.parametrize("name", FORMS)
+@over("name", FORMS)
 def test_a_token_weighs_what_the_table_says(name):
     assert f"| `{name}` |" in PAGE
     responses = []

@@ -9,6 +9,7 @@ from collections import defaultdict
 from pathlib import Path
 
 import pytest
+from loops import over
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
@@ -28,7 +29,7 @@ def test_what_is_tried_is_what_is_needed():
     assert {name.lower() for name in NEEDS} == set(TRIED)
 
 
-@pytest.mark.parametrize("package", sorted(TRIED))
+@over("package", sorted(TRIED))
 def test_a_range_goes_from_the_oldest_to_the_newest_that_is_tried(package):
     """From 2.11.0 to 2.15.0 it is >=2.11,<2.16 or <3, from 13.0.0 to 15.0.0 >=13,<16: the end is the next number."""
     given, oldest, newest = NEEDS[package].specifier, min(TRIED[package]), max(TRIED[package])

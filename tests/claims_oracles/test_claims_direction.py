@@ -6,6 +6,7 @@ from itertools import product
 
 import numpy as np
 import pytest
+from loops import over
 
 from research.study.bounds import direction_bound
 
@@ -127,7 +128,7 @@ BANDS = {
 }
 
 
-@pytest.mark.parametrize("name", BANDS)
+@over("name", BANDS)
 def test_the_corrected_bound_holds_for_explicit_policies(name):
     """100 pairs of policies with 15 answers of 1 to 4 tokens, all in closed form. The mass of lengths is exact, and so is
     everything else; 2 (1 + eta) LRE_w with the largest eta is met by each, and the cosine by sqrt(1 - rho^2) where rho < 1."""

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from fixtures import make_batch, pieces, plan_of
+from loops import over
 
 from fairlen.methods.compose import compose
 from fairlen.methods.stages.fair_band import FairBand, band_sums
@@ -132,7 +133,7 @@ def test_fspo_and_gspo_differ_by_the_length_where_nothing_is_clipped():
     assert pushes["gspo"] == pytest.approx([1 / 4, 1 / 20])
 
 
-@pytest.mark.parametrize("drift", ["none", "symmetric", "centred"])
+@over("drift", ["none", "symmetric", "centred"])
 def test_the_scale_of_the_band_is_one_number(drift):
     """z = 2 and sigma = 0.015, z = 3 and sigma = 0.01, c = 0.03: one band, as 2 * 0.015 = 3 * 0.01 = 0.03. sigma is known from
     updates whose S + k T spreads by sigma per root of a token; k = 1/1000."""

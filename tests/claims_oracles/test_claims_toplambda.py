@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fixtures import make_batch
+from loops import over
 
 from fairlen.methods.compose import compose
 from fairlen.methods.stages.advantage import GroupCentered, GroupNormalized
@@ -16,8 +17,8 @@ from fairlen.methods.stages.reward import LengthPenalty, TopLambda
 DATA = Path(__file__).parents[2] / "research/ledger/data"
 
 
-@pytest.mark.parametrize("length", [[10, 11], [10, 1000]])
-@pytest.mark.parametrize("alpha", [0.01, 0.6, 1.0])
+@over("length", [[10, 11], [10, 1000]])
+@over("alpha", [0.01, 0.6, 1.0])
 def test_two_right_answers_get_advantages_of_1_whatever_alpha_and_their_lengths(length, alpha):
     """z is -1 and 1 for any two lengths, rewards 1 - alpha sigmoid(-+1), and the normalised difference of two numbers is +-1:
     one token of difference and 990 press equally, with alpha 0.01 as with 1. Without the division alpha is the strength: alpha
@@ -30,7 +31,7 @@ def test_two_right_answers_get_advantages_of_1_whatever_alpha_and_their_lengths(
     assert strength == pytest.approx(0.231 * alpha, rel=1e-3)
 
 
-@pytest.mark.parametrize("right", [1, 8, 16])
+@over("right", [1, 8, 16])
 def test_the_selection_takes_its_share_however_weak_the_model_is(right):
     """10 prompts of 16 answers with 1, 8 or 16 of them right, all alike: fraction 0.2 selects 2 in the first rollout batch of a
     model that knows nothing as in the last. What waits for ability is a floor of accuracy, which the text does not have."""

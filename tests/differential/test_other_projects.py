@@ -5,7 +5,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 from foreign import AUTHORS, BINARY, FIXTURE, GROUP, LENGTH, MAX_LENGTH, REWARD, make_batch
 from loops import over
@@ -53,7 +52,7 @@ def name_case(case: dict[str, Any]) -> str:
     return f"{case['project']}: {case['name']}"
 
 
-@pytest.mark.parametrize("project", sorted({case["project"] for case in CASES}))
+@over("project", sorted({case["project"] for case in CASES}))
 def test_the_two_calls_compute_what_the_project_does(project):
     for case in (case for case in CASES if case["project"] == project):
         for key, error in errors(case, compute(case, case["overrides"])).items():
@@ -79,13 +78,13 @@ def test_weights_inside_advantages_are_exact_for_every_surrogate(name):
 
 
 PAGES = [
-    pytest.param(page, project, cases, id=f"{page}-{project}")
+    (page, project, cases)
     for page, cases in (("anywhere.md", FRAMEWORKS), ("papers.md", METHODS))
     for project in sorted({case["project"] for case in cases})
 ]
 
 
-@pytest.mark.parametrize(("page", "project", "cases"), PAGES)
+@over("page, project, cases", PAGES)
 def test_the_page_says_what_was_compared(page, project, cases):
     """How many settings agree and how closely, to within a tenth; the commit is that of the numbers."""
     text = (Path(__file__).parents[2] / "docs" / page).read_text()

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from fixtures import random_batch
+from loops import over
 from padded import Padded, agree, equal_groups, pad
 
 from fairlen.methods.compose import compose
@@ -86,14 +87,14 @@ def test_the_functions_we_compare_with_have_the_signature_we_know():
         assert list(inspect.signature(trainer._compute_loss).parameters) == ["self", "model", "inputs"]
 
 
-@pytest.mark.parametrize("scale", [0.05, 0.3, 1.0])
-@pytest.mark.parametrize("delta", [None, 1.6])
+@over("scale", [0.05, 0.3, 1.0])
+@over("delta", [None, 1.6])
 def test_grpo(scale, delta):
     method = with_surrogate("grpo", TokenClip(0.2, 0.28, delta=delta or math.inf))
     agree(method, trl("grpo", epsilon_high=0.28, args_delta=delta), scale=scale)
 
 
-@pytest.mark.parametrize("scale", [0.05, 0.3])
+@over("scale", [0.05, 0.3])
 def test_dapo_is_the_token_mean_of_the_update(scale):
     agree(with_surrogate("dapo_verl", TokenClip(0.2, 0.28)), trl("dapo", epsilon_high=0.28), scale=scale)
 
@@ -107,14 +108,14 @@ def test_dr_grpo():
     agree(with_surrogate("dr_grpo", TokenClip()), trl("dr_grpo"))
 
 
-@pytest.mark.parametrize("scale", [2e-3, 0.05])
+@over("scale", [2e-3, 0.05])
 def test_gspo_is_grpo_at_sequence_level(scale):
     settings = dict(importance_sampling_level="sequence", epsilon_low=3e-4, epsilon_high=4e-4)
     for name in ("gspo", "gspo_token"):
         agree(compose(name), trl("grpo", **settings), scale=scale)
 
 
-@pytest.mark.parametrize("scale", [5e-3, 0.05])
+@over("scale", [5e-3, 0.05])
 def test_luspo(scale):
     agree(
         compose("luspo"),
@@ -129,7 +130,7 @@ def test_cispo_with_its_bound_converted():
     agree(compose("cispo"), trl("cispo", epsilon_high=5.0), scale=1.0)
 
 
-@pytest.mark.parametrize("scale", [0.05, 0.5])
+@over("scale", [0.05, 0.5])
 def test_sapo(scale):
     # TRL keeps its temperatures in float32 whatever the log-probs are: 1.05 is 5e-8 off there, 1.0625 is exact
     for positive, negative in ((1.0, 1.0625), (0.75, 1.5)):
@@ -138,13 +139,13 @@ def test_sapo(scale):
     agree(compose("sapo"), trl("sapo"), scale=scale, tolerance=1e-4)
 
 
-@pytest.mark.parametrize("scale", [0.02, 0.2])
+@over("scale", [0.02, 0.2])
 def test_vespo_over_tokens(scale):
     # TRL divides by the tokens of the window; the paper and our preset sum tokens and average sequences
     agree(replace(compose("vespo"), aggregation=TokenMean("update")), trl("vespo"), scale=scale)
 
 
-@pytest.mark.parametrize("scale", [0.2, 0.8])
+@over("scale", [0.2, 0.8])
 def test_gmpo(scale):
     gmpo = pytest.importorskip("trl.experimental.gmpo")
     trainer = gmpo.GMPOTrainer
@@ -153,14 +154,14 @@ def test_gmpo(scale):
     agree(method, trl("grpo", trainer, epsilon_low=0.1, epsilon_high=0.3), scale=scale)
 
 
-@pytest.mark.parametrize("scale", [0.02, 0.1])
+@over("scale", [0.02, 0.1])
 def test_rloo(scale):
     method = compose("rloo")
     assert method.surrogate == SequenceRatioClip(0.2, 0.2)
     agree(method, trl("rloo", RLOOTrainer), scale=scale)
 
 
-@pytest.mark.parametrize(("name", "loss_type"), [("grpo", "grpo"), ("dapo_verl", "dapo"), ("dr_grpo", "dr_grpo")])
+@over("name, loss_type", [("grpo", "grpo"), ("dapo_verl", "dapo"), ("dr_grpo", "dr_grpo")])
 def test_kl_to_the_reference_is_weighed_like_the_policy_loss(name, loss_type):
     method = with_surrogate(name, TokenClip(), terms=(ReferenceKL(0.04),))
     if loss_type == "dr_grpo":
@@ -189,8 +190,8 @@ def block_of(function, marker: str) -> str:
 RATIO_BLOCK = "sequence_level_is ="
 
 
-@pytest.mark.parametrize("level", ["token", "sequence"])
-@pytest.mark.parametrize("above", ["truncate", "mask"])
+@over("level", ["token", "sequence"])
+@over("above", ["truncate", "mask"])
 def test_importance_sampling_of_the_engine(level, above):
     """TRL's own lines for the factor, run on our numbers; its default is a sequence's product, masked above 3."""
     code = block_of(GRPOTrainer._generate_and_score_completions, RATIO_BLOCK)
@@ -223,7 +224,7 @@ def test_gspo_with_importance_sampling_of_the_sequence():
     agree(with_surrogate("gspo", SequenceClip(0.03, 0.04), correction=SamplerMismatch("sequence")), loss)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@over("seed", range(4))
 def test_advantages_with_trls_standard_deviation(seed):
     code = block_of(GRPOTrainer._generate_and_score_completions, "mean_grouped_rewards = torch.nanmean")
     batch, reward = equal_groups(seed)
@@ -239,7 +240,7 @@ def test_advantages_with_trls_standard_deviation(seed):
     assert GroupNormalized()(batch.segments, reward) != pytest.approx(names["advantages"].numpy(), rel=1e-2)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@over("seed", range(4))
 def test_leave_one_out_advantages(seed):
     source = inspect.getsource(RLOOTrainer._generate_and_score_completions)
     start, stop = source.index("grouped_rewards = rewards.view"), source.index("# Normalize advantages over")
@@ -250,7 +251,7 @@ def test_leave_one_out_advantages(seed):
     assert LeaveOneOut()(batch.segments, reward) == pytest.approx(names["advantages"].numpy(), rel=1e-9, abs=1e-9)
 
 
-@pytest.mark.parametrize(("max_response_length", "cache"), [(20, 4), (100, 20), (100, 100)])
+@over("max_response_length, cache", [(20, 4), (100, 20), (100, 100)])
 def test_soft_overlong_punishment(max_response_length, cache):
     rewards = pytest.importorskip("trl.rewards")
     lengths = np.arange(1, max_response_length + 1)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from fixtures import make_batch, random_batch
+from loops import over
 from padded import agree, equal_groups
 
 from fairlen.methods.compose import compose
@@ -83,8 +84,8 @@ def test_the_token_mean_is_the_default():
     assert {default, config_of().loss_agg_mode, shipped.loss_agg_mode} == {"token-mean"}
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("scale", [0.05, 0.4])
+@over("mode", MODES)
+@over("scale", [0.05, 0.4])
 def test_token_clip_with_every_aggregation(mode, scale):
     method = with_choices("grpo", TokenClip(0.2, 0.28), aggregation=MODES[mode])
     agree(method, verl("vanilla", mode, clip_ratio_low=0.2, clip_ratio_high=0.28), scale=scale)
@@ -98,32 +99,32 @@ def test_the_modes_are_those_of_the_presets():
         assert compose(name).aggregation == MODES[mode]
 
 
-@pytest.mark.parametrize("scale", [0.4, 1.0])
+@over("scale", [0.4, 1.0])
 def test_dual_clip(scale):
     method = with_choices("dapo_verl", TokenClip(0.2, 0.28, dual_clip=1.5))
     agree(method, verl("vanilla", clip_ratio_low=0.2, clip_ratio_high=0.28, clip_ratio_c=1.5), scale=scale)
 
 
-@pytest.mark.parametrize("name", ["gspo", "gspo_token"])
-@pytest.mark.parametrize("scale", [2e-3, 0.05])
+@over("name", ["gspo", "gspo_token"])
+@over("scale", [2e-3, 0.05])
 def test_gspo(name, scale):
     agree(compose(name), verl("gspo", "seq-mean-token-mean", clip_ratio_low=3e-4, clip_ratio_high=4e-4), scale=scale)
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("kind", [SequenceClip, SequenceTokenClip])
+@over("mode", MODES)
+@over("kind", [SequenceClip, SequenceTokenClip])
 def test_gspo_with_every_aggregation(mode, kind):
     settings = dict(clip_ratio_low=0.03, clip_ratio_high=0.04)
     agree(with_choices("gspo", kind(0.03, 0.04), aggregation=MODES[mode]), verl("gspo", mode, **settings))
 
 
-@pytest.mark.parametrize("scale", [0.05, 0.5])
+@over("scale", [0.05, 0.5])
 def test_sapo(scale):
     agree(compose("sapo"), verl("sapo", "seq-mean-token-mean", tau_pos=1.0, tau_neg=1.05), scale=scale)
     agree(with_choices("sapo", SoftGate(0.7, 1.4)), verl("sapo", tau_pos=0.7, tau_neg=1.4), scale=scale)
 
 
-@pytest.mark.parametrize("scale", [0.2, 0.8])
+@over("scale", [0.2, 0.8])
 def test_gmpo(scale):
     # verl adds 1e-8 to the number of tokens
     agree(compose("gmpo"), verl("geo_mean", clip_ratio_low=0.4, clip_ratio_high=0.4), scale=scale)
@@ -131,14 +132,14 @@ def test_gmpo(scale):
     agree(method, verl("geo_mean", clip_ratio_low=0.1, clip_ratio_high=0.3), scale=scale)
 
 
-@pytest.mark.parametrize("mode", MODES)
+@over("mode", MODES)
 def test_cispo(mode):
     # verl holds the ratio at 1 + clip_ratio_high, as we do
     method = with_choices("cispo", DetachedClip(0.3, 0.5), aggregation=MODES[mode])
     agree(method, verl("cispo", mode, clip_ratio_low=0.3, clip_ratio_high=0.5))
 
 
-@pytest.mark.parametrize("name", ["vanilla", "gspo", "cispo"])
+@over("name", ["vanilla", "gspo", "cispo"])
 def test_truncated_importance_sampling(name):
     surrogate = {"vanilla": TokenClip(), "gspo": SequenceTokenClip(0.2, 0.2), "cispo": DetachedClip(0.2, 0.2)}[name]
 
@@ -149,7 +150,7 @@ def test_truncated_importance_sampling(name):
     agree(method, verl(name, weights=weights))
 
 
-@pytest.mark.parametrize("mode", MODES)
+@over("mode", MODES)
 def test_the_weights_of_terms_are_verls_modes(mode):
     """KL and entropy are aggregated by the same function, so a term is portable where its weight is one of these."""
 
@@ -163,7 +164,7 @@ def test_the_weights_of_terms_are_verls_modes(mode):
     agree(with_choices("grpo", TokenClip(), aggregation=MODES[mode], terms=terms), loss)
 
 
-@pytest.mark.parametrize(("estimator", "theirs"), [("k1", "kl"), ("k2", "mse"), ("k3", "low_var_kl")])
+@over("estimator, theirs", [("k1", "kl"), ("k2", "mse"), ("k3", "low_var_kl")])
 def test_kl_estimates(estimator, theirs):
     def loss(padded, batch):
         kl = core_algos.kl_penalty(padded.logprobs, padded.ref, theirs)
@@ -181,8 +182,8 @@ def outcomes(batch, reward):
     return scores, mask, batch.responses.prompt
 
 
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("by_std", [True, False])
+@over("seed", range(4))
+@over("by_std", [True, False])
 def test_grpo_advantages(seed, by_std):
     batch, reward = equal_groups(seed)
     scores, mask, index = outcomes(batch, reward)
@@ -191,7 +192,7 @@ def test_grpo_advantages(seed, by_std):
     assert stage(batch.segments, reward) == pytest.approx(theirs[:, 0].numpy(), rel=1e-6, abs=1e-9)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@over("seed", range(4))
 def test_leave_one_out_advantages(seed):
     batch, reward = equal_groups(seed)
     theirs, _ = core_algos.compute_rloo_outcome_advantage(*outcomes(batch, reward))
@@ -207,7 +208,7 @@ def test_a_response_alone_differs_by_design():
     assert ours[1:] == pytest.approx(theirs[1:, 0].numpy(), rel=1e-6)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@over("seed", range(3))
 def test_batch_normalised_advantages_at_equal_lengths(seed):
     """verl whitens over tokens with Bessel's correction, ours over sequences: sqrt((n-1)/n) at equal lengths."""
     batch, reward = equal_groups(seed)

@@ -32,7 +32,7 @@ def test_the_first_line_of_the_readme():
     )
 
 
-@pytest.mark.parametrize(
+@over(
     "names",
     [["dapo", "balanced", "gr3", "kl"], ["toplambda", "overlong", "mismatch"], ["dler", "entropy", "kl", "no_std"]],
 )
@@ -47,8 +47,8 @@ def test_no_base_is_grpo_and_hyphens_and_capitals_are_forgiven():
     assert explain("balanced").name == "grpo+balanced"
 
 
-@pytest.mark.parametrize(
-    ("names", "message"),
+@over(
+    "names, message",
     [
         ("grpo+dapo", r"'grpo\+dapo' has two bases, grpo and dapo: keep one"),
         ("dapo+dapo", r"'dapo\+dapo' has dapo twice: name it once"),
@@ -96,8 +96,8 @@ LOST = (
 )
 
 
-@pytest.mark.parametrize(
-    ("names", "notes"),
+@over(
+    "names, notes",
     [
         ("grpo", ()),
         ("grpo+balanced", ()),  # a plain choice is no choice of the base
@@ -159,13 +159,13 @@ def settings_with(*kinds: type) -> list[str]:
     return [f"{choice}={','.join(names)}" for choice, names in choices.items()]
 
 
-@pytest.mark.parametrize(("one", "other", "reason"), rows_of(REFUSED))
+@over("one, other, reason", rows_of(REFUSED))
 def test_every_row_that_is_refused_raises(one, other, reason):
     with pytest.raises(ValueError, match=re.escape(f"{one.__name__} with {other.__name__}: {reason}")):
         compose("grpo", settings_with(one, other))
 
 
-@pytest.mark.parametrize(("one", "other", "reason"), rows_of(WARNED))
+@over("one, other, reason", rows_of(WARNED))
 def test_every_row_that_warns_is_met_and_said(one, other, reason):
     notes = explain("grpo", settings_with(one, other)).notes
     assert f"{one.__name__} with {other.__name__}: {reason}" in notes
@@ -242,8 +242,8 @@ def test_what_a_note_proposes_ends_it():
                 assert note not in explain(names, [*start, *settings]).notes, (names, note)
 
 
-@pytest.mark.parametrize(
-    ("names", "settings", "stage"),
+@over(
+    "names, settings, stage",
     [
         ("eqlen_unbiased+dynamic", [], "MixedOutcomes"),
         ("eqlen_unbiased+lspo", [], "LengthWindow"),
@@ -266,9 +266,7 @@ def test_what_makes_unbiased_pairs_biased_is_said(names, settings, stage):
     assert all("--set" in note for note in said)
 
 
-@pytest.mark.parametrize(
-    "names", ["eqlen_unbiased", "eqlen_unbiased+no_std", "eqlen_unbiased+overlong", "eqlen_unbiased+kl"]
-)
+@over("names", ["eqlen_unbiased", "eqlen_unbiased+no_std", "eqlen_unbiased+overlong", "eqlen_unbiased+kl"])
 def test_unbiased_pairs_that_stay_so_are_not_warned_of(names):
     """Half of a leave-one-out difference, a penalty of the response alone and a further term leave the reward's gradient."""
     assert not any("expected reward" in note for note in explain(names).notes)
@@ -364,8 +362,8 @@ def test_a_leaf_that_is_set_is_the_only_one_that_changes(name):
         assert {k: v for k, v in now.items() if k != path} == {k: v for k, v in leaves(method) if k != path}
 
 
-@pytest.mark.parametrize(
-    ("assignment", "message"),
+@over(
+    "assignment, message",
     [
         (
             "surrogate.clip_hihg=0.3",

@@ -308,7 +308,7 @@ def test_a_reward_may_not_be_called_what_the_verdict_is_called(tmp_path):
         load_rewards([f"{tmp_path}/r.py:verifier"], PROBLEM)
 
 
-@pytest.mark.parametrize("text", ["r.py", ":f", "r.py:", "r.txt:f", "r.py:f=much", "r.py:f=inf", ""])
+@over("text", ["r.py", ":f", "r.py:", "r.txt:f", "r.py:f=much", "r.py:f=inf", ""])
 def test_names_that_name_nothing_are_refused(text):
     with pytest.raises(ValueError, match="--rewards"):
         load_reward(text)

@@ -16,6 +16,7 @@ from fixtures import (
     speak,
     weight_matrix,
 )
+from loops import over
 
 from fairlen.methods.compose import compose
 from fairlen.methods.method import Method, updates
@@ -99,7 +100,7 @@ def two_streams(verdicts):
     return Rollouts(responses, EqLen().cut(responses), BUDGET)
 
 
-@pytest.mark.parametrize("name", ["eqlen+dynamic", "eqlen+dapo", "eqlen+dler", "eqlen+gr3"])
+@over("name", ["eqlen+dynamic", "eqlen+dapo", "eqlen+dler", "eqlen+gr3"])
 def test_a_filter_drops_a_prompt_of_which_no_pair_trains(name):
     """One stream all correct and one all incorrect: outcomes are mixed, and neither pair has anything to compare."""
     method = compose(name)
@@ -129,7 +130,7 @@ def test_reward_of_an_inactive_response_stays_its_outcome():
     assert reward.tolist() == pytest.approx([1.0, 0.25, -1.0])
 
 
-@pytest.mark.parametrize("number", [1, 2, 3, 5, 20])
+@over("number", [1, 2, 3, 5, 20])
 def test_updates_keep_prompts_whole_and_rows_once(number):
     batch = random_batch(0, num_prompts=7, num_tracks=3)
     scored = compose("grpo").score_tables(batch.responses, batch.segments)
@@ -220,7 +221,7 @@ def test_sign_length_coupling_is_minus_the_token_means_loss_at_ratio_1(ragged):
     assert loss == pytest.approx(-coupling)
 
 
-@pytest.mark.parametrize("name", ["grpo", "grpo+balanced"])
+@over("name", ["grpo", "grpo+balanced"])
 def test_sequence_mean_and_balanced_have_loss_0_at_ratio_1_for_any_batch(name):
     batch = random_batch(5)
     method = compose(name)

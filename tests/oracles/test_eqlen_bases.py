@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from loops import over
 from toy import Toy, random_policy
 from toy_engine import Engine, grade_by, request, sample_from
 
@@ -49,8 +50,8 @@ def test_the_streams_have_every_ending():
     assert len(cut) == PROMPTS * STREAMS and min(np.bincount(cut.astype(int), minlength=3)) > 20
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("num_updates", [1, 7])
+@over("name", NAMES)
+@over("num_updates", [1, 7])
 def test_plans_are_whole_pairs_of_one_length(name, num_updates):
     """Every segment that trains is in one update, with its pair; |a| = |b|, opposite advantages, positive weights."""
     method, scored = compose(name), scored_by(name)
@@ -72,7 +73,7 @@ def test_plans_are_whole_pairs_of_one_length(name, num_updates):
     assert sum(map(len, prompts)) == len(set().union(*prompts))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@over("name", NAMES)
 def test_nothing_trains_where_all_is_right_or_all_is_wrong(name):
     """Prompts 0, 10, ... have no right answer: no reward of a base tells incorrect ones apart but the soft overlong one, whose
     bases keep mixed prompts only. In prompts 1, 11, ... an answer that was cut off is not right and may train."""
@@ -82,7 +83,7 @@ def test_nothing_trains_where_all_is_right_or_all_is_wrong(name):
     assert scored.trains[prompt % 10 > 1].any()
 
 
-@pytest.mark.parametrize("name", NAMES)
+@over("name", NAMES)
 def test_on_policy_every_base_pushes_each_token_by_weight_times_advantage(name):
     """The loss of the whole plan through torch: its derivative by each log-prob is - weight * advantage, so that the push on a
     pair, n weight (A_a + A_b), is 0 in every base."""

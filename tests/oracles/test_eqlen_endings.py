@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from loops import over
 from toy import Toy, Track, responses_of, unbiased
 
 from fairlen.methods.compose import compose
@@ -84,8 +85,8 @@ def test_after_the_last_round_the_survivor_is_completed_for_its_reward_only():
         assert scored.advantage.tolist() == [-1, 1]
 
 
-@pytest.mark.parametrize(
-    ("unknown", "values"),
+@over(
+    "unknown, values",
     [
         # b_1 from tracks 1, 2, 3 and b_2 from 2, 3, of outcomes 0, 1, 1: those that are known, halved as if the others were not
         ((0,), [nan, 1 / 2, 0, 1, 1, 1]),
@@ -106,8 +107,8 @@ def test_an_answer_without_a_verdict_is_known_from_the_others_or_not_at_all(unkn
     assert scored.advantage.reshape(3, 2)[known] == pytest.approx((pairs - pairs[:, ::-1])[known])
 
 
-@pytest.mark.parametrize(
-    ("rule", "values"),
+@over(
+    "rule, values",
     [("max", [0, 1, nan, 1, 1, 0]), ("mean", [0, 1 / 2, nan, 1 / 2, 1, 0]), ("lineage", [0, nan, nan, 1, 1, 0])],
 )
 def test_the_same_for_the_other_rules(rule, values):
@@ -133,8 +134,8 @@ def test_overlong_filtering_leaves_cut_off_answers_out():
     assert not scored.trains.any()
 
 
-@pytest.mark.parametrize(
-    ("keep", "tracks"),
+@over(
+    "keep, tracks",
     [((0, 2, 3), [0, 2, 3]), ((1, 2, 3), [1, 2, 3]), ((0, 1, 3), [0, 1, 3]), ((0,), [0]), ((0, 1, 1, 2), [0, 1, 1, 2])],
 )
 def test_a_stream_with_a_track_missing_or_twice_is_refused(keep, tracks):
@@ -145,8 +146,8 @@ def test_a_stream_with_a_track_missing_or_twice_is_refused(keep, tracks):
         EqLen(streams=1).cut(tuple(responses[track] for track in keep))
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
+@over(
+    "settings, message",
     [
         ({"streams": 0}, "EqLen: streams=0: give 1 or more"),
         ({"max_rounds": -1}, "EqLen: max_rounds=-1: give 0 or more"),

@@ -11,6 +11,7 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
+from loops import over
 from toy import (
     Toy,
     all_groups,
@@ -56,9 +57,9 @@ def table(seed: int) -> str:
     return "\n".join(lines)
 
 
-@pytest.mark.parametrize("binary", [False, True])
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("rule", ["halving", "lineage"])
+@over("binary", [False, True])
+@over("seed", range(4))
+@over("rule", ["halving", "lineage"])
 def test_halving_weights_with_halving_or_lineage_give_the_policy_gradient(seed, rule, binary):
     """A finisher ends at a stopping time of both tracks: E[score_1 R_2] = 0 and the fork is an exact sample. Each end halves
     the streams' mass below it, which 2^-j undoes. Left is the rounding of sums of 1e4 terms."""
@@ -83,7 +84,7 @@ def test_streams_of_a_prompt_share_its_plan():
     assert streams.gradients(three, policy, reward) == pytest.approx(one / 3, abs=1e-15)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@over("seed", range(4))
 def test_every_other_rule_is_biased(seed):
     """max compares the best of several with one; mean counts the next finisher, the shorter of two, too often; without halving
     weights late rounds count 2^j times."""
@@ -95,14 +96,14 @@ def test_every_other_rule_is_biased(seed):
     assert compare(seed, "lineage", "none")[0] == pytest.approx(compare(seed, "halving", "none")[0], rel=1e-9)
 
 
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("weight", WEIGHTS)
+@over("seed", range(4))
+@over("weight", WEIGHTS)
 def test_max_presses_against_stopping(seed, weight):
     """Every survivor's value is at least that of halving, so that every finisher, whose last token is EOS, loses more."""
     assert compare(seed, "max", weight)[2] < compare(seed, "halving", weight)[2]
 
 
-@pytest.mark.parametrize("max_rounds", [1, 2])
+@over("max_rounds", [1, 2])
 def test_a_limit_of_rounds_is_biased(max_rounds):
     """What survives the last round is completed and not trained; its part of the gradient is missing."""
     policy, reward = random_policy(TOY, 0), random_reward(TOY, 0)
@@ -160,7 +161,7 @@ def spread(gradients: np.ndarray, chance: np.ndarray) -> float:
     return float(chance @ (gradients**2).sum((1, 2)) - (mean**2).sum())
 
 
-@pytest.mark.parametrize("seed", range(4))
+@over("seed", range(4))
 def test_lineage_has_more_variance_than_halving(seed):
     """Halving is the mean of lineages over which of two tracks is called the survivor's own: same mean, less variance. Beside it
     what two independent answers with leave-one-out have; a stream draws more tokens than they do."""

@@ -12,6 +12,7 @@ from collections import defaultdict
 
 import numpy as np
 import pytest
+from loops import over
 from toy import (
     PROMPT,
     Stream,
@@ -54,8 +55,8 @@ def shape_of(response):
     return response.token_ids, response.finish, response.track, response.round, response.inherited
 
 
-@pytest.mark.parametrize("grows", [False, True])
-@pytest.mark.parametrize("max_rounds", [0, 1, 2])
+@over("grows", [False, True])
+@over("max_rounds", [0, 1, 2])
 def test_the_sampler_returns_every_listed_stream(max_rounds, grows):
     """Horizon 3. `replay` refuses a fork from other tokens, with another budget, or in another order."""
     toy = Toy(3)
@@ -108,7 +109,7 @@ def squared_deviation(counts: np.ndarray, chance: np.ndarray) -> tuple[float, in
     return float(((seen - expected) ** 2 / expected).sum()), len(seen) - 1
 
 
-@pytest.mark.parametrize("source", ["sampler", "lockstep"])
+@over("source", ["sampler", "lockstep"])
 def test_frequencies_are_the_listed_probabilities(source):
     """Pearson's statistic of n degrees has mean n and variance 2 n; within 4 standard deviations."""
     listing = all_streams(TOY)
@@ -190,7 +191,7 @@ def test_an_engine_that_tells_how_far_it_got_changes_nothing():
     assert len({r.seed for r in sampled(True)}) == len(sampled(True))
 
 
-@pytest.mark.parametrize("slowest", [0, 1, 7])
+@over("slowest", [0, 1, 7])
 def test_nor_does_the_pace_of_its_tracks(slowest):
     for grows in (False, True):
         engine = Engine(sample_from(TOY, POLICY), grows, slowest)

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from loops import over
 from toy import PROMPT, Toy, all_streams, random_policy, random_reward, responses_of, unbiased
 
 from fairlen.methods.compose import compose
@@ -43,7 +44,7 @@ def untrained(tracks: list[Response]) -> tuple[int, bool]:
     return other.length - last.length, True
 
 
-@pytest.mark.parametrize("max_rounds", LIMITS)
+@over("max_rounds", LIMITS)
 def test_trained_tokens_partition_the_generated_tokens(max_rounds):
     """No token trains twice, and none that was inherited. Left out are the last round where both were cut off or wrote the same,
     and what follows the last round allowed."""
@@ -57,7 +58,7 @@ def test_trained_tokens_partition_the_generated_tokens(max_rounds):
         assert sorted(pairs) == list(range(len(tracks) - 1 if last else len(tracks) - 2))
 
 
-@pytest.mark.parametrize("max_rounds", LIMITS)
+@over("max_rounds", LIMITS)
 def test_pieces_of_a_pair_have_one_length_and_one_prefix(max_rounds):
     """|a_j| = |b_j|, both after the same inherited tokens; a_j has EOS at its end and b_j, but for a tie, has not."""
     ties = 0
@@ -104,7 +105,7 @@ def test_with_prefixes_a_token_of_b_i_trains_once_and_twice_for_every_later_pair
     assert set(seen) == {1, 3, 5, 7}
 
 
-@pytest.mark.parametrize("binary", [True, False])
+@over("binary", [True, False])
 def test_advantages_of_a_pair_are_opposite_and_differ_between_rules_by_known_factors(binary):
     """d = r_a - R_b. Leave-one-out: d. Centred: d/2. Normalised by the population: d/2 over |d|/2, the sign; by Bessel's rule
     |d|/2 * 2^0.5: sign / 2^0.5. For 0/1 rewards d is the sign, and RLOO is GRPO (appendix D.4)."""
@@ -150,7 +151,7 @@ def trunk_and_branches(tracks, pairs, push: dict[tuple[int, int], float]) -> np.
     return total
 
 
-@pytest.mark.parametrize("rule", ["max", "halving"])
+@over("rule", ["max", "halving"])
 def test_a_trunk_with_branches_has_the_gradient_of_rows(rule):
     """Each token of b_1 ... b_J has in the trunk the prefix that it has in its row, so every stream's gradient is the same."""
     streams, method, policy = all_streams(TOY), unbiased(rule), random_policy(TOY, 0)
@@ -167,8 +168,8 @@ def test_a_trunk_with_branches_has_the_gradient_of_rows(rule):
         assert laid_out == pytest.approx(rows[at], abs=1e-15)
 
 
-@pytest.mark.parametrize("worth", [0.0, 1.0, 0.3])
-@pytest.mark.parametrize("base", sorted(set(BASES) - {"tree_unbiased"}))
+@over("worth", [0.0, 1.0, 0.3])
+@over("base", sorted(set(BASES) - {"tree_unbiased"}))
 def test_where_all_are_worth_the_same_nothing_trains(base, worth):
     """Cut-off answers too. No update, no nan; rewards that depend on length are left out, because they do tell answers apart."""
     streams = all_streams(Toy(3))

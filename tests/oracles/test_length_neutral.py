@@ -16,6 +16,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from loops import over
 from toy import Listing, Toy, all_streams, exact_gradient, unbiased
 
 from fairlen.methods.method import Scored
@@ -64,14 +65,14 @@ def test_every_stream_ends_in_a_tie_of_independent_coins():
     assert np.abs(exact_gradient(TOY, POLICY, REWARD)[:, 0]).max() < 1e-15
 
 
-@pytest.mark.parametrize("weight", ["none", "halving"])
-@pytest.mark.parametrize("rule", ["halving", "lineage", "mean"])
+@over("weight", ["none", "halving"])
+@over("rule", ["halving", "lineage", "mean"])
 def test_no_pressure_on_stopping(rule, weight):
     """Each of these values of a survivor is an average of coins, with expectation v like the finisher's."""
     assert abs(pressure(rule, weight)) < 1e-12
 
 
-@pytest.mark.parametrize("weight", ["none", "halving"])
+@over("weight", ["none", "halving"])
 def test_max_presses_against_stopping(weight):
     found = {rule: pressure(rule, weight) for rule in ("max", "mean", "halving", "lineage")}
     print(f"\nround_weight {weight}:", {rule: f"{value:+.2e}" for rule, value in found.items()})

@@ -9,6 +9,7 @@ from itertools import product
 
 import numpy as np
 import pytest
+from loops import over
 from toy import Toy, all_groups, cosine, exact_gradient, random_policy, random_reward, relative_error
 from toy_tree import all_trees, method_of
 
@@ -42,7 +43,7 @@ def expected(shape: str, method: Method, seed: int, binary: bool) -> tuple[np.nd
     return all_trees(toy, method.sampling).expected(method, policy, reward), exact
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@over("shape", SHAPES)
 def test_every_tree_is_listed_once(shape):
     toy, tree = SHAPES[shape]
     forests = all_trees(toy, tree)
@@ -50,8 +51,8 @@ def test_every_tree_is_listed_once(shape):
     assert forests.chance(random_policy(toy, 0)).sum() == pytest.approx(1.0, abs=1e-13)
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("seed", range(3))
+@over("shape", SHAPES)
+@over("seed", range(3))
 def test_siblings_with_branching_weights_give_the_policy_gradient(shape, seed):
     """A state of level k is visited b^k times as often as by the policy, which b^-k undoes. Siblings are independent given what
     they continue, so that E[score of a node * mean worth of its siblings] = 0, and a child is worth E[reward | node]."""
@@ -83,7 +84,7 @@ def compare(shape: str, seed: int) -> dict[str, tuple[float, float, float]]:
     return found | {"exact": (0.0, 1.0, float(exact[:, toy.letters :].sum()))}
 
 
-@pytest.mark.parametrize("seed", range(3))
+@over("seed", range(3))
 def test_every_other_rule_is_biased(seed):
     """Without the weights late levels count b^k times. Leaves that share tokens are no independent baseline of them. The mean of
     a group with the node itself in it scales levels of unlike group sizes differently; here both have two, so that it is 1/2."""
@@ -122,7 +123,7 @@ def variances(seed: int) -> tuple[tuple[float, float], tuple[float, float]]:
     return found[0], found[1]
 
 
-@pytest.mark.parametrize("seed", range(3))
+@over("seed", range(3))
 def test_a_tree_has_less_variance_than_its_trunks_alone(seed):
     """It draws more tokens for that: whether variance times tokens is less depends on the process."""
     (forked, more), (alone, fewer) = variances(seed)

@@ -7,7 +7,7 @@ against the listing's probabilities.
 from dataclasses import replace
 
 import numpy as np
-import pytest
+from loops import over
 from test_tree_gradient import SHAPES
 from toy import PROMPT, Toy, Track, random_policy, random_reward
 from toy_engine import Engine, run_sampler, sample_from
@@ -49,8 +49,8 @@ def replay(toy: Toy, forest: tuple):
     return answer
 
 
-@pytest.mark.parametrize("grows", [False, True])
-@pytest.mark.parametrize("shape", ["three levels", "three children", "longer nodes"])
+@over("grows", [False, True])
+@over("shape", ["three levels", "three children", "longer nodes"])
 def test_the_sampler_returns_every_listed_tree(shape, grows):
     """Of the longest listing every 19th one. An engine that tells how far it has got is forked before it is released."""
     toy, tree = SHAPES[shape]
@@ -61,7 +61,7 @@ def test_the_sampler_returns_every_listed_tree(shape, grows):
         assert forest_of(found) == in_order(forest)
 
 
-@pytest.mark.parametrize("grows", [False, True])
+@over("grows", [False, True])
 def test_trees_are_drawn_with_their_probabilities(grows):
     """Three levels: 26 trees of one track from the prompt, 2,000 of them; chi-squared of 25 degrees, 99.9% below 52.6."""
     toy, tree = SHAPES["three levels"]

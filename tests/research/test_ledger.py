@@ -10,13 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from loops import over
 from markupsafe import escape
 
 from fairlen.cli import read_eval_config
 from research.ledger.__main__ import main
 from research.ledger.arithmetic import holds
 from research.ledger.check import check, check_tests, numbers, run_quick
-from research.ledger.claims import DATA, STATUSES, Claim, Ledger, load_ledger, make_claim, make_line
+from research.ledger.claims import DATA, Claim, Ledger, load_ledger, make_claim, make_line
 from research.ledger.details import details_page, inline
 from research.ledger.page import claims_page, command_of, write_claim
 from research.ledger.rule import Measure
@@ -48,8 +49,8 @@ def change(path: Path, old: str, new: str) -> None:
 # the data
 
 
-@pytest.mark.parametrize(
-    ("entry", "message"),
+@over(
+    "entry, message",
     [
         (TESTED | {"verdit": "x"}, "eqlen-01: unknown key 'verdit'"),
         ({k: v for k, v in TESTED.items() if k != "place"}, "place is missing"),
@@ -80,8 +81,8 @@ def test_claims_that_say_all_are_read():
     assert claim.estimands == ("x", "y", "z")
 
 
-@pytest.mark.parametrize(
-    ("entry", "message"),
+@over(
+    "entry, message",
     [
         ({"text": "So it is."}, "'So it is.' names no claim"),
         (
@@ -191,15 +192,10 @@ def test_words_of_a_claim_are_escaped_and_its_links_lead_from_the_page():
     )
 
 
-def test_the_page_defines_every_status():
-    """Each with a sentence of its own."""
-    introduction = claims_page(load_ledger()).partition("## In one page")[0]
-    assert all(f"- **{status}**: " in introduction for status in STATUSES)
-
-
 # the checker
 
 
+@pytest.mark.slow
 def test_pages_tests_and_figures_agree():
     """The whole check but for running the quick tests, which are in the suite anyway."""
     assert check(load_ledger(), ROOT, run=False) == []
@@ -296,19 +292,6 @@ def test_the_command_shows_every_claim(capsys):
     assert all(id in shown for id in claims) and f"{len(claims)} claims: " in shown
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--rewrite"], "unrecognized arguments: --rewrite"),
-        (["--write", "--check"], "not allowed with argument --write"),
-    ],
-)
-def test_unknown_flags_are_refused(arguments, message, capsys):
-    with pytest.raises(SystemExit):
-        main(arguments)
-    assert message in capsys.readouterr().err
-
-
 # what the page asks a reader to type
 
 
@@ -320,7 +303,7 @@ def commands() -> list[list[str]]:
     return [shlex.split(line, comments=True)[1:] for line in dict.fromkeys(lines) if line.startswith("fairlen ")]
 
 
-@pytest.mark.parametrize("words", commands(), ids=lambda words: "-".join(words[:3]))
+@over("words", commands())
 def test_commands_for_real_hardware_have_methods_and_flags_that_exist(words):
     from fairlen.flags import read_flags
 

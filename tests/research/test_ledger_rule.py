@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from loops import over
 
 from research.ledger.claims import Claim, Ledger, Paper, judge_paper
 from research.ledger.rule import Finding, Measure, Premise, adjust, detectable, judge, p_value
@@ -20,8 +21,8 @@ def result(value: float, low: float, high: float, p: float = 0.01, seeds: int = 
     return Result(value, low, high, p, seeds, "points", "a difference", tuple((seed, value) for seed in range(seeds)))
 
 
-@pytest.mark.parametrize(
-    ("value", "low", "high", "status", "reason"),
+@over(
+    "value, low, high, status, reason",
     [
         (2.0, 0.1, 3.9, "reproduced", ""),
         (1.0, 0.1, 1.9, "reproduced", ""),  # at least the smallest effect: 1.0 is enough
@@ -45,8 +46,8 @@ def test_a_predicted_sign_by_hand_and_mirrored(value, low, high, status, reason)
         assert finding.status == status and finding.reason.startswith(reason) and bool(finding.reason) == bool(reason)
 
 
-@pytest.mark.parametrize(
-    ("value", "low", "high", "status"),
+@over(
+    "value, low, high, status",
     [
         (0.3, -0.3, 0.9, "reproduced"),  # within 1 of 0
         (0.3, 0.1, 0.5, "reproduced"),  # not 0, and too small to matter
@@ -94,8 +95,8 @@ def test_a_method_against_itself_is_silent_where_the_interval_holds_0():
     assert judge(silent, (), {"x": result(0.2, 0.1, 0.3)}) == Finding("contradicted", "the interval excludes 0")
 
 
-@pytest.mark.parametrize(
-    ("control", "status", "reason"),
+@over(
+    "control, status, reason",
     [
         ((2.0, 1.0, 3.0), "reproduced", ""),
         ((2.0, -1.0, 5.0), "undecided", "a control failed, and no verdict stands: controls-00 is undecided"),
@@ -110,7 +111,7 @@ def test_no_claim_has_a_verdict_before_the_controls(control, status, reason):
     assert Ledger((own, paper), {}, figures).findings["eqlen-00"] == Finding(status, reason)
 
 
-@pytest.mark.parametrize("by_seed", [{}, {1: 2.0, 2: 3.0}, {1: 2.0, 2: 2.0, 3: 2.0}])
+@over("by_seed", [{}, {1: 2.0, 2: 3.0}, {1: 2.0, 2: 2.0, 3: 2.0}])
 def test_without_three_seeds_that_differ_a_claim_is_open(by_seed):
     figure = summarize(by_seed)
     assert judge(UP, (), {"x": figure} if figure else {}).status == "open"
@@ -140,7 +141,7 @@ def test_p_values_count_on_the_predicted_side_only():
     assert p_value(UP, None) == 1.0
 
 
-@pytest.mark.parametrize(("value", "half"), [(0.0, 0.999), (0.3, 0.699), (-0.3, 0.699)])
+@over("value, half", [(0.0, 0.999), (0.3, 0.699), (-0.3, 0.699)])
 def test_the_p_value_of_no_effect_is_that_of_its_interval(value, half):
     """An interval that just fits within the smallest effect has p just below .05, one that just does not just above."""
     assert 0.045 < p_value(NONE, result(value, value - half, value + half)) < 0.05
@@ -181,8 +182,8 @@ def test_a_primary_claim_that_waits_for_seeds_counts_as_one_that_was_not_run():
     assert [finding.status for finding in waiting.values()] == ["undecided", "open"]
 
 
-@pytest.mark.parametrize(
-    ("entry", "message"),
+@over(
+    "entry, message",
     [
         ({"predicted": "up"}, "predicted='up': give positive, negative, none, silent"),
         ({"smallest": 0}, "smallest=0: give a number above 0"),
@@ -197,7 +198,7 @@ def test_measures_that_decide_nothing_are_refused(entry, message):
         Measure(**good | entry)
 
 
-@pytest.mark.parametrize("bounds", [{}, {"least": "5"}, {"least": True}])
+@over("bounds", [{}, {"least": "5"}, {"least": True}])
 def test_premises_that_bound_nothing_are_refused(bounds):
     with pytest.raises(ValueError, match="x: give least, most or both, as numbers"):
         Premise("x", **bounds)

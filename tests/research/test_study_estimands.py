@@ -4,6 +4,7 @@ import math
 from dataclasses import replace
 
 import pytest
+from loops import over
 from study_tables import evaluations, evidence_of, make_run
 
 from research.study.estimands import make_estimand, measure, measure_all, rates_of
@@ -19,8 +20,8 @@ def estimand(**changed):
     return make_estimand("a-minus-b", ENTRY | changed)
 
 
-@pytest.mark.parametrize(
-    ("changed", "message"),
+@over(
+    "changed, message",
     [
         ({"quantity": "accurracy"}, "a-minus-b: quantity='accurracy': give one of accuracy, "),
         ({"variants": ["a"]}, r"variants=\('a',\): difference takes 2"),

@@ -3,6 +3,7 @@
 import math
 
 import pytest
+from loops import over
 
 from research.study.intervals import quantile, summarize, two_sided
 
@@ -13,7 +14,7 @@ TABLE = {  # 97.5%, 99.5% and 80%, as printed in tables of Student's t
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("freedom", TABLE)
+@over("freedom", TABLE)
 def test_quantiles_are_those_of_the_tables(freedom):
     found = [quantile(probability, freedom) for probability in (0.975, 0.995, 0.8)]
     assert found == pytest.approx(TABLE[freedom], abs=6e-4)
@@ -48,7 +49,7 @@ def test_a_seed_without_a_number_is_left_out():
     assert summarize({1: math.nan}) is None
 
 
-@pytest.mark.parametrize("values", [{1: 1.0, 2: 2.0}, {1: 0.3, 2: 0.1 + 0.2, 3: 0.3}])
+@over("values", [{1: 1.0, 2: 2.0}, {1: 0.3, 2: 0.1 + 0.2, 3: 0.3}])
 def test_two_seeds_or_no_spread_give_no_interval(values):
     found = summarize(values)
     assert not found.has_interval

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_evidence import BATCHES, EVALUATED, PROBLEMS, make_evidence, make_run
+from loops import over
+from made_evidence import BATCHES, make_evidence, make_run
 
 from research.ledger.claims import Ledger, load_ledger
 from research.study.evidence import Evidence, load_evidence, write_kept
@@ -234,8 +235,8 @@ def test_signs_of_a_mistake_are_listed(ledger, tmp_path):
     assert f"{broken.row.key} 1 updates were skipped" in text and f"{fine.row.key} 1 updates" not in text
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
+@over(
+    "change, message",
     [
         ({"picture": "pie"}, "picture='pie': give one of curves"),
         ({"claims": []}, "claims is missing or empty"),
@@ -246,11 +247,6 @@ def test_signs_of_a_mistake_are_listed(ledger, tmp_path):
 def test_a_question_that_cannot_be_drawn_is_refused(change, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         make_question(TEXT | change)
-
-
-def test_the_made_runs_are_as_large_as_they_say():
-    tables = make_run("grpo", 1, rows=12).tables
-    assert len(tables["evaluations"]["right"]) == PROBLEMS * len(EVALUATED) and len(tables["sequences"]["length"]) == 12
 
 
 def test_runs_without_an_off_policy_sequence_have_no_acceptance(tmp_path):

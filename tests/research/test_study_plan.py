@@ -4,6 +4,7 @@ import time
 from dataclasses import replace
 
 import pytest
+from loops import over
 
 from fairlen.methods.compose import explain
 from research.study.__main__ import find_commit, find_deadline, main
@@ -13,7 +14,6 @@ from research.study.plan import (
     CORE,
     LONG,
     SHORT,
-    SIZES,
     VARIANTS,
     Plan,
     Variant,
@@ -34,20 +34,7 @@ def test_variants_have_different_names_and_take_settings_from_one_that_has_its_o
     assert plan.source(Variant("grpo+lp", "long", search="", settings_of="grpo")).name == "long grpo"
 
 
-def test_sizes_are_those_of_the_protocol():
-    found = {
-        name: (s.rollout_batches, s.search_batches, s.eval_every, s.max_response_length) for name, s in SIZES.items()
-    }
-    assert found == {"long": (32, 12, 4, 768), "short": (8, 6, 2, 160)}
-    assert [len(SIZES[name].seeds) for name in ("long", "short")] == [8, 20]
-    for sizes in SIZES.values():
-        assert (sizes.eval_problems, sizes.final_problems, sizes.eval_samples) == (64, 256, 4)
-        assert not set(sizes.seeds) & set(sizes.search_seeds)
-        shifted = {seed + control.shift for seed in sizes.seeds for control in CONTROLS if control.shift}
-        assert not shifted & {*SIZES["long"].seeds, *sizes.search_seeds}
-
-
-@pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.name)
+@over("variant", VARIANTS)
 def test_every_variant_is_a_method_with_settings_that_training_takes(variant):
     config = config_of(make_cell(Plan(), variant, SETTINGS, seed=1), "somewhere")
     assert explain(config.method, config.overrides).method.sampling.num_tracks == 16
@@ -75,7 +62,7 @@ def test_all_settings_are_in_the_key():
     assert len(keys | {CELL.key}) == len(others) + 1
 
 
-@pytest.mark.parametrize("world", WORLDS)
+@over("world", WORLDS)
 def test_seeds_share_no_training_stream_and_all_held_out_problems(world):
     family = WORLDS[world][0]
     first, second = (Drawn(replace(family, seed=seed)) for seed in (1, 2))
@@ -83,7 +70,7 @@ def test_seeds_share_no_training_stream_and_all_held_out_problems(world):
     assert first.held_out(5) == second.held_out(5)
 
 
-@pytest.mark.parametrize("world", WORLDS)
+@over("world", WORLDS)
 def test_the_search_is_judged_by_other_problems(world):
     family = WORLDS[world][0]
     assert not {p.id for p in Drawn(family).held_out(20)} & {p.id for p in Drawn(family, skipped=20).held_out(20)}

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from loops import over
 
 from research.ledger.claims import load_ledger
 from research.study.coverage import SHAPES, simulate
@@ -12,8 +13,8 @@ from research.study.intervals import quantile, summarize
 from research.study.power import MOST_SEEDS, effect_seen, power_lines, seeds_needed, spread
 
 
-@pytest.mark.parametrize("seeds", [5, 8, 20])
-@pytest.mark.parametrize("smallest", [0.0, 2.0])
+@over("seeds", [5, 8, 20])
+@over("smallest", [0.0, 2.0])
 def test_the_effect_seen_is_reproduced_in_four_of_five_studies(seeds, smallest):
     """Of 20,000 studies; the formula is that of a shifted t, which is near the noncentral one."""
     effect = effect_seen(seeds, seeds**-0.5, smallest)
@@ -23,7 +24,7 @@ def test_the_effect_seen_is_reproduced_in_four_of_five_studies(seeds, smallest):
     assert found.mean() == pytest.approx(0.8, abs=0.03)
 
 
-@pytest.mark.parametrize("seeds", [5, 20])
+@over("seeds", [5, 20])
 def test_where_none_is_predicted_the_interval_lies_within_the_margin_in_four_of_five(seeds):
     drawn, margin = (
         np.random.default_rng(seeds).normal(0.0, 1.0, (20_000, seeds)),

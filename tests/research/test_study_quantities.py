@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from loops import over
 from study_tables import evaluations, make_run
 
 from fairlen.audit.statistics.acceptance import WIDTHS, critical_factor
@@ -49,7 +50,7 @@ def test_a_curve_is_of_the_problems_that_all_evaluations_have():
     assert (of("drop", run), of("length", run), of("length_at_best", run)) == (25, 10, 0)
 
 
-@pytest.mark.parametrize("name", ["drop", "swings", "best_accuracy"])
+@over("name", ["drop", "swings", "best_accuracy"])
 def test_the_noise_of_a_plateau_is_no_instability(name):
     """Nine evaluations of 64 problems at 50%: within three standard errors of 0, or of 50, over 300 runs."""
     rng = np.random.default_rng(4)
@@ -80,8 +81,8 @@ def test_truncated_is_a_share_of_samples():
     assert of("truncated", curve([[0, 0]], truncated=[[1, 2]])) == 37.5  # 3 of 8
 
 
-@pytest.mark.parametrize(
-    ("right", "updates"),
+@over(
+    "right, updates",
     [
         ([[2, 2], [4, 4], [3, 3], [3, 3]], 20),  # 100, then 75 to the end: down from update 20 on
         ([[2, 2], [4, 4], [3, 3], [4, 4]], 30),  # came back: the end of the run
@@ -146,7 +147,7 @@ def spread_run(power, num=4000, width=0.0):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(("drift", "expected"), [(0.0, 0.0), (0.02, 0.5)])
+@over("drift, expected", [(0.0, 0.0), (0.02, 0.5)])
 def test_the_exponent_of_a_drift_is_above_the_root_that_chance_has(drift, expected):
     """Log ratios of spread .02 sqrt(L): without drift the size of their mean grows like the root, with .02 L like L."""
     rng, found = np.random.default_rng(3), []

@@ -1,6 +1,6 @@
 """The search by its arithmetic: grids, widening, ties, and the table that is made from evidence."""
 
-import pytest
+from loops import over
 from study_runs import kept_run
 
 from research.study.evidence import load_evidence, write_kept
@@ -25,8 +25,8 @@ def test_a_search_begins_with_the_middle_and_its_neighbours_and_ends_where_the_b
     assert outcome.edges == ()
 
 
-@pytest.mark.parametrize(
-    ("best", "tried", "edges"),
+@over(
+    "best, tried, edges",
     [
         (3e-4, [1e-4, 3e-5, 3e-4, 1e-3], ()),
         (1e-3, [1e-4, 3e-5, 3e-4, 1e-3, 3e-3], ()),

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from fixtures import make_batch, random_batch
+from loops import over
 
 from fairlen.methods.stages.advantage import (
     BatchNormalized,
@@ -91,7 +92,7 @@ def test_conditional_length_without_a_spread_of_lengths_is_zero(length):
     assert (ConditionalLength()(segments, OUTCOME[[0, 1, 3]]) == GroupNormalized()(segments, OUTCOME[[0, 1, 3]])).all()
 
 
-@pytest.mark.parametrize(
+@over(
     "stage",
     [
         GroupCentered(),
@@ -109,7 +110,7 @@ def test_groups_without_variance_are_exactly_zero_whatever_their_rounding(stage)
     assert not stage(batch.segments, value).any()
 
 
-@pytest.mark.parametrize("stage", [GroupCentered(), GroupNormalized(), LeaveOneOut(), BatchNormalized()])
+@over("stage", [GroupCentered(), GroupNormalized(), LeaveOneOut(), BatchNormalized()])
 def test_large_values_that_do_not_vary_are_zero_too(stage):
     """The mean of 7 x (1e9 + 1/3) is off by up to 1e9 * 2^-53 * 7 = 8e-7, which is no difference between answers."""
     batch = make_batch([0] * 7 + [1] * 2, [1] * 9, [1] * 9)

@@ -5,6 +5,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 from fixtures import LENGTH, make_batch, random_batch
+from loops import over
 
 from fairlen.methods.stages.advantage import GroupCentered, GroupNormalized
 from fairlen.methods.stages.aggregation import (
@@ -90,7 +91,7 @@ def count_form(segments, advantage):
     return weight
 
 
-@pytest.mark.parametrize("seed", range(5))
+@over("seed", range(5))
 def test_balanced_is_the_count_form_for_0_1_rewards(seed):
     batch = random_batch(seed)
     advantage = GroupNormalized()(batch.segments, batch.responses.outcome)
@@ -110,7 +111,7 @@ def masses(weight, advantage, length):
     return push[advantage > 0].sum(), push[advantage < 0].sum()
 
 
-@pytest.mark.parametrize("right", [[1, 0, 0, 0, 0], [1, 1, 0, 0, 0], [1, 1, 1, 1, 0]])
+@over("right", [[1, 0, 0, 0, 0], [1, 1, 0, 0, 0], [1, 1, 1, 1, 0]])
 def test_sign_balance_of_one_group(right):
     """2605.04077: both sides weigh sqrt(k (G - k)) / G under Balanced and SequenceMean, and differ under TokenMean."""
     batch = make_batch([0] * 5, [1, 2, 3, 5, 8], right)

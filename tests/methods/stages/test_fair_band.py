@@ -8,6 +8,7 @@ from statistics import NormalDist
 import pytest
 import torch
 from fixtures import DRIFTED, gradient, make_micro, pieces, plan_of, random_batch, random_parts, speak, weight_matrix
+from loops import over
 
 from fairlen.methods.compose import compose
 from fairlen.methods.description import hash_method
@@ -46,7 +47,7 @@ def accepted(band, length, drift, sigma):
     return law.cdf(high) - law.cdf(low)
 
 
-@pytest.mark.parametrize("length", [1.0, 16.0, 400.0, 10_000.0])
+@over("length", [1.0, 16.0, 400.0, 10_000.0])
 def test_accepted_share_by_length_in_closed_form(length):
     """z = c / sigma: centred is flat, none falls with L, symmetric rises from 2 Phi(z) - 1 to Phi(z)."""
     k, sigma, c = 0.0008, 0.04, 0.03
@@ -72,7 +73,7 @@ def test_accepted_share_of_drawn_sequences():
         assert abs(share - expected) < 4 * math.sqrt(expected * (1 - expected) / count)
 
 
-@pytest.mark.parametrize("drift", ["none", "symmetric", "centred"])
+@over("drift", ["none", "symmetric", "centred"])
 def test_the_gradient_is_zero_exactly_outside_the_sides_that_count(drift):
     """Zero iff (A > 0 and S > b+) or (A < 0 and S < b-) or (A < 0 and S > b_d); else A e^S on each token."""
     band = learned(drift, dual_width=0.2)
@@ -196,7 +197,7 @@ def update_sums(batch, method, parts):
     return method.update(total)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@over("seed", range(3))
 def test_the_state_moves_once_an_update_whatever_the_micro_batches(seed):
     batch, method = random_batch(seed), compose("fspo").update(DRIFTED)
     size = len(plan_of(method, batch))
@@ -213,7 +214,7 @@ def test_the_sums_of_an_update_by_hand():
     assert sums == pytest.approx({"num_sequences": 2, "num_tokens": 3, "log_ratio": 1, "squared_log_ratio": 3 / 8})
 
 
-@pytest.mark.parametrize("log_ratio", [1e9, -1e9, 25.0, -20.0])
+@over("log_ratio", [1e9, -1e9, 25.0, -20.0])
 def test_a_sequence_moves_the_state_by_no_more_than_the_bound(log_ratio):
     """Its S is held at 20 nats; by hand, of T = 3 of N = 7 tokens in B = 3 sequences, against S = 0 in its place."""
     rest = torch.tensor([-0.1, 0.02, 0.05, -0.2], dtype=torch.float64)  # of two sequences of 2 tokens
@@ -233,7 +234,7 @@ def test_a_sequence_moves_the_state_by_no_more_than_the_bound(log_ratio):
     assert abs(outlier.variance_average - without.variance_average) <= bound
 
 
-@pytest.mark.parametrize("noise", [0.0, 1e-7, 1e-6])
+@over("noise", [0.0, 1e-7, 1e-6])
 def test_an_update_with_the_weights_that_sampled_is_on_policy_to_rounding(noise):
     """Old log-probs of another split into forward passes: S = sum of 100 roundings, 1e-4 nats at the most."""
     jitter = noise * torch.ones(100, dtype=torch.float64)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from fixtures import random_batch, relative
+from loops import over
 
 from fairlen.batch import NO_VERDICT, Responses, Segments, build_responses, build_segments
 from fairlen.methods.compose import compose
@@ -63,7 +64,7 @@ def test_a_running_sum_is_that_of_each_sequence_wherever_its_tokens_lie():
     ]  # float32 would lose them
 
 
-@pytest.mark.parametrize("name", ["grpo", "dapo", "dler", "grpo+lp", "grpo+gr3"])
+@over("name", ["grpo", "dapo", "dler", "grpo+lp", "grpo+gr3"])
 def test_outcomes_of_any_type_make_one_plan(name):
     """A framework's rewards may be whole numbers or truth values; shaped ones are fractions."""
     prompt, length, right = [0] * 4 + [1] * 4, [1, 3, 7, 8, 2, 5, 8, 6], [1, 0, 1, 0, 1, 1, 0, 1]
@@ -116,8 +117,8 @@ def loss_of(method: Method, micro: Micro, logprobs: torch.Tensor, entropy: torch
     return method.loss(Outputs(logprobs, entropy), micro).total
 
 
-@pytest.mark.parametrize("name", [*BASES, "grpo+kl+entropy", "fspo+balanced"])
-@pytest.mark.parametrize("seed", range(2))
+@over("name", [*BASES, "grpo+kl+entropy", "fspo+balanced"])
+@over("seed", range(2))
 def test_loss_and_gradient_are_those_without_padding(name, seed):
     """Holes, order and rows of padding change nothing."""
     method = replace(compose(name), filter=Method().filter, sampling=Independent(4))
@@ -148,7 +149,7 @@ def test_loss_and_gradient_are_those_without_padding(name, seed):
     assert relative(torch.cat([gradient[row, at] for row, at in parts]), per_token) < 1e-12
 
 
-@pytest.mark.parametrize("name", [*BASES, "grpo+kl+entropy", "grpo+mismatch"])
+@over("name", [*BASES, "grpo+kl+entropy", "grpo+mismatch"])
 def test_a_micro_batch_without_rows_has_loss_0_and_a_gradient_of_0(name):
     """So that a process with nothing to train still takes part in the backward pass."""
     logprobs = torch.zeros(3, 6, dtype=torch.float64, requires_grad=True)

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from fixtures import make_batch
+from loops import over
 
 from fairlen.methods.compose import compose
 from fairlen.methods.stages.advantage import GroupCentered, GroupNormalized
@@ -112,7 +113,7 @@ def test_a_base_with_toplambda_at_fraction_0_is_the_base(ragged):
 # ten defects of the listing in a third party's report on 2505.18086, one test each
 
 
-@pytest.mark.parametrize("stage", [TopLambda(fraction=1.0), LengthPenalty()])
+@over("stage", [TopLambda(fraction=1.0), LengthPenalty()])
 def test_defect_1_a_short_wrong_answer_is_never_rewarded(stage):
     batch = make_batch([0] * 4, [1, 6, 7, 8], [0, 1, 1, 1])
     reward = shape(stage, batch)
@@ -125,7 +126,7 @@ def test_defect_2_a_prompt_without_a_right_answer_is_never_selected():
     assert shape(TopLambda(fraction=0.2), batch).tolist() == [0, 0, 0, 0]  # the listing has a KeyError here
 
 
-@pytest.mark.parametrize("stage", [TopLambda(fraction=1.0), LengthPenalty()])
+@over("stage", [TopLambda(fraction=1.0), LengthPenalty()])
 def test_defect_3_equal_lengths_and_single_right_answers_have_no_z_and_nothing_overflows(stage):
     with np.errstate(all="raise", under="ignore"), warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -247,8 +248,8 @@ def test_rewards_chain_in_one_order_whatever_the_order_of_names():
         assert [type(stage) for stage in compose(names).reward] == [RelativeLength, SoftOverlong]
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
+@over(
+    "make, message",
     [
         (lambda: SoftOverlong(margin=0.0), r"SoftOverlong: margin=0.0: give a fraction from more than 0 to 1"),
         (lambda: TopLambda(alpha=1.2), r"TopLambda: alpha=1.2: give a fraction from 0 to 1"),

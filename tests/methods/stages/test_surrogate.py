@@ -88,7 +88,7 @@ def test_gradcheck(surrogate, scale):
     assert torch.autograd.gradcheck(lambda x: (weight * surrogate(x, micro).loss).sum(), logprobs, eps=1e-7, atol=1e-6)
 
 
-@pytest.mark.parametrize("scale", [0.01, 0.5])
+@over("scale", [0.01, 0.5])
 def test_gradients_that_are_stopped_on_purpose_have_their_closed_form(scale):
     log_ratio = draw(scale)
     logprobs, micro = pieces(LENGTHS, ADVANTAGES, log_ratio)
@@ -336,8 +336,8 @@ def test_a_length_of_thousands_is_exact_to_rounding():
     assert PowerClip(power=0.6)(logprobs, micro).loss[0].item() == pytest.approx(-(length**-0.4), rel=1e-14)
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
+@over(
+    "make, message",
     [
         (lambda: TokenClip(clip_low=1.2), r"TokenClip: clip_low=1.2: give a fraction from 0 to 1"),
         (lambda: TokenClip(clip_high=-0.1), r"TokenClip: clip_high=-0.1: give 0 or more"),

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+from loops import over
 
 from fairlen.batch import build_responses
 from fairlen.methods.compose import compose
@@ -35,15 +36,15 @@ EXPECTED = {
 }
 
 
-@pytest.mark.parametrize("of", ["tokens", "turns", "both"])
-@pytest.mark.parametrize("stage", [LengthPenalty, TopLambda])
+@over("of", ["tokens", "turns", "both"])
+@over("stage", [LengthPenalty, TopLambda])
 def test_a_penalty_of_correct_trajectories(stage, of):
     found = stage(alpha=0.6, of=of)(TABLE, REWARD)
     assert found.tolist() == pytest.approx([1 - 0.6 * share for share in EXPECTED[of]] + [0.0])
 
 
-@pytest.mark.parametrize(
-    ("of", "relative"),
+@over(
+    "of, relative",
     [
         ("tokens", [10 / 20, 30 / 20, 1.0]),  # mean of all four: 80 / 4
         ("turns", [1 / 2.25, 1 / 2.25, 3 / 2.25]),  # 9 / 4
