@@ -196,6 +196,9 @@ def test_small_models_and_what_cannot_be_read_are_passed_over(tmp_path):
     assert estimate_memory(TrainConfig(), method, "cpu") is None
     place = write_shape(tmp_path, CONFIGS["qwen3"]())
     assert estimate_memory(TrainConfig(model=place), method, "cpu") is None
+    large = write_shape(tmp_path / "large", shape_of("Qwen3-0.6B"))
+    found = estimate_memory(TrainConfig(model=large), method, "cpu")
+    assert found is not None and found.num_parameters == 596_049_920
     assert estimate_memory(TrainConfig(model=str(tmp_path / "nothing")), method, "cpu") is None
 
 

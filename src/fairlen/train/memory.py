@@ -22,6 +22,7 @@ from fairlen.train.optimizer import count_moments, embedding_weights
 from fairlen.train.run.config import TrainConfig
 
 SHOWN, UNSHOWN = {"cache": "keys and values", "work": "a micro-batch"}, ("num_parameters", "row", "engine_sleeps")
+SIZES = {"float64": 8, "float32": 4, "bfloat16": 2}
 LIBRARIES = int(0.7 * GIB)  # on the CPU; a context, its kernels and the workspaces of cuBLAS on CUDA
 
 
@@ -64,7 +65,7 @@ class Memory:
 
 
 def estimate(
-    shape: PreTrainedConfig, config: TrainConfig, *, device: str, longest_prompt: int, tracks: int, needs_ref: bool = False
+    shape: PreTrainedConfig, config: TrainConfig, needs_ref: bool = False, *, device: str, longest_prompt: int, tracks: int
 ) -> Memory:  # fmt: skip
     """Return what a run on a model of `shape` needs, for prompts of `longest_prompt` tokens, `tracks` responses each."""
     with torch.device("meta"):
@@ -73,9 +74,8 @@ def estimate(
         if adapters:
             add_adapters(model, adapters)
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    count, size = sum(p.numel() for p in trained), 8 if config.dtype == "float64" else 4
-    low = 2 if config.dtype == "bfloat16" else 4
-    frozen = num_parameters * (2 if low == 2 else size) if adapters else 0
+    count, size, low = sum(p.numel() for p in trained), max(SIZES[config.dtype], 4), min(SIZES[config.dtype], 4)
+    frozen = num_parameters * SIZES[config.dtype] if adapters else 0
     kind, text = KINDS[choose_engine(config, device, num_parameters)], shape.get_text_config()
     longest = longest_prompt + config.max_response_length
     row = longest * estimate_position_bytes(text, low)
@@ -112,8 +112,7 @@ def measure_work(text: Any, config: TrainConfig, longest: int, tracks: int, devi
     heads, key_heads, dim = heads_of(text)
     positions = -(-config.prompts_per_batch * tracks // config.updates_per_batch) * longest
     positions = max(longest, min(config.max_tokens_per_microbatch, positions))
-    size = {"float64": 8, "float32": 4, "bfloat16": 2}[config.dtype]
-    inner = getattr(text, "intermediate_size", None) or 4 * text.hidden_size
+    inner, size = getattr(text, "intermediate_size", None) or 4 * text.hidden_size, SIZES[config.dtype]
     width = max(size, 4) * text.hidden_size
     layer = int(size * (4 * inner + 3.3 * (heads + 2 * key_heads) * dim) + (7 if size == 2 else 5) * width)
     kept = layer * text.num_hidden_layers
@@ -128,10 +127,8 @@ def estimate_memory(config: TrainConfig, method: Method, device: str) -> Memory 
         return None
     try:
         shape = read_config(find_model(config.model, config.revision), config.revision)
-        given = dict(
-            longest_prompt=config.max_prompt_length, tracks=method.sampling.num_tracks, needs_ref=method.needs_ref
-        )
-        found = estimate(shape, config, device=device, needs_ref=method.needs_ref, **given)
+        tracks, longest_prompt = method.sampling.num_tracks, config.max_prompt_length
+        found = estimate(shape, config, method.needs_ref, device=device, longest_prompt=longest_prompt, tracks=tracks)
     except Exception:
         return None  # loading the model says what is wrong; a shape that cannot be read may still run
     return None if found.num_parameters < LARGE else found
