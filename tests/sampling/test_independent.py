@@ -3,8 +3,6 @@
 import asyncio
 from dataclasses import replace
 
-import pytest
-
 from fairlen.sampling.extend import Continuation, Sampling
 from fairlen.sampling.independent import Independent, Request
 from fairlen.seeds import derive_seed
@@ -61,8 +59,3 @@ def test_seeds_have_no_visible_pattern():
     seeds = [derive_seed(7, row) for row in range(4096)]
     for bit in range(63):
         assert abs(sum(seed >> bit & 1 for seed in seeds) - 2048) < 5 * 32
-
-
-def test_no_track_is_refused():
-    with pytest.raises(ValueError, match=r"Independent: n=0: give 1 or more"):
-        Independent(0)

@@ -237,6 +237,7 @@ class Trap:
 
         checkpoint.Archive.save = save
         checkpoint.save_file = self.guard(checkpoint.save_file, "save_file", path_at=1)
+        checkpoint.pq.write_table = self.guard(checkpoint.pq.write_table, "write_table", path_at=1)
         for owner, name in (
             (os, "fsync"),
             (os, "rename"),

@@ -163,6 +163,11 @@ def test_counters_and_the_size_of_micro_batches_come_back(whole, tmp_path, monke
         assert (trainer.guard.num_skipped, trainer.guard.num_in_a_row) == (3, 1)
         assert trainer.learner.max_tokens == expected
         assert trainer.started.num_done == 2 and trainer.progress.update == 6
+    state.pop("format")  # as earlier versions wrote them
+    with pytest.raises(
+        ValueError, match=r"its checkpoint has format 1, and this version of fairlen goes on from format 2"
+    ):
+        start.start_training(TrainConfig(**{k: tuple(v) if isinstance(v, list) else v for k, v in config.items()}))
 
 
 DESCRIPTION = {

@@ -18,10 +18,7 @@ from fairlen.policy.pack import TreeInput, pack
 from fairlen.rollouts import Response, Rollouts
 
 PROMPTS = 3
-METHODS = (
-    "grpo", "dapo+balanced", "fspo_centred", "gspo", "rloo", "grpo+turns", "grpo+turn_mean", "dapo+balanced_turns",
-    "gspo+turns", "fspo+turns", "dr_grpo+turns+turn_baseline", "grpo+turn_count",
-)  # fmt: skip
+METHODS = ("grpo", "dapo+balanced", "fspo", "gspo+turns", "dr_grpo+turns+turn_baseline", "grpo+turn_count")
 
 
 def make_trajectory(prompt: int, number: int, rng: np.random.Generator) -> Response:
@@ -135,9 +132,7 @@ def test_a_response_of_one_turn_has_one_form():
     assert replace(spoken, turns=((8, size),)) == spoken and spoken.spans == ((8, size),)
 
 
-@pytest.mark.parametrize(
-    "name", ["rloo", "dr_grpo", "dapo", "dapo_verl", "dapo+balanced", "grpo+balanced_update", "reinforce"]
-)
+@pytest.mark.parametrize("name", ["rloo", "dapo+balanced", "grpo+balanced_update"])
 def test_rules_by_token_are_the_same_for_trajectories_and_their_turns(name):
     """What weighs tokens alike cannot depend on where a trajectory is cut, nor can its advantage."""
     whole, turns = compose(name, ["sampling.n=4"]), compose(f"{name}+turns", ["sampling.n=4"])
