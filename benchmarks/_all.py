@@ -77,10 +77,12 @@ PROGRAMS = {
         ("--rollout-batches", "1", "--prompts-per-batch", "4", "--eval-problems", "8", "--eval-samples", "2"),
     ),
     "recipes/judge.py": Program("cpu", r"(?s)points \[.* in 1 update", ()),
+    "recipes/mine.py": Program("cpu", r"^$", ()),
     "recipes/packed_loop.py": Program("cpu", r"step 1: [1-9]\d% right, [\d.]+ tokens, [1-9] forward passes", ()),
     "recipes/plain_loop.py": Program("cpu", r"step 2: [1-9]\d% right, [\d.]+ tokens", ()),
     "recipes/rehearse.py": Program("cpu", r"gradient (?!0\.00)[\d.]+\n(.*\n)*\+0\.0 points \[.*\] in 1 update,", ("tiny",)),
     "recipes/replay_bands.py": Program("cpu", r"gspo +[\d.]+ +[\d.]+  [\d.]+ \[", ("--rollout-batches", "2", "--targets", "0.8")),
+    "recipes/tinker_loss.py": Program("cpu", r"^$", ()),
     "recipes/trl_stock.py": Program("cpu", r"'train_loss': '-?[\d.e-]+'.*'epoch'", ()),
 }  # fmt: skip
 

@@ -93,6 +93,6 @@ def number_text(text: str) -> int:
 
 
 def format_columns(title: str, columns: Columns) -> str:
-    """Return a table of columns as Markdown."""
-    rows = (f"| `{name}` | {one.meaning}{one.unit and f' ({one.unit})'} |" for name, (_, one) in columns.items())
-    return "\n".join((f"| column of {title} | meaning |", "|---|---|", *rows))
+    """Return a list of columns as Markdown."""
+    rows = (f"- `{name}`{one.unit and f' ({one.unit})'}: {one.meaning}" for name, (_, one) in columns.items())
+    return "\n".join((f"Columns of {title}:\n", *rows))

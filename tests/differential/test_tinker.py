@@ -1,10 +1,10 @@
-"""The code of docs/anywhere.md for Tinker, against its documented losses: weights inside advantages, and a loss of one's own.
+"""recipes/tinker_loss.py, against its documented losses: weights inside advantages, and a loss of one's own.
 
 With a local stand-in of its types, and with its own where the package is installed.
 """
 
 import importlib.util
-import re
+import runpy
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,26 +21,23 @@ from tinker_stand_in import TrainingClient
 from fairlen import compose, plan_rows, policy_loss
 from fairlen.methods.presets import BASES
 
-PAGE = Path(__file__).parents[2] / "docs/anywhere.md"
+RECIPE = Path(__file__).parents[2] / "recipes/tinker_loss.py"
 VOCABULARY = 7
 UNCLIPPED = ["surrogate.clip_low=1", "surrogate.clip_high=1e9"]
 CLOSE = 3e-6
 """Of the largest slope: Tinker's advantages and old log-probs are float32."""
 
 
-def read_page():
-    """Return the functions of the page, as they run with the present `tinker`."""
-    (block,) = re.findall(r"```py\n(import tinker.*?)```", PAGE.read_text(), re.S)
-    names: dict = {}
-    exec(compile(block, str(PAGE), "exec"), names)
-    return names
+def read_recipe():
+    """Return the functions of the recipe, as they run with the present `tinker`."""
+    return runpy.run_path(str(RECIPE))
 
 
 @pytest.fixture(params=["stand-in", *(["tinker"] if importlib.util.find_spec("tinker") else [])])
 def page(request, monkeypatch):
     if request.param == "stand-in":
         monkeypatch.setitem(sys.modules, "tinker", tinker_stand_in)
-    return read_page()
+    return read_recipe()
 
 
 def make_samples():
@@ -114,7 +111,7 @@ def test_any_method_is_a_custom_loss(page, names):
 def test_the_client_of_the_package_takes_the_same_loss():
     """Tinker's own client-side half: log-probs come in, the slopes of the loss go out as weights."""
     tinker = pytest.importorskip("tinker", reason="tinker is not installed (pip install tinker)")
-    method, samples, client, names = compose("fspo+balanced"), make_samples(), make_client(), read_page()
+    method, samples, client, names = compose("fspo+balanced"), make_samples(), make_client(), read_recipe()
     plan = make_plan(method)
     data, loss = names["make_data"](plan, samples), names["make_loss"](method, plan, samples, [])
     outputs = [{"logprobs": tinker.TensorData.from_torch(client.log_probs(datum).detach().float())} for datum in data]
