@@ -70,24 +70,8 @@ def test_the_example_trains_and_a_changed_file_is_not_resumed(mine, capsys):
     mine.write_text(mine.read_text() + "\n# changed\n")
     assert main(["train", *flags, "--resume"]) == 2
     assert "rewards brief" in capsys.readouterr().err
-    assert (
-        main(
-            [
-                "eval",
-                "--task",
-                "mine.py:Sums",
-                "--samples",
-                "2",
-                "--limit",
-                "5",
-                "--max-response-length",
-                "16",
-                "--out",
-                "eval",
-            ]
-        )
-        == 0
-    )
+    flags = ["--task", "mine.py:Sums", "--samples", "2", "--limit", "5", "--max-response-length", "16", "--out", "eval"]
+    assert main(["eval", *flags]) == 0
     summary = json.loads(Path("eval/summary.json").read_text())
     assert summary["sets"]["sums"]["problems"] == 5
     assert summary["sets"]["sums"]["details"]["plugins"][0]["name"] == "Sums"
@@ -190,7 +174,7 @@ BROKEN = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", SOUND)
+@over("name", SOUND)
 def test_whatever_is_sound_is_taken(name, tmp_path):
     (tmp_path / "x.py").write_text(SOUND[name])
     assert explain(f"{tmp_path}/x.py:X").name.endswith("X")
@@ -202,7 +186,7 @@ def test_rewards_of_ones_own_come_after_those_of_fairlen(tmp_path):
     assert [type(one).__name__ for one in rewards] == ["RelativeLength", "SoftOverlong", "X"]
 
 
-@pytest.mark.parametrize("name", BROKEN)
+@over("name", BROKEN)
 def test_a_broken_method_fails_at_once(name, tmp_path):
     text, what, fix = BROKEN[name]
     (tmp_path / "x.py").write_text(text)
@@ -221,7 +205,7 @@ REWARDS = {
 }
 
 
-@pytest.mark.parametrize("body", REWARDS)
+@over("body", REWARDS)
 def test_a_broken_reward_fails_at_once(body, tmp_path):
     (tmp_path / "r.py").write_text(f"def f(prompts, texts, **columns):\n    {body}\n")
     with pytest.raises(ValueError) as found:
@@ -259,29 +243,23 @@ TRY = """
 import sys
 from fairlen.tasks.grader import load_rewards
 from fairlen.tasks.playground import Playground
-try:
-    load_rewards([sys.argv[1]], Playground().train(0), deadline=0.3)
-except ValueError as error:
-    print("refused:", error)
+for name in sys.argv[1:]:
+    try:
+        load_rewards([name], Playground().train(0), deadline=0.3)
+    except ValueError as error:
+        print("refused:", error)
 """
 
 
-@pytest.mark.parametrize("name", ["cancels", "leaves", "goes_on", "has_gone_on"])
-def test_an_async_reward_that_ends_in_an_odd_way_or_never_fails_at_once(name, tmp_path):
-    """By CancelledError or SystemExit, or by going on when it is cancelled: the process ends, with the error that names it."""
+def test_async_rewards_that_end_in_an_odd_way_or_never_fail_at_once(tmp_path):
+    """By CancelledError or SystemExit, or by going on when cancelled: the process ends, with the errors that name them."""
     (tmp_path / "r.py").write_text(ASYNC)
-    with subprocess.Popen(
-        [sys.executable, "-c", TRY, f"{tmp_path}/r.py:{name}"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        try:
-            said, errors = process.communicate(timeout=60)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            said, errors = "", "the process goes on"
-    assert said.startswith(f"refused: --rewards {tmp_path}/r.py:{name}") and "Traceback" not in errors, errors[-600:]
+    names = [f"{tmp_path}/r.py:{name}" for name in ("cancels", "leaves", "goes_on", "has_gone_on")]
+    command = [sys.executable, "-c", TRY, *names]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    said = done.stdout.splitlines()
+    assert len(said) == len(names) and "Traceback" not in done.stderr, done.stderr[-600:]
+    assert all(line.startswith(f"refused: --rewards {name}") for line, name in zip(said, names, strict=True)), said
 
 
 def test_sound_rewards_are_taken_with_their_weights(tmp_path):
