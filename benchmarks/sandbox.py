@@ -41,7 +41,7 @@ async def run_checked(sandbox: Bubblewrap) -> None:
 
 async def grade_checked(sandbox: Bubblewrap, code: str, tests: ProgramTests) -> None:
     verdict = await grade_code(sandbox, code, tests)
-    demand(verdict.status == "correct", f"a correct program gave {verdict}")
+    demand(verdict == "correct", f"a correct program gave {verdict}")
 
 
 async def compare(sandbox: Bubblewrap, repeats: int) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
+from loops import over
 
 from fairlen.cli import main
 from fairlen.evaluate.samples import Sample, sample_path, write_samples
@@ -49,7 +49,7 @@ def test_a_name_of_a_set_is_escaped(tmp_path):
     assert "</h2><script>x" not in (tmp_path / "page.html").read_text()
 
 
-@pytest.mark.parametrize("text", ["{", "{}", '{"sets": {"a": {"scores": {}}}}', "[]"])
+@over("text", ["{", "{}", '{"sets": {"a": {"scores": {}}}}', "[]"])
 def test_a_damaged_summary_is_named(text, tmp_path, capsys):
     (tmp_path / "summary.json").write_text(text)
     assert main(["report", str(tmp_path)]) == 2

@@ -62,14 +62,6 @@ def test_verls_rollouts(tmp_path):
     assert (found["avg@3"]["value"], found["maj@3"]["value"]) == (pytest.approx(2 / 3), 1.0)
 
 
-def test_a_folder_of_samples_as_zst(tmp_path):
-    (tmp_path / "in").mkdir()
-    with pa.output_stream(str(tmp_path / "in/theirs.jsonl.zst"), compression="zstd") as file:
-        file.write("".join(json.dumps(row) + "\n" for row in ROWS).encode())
-    assert list(find_files(str(tmp_path / "in"))) == ["theirs"]
-    assert scores(tmp_path, tmp_path / "in")["avg@2"]["value"] == 1 / 2
-
-
 def test_tokens_and_finish_reasons_are_used(tmp_path):
     rows = [
         ROWS[0] | {"completion_tokens": 9, "finish_reason": "stop"},
@@ -101,13 +93,6 @@ def test_problems_are_found_by_their_questions_in_a_data_set(tmp_path):
 def test_what_cannot_be_judged_is_named(tmp_path, rows, message):
     with pytest.raises(ValueError, match=message):
         scores(tmp_path, write(tmp_path / "theirs.jsonl", rows))
-
-
-def test_a_broken_line_is_an_error_because_a_score_needs_every_sample(tmp_path):
-    path = write(tmp_path / "theirs.jsonl", ROWS)
-    path.write_text(path.read_text() + "{broken\n")
-    with pytest.raises(ValueError, match=r"theirs\.jsonl, line 5: not JSON"):
-        read_foreign(path)
 
 
 def test_a_problem_of_no_set_is_named(tmp_path):

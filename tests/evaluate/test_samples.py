@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from loops import over
 
 from fairlen.evaluate.samples import Progress, Sample, file_name, read_samples, read_tokens, sample_path, write_samples
 
@@ -45,9 +46,8 @@ def test_a_damaged_file_is_an_error(tmp_path):
         read_samples(path)
 
 
-@pytest.mark.parametrize(
-    ("name", "file"),
-    [("aime_2025-train", "aime_2025-train"), ("../../etc/x", "etc-x"), ("a b:c", "a-b-c"), ("..", "set")],
+@over(
+    "name, file", [("aime_2025-train", "aime_2025-train"), ("../../etc/x", "etc-x"), ("a b:c", "a-b-c"), ("..", "set")]
 )
 def test_names_of_sets_stay_in_the_folder(tmp_path, name, file):
     assert file_name(name) == file

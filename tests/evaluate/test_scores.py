@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from loops import over
 
 from fairlen.evaluate.estimators import best_at, mean_of_problems, mean_of_sets, pass_at
 from fairlen.evaluate.samples import Sample
-from fairlen.evaluate.scores import overall, powers_to, score
+from fairlen.evaluate.scores import overall, score
 
 
 def sample(problem: str, status: str, length: int = 10, extracted: str | None = None, finish: str = "stop") -> Sample:
@@ -20,18 +21,10 @@ def values(found: dict) -> dict:
     return {name: one["value"] for name, one in found.items() if isinstance(one, dict) and "value" in one}
 
 
-A = [
-    sample("a", "correct", 10, "1"),
-    sample("a", "correct", 20, "1.0"),
-    sample("a", "incorrect", 30, "2"),
-    sample("a", "no_answer", 60, None, "length"),
-]
-B = [
-    sample("b", "incorrect", 40, "3"),
-    sample("b", "incorrect", 40, "3"),
-    sample("b", "correct", 30, "1"),
-    sample("b", "incorrect", 10, "4"),
-]
+A = [sample("a", "correct", 10, "1"), sample("a", "correct", 20, "1.0"), sample("a", "incorrect", 30, "2"),
+     sample("a", "no_answer", 60, None, "length")]  # fmt: skip
+B = [sample("b", "incorrect", 40, "3"), sample("b", "incorrect", 40, "3"), sample("b", "correct", 30, "1"),
+     sample("b", "incorrect", 10, "4")]  # fmt: skip
 TABLE = A + B
 
 
@@ -111,16 +104,6 @@ def test_lengths_are_words_where_tokens_are_not_known():
     assert found["truncated"] is None
 
 
-def test_nothing_to_score_is_an_error():
-    with pytest.raises(ValueError, match="no samples"):
-        score([], "inactive")
-
-
-@pytest.mark.parametrize(("most", "ks"), [(1, [1]), (4, [1, 2, 4]), (6, [1, 2, 4, 6]), (32, [1, 2, 4, 8, 16, 32])])
-def test_ks(most, ks):
-    assert powers_to(most) == ks
-
-
 def test_sets_weigh_the_same_and_are_resampled_apart():
     """One set of 4 problems at 1/2 and one of 400 at 0: the mean is 1/4, not 2/404, its interval half as wide as the first's."""
     few, many = np.array([1.0, 1.0, 0.0, 0.0]), np.zeros(400)
@@ -143,7 +126,8 @@ def test_estimators_take_a_number_of_samples_for_each_problem():
         pass_at(right, size, 3)
 
 
-@pytest.mark.parametrize(("c", "n", "k"), [(1, 8, 8), (3, 8, 4)])
+@pytest.mark.slow
+@over("c, n, k", [(1, 8, 8), (3, 8, 4)])
 def test_best_at_k_is_what_verl_draws(c, n, k):
     """verl's bootstrap with 40 000 draws: four standard errors of at most 1/2 / 200."""
     metrics = pytest.importorskip("verl.trainer.ppo.metric_utils")

@@ -7,7 +7,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
+from loops import over
 
 from fairlen.evaluate.config import SUITES, find_suite, suite_settings
 from fairlen.evaluate.folder import describe_suite
@@ -37,7 +37,7 @@ def test_what_the_papers_state():
     assert len(SUITES["balanced"].benchmarks) == 6 and len(SUITES["grpo_lambda"].benchmarks) == 5
 
 
-@pytest.mark.parametrize("name", SUITES)
+@over("name", SUITES)
 def test_every_suite_makes_settings_of_sets_that_parse(name):
     config = suite_settings(name, model="x", seed=3)
     assert (config.suite, config.model, config.seed) == (name, "x", 3)
@@ -47,7 +47,7 @@ def test_every_suite_makes_settings_of_sets_that_parse(name):
         assert not source.is_local and source.split
 
 
-@pytest.mark.parametrize("name", SUITES)
+@over("name", SUITES)
 def test_every_number_says_where_it_comes_from(name):
     for _, source in SUITES[name].settings.values():
         assert len(source) > 4 and (not source.startswith("ours") or source.startswith("ours: "))

@@ -110,21 +110,15 @@ SETS: dict[str, list[dict[str, Any]]] = {
         {"id": i, "problem": q, "solution": f"First \\boxed{{1}}? No: \\boxed{{{a}}}.", "url": "https://example.org/p"}
         for i, (q, a) in enumerate(SUMS)
     ],
-    "aime_2024_dapo": [wrapped(q, str(a), str(i)) for _ in range(32) for i, (q, a) in enumerate(SUMS)],
     "aime_2025": [
         {"problem_idx": i + 1, "problem": q, "answer": a, "problem_type": ["Algebra", "Number Theory"]}
         for i, (q, a) in enumerate(SUMS)
     ],
-    "aime_2025_opencompass": [{"question": q, "answer": str(a)} for q, a in SUMS],
     "aime_by_year": [
         {"ID": "1983-1", "Year": 1983, "Problem Number": 1, "Question": "What is $2^5$?", "Answer": "32", "Part": None},
         {"ID": "2020-II-3", "Year": 2020, "Problem Number": 3, "Question": "Round 80.5 to a whole number.",
          "Answer": "080 or 081 (both were accepted)", "Part": "II"},
         {"ID": "2024-I-1", "Year": 2024, "Problem Number": 1, "Question": "What is $3^4$?", "Answer": "81", "Part": "I"},
-    ],
-    "hmmt": [
-        {"problem_idx": 1, "answer": "\\frac{1}{576}", "problem_type": ["Combinatorics"], "problem": "A chance of 1 in $24^2$?"},
-        {"problem_idx": 2, "answer": "2^{1009}", "problem_type": ["Algebra"], "problem": "Write 2 times $2^{1008}$."},
     ],
     "math_500": [
         {"problem": "Convert $(0,3)$ to polar coordinates.", "solution": "It is $\\boxed{(3,\\pi/2)}$.",
@@ -134,7 +128,6 @@ SETS: dict[str, list[dict[str, Any]]] = {
          "level": 1, "unique_id": "test/prealgebra/2.json"},
     ],
     "amc_2023": [{"id": i, "question": q, "answer": float(a), "url": "https://example.org/p"} for i, (q, a) in enumerate(SUMS)],
-    "amc_text": [{"id": i, "question": q, "answer": f"{a}.0", "url": "https://example.org/p"} for i, (q, a) in enumerate(SUMS)],
     "olympiadbench": [
         {"id": 1, "question": "Find all triples.", "solution": ["Count."], "final_answer": ["$(1,8,19), (2,7,13), (4,5,7)$"],
          "context": None, "modality": "Text-only", "difficulty": "Competition", "is_multiple_answer": True, "unit": None,

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from chat_tokenizers import CHATML, WITH_BOS
+from loops import over
 from talkers import TOOLS, make_talker
 
 pytest.importorskip("renderers")
@@ -27,8 +28,8 @@ def make_renderer(template: str, **variables: Any) -> Any:
     return create_renderer(make_talker(template), CustomRendererConfig.model_validate(OWN | variables))
 
 
-@pytest.mark.parametrize(
-    ("template", "said", "after", "tools", "variables"),
+@over(
+    "template, said, after, tools, variables",
     [
         (CHATML, SAID, ASKED, None, {}),
         (CHATML, SAID, ASKED, None, {"enable_thinking": False}),
@@ -37,7 +38,6 @@ def make_renderer(template: str, **variables: Any) -> Any:
         (TOOLS, SAID | {"tool_calls": CALLS}, RESULTS, [TOOL], {}),
         (TOOLS, SAID | {"tool_calls": CALLS}, [*RESULTS, *ASKED], [TOOL], {}),
     ],
-    ids=["chatml", "a variable", "bos", "tools in reach", "results", "results and a user"],
 )
 def test_a_conversation_is_what_the_template_makes_of_the_whole(template, said, after, tools, variables):
     """Where the sampled tokens are those of the text, appended turns and one rendering of all messages are the same tokens."""
@@ -76,15 +76,14 @@ def test_a_template_that_rewrites_the_turn_before_is_an_error():
         make_renderer(template).between(ASKED, None)
 
 
-@pytest.mark.parametrize(
-    ("text", "content", "status", "name"),
+@over(
+    "text, content, status, name",
     [
         ('so <tool_call>\n{"name": "find", "arguments": {"x": 1}}\n</tool_call>', "so", ToolCallParseStatus.OK, "find"),
         ("<tool_call>{name}</tool_call>", "", ToolCallParseStatus.INVALID_JSON, None),
         ('<tool_call>["find"]</tool_call>', "", ToolCallParseStatus.MISSING_NAME, None),
         ('<tool_call>{"name": 3}</tool_call>', "", ToolCallParseStatus.MISSING_NAME, None),
     ],
-    ids=["right", "no json", "no object", "no name"],
 )
 def test_calls_of_tools_are_read(text, content, status, name):
     renderer, tokenizer = make_renderer(TOOLS), make_talker()

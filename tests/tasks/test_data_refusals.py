@@ -7,18 +7,12 @@ from data_sets import sums, write
 from transformers import AutoTokenizer, Qwen3Config
 
 from fairlen.playground import PATH
-from fairlen.tasks.data_row import Program, normalize
+from fairlen.tasks.data_row import normalize
 from fairlen.tasks.dataset import read_rows
 from fairlen.tasks.load import load_task
 from fairlen.tasks.source import read_source
 from fairlen.tasks.task import is_held_out
 from fairlen.train.run.config import TrainConfig
-
-
-def split_by_hash(rows: list[dict]) -> tuple[list[dict], list[dict]]:
-    """Rows that train, and rows that the hash holds out."""
-    held = [row for row in rows if is_held_out(normalize(row["prompt"]))]
-    return [row for row in rows if row not in held], held
 
 
 def test_too_little_data_is_refused(load, tokenizer):
@@ -42,19 +36,6 @@ def test_too_little_data_is_refused(load, tokenizer):
         load({"a.jsonl": sums(0, 9), "eval.jsonl": sums(0, 9)})
     with pytest.raises(ValueError, match=r"--eval-data x: it goes with --data"):
         load_task(TrainConfig(eval_data=("x",)), tokenizer)
-
-
-def test_prompts_that_are_too_long_are_counted_where_nothing_is_left(load):
-    (short, *_), (short_held, *_) = split_by_hash(sums(0, 60))
-    (long, *_), (_, *_) = split_by_hash([{"prompt": f"word {i} " * 300, "answer": "1"} for i in range(60)])
-    with pytest.raises(
-        ValueError, match=r"to evaluate on \(.*; 1 to train on, 1 left .* too long\); raise --max-prompt"
-    ):
-        load({"a.jsonl": [short, long]}, max_prompt_length=200)
-    with pytest.raises(
-        ValueError, match=r"to train on \(.*; 1 held out, 1 left .* too long\); raise --max-prompt-length"
-    ):
-        load({"a.jsonl": [short_held, long]}, max_prompt_length=200)
 
 
 @pytest.mark.parametrize("data", [(), ("a.jsonl",)])
@@ -94,14 +75,6 @@ def test_a_filter_needs_its_column_in_one_file_of_a_folder(tmp_path):
     assert [row.question for row in found.rows] == ["1+1?"] and found.num_filtered == 1  # no value never passes
     with pytest.raises(ValueError, match="no column 'month' to filter by; there are prompt, answer, year"):
         read_rows(read_source(f"{tmp_path}?month=1"))
-
-
-def test_rows_of_one_file_may_lack_a_column(tmp_path):
-    """Some rows have tests, one has an answer instead: it is counted, and no KeyError."""
-    rows = [{"prompt": "Echo.", "tests": [{"input": "1", "output": "1"}]}, {"prompt": "1+1?", "answer": "2"}]
-    found = read_rows(read_source(write(tmp_path, "a.jsonl", rows)))
-    assert [row.reference for row in found.rows] == [Program((("1", "1"),))]
-    assert found.dropped == {"no tests": 1}
 
 
 def test_counts_add_up_where_nothing_is_left(tmp_path):

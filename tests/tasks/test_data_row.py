@@ -9,6 +9,7 @@ import pickle
 import zlib
 
 import pytest
+from loops import over
 
 from fairlen.tasks.data_row import pickled_string, unpack_tests
 
@@ -19,7 +20,7 @@ def pack(value: object, protocol: int | None = None) -> str:
     return base64.b64encode(zlib.compress(pickle.dumps(value, protocol))).decode()
 
 
-@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+@over("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
 def test_every_protocol_of_a_pickled_string_is_read(protocol):
     assert unpack_tests(pack(json.dumps(TESTS, ensure_ascii=False), protocol)) == TESTS
 
@@ -52,19 +53,7 @@ def test_a_pickle_that_runs_a_command_is_refused_and_runs_nothing(tmp_path):
     assert path.exists()
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        pytest.param(Nested(), id="call"),
-        pytest.param([json.dumps(TESTS), Nested()], id="string and call"),
-        pytest.param(TESTS, id="tests"),
-        pytest.param([], id="no tests"),
-        pytest.param((json.dumps(TESTS),), id="string in a tuple"),
-        None,
-        3,
-        b"[]",
-    ],
-)
+@over("value", [Nested(), [json.dumps(TESTS), Nested()], TESTS, [], (json.dumps(TESTS),), None, 3, b"[]"])
 def test_other_pickles_are_refused(value):
     with pytest.raises(ValueError, match="not a pickled string"):
         unpack_tests(pack(value))
@@ -100,7 +89,7 @@ def test_what_is_cut_off_is_refused():
         unpack_tests(base64.b64encode(zlib.compress(cut)).decode())
 
 
-@pytest.mark.parametrize("text", ["", "not base64!", "aGVsbG8=", "é", "[1, 2", "[1]", "{}", '{"a": 1}', "[" * 100_000])
+@over("text", ["", "not base64!", "aGVsbG8=", "é", "[1, 2", "[1]", "{}", '{"a": 1}', "[" * 100_000])
 def test_garbage_is_refused(text):
     with pytest.raises(ValueError, match="tests"):
         unpack_tests(text)

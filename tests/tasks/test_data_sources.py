@@ -5,12 +5,13 @@ from __future__ import annotations
 import datetime
 
 import pytest
+from loops import over
 
 from fairlen.tasks.source import DataSource, Filter, choose_files, format_of, locate, read_card, read_source
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
+@over(
+    "text, expected",
     [
         ("owner/name", DataSource("", "owner/name", False)),
         ("owner/name/main", DataSource("", "owner/name", False, config="main")),
@@ -48,8 +49,8 @@ def test_a_name_after_a_copy_of_a_data_set_is_its_configuration(tmp_path):
     assert (found.place, found.config, found.split, found.name) == (f"{tmp_path}/name", "en", "test", "name-en-test")
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
+@over(
+    "text, message",
     [
         ("missing.jsonl", "no file or folder 'missing.jsonl'"),
         ("/nowhere/at/all", "no file or folder"),
@@ -70,8 +71,8 @@ def test_mistakes_in_sources_are_named(text, message):
         read_source(text)
 
 
-@pytest.mark.parametrize(
-    ("bounds", "value", "accepted"),
+@over(
+    "bounds, value, accepted",
     [
         (("", "2023"), 2023, True),
         (("", "2023"), 2024, False),
@@ -91,8 +92,8 @@ def test_filters(bounds, value, accepted):
     assert Filter("x", *bounds).accepts(value) is accepted
 
 
-@pytest.mark.parametrize(
-    ("name", "suffix"),
+@over(
+    "name, suffix",
     [("a.jsonl", ".jsonl"), ("a.jsonl.gz", ".jsonl"), ("a.csv.zst", ".csv"), ("a.parquet", ".parquet"),
      ("a.parquet.gz", ""), ("a.py", ""), ("a.tar.gz", ""), ("train", "")],
 )  # fmt: skip
@@ -123,6 +124,7 @@ def choose(names=NAMES, card="", config="", split=""):
 def test_files_by_the_card():
     assert choose(card=CARD, config="main", split="test") == ["main/test-0.parquet"]
     assert choose(card=CARD, config="socratic") == ["socratic/x.parquet"]
+    assert [read_card(text) for text in ("", "no front", "---\n[unclosed\n---\n", "---\n- a list\n---\n")] == [{}] * 4
     with pytest.raises(ValueError, match=r"several configurations; give one of main, socratic"):
         choose(card=CARD)
     with pytest.raises(ValueError, match=r"no configuration 'mian' there; give one of main, socratic"):
@@ -172,8 +174,3 @@ def test_a_local_folder_is_read_like_a_hub_set(tmp_path):
     assert locate(read_source(f"{tmp_path}/main:test")) == ((tmp_path / "main" / "test-0.jsonl",), "")
     with pytest.raises(ValueError, match="a single file has no splits"):
         locate(read_source(f"{tmp_path}/main/test-0.jsonl:test"))
-
-
-@pytest.mark.parametrize("text", ["", "no front", "---\n[unclosed\n---\n", "---\n- a list\n---\n"])
-def test_a_card_without_settings_is_empty(text):
-    assert read_card(text) == {}

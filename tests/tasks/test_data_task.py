@@ -6,7 +6,7 @@ import asyncio
 import json
 import subprocess
 import sys
-from dataclasses import dataclass
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -20,7 +20,7 @@ from fairlen.tasks.dataset import DataTask
 from fairlen.tasks.grader import Grader, Verifier
 from fairlen.tasks.load import load_sets, load_task
 from fairlen.tasks.playground import Playground
-from fairlen.tasks.task import is_held_out
+from fairlen.tasks.task import Verdict, is_held_out
 from fairlen.train.run.config import TrainConfig
 
 NUM = 200
@@ -34,13 +34,8 @@ def test_one_in_eight_is_held_out_by_its_question(load):
     assert 10 <= len(held) <= 42  # 25 expected, standard deviation sqrt(200 * 7/64) = 4.7
     assert len({problem.id for problem in trained}) == NUM - len(held)  # one epoch, everything once
     assert held.isdisjoint(problem.id for problem in trained)
-
-
-def test_held_out_problems_are_the_same_in_every_run_and_copy(load):
-    one = [p.text for p in load({"a.jsonl": sums(0, NUM)}, seed=1).held_out(10)]
-    other = [p.text for p in load({"b.jsonl": sums(0, NUM)[::-1]}, seed=2).held_out(10)]
-    assert one == other
-    assert len(set(one)) == 10
+    copy = load({"b.jsonl": sums(0, NUM)[::-1]}, seed=2)  # the same in every run and copy
+    assert [p.text for p in copy.held_out(10)] == [p.text for p in task.held_out(10)]
 
 
 def test_the_stream_depends_on_the_index_and_the_seed_alone(load):
@@ -68,11 +63,6 @@ def test_held_out_problems_come_from_all_sets_in_turn(load):
     task = load({"a.jsonl": sums(0, 5), "eval.jsonl": sums(100, 5), "eval2.jsonl": sums(200, 2)})
     assert [problem.columns["dataset"] for problem in task.held_out(6)] == ["eval", "eval2"] * 2 + ["eval"] * 2
     assert len(task.held_out(99)) == 7
-
-
-def test_so_many_problems_are_every_one_once(load):
-    task = load({"a.jsonl": sums(0, 20), "eval.jsonl": sums(0, 5)})
-    assert task.num_train == 15 == len({task.train(i).id for i in range(15)})
 
 
 def test_a_mixture_keeps_its_weights(load):
@@ -144,45 +134,26 @@ def test_sets_for_evaluation_are_whole_and_in_order(sets, tokenizer):
     year.close()
 
 
-@dataclass(frozen=True)
-class Case:
-    row: DataRow
-    text: str
-    status: str
-    answer: str | None = None
-    starts_inside: bool = False
-
-
 DOUBLE = "```python\nprint(2 * int(input()))\n```"
-MARK = Answers(("3",))
-TUPLES = Answers(("(1,8)", "(2,7)"))
+MARK, TUPLES, PI = Answers(("3",)), Answers(("(1,8)", "(2,7)")), Answers(("3.14",), tolerance=0.01)
 CODE = Program((("4\n", "8\n"), ("-1\n", "-2\n")))
 CASES = [
-    Case(DataRow("a", "s", "?", MARK), "It is \\boxed{4}, no, \\boxed{3}.", "correct", "3"),
-    Case(DataRow("a", "s", "?", MARK), "It is \\boxed{4}.", "incorrect", "4"),
-    Case(DataRow("a", "s", "?", MARK), "It is 3.", "no_answer"),
-    Case(DataRow("a", "s", "?", MARK), "\\boxed{3}", "no_answer", None, True),
-    Case(DataRow("a", "s", "?", MARK), "hm</think> \\boxed{3}", "correct", "3", True),
-    Case(DataRow("b", "s", "?", TUPLES), "\\boxed{(2,7), (1,8)}", "correct", "(2,7), (1,8)"),
-    Case(DataRow("b", "s", "?", TUPLES), "\\boxed{(2,7)}", "incorrect", "(2,7)"),
-    Case(DataRow("c", "s", "?", Answers(("3.14",), tolerance=0.01)), "\\boxed{3.145}", "correct", "3.145"),
-    Case(DataRow("c", "s", "?", Answers(("3.14",), tolerance=0.01)), "\\boxed{3.2}", "incorrect", "3.2"),
-    Case(DataRow("e", "s", "?", CODE), DOUBLE, "correct"),
-    Case(DataRow("e", "s", "?", CODE), "```python\nprint(8)\n```", "incorrect"),
-    Case(DataRow("e", "s", "?", CODE), "print(8)", "no_answer"),
-]
+    (MARK, "It is \\boxed{4}, no, \\boxed{3}.", False, "correct", "3"), (MARK, "\\boxed{4}.", False, "incorrect", "4"),
+    (MARK, "It is 3.", False, "no_answer", None), (MARK, "\\boxed{3}", True, "no_answer", None),
+    (MARK, "hm</think> \\boxed{3}", True, "correct", "3"),
+    (TUPLES, "\\boxed{(2,7), (1,8)}", False, "correct", "(2,7), (1,8)"), (TUPLES, "\\boxed{(2,7)}", False, "incorrect", "(2,7)"),
+    (PI, "\\boxed{3.145}", False, "correct", "3.145"), (PI, "\\boxed{3.2}", False, "incorrect", "3.2"),
+    (CODE, DOUBLE, False, "correct", None), (CODE, "```python\nprint(8)\n```", False, "incorrect", None),
+    (CODE, "print(8)", False, "no_answer", None),
+]  # fmt: skip
 
 
 def test_verdicts_by_kind():
-    verifier = Verifier(("math", "code"), VerifierSettings(verify_workers=1))
-    try:
-        for case in CASES:
-            verdict = asyncio.run(verifier(case.row, case.text, case.starts_inside))
-            assert (verdict.status, verdict.outcome) == (case.status, float(case.status == "correct")), case
-            assert verdict.answer == case.answer
+    with closing(Verifier(("math", "code"), VerifierSettings(verify_workers=1))) as verifier:
+        for reference, text, starts_inside, status, answer in CASES:
+            verdict = asyncio.run(verifier(DataRow("a", "s", "?", reference), text, starts_inside))
+            assert verdict == Verdict(status, float(status == "correct"), answer), (reference, text)
         assert verifier.describe()["sandbox"]["unsafe"] is False
-    finally:
-        verifier.close()
 
 
 def test_choices_need_neither_workers_nor_sandbox(sets, tokenizer):

@@ -6,11 +6,12 @@ from collections import Counter
 from itertools import pairwise
 
 import pytest
+from loops import over
 
 from fairlen.tasks.dataset import Mixture, shuffle
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 16, 17, 100, 257])
+@over("count", [1, 2, 3, 4, 5, 16, 17, 100, 257])
 def test_every_epoch_has_every_thing_once(count):
     for epoch in range(3):
         assert sorted(shuffle(epoch * count + i, count, (0, 1)) for i in range(count)) == list(range(count))
@@ -27,19 +28,13 @@ def test_epochs_and_seeds_have_orders_of_their_own():
     assert again == [shuffle(i, 50, (0, 0)) for i in (49, 7, 120)]
 
 
-def test_orders_are_even():
-    """Each of 5 things comes first equally often: over 5000 epochs 1000 times, give or take 5 x sqrt(5000 x 0.16) = 141."""
-    first = Counter(shuffle(5 * epoch, 5, (3,)) for epoch in range(5000))
-    assert all(abs(first[thing] - 1000) < 141 for thing in range(5))
-
-
 def test_neighbours_do_not_stay_neighbours():
     order = [shuffle(i, 1000, (9,)) for i in range(1000)]
     assert sum(b - a == 1 for a, b in pairwise(order)) < 10  # one is expected in a random order
 
 
-@pytest.mark.parametrize(
-    ("weights", "shares"),
+@over(
+    "weights, shares",
     [((1, 1), (1, 1)), ((0.7, 0.3), (7, 3)), ((2, 1, 1), (2, 1, 1)), ((0.5, 0.25, 0.25), (2, 1, 1)), ((0.333, 0.667), (333, 667)),
      ((5,), (1,)), ((1.5, 0.001), (1500, 1))],
 )  # fmt: skip
@@ -52,9 +47,7 @@ def test_shares_are_exact_in_every_period(weights, shares):
         assert tuple(counts[source] for source in range(len(shares))) == shares
 
 
-@pytest.mark.parametrize(
-    "weights", [(0.7, 0.3), (1, 2, 4), (0.5, 0.3, 0.2), (10, 1), (30, 2, 2, 2), (3, 7, 1, 13, 4, 8, 5, 27)]
-)
+@over("weights", [(0.7, 0.3), (1, 2, 4), (0.5, 0.3, 0.2), (10, 1), (30, 2, 2, 2), (3, 7, 1, 13, 4, 8, 5, 27)])
 def test_no_source_is_ever_one_problem_off(weights):
     mixture = Mixture(tuple(map(float, weights)))
     counts: Counter[int] = Counter()

@@ -171,14 +171,6 @@ def test_one_that_raises_before_a_turn_still_has_a_token(error):
     assert (found.status, found.token_ids, found.turns) == ("error", (5,), ((0, 1),))
 
 
-def test_one_that_never_asks_has_no_verdict():
-    async def act(calls: Calls) -> None:
-        with pytest.raises(Refused):
-            await calls("a", (9, *[2] * 20))
-
-    assert play(act).status == "error"
-
-
 def test_without_the_package_it_is_named(monkeypatch):
     monkeypatch.setattr("fairlen.tasks.load.find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"pip install 'fairlen\[verifiers\]'"):

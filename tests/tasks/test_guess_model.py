@@ -6,6 +6,7 @@ from random import Random
 
 import numpy as np
 import pytest
+from loops import over
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from fairlen.batch import Responses
@@ -66,7 +67,7 @@ def test_model_and_tokenizer_are_read_as_any_other():
     assert model.generation_config.eos_token_id == EOS
 
 
-@pytest.mark.parametrize("name", STYLES)
+@over("name", STYLES)
 def test_games_of_pretraining_follow_the_rules(name, monkeypatch):
     """Answers are true; a game goes on until the secret, a guess that was ruled out, or 12 turns."""
     monkeypatch.setattr("research.guess.draw_style", lambda rng: STYLES[name])

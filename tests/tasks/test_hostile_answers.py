@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from attacks import write_attacks
 from chat_tokenizers import CHATML, make_tokenizer
+from loops import over
 from reasoning_gym.factory import DATASETS
 
 from fairlen.tasks.load import load_task
@@ -137,7 +138,7 @@ JUNK_BEFORE = {
 }
 
 
-@pytest.mark.parametrize("name", JUNK_BEFORE)
+@over("name", JUNK_BEFORE)
 def test_junk_that_the_package_calls_correct_is_incorrect(task, name):
     """To its own scorer a prefix of a probability, not a number, any word, any formula of 24, the question itself are right."""
     place = 3
@@ -184,7 +185,7 @@ def test_formulas_are_read_as_sympy_reads_them():
         ), text
 
 
-@pytest.mark.parametrize(
+@over(
     "text",
     ["x.real", "x[0]", "[x]", "[x for x in (1, 2)]", "lambda x: x", "(x := 1)", "sin(x=1)", "f'{x}'", "x if x else 1", "'x'",
      "sin('x')", "open(1)", "eval(1)", "S(1)", "N(1)", "Symbol(x)", "Function('f')(x)", "x < 1", "not x", "{x}", "x; x", "*x",

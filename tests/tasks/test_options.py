@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from loops import over
 
 from fairlen.tasks.data_row import Answers, Choice
 from fairlen.tasks.dataset import RowSet, read_rows
@@ -87,8 +88,8 @@ def test_a_set_without_options_in_some_rows_is_graded_by_its_answers(tmp_path):
     assert [row.reference for row in found.rows] == [Answers(("2",)), Choice("B", "ABCD")]
 
 
-@pytest.mark.parametrize(
-    ("row", "reference"),
+@over(
+    "row, reference",
     [
         ({"answer": ["8", "eight"], "is_multiple_answer": False}, Answers(("8",), ("eight",))),
         ({"answer": ["8", "9"], "is_multiple_answer": True}, Answers(("8", "9"))),
@@ -102,9 +103,7 @@ def test_a_list_of_answers_says_whether_all_are_needed(tmp_path, row, reference)
     assert read(tmp_path, {"question": "How many?"} | row).rows[0].reference == reference
 
 
-@pytest.mark.parametrize(
-    "answer", [["8", "eight"], '["8", "eight"]', [["8", "eight"]], {"value": "8", "aliases": ["eight"]}, []]
-)
+@over("answer", [["8", "eight"], '["8", "eight"]', [["8", "eight"]], {"value": "8", "aliases": ["eight"]}, []])
 def test_a_list_of_which_nobody_knows_is_refused(tmp_path, answer):
     """Both of `["8", "eight"]` can be given by nobody, and one of `["8", "9"]` may be half of the answer."""
     found = read(tmp_path, {"question": "1+1?", "answer": "2"}, {"question": "How many?", "answer": answer})

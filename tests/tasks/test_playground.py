@@ -1,25 +1,15 @@
 """The problems of the playground: what they ask, that the two streams are apart, and what the verifier says."""
 
 import asyncio
-from random import Random
 
 import pytest
+from loops import over
 from transformers import AutoTokenizer
 
 from fairlen.playground import PATH
-from fairlen.tasks.playground import (
-    ALPHABET,
-    FAMILIES,
-    TOKEN_IDS,
-    Chain,
-    Cups,
-    Playground,
-    Sums,
-    encode,
-    pose,
-)
+from fairlen.tasks.playground import ALPHABET, TOKEN_IDS, Chain, Cups, Playground, Sums, encode, pose
 from fairlen.tasks.task import is_held_out
-from research.playground import read_chain, slip
+from research.playground import read_chain
 
 
 def grade(text: str, problem_text: str = "3+5+9+2=?") -> tuple[str, float]:
@@ -27,20 +17,11 @@ def grade(text: str, problem_text: str = "3+5+9+2=?") -> tuple[str, float]:
     return verdict.status, verdict.outcome
 
 
-def test_a_sum_is_the_sum_of_its_numbers():
-    problem = pose(Sums(), Chain(3, (5, 9, 2)))
-    assert (problem.text, problem.answer, problem.id) == ("3+5+9+2=?", "19", "sums:3+5+9+2=?")  # 3 + 5 + 9 + 2 = 19
-
-
-def test_the_ball_goes_with_its_cup():
-    # 3 -13-> 1 -25-> 1 -14-> 4 -24-> 2
-    assert pose(Cups(), Chain(3, (13, 25, 14, 24))).answer == "2"
-
-
 def test_a_problem_is_read_back():
     for family, chain in ((Sums(), Chain(3, (5, 9, 2))), (Cups(), Chain(3, (13, 25, 14)))):
         problem = pose(family, chain)
         assert read_chain(problem.text) == (family, chain)
+        assert problem.answer == ("19" if family.name == "sums" else "4")  # 3 + 5 + 9 + 2; 3 -13-> 1 -25-> 1 -14-> 4
         assert grade("#" + problem.answer, problem.text)[0] == "correct"
 
 
@@ -70,7 +51,7 @@ def test_a_problem_depends_on_its_index_alone():
     assert len({problem.id for problem in stream}) == 40
 
 
-@pytest.mark.parametrize("families", [("sums",), ("cups",), ("sums", "cups")])
+@over("families", [("sums",), ("cups",), ("sums", "cups")])
 def test_no_held_out_problem_is_ever_trained_on(families):
     task = Playground(families=families)
     held_out = task.held_out(100)
@@ -90,8 +71,8 @@ def test_held_out_problems_run_out_exactly_when_there_are_no_more():
         task.held_out(count + 1)
 
 
-@pytest.mark.parametrize(
-    ("text", "status", "outcome"),
+@over(
+    "text, status, outcome",
     [
         ("#19", "correct", 1.0),
         ("3+5=8;8+9=17;17+2=19;#19", "correct", 1.0),
@@ -108,16 +89,6 @@ def test_held_out_problems_run_out_exactly_when_there_are_no_more():
 )
 def test_verdicts(text, status, outcome):
     assert grade(text) == (status, outcome)
-
-
-@pytest.mark.parametrize("family", FAMILIES.values())
-def test_reading_undoes_posing_and_a_slip_is_never_right(family):
-    rng = Random(0)
-    for _ in range(100):
-        chain = family.draw(rng, 5)
-        assert read_chain(pose(family, chain).text) == (family, chain)
-        state = family.move(chain.start, chain.moves[0])
-        assert slip(rng, family, state) != state
 
 
 def test_token_ids_are_those_of_the_shipped_tokenizer():

@@ -6,7 +6,7 @@ from statistics import mean
 
 import pytest
 
-from fairlen.tasks.playground import Chain, Cups, Playground, Sums
+from fairlen.tasks.playground import Chain, Playground, Sums
 from research.playground import MAX_LENGTH, STYLES, read_chain, write_trace
 
 CHAIN = Chain(3, (5, 9, 2))
@@ -26,12 +26,6 @@ def test_styles_without_slips_are_written_so(style, text):
     assert write_trace(Random(0), Sums(), CHAIN, careful) == text
 
 
-def test_several_moves_at_once():
-    jump = replace(STYLES["jump"], slip=0.0, moves_at_once=(2, 2))
-    # two swaps at a time: 3 -13-> 1 -25-> 1, then 1 -14-> 4
-    assert write_trace(Random(0), Cups(), Chain(3, (13, 25, 14)), jump) == "3|13|25=1;1|14=4;#4"
-
-
 def test_a_slip_is_carried_on():
     slips = replace(STYLES["step"], slip=1.0)
     steps = write_trace(Random(0), Sums(), CHAIN, slips).split(";")
@@ -47,10 +41,6 @@ def test_what_follows_a_doubt_is_careless():
     assert mean(first == "3+5=8;8+9=17;17+2=19;" for first, _ in passes) > 0.95  # 0.997 ** 3 = 0.991
     unspoiled = mean(second.startswith("3+5=8;8+9=17;17+2=19;") for _, second in passes)
     assert 0.12 < unspoiled < 0.32  # 0.6 ** 3 = 0.216
-
-
-def test_shares_add_up_to_one():
-    assert sum(style.weight for style in STYLES.values()) == pytest.approx(1.0)
 
 
 def test_lengths_vary_twentyfold_and_only_loops_pass_the_budget():

@@ -16,12 +16,11 @@ import pyarrow.parquet as pq
 import pytest
 import reasoning_gym
 from chat_tokenizers import CHATML, make_tokenizer
+from loops import over
 from reasoning_gym.factory import DATASETS
 from transformers import LlamaConfig
 
-from fairlen import playground
 from fairlen.cli import main
-from fairlen.files.pretrained import read_tokenizer
 from fairlen.tasks.data_row import normalize
 from fairlen.tasks.load import load_task
 from fairlen.tasks.reasoning_gym import ReasoningGym, read_parts
@@ -38,7 +37,7 @@ TWENTY = (
 BY_SETS = ("isomorphic_strings", "knight_swap", "polynomial_multiplication", "ransom_note", "word_ladder")
 """Problems that follow from the order of a set's elements, which differs from process to process."""
 ALL = sorted(set(DATASETS) - {"composite"})
-JUNK = ("0", "7", "junk", "None", "[1, 2]", "[[1]]", "{}", "-1/2", "a b", "True", "x" * 60, "1\n2")
+JUNK = ("\ud800", "\x00", "٣", "9" * 5000, "0", "7", "junk", "None", "[1, 2]", "[[1]]", "{}", "a b", "x" * 60, "1\n2")
 
 
 def load(place: str, **flags) -> ReasoningGym:
@@ -83,7 +82,6 @@ def answers_of(entry: dict) -> list[str]:
 
 def test_verdicts_are_those_of_the_packages_own_scores(twenty):
     seen: dict[tuple[str, bool], int] = {}
-    partial = 0
     for index in range(2 * len(TWENTY)):
         problem = twenty.train(index)
         dataset, entry = find_own(problem.id)
@@ -93,17 +91,9 @@ def test_verdicts_are_those_of_the_packages_own_scores(twenty):
             assert status == expected_status(dataset, entry, answer), (problem.id, answer)
             key = problem.id.split("/")[0], status == "correct"
             seen[key] = seen.get(key, 0) + 1
-            partial += status == "incorrect" and 0 < score_of(dataset, entry, answer) < 1
-    assert sum(seen.values()) > 500 and partial > 50
+    assert sum(seen.values()) > 500
     assert {name for name, correct in seen if correct} == set(TWENTY) - {"graph_color"}  # which has no answer by heart
     assert {name for name, correct in seen if not correct} == set(TWENTY)
-
-
-def score_of(dataset, entry: dict, answer: str) -> float:
-    try:
-        return float(dataset.score_answer(answer, entry))
-    except Exception:
-        return 0.0
 
 
 def test_a_task_without_an_answer_is_scored_all_the_same(twenty):
@@ -163,14 +153,6 @@ def test_nothing_is_held_out_that_trains(twenty):
     assert all(is_held_out(normalize(question)) for question in questions)
 
 
-def test_shares_of_a_mixture_are_exact_and_fields_count(twenty):
-    one = "chain_sum?min_terms=2,max_terms=2,max_digits=1"
-    problems = [*map(beside(twenty, f"{one}=3+gcd").train, range(40))]
-    sums = [problem.text for problem in problems if problem.id.startswith(f"{one}/")]
-    assert (len(sums), len(problems) - len(sums)) == (30, 10)  # 3 : 1
-    assert all(re.search(r"problem: \d [+-] \d =\n", text) for text in sums)
-
-
 def test_prompts_that_are_too_long_are_drawn_again(twenty):
     lengths = sorted(len(problem.token_ids) for problem in map(beside(twenty, "gcd").train, range(30)))
     median, none = lengths[15], lengths[0] // 2
@@ -198,33 +180,6 @@ def test_the_event_loop_goes_on_while_an_answer_hangs():
 
         assert asyncio.run(watch()) == "timeout" and ticks > 20
         assert task.grade(problem.id, problem.answer) == "correct"
-
-
-def test_a_scorer_that_raises_leaves_a_verdict(twenty):
-    problem = twenty.train(TWENTY.index("prime_factorization"))
-    dataset, entry = find_own(problem.id)
-    with pytest.raises(ValueError):
-        dataset.score_answer("junk", entry)
-    assert asyncio.run(twenty.verify(problem, "\\boxed{junk}")).status == "incorrect"
-
-
-@pytest.mark.parametrize("text", ["\ud800", "\x00", "(" * 9000, "٣", "9" * 5000, "\\boxed{" * 50])
-def test_no_text_raises(twenty, text):
-    for place in range(20):
-        verdict = asyncio.run(twenty.verify(twenty.train(place), f"\\boxed{{{text}}}"))
-        assert verdict.status in ("incorrect", "no_answer")
-
-
-@pytest.mark.parametrize("name", ["countdown", "binary_matrix"])
-def test_an_answer_is_not_run_as_a_program(twenty, name, tmp_path):
-    """The package's own score runs it: that is what the answer is kept from."""
-    problem, path = twenty.train(TWENTY.index(name)), tmp_path / "ran"
-    dataset, entry = find_own(problem.id)
-    answer = f"open({str(path)!r}, 'w')"
-    dataset.score_answer(answer, entry)
-    assert path.exists()
-    path.unlink()
-    assert twenty.grade(problem.id, answer) == "incorrect" and not path.exists()
 
 
 @pytest.mark.slow
@@ -300,18 +255,10 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("place", REFUSED)
+@over("place", REFUSED)
 def test_what_there_is_not_is_refused_naming_what_is_near(place, capsys):
     assert main(["eval", "--data", f"reasoning-gym:{place}"]) == 2
     assert REFUSED[place] in " ".join(capsys.readouterr().err.split())
-
-
-def test_a_model_that_reads_no_text_is_refused():
-    settings = TrainConfig(task="reasoning-gym:gcd")
-    with pytest.raises(
-        ValueError, match=r"model=playground: this shipped model reads nothing but its own tasks.* --model"
-    ):
-        load_task(settings, read_tokenizer(str(playground.PATH)))
 
 
 def test_without_the_package_it_says_what_to_install(monkeypatch):

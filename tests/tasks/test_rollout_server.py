@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from loops import over
 from test_driven import END, Echo
 
 from fairlen.sampling.extend import Sampling
@@ -57,14 +58,13 @@ def test_a_request_is_answered_with_tokens_and_their_logprobs():
     assert late == 404 and "ended" in why["error"]["message"]
 
 
-@pytest.mark.parametrize(
-    ("given", "why"),
+@over(
+    "given, why",
     [
         ({"temperature": 1.0}, "temperature=1.0, where the run has 0.5"),
         ({"top_p": 0.9}, "top_p=0.9, where the run has 1.0"),
         ({"presence_penalty": 0.5}, "presence_penalty=0.5: this server does not know it"),
     ],
-    ids=["temperature", "top_p", "unknown"],
 )
 def test_another_distribution_is_refused(given, why):
     found, calls = ask({"token_ids": [9, 2], "sampling_params": given})

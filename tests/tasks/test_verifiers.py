@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 import torch
+from loops import over
 from talkers import CALL, make_talker, make_talking_model, write_words
 
 from fairlen.cli import main
@@ -246,8 +247,8 @@ def test_an_evaluation_plays_it_too(talking, tmp_path):
     assert len(rows) == 4 and {row["status"] for row in rows} <= {"correct", "incorrect"}
 
 
-@pytest.mark.parametrize(
-    ("text", "settings"),
+@over(
+    "text, settings",
     [
         ("verifiers:wordle", {"taskset": {"id": "wordle"}}),
         ("verifiers:me/wordle?game=a=b", {"taskset": {"id": "me/wordle", "game": "a=b"}}),
@@ -256,15 +257,14 @@ def test_an_evaluation_plays_it_too(talking, tmp_path):
         }),
         ('verifiers:x?names=["a","b"]&env.id=user-sim', {"taskset": {"id": "x", "names": ["a", "b"]}, "id": "user-sim"}),
     ],
-    ids=["bare", "equals", "paths", "json"],
 )  # fmt: skip
 def test_a_place_is_read(text, settings):
     place = read_place(f"{text}{'&' if '?' in text else '?'}tasks=5&results=out")
     assert (place.settings, place.tasks, place.results, place.renderer) == (settings, 5, "out", "")
 
 
-@pytest.mark.parametrize(
-    ("text", "why"),
+@over(
+    "text, why",
     [
         ("verifiers:", "write verifiers:ID"),
         ("verifiers:x?tasks=1", "at least 2 tasks"),
@@ -274,7 +274,6 @@ def test_a_place_is_read(text, settings):
         ('verifiers:phone_book?names=["Ada"]', "it has 1 tasks"),
         ("verifiers:phone_book?renderer=no_such", "renderer"),
     ],
-    ids=["no id", "too few", "no value", "unknown set", "unknown setting", "one task", "unknown renderer"],
 )
 def test_what_cannot_be_played_is_refused(text, why):
     with pytest.raises(ValueError, match=why) as raised:

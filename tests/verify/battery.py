@@ -55,7 +55,7 @@ async def run_one(sandbox: Bubblewrap, code: str, test: ProgramTest, limits: dic
     verdict = await grade_code(recorder, code, ProgramTests((test,)))
     last = recorder.last
     return {
-        "verdict": verdict.status, "detail": verdict.detail, "status": last.status, "exit_code": last.exit_code,
+        "verdict": verdict, "status": last.status, "exit_code": last.exit_code,
         "said": [line for line in last.stdout.decode("utf-8", "replace").splitlines() if "ESCAPED" in line],
         "stdout": len(last.stdout), "stderr": len(last.stderr), "end": last.stdout[-500:].decode("utf-8", "replace"),
         "seconds": time.perf_counter() - start,

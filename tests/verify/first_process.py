@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from fairlen.verify.bubblewrap import Bubblewrap
-from fairlen.verify.program import ProgramTest, ProgramTests, ProgramVerdict, grade_code
+from fairlen.verify.program import ProgramTest, ProgramTests, grade_code
 
 AS_FIRST_PROCESS = (
     "unshare", *(() if os.geteuid() == 0 else ("--user", "--map-current-user")), "--pid", "--fork", "--mount-proc",
@@ -46,11 +46,11 @@ async def grade_all(count: int) -> dict[str, object]:
     return {"honest": verdicts[::2], "killed": verdicts[1::2], "zombies": count_zombies()}
 
 
-def describe(task: asyncio.Future[ProgramVerdict]) -> str:
+def describe(task: asyncio.Future[str]) -> str:
     if not task.done():
         return "hangs"
     error = task.exception()
-    return f"raised {error!r}" if error else task.result().status
+    return f"raised {error!r}" if error else task.result()
 
 
 def main() -> None:

@@ -6,126 +6,72 @@ import tracemalloc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from math_verify import parse, verify
+from loops import over
 
 from fairlen.verify.answer import after_thinking, extract_answer, extract_choice, gold_of_gsm8k, match_exactly
 from fairlen.verify.equivalence import same_whole
-from fairlen.verify.notation import clean, read
+from fairlen.verify.notation import read
 from fairlen.verify.structure import take_apart
 
 
-@pytest.mark.parametrize(
-    ("text", "starts_inside", "rest"),
+@over(
+    "text, starts_inside, rest",
     [
-        ("a", False, "a"),
-        ("<think>a</think>b", False, "b"),
-        ("a</think>b", True, "b"),
-        ("a</think>b", False, "b"),
+        ("a", False, "a"), ("<think>a</think>b", False, "b"), ("a</think>b", True, "b"), ("a</think>b", False, "b"),
         ("<think>a</think>b</think>c", False, "c"),  # the last one counts
-        ("<think>a", False, None),
-        ("a", True, None),
+        ("<think>a", False, None), ("a", True, None), ("", True, None), ("", False, ""),
         ("<think>a</think>b<think>c", False, None),  # thinks again, and was cut off
-        ("", True, None),
-        ("", False, ""),
     ],
-)
+)  # fmt: skip
 def test_what_follows_the_thinking(text, starts_inside, rest):
     assert after_thinking(text, starts_inside) == rest
 
 
-@pytest.mark.parametrize(
-    ("text", "answer"),
+@over(
+    "text, answer",
     [
-        (r"So \boxed{204}.", "204"),
-        (r"\boxed{ \frac{1}{2} }", r"\frac{1}{2}"),
-        (r"\fbox{7}", "7"),
-        (r"\boxed {7}", "7"),
-        (r"\boxed 7", "7"),
-        (r"so $\boxed 7$.", "7"),
+        (r"So \boxed{204}.", "204"), (r"\boxed{ \frac{1}{2} }", r"\frac{1}{2}"), (r"\fbox{7}", "7"), (r"\boxed {7}", "7"),
+        (r"\boxed 7", "7"), (r"so $\boxed 7$.", "7"),
         (r"\\boxed{7}", "7"),  # escaped once too often
         (r"\boxed{\{1,2\}}", r"\{1,2\}"),  # escaped braces are text
-        (r"\boxed{\left\{x : x>0 \right\}}", r"\left\{x : x>0 \right\}"),
-        (r"\boxed{a\}b}", r"a\}b"),
+        (r"\boxed{\left\{x : x>0 \right\}}", r"\left\{x : x>0 \right\}"), (r"\boxed{a\}b}", r"a\}b"),
         (r"\boxed{5} and \boxed{6", "5"),  # the last closed one
         (r"\boxed{6", None),
         (r"\boxed{\boxed{5}}", r"\boxed{5}"),  # the outer one, whose typesetting comes off later
-        (r"{ \boxed{5}", "5"),
-        (r"} } \boxed{5}", "5"),
-        (r"\boxed{1 \boxed{5}", "5"),
-        (r"\boxed{}", None),
+        (r"{ \boxed{5}", "5"), (r"} } \boxed{5}", "5"), (r"\boxed{1 \boxed{5}", "5"), (r"\boxed{}", None),
         (r"\boxed{5} then \boxed{}", None),  # the last box is empty, and no other counts
-        ("204", None),
-        (r"\boxedsomething{5}", None),
-        ("", None),
-        ("\\", None),
+        ("204", None), (r"\boxedsomething{5}", None), ("", None), ("\\", None),
+        ("{" * 1_000_000 + r"\boxed{5}", "5"),
+        (r"\boxed{5}" + "x" * 200_000, None),  # not in the last 100,000 characters
     ],
-)
+)  # fmt: skip
 def test_the_last_closed_box(text, answer):
     assert extract_answer(text) == answer
 
 
-BETWEEN = [
-    "",
-    " ",
-    ", ",
-    " and ",
-    " or ",
-    ". Wait, no: ",
-    ". But wait, I made an error. Recomputing gives ",
-    " word" * 12,
-    " word" * 200,
-]
+BETWEEN = ("", " ", ", ", " and ", ". But wait, I made an error. Recomputing gives ", " word" * 12, " word" * 200)
 
 
-@pytest.mark.parametrize("between", BETWEEN, ids=len)
-@pytest.mark.parametrize("wrong", ["203", "204,205", r"\frac{1}{2}", "2"])
-def test_who_corrects_himself_is_judged_by_his_last_word(between, wrong):
-    correct_last = rf"So \boxed{{{wrong}}}{between}\boxed{{204}}."
-    incorrect_last = rf"So \boxed{{204}}{between}\boxed{{{wrong}}}."
+@over("wrong", ["203", "204,205", r"\frac{1}{2}", "2"])
+def test_who_corrects_himself_is_judged_by_his_last_word(wrong):
+    """Math-Verify reads boxes less than 70 characters apart as one answer, which punishes correction."""
     for before in ("", r"<think>\boxed{9} \boxed{204} \boxed{1}</think> ", r"\boxed{8} then \boxed{7}, "):
-        assert match_exactly(extract_answer(before + correct_last), "204") is True
-        assert match_exactly(extract_answer(before + incorrect_last), "204") is not True
+        for between in BETWEEN:
+            correct_last = extract_answer(rf"{before}So \boxed{{{wrong}}}{between}\boxed{{204}}.")
+            incorrect_last = extract_answer(rf"{before}So \boxed{{204}}{between}\boxed{{{wrong}}}.")
+            assert match_exactly(correct_last, "204") is True and match_exactly(incorrect_last, "204") is not True
 
 
-def test_math_verify_on_the_whole_text_punishes_correction():
-    """Shows that the test above can fail: boxes less than 70 characters apart are read as one answer."""
-    gold = parse("$204$")
-    said = r"So \boxed{203}. But wait, I made an error. Recomputing gives \boxed{204}."
-    assert not verify(gold, parse(said)) and match_exactly(extract_answer(said), "204")
-    thought = r"<think>\boxed{9}</think> \boxed{204}"
-    assert not verify(gold, parse(thought)) and match_exactly(extract_answer(thought), "204")
-
-
-PIECES = st.sampled_from(
-    [
-        "so ",
-        "x^2 ",
-        r"\frac{1}{2} ",
-        r"\boxed{9} ",
-        r"\boxed{204} ",
-        "{ ",
-        "} ",
-        r"\{ ",
-        "$ ",
-        r"\boxed{",
-        r"\fbox{3} ",
-        "\n\n",
-        "wait, ",
-        "= 17, ",
-        "\\",
-    ]
-)
+PIECES = st.sampled_from([
+    "so ", "x^2 ", r"\frac{1}{2} ", r"\boxed{9} ", r"\boxed{204} ", "{ ", "} ", r"\{ ", "$ ", r"\boxed{", r"\fbox{3} ", "\n\n",
+    "wait, ", "= 17, ", "\\",
+])  # fmt: skip
 REASONING = st.builds(
     lambda pieces, times: ("".join(pieces) * times)[:60_000], st.lists(PIECES, max_size=40), st.integers(0, 400)
 )
 ANSWERS = [
-    ("204", True),
-    ("203", False),
-    (r"\frac{408}{2}", True),
-    (r"204\text{ cm}", True),
-    ("(204,1)", None),
-    ("2,04", None),
-]
+    ("204", True), ("203", False), (r"\frac{408}{2}", True), (r"204\text{ cm}", True), ("(204,1)", None), ("2,04", None),
+]  # fmt: skip
 
 
 @settings(max_examples=60, deadline=None)
@@ -141,13 +87,12 @@ def test_reasoning_in_front_changes_nothing(reasoning, answer, after):
     assert extract_answer(f"<think>{reasoning}") is None
 
 
-@pytest.mark.parametrize(
+@over(
     "text",
     [
         "\\boxed{" * 150_000, "\\boxed{" * 70_000 + "{5}" + "x" * 500_000, "\\" * 1_000_000, "\\boxed " + " " * 1_000_000,
         "\\boxed{" * 70_000 + "5" + "}" * 500_000, "{" * 1_000_000, "answer is " * 100_000, "\\boxed  " * 120_000,
     ],
-    ids=["opened", "opened, then text", "slashes", "spaces", "nested", "braces", "words", "bare"],
 )  # fmt: skip
 def test_a_megabyte_of_anything_is_read_in_seconds(text):
     start = time.process_time()
@@ -156,8 +101,8 @@ def test_a_megabyte_of_anything_is_read_in_seconds(text):
     assert time.process_time() - start < 8  # a quadratic reader would need hours
 
 
-@pytest.mark.parametrize(
-    ("text", "letter"),
+@over(
+    "text, letter",
     [
         ("The answer is (B).", "B"), ("Answer: C", "C"), ("**Answer:** D", "D"), ("answer is **A**", "A"), (r"\boxed{B}", "B"),
         (r"\boxed{\text{(B)}}", "B"), (r"\boxed{\textbf{C}}", "C"), (r"\boxed{(D) 5 cm}", "D"), (r"\boxed{b}", "B"),
@@ -203,8 +148,8 @@ def test_the_reference_of_gsm8k():
             gold_of_gsm8k(bad)
 
 
-@pytest.mark.parametrize(
-    ("answer", "gold", "same"),
+@over(
+    "answer, gold, same",
     [
         ("042", "42", True), ("1,234", "1234", True), ("0.50", r"\frac12", True), ("1.5e3", "1500", True), ("24", "42", False),
         ("0.333333", "1/3", True), ("0.33", "1/3", False), ("0", "0.0000001", False), (r"12\text{ m}", "12 cm", False),
@@ -216,11 +161,6 @@ def test_the_reference_of_gsm8k():
 )  # fmt: skip
 def test_what_needs_no_algebra(answer, gold, same):
     assert match_exactly(answer, gold) is same
-
-
-def test_a_tolerance_is_a_largest_difference():
-    assert match_exactly("3.15", "3.14", 0.01) is True  # 3.15 - 3.14 = 0.01
-    assert match_exactly("3.16", "3.14", 0.01) is False
 
 
 @settings(max_examples=400, deadline=None)
@@ -248,10 +188,11 @@ ADVERSARIAL = {
     "indices": r"\boxed{" + r"_{\text{a" * 900 + "}", "remainders": r"\boxed{" + "(mod " * 1_900 + "}",
     "bars": r"\boxed{" + r"|\pi" * 2_400 + "}", "ellipses": r"\boxed{" + r"1,\ldots," * 900 + "}",
     "squares": r"\boxed{5\text{" + "square " * 1_400 + "}}", "ordinal": r"\boxed{5th" + "}" * 9_000,
+    "layers": r"\boxed{" + "{" * 5_000 + "5" + "}" * 5_000,
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("text", ADVERSARIAL.values(), ids=ADVERSARIAL)
+@over("text", ADVERSARIAL.values())
 def test_no_text_takes_long_to_read(text):
     """Processor time of everything that a grader does with it before a worker gets it; quadratic readers need seconds."""
     start = time.process_time()
@@ -268,19 +209,6 @@ def test_readings_that_are_kept_are_few_and_short():
     kept = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()
     assert kept < 1 << 20  # of 60 * 36 kB at least
-
-
-def test_an_answer_is_found_at_the_end_of_a_text_of_any_length():
-    assert extract_answer("{" * 1_000_000 + r"\boxed{5}") == "5"
-    assert extract_answer(r"\boxed{5}" + "x" * 200_000) is None  # not in the last 100,000 characters
-
-
-def test_braces_around_an_answer_take_no_time():
-    """Some layers are taken off; of thousands the answer is not worth the walk, on whoever asks."""
-    assert clean("{{{5}}}") == "5"
-    start = time.process_time()
-    clean("{" * 5000 + "5" + "}" * 5000)
-    assert time.process_time() - start < 0.2
 
 
 def test_writing_more_and_more_is_wrong_and_no_error():

@@ -1,19 +1,17 @@
 """The pool of workers: every verdict comes in time, whatever is asked; nothing is left behind; workers know nothing."""
 
 import asyncio
-import gc
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import textwrap
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -21,11 +19,10 @@ from answer_pairs import Pair, rewritten
 from asking import compare
 from first_process import AS_FIRST_PROCESS
 from hostile_answers import BOMBS, RAISING
+from loops import over
+from turns import longest_pause
 
-from fairlen.verify import answer_pool
 from fairlen.verify.answer_pool import AnswerPool, AnswerVerdict
-
-STATUSES = {"correct", "incorrect", "no_answer", "timeout", "error"}
 
 
 def descendants(pid: int) -> set[int]:
@@ -69,8 +66,8 @@ def fork_server_of(pool: AnswerPool) -> int:
     return pool._workers.server[1].pid
 
 
-@pytest.mark.parametrize(
-    ("text", "status", "answer"),
+@over(
+    "text, status, answer",
     [
         (r"so \boxed{5}", "correct", "5"),
         (r"so \boxed{6}", "incorrect", "6"),
@@ -87,53 +84,11 @@ def test_easy_verdicts_start_no_worker(text, status, answer):
         assert pool._workers is None
 
 
-def test_thousands_of_easy_verdicts_start_no_worker():
-    texts = [f"Let x = {n}. " * 30 + rf"The answer is \boxed{{{n}}}." for n in range(4000)]
-    with closing(AnswerPool()) as pool:
-
-        async def verify_all() -> list[str]:
-            return [(await pool.verify("17", text)).status for text in texts]
-
-        right = asyncio.run(verify_all()).count("correct")
-        assert right == 1 and pool._workers is None
-
-
-def test_a_verdict_is_remembered_with_its_reference_and_tolerance():
-    with closing(AnswerPool(workers=1)) as pool:
-        assert compare(pool, "3x+3", "3(x+1)").status == "correct"
-        pool.close()
-        assert compare(pool, "3x+3", "3(x+1)").status == "correct" and pool._workers is None
-        assert compare(pool, "3x+4", "3(x+1)").status == "incorrect" and pool._workers is not None
-
-
-def test_memory_of_verdicts_is_bounded(monkeypatch):
-    monkeypatch.setattr(answer_pool, "CACHE_SIZE", 2)
-    pool = AnswerPool()
-    for n in range(4):
-        pool._remember((("5",), str(n), 0.0), "incorrect")
-    assert [answer for _, answer, _ in pool._verdicts] == ["2", "3"]
-    pool._remember((("5",), "x", 0.0), "timeout")  # the machine may have been at fault
-    assert len(pool._verdicts) == 2
-
-
-def test_verdicts_on_long_answers_are_not_remembered():
-    pool = AnswerPool()
-    for n in range(100):
-        pool._remember((("5",), f"{n}" + "x" * 9_000, 0.0), "incorrect")
-    assert sum(len(answer) for _, answer, _ in pool._verdicts) < 10_000
-
-
 def test_a_long_answer_is_read_in_a_worker(pool):
     """Nothing but a search for the box happens where the verdict is awaited."""
     start = time.process_time()
     verdict = compare(pool, "5", "~" * 9_000 + "6")
     assert verdict.status == "incorrect" and time.process_time() - start < 0.25
-
-
-@pytest.mark.parametrize(("field", "value"), [("workers", 0), ("deadline", 0.0), ("memory_mib", -1)])
-def test_what_makes_no_sense_is_refused(field, value):
-    with pytest.raises(ValueError, match=f"AnswerPool: {field}={value}"):
-        AnswerPool(**{field: value})
 
 
 def test_a_reference_is_not_empty(pool):
@@ -142,22 +97,18 @@ def test_a_reference_is_not_empty(pool):
             compare(pool, gold, "5")
 
 
-@pytest.mark.parametrize("name", ["tower", "factorial", "expansion", "roots"])
+@over("name", ["tower", "factorial", "expansion", "roots"])
 def test_a_bomb_ends_at_the_deadline(pool, name):
     verdict = compare(pool, r"7+\sqrt{2}x", BOMBS[name])
     assert verdict.status in ("timeout", "incorrect") and verdict.seconds < 60  # left alone it takes hours
     assert compare(pool, f"{len(name)}x+5", f"5+{len(name)}x").status == "correct"
 
 
-@pytest.mark.parametrize("answer", RAISING.values(), ids=RAISING)
+@over("answer", RAISING.values())
 def test_what_algebra_cannot_do_is_a_verdict(pool, answer):
     for gold in (r"7+\sqrt{2}", r"\begin{pmatrix}1&2\\3&4\end{pmatrix}", "1<x<2", "[1,2)"):
         verdict = compare(pool, gold, answer)
         assert verdict.status in ("incorrect", "error"), gold
-
-
-def test_an_exception_of_algebra_is_an_error(pool):
-    assert compare(pool, r"\frac{1}{0}", r"\frac{0}{0}").status == "error"
 
 
 def mapped(pid: int) -> int:
@@ -172,116 +123,38 @@ def test_a_worker_gets_no_more_memory_than_it_may_have():
         limits = Path(f"/proc/{pid}/limits").read_text()
         most = int(re.findall(r"Max address space +(\d+)", limits)[0])
         assert 64 << 20 < most < mapped(fork_server_of(pool)) + (65 << 20)
-        assert compare(pool, "x" * (100 << 20), "7x").status == "error"
+        assert compare(pool, "x" * (66 << 20), "7x").status == "error"
         assert compare(pool, "2x+4", "2(x+2)").status == "correct"
-
-
-def honest(count: int) -> list[Pair]:
-    """Some easy and some not."""
-    pairs = list(rewritten(seed=7, rounds=20))
-    return [pairs[(n * 37) % len(pairs)] for n in range(count)]
-
-
-def mixed(bombs: dict[str, str], count: int) -> list[Pair]:
-    """Bombs and raisers spread evenly among honest answers."""
-    pairs = honest(count)
-    hostile = [Pair(name, r"7+\sqrt{2}x", answer, False) for name, answer in (bombs | RAISING).items()]
-    for n, pair in enumerate(hostile):
-        pairs.insert(n * len(pairs) // len(hostile), pair)
-    return pairs
-
-
-QUIET = """
-import select, sys, time
-longest = 0.0
-while True:
-    start = time.perf_counter()
-    if select.select([sys.stdin], [], [], 0.01)[0]:
-        break
-    longest = max(longest, time.perf_counter() - start)
-print(longest)
-"""
-
-
-@contextmanager
-def machine_pauses() -> Iterator[list[float]]:
-    """The longest pause of a process that does nothing but sleep: what a busy machine does to anybody, seconds."""
-    longest: list[float] = []
-    pipe = subprocess.PIPE
-    with subprocess.Popen([sys.executable, "-c", QUIET], stdin=pipe, stdout=pipe, text=True) as quiet:
-        yield longest
-        longest.append(float(quiet.communicate("")[0]))
-
-
-def check_mixed(way: str, pairs: list[Pair], deadline: float) -> None:
-    """Every verdict comes in time, honest ones are right, and the main thread never stands still.
-
-    Standing still over a bomb would take the deadline at least; half of it is left to 400 easy verdicts beside other tests.
-    """
-    gc.collect()
-    gc.freeze()  # what other tests left in this process is a second for the collector, and not a pause of ours
-    with machine_pauses() as longest, closing(AnswerPool(workers=2, deadline=deadline)) as pool:
-        verdicts, pauses = (
-            asyncio.run(grade_together(pool, pairs)) if way == "asyncio" else grade_in_threads(pool, pairs)
-        )
-    gc.unfreeze()
-    late = deadline / 2 + longest[0]
-    for pair, verdict in zip(pairs, verdicts, strict=True):
-        assert verdict.status in STATUSES and verdict.seconds <= deadline + late, (pair, verdict)
-        if pair.kind in BOMBS | RAISING:
-            assert verdict.status != "correct", pair
-        else:
-            assert verdict.status == ("correct" if pair.same else "incorrect"), (pair, verdict)
-    timeouts = [verdict.seconds for verdict in verdicts if verdict.status == "timeout"]
-    print(
-        f"{way}: {len(pairs)} answers, {len(timeouts)} timeouts after at most {max(timeouts):.2f} s, "
-        f"longest pause of the main thread {max(pauses):.3f} s, of the machine {longest[0]:.3f} s"
-    )
-    assert len(timeouts) >= 3 and max(pauses) < late
-
-
-async def grade_together(pool: AnswerPool, pairs: list[Pair]) -> tuple[list[AnswerVerdict], list[float]]:
-    """All at once from one event loop, and the pauses of a heartbeat in it."""
-    pauses: list[float] = []
-
-    async def beat() -> None:
-        while True:
-            start = time.perf_counter()
-            await asyncio.sleep(0.01)
-            pauses.append(time.perf_counter() - start)
-
-    heart = asyncio.create_task(beat())
-    verdicts = await asyncio.gather(*(pool.verify(pair.gold, rf"So \boxed{{{pair.answer}}}.") for pair in pairs))
-    heart.cancel()
-    return verdicts, pauses
-
-
-def grade_in_threads(pool: AnswerPool, pairs: list[Pair]) -> tuple[list[AnswerVerdict], list[float]]:
-    """From six threads, and the pauses of a heartbeat on the main one."""
-    pauses: list[float] = []
-    with ThreadPoolExecutor(6) as threads:
-        futures = [threads.submit(compare, pool, pair.gold, pair.answer) for pair in pairs]
-        while not all(future.done() for future in futures):
-            start = time.perf_counter()
-            time.sleep(0.01)
-            pauses.append(time.perf_counter() - start)
-    return [future.result() for future in futures], pauses
 
 
 FEW = {name: BOMBS[name] for name in ("tower", "factorial of a power", "binomial", "expansion")}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("way", "count"), [("asyncio", 400), ("threads", 100)])
-def test_bombs_among_honest_answers(way, count):
-    check_mixed(way, mixed(FEW, count), deadline=3.0)
+def test_every_verdict_comes_in_time_with_bombs_among_honest_answers():
+    """Honest ones are right, no hostile one is correct, and the event loop stands still over none: it would take a deadline."""
+    deadline = 4.0
+    hostile = [Pair(name, r"7+\sqrt{2}x", answer, False) for name, answer in (BOMBS | RAISING).items()]
+    pairs = [
+        one
+        for two in zip(list(rewritten(seed=7, rounds=20))[:: 400 // len(hostile)], hostile, strict=False)
+        for one in two
+    ]
 
+    async def grade_together(pool: AnswerPool) -> tuple[list[AnswerVerdict], float]:
+        return await longest_pause(
+            asyncio.gather(*(pool.verify(one.gold, rf"So \boxed{{{one.answer}}}.") for one in pairs))
+        )
 
-@pytest.mark.nightly
-@pytest.mark.parametrize("way", ["asyncio", "threads"])
-def test_all_bombs_among_honest_answers(way):
-    assert len(BOMBS) >= 25 and len(RAISING) >= 10
-    check_mixed(way, mixed(BOMBS, 400), deadline=5.0)
+    with closing(AnswerPool(workers=2, deadline=deadline)) as pool:
+        verdicts, pause = asyncio.run(grade_together(pool))
+    assert pause < deadline / 2 and sum(verdict.status == "timeout" for verdict in verdicts) >= 3
+    for pair, verdict in zip(pairs, verdicts, strict=True):
+        assert verdict.seconds <= 1.5 * deadline, (pair, verdict)
+        if pair.kind in BOMBS | RAISING:
+            assert verdict.status in ("incorrect", "timeout", "error"), pair
+        else:
+            assert verdict.status == ("correct" if pair.same else "incorrect"), (pair, verdict)
 
 
 @pytest.mark.slow
@@ -319,69 +192,6 @@ def test_workers_that_die_while_idle_are_replaced():
             for n in range(3):
                 assert compare(pool, f"{n}x+6+{name}", f"6+{n}x+{name}").status == "correct"
             assert 1 <= len(workers_of(pool)) <= 2  # the thread of the last question may not have been free again
-
-
-FULL = """
-import errno, os
-from fairlen.verify import equivalence, worker
-fork, calls = os.fork, []
-def limited():
-    calls.append(1)
-    if len(calls) == 2:
-        raise BlockingIOError(errno.EAGAIN, "no more processes")
-    return fork()
-os.fork = limited
-worker.serve(1 << 30, equivalence.grade, equivalence.warm_up)
-"""
-
-
-def test_a_worker_that_does_not_start_takes_no_other_with_it(monkeypatch):
-    """As at a limit of processes. The other's question is honest for all we know."""
-
-    def start(memory, module):
-        ours, other = socket.socketpair()
-        with other:
-            return ours, subprocess.Popen([sys.executable, "-c", FULL], stdin=other.fileno())
-
-    monkeypatch.setattr(answer_pool, "start_server", start)
-    with ThreadPoolExecutor(1) as threads, closing(AnswerPool(workers=2, deadline=60.0)) as pool:
-        busy = threads.submit(compare, pool, "7x", BOMBS["tower"])
-        assert wait_until(lambda: pool._workers and pool._workers.workers)
-        (before,) = workers_of(pool)
-        assert compare(pool, "2x+4", "2(x+2)").status == "correct"
-        assert before in workers_of(pool) and not busy.done()
-
-
-def test_a_server_that_ends_has_no_workers_to_wait_for():
-    """Those that are busy would hold it for ten seconds, and be nobody's children after it."""
-    with ThreadPoolExecutor(1) as threads, closing(AnswerPool(workers=2, deadline=60.0)) as pool:
-        busy = threads.submit(compare, pool, "7x", BOMBS["tower"])
-        assert wait_until(lambda: pool._workers and pool._workers.workers)
-        assert pool._workers and pool._workers.server
-        server = pool._workers.server[1]
-        with pool._workers.lock:
-            pool._workers._end_server()
-        assert server.returncode == 0 and busy.result().status == "error"
-
-
-def test_where_no_thread_starts_an_answer_is_an_error(tmp_path):
-    """As at a limit of processes: stacks of 64 TiB are more than there are addresses for. Easy answers need no thread."""
-    script = run_script(
-        tmp_path,
-        """
-        import threading, time
-        from asking import compare
-        from fairlen.verify.answer_pool import AnswerPool
-        threading.stack_size(1 << 46)
-        pool = AnswerPool(workers=1)
-        for answer in ("2x+2", "2(x+1)"):
-            try:
-                print(compare(pool, "2x+2", answer).status)
-            except RuntimeError as error:
-                print("raised", error)
-        """,
-    )
-    assert script.communicate(timeout=60)[0].splitlines() == ["correct", "error"]
 
 
 def test_a_pool_that_broke_leaves_no_zombies_where_the_first_process_reaps_none(tmp_path):

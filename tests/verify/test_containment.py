@@ -17,6 +17,7 @@ import hostile_programs
 import pytest
 from bait import Bait, laid_bait
 from leftovers import find_files, find_processes
+from loops import over
 
 ROOT, USER = 0, 60500
 USERS = {"root": ROOT, "user": USER} if os.geteuid() == 0 else {"user": -1}
@@ -71,7 +72,7 @@ def test_there_are_enough_programs() -> None:
     assert len(hostile_programs.PROGRAMS) >= 50 and len(honest_programs.PROGRAMS) >= 40
 
 
-@pytest.mark.parametrize("name", hostile_programs.PROGRAMS)
+@over("name", hostile_programs.PROGRAMS)
 def test_hostile_programs_get_nothing(hostile: dict, name: str) -> None:
     result = hostile["programs"][name]
     assert result["said"] == [], result
@@ -102,7 +103,7 @@ def test_hostile_programs_end_as_expected(hostile: dict) -> None:
     assert "infrastructure" not in status.values()
 
 
-@pytest.mark.parametrize("name", honest_programs.PROGRAMS)
+@over("name", honest_programs.PROGRAMS)
 def test_honest_programs_pass(honest: dict, name: str) -> None:
     result = honest["programs"][name]
     assert result["verdict"] == "correct", result

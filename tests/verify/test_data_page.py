@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
-import pytest
 from asking import compare
+from loops import over
 
 from fairlen.verify.answer import extract_answer, extract_choice
 from fairlen.verify.answer_pool import AnswerPool
@@ -39,12 +39,12 @@ def unescape(text: str) -> str:
     return text.replace(r"\r", "\r").replace(r"\n", "\n")
 
 
-@pytest.mark.parametrize(("response", "answer"), table("response | answer"))
+@over("response, answer", table("response | answer"))
 def test_the_box_that_counts(response: list[str], answer: list[str]) -> None:
     assert [extract_answer(response[0])] == (answer or [None])
 
 
-@pytest.mark.parametrize(("responses", "letter"), table("response | choice"))
+@over("responses, letter", table("response | choice"))
 def test_the_option_that_counts(responses: list[str], letter: list[str]) -> None:
     assert [extract_choice(response) for response in responses] == (letter or [None]) * len(responses)
 
@@ -63,18 +63,18 @@ def test_verdicts_on_answers() -> None:
     assert not wrong
 
 
-@pytest.mark.parametrize(("response", "code"), table("response | code"))
+@over("response, code", table("response | code"))
 def test_the_block_that_counts(response: list[str], code: list[str]) -> None:
     assert [extract_code(unescape(response[0]))] == ([unescape(code[0])] if code else [None])
 
 
-@pytest.mark.parametrize(("expected", "same", "other"), table("expected | the same | not the same"))
+@over("expected, same, other", table("expected | the same | not the same"))
 def test_outputs(expected: list[str], same: list[str], other: list[str]) -> None:
     assert same and all(same_text(unescape(text), unescape(expected[0])) for text in same)
     assert other and not any(same_text(unescape(text), unescape(expected[0])) for text in other)
 
 
-@pytest.mark.parametrize(("expected", "same", "other"), table("expected value | the same | not the same"))
+@over("expected, same, other", table("expected value | the same | not the same"))
 def test_values(expected: list[str], same: list[str], other: list[str]) -> None:
     assert same and all(same_value(text.encode(), expected[0]) for text in same)
     assert other and not any(same_value(text.encode(), expected[0]) for text in other)

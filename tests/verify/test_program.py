@@ -7,23 +7,23 @@ import os
 import time
 
 import pytest
-from naming_programs import CALLS, PROGRAMS
+from loops import over
 from turns import longest_pause
 
 from fairlen.verify.bubblewrap import Bubblewrap
 from fairlen.verify.execution import Execution, Limits, failed
-from fairlen.verify.program import ProgramTest, ProgramTests, ProgramVerdict, extract_code, grade_code, grade_program
+from fairlen.verify.program import ProgramTest, ProgramTests, extract_code, grade_code, grade_program
 
 DOUBLE = ProgramTests((ProgramTest("3\n", "6\n"), ProgramTest("-4\n", "-8\n"), ProgramTest("0\n", "0\n")))
 PAIR = ProgramTests((ProgramTest('[1, 2]\n"x"', '[[1, 2], "x"]'),), function="pair")
 
 
-def grade(sandbox: Bubblewrap, code: str, tests: ProgramTests) -> ProgramVerdict:
+def grade(sandbox: Bubblewrap, code: str, tests: ProgramTests) -> str:
     return asyncio.run(grade_code(sandbox, code, tests))
 
 
-@pytest.mark.parametrize(
-    ("text", "code"),
+@over(
+    "text, code",
     [
         ("```python\nprint(1)\n```", "print(1)\n"),
         ("So:\n```\nprint(1)\n```\nDone.", "print(1)\n"),
@@ -49,29 +49,15 @@ def test_the_last_closed_block_counts(text: str, code: str | None) -> None:
     assert extract_code(text) == code
 
 
-PROGRAM = "```python\nprint(1)\n```\n"
-ENDINGS = {
-    "output": "Output:\n```\n1\n```\n",
-    "marked output": "```text\n1\n```",
-    "shell": "Run it:\n```bash\npython3 main.py\n```",
-    "session": "```pycon\n>>> 1\n1\n```",
-    "input in tildes": "Input:\n~~~\n5\n~~~",
-    "quoted output": "> ```\n> 1\n> ```",
-    "unclosed output": "```\n1\n",
-}
-
-
-@pytest.mark.parametrize("ending", ENDINGS)
-def test_a_block_after_the_program_is_not_judged_in_its_place(ending: str) -> None:
-    assert extract_code(PROGRAM + ENDINGS[ending]) == "print(1)\n"
-
-
-@pytest.mark.parametrize(
-    ("text", "code"),
+@over(
+    "text, code",
     [
         ("````python\ns = '''\n```\n'''\n````\n", "s = '''\n```\n'''\n"),  # a shorter fence closes nothing
         ("````python\na\n```python\nb\n```\n````", "a\n```python\nb\n```\n"),
         ("```python\na\n`````", "a\n"),  # a longer one does
+        ("```python\na\n```\nOutput:\n```\n1\n```\n", "a\n"),  # what a program printed is not judged in its place
+        ("```python\na\n```\n```bash\npython3 main.py\n```\n```pycon\n>>> 1\n1\n```", "a\n"),
+        ("```python\na\n```\n~~~\n5\n~~~\n> ```\n> 1\n> ```\n```\n1\n", "a\n"),
         ("~~~python\na\n```\n~~~", "a\n```\n"),
         ("> ```python\n> if a:\n>     b\n> ```", "if a:\n    b\n"),
         (">```python\n>a\n>```", "a\n"),
@@ -102,7 +88,7 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("name", HOSTILE)
+@over("name", HOSTILE)
 def test_a_block_is_found_in_linear_time(name: str) -> None:
     """0.4 s of CPU time for 100,000 characters; a pattern that is quadratic in them takes 5 s and more."""
     start = time.thread_time()
@@ -110,33 +96,27 @@ def test_a_block_is_found_in_linear_time(name: str) -> None:
     assert time.thread_time() - start < 0.4
 
 
-def test_thinking_that_the_prompt_began_must_end() -> None:
-    assert extract_code("```\na\n```", starts_inside=True) is None
-    assert extract_code("```\na\n```\n</think>\n```\nb\n```", starts_inside=True) == "b\n"
-
-
-@pytest.mark.parametrize(
-    ("code", "status", "passed"),
+@over(
+    "code, status",
     [
-        ("print(2 * int(input()))", "correct", 3),
-        ("n = int(input())\nprint(float(2 * n))", "correct", 3),  # 6.0 is 6
-        ("print(abs(2 * int(input())))", "incorrect", 1),  # 8 is not -8
-        ("print(6)", "incorrect", 1),
-        ("print(2 * int(input())", "incorrect", 0),  # does not compile
-        ("print(2 * int(input()))\n1 / 0", "incorrect", 0),  # the right output, and then a crash
-        ("\0", "incorrect", 0),
-        ("print('\ud800')", "incorrect", 0),
-        ("while True: pass", "incorrect", 0),
+        ("print(2 * int(input()))", "correct"),
+        ("n = int(input())\nprint(float(2 * n))", "correct"),  # 6.0 is 6
+        ("print(abs(2 * int(input())))", "incorrect"),  # 8 is not -8
+        ("print(6)", "incorrect"),
+        ("print(2 * int(input())", "incorrect"),  # does not compile
+        ("print(2 * int(input()))\n1 / 0", "incorrect"),  # the right output, and then a crash
+        ("\0", "incorrect"),
+        ("print('\ud800')", "incorrect"),
+        ("while True: pass", "incorrect"),
     ],
 )
-def test_programs(sandbox: Bubblewrap, code: str, status: str, passed: int) -> None:
+def test_programs(sandbox: Bubblewrap, code: str, status: str) -> None:
     tests = ProgramTests(DOUBLE.tests, seconds=2.0)
-    verdict = grade(sandbox, code, tests)
-    assert (verdict.status, verdict.passed) == (status, passed), verdict
+    assert grade(sandbox, code, tests) == status
 
 
-@pytest.mark.parametrize(
-    ("code", "status"),
+@over(
+    "code, status",
     [
         ("def pair(a, b): return a, b", "correct"),
         ("def pair(a, b):\n    return [tuple(a), b]", "correct"),
@@ -158,20 +138,19 @@ def test_programs(sandbox: Bubblewrap, code: str, status: str, passed: int) -> N
     ],
 )  # fmt: skip
 def test_functions(sandbox: Bubblewrap, code: str, status: str) -> None:
-    assert grade(sandbox, code, PAIR).status == status
+    assert grade(sandbox, code, PAIR) == status
 
 
 def test_a_response_is_graded_by_its_code(sandbox: Bubblewrap) -> None:
     answer = "<think>hm</think>Use twice.\n```python\nprint(2 * int(input()))\n```\n"
-    assert asyncio.run(grade_program(sandbox, answer, DOUBLE)).status == "correct"
-    silent = asyncio.run(grade_program(sandbox, "It is 6.", DOUBLE))
-    assert (silent.status, silent.passed) == ("no_answer", 0)
+    assert asyncio.run(grade_program(sandbox, answer, DOUBLE)) == "correct"
+    assert asyncio.run(grade_program(sandbox, "It is 6.", DOUBLE)) == "no_answer"
 
 
 def test_grading_stops_at_the_first_failure(sandbox: Bubblewrap) -> None:
     tests = ProgramTests(tuple(ProgramTest("", "1") for _ in range(50)), seconds=1.0)
-    verdict = grade(sandbox, "import time\ntime.sleep(100)", tests)
-    assert verdict.status == "incorrect" and verdict.detail.startswith("test 1: timeout")
+    counting = Failing(sandbox, 0)
+    assert grade(counting, "print(2)", tests) == "incorrect" and counting.runs == 1
 
 
 class Failing:
@@ -195,10 +174,9 @@ class Failing:
 def test_a_failing_sandbox_is_asked_again_once_and_then_gives_no_verdict(sandbox: Bubblewrap) -> None:
     right, wrong = "print(2 * int(input()))", "print(5)"
     once, twice, often = (Failing(sandbox, failures) for failures in (1, 2, 2))
-    assert asyncio.run(grade_code(once, right, DOUBLE)).status == "correct" and once.runs == 1 + 3
-    verdict = asyncio.run(grade_code(twice, right, DOUBLE))
-    assert (verdict.status, verdict.detail, twice.runs) == ("error", "test 1: no room left", 2)
-    assert asyncio.run(grade_code(often, wrong, DOUBLE)).status == "error"  # nobody knows that it was wrong
+    assert asyncio.run(grade_code(once, right, DOUBLE)) == "correct" and once.runs == 1 + 3
+    assert asyncio.run(grade_code(twice, right, DOUBLE)) == "error" and twice.runs == 2
+    assert asyncio.run(grade_code(often, wrong, DOUBLE)) == "error"  # nobody knows that it was wrong
 
 
 MILLIONS = {
@@ -216,16 +194,15 @@ VALUES = {
 }
 
 
-@pytest.mark.parametrize(
-    ("code", "function"), [*((one, "") for one in MILLIONS.values()), *((one, "f") for one in VALUES.values())],
-    ids=[*MILLIONS, *(f"value of {name}" for name in VALUES)],
+@over(
+    "code, function", [*((one, "") for one in MILLIONS.values()), *((one, "f") for one in VALUES.values())],
 )  # fmt: skip
 def test_eight_megabytes_of_output_do_not_stop_the_event_loop(sandbox: Bubblewrap, code: str, function: str) -> None:
     """Comparing at once takes 0.2 s and more."""
     expected = "[[], 1]" if function else "\n".join("1 2 3" for _ in range(1_600_000))
     tests = ProgramTests((ProgramTest("", expected),), function=function, seconds=30.0)
     verdict, pause = asyncio.run(longest_pause(grade_code(sandbox, code, tests)))
-    assert verdict.status == "incorrect" and pause < 0.1
+    assert verdict == "incorrect" and pause < 0.1
 
 
 def test_long_outputs_are_compared_like_short_ones(sandbox: Bubblewrap) -> None:
@@ -234,8 +211,8 @@ def test_long_outputs_are_compared_like_short_ones(sandbox: Bubblewrap) -> None:
     prints = "for n in range(100_000): print(n / 1)", "for n in range(1, 100_001): print(n)"
     expected = ProgramTest("", str(list(range(100_000))))
     printed = ProgramTest("", "\n".join(map(str, range(100_000))))
-    assert [grade(sandbox, c, ProgramTests((expected,), "f")).status for c in values] == ["correct", "incorrect"]
-    assert [grade(sandbox, c, ProgramTests((printed,))).status for c in prints] == ["correct", "incorrect"]
+    assert [grade(sandbox, c, ProgramTests((expected,), "f")) for c in values] == ["correct", "incorrect"]
+    assert [grade(sandbox, c, ProgramTests((printed,))) for c in prints] == ["correct", "incorrect"]
 
 
 class Printed:
@@ -262,58 +239,11 @@ LONG = ProgramTests((ProgramTest("", "\n".join(map(str, range(20_000)))),))
 """108,889 characters, more than the 65,536 that are compared at once."""
 
 
-@pytest.mark.parametrize(("first", "status"), [(0, "correct"), (1, "incorrect")])
-def test_long_outputs_are_compared_on_any_system(bare_system, first: int, status: str) -> None:
-    printed = "\n".join(f"{n}.0" for n in range(first, first + 20_000))
-    verdict = asyncio.run(grade_code(Printed(printed.encode()), "print(1)", LONG))
-    assert (verdict.status, verdict.detail) == (status, "" if status == "correct" else "test 1: another output")
-
-
 @pytest.mark.parametrize("executable", ["/no/python", "/bin/false", None])
 def test_outputs_that_cannot_be_compared_are_an_error(bare_system, monkeypatch, executable: str | None) -> None:
     monkeypatch.setattr("sys.executable", executable)
     verdict = asyncio.run(grade_code(Printed(b"1\n" * 60_000), "print(1)", LONG))
-    assert verdict.status == "error" and verdict.detail.startswith("test 1: ")
-
-
-def test_a_program_longer_than_contests_allow_is_wrong(sandbox: Bubblewrap) -> None:
-    tests = ProgramTests((ProgramTest("", "1"),))
-    verdict = grade(sandbox, "print(1)" + "\n" * (1 << 16), tests)
-    assert (verdict.status, verdict.detail) == ("incorrect", "a program of more than 65536 characters")
-    assert grade(sandbox, "print(1)" + "\n" * 65_000, tests).status == "correct"
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"tests": ()}, r"tests=\(\).*give at least one"),
-        ({"function": "a b"}, "function='a b'.*give the name"),
-        ({"seconds": 0.0}, "seconds=0.0: give a .*above 0"),
-    ],
-)
-def test_bad_tests_are_refused(fields: dict, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        ProgramTests(**({"tests": DOUBLE.tests} | fields))
-    with pytest.raises(ValueError, match="Limits: output_bytes=0"):
-        Limits(output_bytes=0)
-
-
-def test_a_tested_name_is_one_that_the_program_binds(sandbox: Bubblewrap) -> None:
-    """`pass` is no `sum`, though the prelude has one; `from math import gcd` is a `gcd`."""
-
-    async def grade_all() -> list[ProgramVerdict]:
-        tests = [ProgramTests((ProgramTest(*CALLS[name]),), function=name) for name, _ in PROGRAMS]
-        graded = zip(PROGRAMS, tests, strict=True)
-        return await asyncio.gather(*(grade_code(sandbox, program.code, test) for (_, program), test in graded))
-
-    verdicts = asyncio.run(grade_all())
-    assert len(PROGRAMS) >= 40
-    wrong = [
-        (name, program.code, verdict)
-        for (name, program), verdict in zip(PROGRAMS, verdicts, strict=True)
-        if (verdict.status == "correct") != program.is_correct
-    ]
-    assert not wrong
+    assert verdict == "error"
 
 
 READING = [
@@ -330,4 +260,35 @@ READING = [
 
 def test_a_program_reads_the_names_of_the_prelude(sandbox: Bubblewrap) -> None:
     tests = ProgramTests((ProgramTest("1", "1"),), function="solve")
-    assert not [(code, verdict) for code in READING if (verdict := grade(sandbox, code, tests)).status != "correct"]
+    assert not [(code, verdict) for code in READING if (verdict := grade(sandbox, code, tests)) != "correct"]
+
+
+BINDING = {
+    "sum": ("pass", "def maximum(values): return sum(values)", "global sum"),
+    "gcd": ("del gcd", "from math import gcd\ndel gcd", "class Solution: pass", "import math\nx = gcd(4, 6)"),
+    "loads": (
+        "if False:\n    def loads(text): return json.loads(text)",
+        "def solve(a):\n    def loads(a): return a\n    return loads(a)",
+    ),
+}
+BOUND = {
+    "sum": (
+        "def sum(values):\n    total = 0\n    for value in values: total += value\n    return total",
+        "for sum in (sum,): pass",
+    ),
+    "gcd": (
+        "from math import gcd",
+        "class Solution:\n    def gcd(self, a: int, b: int) -> int: return gcd(a, b)",
+        "gcd = gcd",
+    ),
+    "loads": ("class Base:\n    def loads(self, text): return json.loads(text)\nclass Solution(Base): pass",),
+}
+CALLS = {"sum": ("[1, 2, 3]", "6"), "gcd": ("12\n18", "6"), "loads": ('"[1]"', "[1]")}
+
+
+def test_a_tested_name_is_one_that_the_program_binds(sandbox: Bubblewrap) -> None:
+    """`pass` is no `sum`, though the prelude has one; `from math import gcd` is a `gcd`."""
+    for programs, status in ((BINDING, "incorrect"), (BOUND, "correct")):
+        for name, codes in programs.items():
+            tests = ProgramTests((ProgramTest(*CALLS[name]),), function=name)
+            assert [grade(sandbox, code, tests) for code in codes] == [status] * len(codes), name

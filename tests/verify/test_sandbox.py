@@ -3,31 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import errno
-import gc
 import json
 import os
 import secrets
-import selectors
-import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from first_process import AS_FIRST_PROCESS
 from leftovers import find_processes
+from loops import over
 from turns import longest_pause
 
 from fairlen.verify.bubblewrap import CALLS, Bubblewrap, build_filter
-from fairlen.verify.execution import Limits, read_ending
+from fairlen.verify.execution import Limits
 from fairlen.verify.process import supervise
-from fairlen.verify.sandbox import HostSandbox, admit, find_escapes, find_unfit, open_sandbox
+from fairlen.verify.sandbox import HostSandbox, find_escapes, find_unfit, open_sandbox
 
 SHORT = Limits(seconds=1.0)
 
@@ -51,8 +46,8 @@ class Weakened(Bubblewrap):
         return [word for old in command for word in self.replaced.get(old, [old])]
 
 
-@pytest.mark.parametrize(
-    ("replaced", "filtered", "complaint"),
+@over(
+    "replaced, filtered, complaint",
     [
         ({"--unshare-all": ["--unshare-user", "--unshare-pid", "--unshare-uts"]}, False, "connects over TCP"),
         (
@@ -76,12 +71,6 @@ def test_a_sandbox_with_one_hole_is_found_out(replaced: dict, filtered: bool, co
 def test_the_whole_sandbox_has_none(sandbox: Bubblewrap) -> None:
     assert asyncio.run(find_escapes(sandbox)) == []
     assert sandbox.describe()["unsafe"] is False
-
-
-def test_a_complaint_comes_with_the_remedy(sandbox: Bubblewrap) -> None:
-    assert admit(sandbox, "", "do this") is sandbox
-    with pytest.raises(ValueError, match=r"sandbox='bubblewrap': a program reads /etc/passwd\ndo this"):
-        admit(sandbox, "a program reads /etc/passwd", "do this")
 
 
 @pytest.mark.parametrize("choice", ["auto", "bubblewrap"])
@@ -121,8 +110,8 @@ def test_without_namespaces_nothing_is_opened() -> None:
     assert "apt-get install bubblewrap" in done.stdout and "--unsafe-exec-on-host" in done.stdout
 
 
-@pytest.mark.parametrize(
-    ("choice", "unsafe", "message"),
+@over(
+    "choice, unsafe, message",
     [
         ("docker", False, "sandbox='docker': give auto, bubblewrap, or the URL"),
         ("", False, "sandbox=''"),
@@ -147,16 +136,8 @@ def test_the_host_runs_programs_only_by_name_and_says_so() -> None:
     assert folder.startswith("/") and not Path(folder).exists()
 
 
-def test_open_sandbox_works_within_an_event_loop() -> None:
-    async def start() -> bytes:
-        opened = open_sandbox()
-        return (await opened.run("print(1)", b"", SHORT)).stdout
-
-    assert asyncio.run(start()) == b"1\n"
-
-
-@pytest.mark.parametrize(
-    ("program", "status", "exit_code"),
+@over(
+    "program, status, exit_code",
     [
         ("print(1)", "ok", 0),
         ("1 / 0", "crashed", 1),
@@ -183,16 +164,6 @@ def test_a_run_ends_when_its_process_does(sandbox: Bubblewrap) -> None:
     assert flood.seconds < 60.0 and left.seconds < 60.0
 
 
-def test_signals_that_a_program_sends_itself_are_its_own_failure() -> None:
-    for code, seconds, status in (
-        (152, 1.0, "timeout"),
-        (137, 8.0, "timeout"),
-        (137, 1.0, "memory"),
-        (139, 1.0, "crashed"),
-    ):
-        assert read_ending(code, b"", seconds, Limits()) == status
-
-
 def test_what_a_run_costs_is_bounded_by_cpu_time_too(sandbox: Bubblewrap) -> None:
     spin = "import threading\ndef spin():\n    while True: pass\nspin()"
     execution = run(sandbox, spin, limits=Limits(seconds=120.0, cpu_seconds=1))
@@ -206,25 +177,6 @@ def test_threads_are_limited(sandbox: Bubblewrap) -> None:
     )
     execution = run(sandbox, program, limits=Limits(seconds=2.0, processes=16))
     assert b"can't start new thread" in execution.stderr
-
-
-def test_a_run_is_cancelled_with_its_process() -> None:
-    mark = (8 << 20) + 4096 * (1 + secrets.randbelow(1 << 10))
-
-    async def start_and_cancel(sandbox: Bubblewrap) -> list[str]:
-        task = asyncio.create_task(
-            sandbox.run("import time; time.sleep(60)", b"", Limits(seconds=60.0, file_bytes=mark))
-        )
-        await asyncio.sleep(0.5)
-        started = find_processes(mark)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        return started
-
-    assert asyncio.run(start_and_cancel(Bubblewrap()))
-    time.sleep(0.5)
-    assert find_processes(mark) == []
 
 
 def test_programs_die_with_the_process_that_started_them() -> None:
@@ -263,20 +215,6 @@ def test_programs_on_the_host_die_with_the_process_that_started_them(tmp_path: P
     assert not command.exists() or not command.read_bytes()
 
 
-def test_the_same_program_gives_the_same_output(sandbox: Bubblewrap) -> None:
-    """The order of a set of texts depends on the hash seed, which is fixed."""
-    outputs = {run(sandbox, "print({'a', 'b', 'c', 'd', 'e', 'f'})").stdout for _ in range(5)}
-    assert len(outputs) == 1
-
-
-def test_an_interpreter_that_does_not_run_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fairlen.verify.execution.USUAL", ("/bin/false",))
-    with pytest.raises(ValueError, match="/false does not run"):
-        Bubblewrap()
-    with pytest.raises(ValueError, match="slots=9999: give 1 to 478"):
-        Bubblewrap(slots=9999)
-
-
 def test_the_filter_names_each_call_once_and_for_both_machines() -> None:
     names = CALLS.split()[::3]
     assert len(names) == len(set(names)) > 100 and len(CALLS.split()) == 3 * len(names)
@@ -303,47 +241,6 @@ def test_a_program_that_was_in_time_is_not_late_because_we_were_busy():
     assert (late.status, late.exit_code) == ("timeout", None)
 
 
-@pytest.mark.parametrize("kind", [Bubblewrap, HostSandbox])
-def test_a_sandbox_of_ours_without_taskset_is_refused_when_it_is_opened(kind, monkeypatch, tmp_path):
-    for tool in ("bwrap", "prlimit", "setpriv"):
-        (tmp_path / tool).symlink_to(shutil.which(tool) or pytest.skip(f"no {tool}"))
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(ValueError, match=r"^taskset is missing: apt-get install util-linux$"):
-        kind()
-
-
-class Full(asyncio.SelectorEventLoop):
-    """A loop that has no room for one more descriptor after so many."""
-
-    def __init__(self) -> None:
-        self.room, self.watched = 100, selectors.DefaultSelector()
-        super().__init__(self.watched)
-
-    def add_reader(self, fd, callback, *args):
-        if not self.room:
-            raise OSError(errno.ENOSPC, "no room to watch")
-        self.room -= 1
-        return super().add_reader(fd, callback, *args)
-
-
-@pytest.mark.parametrize("room", [0, 1, 2])
-def test_a_process_that_cannot_be_watched_leaves_nothing_behind(room: int) -> None:
-    async def left() -> tuple[int, int]:
-        """Descriptors of ours, and those that are watched, more than before."""
-        loop = asyncio.get_running_loop()
-        assert isinstance(loop, Full)
-        gc.collect()  # what earlier tests left closes now
-        before, loop.room = (len(os.listdir("/proc/self/fd")), len(loop.watched.get_map())), room
-        start = time.monotonic()
-        with pytest.raises(OSError, match="no room to watch"):
-            await supervise(["sleep", "60"], b"", Limits(seconds=60.0), os.environ)
-        assert time.monotonic() - start < 30.0
-        return len(os.listdir("/proc/self/fd")) - before[0], len(loop.watched.get_map()) - before[1]
-
-    with asyncio.Runner(loop_factory=Full) as runner:
-        assert runner.run(left()) == (0, 0)
-
-
 FIRST_PROCESS = (*AS_FIRST_PROCESS, sys.executable, str(Path(__file__).with_name("first_process.py")))
 
 
@@ -356,60 +253,9 @@ def grade_as_first_process(programs: int, *within: str) -> dict[str, object]:
     return found | {name: Counter(found[name]) for name in ("honest", "killed")}
 
 
-@contextmanager
-def within_processes(most: int) -> Iterator[tuple[str, ...]]:
-    """A command whose processes are at most so many: of a user's in a namespace, or of a group of the kernel's for root."""
-    if os.geteuid():
-        yield "prlimit", f"--nproc={most}"
-        return
-    for root in (Path("/sys/fs/cgroup/pids"), Path("/sys/fs/cgroup")):
-        group = root / f"fairlen-{secrets.token_hex(4)}"
-        try:
-            group.mkdir()
-            (group / "pids.max").write_text(str(most))
-        except OSError:
-            continue
-        yield "sh", "-c", f'echo 0 > {group}/cgroup.procs && exec "$@"', "sh"
-        group.rmdir()
-        return
-    pytest.skip("no group of processes can be made here")
-
-
 def test_killed_programs_leave_no_zombies_where_the_first_process_reaps_none() -> None:
     """In a container whose first process is the trainer nobody waits for orphans."""
     assert grade_as_first_process(16) == {"honest": {"correct": 8}, "killed": {"incorrect": 8}, "zombies": 0}
-
-
-@pytest.mark.slow
-def test_three_hundred_programs_pass_or_are_killed_within_eighty_processes() -> None:
-    with within_processes(80) as command:
-        found = grade_as_first_process(300, *command)
-    assert found == {"honest": {"correct": 150}, "killed": {"incorrect": 150}, "zombies": 0}
-
-
-NO_THREAD_STARTS = """
-import asyncio, sys, threading
-from fairlen.verify.bubblewrap import Bubblewrap
-from fairlen.verify.execution import Limits
-from fairlen.verify.sandbox import HostSandbox
-from fairlen.verify.sandbox import RemoteSandbox
-sandbox = eval(sys.argv[1])
-threading.stack_size(1 << 46)  # more than there are addresses for: as at a limit of processes
-try:
-    print(asyncio.run(sandbox.run("print(1)", b"", Limits())).status)
-except RuntimeError as error:
-    print(error)
-"""
-
-
-@pytest.mark.parametrize(
-    ("sandbox", "status"),
-    [("Bubblewrap()", "ok"), ("HostSandbox()", "ok"), ("RemoteSandbox('http://127.0.0.1:9')", "infrastructure")],
-)
-def test_programs_run_or_say_why_not_where_no_thread_starts(sandbox: str, status: str) -> None:
-    command = [sys.executable, "-c", NO_THREAD_STARTS, sandbox]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert done.stdout.strip() == status
 
 
 def test_what_a_program_leaves_on_the_host_is_removed_without_stopping_the_event_loop() -> None:
@@ -457,14 +303,6 @@ def test_a_program_with_many_threads_has_one_core(sandbox: Bubblewrap) -> None:
     assert b"Function not implemented" in execution.stderr
 
 
-def test_a_program_that_waits_is_late_by_the_clock(sandbox: Bubblewrap) -> None:
-    """One that neither computes nor ends is stopped half a second after its deadline, not after ten times as long."""
-    limits = Limits(seconds=1.0)
-    for program in ("import time; time.sleep(60)", "import threading; threading.Event().wait()"):
-        execution = run(sandbox, program, limits=limits)
-        assert execution.status == "timeout" and limits.seconds <= execution.seconds < 60 * limits.seconds
-
-
 def test_a_run_that_is_cancelled_as_it_starts_leaves_nothing() -> None:
     """At every moment of a start, which takes 20 ms."""
     mark = (8 << 20) + 4096 * (1 + secrets.randbelow(1 << 10))
@@ -478,6 +316,6 @@ def test_a_run_that_is_cancelled_as_it_starts_leaves_nothing() -> None:
             await task
 
     sandbox = Bubblewrap()
-    for millisecond in range(0, 30, 2):
+    for millisecond in (*range(0, 30, 3), 400):
         asyncio.run(start_and_cancel(sandbox, millisecond / 1000))
     assert find_processes(mark) == []

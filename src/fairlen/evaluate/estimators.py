@@ -25,10 +25,7 @@ def mean_of_problems(each: Floats) -> Estimate:
 
 
 def mean_of_sets(sets: Sequence[Floats]) -> Estimate:
-    """Return the mean over sets of the mean over each set's problems, however many it has; resamples the problems of each set.
-
-    Where the problems of every set are alike, the ends are the means of those of `are_alike`: wider than they have to be.
-    """
+    """Return the mean over sets of their means over problems; resamples each set, or averages the ends of alike ones."""
     value = float(np.mean([each.mean() for each in sets]))
     if all(map(are_alike, sets)):
         low, high = np.mean([(one.low, one.high) for one in map(share_of, sets)], axis=0)
@@ -47,10 +44,9 @@ def difference_by_problem(values: Floats, baseline: Floats) -> Estimate:
 
 
 def are_alike(each: Floats) -> bool:
-    """Whether all problems have the same number in 0..1, so that resampling them shows no spread.
+    """Return whether all problems have the same number in 0..1, so that resampling them shows no spread.
 
-    Then the mean has Wilson's interval, 0% to 32% where none of 8 is solved: as if every problem was correct or incorrect as a
-    whole, since of all numbers in 0..1 with a given mean those spread most.
+    Then the mean has Wilson's interval, 0% to 32% for 0 of 8: of all numbers with that mean, 0 and 1 spread most.
     """
     return bool(0.0 <= each[0] <= 1.0 and (each == each[0]).all())
 
@@ -84,10 +80,7 @@ def best_at(num_correct: Floats | Ints, num_samples: int | Ints, k: int) -> Floa
 
 
 def majority(labels: Ints, correct: Bools) -> float:
-    """Return maj@n of one problem: whether the most frequent of its n answers is correct, of tied ones the correct share.
-
-    `labels` [n] number answers from 0, below 0 is no answer, which has no vote; 0 where nobody answered.
-    """
+    """Return maj@n of one problem: whether its most frequent answer is correct, of ties the share; `labels` < 0 do not vote."""
     voted = labels >= 0
     if not voted.any():
         return 0.0

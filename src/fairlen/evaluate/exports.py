@@ -40,7 +40,7 @@ LISTS = ("logprobs", "supports")
 SHOWN = ("problem_id", "problem", "answer", "text", "extracted", "token_ids", "turns")
 """Columns that are no metadata of a sample."""
 UNSAFE = re.compile(r"(?<![^/])\.+(?=/|$)|^/|(?<=/)/|[\\:\x00-\x1f]")
-"""Of a problem's id, what would lead out of an archive's folder."""
+"""Characters of a problem's id that would lead out of an archive's folder."""
 LONG = 200
 """Letters of an id."""
 THIN = 1000
@@ -48,10 +48,7 @@ THIN = 1000
 
 
 def write_logs(folder: Path, out: Path) -> int:
-    """Write the logs of a run or an evaluation into the folder `out`, and return their number.
-
-    Raises ValueError where `folder` is neither, or holds no responses, and for a damaged file.
-    """
+    """Write the logs of a run or an evaluation into `out`, and return their number. Raises ValueError without responses."""
     for name, pattern in (("run.json", "records/responses-*.parquet"), ("eval.json", "samples/[!.]*.parquet")):
         paths = sorted(folder.glob(pattern))
         if paths and (folder / name).is_file():

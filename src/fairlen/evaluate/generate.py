@@ -72,13 +72,13 @@ def find_max_length(sets: Sequence[ProblemSet], config: EvalConfig, policy: Poli
 
 @dataclass(frozen=True)
 class Drawing:
-    """How responses are drawn."""
+    """Settings of how responses are drawn."""
 
     extend: Extend
     decode: Decode
     """Generated token ids to text, special tokens left out."""
     sampling: Sampling
-    """Of every response but for its seed."""
+    """Sampling of every response but for its seed."""
     num_samples: int
     seed: int
 

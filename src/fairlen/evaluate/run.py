@@ -21,7 +21,7 @@ from fairlen.tasks.task import Problem
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What a policy does on held-out problems, [problems, samples]. A response without a verdict counts as incorrect."""
+    """Results of a policy on held-out problems, [problems, samples]. A response without a verdict counts as incorrect."""
 
     correct: Bools
     lengths: Ints

@@ -52,7 +52,7 @@ class Sample:
 
     problem_id: str
     problem: str
-    """What the model was asked, before any chat template."""
+    """Question and instruction, before any chat template."""
     answer: str
     """The reference answer; empty where a problem has tests instead."""
     sample: int
@@ -62,7 +62,7 @@ class Sample:
     outcome: float = 0.0
     status: Status = "unverified"
     extracted: str | None = None
-    """What the verifier took as the answer."""
+    """Answer that the verifier found."""
     verify_seconds: float | None = None
     token_ids: tuple[int, ...] | None = None
     """Prompt and generated tokens, of a sample that was just drawn; read samples leave them on disk."""
@@ -152,7 +152,7 @@ def find_files(place: str) -> dict[str, Path]:
 
 
 def read_file(path: Path) -> tuple[Sample, ...]:
-    """Return the samples of a file, whoever wrote it."""
+    """Return the samples of a file, ours or foreign."""
     return read_samples(path) if is_ours(path) else read_foreign(path)
 
 

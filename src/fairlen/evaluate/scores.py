@@ -71,11 +71,7 @@ def count(samples: Sequence[Sample], without_verdict: str) -> Counted:
 
 
 def answer_key(sample: Sample) -> object:
-    """Return what equal answers to one problem have in common.
-
-    Correct ones are alike, since each is the reference's; others where they are one number, or one text but for typesetting.
-    Incorrect ones that only algebra would find equal are apart, so that maj@n is too high rather than too low.
-    """
+    """Return what equal answers to one problem share: correctness, a number or a text, no algebra, so that maj@n errs high."""
     if sample.status == "correct":
         return "correct", sample.problem_id
     found = read(sample.extracted or "")

@@ -33,16 +33,13 @@ from fairlen.tasks.source import DataSource, read_source
 from fairlen.tasks.task import VERIFIERS, Problem, Task, is_own_task, load_own_task
 
 SHIPPED_PROBLEMS = 128
-"""Of a shipped task where no limit is given: it has no end."""
+"""Problems of a shipped task, which is endless, without a limit."""
 MAX_AT_ONCE = 256
 """Texts that wait for their verdict at a time."""
 
 
 def open_sets(config: EvalConfig, tokenizer: Any = None) -> tuple[ProblemSet, ...]:
-    """Return the sets, each cut to its first `limit` problems, which have no prompts without a tokenizer.
-
-    Refuses places that cannot be read or are named twice.
-    """
+    """Return the sets, each cut to `limit` problems, without prompts for tokenizer None. Raises ValueError for bad places."""
     places = places_of(config)
     if not config.data and is_own_task(config.task):
         task = load_own_task(config.task, tokenizer)
@@ -108,10 +105,7 @@ def set_of_task(name: str, task: Task, config: EvalConfig, details: dict[str, An
 
 
 def find_sets(config: EvalConfig, given: Mapping[str, Sequence[Sample]]) -> dict[str, ProblemSet]:
-    """Return the set of each file of samples: of --data, by ids or questions, else the reference answers beside the samples.
-
-    Raises ValueError for samples of problems that no set has.
-    """
+    """Return the set of each file of samples, by --data or the references beside the samples. Raises ValueError without one."""
     if not config.data:
         return {name: set_of_answers(config, name, samples) for name, samples in given.items()}
     for place in config.data:

@@ -1,4 +1,4 @@
-"""One problem of a data set, whatever its schema was: what is asked, and what a correct response is.
+"""One problem of a data set, in any schema: the question, and the reference of a correct response.
 
 Tests of programs may be packed, as LiveCodeBench keeps them: base64 of zlib of a pickle of one JSON string (its
 lcb_runner/benchmarks/code_generation.py). A pickle can run code when it is loaded, so none is loaded: the opcodes are read and
@@ -96,10 +96,7 @@ def list_options(question: str, options: Sequence[str]) -> str:
 
 
 def choose(value: Any, answer: str, options: dict[str, str], index: Any = None) -> Choice:
-    """Return the option that a cell, and the answer read from it, name by label, text or number from 0; `index`: its number.
-
-    Raises Unusable where that is not one option.
-    """
+    """Return the option that a cell or its answer names by label, text or number from 0 (`index`). Raises Unusable for none."""
     letters, words = ascii_uppercase[: len(options)], {str(value).strip(), answer}
     labels = {word.strip("(). ").upper() for word in words}
     fits = {place for place, (name, text) in enumerate(options.items()) if name.upper() in labels or text in words}
@@ -193,7 +190,7 @@ class DataRow:
     question: str
     reference: Reference
     columns: dict[str, Any] = field(default_factory=dict)
-    """What else the source says of it: difficulty, subject, year, contest_date, …"""
+    """Other columns of the source: difficulty, subject, year, contest_date, …"""
     earlier: tuple[tuple[str, str], ...] = ()
     """(role, content) of messages before the question, where the source has them."""
 
@@ -213,7 +210,7 @@ class DataRow:
         return hashlib.sha256(self.key.encode()).hexdigest()
 
     def canonical(self) -> str:
-        """Return all of it as one line of JSON, the same whatever kind of file it came from."""
+        """Return all of it as one line of JSON, the same for every kind of file."""
         value = {"kind": self.kind} | asdict(self)
         return json.dumps(value, sort_keys=True, separators=(",", ":"), default=str)
 
@@ -222,10 +219,7 @@ SPACING = re.compile(r"\\[,;:! ]|\\(?:quad|qquad|left|right|displaystyle)(?![a-z
 
 
 def normalize(question: str) -> str:
-    """Return a question without what differs between copies: white space, dollar signs, spacing commands, \\dfrac for \\frac.
-
-    Letters, digits and signs all stay, so that problems which differ in one of them stay different.
-    """
+    """Return a question without what differs between copies: white space, dollars, spacing commands, \\dfrac for \\frac."""
     text = unicodedata.normalize("NFC", question)
     return SPACING.sub("", re.sub(r"\\[dt]frac(?![a-zA-Z])", r"\\frac", text))
 

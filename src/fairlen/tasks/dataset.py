@@ -32,7 +32,7 @@ REMEDY = (
     "to evaluate on with --eval-data"
 )
 ROUNDS = 4
-"""Of a permutation."""
+"""Rounds of a permutation."""
 MAX_PERIOD = 100_000
 """Positions after which a mixture repeats."""
 FileSchema = tuple[Path, list[str], Schema]
@@ -91,10 +91,7 @@ class RowSet:
 
 
 def read_rows(source: DataSource, name: str = "") -> RowSet:
-    """Return all that a source holds, under its own name or another. Raises DataError where nothing of it can be used.
-
-    Problems whose copies have different answers are left out, since nobody knows which is correct.
-    """
+    """Return all problems of a source but copies and contradictions. Raises DataError where none can be used."""
     paths, revision = locate(source)
     try:
         tables = ((path, columns_of(path)) for path in paths)
@@ -208,8 +205,8 @@ class DataSplit:
 def divide(train: Sequence[RowSet], evaluation: Sequence[RowSet]) -> tuple[DataSplit, ...]:
     """Return which problems train and which are held out.
 
-    Without evaluation sets, one problem in eight is held out, by a hash of its question: the same ones in every run, mixture and
-    copy of a set. With them, theirs are, and training loses every problem whose question they have.
+    Without evaluation sets one in eight is held out by a hash of its question, the same in every run and copy; else training
+    loses every problem whose question they have.
     """
     taken = {row.key for one in evaluation for row in one.rows}
     parts = []
@@ -251,7 +248,7 @@ class DataTask:
     prompter: Prompter
     verifier: Verifier
     seed: int = 0
-    """Of the order of training problems."""
+    """Seed of the order of training problems."""
 
     def __post_init__(self) -> None:
         check_parts(self.parts)
@@ -287,16 +284,13 @@ class DataTask:
         return max(part.longest for part in self.parts)
 
     def train(self, index: int) -> Problem:
-        """Return problem `index` >= 0 of an endless stream, a function of `index`, `seed` and the data alone.
-
-        Every source is gone through in a new order each epoch; sources take turns by their weights.
-        """
+        """Return problem `index` >= 0 of an endless stream, a function of it, `seed` and the data; a source once an epoch."""
         source, position = self.mixture.at(index)
         rows = self.trained[source].train
         return self.prompter.pose(rows[shuffle(position, len(rows), (self.seed, source))])
 
     def held_out(self, count: int) -> Sequence[Problem]:
-        """Return at most `count` held-out problems, of the sets in turn; the same whatever the seed."""
+        """Return at most `count` held-out problems, of the sets in turn; the same for every seed."""
         orders = [sorted(part.held_out, key=lambda row: row.mark) for part in self.parts]
         turns = (row for turn in zip_longest(*orders) for row in turn if row is not None)
         return tuple(self.prompter.pose(row) for row in islice(turns, count))
@@ -316,7 +310,7 @@ class DataTask:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What became of each source, a line each."""
+        """Counts of each source, a line each."""
         return tuple(part.line for part in self.parts)
 
     def close(self) -> None:
@@ -325,10 +319,9 @@ class DataTask:
 
 
 def shuffle(position: int, count: int, seed: tuple[int, ...]) -> int:
-    """Return which of `count` things is at position >= 0 of an endless stream that has all of them once an epoch, in a new order.
+    """Return which of `count` things is at a position of an endless stream that has each once an epoch, in a new order.
 
-    A Feistel network over the next power of four; places beyond `count` are sent on until they fall within. No table, so that
-    any position costs the same, and no random generator whose stream could change with a library.
+    A Feistel network over the next power of four, walked until it falls within `count`: no table, no generator of a library.
     """
     epoch, place = divmod(position, count)
     half = max(1, ((count - 1).bit_length() + 1) // 2)

@@ -7,16 +7,15 @@ no text is tokenized twice; one that rewrites what came before is refused.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterable, Set
+from collections.abc import Iterable, Set
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from operator import index
 
 from fairlen.rollouts import TokenIds
 from fairlen.sampling.extend import Continuation, Extend, PrefixError, Sampling
 from fairlen.seeds import derive_seed
-from fairlen.tasks.environment import Driving, Fault, Trajectory, check_verdict, is_foreign, show, warn_once
+from fairlen.tasks.environment import Driving, Fault, Player, Trajectory, check_verdict, is_foreign, show, warn_once
 from fairlen.tasks.task import Problem, Verdict
 
 
@@ -30,9 +29,9 @@ class Calls:
 
     extend: Extend
     prompt: TokenIds
-    """Of the problem; what an agent reads after it counts as read before its first turn."""
+    """Prompt of the problem; what an agent reads after it counts as read before its first turn."""
     sampling: Sampling
-    """Of the whole; `max_new_tokens` limits what a conversation reads and writes together."""
+    """Sampling of the whole; `max_new_tokens` limits what a conversation reads and writes together."""
     deadline: float
     """Seconds on the clock; 0 is none."""
     clock: asyncio.Timeout = field(default_factory=lambda: asyncio.timeout(None))
@@ -43,7 +42,7 @@ class Calls:
     refusal: str = ""
     """Why a call was refused, where it was for anything but its length."""
     failure: Exception | None = None
-    """Of the engine, which is the run's and not the environment's."""
+    """Error of the engine, which is the run's and not the environment's."""
 
     async def __call__(
         self, name: str, prompt: Iterable[int], stops: Iterable[int] = (), limit: int = 0
@@ -132,8 +131,8 @@ def first_stop(turn: Continuation, stops: Set[int]) -> Continuation:
 
 
 @dataclass(frozen=True)
-class Driven:
-    """An engine's `extend` for a task whose environment drives."""
+class Driven(Player):
+    """Plays a task whose environment drives."""
 
     extend: Extend
     task: Driving
@@ -142,19 +141,8 @@ class Driven:
     warned: set[str] = field(default_factory=set)
     """Faults that a warning was logged of."""
 
-    def __call__(self, prefix: TokenIds, sampling: Sampling) -> Awaitable[Continuation]:
-        """Continue a prefix by a single turn."""
-        return self.extend(prefix, sampling)
-
-    def about(self, problem: Problem) -> Extend:
-        """Return what continues the prompt of a problem by whole trajectories."""
-        return partial(self.play, problem)
-
     async def play(self, problem: Problem, prefix: TokenIds, sampling: Sampling) -> Continuation:
-        """Return the turns of the agent that is trained, and what it read between them.
-
-        Without a verdict where the environment failed, was late, or rewrote what was sampled.
-        """
+        """Return the turns of the trained agent and what it read between them; no verdict where the environment failed."""
         calls = Calls(self.extend, prefix, sampling, self.deadline)
         try:
             trajectory, verdict = await self._drive(problem, calls)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -32,11 +33,11 @@ class Observation:
     """The environment's reply to a turn of the policy."""
 
     text: str
-    """What the policy reads next; no token of it is trained."""
+    """Text that the policy reads next; no token of it is trained."""
     is_last: bool = False
     """Whether the trajectory has ended; its text is not read then."""
     reward: float = 0.0
-    """What the turn itself earned. The verdict says what the whole trajectory is worth, this included."""
+    """Reward of the turn itself; the outcome of the trajectory's verdict includes it."""
 
 
 class Environment(Protocol):
@@ -55,7 +56,7 @@ class Environment(Protocol):
         ...
 
     def end(self) -> Any:
-        """Free what it holds. Called once, whatever happened."""
+        """Free what it holds. Called exactly once."""
         ...
 
 
@@ -79,10 +80,10 @@ class Interactive(Task, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """What came of an episode that its environment drove."""
+    """Result of an episode that its environment drove."""
 
     name: str
-    """Of the conversation that is trained, as its turns were asked."""
+    """Name of the conversation that is trained."""
     verdict: Verdict
 
 
@@ -133,7 +134,7 @@ class Fault(Exception):
     def __init__(self, status: Status, function: str, what: str) -> None:
         super().__init__(f"{function} {what}")
         self.status: Status = status
-        """Of the trajectory."""
+        """Status of the trajectory."""
         self.kind = f"{status} {function}"
 
 
@@ -176,7 +177,7 @@ class Guarded:
         try:
             function = self.make if name == "make" else getattr(self.inner, name)
             if inspect.iscoroutinefunction(function):
-                found = await wait_for(contain(partial(function, *arguments)), self.deadline)
+                found = await wait_for(function(*arguments), self.deadline)
             else:
                 found = await self.side.call(partial(function, *arguments), self.deadline or math.inf)
         except (DeadlineError, TimeoutError) as error:
@@ -190,17 +191,28 @@ class Guarded:
         return found
 
 
-async def contain(function: Callable[[], Awaitable[Any]]) -> Any:
-    """Return what a coroutine function does; what would end the event loop becomes a RuntimeError."""
-    try:
-        return await function()
-    except SystemExit as error:
-        raise RuntimeError(repr(error)) from error
+class Player(ABC):
+    """An engine's `extend`, a turn at a time; `about` a problem it gives whole trajectories."""
+
+    extend: Extend
+
+    def __call__(self, prefix: TokenIds, sampling: Sampling) -> Awaitable[Continuation]:
+        """Continue a prefix by a single turn."""
+        return self.extend(prefix, sampling)
+
+    @abstractmethod
+    async def play(self, problem: Problem, prefix: TokenIds, sampling: Sampling) -> Continuation:
+        """Continue the prompt of a problem by a whole trajectory."""
+
+
+def about(extend: Extend, problem: Problem) -> Extend:
+    """Return what continues the prompt of this problem to its end: by trajectories where its task is solved in turns."""
+    return partial(extend.play, problem) if isinstance(extend, Player) else extend
 
 
 @dataclass(frozen=True)
-class InTurns:
-    """An engine's `extend` for a task that is solved in turns; `about` a problem it gives whole trajectories."""
+class InTurns(Player):
+    """Plays a task that is solved in turns."""
 
     extend: Extend
     task: Interactive
@@ -211,20 +223,8 @@ class InTurns:
     warned: set[str] = field(default_factory=set)
     """Faults that a warning was logged of."""
 
-    def __call__(self, prefix: TokenIds, sampling: Sampling) -> Awaitable[Continuation]:
-        """Continue a prefix by a single turn."""
-        return self.extend(prefix, sampling)
-
-    def about(self, problem: Problem) -> Extend:
-        """Return what continues the prompt of a problem by whole trajectories."""
-        return partial(self.play, problem)
-
     async def play(self, problem: Problem, prefix: TokenIds, sampling: Sampling) -> Continuation:
-        """Return the turns and what was observed between them; `max_new_tokens` is a limit on both together.
-
-        A trajectory is truncated by that limit or by the task's on turns, and graded all the same; without a verdict where its
-        environment failed.
-        """
+        """Return turns and observations of at most `max_new_tokens` together. Truncated ones are graded, failed ones not."""
         environment = Guarded(lambda: self.task.environment(problem, sampling.seed), self.deadline)
         trajectory = Trajectory(prefix, sampling)
         try:
@@ -297,11 +297,11 @@ def warn_once(warned: set[str], problem: Problem, fault: Fault, consequence: str
 
 @dataclass(eq=False)
 class Trajectory:
-    """What was written and read so far."""
+    """Tokens written and read so far."""
 
     prompt: TokenIds
     sampling: Sampling
-    """Of the first turn; `max_new_tokens` is the limit of all turns and observations."""
+    """Sampling of the first turn; `max_new_tokens` is the limit of all turns and observations."""
     token_ids: TokenIds = ()
     """After the prompt."""
     logprobs: tuple[float, ...] = ()
@@ -344,17 +344,3 @@ class Trajectory:
             self.token_ids[: self.turns[-1][1]], self.logprobs, self.finish,
             tuple(self.turns), rewards, verdict.status, verdict.outcome, self.supports,
         )  # fmt: skip
-
-
-@runtime_checkable
-class OfProblems(Protocol):
-    """An `extend` that knows how a problem is played to its end."""
-
-    def about(self, problem: Problem) -> Extend:
-        """Return what continues the prompt of a problem by whole trajectories."""
-        ...
-
-
-def about(extend: Extend, problem: Problem) -> Extend:
-    """Return what continues the prompt of this problem to its end: by trajectories where its task is solved in turns."""
-    return extend.about(problem) if isinstance(extend, OfProblems) else extend

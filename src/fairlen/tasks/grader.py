@@ -67,8 +67,7 @@ class Verifier:
                 status = "no_answer" if letter is None else "correct" if letter == choice.letter else "incorrect"
                 return verdict_of(status, letter)
             case Program() as program if self.sandbox is not None:
-                found = await grade_program(self.sandbox, text, unpack(program), starts_inside)
-                return verdict_of(found.status)
+                return verdict_of(await grade_program(self.sandbox, text, unpack(program), starts_inside))
         raise ValueError(f"problem {row.id}: {row.kind}, but this verifier was opened for {sorted(self.kinds)}")
 
     async def compare_answers(self, pool: AnswerPool, answers: Answers, text: str, starts_inside: bool) -> Verdict:
@@ -124,7 +123,7 @@ class Grader:
     rewards: Sequence[WeightedReward] = ()
     verifier_weight: float = 1.0
     without_verdict: Literal["inactive", "incorrect"] = "inactive"
-    """What a response is worth where the verifier came to no verdict: nothing counts it, or it is incorrect."""
+    """Treatment of a response without a verdict: left out, or incorrect."""
     reward_deadline: float = 60.0
     """Seconds for one call of a reward function; 0 is none."""
     watchdog: Watchdog = UNWATCHED
@@ -134,7 +133,7 @@ class Grader:
     """Texts that the verifier has."""
     busy_since: float = 0.0
     num_graded: int = 0
-    """Whoever watches one call sees by it that others are done."""
+    """Shows a watchdog of one call that others are done."""
     overdue: set[str] = field(default_factory=set)
     """Reward functions that missed the deadline, about which a warning was logged."""
     side: SideThread = field(default_factory=lambda: SideThread("rewards"))
@@ -188,7 +187,7 @@ async def call_reward(
 ) -> float | None:
     """Return one number, or None where the function does not apply. Plain functions are called in `side`.
 
-    Raises DeadlineError past the deadline (0 is none), and ValueError where the function raised or returned something else.
+    Raises DeadlineError past the deadline (0 is none), ValueError where the function raised or returned something else.
     """
     columns = {name: [value] for name, value in problem.columns.items()}
     lists = {"completion_ids": [list(token_ids)], "answer": [problem.answer]} | columns
@@ -213,12 +212,7 @@ async def call_reward(
 async def wait_for(values: Awaitable[Any], deadline: float) -> Any:
     """Return what it comes to. Raises DeadlineError past the deadline (0 is none), even where it does not end when cancelled."""
     task = asyncio.ensure_future(as_errors(values))
-    task.add_done_callback(
-        lambda done: done.cancelled() or done.exception()
-    )  # of one that nobody waits for any more too
-    task.add_done_callback(
-        lambda done: done.cancelled() or done.exception()
-    )  # of one that nobody waits for any more too
+    task.add_done_callback(lambda done: done.cancelled() or done.exception())  # an error after the deadline is heard
     try:
         done, _ = await asyncio.wait((task,), timeout=deadline or None)
     finally:
@@ -244,10 +238,7 @@ class RewardError(ValueError):
 
 
 def load_reward(text: str) -> WeightedReward:
-    """Return the reward function that "path/to/file.py:function" or "path/to/file.py:function=0.5" names.
-
-    Runs the file: give only files that you trust. Raises RewardError naming what is missing.
-    """
+    """Return the reward function of "FILE.py:FUNCTION" or "FILE.py:FUNCTION=0.5", running the file. Raises RewardError."""
     place, _, weight = text.partition("=")
     file, colon, name = place.rpartition(":")
     if not name or (colon and not file.endswith(".py")):
@@ -265,10 +256,7 @@ def load_reward(text: str) -> WeightedReward:
 
 
 def load_rewards(texts: Sequence[str], problem: Problem, deadline: float = 0.0) -> list[WeightedReward]:
-    """Return the reward functions of a run, each called twice for `problem`: for an empty answer and for the correct one.
-
-    Raises RewardError where one is named twice, raises itself, or returns something else than one finite number, or None.
-    """
+    """Return the reward functions of a run, each tried on `problem` with an empty and the correct answer. Raises RewardError."""
     rewards = [load_reward(text) for text in texts]
     names = [reward.name for reward in rewards]
     for text, reward in zip(texts, rewards, strict=True):

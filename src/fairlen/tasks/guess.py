@@ -24,7 +24,7 @@ ALPHABET = "0123456789-?:<>"
 TOKEN_IDS = {token: i for i, token in enumerate((*SPECIALS, *ALPHABET))}
 LOWER, HIGHER = "<", ">"
 DIGITS = 3
-"""Of every number."""
+"""Digits of every number."""
 LARGEST = 10**DIGITS - 1
 MAX_TURNS = 12
 MAX_RESPONSE_LENGTH = 192
@@ -78,7 +78,7 @@ class Guess(Synthetic):
         return encode(text)
 
     async def verify(self, problem: Problem, text: str) -> Verdict:
-        """Return correct where the text ends with the secret as its guess, whatever was told before."""
+        """Return correct where the text ends with the secret as its guess, regardless of earlier turns."""
         return judge(read_guess(text), int(problem.answer))
 
 
@@ -135,7 +135,7 @@ def judge(guess: int | None, secret: int) -> Verdict:
 
 
 def write(number: int) -> str:
-    """Return a number in so many digits as all of them have."""
+    """Return a number with `DIGITS` digits."""
     return f"{number:0{DIGITS}d}"
 
 

@@ -24,7 +24,7 @@ from fairlen.verify.answer_pool import WorkerPool
 GYM_MEMORY = 4 << 30
 """Bytes that a worker of reasoning-gym takes at most, beyond what all share."""
 EXAMPLE = DataRow("example", "example", "What is 1 + 1?", Answers(("2",)))
-"""What a tokenizer has to read before a task makes its first problem."""
+"""Row that a tokenizer has to read before a task makes its first problem."""
 Decode = Callable[[Sequence[int]], str]
 
 
@@ -52,10 +52,7 @@ class ProblemSet:
 
 
 def load_task(settings: DataSettings, tokenizer: Any) -> Task:
-    """Return what to train on: data sets where there are any, else a task of the user's own, of reasoning-gym or a shipped one.
-
-    Raises ValueError for sources that cannot be read or verified, and a tokenizer that cannot write their prompts.
-    """
+    """Return what to train on: data sets, the user's own task, reasoning-gym, verifiers or a shipped task. Raises ValueError."""
     if not settings.data:
         if settings.eval_data:
             raise ValueError(f"--eval-data {settings.eval_data[0]}: it goes with --data, which names what to train on")
@@ -100,10 +97,7 @@ def load_shipped(settings: ProblemSettings, tokenizer: Any) -> Synthetic:
 
 
 def load_reasoning_gym(place: str, settings: ProblemSettings, tokenizer: Any, **own: Any) -> ReasoningGym:
-    """Return tasks of reasoning-gym with fields of `own`, without prompts where there is no tokenizer.
-
-    Raises ValueError for what reasoning-gym does not have, and a tokenizer that does not read text.
-    """
+    """Return tasks of reasoning-gym with fields of `own`, without prompts for tokenizer None. Raises ValueError."""
     parts = read_parts(place)
     prompter = make_prompter(settings, tokenizer, (EXAMPLE,)) if tokenizer is not None else None
     size = settings.verify_workers or len(os.sched_getaffinity(0))
@@ -112,10 +106,7 @@ def load_reasoning_gym(place: str, settings: ProblemSettings, tokenizer: Any, **
 
 
 def load_sets(places: Sequence[str], settings: ProblemSettings, tokenizer: Any = None) -> tuple[ProblemSet, ...]:
-    """Return the sets of an evaluation, whole and in the order of their files, without prompts where there is no tokenizer.
-
-    Raises ValueError for places that cannot be read or verified, and a tokenizer that cannot write their prompts.
-    """
+    """Return the sets of an evaluation, whole and in file order, without prompts for tokenizer None. Raises ValueError."""
     sets = read_sets(places)
     prompter = make_prompter(settings, tokenizer, sets[0].rows) if tokenizer is not None else None
     verifier = make_verifier(settings, sets)
@@ -160,9 +151,7 @@ def make_prompter(settings: ProblemSettings, tokenizer: Any, rows: Sequence[Data
 
 
 def read_text(tokenizer: Any, text: str, model: str) -> tuple[int, ...]:
-    """Return token ids of a text. Raises ValueError for a tokenizer that does not know it, or that reads nothing, as transformers
-    makes one of some folders that have none.
-    """
+    """Return token ids of a text. Raises ValueError for a tokenizer that does not know it or makes no tokens."""
     ids: tuple[int, ...] = ()
     reason: object = "it makes no tokens of it"
     try:

@@ -12,7 +12,7 @@ from fairlen.tasks.data_row import Answers, Choice, DataRow, Program
 from fairlen.tasks.task import Problem
 
 MAX_SECONDS = 10.0
-"""That a chat template, which is a program, may take for one prompt."""
+"""Time of a chat template, which is a program, for one prompt."""
 PIECE = 1000
 """Prompts that are tokenized at a time to measure them."""
 

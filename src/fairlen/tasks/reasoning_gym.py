@@ -107,7 +107,7 @@ class ReasoningGym:
     pool: WorkerPool
     prompter: Prompter | None
     seed: int = 0
-    """Of the training stream; the held-out problems are the same whatever it is."""
+    """Seed of the training stream; the held-out problems are the same for every seed."""
     longest_prompt: int = sys.maxsize
     """Tokens that a prompt may have: in place of problems with longer ones others are drawn."""
     notes: tuple[str, ...] = ()

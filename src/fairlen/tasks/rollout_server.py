@@ -1,6 +1,6 @@
 """A rollout server on the loopback: vLLM's /inference/v1/generate, tokens in and tokens out, answered by the calls of episodes.
 
-An episode is told by the `cache_salt` of a request, which nobody else can guess, and a conversation by X-Session-ID.
+The secret `cache_salt` of a request identifies its episode, X-Session-ID its conversation.
 """
 
 from __future__ import annotations

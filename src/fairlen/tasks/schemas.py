@@ -45,7 +45,7 @@ EITHER = re.compile(r"(\S+) or (\S+) \(both were accepted\)")
 MORE = ("is_multiple_answer", "aliases", "answer_index")
 """Columns that say more of an answer: whether all of a list are needed, others that count as well, its option's number."""
 OPTIONS = ("Correct Answer", "Incorrect Answer 1", "Incorrect Answer 2", "Incorrect Answer 3")
-"""Of GPQA."""
+"""Columns of GPQA."""
 WRAPPER = (
     "Solve the following math problem step by step. The last line of your response should be of the form Answer: $Answer "
     "(without quotes) where $Answer is the answer to the problem.\n\n",
@@ -65,7 +65,7 @@ class Schema:
     refer: Callable[[Any, Raw], Reference] = lambda value, raw: read_answers(value, raw)
     """From the cell of the reference, and the whole row. Raises Unusable."""
     pose: Callable[[str, Raw], str] = lambda question, _: question
-    """What the question becomes. Raises Unusable."""
+    """From the question and the row to the text that is asked. Raises Unusable."""
     id: tuple[str, ...] = ("id", "ID", "unique_id", "problem_idx", "problem_id")
     """Columns that identify a problem, the first that is there; COLUMN.FIELD within a struct."""
     also: tuple[str, ...] = ()
@@ -166,10 +166,8 @@ def shuffle_options(raw: Raw) -> list[str]:
 
 
 def read_answers(value: Any, raw: Raw) -> Answers:
-    r"""Return an answer from a text or number; of a solution what is in its last box, or after ####.
-
-    Of a list `is_multiple_answer` says whether all are needed or each is enough; `aliases` are enough.
-    """
+    """Return an answer from a text or number; of a solution, the content of its last box, or after ####. Of a list
+    `is_multiple_answer` says whether all are needed."""
     if isinstance(value, str) and value.startswith('["'):
         with suppress(ValueError, RecursionError):
             value = json.loads(value)
@@ -225,10 +223,7 @@ def read_solution(value: Any, raw: Raw) -> Answers:
 
 
 def read_olympiad(value: Any, raw: Raw) -> Answers:
-    """Return OlympiadBench's answers: several in one text where `is_multiple_answer`, a tolerance in `error`.
-
-    Some rows have a tolerance for each part: the smallest holds for all.
-    """
+    """Return OlympiadBench's answers, several if `is_multiple_answer`, with the smallest tolerance in `error`."""
     found = read_answers(value, raw)
     parts = found.parts
     if str(raw.get("is_multiple_answer")).lower() == "true" and len(parts) == 1:
@@ -345,7 +340,7 @@ SCHEMAS = (
     *(Schema(f"{asked}, {listed} and {key}", (asked, key, listed)) for listed in LISTED
       for asked, key in (("question", "answerKey"), ("question_stem", "answerKey"), ("question", "correct"), ("ctx", "label"))),
 )  # fmt: skip
-"""Of those that fit, the one with the most columns is taken, then the first."""
+"""The fitting schema with the most columns is taken, then the first."""
 
 
 def choose_schema(place: str, columns: Sequence[str]) -> Schema:

@@ -22,7 +22,7 @@ class Shipped:
     max_response_length: int
     """Tokens that a response takes at most, as the model is meant to be run."""
     memory: str
-    """What training it takes with default settings, as measured."""
+    """Memory that training it takes with default settings, as measured."""
     make: Callable[..., Synthetic]
     """Called with the names of parts, or with nothing for all of it."""
     parts: tuple[str, ...] = ()

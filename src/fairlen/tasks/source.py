@@ -1,6 +1,6 @@
-"""Where problems come from: PLACE[@REVISION][:SPLIT][?COLUMN=VALUE,…][=WEIGHT], of which docs/data.md has examples.
+"""Sources of problems: PLACE[@REVISION][:SPLIT][?COLUMN=VALUE,…][=WEIGHT], of which docs/data.md has examples.
 
-A path that exists is a path, whatever characters are in it. Of a hub set card and data files are downloaded; no script is run.
+A path that exists is a path, with any characters. Of a hub set card and data files are downloaded; no script is run.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fairlen.files.limits import name_special
 GRAMMAR = "PLACE[@REVISION][:SPLIT][?COLUMN=VALUE,…][=WEIGHT]"
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(/[\w.-]+)*")
 DATED = re.compile(r"\d{4}-\d{2}")
-"""How dates begin; of them 2024-08 is every day of that month."""
+"""Start of a date; 2024-08 is every day of that month."""
 FORMATS = (".parquet", ".jsonl", ".json", ".csv")
 """In order of preference where a folder has the same data twice."""
 NOT_DATA = {"dataset_infos.json", "dataset_info.json", "state.json", "config.json", "package.json"}
@@ -78,7 +78,7 @@ class DataSource:
 
     @property
     def name(self) -> str:
-        """What the set is called; fit for a file name."""
+        """Name of the set, fit for a file name."""
         path = Path(self.place)
         stem = re.split(r"\.(parquet|jsonl|json|csv)", path.name)[0] if path.is_file() else path.name
         parts = [stem or path.resolve().name, self.config.replace("/", "-"), self.split]
@@ -106,10 +106,7 @@ def read_source(text: str) -> DataSource:
 
 
 def has_data(folder: Path) -> bool:
-    """Return whether a folder is a copy of a data set, so that the name after it is a configuration of it.
-
-    It has at least two names, as a hub id has: `owner/name/config` is of the hub even where there is a folder `owner`.
-    """
+    """Return whether a folder of two names or more is a copy of a data set, so that the next name is its configuration."""
     files = (path.name for depth in ("*", "*/*") for path in folder.glob(depth))
     return len(folder.parts) > 1 and any(format_of(name) or name == CARD for name in files)
 
@@ -146,10 +143,7 @@ def format_of(name: str) -> str:
 
 
 def choose_files(place: str, names: Sequence[str], card: dict[str, Any], config: str, split: str) -> list[str]:
-    """Return the files of a configuration and split, by the card's `configs` where it has them, else by folders and names.
-
-    Raises DataError listing what there is where the choice is not clear.
-    """
+    """Return the files of a configuration and split, by the card's `configs`, else by names. Raises DataError."""
     data = sorted((name for name in names if format_of(name)), key=natural)
     numbered = [name for name in data if re.fullmatch(r"test\d*\.jsonl(\.gz|\.zst)?", name)]
     if len(numbered) > 1:
@@ -224,10 +218,7 @@ def as_list(value: Any) -> list[Any]:
 
 
 def locate(source: DataSource) -> tuple[tuple[Path, ...], str]:
-    """Return the files of a source, downloading those of the hub, and the commit there; empty for what is local.
-
-    Raises DataError naming the place, the reason and what to do.
-    """
+    """Return the files of a source, downloaded from the hub, and its commit there, empty for local ones. Raises DataError."""
     if not source.is_local:
         return locate_on_hub(source)
     path = Path(source.place)

@@ -19,9 +19,9 @@ from fairlen.plugins import find_plugin, is_file_place
 from fairlen.rollouts import Status
 
 PARTS = ("name", "longest_prompt", "notes", "train", "held_out", "verify", "describe", "close")
-"""Of a task."""
+"""Attributes of a task."""
 VERIFIERS = "verifiers:"
-"""What `--task` begins with for environments of that package; verifiers_task.py says how it goes on."""
+"""Prefix of `--task` for environments of that package; verifiers_task.py has the rest."""
 HELD_OUT_SHARE = 8
 """One problem in this many is held out."""
 MAX_DRAWS = 20_000
@@ -37,7 +37,7 @@ class Problem:
     id: str
     """Unique within the task; the same problem keeps its id in every run."""
     text: str
-    """What the model is asked, before any chat template."""
+    """Question and instruction, before any chat template."""
     token_ids: tuple[int, ...]
     """The prompt as the model reads it, BOS and template included; at least one token."""
     answer: str
@@ -56,7 +56,7 @@ class Verdict:
     outcome: float
     """Worth of the response, 0 where it is incorrect and 1 where it is correct; some verifiers give values between."""
     answer: str | None = None
-    """What was taken as the response's answer, in a form in which equal answers look alike; None where there was none."""
+    """Answer of the response, equal answers in one form; None without one."""
 
 
 class Task(Protocol):
@@ -110,7 +110,7 @@ class Synthetic(ABC):
     @property
     @abstractmethod
     def kind(self) -> str:
-        """Whatever decides which problems there are, but the seed."""
+        """Everything but the seed that decides which problems there are."""
 
     @abstractmethod
     def draw(self, rng: Random, turn: int) -> Problem:

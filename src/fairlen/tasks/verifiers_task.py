@@ -45,7 +45,7 @@ from fairlen.tasks.task import HELD_OUT_SHARE, VERIFIERS, Problem, Verdict
 from fairlen.tasks.verifiers_worker import HARNESS, AppendingRenderer, register, serve
 
 MODEL = "policy"
-"""What traces call the model."""
+"""Name of the model in traces."""
 NUM_TASKS = 1024
 """Tasks that are taken of a set, at most."""
 START_SECONDS = 300.0
@@ -60,12 +60,12 @@ TOOL = {
 
 @dataclass(frozen=True)
 class Place:
-    """What `--task` names."""
+    """Parts of a `--task` of verifiers."""
 
     id: str
-    """Of an installed set of tasks."""
+    """Id of an installed set of tasks."""
     settings: dict[str, Any]
-    """Of verifiers' [env] block, nested."""
+    """Settings of verifiers' [env] block, nested."""
     tasks: int
     renderer: str
     """One of the package renderers; empty for the model's chat template, appended to."""
@@ -98,10 +98,7 @@ def read_place(text: str) -> Place:
 
 
 def resolve_config(place: Place) -> Any:
-    """Return the environment's configuration: agents without a harness of their own talk in its process.
-
-    Raises ValueError for a harness that would run commands of the model on this machine.
-    """
+    """Return the environment's configuration; agents without a harness get ours. ValueError for commands on this machine."""
     settings = deepcopy(place.settings)  # what resolves them also writes into them
     declared = agent_config_fields(resolve_env_config(deepcopy(settings)))
     brings_harness = default_harness_id(place.id) == place.id
@@ -156,7 +153,7 @@ class EnvironmentProcess:
                 raise ValueError(f"its process did not answer within {START_SECONDS:g} s")
 
     def stop(self) -> None:
-        """End the process, whatever it does."""
+        """End the process."""
         if self.process is None:
             return
         self.process.terminate()
@@ -252,10 +249,7 @@ class VerifiersTask:
 
 
 def load_verifiers(settings: ProblemSettings, tokenizer: Any, seed: int) -> VerifiersTask:
-    """Return the tasks that `--task` names, their process started.
-
-    Raises ValueError where the environment does not load or start, and for settings that it would not heed.
-    """
+    """Return the tasks of `--task`, their process started. Raises ValueError where the environment does not start."""
     try:
         place = read_place(settings.task)
         if not getattr(tokenizer, "chat_template", None):

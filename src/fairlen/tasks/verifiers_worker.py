@@ -115,7 +115,7 @@ def serve(config: dict[str, Any], address: str, folder: str, death: Connection) 
 
 CALL = re.compile(r"<tool_call>\s*(.*?)\s*</tool_call>", re.DOTALL)
 MARK = "."
-"""What the assistant says in the conversation that the template is tried on."""
+"""Text of the assistant in the conversation that the template is tried on."""
 
 
 class AppendingRenderer(DefaultRenderer):

@@ -28,10 +28,8 @@ ROUNDED_PLACES = 6
 
 
 def after_thinking(text: str, starts_inside: bool = False) -> str | None:
-    """Return what follows the last `</think>`; the text itself where nobody thinks; None where thinking was never closed.
-
-    `starts_inside`: the prompt ended with `<think>`, so the text begins within it.
-    """
+    """Return the text after the last `</think>`, all of it without thinking, None if thinking is not closed. `starts_inside`: the
+    prompt ended with `<think>`."""
     closed = text.rfind("</think>")
     rest = text if closed < 0 else text[closed + len("</think>") :]
     opened = "<think>" in rest or (closed < 0 and starts_inside)
@@ -39,17 +37,16 @@ def after_thinking(text: str, starts_inside: bool = False) -> str | None:
 
 
 def extract_answer(text: str, starts_inside: bool = False) -> str | None:
-    r"""The content of the last closed `\boxed{...}`, `\fbox{...}` or `\boxed 5` after the thinking; None where there is none.
+    r"""Return the content of the last closed `\boxed{...}`, `\fbox{...}` or `\boxed 5` after the thinking; None without one.
 
-    Of boxes in boxes it is the outer one. A box that is never closed is not an answer, and the last closed one before it
-    counts. One pass over at most `MAX_TEXT` characters, linear in them.
+    Of nested boxes the outer one; a box that is never closed is no answer. One pass over at most `MAX_TEXT` characters.
     """
     rest = after_thinking(text, starts_inside)
     return None if rest is None else last_box(rest)
 
 
 def last_box(text: str) -> str | None:
-    """The content of the closed box that ends last in the last `MAX_TEXT` characters."""
+    """Return the content of the closed box that ends last in the last `MAX_TEXT` characters."""
     text = text[-MAX_TEXT:]
     found = (0, 0)
     opened: list[int] = []  # where each box begins, 0 for other braces
@@ -74,16 +71,15 @@ OTHER_CHOICE = (
     + r"|\\(?:text|mathrm|mbox) ?\{{ ?(?:and|or|nor) ?\}}"
     + r"|(?:[-+] ?)?[(\[](?:{one})[)\]]|(?:not |[-+] )?[(\[$*]*(?-i:{one})(?:[).,:;\]$*]|$)|.*\bor [(\[](?:{one})[)\]]"
 )
-"""What makes of a marked letter something else than the choice: more letters, a sentence about it, a relation. A sign and a
+"""Text after a marked letter that makes it no choice: more letters, a sentence about it, a relation. A sign and a
 command are the option's own, `(B) -5`, `(B) \\pi`."""
 
 
 def extract_choice(text: str, letters: Sequence[str] = "ABCD", starts_inside: bool = False) -> str | None:
-    r"""The letter chosen in a multiple-choice question, upper case; None where none was.
+    """Return the letter chosen in a multiple-choice question, upper case; None without one.
 
-    The last box counts where there is one, and where it holds no choice there is none: `B`, `(B)`, `B.`, `B) text`, `B: text`,
-    `(B) text`, `Answer: B` are choices, `A decrease`, `B or C`, `A is wrong`, `C=O` are not. Without a box it is the last of
-    "answer is (B)", "Answer: B" or "answer is **B**".
+    Of a box `B`, `(B)`, `B.`, `B) text`, `B: text`, `(B) text`, `Answer: B` are choices; `A decrease`, `B or C`, `A is wrong` are
+    none. Without a box the last of "answer is (B)", "Answer: B" or "answer is **B**" counts.
     """
     rest = after_thinking(text, starts_inside)
     if rest is None:
@@ -94,7 +90,7 @@ def extract_choice(text: str, letters: Sequence[str] = "ABCD", starts_inside: bo
 
 
 def choice_in_box(box: str, one: str) -> str | None:
-    """The letter alone, marked as one, or before what its option says."""
+    """Return the letter that is alone, marked as an option, or before the text of its option."""
     if len(box) > MAX_LENGTH:
         return None
     said = " ".join(TEXT_IN_BOX.sub("", clean(box)).split())
@@ -108,7 +104,7 @@ def choice_in_box(box: str, one: str) -> str | None:
 
 
 def choice_in_words(text: str, one: str) -> str | None:
-    """The last letter that is said to be the answer."""
+    """Return the last letter that a sentence names as the answer."""
     said = (
         r"(?i:answer)(?i:\s{1,8}is)?[\s:*$(\[]{1,8}(?:\\(?:text|textbf|mathrm|mathbf)\{\(?)?"
         + rf"({one})(?![A-Za-z0-9])(?=(.{{0,40}}))"
@@ -124,11 +120,11 @@ CHOSEN = (
     rf"| +(?:because|since|as|for|by|with|which|that)\b)|{CLOSERS}++ *+(?!{{other}})"
     rf"|{CLOSERS}* +[-–—]{{{{1,2}}}} ++(?!{{other}}|(?-i:[($*]*(?:{{one}})\b))"
 )
-"""What may follow a letter in a sentence: its end, a reason, or a bracket or dash and what the option says."""
+"""Text that may follow the letter in a sentence: its end, a reason, or a bracket or dash and the text of the option."""
 
 
 def gold_of_gsm8k(solution: str) -> str:
-    """The reference answer at the end of a GSM8K solution, `#### 1,234` -> `1234`. Raises ValueError where there is none."""
+    """Return the reference at the end of a GSM8K solution, `#### 1,234` -> `1234`. Raises ValueError without one."""
     _, mark, answer = solution.rpartition("####")
     answer = answer.strip().replace(",", "")
     if not mark or not re.fullmatch(r"-?\d+(\.\d+)?", answer):
@@ -137,13 +133,11 @@ def gold_of_gsm8k(solution: str) -> str:
 
 
 def match_exactly(answer: str, gold: str, tolerance: float = 0.0) -> bool | None:
-    r"""Return whether two answers are the same, where that needs no algebra; None where it does.
+    """Return whether two answers are the same, where that needs no algebra; None where it does.
 
-    True: the same text but for typesetting, or the same number, with thousands separators, `\frac12`, 0.50, 1.5e3 and
-    `3\cdot10^5` read. False: two different numbers, or one number in different units. A percentage is both x and x/100, as in
-    Math-Verify, so 33\% is 33 and 10\% is 0.1. What the question fixes, a unit or a base, may be left out on either side and
-    never contradicted. Dates and times are no arithmetic, 2023-01-02 is not 2020. `tolerance`: largest difference of two
-    numbers that are still the same.
+    The same: equal text but for typesetting, or equal numbers in any notation. Different: two numbers, or one in two units.
+    A percentage is both x and x/100, as in Math-Verify. A unit or base may be left out on either side, and never contradicted.
+    Dates and times are text. `tolerance`: largest difference of two numbers that are still the same.
     """
     one, other = read(answer), read(gold)
     fits = agree(one, other)
@@ -161,7 +155,7 @@ def match_exactly(answer: str, gold: str, tolerance: float = 0.0) -> bool | None
 
 
 def same_number(one: Number, other: Number, tolerance: float) -> bool:
-    """`one`, of an answer, equals that of a reference within the tolerance, or either rounds the other to six places or more."""
+    """Return whether two numbers are equal within the tolerance, or either rounds the other to six places or more."""
     values = [(value, other.value) for value in (one.value, one.product) if value is not None]
     if one.percent and not other.percent:
         values += [(value / 100, gold) for value, gold in values]
@@ -188,15 +182,11 @@ MAX_FENCES = 1000
 """At the end of a response, among which a program is looked for: the caller waits for it."""
 FENCE = re.compile(r"^([ \t>]*)(`{3,}|~{3,})(.*)\n?", re.MULTILINE)
 PYTHON = re.compile(r"[{.]*(?:python|pypy|py)[\d.]*(?![\w-])", re.IGNORECASE)
-"""What follows an opening fence, at its start."""
+"""Start of the mark after an opening fence."""
 
 
 def extract_code(text: str, starts_inside: bool = False) -> str | None:
-    """The code of the last closed block after the thinking that is marked as Python. Where none is, it is that of the last
-    without a mark, and then of the last with any. None where there is no block; empty ones are none.
-
-    `starts_inside`: the prompt ended with `<think>`.
-    """
+    """Return the code of the last closed block after the thinking, marked as Python, else unmarked, else any, or None."""
     rest = (after_thinking(text, starts_inside) or "")[-MAX_TEXT:]
     last: dict[int, tuple[str, str]] = {}
     for before, mark, code in find_blocks(rest):
@@ -206,10 +196,10 @@ def extract_code(text: str, starts_inside: bool = False) -> str | None:
 
 
 def find_blocks(text: str) -> Iterator[tuple[str, str, str]]:
-    """Yield what stands before the opening fence, the mark after it and the lines of each closed block.
+    """Yield the text before the opening fence, its mark and the lines of each closed block.
 
-    A fence with a mark opens a block even within one, as the one before was never closed. One that is shorter, of the other kind
-    or deeper in quotes than the one that opened the block belongs to its lines.
+    A marked fence opens a block even within one, which then was never closed. A fence that is shorter, of the other kind or
+    deeper in quotes than the opening one belongs to the block.
     """
     opened, start, before, mark = "", 0, "", ""
     for found in deque(FENCE.finditer(text), MAX_FENCES):
@@ -227,7 +217,7 @@ def find_blocks(text: str) -> Iterator[tuple[str, str, str]]:
 
 
 def unindent(before: str, code: str) -> str:
-    """Lines without the signs of quotation and the blanks that stand before the opening fence too, where they have them."""
+    """Remove the quotation signs and blanks of the opening fence from every line."""
     quotes, indent = before.count(">"), len(before) - len(before.rstrip(" \t"))
     if quotes:
         code = re.sub(rf"^(?:[ \t]*>){{1,{quotes}}} ?", "", code, flags=re.MULTILINE)

@@ -19,7 +19,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -28,7 +27,7 @@ from typing import cast
 from weakref import ref
 
 from fairlen.checks import check_positive
-from fairlen.rollouts import VERDICTS, Status
+from fairlen.rollouts import Status
 from fairlen.verify.answer import extract_answer, match_exactly
 from fairlen.verify.typesetting import MAX_LENGTH
 
@@ -40,14 +39,8 @@ MAX_TRIES = 3
 """A worker may have died since its last question, and the server with it."""
 MAX_QUICK = 1_000
 """Characters of an answer and its reference that are read where they are asked about; longer ones are read in a worker."""
-MAX_REMEMBERED = 200
-"""Characters of an answer whose verdict is remembered: 50,000 of any size would take gigabytes."""
-CACHE_SIZE = 50_000
-"""Verdicts remembered."""
 KEPT = ("HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PATH", "TMPDIR")
-"""Of our environment, for workers."""
-Key = tuple[tuple[str, ...], str, float]
-"""References, answer and tolerance: what questions with the same verdict have in common."""
+"""Environment variables that workers are given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +50,13 @@ class AnswerVerdict:
     status: Status
     """correct or incorrect; no_answer where no box was closed after the thinking; timeout; error where algebra failed."""
     seconds: float = 0.0
-    """Of a worker; waiting for other answers is not included."""
+    """Time of a worker, without waiting for other answers."""
     answer: str | None = None
     """As it stood in the box."""
 
 
 class Worker:
-    """A process that answers one question at a time. OSError or ValueError where none starts."""
+    """A process that answers one question at a time. Raises OSError or ValueError where none starts."""
 
     def __init__(self, server: socket.socket) -> None:
         self.socket, other = socket.socketpair()
@@ -93,10 +86,7 @@ class Worker:
 
 
 class WorkerPool:
-    """At most `size` workers, each with a thread that waits for it, and the server that they are forked from.
-
-    `module`: has what workers do, `grade`, and what the server does before it forks them, `warm_up`.
-    """
+    """At most `size` worker processes, a thread for each, and their fork server; `module` has `grade` and `warm_up`."""
 
     def __init__(self, size: int, deadline: float, memory: int, module: str = "fairlen.verify.equivalence") -> None:
         self.deadline, self.memory, self.module = deadline, memory, module
@@ -107,7 +97,7 @@ class WorkerPool:
         self.is_closed = False
 
     def answer(self, question: str, deadline: float = 0.0) -> tuple[str, float]:
-        """What a worker replied, and the seconds that it took; timeout or error where it did not. Each thread has a worker.
+        """Return a worker's reply and its seconds; timeout or error without one. Each thread has a worker.
 
         `deadline`: seconds, where they are not those of the pool.
         """
@@ -159,7 +149,7 @@ class WorkerPool:
 
 
 def start_server(memory: int, module: str) -> tuple[socket.socket, subprocess.Popen[bytes]]:
-    """The process that workers are forked from, and the socket to ask it for one. It ends with the thread that calls this."""
+    """Start the process that workers are forked from, and return a socket to ask it for one. It ends with the calling thread."""
     ours, other = socket.socketpair()
     names = f"from {module} import grade, warm_up; from fairlen.verify.worker import serve"
     code = f"import sys; sys.path[:] = {sys.path!r}; {names}; serve({memory}, grade, warm_up)"
@@ -172,10 +162,7 @@ def start_server(memory: int, module: str) -> tuple[socket.socket, subprocess.Po
 
 
 class AnswerPool:
-    """Compares answers with references, from any event loop. Workers start with the first answer that needs one.
-
-    Close it; workers also end with the process that made them, however it ends.
-    """
+    """Compares answers with references, from any event loop. Workers start on demand, and end with `close` or this process."""
 
     def __init__(
         self, workers: int = 2, deadline: float = 5.0, memory_mib: int = 2048, unevaluated: bool = False
@@ -211,8 +198,7 @@ class AnswerPool:
             raise ValueError(f"gold={gold!r}: a reference is not empty; leave out problems without one")
         if self._pid != os.getpid():  # threads and workers are not inherited by a fork
             self._renew()
-        key = golds, answer, tolerance
-        if status := settle(*key) or self._verdicts.get(key):
+        if status := settle(golds, answer, tolerance):
             return AnswerVerdict(status, answer=answer)
         question = {"golds": golds, "answer": answer, "tolerance": tolerance, "unevaluated": self.unevaluated}
         try:
@@ -222,9 +208,7 @@ class AnswerPool:
         except RuntimeError:  # at a limit of processes no thread starts
             return AnswerVerdict("error", answer=answer)
         reply, seconds = await asyncio.wrap_future(verdict)
-        status = cast(Status, reply)
-        self._remember(key, status)
-        return AnswerVerdict(status, seconds, answer)
+        return AnswerVerdict(cast(Status, reply), seconds, answer)
 
     def close(self) -> None:
         """End the workers; verdicts that are still awaited are errors. The pool may be used again, and then starts new ones."""
@@ -235,22 +219,14 @@ class AnswerPool:
         if workers is not None:
             workers.close()
 
-    def _remember(self, key: Key, status: Status) -> None:
-        if status in VERDICTS and len(key[1]) <= MAX_REMEMBERED:  # a timeout may be the machine's fault
-            with self._lock:
-                self._verdicts[key] = status
-                if len(self._verdicts) > CACHE_SIZE:
-                    self._verdicts.popitem(last=False)
-
     def _renew(self) -> None:
         self._pid = os.getpid()
         self._lock = threading.Lock()
-        self._verdicts: OrderedDict[Key, Status] = OrderedDict()
         self._workers: WorkerPool | None = None
 
 
 def settle(golds: tuple[str, ...], answer: str, tolerance: float) -> Status | None:
-    """Return the verdict where it needs no algebra and takes no time."""
+    """Return the verdict where text and exact numbers decide it at once; None where a worker is needed."""
     if len(answer) > MAX_LENGTH:
         return "incorrect"
     if max(len(answer), *map(len, golds)) > MAX_QUICK:

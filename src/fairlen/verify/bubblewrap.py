@@ -198,7 +198,7 @@ def view_options(*needed: str) -> list[str]:
 
 
 def read_version(bwrap: str) -> tuple[int, ...]:
-    """Of bwrap; ValueError where it is too old."""
+    """Return the version of bwrap. Raises ValueError where it is too old."""
     text = subprocess.run([bwrap, "--version"], capture_output=True, text=True, timeout=30, check=False).stdout
     version = read_numbers(text)
     if version < OLDEST_BUBBLEWRAP:

@@ -46,13 +46,13 @@ WARM_UP = (
 )
 """Comparisons that fill the parser's tables and sympy's caches, which otherwise cost every new worker a second."""
 MAX_ITEMS = 64
-"""Of one list; matching compares all with all."""
+"""Items of one list; matching compares all with all."""
 LOOSE = re.compile(
     r"\\(?:cup|cap|le|leq|ge|geq|lt|gt|ne|neq|in|setminus|mathbb|begin|pm|emptyset|varnothing)(?![A-Za-z])|[<>≤≥∪]"
 )
 """Marks expressions that may be another way to write a set, interval or vector."""
 DIGITS, MAX_DIGITS = 15, 1000
-"""Of a difference of two numbers that shows that it is none; found by as many digits of both, at most, as the second says."""
+"""Significant digits of a difference that is no rounding error, and most digits of both numbers that are computed for it."""
 CLOSE = 1e-5
 """Relative difference of a decimal from what it rounds; Math-Verify's own bound is 5e-7 absolute, which lets 0 be 1e-7."""
 
@@ -69,10 +69,9 @@ logging.getLogger("math_verify").setLevel(logging.ERROR)
 
 
 def is_same(golds: Sequence[str], answer: str, tolerance: float = 0.0, unevaluated: bool = False) -> bool:
-    r"""Return whether `answer` gives all of `golds` and nothing else.
+    """Return whether `answer` gives all of `golds` and nothing else; an answer that cannot be read is incorrect.
 
-    `unevaluated`: `5!` is an answer where the reference is 120. Raises whatever algebra raises, and ValueError where a reference
-    cannot be read. An answer that cannot be read is incorrect.
+    `unevaluated`: `5!` is an answer where the reference is 120. Raises ValueError for an unreadable reference.
     """
     if not unevaluated and is_left_open(golds, answer):
         return False
@@ -90,7 +89,7 @@ SPARE = ("kappa", "iota", "xi", "zeta", "tau", "upsilon", "nu", "eta", "chi", "p
 
 
 def tell_cases(texts: Sequence[str]) -> list[str]:
-    """The texts, with the capitals of letters that one of them has in both cases written otherwise in all."""
+    """Rename, in all texts, the capitals of letters that one text has in both cases, which Math-Verify would take as one."""
     capitals: set[str] = set()
     for text in texts:
         reading = read(text)
@@ -107,7 +106,7 @@ def tell_cases(texts: Sequence[str]) -> list[str]:
 
 
 def same(gold: str, answer: str, tolerance: float) -> bool:
-    """One answer and one reference, whatever they are made of."""
+    """Return whether one answer is one reference, of any structure."""
     exact = match_exactly(answer, gold, tolerance)
     if exact is not None:
         return exact
@@ -126,7 +125,7 @@ def same(gold: str, answer: str, tolerance: float) -> bool:
 
 
 def same_whole(gold: str, answer: str, tolerance: float) -> bool:
-    """As they are made: one thing, several, or several in order."""
+    """Return whether two texts are the same as a single expression, a list or a tuple."""
     wanted, given = take_apart(gold), take_apart(answer)
     if "one" not in (wanted.kind, given.kind):
         return same_structure(wanted, given, tolerance)
@@ -142,7 +141,7 @@ def same_whole(gold: str, answer: str, tolerance: float) -> bool:
 
 
 def same_structure(wanted: Structure, given: Structure, tolerance: float) -> bool:
-    """Several things and several things: the same ones, in the same order and brackets where these mean something."""
+    """Return whether two lists, sets or tuples have the same items, in the same order and brackets where these matter."""
     if len(wanted.items) > MAX_ITEMS:
         raise ValueError(f"{len(wanted.items)} items in the reference: at most {MAX_ITEMS} are compared")
     kinds = {wanted.kind, given.kind}
@@ -164,10 +163,9 @@ def same_structure(wanted: Structure, given: Structure, tolerance: float) -> boo
 
 
 def covers(golds: Sequence[str], items: Sequence[str], tolerance: float, sets: int) -> bool:
-    r"""Every reference is given and everything given is a reference. `sets`: how many of the two stand in braces.
+    """Return whether every reference is given and everything given is a reference; `sets` of the two stand in braces.
 
-    In lists each counts as often as it is there. Two sets are the same whatever they repeat; a set that repeats nothing may
-    stand for a list that does, and the other way round.
+    Items of lists count as often as they occur, those of sets once; a set that repeats nothing may stand for a list that does.
     """
     found = [[same(gold, item, tolerance) for item in items] for gold in golds]
     if bool(golds) != bool(items) or not (all(map(any, found)) and all(map(any, zip(*found, strict=True)))):
@@ -185,7 +183,7 @@ def covers(golds: Sequence[str], items: Sequence[str], tolerance: float, sets: i
 
 
 def same_expression(gold: str, answer: str, tolerance: float) -> bool:
-    """Two single expressions."""
+    """Return whether two single expressions are the same."""
     wanted, given = read(gold), read(answer)
     if not agree(wanted, given) or (wanted.base and given.base and wanted.text != given.text):
         return False
@@ -212,7 +210,7 @@ COMPARISON = re.compile(r"[<>≤≥]|\\(?:le|leq|ge|geq|lt|gt|ne|neq)(?![A-Za-z]
 ONE_OF = re.compile(r"(?:^|(?<=[-+(=]))\s?1 ?(?=[A-Za-z])(?!e[-+\d])")
 IN_DEGREES = re.compile(r"(\d+(?:\.\d+)?) ?\^ ?(?:\\circ(?![A-Za-z])|\{ ?\\circ ?\})")
 AS_WRITTEN = re.compile(r"\\ldots|\\pmod|^\\\{.*(?:\\mid|[|:])")
-"""What algebra does not read, in a reference: an ellipsis, a remainder, a set of all that fulfil a condition."""
+"""Parts of a reference that algebra cannot read: an ellipsis, a remainder, a set defined by a condition."""
 MID = re.compile(r"\\mid(?![A-Za-z]) ?|:")
 INDEXED = re.compile(r"(?<![A-Za-z\\])([Ee]) ?_ ?(?:\{([^{}]*)\}|(\w))")
 DECIMAL_POWER = re.compile(r"\^ ?(?:\{ ?([+-]?\d{0,3}\.\d{1,3}) ?\}|(\d{0,3}\.\d{1,3}))(?!\d)")
@@ -236,13 +234,13 @@ def says_nothing(answer: str) -> bool:
 
 
 def is_equation_to_zero(answer: str) -> bool:
-    """`x^2 - 4 = 0` is an equation and claims no 0, as `m + n = 5` claims 5."""
+    """Return whether it is an equation such as `x^2 - 4 = 0`, which claims no 0, as `m + n = 5` claims 5."""
     left, equals, right = answer.rpartition("=")
     return bool(equals) and right.strip() == "0" and strip_name(answer) == answer and left[-1:] not in "<>!"
 
 
 def without_letter_unit(one: Reading, other: Reading) -> str:
-    """The body of one: `5 m` is 5 where the other has no letters, so that m can be no variable, and no unit to contradict."""
+    """Return the body without a unit of one letter, where the other has no letter and no other unit: `5 m` is 5 beside 5."""
     found, theirs = LETTER_UNIT.search(one.body), LETTER_UNIT.search(other.body)
     if not found or letters(LETTER_UNIT.sub("", other.body)):
         return one.body
@@ -251,7 +249,7 @@ def without_letter_unit(one: Reading, other: Reading) -> str:
 
 
 def same_algebra(gold: str, answer: str, tolerance: float) -> bool:
-    """Two expressions in LaTeX, by Math-Verify."""
+    """Return whether two expressions in LaTeX are the same by Math-Verify."""
     wanted = parse_latex(gold)
     if not wanted:
         raise ValueError(
@@ -266,12 +264,12 @@ def same_algebra(gold: str, answer: str, tolerance: float) -> bool:
 
 
 def parse_latex(text: str) -> list[Any]:
-    """The expression of a text, in a list as Math-Verify wants it; empty where it cannot be read."""
+    """Return the expression of a text in a list, as Math-Verify takes it; empty where it cannot be read."""
     return parse(f"${text}$", LATEX, fallback_mode="no_fallback", parsing_timeout=None, raise_on_error=True)  # pyright: ignore[reportArgumentType]
 
 
 def are_equal(wanted: list[Any], given: list[Any]) -> bool:
-    """By algebra; and a decimal, which it takes as equal after rounding, has the size of what it stands for."""
+    """Return whether algebra finds two expressions equal; a rounded decimal also needs the size of the other."""
     # No timeouts of its own: they are signals, which threads lack and C code ignores. The worker is killed instead.
     if not verify(wanted, given, timeout_seconds=None, raise_on_error=True, allow_set_relation_comp=True):
         return False
@@ -280,10 +278,7 @@ def are_equal(wanted: list[Any], given: list[Any]) -> bool:
 
 
 def differ(wanted: Any, given: Any) -> bool:
-    """Return whether two expressions are certainly not equal: exactly where they are rational, else to `MAX_DIGITS` digits.
-
-    Letters have one value each: two expressions that differ there are not the same, however small their coefficients.
-    """
+    """Return whether two expressions certainly differ: exactly if rational, else to `MAX_DIGITS` digits, one value a letter."""
     try:
         difference = wanted - given
         names = sorted(difference.free_symbols, key=str)
@@ -303,7 +298,7 @@ def write_exactly(expression: Any) -> Any:
 
 
 def same_value(one: Any, other: Any, *rounding: int, alike: Callable[..., bool] = grader.sympy_numeric_eq) -> bool:
-    """Math-Verify's comparison of values, which takes a difference below 1e-15 for 0, of any two numbers."""
+    """Compare two values as Math-Verify does, but for differences below 1e-15, which it takes for 0."""
     if not all(isinstance(side, Expr) and not grader.is_atomic_or_pct_atomic(side, Number) for side in (one, other)):
         return alike(one, other, *rounding)  # matrices by their entries; a number exactly, or rounded as it is written
     one, other = write_exactly(one), write_exactly(other)
@@ -314,7 +309,7 @@ grader.sympy_numeric_eq = same_value
 
 
 def same_imaginary(wanted: Any, given: Any) -> bool:
-    """Two expressions without any letter but i, which then is the imaginary unit and no index."""
+    """Return whether two expressions whose only letter is i are equal with i as the imaginary unit."""
     try:
         symbols = wanted.free_symbols | given.free_symbols
     except AttributeError:
@@ -334,14 +329,14 @@ def are_close(wanted: Any, given: Any, otherwise: bool, **margin: float) -> bool
 
 
 def warm_up() -> None:
-    """Fill tables and caches before workers are forked; numbers, of which Math-Verify has sympy evaluate the text, are read."""
+    """Fill tables and caches before workers are forked, and replace the evaluator that Math-Verify has sympy use for numbers."""
     replace_evaluator()
     for gold, answer in WARM_UP:
         is_same([gold], answer)
 
 
 def grade(golds: Sequence[str], answer: str, tolerance: float, unevaluated: bool = False) -> Status:
-    """The verdict; whatever algebra raises, running out of stack or memory included, is an error and never an exception."""
+    """Return the verdict; any exception of algebra, of stack or memory included, is an error."""
     try:
         return "correct" if is_same(golds, answer, tolerance, unevaluated) else "incorrect"
     except Exception:

@@ -44,7 +44,7 @@ class Execution:
     """The outcome of one run."""
 
     status: ExecutionStatus
-    """`infrastructure` is never the program's doing: it did not run, or nobody knows what it did."""
+    """`infrastructure` is never the program's doing: it did not run, or its outcome is unknown."""
     stdout: bytes
     stderr: bytes
     """At most `output_bytes` each. Where the status is `infrastructure`, stderr says what failed."""
@@ -55,7 +55,7 @@ class Execution:
 
 
 class Sandbox(Protocol):
-    """Runs Python programs that nobody has read."""
+    """Runs untrusted Python programs."""
 
     @property
     def name(self) -> str:
@@ -72,10 +72,9 @@ class Sandbox(Protocol):
 
 
 def read_ending(exit_code: int, stderr: bytes, seconds: float, limits: Limits) -> ExecutionStatus:
-    """Return what an exit code means that the sandbox did not cause, 128 + signal for signals.
+    """Return the status of an exit code that the sandbox did not cause, 128 + signal for signals.
 
-    A program can choose its own exit code and signal. So none of them is ever `infrastructure`, or a program that is about
-    to fail could make itself not count.
+    Never `infrastructure`: a program chooses its exit code, and one that is about to fail could make itself not count.
     """
     if exit_code == 0:
         return "ok"
@@ -87,7 +86,7 @@ def read_ending(exit_code: int, stderr: bytes, seconds: float, limits: Limits) -
 
 
 def failed(reason: str, seconds: float = 0.0) -> Execution:
-    """A run of which nothing can be said, and why."""
+    """Return the execution of a run that says nothing about its program, with the reason."""
     return Execution("infrastructure", b"", reason.encode("utf-8", "replace"), None, seconds)
 
 
@@ -112,7 +111,7 @@ ENVIRONMENT = {
 """All that a program finds in its environment, beside the packages' folder. The hash seed is fixed so that a program that
 depends on the order of a set gets the same verdict every time."""
 STACK_MIB = 64
-"""Of the main thread, and of each other one whose size the program does not set: deep recursion through C needs it."""
+"""Stack of the main thread, and of each other one whose size the program does not set: deep recursion through C needs it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +119,7 @@ class Interpreter:
     """A Python for programs, not necessarily ours."""
 
     path: str
-    """Of the executable, links resolved."""
+    """Executable, links resolved."""
     version: str
     prefix: str
     """Folder that holds its standard library."""
@@ -155,7 +154,7 @@ def find_tool(name: str, package: str) -> str:
 
 
 def find_interpreter() -> Interpreter:
-    """The system's, or the one that we run on. ValueError where it does not answer."""
+    """Return the system's Python, or ours. Raises ValueError where it does not answer."""
     path = os.path.realpath(next((path for path in USUAL if os.access(path, os.X_OK)), sys.executable))
     try:
         answer = subprocess.run([path, "-I", "-c", QUESTION], capture_output=True, timeout=30, check=True, cwd="/")

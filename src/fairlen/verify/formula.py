@@ -19,7 +19,7 @@ FUNCTIONS = (*(f"{a}{name}{h}" for name in TRIGONOMETRIC for a in ("", "a") for 
              "Abs", "factorial", "factorial2", "binomial", "Rational", "erf", "erfc", "Ei", "Si", "Ci")  # fmt: skip
 NAMES: dict[str, Any] = {name: getattr(sympy, name) for name in (*FUNCTIONS, "pi", "E", "I", "oo")} | {"abs": sympy.Abs}
 LITERALS: dict[str, Any] = {"Integer": sympy.Integer, "Float": sympy.Float, "Symbol": sympy.Symbol}
-"""What sympy writes around numbers and unknown names; none of them evaluates a text."""
+"""Constructors that sympy writes around numbers and unknown names; none of them evaluates a text."""
 OPERATORS: dict[type[ast.AST], Any] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv, ast.Pow: operator.pow,
     ast.FloorDiv: operator.floordiv, ast.BitXor: operator.xor, ast.LShift: operator.lshift, ast.RShift: operator.rshift,

@@ -1,4 +1,4 @@
-"""What a worker does for reasoning-gym: makes a problem, or scores an answer by the `score_answer` of the problem's data set.
+"""Work of a worker for reasoning-gym: make a problem, or score an answer by the `score_answer` of the problem's data set.
 
 No answer reaches an evaluator. Eleven data sets hand answers or texts of their own to Python's `eval`, or to sympy's
 `parse_expr`, which evaluates them too: here they find `ast.literal_eval`, which reads plain data, or `read_formula` in its place.
@@ -26,7 +26,7 @@ from fairlen.verify.worker import trusted
 SIZE = 16
 """Problems of a data set: some make all of theirs when they are made themselves."""
 MAX_DATASETS, MAX_ENTRIES = 32, 1024
-"""That a worker keeps."""
+"""Most of each that a worker keeps."""
 LITERALS = ("algorithmic.binary_matrix", "algorithmic.number_sorting", "algorithmic.spiral_matrix",
             "algorithmic.string_insertion", "games.n_queens")  # fmt: skip
 """Modules of reasoning-gym that evaluate lists."""
@@ -44,7 +44,7 @@ REQUIRED: dict[str, Callable[[str, Entry], bool]] = {
         sorted(map(int, re.findall(r"\d+", answer))) == sorted(entry["metadata"]["numbers"])
     ),
 }
-"""What is required besides the score, by the data sets that else call an answer correct whatever the question is: any prefix of
+"""Conditions besides the score, for data sets that accept answers regardless of the question: any prefix of
 the reference, any word, any formula that is 24."""
 
 

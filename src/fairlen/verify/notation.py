@@ -1,4 +1,4 @@
-r"""What mathematical answers say as text: numbers, units, bases, words, dates and options read. No algebra."""
+r"""Reads numbers, units, bases, words, dates and options of mathematical answers. No algebra."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ class Number:
     """Decimal places, where it is a decimal."""
     percent: bool = False
     product: Fraction | None = None
-    """Of `0.5(3)`, which repeats and has the value 8/15, and which as an answer may mean 0.5 times 3."""
+    """Value of `0.5(3)` as a product: it repeats and has the value 8/15, and as an answer may mean 0.5 times 3."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +181,7 @@ class Reading:
     body: str
     """The same with its spaces, for algebra."""
     unit: str = ""
-    """Of "cm", "m^2", "degree", ...; "" where none was written."""
+    """"cm", "m^2", "degree", ...; "" without one."""
     base: str = ""
     number: Number | None = None
     words: str = ""

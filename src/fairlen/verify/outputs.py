@@ -1,4 +1,4 @@
-"""When an output of a program is the expected one: LiveCodeBench's rule, on plain text and plain JSON. Also a program, alone:
+"""LiveCodeBench's rule for whether an output is the expected one, on plain text and plain JSON. Also a program, alone:
 python outputs.py KIND SIZE MEMORY compares the first SIZE bytes of stdin with the rest.
 
 Text: both sides are stripped and cut into lines at newlines, lines are stripped, and there must be equally many. A line
@@ -19,7 +19,7 @@ from decimal import Decimal, InvalidOperation
 from typing import Literal
 
 OutputKind = Literal["text", "value"]
-"""What a program printed, or what a function returned, as JSON."""
+"""Printed text, or the returned value of a function as JSON."""
 
 
 def is_same(kind: OutputKind, given: bytes, expected: bytes) -> bool:

@@ -36,10 +36,9 @@ PART = 1 << 16
 
 
 class ProcessWatch:
-    """Listens to a process while it runs. Its end is not that of its pipes: a stray child may keep those open.
+    """Reads a process while it runs. Its end is not that of its pipes, which a stray child may keep open.
 
-    `find_program` gives the id of the child of the process that does the work and is to end first, 0 until it is known; None
-    stands for the process itself.
+    `find_program`: id of the child that does the work and ends first, 0 until it is known; None stands for the process itself.
     """
 
     def __init__(self, process: subprocess.Popen[bytes], most: int, find_program: Callable[[], int] | None) -> None:
@@ -124,7 +123,7 @@ class ProcessWatch:
             self.close()
 
     def close(self) -> None:
-        """Hears nothing more."""
+        """Stop listening."""
         self.loop.remove_reader(self.descriptor)
         os.close(self.descriptor)
         for file in self.open:
@@ -140,7 +139,7 @@ async def is_set_within(event: asyncio.Event, seconds: float) -> bool:
 
 
 def has_ended(pid: int) -> bool:
-    """Return whether a child has ended, without taking its exit code away from who waits for it."""
+    """Return whether a child has ended, without reaping it."""
     try:
         return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
     except ChildProcessError:  # somebody has waited for it already
@@ -148,7 +147,7 @@ def has_ended(pid: int) -> bool:
 
 
 def read_cpu_seconds(pid: int) -> float:
-    """CPU time of a process, of all its threads; infinite where there is none to be had, as of one that is gone."""
+    """Return the CPU time of a process, of all its threads; infinite for one that is gone."""
     try:
         return time.clock_gettime(~pid << 3 | 2)  # clock_getcpuclockid(3)
     except OSError:
@@ -175,10 +174,7 @@ async def supervise(
     folder: str = "/",
     find_program: Callable[[], int] | None = None,
 ) -> Execution:
-    """Run a command to its end, for `limits.seconds` of its own time; cancelling kills it. OSError where it cannot start.
-
-    `find_program`: as in `ProcessWatch`.
-    """
+    """Run a command to its end, for `limits.seconds` of its own time; cancelling kills it. Raises OSError."""
     start, is_late = time.perf_counter(), False
     with memory_file(stdin) as source, subprocess.Popen(
         command, bufsize=0, stdin=source, stdout=PIPE, stderr=PIPE, env=dict(environment), cwd=folder,
@@ -203,7 +199,7 @@ async def supervise(
 
 @contextmanager
 def memory_file(data: bytes) -> Iterator[int]:
-    """A descriptor that reads these bytes, which nobody can change."""
+    """Open a sealed file in memory that reads these bytes."""
     descriptor = os.memfd_create("fairlen", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.write(descriptor, data)

@@ -20,7 +20,7 @@ from fairlen.checks import check_positive
 from fairlen.rollouts import Status
 from fairlen.verify import outputs
 from fairlen.verify.answer import extract_code
-from fairlen.verify.execution import Execution, Limits, Sandbox, failed
+from fairlen.verify.execution import Execution, Limits, Sandbox
 from fairlen.verify.outputs import OutputKind, is_same
 
 STARRED = (
@@ -140,8 +140,6 @@ async def agrees(kind: OutputKind, given: bytes, expected: str) -> bool:
 
 MAX_PROGRAM = 1 << 16
 """Characters, as on Codeforces; what is longer is incorrect."""
-MAX_DETAIL = 200
-"""Characters of a program's last words in a verdict."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,65 +171,48 @@ class ProgramTests:
 
     @property
     def limits(self) -> Limits:
-        """Of each run."""
+        """Limits of each run."""
         return Limits(self.seconds, cpu_seconds=math.ceil(self.seconds) + 1)
 
 
-@dataclass(frozen=True, slots=True)
-class ProgramVerdict:
-    """The verdict on a program."""
-
-    status: Status
-    passed: int = 0
-    """Tests passed before the first failure."""
-    detail: str = ""
-    """Of the test that failed; empty for correct programs. Never contains an expected output."""
-
-
-async def grade_program(
-    sandbox: Sandbox, text: str, tests: ProgramTests, starts_inside: bool = False
-) -> ProgramVerdict:
+async def grade_program(sandbox: Sandbox, text: str, tests: ProgramTests, starts_inside: bool = False) -> Status:
     """Grade a finished response by the code in it."""
     code = extract_code(text, starts_inside)
-    return ProgramVerdict("no_answer") if code is None else await grade_code(sandbox, code, tests)
+    return "no_answer" if code is None else await grade_code(sandbox, code, tests)
 
 
-async def grade_code(sandbox: Sandbox, code: str, tests: ProgramTests) -> ProgramVerdict:
+async def grade_code(sandbox: Sandbox, code: str, tests: ProgramTests) -> Status:
     """Grade code: tests in order, up to the first that fails."""
     if len(code) > MAX_PROGRAM:
-        return ProgramVerdict("incorrect", detail=f"a program of more than {MAX_PROGRAM} characters")
+        return "incorrect"
     program = build_driver(code, tests.function) if tests.function else with_prelude(code)
-    for passed, test in enumerate(tests.tests):
-        execution, complaint = await run_test(sandbox, program, test, tests)
-        if execution.status == "infrastructure":
-            return ProgramVerdict("error", passed, f"test {passed + 1}: {execution.stderr.decode('utf-8', 'replace')}")
-        if complaint:
-            return ProgramVerdict("incorrect", passed, f"test {passed + 1}: {complaint}")
-    return ProgramVerdict("correct", len(tests.tests))
+    for test in tests.tests:
+        if (status := await run_test(sandbox, program, test, tests)) != "correct":
+            return status
+    return "correct"
 
 
-async def run_test(sandbox: Sandbox, program: str, test: ProgramTest, tests: ProgramTests) -> tuple[Execution, str]:
-    """A run on one input, twice where the sandbox failed, and what is wrong with its output, or empty."""
+async def run_test(sandbox: Sandbox, program: str, test: ProgramTest, tests: ProgramTests) -> Status:
+    """Grade a run on one input; it is repeated once where the sandbox failed."""
     word = secrets.token_hex(16) if tests.function else ""
     stdin = f"{word}\n{test.input}" if tests.function else test.input
     run = partial(sandbox.run, program, stdin.encode("utf-8", "replace"), tests.limits)
     execution = await run()
     if execution.status == "infrastructure":
         execution = await run()
+    if execution.status == "infrastructure":
+        return "error"
     try:
-        return execution, await find_complaint(execution, test, word)
-    except Exception as error:  # a comparison that does not run says nothing about the program, and ends no training
-        return failed(f"{type(error).__name__}: {error}", execution.seconds), ""
+        return "correct" if await is_expected(execution, test, word) else "incorrect"
+    except Exception:  # a comparison that does not run says nothing about the program, and ends no training
+        return "error"
 
 
-async def find_complaint(execution: Execution, test: ProgramTest, word: str) -> str:
-    """Why an execution does not pass a test, or empty. `word`: of the driver, for functions."""
+async def is_expected(execution: Execution, test: ProgramTest, word: str) -> bool:
+    """Return whether an execution passes a test. `word`: of the driver, for functions."""
     if execution.status != "ok":
-        words = execution.stderr[-4 * MAX_DETAIL :].decode("utf-8", "replace").strip().rpartition("\n")[2]
-        return f"{execution.status}, exit code {execution.exit_code}: {words[-MAX_DETAIL:]}"
+        return False
     if not word:
-        return "" if await agrees("text", execution.stdout, test.output) else "another output"
+        return await agrees("text", execution.stdout, test.output)
     value = read_frame(execution.stdout, word)
-    if value is None:
-        return "ended without returning"
-    return "" if await agrees("value", value, test.output) else "another value"
+    return value is not None and await agrees("value", value, test.output)

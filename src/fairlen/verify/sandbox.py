@@ -26,9 +26,8 @@ from fairlen.verify.process import LocalSandbox, supervise
 class HostSandbox(LocalSandbox):
     """Runs programs as our own user, without containment, each in a temporary folder: for `--unsafe-exec-on-host` only.
 
-    Time, memory and output are limited, which stops accidents; threads and processes are not, as the limit would count all of
-    ours. A program that means harm can read, change and send whatever our user can. Not for training: what a model is rewarded
-    for, it finds.
+    Limits of time, memory and output stop accidents; threads and processes are unlimited. A malicious program can read, change
+    and send whatever our user can, and a model finds whatever is rewarded: not for training.
     """
 
     name = "host"
@@ -60,18 +59,18 @@ MAX_ATTEMPTS = 3
 
 
 class Unusable(Exception):
-    """An answer from which nothing can be learned."""
+    """A response of the service that says nothing."""
 
 
 class Refused(Unusable):
-    """The service understood and refused, so that asking again cannot help."""
+    """The service understood and refused; asking again cannot help."""
 
 
 class RemoteSandbox:
-    """Runs programs at a SandboxFusion-compatible service, `slots` at a time; how it contains them is the service's affair.
+    """Runs programs at a SandboxFusion-compatible service, which contains them as it is configured to, `slots` at a time.
 
-    Source: bytedance/SandboxFusion, `sandbox/server/sandbox_api.py`, `sandbox/runners/types.py`. It isolates nothing unless it is
-    configured to, and ends programs that write more than a pipe holds by its clock, since it reads their output afterwards.
+    Source: bytedance/SandboxFusion, `sandbox/server/sandbox_api.py`, `sandbox/runners/types.py`. It reads outputs after the
+    end, so that a program that writes more than a pipe holds ends by its clock.
     """
 
     name = "remote"
@@ -168,7 +167,7 @@ def read_answer(body: bytes, limits: Limits) -> Execution:
 
 
 LIMITS = Limits(seconds=20.0, cpu_seconds=20, memory_mib=512, processes=16, file_bytes=1 << 20)
-"""Of probes. Generous in time: the machine may be busy."""
+"""Limits of probes, generous in time for busy machines."""
 HONEST = """
 import sys, threading
 word = sys.stdin.buffer.readline().decode().strip()
@@ -232,7 +231,7 @@ print(json.dumps(done))
 
 
 async def find_unfit(sandbox: Sandbox) -> str:
-    """Why honest programs do not run, or empty."""
+    """Return why honest programs do not run, or an empty text."""
     execution = await sandbox.run(HONEST, b"stressed\n", LIMITS)
     if execution.status == "ok" and execution.stdout == b"desserts\n":
         return ""
@@ -255,7 +254,7 @@ async def find_escapes(sandbox: Sandbox) -> list[str]:
 
 
 def show_ending(execution: Execution) -> str:
-    """How it ended, and its last words."""
+    """Return how a run ended, and its last words."""
     return f"ended with {execution.status!r}: {execution.stderr.decode('utf-8', 'replace').strip()[-500:]}"
 
 
@@ -272,14 +271,10 @@ REMEDY = (
 
 
 def open_sandbox(choice: str = "auto", unsafe_exec_on_host: bool = False, slots: int = 0) -> Sandbox:
-    """The sandbox of a run: "auto" or "bubblewrap", or the http(s) URL of a SandboxFusion-compatible service.
+    """Return the sandbox of a run: "auto" or "bubblewrap", or the http(s) URL of a SandboxFusion-compatible service.
 
-    `slots`: programs at a time; 0 is one for each core, and 32 at a service.
-
-    Takes about a second, in which it runs an honest program and tries to escape. A service is only asked to run the honest
-    one: how it contains programs is its own affair.
-
-    Raises ValueError, with what to do, where the sandbox is missing, does not run programs, or does not hold them.
+    Takes about a second to run an honest program and, on this machine, to try to escape. `slots`: programs at a time; 0 is one
+    for each core, and 32 at a service. Raises ValueError, with a remedy, where the sandbox is missing, fails, or does not hold.
     """
     if unsafe_exec_on_host:
         if choice != "auto":
@@ -302,13 +297,13 @@ def open_sandbox(choice: str = "auto", unsafe_exec_on_host: bool = False, slots:
 
 
 def admit(sandbox: Sandbox, complaint: str, remedy: str) -> Sandbox:
-    """The sandbox, or ValueError with the complaint and the remedy."""
+    """Return the sandbox. Raises ValueError with a complaint and the remedy."""
     if complaint:
         raise ValueError(f"sandbox={sandbox.name!r}: {complaint}\n{remedy}")
     return sandbox
 
 
 def run_apart(work: Coroutine[Any, Any, Any]) -> Any:
-    """The result of a coroutine, whether or not this thread has an event loop already."""
+    """Return the result of a coroutine, run in a thread of its own."""
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(asyncio.run, work).result()

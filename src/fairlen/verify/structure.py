@@ -1,4 +1,4 @@
-r"""What an answer is made of: one thing, several in any order, or several in order, `1, 2`, `\{1,2\}`, `(1,2)`; equations,
+r"""Structure of an answer: one thing, several in any order, or several in order, `1, 2`, `\{1,2\}`, `(1,2)`; equations,
 and sets that are described by inequalities. Text only."""
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class Structure:
     items: tuple[str, ...]
     """One for "one"."""
     brackets: str = ""
-    """Of a tuple, "()", "[)", ...: with two items it may be an interval."""
+    """"()", "[)", ... of a tuple; with two items it may be an interval."""
     order: tuple[str, ...] = ()
-    """Of a tuple, the names before it, as in `(x, y) = (1, 2)`."""
+    """Names before a tuple, as in `(x, y) = (1, 2)`."""
 
     @property
     def names(self) -> frozenset[str]:
@@ -145,15 +145,15 @@ LETTER = re.compile(r"(?:\\[A-Za-z]+|[A-Za-z])(?:_ ?(?:\{[^{}]*\}|\w))?'*")
 CONSTANTS = {"e", "i"}
 """In expressions; alone on their side they name something, as in `e = 1/2`."""
 EQUALS = re.compile(r"(?<![<>:])(?<!(?<![\d)}])!)==?(?!=)|\\equiv(?![A-Za-z])")
-"""Of `5!=120` as well, but not of `x!=2`."""
+"""Matches in `5!=120` as well, but not in `x!=2`."""
 DEEPEST = 4
 UNEQUAL = re.compile(r"\\not ?=")
 OTHERWISE = re.compile(r"\\begin\{(?!.?matrix|array)|\\[pb]mod(?![A-Za-z])")
-"""Where signs of equality do not make one chain of equal things."""
+"""Texts whose signs of equality make no chain of equal sides."""
 
 
 def read_equation(answer: str, gold: str) -> tuple[str, str, tuple[str, ...]]:
-    """Return what the answer claims: a text to compare with the reference, the side that says the value, and sides that equal it.
+    """Return the text of an answer to compare with the reference, the side with its value, and sides that equal it.
 
     The text is the value alone where nothing on the other sides is a name. Two equations are compared as such.
     """
@@ -212,18 +212,18 @@ CONSTANT = re.compile(
     r"|(?<![A-Za-z])[ei](?![A-Za-z]))+"
 )
 DIGIT = re.compile(r"\d|\\(?:pi|infty|emptyset)")
-"""What a side has that states a value, and does not name it as `e` does in `e = 5`."""
+"""Part of every side that states a value; `e` in `e = 5` names one."""
 TRIGONOMETRIC = r"\\(?:sin|cos|tan|cot|sec|csc)(?![A-Za-z])"
 OPERATORS = (
     "sum|prod|coprod", "i*int|oint", "lim|limsup|liminf", "sup|inf|max|min", "gcd|lcm|[bp]?mod", "det|vmatrix",
     "[lcd]?dots", r"frac ?\{ ?(?:d|\\partial)[^{}]*\} ?\{ ?(?:d|\\partial) ?[^{}]+|d ?/ ?d[a-z]|(?<=[)\]}]) ?'",
 )  # fmt: skip
-"""What says how a value is found: sums, integrals, limits, extremes, divisors, determinants, ellipses, derivatives."""
+"""Operators that say how a value is found: sums, integrals, limits, extremes, divisors, determinants, ellipses, derivatives."""
 FUNCTIONS = (
     r"[dt]?binom|choose|Gamma|!|C_|[CP](?= ?\()", "ln|log|lg", "sin|cos|tan|cot|sec|csc", "arc(?:sin|cos|tan|cot|sec|csc)",
     "zeta|'", r"\|(?:\\[A-Za-z]+|[^A-Za-z|])+\||[lr]?(?:floor|ceil|vert)",
 )  # fmt: skip
-"""What leaves a number to be worked out, and is part of an expression with variables."""
+"""Functions that leave a number to be worked out, but belong to expressions with variables."""
 POLAR = re.compile(r"e ?\^ ?(?:i|\{[^{}]*i)")
 """`e^{i\\pi/5}`, which is a cosine and a sine."""
 KNOWN_ANGLE = re.compile(
@@ -238,8 +238,7 @@ KNOWN_ANGLE = re.compile(
 def is_left_open(golds: Sequence[str], answer: str) -> bool:
     """Return whether the answer leaves work to be done that the references have done.
 
-    Of rational numbers that is all but arithmetic, powers and roots; of other numbers every kind of function that no reference
-    has; of expressions, equations and the rest every such operator.
+    For rational numbers all but arithmetic, powers and roots; for others functions that no reference has; else operators.
     """
     wanted = [bare(strip_name(item)) for gold in golds for item in items_of(gold)]
     if all(map(RATIONAL.fullmatch, wanted)) and all(take_apart(gold).kind != "tuple" for gold in golds):

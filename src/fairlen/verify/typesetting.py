@@ -1,4 +1,4 @@
-r"""How an answer looks and nothing of what it says: fonts, sizes, colours, spaces, and characters that stand for commands.
+r"""Removes typesetting from answers: fonts, sizes, colours, spaces, and characters that stand for commands.
 
 `clean` takes all of it off, in time linear in the text. Tables of patterns; a command that is missing is a row.
 """
@@ -13,7 +13,7 @@ from unicodedata import decomposition, normalize
 MAX_LENGTH = 10_000
 """Characters of an answer. No reference is nearly as long; what is longer is not read, and incorrect."""
 MAX_LAYERS = 10
-"""Of braces around an answer that are taken off; each takes a walk through all of it."""
+"""Braces around an answer that are taken off; each takes a walk through all of it."""
 SYMBOLS = {
     "−": "-", "–": "-", "×": r"\times ", "·": r"\cdot ", "⋅": r"\cdot ", "÷": r"\div ", "∞": r"\infty ", "°": r"^\circ ",
     "∪": r"\cup ", "∩": r"\cap ", "∈": r"\in ", "∨": r"\lor ", "∧": r"\land ", "≤": r"\le ", "≥": r"\ge ", "⩽": r"\le ",
@@ -30,7 +30,7 @@ GREEK = dict(zip("αβγδεϵζηθικλµμνξπρστυφϕχψωΓΔΘΛΞ
 STYLED = (*range(0xFF01, 0xFF5F), *range(0x1D400, 0x1D800))
 """Full-width characters and mathematical alphabets: letters, digits and signs in another form."""
 SCRIPTS = range(0xB2, 0x2190)
-"""Where superscripts, subscripts and fractions of one character are."""
+"""Code points of superscripts, subscripts and fractions of one character."""
 
 
 def find_scripts(kind: str) -> dict[int, str]:

@@ -28,13 +28,13 @@ PR_SET_PDEATHSIG = 1
 
 
 def serve(memory: int, grade: Callable[..., str], warm_up: Callable[[], None]) -> None:
-    """Fork workers that may take `memory` bytes more than they share, until whoever asks for them has gone."""
+    """Fork workers that may take `memory` bytes more than they share, until the asking process has gone."""
     end_with_parent()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the system reaps workers
     warm_up()
     with socket.socket(fileno=0) as asking:
         while sockets := socket.recv_fds(asking, 1, 1)[1]:
-            with suppress(OSError):  # at a limit of processes; whoever asked hears the socket end
+            with suppress(OSError):  # at a limit of processes; the asking process sees the socket end
                 if os.fork() == 0:
                     work(sockets[0], memory, grade)
             os.close(sockets[0])
@@ -58,7 +58,7 @@ def work(connection: int, memory: int, grade: Callable[..., str]) -> NoReturn:
                 if not (question := questions.readline()):
                     break
                 reply = grade(**json.loads(question))
-                if REFUSED:  # whatever it is, it is no verdict
+                if REFUSED:  # the reply is no verdict
                     break
                 asking.sendall(reply.encode() + b"\n")
     finally:
