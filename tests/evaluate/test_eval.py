@@ -154,12 +154,10 @@ def test_an_interrupted_set_goes_on_with_the_same_samples(finished, tmp_path):
 @over(
     "changes, message",
     [
-        ({"temperature": 0.5}, "temperature: 1.0 -> 0.5"),
-        ({"seed": 4}, "seed: 3 -> 4"),
-        ({"limit": 11}, "limit: 12 -> 11"),
-        ({"data": ("playground:sums",)}, "data"),
+        ({"temperature": 0.5}, "temperature: 1.0 -> 0.5"), ({"seed": 4}, "seed: 3 -> 4"),
+        ({"limit": 11}, "limit: 12 -> 11"), ({"data": ("playground:sums",)}, "data"),
     ],
-)
+)  # fmt: skip
 def test_a_folder_of_another_evaluation_is_refused(finished, changes, message):
     with pytest.raises(ValueError, match=message):
         start_evaluation(small(finished, **changes))
@@ -233,12 +231,10 @@ def test_a_prompt_that_leaves_no_room_for_the_budget_is_named(tiny_model, tmp_pa
     [
         ({"temperature": 0.0}, "--temperature 0 with --samples 8: greedy responses"),
         ({"temperature": -1.0}, "temperature=-1.0: give 0 or more"),
-        ({"samples": 0}, "samples=0: give a finite number above 0"),
-        ({"limit": -1}, "limit=-1: give 0 or more"),
-        ({"suite": "eqlne"}, "did you mean 'eqlen'"),
-        ({"suite": "eqlen"}, "without its sets"),
+        ({"samples": 0}, "samples=0: give a finite number above 0"), ({"limit": -1}, "limit=-1: give 0 or more"),
+        ({"suite": "eqlne"}, "did you mean 'eqlen'"), ({"suite": "eqlen"}, "without its sets"),
     ],
-)
+)  # fmt: skip
 def test_settings_are_checked(settings, message):
     with pytest.raises(ValueError, match=message):
         EvalConfig(**settings)

@@ -35,13 +35,10 @@ def test_help_is_quick_and_needs_no_torch():
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("{broken", "not JSON"),
-        ("", "not JSON"),
-        ("[]", "it lacks settings"),
-        ('{"config": {}}', "it lacks settings"),
+        ("{broken", "not JSON"), ("", "not JSON"), ("[]", "it lacks settings"), ('{"config": {}}', "it lacks settings"),
         ('{"config": {"data": [], "task": "playground"}, "model": 1, "sets": {"a": 3}}', "it lacks settings"),
     ],
-)
+)  # fmt: skip
 def test_a_damaged_eval_json_is_named(finished, tmp_path, capsys, text, reason):
     folder = tmp_path / "damaged"
     shutil.copytree(finished, folder)
@@ -80,13 +77,11 @@ def test_settings_of_an_evaluation_hold_when_it_is_rescored(finished):
     [
         (["--suite", "eqlne"], "did you mean 'eqlen'"),
         (["--suite", "fspo", "--from-samples", "x"], "leave --suite out"),
-        (["--temperature", "0", "--samples", "2"], "greedy responses"),
-        (["--sample", "3"], "--samples"),
+        (["--temperature", "0", "--samples", "2"], "greedy responses"), (["--sample", "3"], "--samples"),
         (["--eval-data", "x.jsonl"], "no flag --eval-data: did you mean '--data'?"),
-        (["--from-samples", "nowhere"], "no such file or folder"),
-        (["--data", "missing.jsonl"], "missing.jsonl"),
+        (["--from-samples", "nowhere"], "no such file or folder"), (["--data", "missing.jsonl"], "missing.jsonl"),
     ],
-)
+)  # fmt: skip
 def test_mistakes_end_with_code_2_and_one_message(arguments, message, capsys):
     assert main(["eval", *arguments]) == 2
     assert message in " ".join(capsys.readouterr().err.split())

@@ -31,14 +31,12 @@ def make_renderer(template: str, **variables: Any) -> Any:
 @over(
     "template, said, after, tools, variables",
     [
-        (CHATML, SAID, ASKED, None, {}),
-        (CHATML, SAID, ASKED, None, {"enable_thinking": False}),
-        (WITH_BOS, SAID, ASKED, None, {}),
-        (TOOLS, SAID, ASKED, [TOOL], {}),
+        (CHATML, SAID, ASKED, None, {}), (CHATML, SAID, ASKED, None, {"enable_thinking": False}),
+        (WITH_BOS, SAID, ASKED, None, {}), (TOOLS, SAID, ASKED, [TOOL], {}),
         (TOOLS, SAID | {"tool_calls": CALLS}, RESULTS, [TOOL], {}),
         (TOOLS, SAID | {"tool_calls": CALLS}, [*RESULTS, *ASKED], [TOOL], {}),
     ],
-)
+)  # fmt: skip
 def test_a_conversation_is_what_the_template_makes_of_the_whole(template, said, after, tools, variables):
     """Where the sampled tokens are those of the text, appended turns and one rendering of all messages are the same tokens."""
     renderer = make_renderer(template, **variables)

@@ -52,20 +52,14 @@ def test_a_name_after_a_copy_of_a_data_set_is_its_configuration(tmp_path):
 @over(
     "text, message",
     [
-        ("missing.jsonl", "no file or folder 'missing.jsonl'"),
-        ("/nowhere/at/all", "no file or folder"),
-        ("name", "no file or folder 'name'"),
-        ("", "no file or folder ''"),
-        ("owner/name=half", "weight 'half': give a number above 0"),
-        ("owner/name=0", "weight '0'"),
-        ("owner/name=-1", "weight '-1'"),
-        ("owner/name=0.0001", "at most three decimals"),
-        ("owner/name=inf", "weight 'inf'"),
-        ("owner/name?year", "filter 'year': write COLUMN=VALUE"),
-        ("owner/name?year=..", "filter 'year=..'"),
-        ("owner/name?=3", "filter '=3'"),
+        ("missing.jsonl", "no file or folder 'missing.jsonl'"), ("/nowhere/at/all", "no file or folder"),
+        ("name", "no file or folder 'name'"), ("", "no file or folder ''"),
+        ("owner/name=half", "weight 'half': give a number above 0"), ("owner/name=0", "weight '0'"),
+        ("owner/name=-1", "weight '-1'"), ("owner/name=0.0001", "at most three decimals"),
+        ("owner/name=inf", "weight 'inf'"), ("owner/name?year", "filter 'year': write COLUMN=VALUE"),
+        ("owner/name?year=..", "filter 'year=..'"), ("owner/name?=3", "filter '=3'"),
     ],
-)
+)  # fmt: skip
 def test_mistakes_in_sources_are_named(text, message):
     with pytest.raises(ValueError, match=message.replace("?", r"\?")):
         read_source(text)

@@ -80,15 +80,11 @@ def test_agents_have_conversations_of_their_own():
 @pytest.mark.parametrize(
     ("second", "why"),
     [
-        (
-            (9, 2, 5, 7, END, 4),
-            "turn 2 does not continue what was read and written before, 5 tokens: token 3 is another",
-        ),
-        ((9, 2, 5), "token 3 is another"),
-        ((8,), "token 0 is another"),
+        ((9, 2, 5, 7, END, 4), "turn 2 does not continue what was read and written before, 5 tokens: token 3 is another"),
+        ((9, 2, 5), "token 3 is another"), ((8,), "token 0 is another"),
     ],
     ids=["rewritten", "shorter", "another start"],
-)
+)  # fmt: skip
 def test_what_rewrites_earlier_turns_is_refused_with_the_reason(second, why, capsys):
     async def act(calls: Calls) -> None:
         await calls("a", (9, 2))

@@ -128,12 +128,10 @@ def test_what_does_not_fit_before_the_first_turn_is_a_fault(capsys):
 @over(
     "budget, max_turns, turns, why",
     [
-        (60, 2, 2, "the limit on turns"),
-        (7, 9, 2, "the second turn's third token does not fit: 2 + 3 + 2"),
-        (5, 9, 1, "2 + 3 leave no room for a turn"),
-        (4, 9, 1, "the observation does not fit"),
+        (60, 2, 2, "the limit on turns"), (7, 9, 2, "the second turn's third token does not fit: 2 + 3 + 2"),
+        (5, 9, 1, "2 + 3 leave no room for a turn"), (4, 9, 1, "the observation does not fit"),
     ],
-)
+)  # fmt: skip
 def test_limits_truncate_a_trajectory_that_is_graded_all_the_same(budget, max_turns, turns, why):
     found = play(Scripted("7", "17", "1"), lambda seed: Counting(9, []), budget, max_turns=max_turns)
     assert (len(found.turns), found.finish, found.status) == (turns, "length", "correct"), why

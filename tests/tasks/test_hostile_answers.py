@@ -130,12 +130,9 @@ def test_junk_is_correct_nowhere(task, part):
 
 
 JUNK_BEFORE = {
-    "coin_flip": "0",
-    "complex_arithmetic": "nan",
-    "game_of_life_halting": "anything",
-    "puzzle24": "6*4*1*1",
+    "coin_flip": "0", "complex_arithmetic": "nan", "game_of_life_halting": "anything", "puzzle24": "6*4*1*1",
     "simple_integration": "Integral(INTEGRAND, VARIABLE)",
-}
+}  # fmt: skip
 
 
 @over("name", JUNK_BEFORE)

@@ -94,12 +94,10 @@ def test_a_system_prompt_comes_first():
 @over(
     "reference, instruction",
     [
-        (Answers(("1",)), MATH),
-        (Answers(("1", "2")), PARTS),
-        (Choice("B", "ABCD"), CHOICE),
+        (Answers(("1",)), MATH), (Answers(("1", "2")), PARTS), (Choice("B", "ABCD"), CHOICE),
         (Program((("1", "2"),)), PROGRAM),
     ],
-)
+)  # fmt: skip
 def test_the_instruction_asks_for_what_is_verified(reference, instruction):
     prompter = Prompter(make_tokenizer(CHATML))
     assert prompter.ask(DataRow("a", "s", "Q", reference)) == f"Q\n\n{instruction}"

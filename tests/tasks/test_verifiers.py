@@ -266,15 +266,12 @@ def test_a_place_is_read(text, settings):
 @over(
     "text, why",
     [
-        ("verifiers:", "write verifiers:ID"),
-        ("verifiers:x?tasks=1", "at least 2 tasks"),
-        ("verifiers:x?game", "'game' is no FIELD=VALUE"),
-        ("verifiers:no_such_set", "no_such_set"),
-        ("verifiers:phone_book?colour=red", "colour"),
-        ('verifiers:phone_book?names=["Ada"]', "it has 1 tasks"),
+        ("verifiers:", "write verifiers:ID"), ("verifiers:x?tasks=1", "at least 2 tasks"),
+        ("verifiers:x?game", "'game' is no FIELD=VALUE"), ("verifiers:no_such_set", "no_such_set"),
+        ("verifiers:phone_book?colour=red", "colour"), ('verifiers:phone_book?names=["Ada"]', "it has 1 tasks"),
         ("verifiers:phone_book?renderer=no_such", "renderer"),
     ],
-)
+)  # fmt: skip
 def test_what_cannot_be_played_is_refused(text, why):
     with pytest.raises(ValueError, match=why) as raised:
         load_task(DataSettings(task=text), make_talker())

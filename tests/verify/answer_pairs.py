@@ -141,18 +141,11 @@ def draw_list(rng: Random) -> Drawn:
 
 
 DRAWS = {
-    "drawn fractions": draw_fraction,
-    "drawn radicals": draw_radical,
-    "drawn polynomials": draw_polynomial,
-    "drawn sets": draw_set,
-    "drawn intervals": draw_interval,
-    "drawn tuples": draw_tuple,
-    "drawn matrices": draw_matrix,
-    "drawn powers of ten": draw_scientific,
-    "drawn measures": draw_measure,
-    "drawn percentages": draw_percent,
+    "drawn fractions": draw_fraction, "drawn radicals": draw_radical, "drawn polynomials": draw_polynomial,
+    "drawn sets": draw_set, "drawn intervals": draw_interval, "drawn tuples": draw_tuple, "drawn matrices": draw_matrix,
+    "drawn powers of ten": draw_scientific, "drawn measures": draw_measure, "drawn percentages": draw_percent,
     "drawn lists": draw_list,
-}
+}  # fmt: skip
 
 
 def fixed_pairs(table: str = "answer_pairs.tsv") -> list[Pair]:

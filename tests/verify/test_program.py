@@ -77,15 +77,11 @@ def test_fences_are_those_of_commonmark(text: str, code: str) -> None:
 
 
 HOSTILE = {
-    "letters after a fence": "```" + "a" * 100_000,
-    "blanks after a fence": "```" + " " * 100_000 + "x`",
-    "digits of a version": "```py" + "3" * 100_000 + "a\nb\n```",
-    "fences": "```\n" * 25_000,
-    "marked fences": "```py\n" * 16_000,
-    "newlines": "\n" * 100_000,
-    "signs of quotation": ">" * 50_000 + "```\n" + "> " * 25_000 + "```",
-    "blanks": " \t" * 50_000 + "```",
-}
+    "letters after a fence": "```" + "a" * 100_000, "blanks after a fence": "```" + " " * 100_000 + "x`",
+    "digits of a version": "```py" + "3" * 100_000 + "a\nb\n```", "fences": "```\n" * 25_000,
+    "marked fences": "```py\n" * 16_000, "newlines": "\n" * 100_000,
+    "signs of quotation": ">" * 50_000 + "```\n" + "> " * 25_000 + "```", "blanks": " \t" * 50_000 + "```",
+}  # fmt: skip
 
 
 @over("name", HOSTILE)
@@ -180,13 +176,11 @@ def test_a_failing_sandbox_is_asked_again_once_and_then_gives_no_verdict(sandbox
 
 
 MILLIONS = {
-    "lists": "print('[' + '[],' * 2_600_000 + '[]]')",
-    "emojis": "print('\\U0001f600\\n' * 1_600_000)",
-    "numbers": "print('1 ' * 4_000_000)",
-    "no text": "import sys\nsys.stdout.buffer.write(b'\\xff' * (8 << 20))",
+    "lists": "print('[' + '[],' * 2_600_000 + '[]]')", "emojis": "print('\\U0001f600\\n' * 1_600_000)",
+    "numbers": "print('1 ' * 4_000_000)", "no text": "import sys\nsys.stdout.buffer.write(b'\\xff' * (8 << 20))",
     "one long number": "print('9' * 8_000_000)",
     "no text on stderr, and a crash": "import sys\nsys.stderr.buffer.write(b'\\xff\\n' * (4 << 20))\nsys.exit(1)",
-}
+}  # fmt: skip
 VALUES = {
     "lists": "def f(): return [[] for _ in range(700_000)]",
     "numbers": "def f(): return list(range(1_000_000))",

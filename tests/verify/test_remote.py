@@ -40,13 +40,11 @@ def run(service: Service, program: str, stdin: bytes = b"", limits: Limits = LIM
 @over(
     "program, stdin, status, stdout",
     [
-        ("print(input() * 2)", b"ab\n", "ok", b"abab\n"),
-        ("print('añ😀')", b"", "ok", "añ😀\n".encode()),
-        ("1 / 0", b"", "crashed", b""),
-        ("x = bytearray(2 << 30)", b"", "memory", b""),
+        ("print(input() * 2)", b"ab\n", "ok", b"abab\n"), ("print('añ😀')", b"", "ok", "añ😀\n".encode()),
+        ("1 / 0", b"", "crashed", b""), ("x = bytearray(2 << 30)", b"", "memory", b""),
         ("import time; time.sleep(9)", b"", "timeout", b""),
     ],
-)
+)  # fmt: skip
 def test_programs(service: Service, program: str, stdin: bytes, status: str, stdout: bytes) -> None:
     service.requests.clear()
     execution = run(service, program, stdin)

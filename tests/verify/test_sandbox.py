@@ -50,17 +50,12 @@ class Weakened(Bubblewrap):
     "replaced, filtered, complaint",
     [
         ({"--unshare-all": ["--unshare-user", "--unshare-pid", "--unshare-uts"]}, False, "connects over TCP"),
-        (
-            {"--unshare-all": ["--unshare-user", "--unshare-net", "--unshare-uts"], "--as-pid-1": []},
-            True,
-            "sees processes",
-        ),
+        ({"--unshare-all": ["--unshare-user", "--unshare-net", "--unshare-uts"], "--as-pid-1": []}, True, "sees processes"),
         ({"--hostname": ["--ro-bind", "/etc/passwd", "/etc/passwd", "--hostname"]}, True, "reads /etc/passwd"),
         ({"--chdir": ["--bind", "/tmp", "/tmp", "--chdir"]}, True, "changes files of the host"),
-        ({"--remount-ro": ["--dir"]}, True, "writes to /"),
-        ({}, False, "starts processes"),
+        ({"--remount-ro": ["--dir"]}, True, "writes to /"), ({}, False, "starts processes"),
     ],
-)
+)  # fmt: skip
 def test_a_sandbox_with_one_hole_is_found_out(replaced: dict, filtered: bool, complaint: str) -> None:
     weakened = Weakened(replaced, filtered)
     assert asyncio.run(find_unfit(weakened)) == ""
@@ -113,13 +108,11 @@ def test_without_namespaces_nothing_is_opened() -> None:
 @over(
     "choice, unsafe, message",
     [
-        ("docker", False, "sandbox='docker': give auto, bubblewrap, or the URL"),
-        ("", False, "sandbox=''"),
-        ("ftp://x", False, "sandbox='ftp://x'"),
-        ("http://", False, "give the URL of the service"),
+        ("docker", False, "sandbox='docker': give auto, bubblewrap, or the URL"), ("", False, "sandbox=''"),
+        ("ftp://x", False, "sandbox='ftp://x'"), ("http://", False, "give the URL of the service"),
         ("bubblewrap", True, "choose one of the two"),
     ],
-)
+)  # fmt: skip
 def test_bad_choices_are_refused(choice: str, unsafe: bool, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         open_sandbox(choice, unsafe)
@@ -139,15 +132,11 @@ def test_the_host_runs_programs_only_by_name_and_says_so() -> None:
 @over(
     "program, status, exit_code",
     [
-        ("print(1)", "ok", 0),
-        ("1 / 0", "crashed", 1),
-        ("import sys; sys.exit(3)", "crashed", 3),
-        ("import ctypes; ctypes.string_at(0)", "crashed", 128 + 11),
-        ("x = bytearray(2 << 30)", "memory", 1),
-        ("import time; time.sleep(9)", "timeout", None),
-        ("while True: print('x' * 9999)", "output_limit", None),
+        ("print(1)", "ok", 0), ("1 / 0", "crashed", 1), ("import sys; sys.exit(3)", "crashed", 3),
+        ("import ctypes; ctypes.string_at(0)", "crashed", 128 + 11), ("x = bytearray(2 << 30)", "memory", 1),
+        ("import time; time.sleep(9)", "timeout", None), ("while True: print('x' * 9999)", "output_limit", None),
     ],
-)
+)  # fmt: skip
 def test_endings(sandbox: Bubblewrap, program: str, status: str, exit_code: int | None) -> None:
     execution = run(sandbox, program, limits=Limits(seconds=3.0, output_bytes=1 << 16))
     assert (execution.status, execution.exit_code) == (status, exit_code), execution
