@@ -7,8 +7,8 @@ from chat_tokenizers import CHATML, OPENED, WITH_BOS, make_tokenizer
 from loops import over
 from transformers import AutoTokenizer
 
-from fairlen.tasks.data_row import Answers, Choice, DataRow, Program
-from fairlen.tasks.prompt import CHOICE, MATH, PARTS, PROGRAM, Prompter
+from fairlen.tasks.data_row import CHOICE, MATH, PARTS, PROGRAM, Answers, Choice, DataRow, Program
+from fairlen.tasks.prompt import Prompter
 
 ROW = DataRow("s/1", "s", "Mara has 3 marbles. How many has she?", Answers(("3",)), {"level": 2})
 BOS = "<|begin|>"

@@ -18,15 +18,28 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pickletools import genops
 from string import ascii_uppercase
-from typing import Any
+from typing import Any, ClassVar
 
 from fairlen.files.limits import NotJSONError, parse_json
+
+MATH = "Reason step by step, and put your final answer within \\boxed{}."
+PARTS = "Reason step by step, and put all answers into one \\boxed{}, separated by commas."
+CHOICE = "Reason step by step, and put the letter of the right option within \\boxed{}."
+PROGRAM = (
+    "Write a Python program that reads its input from stdin and prints its output to stdout. "
+    "Put the whole program into one ```python block at the end."
+)
+FUNCTION = (
+    "Write this in Python, as a function, or method of a class Solution, that is called {name}. "
+    "Put all of the code into one ```python block at the end."
+)
 
 
 @dataclass(frozen=True)
 class Answers:
     """A mathematical answer."""
 
+    kind: ClassVar = "math"
     parts: tuple[str, ...]
     """All needed, in any order; most problems have one."""
     others: tuple[str, ...] = ()
@@ -39,11 +52,18 @@ class Answers:
         """The answer as it is recorded and handed to reward functions."""
         return ", ".join(self.parts)
 
+    @property
+    def instruction(self) -> str:
+        """Text that asks for the form of answer that the verifier of this kind reads."""
+        return PARTS if len(self.parts) > 1 else MATH
+
 
 @dataclass(frozen=True)
 class Choice:
     """One option of several."""
 
+    kind: ClassVar = "choice"
+    instruction: ClassVar = CHOICE
     letter: str
     """The correct one."""
     letters: str
@@ -114,6 +134,7 @@ def choose(value: Any, answer: str, options: dict[str, str], index: Any = None) 
 class Program:
     """Tests that a program has to pass, all of them."""
 
+    kind: ClassVar = "code"
     cases: tuple[tuple[str, str], ...]
     """Input and expected output of each test; of a function, one JSON value a line and the JSON of its result."""
     packed: str = field(default="", repr=False)
@@ -124,6 +145,10 @@ class Program:
     @property
     def shown(self) -> str:
         return ""
+
+    @property
+    def instruction(self) -> str:
+        return FUNCTION.format(name=self.function) if self.function else PROGRAM
 
 
 MAX_TESTS = 512 * 2**20
@@ -176,7 +201,6 @@ def pickled_string(data: bytes) -> str:
 
 
 Reference = Answers | Choice | Program
-KINDS = {Answers: "math", Choice: "choice", Program: "code"}
 
 
 @dataclass(frozen=True)
@@ -197,7 +221,7 @@ class DataRow:
     @property
     def kind(self) -> str:
         """The kind of its reference: math, choice or code."""
-        return KINDS[type(self.reference)]
+        return self.reference.kind
 
     @cached_property
     def key(self) -> str:

@@ -8,25 +8,13 @@ from functools import cached_property
 from typing import Any
 
 from fairlen.files.limits import bounded_memory, bounded_seconds
-from fairlen.tasks.data_row import Answers, Choice, DataRow, Program
+from fairlen.tasks.data_row import DataRow
 from fairlen.tasks.task import Problem
 
 MAX_SECONDS = 10.0
 """Time of a chat template, which is a program, for one prompt."""
 PIECE = 1000
 """Prompts that are tokenized at a time to measure them."""
-
-MATH = "Reason step by step, and put your final answer within \\boxed{}."
-PARTS = "Reason step by step, and put all answers into one \\boxed{}, separated by commas."
-CHOICE = "Reason step by step, and put the letter of the right option within \\boxed{}."
-PROGRAM = (
-    "Write a Python program that reads its input from stdin and prints its output to stdout. "
-    "Put the whole program into one ```python block at the end."
-)
-FUNCTION = (
-    "Write this in Python, as a function, or method of a class Solution, that is called {name}. "
-    "Put all of the code into one ```python block at the end."
-)
 
 
 @dataclass(frozen=True)
@@ -76,7 +64,7 @@ class Prompter:
 
     def ask(self, row: DataRow) -> str:
         """Return the question and the instruction."""
-        instruction = instruct(row) if self.instruction == "auto" else self.instruction
+        instruction = row.reference.instruction if self.instruction == "auto" else self.instruction
         return f"{row.question}\n\n{instruction}" if instruction else row.question
 
     def render(self, row: DataRow) -> str:
@@ -136,18 +124,3 @@ class Prompter:
             "instruction": self.instruction,
             "thinking": self.thinking,
         }
-
-
-def instruct(row: DataRow) -> str:
-    """Return the instruction that asks for what the verifier of this kind of problem reads."""
-    match row.reference:
-        case Answers(parts=(_, _, *_)):
-            return PARTS
-        case Answers():
-            return MATH
-        case Choice():
-            return CHOICE
-        case Program(function=""):
-            return PROGRAM
-        case Program(function=name):
-            return FUNCTION.format(name=name)

@@ -21,11 +21,11 @@ from fairlen.files.folders import replacing
 from fairlen.files.formats import columns_of, describe
 from fairlen.files.limits import bounded_memory, bounded_seconds
 from fairlen.rollouts import VERDICTS
-from fairlen.tasks.data_row import KINDS, Answers, Choice, DataRow, Program
+from fairlen.tasks.data_row import Answers, Choice, DataRow, Program
 from fairlen.tasks.grader import Verifier
 from fairlen.tasks.load import read_sets
 from fairlen.tasks.playground import Playground
-from fairlen.tasks.prompt import MAX_SECONDS, instruct
+from fairlen.tasks.prompt import MAX_SECONDS
 from fairlen.tasks.task import Problem, Verdict
 
 PLAYGROUND = "playground"
@@ -33,7 +33,7 @@ LIMIT = 120.0
 """Seconds for one verdict, whatever the verifier's own deadlines are."""
 COLUMNS = ("data_source", "prompt", "reward_model")
 """Of a file that verl reads as it is."""
-TYPES: dict[str, type[Answers] | type[Choice] | type[Program]] = {kind: type_ for type_, kind in KINDS.items()}
+TYPES: dict[str, type[Answers] | type[Choice] | type[Program]] = {one.kind: one for one in (Answers, Choice, Program)}
 
 
 def is_verls(place: str) -> bool:
@@ -94,7 +94,7 @@ def data_rows(places: Sequence[str], starts_inside: bool = False) -> Iterator[di
     for found in read_sets(places):
         for row in found.rows:
             stored = json.loads(row.canonical()) | {"starts_inside": starts_inside}
-            messages = [*row.earlier, ("user", f"{row.question}\n\n{instruct(row)}")]
+            messages = [*row.earlier, ("user", f"{row.question}\n\n{row.reference.instruction}")]
             yield verl_row(found.name, messages, row.reference.shown, number, stored)
             number += 1
 
