@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from graphlib import TopologicalSorter
@@ -116,6 +117,18 @@ def test_an_upward_import_is_found():
 def test_modules_import_each_other_in_no_circle():
     graph = {module: {there for _, there in imports(read_tree(path))} - {module} for module, path in MODULES.items()}
     TopologicalSorter(graph).prepare()  # raises CycleError, which names the circle
+
+
+DOUBLED = {
+    "Counted", "Effect", "Finding", "Pending", "Progress", "Reading", "Refused", "Rollouts", "Row", "Run", "Summary", "Tree",
+    "Unusable",
+}  # fmt: skip
+"""Names that several classes had when the rule came; none may be added."""
+
+
+def test_no_two_classes_of_the_package_have_one_name():
+    names = Counter(node.name for path in FILES for node in read_tree(path).body if isinstance(node, ast.ClassDef))
+    assert {name for name, number in names.items() if number > 1} <= DOUBLED
 
 
 TABLES = {"Responses", "Segments"}
