@@ -28,7 +28,7 @@ LIMIT = 600.0
 MAX_LEFT = 20e6
 """Bytes that a program may leave behind."""
 Kind = Literal["cpu", "cuda", "vllm", "ray"]
-"""What the full settings need. With the smallest arguments cuda runs on the CPU, vllm says in one line that it is not there, and
+"""Needs of the full settings. With the smallest arguments cuda runs on the CPU, vllm says in one line that it is not there, and
 what needs Ray is started by `make test-verl`."""
 
 
@@ -95,7 +95,7 @@ def find_programs() -> list[str]:
 
 @dataclass(frozen=True)
 class Ended:
-    """What came of a program."""
+    """The result of a program."""
 
     name: str
     seconds: float
@@ -130,7 +130,7 @@ def start(path: Path, arguments: Iterable[str], prints: str = "", limit: float |
 
 
 def read_output(output: bytes | str | None) -> str:
-    """What a program that was stopped had printed."""
+    """Return the output of a program that was stopped."""
     return output.decode(errors="replace") if isinstance(output, bytes) else output or ""
 
 

@@ -1,4 +1,4 @@
-"""What every program here does with `--smoke`, and with a measurement that is not what it should be."""
+"""The flag `--smoke`, and the end of a program whose measurement is out of range."""
 
 from __future__ import annotations
 

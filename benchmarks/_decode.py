@@ -1,6 +1,6 @@
 """Decoding with the engine and with transformers' `generate`: the same prompts, lengths and weights, in turn.
 
-What a rollout takes with a budget of one token, the prefill, is taken off, so that rates are those of decoding alone.
+The time of a rollout of one token, the prefill, is taken off, so that rates are those of decoding alone.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Rollout = Callable[[int], int]
 
 @dataclass(frozen=True)
 class Workload:
-    """What every side decodes."""
+    """The workload of every side."""
 
     batch: int
     """Sequences at a time."""
@@ -56,7 +56,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class Decoded:
-    """What one side reached, medians over turns."""
+    """The rates of one side, medians over turns."""
 
     side: str
     dtype: str
@@ -111,7 +111,7 @@ def summarize(side: str, dtype: str, pairs: list[Pair], work: Workload, bound: f
 def make_sides(
     model: PreTrainedModel, prompts: tuple[TokenIds, ...], max_response_length: int
 ) -> dict[str, Callable[[], Rollout]]:
-    """What builds each side."""
+    """The constructor of each side."""
 
     def with_engine(compile: bool) -> Rollout:
         longest = len(prompts[0]) + max_response_length

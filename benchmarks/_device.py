@@ -1,4 +1,4 @@
-"""What a device can do at best, measured on the spot, and how long something takes on it."""
+"""The peak rates of a device, measured on the spot, and a timer for it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ REPEATS = 10
 
 @dataclass(frozen=True)
 class Rates:
-    """What the device reached."""
+    """The measured rates of a device."""
 
     name: str
     flops: float

@@ -33,7 +33,7 @@ Generate = Callable[[int], int]
 
 @dataclass(frozen=True)
 class Requests:
-    """What every side is given."""
+    """The requests of every side."""
 
     prompts: tuple[TokenIds, ...]
     lengths: tuple[int, ...]
@@ -46,7 +46,7 @@ class Requests:
 
 @dataclass(frozen=True)
 class Generated:
-    """What one side reached."""
+    """The rates of one side."""
 
     side: str
     dtype: str

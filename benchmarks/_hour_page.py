@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 Row = tuple[str, str, str]
-"""What was measured, its number here, and numbers to set beside it with their source."""
+"""The quantity, its number here, and numbers to set beside it with their source."""
 PRIME_RL = "prime-rl, one H100: 11,896 tokens/s, 11.1% MFU (65,536 positions: 26.8%); aim 30%"
 VLLM = "tokens/s: vLLM 0.10.2, A800: 8,588; 0.19, H100, 512 in, 128 out: 12,100; RTX 4070 Laptop (nano-vllm): 1,434"
 TRL = "TRL AsyncGRPO 1.7B: 6.4 to 6.8% MFU padded, 9.0% packed (trl#6092)"
@@ -52,7 +52,7 @@ def rate_of(found: dict[str, Any] | None) -> float | None:
 
 
 def rows_of_device(rates: dict[str, Any]) -> Iterator[Row]:
-    """What the device can do at best, as the first section measured it."""
+    """The peak rates of the device, as the first section measured them."""
     if not rates:
         return
     yield (

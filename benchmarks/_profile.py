@@ -26,7 +26,7 @@ Interval = tuple[float, float]
 
 @dataclass(frozen=True)
 class Profile:
-    """What the device did meanwhile."""
+    """The device's kernels and gaps of one interval."""
 
     work: str
     kernels: float

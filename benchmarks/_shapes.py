@@ -31,7 +31,7 @@ NEVER = 1
 
 @dataclass(frozen=True)
 class Counts:
-    """What a model of one shape is made of."""
+    """The sizes of a model."""
 
     body: int
     """Parameters of the matrix products of all layers."""

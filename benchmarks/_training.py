@@ -42,7 +42,7 @@ SIDES = ("Learner, rows", "Learner, trees", "TRL")
 
 @dataclass(frozen=True)
 class Updates:
-    """What every side trains."""
+    """The workload of every side."""
 
     sequences: int
     prompt: int
@@ -58,7 +58,7 @@ class Updates:
 
 @dataclass(frozen=True)
 class Trained:
-    """What one side reached, medians over turns."""
+    """The rates of one side, medians over turns."""
 
     side: str
     seconds: float

@@ -46,7 +46,7 @@ INTERVAL = 0.05
 
 
 def updates_of(folder: Path) -> list[dict[str, Any]]:
-    """What a run logged of its updates."""
+    """The logged updates of a run."""
     entries = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     return [entry for entry in entries if "loss/total" in entry]
 

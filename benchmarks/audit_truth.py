@@ -86,7 +86,7 @@ def tell_less(log: Log, num_problems: int) -> Log:
 
 @dataclass
 class Tally:
-    """What came of the logs of one kind."""
+    """The verdicts on the logs of one kind."""
 
     logs: int = 0
     effect: int = 0

@@ -1,4 +1,4 @@
-"""What EqLen gives for what it costs: the paper's table 3 taken apart, and the speed of generating pairs.
+"""EqLen's yield and cost: the paper's table 3 taken apart, and the speed of generating pairs.
 
     python benchmarks/eqlen.py [--threads 1] [--repeats 5] [--prompts 16]
     python benchmarks/eqlen.py --smoke

@@ -90,7 +90,7 @@ def find_python(needs: Needs) -> str:
 
 
 def find_lack(needs: Needs, device: str) -> str:
-    """What a section needs that is not here, or nothing."""
+    """Return the need of a section that is not here; empty where all is."""
     if needs and device != "cuda":
         return "needs a CUDA device" + (", and vLLM: make install-vllm-cuda" if needs == "vllm" else "")
     return "" if find_python(needs) else "needs vLLM: make install-vllm-cuda"
@@ -128,7 +128,7 @@ def run_section(name: str, device: str, limit: float) -> Outcome:
 
 
 def read_until(process: subprocess.Popen[str], limit: float) -> tuple[str, bool]:
-    """What it prints, and whether it had to be stopped, with everything that it started."""
+    """Return its output, and whether it had to be stopped, with everything that it started."""
     try:
         return process.communicate(timeout=limit)[0], False
     except subprocess.TimeoutExpired:

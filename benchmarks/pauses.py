@@ -50,7 +50,7 @@ FRAMES = (
     ("<think>", "</think>#7"), ("\\boxed{204} ", ""), ("```", "\nprint(2)\n```\n"), ("x" * 36_000 + "\n```python\n", "\n```"),
     ("x" * 99_100 + "\\boxed{", "}"), ("x" * 91_000 + "\\boxed{", "}"),
 )  # fmt: skip
-"""What stands before and after the repeated piece."""
+"""Texts before and after the repeated piece."""
 
 OUTPUTS = {
     "lists": "print('[' + '[],' * 2_700_000 + '[]]')",
@@ -123,7 +123,7 @@ async def grade_in_verl(text: str) -> str:
 
 
 async def longest_pause(work: Awaitable[str]) -> tuple[str, float, float]:
-    """What a call gives, and the longest time from one turn of the loop to the next while it runs: by the clock, and in CPU
+    """Return the result of a call, and the longest time from one turn of the loop to the next while it runs: by the clock, and in CPU
     time of the loop's thread, which on a busy machine is less."""
     task, clock, used = asyncio.ensure_future(work), time.perf_counter(), time.thread_time()
     longest, most = 0.0, 0.0

@@ -1,4 +1,4 @@
-"""What the sandbox costs: a run in bubblewrap against a bare start of the same Python, side by side, and runs in a second.
+"""The cost of the sandbox: a run in bubblewrap against a bare start of the same Python, side by side, and runs in a second.
 
 python benchmarks/sandbox.py [REPEATS]    the mark is 4 times a bare `python3 -I -S`, in the median
 python benchmarks/sandbox.py --smoke      3 of each

@@ -53,7 +53,7 @@ Side = Callable[[], tuple[ModelInput, Micro]]
 
 @dataclass(frozen=True)
 class Work:
-    """What an update trains: for each segment a response; a trunk is the last survivor of a stream."""
+    """The workload of an update: for each segment a response; a trunk is the last survivor of a stream."""
 
     rollouts: Rollouts
     plan: Plan

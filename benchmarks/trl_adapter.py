@@ -42,7 +42,7 @@ MARK = 0.03
 OURS = ("collect_whole", "collect_sampled", "method_loss", "end_update")
 OUR_FUNCTIONS = ("fold", "split_rows", "sample")
 THEIRS = ("_generate_single_turn", "_tokenize_prompts", "reward_tracks")
-"""What a sampler inside TRL calls of TRL's."""
+"""Functions of TRL's that a sampler inside TRL calls."""
 
 
 class Clock:
@@ -53,7 +53,7 @@ class Clock:
         self.owners, self.since = ["theirs"], time.perf_counter()
 
     def turn(self) -> None:
-        """Gives the time since the last turn to whoever it belongs to."""
+        """Add the time since the last turn to its owner."""
         now = time.perf_counter()
         self.seconds[self.owners[-1]] += now - self.since
         self.since = now

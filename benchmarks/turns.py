@@ -1,4 +1,4 @@
-"""What four weighings of turns do to the game of guess: accuracy, turns and tokens a turn after the same number of updates.
+"""Four weighings of turns in the game of guess: accuracy, turns and tokens a turn after the same number of updates.
 
 python benchmarks/turns.py                        five seeds of each, two at a time: some 12 minutes on two cores
 python benchmarks/turns.py --seeds 2 --jobs 1

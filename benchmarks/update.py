@@ -40,7 +40,7 @@ KEEP_MEMORY = {
 
 @dataclass(frozen=True)
 class Work:
-    """What a turn of either side is."""
+    """The workload of a turn of either side."""
 
     prompts: int = 16
     responses: int = 16
@@ -107,7 +107,7 @@ class OurSide:
 
     @property
     def entries(self) -> list[dict[str, Any]]:
-        """What each turn logged."""
+        """The log of each turn."""
         return self.ours.entries
 
     def turn(self) -> int:
@@ -207,7 +207,7 @@ StopAfterStep: Any = make_callback()
 
 
 def measure_ours(side: OurSide, number: int, turns: Turns) -> None:
-    """Adds so many turns."""
+    """Add a number of turns."""
     for _ in range(number):
         since = Instant()
         turns.add(side.turn(), since)

@@ -54,7 +54,7 @@ class Shares:
 
 
 def read_turns(folder: Path) -> list[Turn]:
-    """What every process has written."""
+    """Return the records of every process."""
     lines = ((path.name, line.split()) for path in folder.iterdir() for line in path.read_text().splitlines())
     return [Turn(part, float(seconds), float(when), process) for process, (part, seconds, when) in lines]
 

@@ -38,7 +38,7 @@ STREAMS, SERVERS = 4, 2
 
 @dataclass
 class Side:
-    """What was measured of one way to sample."""
+    """The measurements of one way to sample."""
 
     seconds: list[float] = field(default_factory=list)
     """For a generated token, by rollout batch."""

@@ -1,4 +1,4 @@
-"""What the site does beside building pages: links to files outside docs/ become paths, those of the study lead to its pages."""
+"""Hooks of the site: links to files outside docs/ become paths, those of the study lead to its pages."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ COLUMNS = (
 
 @dataclass
 class Settings:
-    """What all runs share."""
+    """Settings that all runs share."""
 
     rollout_batches: int = 8
     prompts_per_batch: int = 16

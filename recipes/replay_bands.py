@@ -40,7 +40,7 @@ RULES = ("fspo", "fspo_v3", "fspo_centred", "rloo", "gspo")
 
 @dataclass
 class Settings:
-    """What to replay, and how strictly."""
+    """The run to replay, and the acceptance of each band."""
 
     run: str = ""
     targets: tuple[float, ...] = (0.5, 0.8, 0.95)
