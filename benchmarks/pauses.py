@@ -123,8 +123,8 @@ async def grade_in_verl(text: str) -> str:
 
 
 async def longest_pause(work: Awaitable[str]) -> tuple[str, float, float]:
-    """Return the result of a call, and the longest time from one turn of the loop to the next while it runs: by the clock, and in CPU
-    time of the loop's thread, which on a busy machine is less."""
+    """Return the result of a call, and the longest time from one turn of the loop to the next while it runs: by the clock, and in
+    CPU time of the loop's thread, which on a busy machine is less."""
     task, clock, used = asyncio.ensure_future(work), time.perf_counter(), time.thread_time()
     longest, most = 0.0, 0.0
     while not task.done():
