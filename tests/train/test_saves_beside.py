@@ -11,9 +11,10 @@ import signal
 import time
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 import torch
-from forked_runs import Whole, differences, digest, essence, settings, wait_until
+from forked_runs import Whole, differences, digest, essence, settings, untimed, wait_until
 
 from fairlen.train.run.checkpoint import Checkpoint, copy_to_host, list_checkpoints, verifies
 
@@ -28,8 +29,8 @@ def contents(folder: Path) -> dict[str, object]:
         for part in (state, state.get("started", {})):
             for name in ("seconds", "facts", "sizes"):
                 part.pop(name, None)
-        for _, finding in state["findings"]:
-            finding.pop("seconds")
+        for file in path.glob("*.parquet"):
+            found[f"{path.name}/{file.name}"] = repr(pq.read_table(file).drop_columns(untimed(file)).to_pydict())
         found[f"{path.name}/state.json"] = state
     return found
 
