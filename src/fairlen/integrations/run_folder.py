@@ -10,7 +10,7 @@ import json
 import secrets
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -111,12 +111,10 @@ class HomeRun(RunFolder):
             )
 
     def add_batch(
-        self, key: int, rollouts: Rollouts, scored: Scored, weight: Floats, method: Method, answers: Sequence[str],
-        parts: Sequence[dict[str, float]],
-    ) -> None:  # fmt: skip
-        """Take a rollout batch that is planned: its segments' weights, each response's answer and what its outcome is made of."""
-        named = zip(rollouts.responses, parts, strict=True)
-        rows = tuple(replace(row, outcomes=outcomes) for row, outcomes in named)
+        self, key: int, rollouts: Rollouts, scored: Scored, weight: Floats, method: Method, answers: Sequence[str]
+    ) -> None:
+        """Take a rollout batch that is planned, with the weights of its segments and the answer to each response's prompt."""
+        rows = rollouts.responses
         asked = {
             row.prompt: (row.token_ids[: row.num_prompt], answer) for row, answer in zip(rows, answers, strict=True)
         }
@@ -124,7 +122,7 @@ class HomeRun(RunFolder):
             Problem(name_prompt(ids), self.decode(ids), ids, text) for _, (ids, text) in sorted(asked.items())
         )
         facts = rollout_metrics(rollouts, scored, method)
-        record = BatchRecord(self.num_batches, replace(rollouts, responses=rows), problems, scored, self.decode)
+        record = BatchRecord(self.num_batches, rollouts, problems, scored, self.decode)
         self.pending[key] = Pending(record, weight, facts)
         self.num_batches += 1
         self.generated += count_generated(rows)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -80,10 +81,11 @@ class Recorder(TrainerCallback):
     ) -> None:
         """Record a rollout batch, given rewards by function, [R, F], and the answer to each response's prompt, [R]."""
         if self.run is not None:
-            named = (dict(zip(self.trainer.reward_func_names, row, strict=True)) for row in rewards)
-            parts = [{name: value for name, value in row.items() if value == value} for row in named]
-            weight = spread(plan, len(scored.segments))["weight"]
-            self.run.add_batch(self.num_batches, rollouts, scored, weight, self.trainer.method, list(answers), parts)
+            named = (zip(self.trainer.reward_func_names, row, strict=True) for row in rewards)
+            parts = ({name: value for name, value in row if value == value} for row in named)
+            rows = tuple(replace(row, outcomes=one) for row, one in zip(rollouts.responses, parts, strict=True))
+            weight, rollouts = spread(plan, len(scored.segments))["weight"], replace(rollouts, responses=rows)
+            self.run.add_batch(self.num_batches, rollouts, scored, weight, self.trainer.method, list(answers))
 
     def add_update(self, metrics: dict[str, Any], scale: float) -> None:
         """Record an update: what was measured over all processes, its metrics, what weights were multiplied by."""

@@ -170,7 +170,7 @@ class FairTrainer(PPOTrainer):
             rollouts, answers = build_rollouts(scored, rows, data, self.global_steps - 1, self.method)
             weight = np.zeros(len(scored.segments))
             weight[found["row"][found["trains"]]] = found["weight"][found["trains"]]
-            self.run.add_batch(0, rollouts, scored, weight, self.method, answers, [{}] * len(answers))
+            self.run.add_batch(0, rollouts, scored, weight, self.method, answers)
         columns = {COLUMN + name: torch.from_numpy(column) for name, column in found.items()}
         scores: Any = data["rm_scores"]
         mask: Any = data["response_mask"]
