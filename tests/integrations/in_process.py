@@ -26,7 +26,7 @@ import fairlen.integrations.verl.plugin  # noqa: F401  registers
 from fairlen.batch import NO_VERDICT
 from fairlen.integrations.verl import trainer as trainer_module
 from fairlen.integrations.verl.agent_loop import cut_rows
-from fairlen.integrations.verl.loss import COUNTS
+from fairlen.integrations.verl.loss import COUNTS, finish_after_steps
 from fairlen.integrations.verl.settings import read_method
 from fairlen.integrations.verl.trainer import REMEDIES
 from fairlen.loop.learning_signal import LearningSignal
@@ -166,6 +166,7 @@ class Workers(BaseEngine):
         self.gradients: list[list[Tensor]] = []
         self.losses: list[float] = []
         """Of each update."""
+        finish_after_steps(self, lambda: self.loss_fn)
 
     def set_loss_fn(self, loss_fn: Any) -> None:
         self.loss_fn = pickle.loads(pickle.dumps(loss_fn))  # as it goes to other processes

@@ -6,9 +6,8 @@ from random import Random
 
 import numpy as np
 import pytest
-import torch
 
-from fairlen.integrations.tree_rows import build_rows, find_trained, fold, read_forest
+from fairlen.integrations.tree_rows import build_rows, fold, read_forest
 from fairlen.rollouts import Response, Segment
 
 PROMPT = (2, 3, 4, 5, 6, 7, 8, 9)
@@ -57,19 +56,6 @@ def test_positions_by_hand():
         assert {PROMPT + text[:-1] for text in (A, B, C)} <= paths
 
 
-def test_what_predicts_no_wanted_token_is_left_out():
-    """A row of prompt 8, A 3, B 5 and C's own 2, which alone train: their path without its end has 12 tokens."""
-    (row,) = build_rows(*stream(), range(4), max_tokens=100)
-    tokens = np.array(row.prompt_ids + row.token_ids)
-    depth = np.array([*range(8), *(8 + d for d in row.depth)])
-    wanted = np.array([0] * 16 + [1, 1])
-    forest, source = read_forest(tokens, depth, wanted)
-    assert forest.tokens.tolist() == [*PROMPT, *C[:-1]]
-    assert source.tolist() == [-1] * 16 + [10, 11]
-    forest, source = read_forest(tokens, depth, 0 * wanted)  # a model reads something all the same
-    assert forest.tokens.tolist() == [PROMPT[0]] and set(source) == {-1}
-
-
 def path_to(forest, node: int) -> list[int]:
     found = []
     while node >= 0:
@@ -84,13 +70,6 @@ def test_rows_are_cut_where_they_would_be_too_long_and_repeat_their_prefix():
     assert rows[2].token_ids == list(C) and rows[2].mask == [0, 0, 0, 1, 1]
     columns = fold({"weight": np.array([1.0, 2.0, 3.0, 4.0])}, [row.segments for row in rows])
     assert columns["weight"].tolist() == [[1.0, 2.0], [3.0, 0.0], [4.0, 0.0]]
-
-
-def test_streams_of_a_prompt_share_a_row_and_nothing_that_trains():
-    responses, segments = stream()
-    others, further = stream(1)
-    (row,) = build_rows([*responses, *others], [*segments, *further], range(8), max_tokens=100)
-    assert sorted(row.segments) == list(range(8)) and row.mask == [1] * 20
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -116,13 +95,3 @@ def test_every_segment_trains_once_along_its_own_path(seed):
     for number, segment in enumerate(segments):
         ids = responses[segment.response].token_ids
         assert found[number] == [ids[: stop + 1] for stop in range(segment.start, segment.stop)]
-
-
-def test_tokens_of_segments_that_do_not_train_are_left_out():
-    mask = torch.tensor([[1, 1, 0, 1, 1, 1], [0, 1, 1, 0, 0, 0]])
-    trains, length = torch.tensor([[1, 0, 1], [1, 0, 0]]), torch.tensor([[2, 1, 2], [2, 0, 0]])
-    tokens, lengths = find_trained(mask, trains, length)
-    assert tokens.int().tolist() == [[1, 1, 0, 0, 1, 1], [0, 1, 1, 0, 0, 0]]
-    assert lengths.tolist() == [2, 0, 2, 2, 0, 0]
-    tokens, lengths = find_trained(mask, torch.tensor([False, True]), None)  # a row is one segment
-    assert tokens.int().tolist() == [[0] * 6, [0, 1, 1, 0, 0, 0]] and lengths.tolist() == [0, 2]

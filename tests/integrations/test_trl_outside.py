@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("trl", reason="TRL is not installed (pip install 'fairlen[trl]')")
-from trl_runs import ScriptedFair, problems, scripted, weights_of
+from trl_runs import ScriptedFair, scripted, weights_of
 
 OUTSIDE = Path(__file__).parents[1] / "methods/outside.py"
 STAGE, SAMPLER = f"grpo+{OUTSIDE}:RunningLength", f"grpo+{OUTSIDE}:Trio"
@@ -44,14 +44,6 @@ def test_a_sampler_of_three_tracks_and_a_fork_trains(tmp_path):
     assert trainer.method.sampling.num_tracks == 6 and moved > 1e-6
     batches = [entry for entry in trainer.state.log_history if "trio/forked" in entry]
     assert len(batches) == 2 and any(entry["trio/forked"] > 0 for entry in batches)
-
-
-def test_the_rows_of_three_tracks_have_equal_lengths(tmp_path):
-    trainer = ScriptedFair(**scripted(tmp_path, **TRIOS), method=SAMPLER)
-    trainer.model.train()
-    output = trainer._generate_and_score_completions([row for row in problems(4) for _ in range(6)])
-    lengths = output["fair_length"][output["fair_trains"]]
-    assert len(lengths) == 24 and not (lengths.unique(return_counts=True)[1] % 3).any()
 
 
 def test_a_number_of_responses_that_a_sampler_cannot_have_is_refused_in_its_words(tmp_path):

@@ -4,19 +4,12 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from itertools import groupby
 
 import pytest
 import torch
 
 pytest.importorskip("trl", reason="TRL is not installed (pip install 'fairlen[trl]')")
-from datasets import Dataset, IterableDataset
 from trl_runs import ScriptedFair, problems, scripted, weights_of
-from trl_runs import warnings as listen
-
-from fairlen.integrations.trl.config import TrlConfig
-from fairlen.integrations.trl.refill import choose_rows
-from fairlen.train.run.config import TrainConfig
 
 
 def make(folder, method="grpo+dynamic", most=4, data=None, **settings):
@@ -74,20 +67,6 @@ class InTurns(ScriptedFair):
         given = list(super()._generate(prompts))
         given[2] = [[1, *(int(token % 4 > 0) for token in ids[1:])] for ids in given[1]]
         return tuple(given)
-
-
-def test_turns_of_rows_that_were_kept(tmp_path):
-    """Rows of several rounds keep their turns: each of 32 trajectories weighs 1/32, and each of its K turns 1/K of that."""
-    trainer = InTurns(**scripted(tmp_path), method="grpo+dynamic+turn_mean", max_extra_batches=40)
-    output = rollout(trainer, 8)
-    assert trainer._metrics["train"]["prompts/extra_batches"][0] >= 1
-    written = (output["completion_mask"] * output["tool_mask"]).tolist()
-    turns = [[len(list(run)) for is_own, run in groupby(row) if is_own] for row in written]
-    assert len(turns) == 32 and max(map(len, turns)) > 2
-    for length, weight, own in zip(output["fair_length"].tolist(), output["fair_weight"], turns, strict=True):
-        assert [tokens for tokens in length if tokens] == own == length[: len(own)]
-        shares = weight[: len(own)] * torch.tensor(own)
-        assert shares.tolist() == pytest.approx([1 / 32 / len(own)] * len(own), rel=1e-12)
 
 
 def test_rows_that_were_kept_are_those_of_the_first_round_and_what_was_drawn(tmp_path):
@@ -166,27 +145,6 @@ def test_eqlen_draws_further_prompts_too(tmp_path):
     assert len(trainer._logs["completion"]) == 16, "TRL's table has the prompts that it asked for"
 
 
-def test_data_that_cannot_be_drawn_from_is_told_of_at_the_start(tmp_path):
-    rows = problems(8)
-    data = IterableDataset.from_generator(lambda: iter(rows))
-    with listen() as told:
-        trainer = make(tmp_path, data=data, max_steps=1)
-    assert any("not replaced: the data set can only be iterated over" in line for line in told)
-    assert rollout(trainer)["fair_trains"].shape[0] == 16
-    with listen() as told:
-        make(tmp_path, data=Dataset.from_list(rows), max_steps=1)
-    assert not any("replaced" in line for line in told)
-
-
-def test_rows_are_chosen_and_filled_up():
-    """Own rows 4..9 of ten, of which 5, 6 and 9 train; at most 4 in any process, in parts of 3: 6 rows."""
-    trains = torch.tensor([1, 1, 0, 1, 0, 1, 1, 0, 0, 1]).bool().numpy()
-    kept, is_trained = choose_rows(trains, torch.arange(4, 10).numpy(), 4, 3)
-    assert kept.tolist() == [1, 2, 5, 0, 3, 4] and is_trained.tolist() == [True] * 3 + [False] * 3
-    kept, is_trained = choose_rows(torch.ones(2).bool().numpy(), torch.arange(2).numpy(), 3, 1)
-    assert kept.tolist() == [0, 1, 0] and is_trained.tolist() == [True, True, False]
-
-
 def rare(completion_ids, **_):
     """One in six texts is correct, so that about half of the prompts with 4 texts have nothing to compare."""
     return [float(sum(ids) % 6 == 0) for ids in completion_ids]
@@ -216,12 +174,3 @@ def test_the_table_of_eqlen_has_the_advantages_of_its_prompts(tmp_path):
     rollout(trainer)
     assert set(trainer._logs["prompt"]) == asked and trainer._metrics["train"]["prompts/selected"] == [4.0]
     assert list(trainer._logs["advantages"]) == [0.0] * 16
-
-
-def test_replaced_prompts_are_not_called_lost_and_a_bound_is_a_number(tmp_path):
-    with listen() as told:
-        make(tmp_path, "dapo")
-    assert not any("not replace" in line for line in told)
-    with pytest.raises(ValueError, match="max_extra_batches=-1: give 0 or more"):
-        make(tmp_path, most=-1)
-    assert TrlConfig().max_extra_batches == TrainConfig().max_extra_batches == 4

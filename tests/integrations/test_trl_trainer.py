@@ -54,43 +54,6 @@ def test_a_row_without_a_reward_does_not_count(tmp_path):
     assert mass.tolist() == pytest.approx([1 / len(mass)] * len(mass))
 
 
-def test_right_is_above_half_of_what_rewards_can_give(tmp_path):
-    def form(completion_ids, **_):
-        return [1.0] * len(completion_ids)
-
-    trainer = make(tmp_path, reward_funcs=[graded, form], reward_weights=[1.0, 0.5])
-    rollout(trainer)
-    shares = trainer._metrics["train"]
-    assert shares["accuracy/mean"] == pytest.approx(shares["rewards/graded/mean"])
-    assert shares["outcome/mean"][0] == pytest.approx(shares["accuracy/mean"][0] + 0.5)
-    everything = make(tmp_path, reward_funcs=[graded, form], options={"correct_threshold": 0.2})
-    rollout(everything)
-    assert everything._metrics["train"]["accuracy/mean"] == [1.0]
-
-
-def test_functions_that_each_judge_some_answers_may_call_all_of_them_right(tmp_path):
-    """TRL's pattern for several tasks: of the two functions one applies to each text, and half of its 1 is the threshold."""
-
-    def some(odd: bool):
-        def grade(completion_ids, **_):
-            return [1.0 if len(ids) % 2 == odd else None for ids in completion_ids]
-
-        return grade
-
-    trainer = make(tmp_path, "dapo", reward_funcs=[some(True), some(False)])
-    rollout(trainer)
-    assert trainer._metrics["train"]["accuracy/mean"] == [1.0]
-
-
-def test_prompts_that_are_not_kept_have_weight_0(tmp_path):
-    output = rollout(make(tmp_path, "grpo+dynamic", options={"max_extra_batches": 0}), num_prompts=8)
-    right = torch.tensor(graded([row.tolist() for row in output["completion_ids"] * output["completion_mask"]]))
-    mixed = (right.reshape(8, 4).mean(1) % 1 != 0).repeat_interleave(4)
-    assert 0 < mixed.sum() < 32
-    assert (output["fair_trains"] == mixed).all()
-    assert not output["fair_weight"][~mixed].any()
-
-
 def test_every_metric_of_ours_is_documented_and_trls_own_stay(tmp_path):
     trainer = make(tmp_path, "eqlen+fspo", max_steps=2, num_iterations=2)
     trainer.train()
@@ -176,18 +139,6 @@ def test_adapters_are_trained_and_the_reference_is_the_model_without_them(tmp_pa
     assert kl[0] == pytest.approx(0.0, abs=1e-12) and kl[1] > 0
 
 
-def test_another_method_does_not_go_on_from_a_checkpoint(tmp_path):
-    settings = {"save_strategy": "steps", "save_steps": 1, "max_steps": 1}
-    make(tmp_path, "grpo", **settings).train()
-    other = make(tmp_path, "dapo", **settings | {"max_steps": 2})
-    try:
-        other.train(resume_from_checkpoint=str(tmp_path / "checkpoint-1"))
-        complaint = ""
-    except ValueError as error:
-        complaint = str(error)
-    assert "resuming with another method" in complaint and "filter Everything() -> MixedOutcomes()" in complaint
-
-
 def test_the_card_has_the_method_its_papers_and_the_audit_of_the_rollouts(tmp_path):
     trainer = make(tmp_path, "dapo+balanced", save_strategy="steps", save_steps=1)
     trainer.create_model_card()
@@ -229,12 +180,6 @@ def test_runs_that_learn_nothing_say_so_after_some_rollout_batches(method, rewar
         make(tmp_path, method, reward_funcs=grade_by_model(*rewards), max_steps=3, options=options).train()
     told = [text for text in warnings if said in text]
     assert len(told) == 1 and remedy in told[0]
-
-
-def test_a_run_whose_surrogate_acts_is_told_nothing(tmp_path):
-    with listen() as warnings:
-        make(tmp_path, "grpo", max_steps=6, num_iterations=2).train()
-    assert warnings == []
 
 
 def evaluate_in_training(trainer) -> str:
@@ -312,27 +257,6 @@ def test_columns_that_reward_functions_log_stand_with_their_texts(method, tmp_pa
     assert len(table) == 16 and (table["letters"] == table["completion"].str.len()).all()
 
 
-class TwoTurns(Scripted, FairGRPOTrainer):
-    """Every answer of 3 or more tokens has one in the middle that a tool wrote."""
-
-    def _generate(self, prompts):
-        found = list(super()._generate(prompts))
-        found[2] = [
-            [0 if 0 < place < len(ids) - 1 and place == 1 else 1 for place in range(len(ids))] for ids in found[1]
-        ]
-        return tuple(found)
-
-
-def test_tokens_of_tools_are_neither_counted_nor_trained(tmp_path):
-    trainer = make(tmp_path, trainer=TwoTurns)
-    output = rollout(trainer)
-    width, length = output["completion_mask"].sum(1), (output["completion_mask"] * output["tool_mask"]).sum(1)
-    assert (length == width - (width >= 3).long()).all() and (length < width).any()
-    mass = output["fair_weight"] * length
-    assert mass.tolist() == pytest.approx([1 / 16] * 16)  # 1 / (N T), T trained tokens alone
-    assert trainer._metrics["train"]["length/mean"][0] == pytest.approx(float(length.double().mean()))
-
-
 @pytest.mark.parametrize("method", ["grpo", "eqlen+grpo"])
 def test_prompts_may_be_messages(method, tmp_path):
     def check(prompts, completions, **_):
@@ -388,14 +312,6 @@ def test_a_forward_pass_that_is_not_finite_changes_no_weight_no_moment_and_no_st
         seen[3][2]["surrogate.num_updates"] == 1
     )  # of the four the second is skipped, the first and third are on-policy
     assert logged(trainer, "updates/skipped") == [0, 1, 1, 1]
-
-
-def test_three_updates_in_a_row_that_are_not_finite_end_the_run(tmp_path):
-    trainer = Broken(**scripted(tmp_path, max_steps=6), method="grpo")
-    trainer.bad = (1, 2, 3)
-    with pytest.raises(RuntimeError, match="logprobs was not finite in 3 updates in a row"):
-        trainer.train()
-    assert trainer.state.global_step == 3 and weights_of(trainer).isfinite().all()
 
 
 def test_a_ruined_state_does_not_go_on(tmp_path):

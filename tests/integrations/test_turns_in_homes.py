@@ -5,25 +5,17 @@ Trees are refused where no whole job of them was tried.
 
 import re
 
-import numpy as np
 import pytest
 from trl_runs import config
 
 from fairlen import plan_rows
 from fairlen.integrations.trl.settings import prepare
 from fairlen.integrations.turns import (
-    count_tokens,
-    cut_responses,
-    cut_table,
-    find_turns,
-    fold_turns,
-    read_trajectory,
     was_truncated,
 )
 from fairlen.integrations.verl.launch import VerlConfig
 from fairlen.integrations.verl.settings import read_method
 from fairlen.methods.compose import compose
-from fairlen.rollouts import Response, Rollouts
 
 TURNED = (
     ("grpo+turns", (), "sampling"), ("dapo+balanced_turns", (), "sampling"), ("grpo+turn_count", (), "aggregation"),
@@ -57,13 +49,8 @@ def test_trees_are_refused_where_no_whole_job_of_them_was_tried(method):
         read_method({"method": method, "overrides": ()})
     with pytest.raises(ValueError, match=r"^Tree in verl"):
         VerlConfig(method=method)  # before Ray starts
-    trains, *_ = prepare(method, (), config("out"), False)
-    assert trains.sampling.num_tracks == config("out").num_generations  # in TRL they train
-
-
-def test_turns_are_runs_of_the_mask():
-    assert find_turns([1, 1, 0, 1, 0, 0]) == ((0, 2), (3, 4)) and find_turns(np.array([False, True])) == ((1, 2),)
-    assert count_tokens([1, 1, 0, 1, 0, 0]) == (2, 1) and count_tokens([0, 0]) == (0,) == count_tokens([])
+    trains, _ = prepare(method, (), config("out"), False)
+    assert trains.method.sampling.num_tracks == config("out").num_generations  # in TRL they train
 
 
 @pytest.mark.parametrize(("ids", "mask", "expected"), [
@@ -77,44 +64,3 @@ def test_turns_are_runs_of_the_mask():
 ])  # fmt: skip
 def test_what_the_policy_wrote_says_whether_it_was_truncated(ids, mask, expected):
     assert was_truncated(ids, mask, {0}, 6) is expected
-
-
-def test_a_row_as_a_response():
-    """Prompt 8 9, then 5 0 written, 6 read, 7 written, 6 read and left out: positions 2 to 4 and 5 to 6."""
-    found = Response(
-        0, finish="stop", seed=0, **read_trajectory((8, 9), (5, 0, 6, 7, 6), (1, 1, 0, 1, 0), (-1.0, -2.0, 0.0, -3.0, 0.0))
-    )  # fmt: skip
-    assert (found.token_ids, found.turns, found.logprobs) == ((8, 9, 5, 0, 6, 7), ((2, 4), (5, 6)), (-1.0, -2.0, -3.0))
-    whole = read_trajectory((8,), (5, 0), (1, 1), (-1.0, -2.0))
-    assert whole == {"token_ids": (8, 5, 0), "num_prompt": 1, "logprobs": (-1.0, -2.0), "turns": ()}
-    assert read_trajectory((8,), (6, 6), (0, 0), (-1.0, 0.0)) == {
-        "token_ids": (8, 6), "num_prompt": 1, "logprobs": (-1.0,), "turns": (),
-    }  # fmt: skip
-
-
-@pytest.mark.parametrize("name", ["grpo", "grpo+turns"])
-def test_tables_of_masks_are_those_of_responses(name):
-    method = compose(name, ["sampling.n=2"])
-    rows = (
-        Response(0, (8, 5, 0, 6, 7, 0), 1, (-1.0,) * 4, "stop", 0, turns=((1, 3), (4, 6))),
-        Response(0, (8, 5, 5, 0), 1, (-1.0,) * 3, "stop", 1),
-    )
-    expected = Rollouts(rows, cut_responses(method, rows), 6)
-    found = cut_table(method, expected.response_table, ((2, 2), (3,)))
-    for column, values in expected.segment_table.columns().items():
-        assert getattr(found, column).tolist() == values.tolist(), column
-
-
-def test_columns_of_turns_as_columns_of_rows():
-    """Rows 2 and 0 of three have turns of 2 and 1, and of 3 tokens; where no row has two, columns are flat."""
-    method = compose("grpo+turns", ["sampling.n=2"])
-    rows = (
-        Response(0, (8, 5, 0, 6, 7), 1, (-1.0,) * 3, "length", 0, turns=((1, 3), (4, 5))),
-        Response(0, (8, 5, 5, 0), 1, (-1.0,) * 3, "stop", 1),
-    )
-    segments = Rollouts(rows, cut_responses(method, rows), 6).segment_table
-    found = fold_turns({"weight": np.array([0.1, 0.2, 0.3])}, np.array([2, 2, 0]), segments, 3)
-    assert found["weight"].tolist() == [[0.3, 0], [0, 0], [0.1, 0.2]]
-    assert found["length"].tolist() == [[3, 0], [0, 0], [2, 1]]
-    last = segments.take(np.array([2]))
-    assert fold_turns({"weight": np.array([0.3])}, np.array([1]), last, 2)["weight"].tolist() == [0, 0.3]

@@ -52,12 +52,6 @@ def test_the_sentence_says_why_and_what_to_do(batch, why, remedy):
     assert remedy in text.rpartition("; ")[2] and "\n" not in text
 
 
-def test_reasons_are_those_of_the_whole_streak():
-    """Two batches without a correct response and one without an incorrect one: neither side is all there is."""
-    (text,) = told(NONE_CORRECT, Counts(8, correct=8, low=1.0, high=1.0), NONE_CORRECT)
-    assert "24 responses: 8 correct, 16 incorrect" in text and "no prompt or pair" in text
-
-
 @pytest.mark.parametrize("side", ["correct", "incorrect"])
 def test_verdicts_of_one_side_are_told_also_where_rewards_train(side):
     batch = Counts(8, **{side: 8}, trained=8, low=-2.0, high=5.0)
@@ -95,13 +89,6 @@ def test_lengths_that_drift_are_noted_once(tokens, said):
     assert len(found) == bool(said)
     for text in found:
         assert text.startswith(f"note: responses are {said}, of which 25% were truncated; ")
-
-
-def test_lengths_drift_from_the_first_rollout_batches():
-    """Means of the first three are (50 + 100 + 150) / 3 = 100 tokens: 150 are less than twice as many, 200 are not."""
-    start = [replace(MIXED, tokens=8 * length) for length in (50, 100, 150)]
-    assert told(*start, *[start[2]] * 9) == []
-    assert len(told(*start, *[replace(MIXED, tokens=1600)] * 3)) == 1
 
 
 def test_the_end_of_a_run_says_it_of_the_whole_run():

@@ -197,19 +197,6 @@ def test_two_ranks_end_an_update_as_one_does(tmp_path):
         assert found["broken"] == "gradient" and found["unmoved"]
 
 
-def test_what_is_missing_is_named():
-    plan, columns = plan_of(compose("grpo+kl")).to("cpu", torch.float64), log_probs()
-    logprobs = columns["logprobs"]
-    with pytest.raises(ValueError, match=r"ref_logprobs=None: the method's terms \(ReferenceKL\) need it"):
-        policy_loss(compose("grpo+kl"), plan, logprobs, mask=MASK)
-    with pytest.raises(ValueError, match="entropy=None"):
-        policy_loss(compose("grpo+entropy"), plan, logprobs, mask=MASK)
-    with pytest.raises(ValueError, match=r"give mask .* or sequence"):
-        policy_loss(compose("grpo"), plan, logprobs)
-    with pytest.raises(ValueError, match=r"mask of shape \(10, 8\) for a plan of 3 rows"):
-        policy_loss(compose("grpo"), plan[:3], logprobs, mask=MASK)
-
-
 def test_an_update_without_micro_batches_is_refused():
     with pytest.raises(ValueError, match="counts is empty: every rank gives those of at least one micro-batch"):
         finish_update(compose("grpo"), [], 1.0, Skips())
@@ -249,39 +236,6 @@ def test_padding_and_what_nobody_graded_do_not_count():
     )
     assert plan.trains.tolist() == [True, True, False, False]
     assert plan.advantage.tolist() == [1.0, -1.0, 0.0, 0.0] and plan.weight.tolist() == [1 / 6, 1 / 4, 0.0, 0.0]
-
-
-def test_bad_columns_are_named():
-    good: dict[str, Any] = {"groups": [0, 0], "lengths": [1, 2], "rewards": [1.0, 0.0], "max_response_length": 8}
-    wrong: dict[str, dict[str, Any]] = {
-        r"'rewards': \(3,\)": {"rewards": [1.0, 0.0, 1.0]},
-        r"'rewards': \(2, 1\)": {"rewards": [[1.0], [0.0]]},
-        r"rewards\[1\]=inf": {"rewards": [1.0, math.inf]},
-        r"rewards\[0\]=nan: .*nan in `correct`": {"rewards": [math.nan, 1.0]},
-        r"lengths\[0\]=-1: give 0 to max_response_length=8": {"lengths": [-1, 2]},
-        r"lengths\[1\]=9": {"lengths": [1, 9]},
-        r"correct\[1\]=2": {"correct": [1, 2]},
-        r"truncated\[0\]=nan: give 0 or 1": {"truncated": [math.nan, 0]},
-        "num_updates=0": {"num_updates": 0},
-        "num_updates=2.5": {"num_updates": 2.5},
-    }
-    for message, columns in wrong.items():
-        with pytest.raises(ValueError, match=message):
-            plan_rows(compose("grpo"), **good | columns)
-    with pytest.raises(ValueError, match="eqlen chooses what is generated"):
-        plan_rows(compose("eqlen"), **good)
-
-
-def test_what_is_no_log_prob_for_each_token_is_named():
-    method = compose("fspo")
-    numbers = plan_rows(method, groups=[0, 0], lengths=[1, 2], rewards=[1.0, 0.0], max_response_length=8)
-    plan, one = numbers.to("cpu"), torch.zeros(2, 2)
-    with pytest.raises(ValueError, match=r"plan: it holds numpy arrays; give plan\.to\(device\)"):
-        policy_loss(method, numbers, one, mask=one)
-    with pytest.raises(ValueError, match=r"old_logprobs of shape \(2, 1\): give that of logprobs, \(2, 2\)"):
-        policy_loss(method, plan, one, one[:, :1], mask=one)
-    with pytest.raises(ValueError, match=r"sequence of torch\.bool: give whole numbers"):
-        policy_loss(method, plan, one, sequence=one.bool())
 
 
 BREAKS = {"logprobs": (0, 1, 0), "old_logprobs": (1, 0, 0), "ref_logprobs": (1, 1, 0), "gradient": (1, 1, 1)}

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from fairlen import compose, plan_rows, policy_loss
+from fairlen import Skips, compose, finish_update, plan_rows, policy_loss
 
 NAN, INF = math.nan, math.inf
 PLAN: dict[str, Any] = {
@@ -37,12 +37,12 @@ WRONG_PLAN: dict[str, tuple[Any, ...]] = {
     "correct": (*NO_COLUMN, *NO_NUMBERS, [2, 0, 1], [-1, 0, 1], [0.5, 0, 1], [INF, 0, 1], torch.tensor([0.9, 0, 1])),
     "truncated": (*NO_COLUMN, *NO_NUMBERS, [2, 0, 1], [-1, 0, 1], [0.5, 0, 1], [INF, 0, 1], [NAN, 0, 1], torch.full((3,), NAN)),
     "max_response_length": (None, 0, -1, 3.5, NAN, INF, -INF, "8", True, [8], 10**30, 3, torch.tensor([8, 8]), 8j),
-    "num_updates": (None, 0, -1, 1.5, NAN, INF, -INF, "2", True, [1], 10**30, torch.tensor([1, 1]), 1j),
+    "num_updates": (None, 0, -1, 1.5, NAN, INF, -INF, "2", True, [1], 10**30, torch.tensor([1, 1]), 1j, 3),
 }  # fmt: skip
 ONE = torch.full((3, 4), -1.0)
 MASK = torch.arange(4)[None] < torch.tensor([[3], [2], [4]])
 SEQUENCE = torch.arange(3)[:, None].expand(3, 4).where(MASK, -1)
-NUMBERS = plan_rows(**PLAN)
+NUMBERS = plan_rows(**PLAN | {"method": compose("grpo+kl+entropy")})
 LOSS: dict[str, Any] = {
     "method": compose("grpo+kl+entropy"), "plan": NUMBERS.to("cpu"), "logprobs": ONE, "old_logprobs": ONE, "mask": MASK,
     "sequence": None, "rollout_logprobs": ONE, "ref_logprobs": ONE, "entropy": -ONE,
@@ -62,14 +62,16 @@ NO_NATS = (
 )
 WRONG_LOSS: dict[str, tuple[Any, ...]] = {
     "method": (None, "grpo", 5, compose),
-    "plan": (None, "grpo", 5, NUMBERS, NUMBERS.to("cpu")[:2], NUMBERS.to("cpu")[[0, 1, 2, 2]], dict(vars(NUMBERS))),
+    "plan": (None, "grpo", 5, NUMBERS, NUMBERS.to("cpu")[:2], NUMBERS.to("cpu")[[0, 1, 2, 2]], dict(vars(NUMBERS)),
+             plan_rows(**PLAN | {"method": compose("dapo")}).to("cpu")),
     "logprobs": (None, *NO_NATS),
     "old_logprobs": NO_NATS,
     "rollout_logprobs": NO_NATS,
     "ref_logprobs": (None, *NO_NATS),
     "entropy": (None, *NO_NATS),
     "mask": (*NO_TENSOR, None, MASK[:2], MASK[:, :3], MASK[0], MASK[None], MASK.double() * 0.5, MASK.double() * NAN,
-             -MASK.long(), 2 * MASK, torch.ones(3, 4), MASK.roll(1, 0), torch.arange(4)[None] < torch.tensor([[2], [2], [4]])),
+             -MASK.long(), 2 * MASK, torch.ones(3, 4), MASK.roll(1, 0), MASK & False,
+             torch.arange(4)[None] < torch.tensor([[2], [2], [4]])),
 }  # fmt: skip
 WRONG_SEQUENCE = (*NO_TENSOR, None, MASK, SEQUENCE.double(), SEQUENCE + 1, SEQUENCE.clamp(min=0), SEQUENCE[:2], SEQUENCE[0],
                   SEQUENCE.to(torch.cfloat))  # fmt: skip
@@ -79,7 +81,9 @@ def refusal(call: Any, arguments: dict[str, Any], name: str, value: Any) -> str:
     """Return how the call failed to refuse a value in one line that names the argument; nothing where it did."""
     try:
         call(**arguments | {name: value})
-    except ValueError as error:
+    except (ValueError, TypeError) as error:
+        if type(error) is TypeError and "give" not in str(error):
+            return f"{name}={value!r:.60}: {error}"
         text = str(error)
         is_named = name in text or (name in ("mask", "plan", "sequence") and "row" in text)
         return "" if is_named and "\n" not in text and len(text) < 400 else f"{name}={value!r:.60}: {text!r}"
@@ -106,6 +110,38 @@ def test_policy_loss_refuses_wrong_inputs_in_one_line():
     found = [refusal(policy_loss, LOSS, name, value) for name, values in WRONG_LOSS.items() for value in values]
     found += [refusal(policy_loss, packed, "sequence", value) for value in WRONG_SEQUENCE]
     assert len(found) > 90 and [text for text in found if text] == []
+
+
+UPDATE: dict[str, Any] = {"method": compose("grpo"), "counts": [], "gradient_norm": 1.0, "skips": Skips()}
+WRONG_UPDATE: dict[str, tuple[Any, ...]] = {
+    "method": (None, "grpo"),
+    "counts": (None, ONE, {}, [ONE.sum()], [policy_loss(**LOSS)], iter([])),
+    "gradient_norm": (None, "1", ONE, [1.0]),
+    "skips": (None, 0, Skips),
+}
+
+
+def test_finish_update_and_compose_refuse_wrong_inputs_in_one_line():
+    right = UPDATE | {"counts": [policy_loss(**LOSS).counts]}
+    found = [refusal(finish_update, right, name, value) for name, values in WRONG_UPDATE.items() for value in values]
+    found += [refusal(compose, {}, "names", value) for value in (None, 5, ["grpo"])]
+    assert len(found) > 15 and [text for text in found if text] == []
+    assert finish_update(**right).may_step
+
+
+def test_a_plan_gives_rows_and_no_single_one():
+    for rows in (0, None, torch.tensor(0), (0, 1), ...):
+        with pytest.raises(ValueError, match=r"plan\[.*several rows"):
+            NUMBERS[rows]
+
+
+def test_a_plan_outlives_the_state_of_its_method():
+    """Updates of one rollout batch share the plan; the drift that `fair_band` learns is no other method."""
+    method = compose("fspo")
+    moved = method.with_state(dict.fromkeys(method.state, 0.5))
+    assert method.state and moved != method
+    plan = plan_rows(**PLAN | {"method": method}).to("cpu")
+    assert torch.isfinite(policy_loss(moved, plan, ONE, mask=MASK).total)
 
 
 def test_a_row_of_other_tokens_than_planned_does_not_train_where_nobody_may_wait():

@@ -33,11 +33,6 @@ def test_an_answer_without_verdict_is_neither_right_nor_wrong():
     assert (found["prompts/all_correct"], found["prompts/all_incorrect"]) == (0.5, 0.0)
 
 
-def test_a_prompt_without_any_verdict_is_not_all_wrong():
-    found = measure("grpo", [0, 0, 0, 0, 0, 0], [True] * 4 + [False] * 2)
-    assert (found["prompts/all_correct"], found["prompts/all_incorrect"]) == (0.0, 0.5)
-
-
 def test_nothing_judged_is_no_accuracy_of_zero():
     found = measure("grpo", [0] * 6, [False] * 6)
     assert all(math.isnan(found[name]) for name in ("accuracy/mean", "reward/mean", "reward/std", "length/incorrect"))

@@ -55,28 +55,6 @@ def test_points_are_gained_only_where_something_was_trained(num_updates, warning
     assert any("points" in line for line in lines) == said.startswith("+")
 
 
-def test_one_problem_and_one_sample_are_singular():
-    summary = Summary(Path("run"), all_of(False, 1, 1), all_of(False, 1, 1), 0.0, 1, 2.0)
-    assert "+0.0 points [+0.0, +0.0] in 1 update, 2 s of training\n" in shown_of(TrainConfig(), summary=summary)
-
-
-@pytest.mark.parametrize(
-    ("limit", "said"),
-    [
-        ({}, "rollout batch 1/50"),
-        ({"max_generated": 9}, "rollout batch 1 of up to 50"),
-        ({"max_updates": 9}, "rollout batch 1 of up to 50"),
-        ({"max_seconds": 9.0}, "rollout batch 1 of up to 50"),
-    ],
-    ids=["none", "generated", "updates", "seconds"],
-)
-def test_the_total_of_rollout_batches_is_a_bound_where_something_else_may_end_the_run(limit, said):
-    config = TrainConfig(rollout_batches=50, **limit)
-    assert f"\n{said} update 1: " in shown_of(config, entry={"rollout_batch": 0, "update": 1})
-    skipped = {"rollout_batch": 0, "update": 0, "update/skipped": "loss"}
-    assert f"\n{said}: update skipped: loss" in shown_of(config, entry=skipped)
-
-
 def test_what_does_not_exist_is_a_dash():
     """Before, no answer of 8 problems is right, after, all are: lengths 4 and 6, mean 5."""
     wrong = Evaluation(np.zeros((8, 2), np.bool_), np.tile([4, 6], (8, 1)), np.zeros((8, 2), np.bool_))
@@ -90,8 +68,3 @@ def test_what_does_not_exist_is_a_dash():
         ("length, correct (tokens)", "-", "5.0"),
         ("length, incorrect (tokens)", "5.0", "-"),
     ]
-
-
-def test_settings_that_make_fewer_updates_are_noted():
-    shown = shown_of(TrainConfig(prompts_per_batch=3, updates_per_batch=4))
-    assert "prompts_per_batch=3 make at most 3 updates of a rollout batch, not 4" in shown

@@ -6,8 +6,6 @@ import contextlib
 import os
 import re
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -90,21 +88,6 @@ def test_a_signal_ends_a_run_that_then_goes_on(whole, tmp_path, moment, number):
     whole.forks.start(log, arguments=[*resumed, "--resume"])
     assert whole.forks.wait() == 0
     assert essence_of_small_micro_batches(whole, tmp_path) == essence_text(folder)
-
-
-@pytest.mark.slow
-def test_random_streams_that_are_not_put_back_are_noticed(whole, tmp_path):
-    """The negative control: rewards drew from them in the collection that was cut off, and do so when it is made again."""
-    folder, log = tmp_path / "run", tmp_path / "run.log"
-    text, times, seconds = MOMENTS["collection"]
-    given = arguments(whole, folder, max_tokens_per_microbatch=60)
-    pid = whole.forks.start(log, patch="slow:down+forget:rollback", arguments=given)
-    wait_for(log, text, times)
-    time.sleep(seconds)
-    assert stop(whole.forks, pid, signal.SIGTERM)[0] == 143
-    whole.forks.start(log, arguments=[*given, "--resume"])
-    assert whole.forks.wait() == 0
-    assert essence_of_small_micro_batches(whole, tmp_path) != essence_text(folder)
 
 
 def essence_text(folder: Path) -> str:
@@ -192,29 +175,3 @@ def test_a_run_that_is_stopped_at_random_moments_is_the_same_run(whole, tmp_path
     if code != 0:
         assert whole.forks.run(folder, **whole.changes("fspo")) == 0
     assert differences(essence(whole.make("fspo")), essence(folder)) == []
-
-
-CAUGHT = """
-import os, signal, sys, time
-from fairlen.train.run import faults
-faults.PATIENCE = 1.0
-try:
-    with faults.Interruption() as interruption:
-        os.kill(os.getpid(), signal.SIGTERM)
-        with interruption.writing():
-            time.sleep(float(sys.argv[1]))
-        interruption.check()
-except faults.Interrupted:
-    time.sleep(1.5)
-    print("alive")
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seconds", ["0.1", "1.5"])
-def test_who_catches_an_interruption_lives_on(seconds):
-    """1.5 s after the signal was heeded, and 1.5 s into a checkpoint, where 1 s is what a run may take to end."""
-    done = subprocess.run(
-        [sys.executable, "-c", CAUGHT, seconds], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert (done.returncode, done.stdout) == (0, "alive\n"), done.stderr

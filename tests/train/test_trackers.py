@@ -19,17 +19,14 @@ import pytest
 from runs import metrics, small, without_times
 
 from fairlen.hangs import Watchdog
-from fairlen.methods.compose import explain
 from fairlen.train import start
 from fairlen.train.run import trackers
 from fairlen.train.run.config import TrainConfig
-from fairlen.train.run.folder import open_run
 from fairlen.train.run.trackers import (
     MAX_WAITING,
     Trackers,
     check_trackers,
     choose_trackers,
-    name_runs,
 )
 from fairlen.train.start import start_training
 
@@ -134,20 +131,6 @@ def test_hostile_trackers_cost_no_time_and_one_warning_each(monkeypatch, capsys)
 
 
 FOUND = "nothing was trained in 3 rollout batches (24 responses: 0 correct, 24 incorrect): all were truncated; raise it"
-NOTED = "note: responses are 2.0 times as long as at the start: 100 tokens in the first 3 rollout batches"
-
-
-def test_an_alert_has_the_first_clause_as_its_title():
-    service = Service()
-    with Trackers({"one": lambda _: service}) as found:
-        for text in (FOUND, NOTED, "long " * 20):
-            found.alert(text, 3)
-    told = NOTED.removeprefix("note: ")
-    assert service.alerts[:2] == [
-        ("nothing was trained in 3 rollout batches", FOUND, "WARN"),
-        ("responses are 2.0 times as long as at the start", told, "INFO"),
-    ]
-    assert len(service.alerts[2][0]) == 63 and service.got == []  # wandb takes titles of less than 64 letters
 
 
 def test_what_a_run_warns_of_is_an_alert_too(tmp_path, monkeypatch, capsys):
@@ -161,35 +144,12 @@ def test_what_a_run_warns_of_is_an_alert_too(tmp_path, monkeypatch, capsys):
     assert f"fairlen: {text}\n" in capsys.readouterr().err and "all were truncated" in text
 
 
-@pytest.mark.slow
-def test_alerts_reach_real_services(tmp_path, monkeypatch):
-    pytest.importorskip("wandb")
-    pytest.importorskip("tensorboard")
-    monkeypatch.setattr(trackers, "PATIENCE", 120.0)
-    monkeypatch.setenv("WANDB_MODE", "offline")
-    run = open_run(small(tmp_path / "run"), explain("grpo"))
-    with Trackers(choose_trackers(("wandb", "tensorboard"), run)) as found:
-        found.alert(FOUND, 3)
-    for folder in ("wandb", "tensorboard"):
-        kept = b"".join(path.read_bytes() for path in (run.folder / folder).rglob("*") if path.is_file())
-        assert FOUND.encode() in kept and b"WARN" in kept, folder
-
-
 def test_the_watchdog_says_which_tracker_stands(capsys):
     with closing(Watchdog(0.2)) as watchdog, Trackers({"hangs": lambda _: Hangs()}, watchdog) as found:
         found.log({"update": 1})
         time.sleep(1.0)
         Hangs.release.set()
     assert "still waiting for tracker hangs" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("text", ["", "[1"], ids=["empty", "cut"])
-def test_a_damaged_file_of_names_costs_the_names_alone(tmp_path, capsys, text):
-    run = open_run(small(tmp_path / "run"), explain("grpo"))
-    (run.folder / "trackers.json").write_text(text)
-    names = name_runs(run, ["wandb"])
-    assert names.keys() == {"wandb"} and json.loads((run.folder / "trackers.json").read_text()) == names
-    assert "trackers.json: " in (told := capsys.readouterr().err) and "another name in wandb" in told
 
 
 def read_events(folder: Path) -> dict[tuple[str, int], float]:

@@ -56,6 +56,8 @@ def policy_loss(
         logprobs, mask=mask, sequence=sequence, old_logprobs=old_logprobs, rollout_logprobs=rollout_logprobs,
         ref_logprobs=ref_logprobs, entropy=entropy,
     )  # fmt: skip
+    if not torch.compiler.is_compiling() and plan.method is not None and not is_same(plan.method, method):
+        raise ValueError("plan: plan_rows made it with another method than `method`: give both the same one")
     row = find_rows(mask, sequence, len(plan))
     trained = (row >= 0) & plan.trains[row.clamp(min=0)]
     now, *fixed, uncertainty = (
@@ -72,6 +74,11 @@ def policy_loss(
     return PolicyLoss(loss.total, count(method, outputs, micro, loss))
 
 
+def is_same(planned: Method, method: Method) -> bool:
+    """Return whether two methods differ in nothing but their state, which moves with every update."""
+    return planned is method or (set(planned.state) == set(method.state) and planned.with_state(method.state) == method)
+
+
 def is_as_planned(plan: RowPlan, row: Tensor, trained: Tensor) -> Tensor:
     """Return whether each row has no token here or as many as the plan counts. Raises ValueError where nothing waits for it."""
     tokens = plan.length.new_zeros(len(plan)).index_add(0, row.clamp(min=0), trained.to(plan.length.dtype))
@@ -81,6 +88,11 @@ def is_as_planned(plan: RowPlan, row: Tensor, trained: Tensor) -> Tensor:
         raise ValueError(
             f"row {place} has {int(tokens[place])} tokens in the mask or sequence and {int(plan.length[place])} in the plan: "
             "give plan_rows as `lengths` the tokens that train, and of the plan the rows of the micro-batch"
+        )
+    if is_readable(tokens) and bool(plan.trains.any()) and not bool(tokens.any()):
+        raise ValueError(
+            f"mask or sequence has no token, and the plan {int(plan.trains.sum())} rows that train: give the rows of this "
+            "micro-batch, of a plan whose `lengths` are 0 for padding"
         )
     return ~wrong.any()
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from math import isfinite
+from numbers import Real
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from fairlen.console import warn
 from fairlen.hangs import TrainingStopped
 from fairlen.loop.tally import Tally, find_broken, merge, observed, update_metrics
 from fairlen.methods.method import Method
+from fairlen.methods.rows import brief, check_method
 
 MAX_IN_A_ROW = 3
 """Updates that may be skipped one after the other; the last of them ends the run."""
@@ -92,6 +94,8 @@ def finish_update(
     counts are dropped, a line says which it was, and the third in a row raises NonFiniteError. All ranks decide the same: with
     torch.distributed initialised this is one gather of about thirty numbers (over `group`), and the one wait for the device.
     """
+    check_method(method)
+    refuse_wrong(counts, gradient_norm, skips)
     found = judge_update(method, counts, gradient_norm, group)
     if found.may_step:
         skips.passed()
@@ -102,6 +106,22 @@ def finish_update(
         found.metrics["update/skipped"] = found.broken
     found.metrics["updates/skipped"] = float(skips.num_skipped)
     return found
+
+
+def refuse_wrong(counts: Any, gradient_norm: Any, skips: Any) -> None:
+    """Raise TypeError for arguments of `finish_update` that are not what it asks for."""
+    if not isinstance(skips, Skips):
+        raise TypeError(f"skips={brief(skips)}: give the run's fairlen.Skips(), made once, before its first update")
+    if not isinstance(counts, list | tuple):
+        raise TypeError(f"counts={brief(counts)}: give a list with the `counts` of every loss of policy_loss")
+    for place, one in enumerate(counts):
+        if not isinstance(one, Mapping):
+            raise TypeError(f"counts[{place}]={brief(one)}: give the `counts` of what policy_loss returned")
+    is_number = isinstance(gradient_norm, Real) or (isinstance(gradient_norm, Tensor) and gradient_norm.numel() == 1)
+    if not is_number:
+        raise TypeError(
+            f"gradient_norm={brief(gradient_norm)}: give the norm of the whole gradient, which clip_grad_norm_ returns"
+        )
 
 
 def judge_update(

@@ -55,6 +55,8 @@ def compose(names: str, overrides: Sequence[str] = ()) -> Method:
 
 def explain(names: str, overrides: Sequence[str] = ()) -> Composition:
     """The same, with its notes."""
+    if not isinstance(names, str):
+        raise TypeError(f"names={names!r:.60}: give names joined by +, such as 'dapo+balanced'")
     parts = find_components(names)
     method, notes = parts[0].apply(Method()), []
     for part in parts[1:]:

@@ -42,14 +42,19 @@ class RowPlan:
     """The same for terms (KL, entropy)."""
     length: Any = None
     """Tokens that train, which a micro-batch must have of a row; None in a plan that was made by hand: any number."""
+    method: Method | None = None
+    """The method that planned, whose loss the rows are for; None in a plan that was made by hand: any method."""
 
     def __len__(self) -> int:
         return len(self.trains)
 
     def __getitem__(self, rows: Any) -> RowPlan:
         """Return chosen rows, by a slice, positions or a mask: those of a rank, of a micro-batch."""
-        columns = ((one.name, getattr(self, one.name)) for one in fields(self))
-        return RowPlan(**{name: None if column is None else column[rows] for name, column in columns})
+        if not isinstance(rows, slice) and (isinstance(rows, tuple) or not np.ndim(rows)):
+            raise ValueError(f"plan[{brief(rows)}]: give several rows, as a slice, a list of positions or a mask")
+        columns = ((one.name, getattr(self, one.name)) for one in fields(self) if one.name != "method")
+        chosen = {name: None if column is None else column[rows] for name, column in columns}
+        return RowPlan(**chosen, method=self.method)
 
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> RowPlan:
         """Return the columns as tensors on a device, those of numbers in `dtype`: torch.float32 unless another is named."""
@@ -60,7 +65,7 @@ class RowPlan:
             torch.as_tensor(c, dtype=kind, device=device) for c in (self.advantage, self.weight, self.term_weight)
         )
         length = None if self.length is None else torch.as_tensor(self.length, device=device)
-        return RowPlan(torch.as_tensor(self.trains, device=device), *numbers, length=length)
+        return RowPlan(torch.as_tensor(self.trains, device=device), *numbers, length=length, method=self.method)
 
 
 def plan_rows(
@@ -83,7 +88,8 @@ def plan_rows(
     that the rollout batch is split into, each of about as many prompts.
     Rewards to one prompt that differ by the rounding of the type that they came in are the same.
     Warns where no response trains. Raises ValueError for columns of unequal length or another shape than [N], what is no number
-    or out of range, methods that cut responses while they are generated (EqLen, Tree), and choices about turns.
+    or out of range, more updates than prompts, methods that cut responses while they are generated (EqLen, Tree), and choices
+    about turns.
     """
     check_method(method)
     check_whole("num_updates", num_updates, "the optimizer steps of the rollout batch")
@@ -97,6 +103,11 @@ def plan_rows(
         )
     refuse_turns(method, "plan_rows")
     scored = score_rows(method, groups, lengths, rewards, correct, truncated, max_response_length)
+    if num_updates > max(scored.responses.num_prompts, 1):
+        raise ValueError(
+            f"num_updates={num_updates}: the rollout batch has {scored.responses.num_prompts} prompts (groups), and an update at "
+            "least one; give the number of optimizer steps that it is split into"
+        )
     plan = spread(method.plan(scored), len(scored.segments))
     if len(plan["trains"]) and not plan["trains"].any():
         warnings.warn(
@@ -106,7 +117,7 @@ def plan_rows(
         )
     length = np.where(plan["trains"], scored.segments.length, 0)
     weights = (num_updates * plan[name] for name in ("weight", "term_weight"))
-    return RowPlan(plan["trains"], plan["advantage"], *weights, length=length)
+    return RowPlan(plan["trains"], plan["advantage"], *weights, length=length, method=method)
 
 
 def score_rows(

@@ -1,4 +1,4 @@
-"""One rank of verl's own actor without Ray: builds ActorRolloutRefWorker(role=actor), updates it on every case of a folder.
+"""One rank of verl's own actor without Ray: builds our worker of an actor, updates it on every case of a folder.
 
 `ranks.py FOLDER RANK RANKS`; DIST_INIT_METHOD says where they meet. Cases run in verl's engine, or in ours that reads trees, of a
 model that can be read so or of one with dropout. Every case starts from the same weights: the learning rate is 0, or plain SGD
@@ -28,11 +28,10 @@ from safetensors.torch import save_file  # noqa: E402
 from torch.optim import SGD  # noqa: E402
 from verl.utils import tensordict_utils as tu  # noqa: E402
 from verl.utils.config import omega_conf_to_dataclass  # noqa: E402
-from verl.workers.engine_workers import ActorRolloutRefWorker  # noqa: E402
 from verl.workers.utils.losses import ppo_loss  # noqa: E402
 
 from fairlen.integrations.verl.launch import VerlConfig, collect  # noqa: E402
-from fairlen.integrations.verl.loss import COLUMN, COUNTS, FairLoss  # noqa: E402
+from fairlen.integrations.verl.loss import COLUMN, COUNTS, FairLoss, FairWorker  # noqa: E402
 from fairlen.loop.tally import merge, update_metrics  # noqa: E402
 
 ACTOR = "actor_rollout_ref.actor"
@@ -88,12 +87,12 @@ def tensordict(rows, mini_rows, epochs, shape):
 
 def main() -> None:
     settings = read_settings()
-    worker = ActorRolloutRefWorker(settings, role="actor")
+    worker = FairWorker(settings, role="actor")
     worker.init_model()
     importlib.import_module("fairlen.integrations.verl.trees")  # engines that are built from here on read trees
-    workers = {"rows": worker, "trees": ActorRolloutRefWorker(copy.deepcopy(settings), role="actor")}
+    workers = {"rows": worker, "trees": FairWorker(copy.deepcopy(settings), role="actor")}
     settings.model.path = str(folder / "dropout")
-    workers["dropout"] = ActorRolloutRefWorker(settings, role="actor")
+    workers["dropout"] = FairWorker(settings, role="actor")
     workers["trees"].init_model()
     workers["dropout"].init_model()
     train(workers, settings)

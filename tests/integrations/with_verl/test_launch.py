@@ -25,12 +25,10 @@ from packaging.requirements import Requirement
 from verl.trainer.ppo.v1.trainer_base import TRAINER_REGISTRY, PPOTrainer
 from verl.utils.config import omega_conf_to_dataclass
 
-from fairlen import playground
-from fairlen.audit.method_in_use import find_method
 from fairlen.cli import main
 from fairlen.integrations.verl import launch, plugin
 from fairlen.integrations.verl.data import compute_score, data_rows, is_verls, playground_rows, write_rows
-from fairlen.integrations.verl.launch import VerlConfig, collect, environment, write_files
+from fairlen.integrations.verl.launch import VerlConfig, collect, environment
 from fairlen.integrations.verl.rehearsal import copy_shipped
 from fairlen.integrations.verl.settings import quote, read_method
 from fairlen.methods.compose import compose
@@ -55,22 +53,6 @@ def resolve(config, given=(), folder=Path("/nowhere")):
     texts = [text for text in collect(config, given, folder) if not text.startswith("hydra.")]
     with initialize_config_dir(str(folder_of_verl), version_base=None):
         return compose_settings("ppo_trainer", texts)
-
-
-def test_the_audit_reads_the_method_of_a_job(tmp_path):
-    """From what Hydra writes: of our job the method, of verl's own its aggregation, whose default is the token mean."""
-    ours = resolve(VerlConfig(method="grpo+balanced", overrides=("surrogate.clip_high=0.3", "sampling.n=8")))
-    with initialize_config_dir(str(Path(find_spec("verl").origin).parent / "trainer" / "config"), version_base=None):
-        theirs = compose_settings("ppo_trainer", ["algorithm.adv_estimator=grpo"])
-    for settings, name, aggregation in (
-        (ours, "grpo+balanced --set surrogate.clip_high=0.3 --set sampling.n=8", "balanced"),
-        (theirs, "verl: loss_agg_mode=token-mean", "token_mean_update"),
-    ):
-        path = tmp_path / aggregation / "hydra" / ".hydra" / "config.yaml"
-        path.parent.mkdir(parents=True)
-        path.write_text(OmegaConf.to_yaml(settings))
-        found = find_method([str(tmp_path / aggregation / "rollouts" / "1.jsonl")])
-        assert found is not None and (found.name, found.aggregation) == (name, aggregation)
 
 
 @pytest.mark.parametrize("cpu", [False, True])
@@ -133,21 +115,6 @@ def test_what_undoes_the_method_is_refused(given, message):
         collect(VerlConfig(method="eqlen+grpo"), [given], Path("/nowhere"))
 
 
-def test_verls_other_trainers_are_chosen_by_verls_names():
-    given = ["trainer.v1.trainer_mode=colocate_async"]
-    assert resolve(VerlConfig(method="fspo_v3"), given).trainer.v1.trainer_mode == "fairlen_colocate_async"
-    for text in ("trainer.v1.trainer_mode=mine", "+trainer.v1.trainer_mode=fairlen_sync"):
-        with pytest.raises(ValueError, match="give one of sync, colocate_async, separate_async"):
-            collect(VerlConfig(method="grpo"), [text], Path("/nowhere"))
-
-
-def test_what_undoes_the_correction_is_refused():
-    text = "algorithm.rollout_correction.bypass_mode=True"
-    with pytest.raises(ValueError, match=r"with \+mismatch: verl then"):
-        collect(VerlConfig(method="grpo+mismatch"), [text], Path("/nowhere"))
-    assert collect(VerlConfig(method="grpo"), [text, "trainer.logger=[console,wandb]"], Path("/nowhere"))
-
-
 def test_one_reward_function_judges_both_sides(tmp_path):
     """Files that fairlen has written go with its data sets; those of others with one another."""
     ours, theirs = tmp_path / "ours.parquet", tmp_path / "theirs.parquet"
@@ -164,24 +131,6 @@ def test_one_reward_function_judges_both_sides(tmp_path):
     for pair in ((theirs, "test.jsonl"), ("train.jsonl", theirs), (ours, theirs)):
         with pytest.raises(ValueError, match="give two of a kind"):
             rewards(*pair)
-
-
-def test_a_template_that_begins_the_thinking_is_noted_with_the_problems(tmp_path):
-    import pyarrow.parquet as pq
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(playground.PATH)
-    (tmp_path / "d.jsonl").write_text(
-        "\n".join(json.dumps({"problem": f"{n}+1?", "answer": str(n + 1)}) for n in range(3))
-    )
-    for template, expected in (("{{ messages[0].content }}<think>\n", True), ("{{ messages[0].content }}", False)):
-        tokenizer.chat_template = template
-        tokenizer.save_pretrained(tmp_path / "model")
-        write_files(VerlConfig(method="grpo", data=(str(tmp_path / "d.jsonl"),)), tmp_path, str(tmp_path / "model"))
-        row = pq.read_table(tmp_path / "train.parquet").to_pylist()[0]
-        assert json.loads(row["extra_info"]["fairlen_problem"])["starts_inside"] is expected
-        score = asyncio.run(compute_score("d", "maybe \\boxed{1}", "1", row["extra_info"]))
-        assert score["acc"] == float(not expected)  # cut off in its thinking: no answer
 
 
 @pytest.mark.parametrize("method", ["grpo", "eqlen+grpo"])
@@ -289,14 +238,6 @@ def test_the_rehearsals_model_reads_prompts_as_the_playground_does(tmp_path):
         message = {"role": "user", "content": problem.text}
         assert tuple(builder.build_initial_tokens([message])) == problem.token_ids
     assert tokenizer("1+hi")["input_ids"] == [*tokenizer("1+")["input_ids"], 0, 0]  # vLLM asks for words at its start
-
-
-def test_the_page_begins_with_a_diff_of_at_most_five_lines():
-    page = (Path(__file__).parents[3] / "docs" / "verl.md").read_text()
-    block = page.split("```diff\n")[1].split("```")[0]
-    changed = [line for line in block.splitlines() if line[:1] in "+-"]
-    assert 2 <= len(changed) <= 5 and page.index("```diff") < 120
-    assert any(line.startswith("+fairlen verl --method ") for line in changed)
 
 
 def test_verl_knows_our_trainers():
@@ -438,12 +379,6 @@ def test_a_model_of_text_and_images_is_not_refused(images, tmp_path, capsys):
     (images / "model.safetensors").write_bytes(b"damaged")
     assert dry_run(tmp_path / "out", given) == 2
     assert f"model={images}: " in capsys.readouterr().err
-
-
-def test_a_model_is_checked_at_home_too(marked, tmp_path, capsys, monkeypatch):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert dry_run(tmp_path / "out", "actor_rollout_ref.model.path=~/model") == 2
-    assert "its tokenizer_config.json names code of its own" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("cpu", [False, True])

@@ -18,7 +18,6 @@ from verl.trainer.ppo import core_algos
 from verl.workers.config import ActorConfig
 
 from fairlen.loop.tally import Tally, observed, scored_metrics, update_metrics
-from fairlen.methods.compose import compose
 from fairlen.methods.method import updates
 from fairlen.methods.presets import BASES
 from fairlen.methods.stages.micro import Outputs
@@ -95,26 +94,6 @@ def bypassed(trainer):
     return trainer
 
 
-@pytest.mark.parametrize("names", WHOLE)
-@pytest.mark.parametrize("scale, is_on_policy", [(2e-3, False), (0.3, False), (0.3, True)])
-def test_loss_gradient_state_and_metrics_are_ours(names, scale, is_on_policy, monkeypatch):
-    """In micro-batches of 5 of 24 rows and 1 of padding; ratios are exactly 1 on-policy, whatever the log-probs."""
-    rollouts, method = make_rollouts(3), compose(names)
-    model = Model(rollouts, scale)
-    loss, gradient, metrics, after = ours(method, rollouts, model, is_on_policy)
-    trainer = make_trainer(names, limit=LIMIT, prompts=6)
-    trainer = trainer if is_on_policy else bypassed(trainer)
-    rows = [whole_row(response) for response in rollouts.responses]
-    workers, found, _ = train(trainer, rows, model, [model.theta], monkeypatch, micro_rows=5, num_padding=1)
-    assert workers.losses == [pytest.approx(loss, rel=1e-12, abs=1e-12)]
-    assert float((workers.gradients[0][0] - gradient).abs().max()) < 1e-12 * max(1.0, float(gradient.abs().max()))
-    assert gradient.abs().max() > 0
-    for name, value in metrics.items():
-        assert found[name] == pytest.approx(value, rel=1e-12, abs=1e-12, nan_ok=True), name
-    assert trainer.method == workers.loss_fn.method
-    assert trainer.method.state == pytest.approx(after.state, rel=1e-12)
-
-
 def test_a_state_moves_once_an_update_in_workers_and_driver(monkeypatch):
     """Two updates of a rollout batch: the first is on-policy and moves nothing, the second sees the drift."""
     rollouts = make_rollouts(1)
@@ -147,29 +126,6 @@ def test_a_stage_from_a_file_carries_its_state(monkeypatch):
     workers, second, _ = train(trainer, rows, model, [model.theta], monkeypatch)
     assert second["state/reward.0.seen"] == 4 and second["reward/mean"] != second["outcome/mean"]
     assert workers.loss_fn.method.state == trainer.method.state
-
-
-def test_weights_are_multiplied_by_the_number_of_updates_and_losses_add_up(monkeypatch):
-    rollouts = make_rollouts(4)
-    rows, found = [whole_row(response) for response in rollouts.responses], []
-    for updates_ in (1, 3):
-        model = Model(rollouts, 0.2)
-        trainer = bypassed(make_trainer("grpo", limit=LIMIT, prompts=6, updates=updates_))
-        workers, _, queue = train(trainer, rows, model, [model.theta], monkeypatch)
-        found.append((sum(workers.losses), len(workers.losses), queue.columns["plan_weight"]))
-    assert found[1][1] == 3 and found[1][0] == pytest.approx(3 * found[0][0], rel=1e-12)
-    assert torch.equal(found[1][2], 3 * found[0][2])
-
-
-def test_averages_do_not_depend_on_micro_batches(monkeypatch):
-    rollouts = make_rollouts(5)
-    rows, found = [whole_row(response) for response in rollouts.responses], []
-    for micro_rows in (1, 7, 24):
-        model = Model(rollouts, 0.3)
-        trainer = bypassed(make_trainer("dapo+balanced", limit=LIMIT, prompts=6))
-        found.append(train(trainer, rows, model, [model.theta], monkeypatch, micro_rows=micro_rows)[1])
-    for other in found[1:]:
-        assert other == pytest.approx(found[0], rel=1e-12, abs=1e-14, nan_ok=True)
 
 
 @pytest.mark.parametrize(
@@ -244,19 +200,6 @@ def test_a_verdict_decides_above_a_threshold_and_none_counts_nowhere(correct_thr
     assert metrics["outcome/mean"] == pytest.approx(0.3) and queue.columns["plan_trains"].tolist() == [True] * 4 + [
         False
     ]
-
-
-def test_tokens_of_tools_do_not_train_and_do_not_count(monkeypatch):
-    """The third response of 12 tokens, of which a tool wrote 5: the plan and the loss are those of 7 tokens."""
-    rollouts = make_rollouts(6)
-    model = Model(rollouts, 0.2)
-    mask = [1, 1, 1, 0, 0, 0, 0, 0, 1, 1, 1, 1]
-    rows = [whole_row(r, mask if number == 2 else ()) for number, r in enumerate(rollouts.responses)]
-    trainer = bypassed(make_trainer("dapo_verl", limit=LIMIT, prompts=6))
-    _, metrics, queue = train(trainer, rows, model, [model.theta], monkeypatch)
-    kept = [row for row in range(24) if queue.columns["plan_trains"][row]]
-    assert 2 in kept
-    assert metrics["tokens/trained"] == sum(rollouts.responses[row].length for row in kept) - 5
 
 
 @pytest.mark.parametrize(

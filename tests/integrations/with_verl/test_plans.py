@@ -12,7 +12,8 @@ import pytest
 pytest.importorskip("verl", reason="verl is not installed (pip install 'fairlen[verl]')")
 from fairlen.batch import NO_VERDICT
 from fairlen.integrations.verl.agent_loop import cut_rows
-from fairlen.integrations.verl.rows import IDLE, Row, plan_batch, read_verdict
+from fairlen.integrations.verl.rows import IDLE, Row, read_verdict
+from fairlen.integrations.verl.trainer import plan_batch
 from fairlen.loop.tally import scored_metrics
 from fairlen.methods.compose import compose
 from fairlen.methods.method import updates

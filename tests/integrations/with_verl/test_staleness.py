@@ -19,7 +19,7 @@ from verl.trainer.ppo.v1.replay_buffer import ReplayBufferAsync
 from fairlen import playground
 from fairlen.integrations.verl.cpu import CpuServer
 from fairlen.integrations.verl.servers import VERSIONS, VersionedClient, count_evicted, measure_staleness
-from fairlen.integrations.verl.settings import check_given, method_settings, sampler_settings
+from fairlen.integrations.verl.settings import check_given
 from fairlen.methods.compose import compose
 
 MODE = "trainer.v1.trainer_mode"
@@ -124,17 +124,6 @@ def test_an_update_in_the_middle_goes_on_with_the_new_weights_and_every_token_ha
         assert np.abs(older - newer).max() > 0.01
     ages = measure_staleness([output.extra_fields[VERSIONS] for output in found], 1)
     assert ages["staleness/mixed"] == 1.0 and 5 / LENGTH <= ages["staleness/mean"] < 1.0
-
-
-def test_what_is_old_is_waited_for_unless_said_otherwise():
-    assert sampler_settings([f"{MODE}=colocate_async"]) == sampler_settings([f"{MODE}=fairlen_separate_async"]) != {}
-    assert sampler_settings([f"{MODE}=sync"]) == sampler_settings(["trainer.nnodes=2"]) == {}
-
-
-@pytest.mark.parametrize("name", ["fspo", "fspo_centred", "dapo+balanced"])
-def test_a_moving_drift_is_taken_by_asynchronous_trainers(name):
-    method = compose(name)
-    check_given(name, method, {MODE, *method_settings(name, (), method)}, [f"{MODE}=colocate_async"], False)
 
 
 def test_eqlen_is_not_and_says_why():

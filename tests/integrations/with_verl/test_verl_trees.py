@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-import numpy as np
 import pytest
 import torch
-from torch.distributed.utils import _apply_to_tensors
 
 pytest.importorskip("verl", reason="verl is not installed (pip install 'fairlen[verl]')")
 import test_update
@@ -20,7 +18,6 @@ from fairlen.integrations.verl.trainer import deal
 from fairlen.integrations.verl.trees import find_paths, find_wanted
 from fairlen.methods.compose import compose
 from fairlen.policy.model import load_policy
-from fairlen.policy.tree import Tree, build_forest
 from fairlen.sampling.extend import Sampling
 from fairlen.tasks.grader import Grader
 from fairlen.tasks.playground import Playground
@@ -40,13 +37,6 @@ def make_batch(**columns):
     return tu.get_tensordict({"input_ids": ids, "response_mask": mask, **columns})
 
 
-def test_tokens_of_segments_are_wanted():
-    """Of both rows back to back: 5 and 6 at places 4 and 5, 7 and 8 at 6 + 2 and 6 + 3. 6 needs 1 to 5, and 8 needs 1, 2, 7."""
-    batch = make_batch()
-    assert find_wanted(batch).tolist() == [4, 5, 8, 9]
-    assert [path.tolist() for path in find_paths(batch)] == [[1, 2, 3, 4, 5], [1, 2, 7]]
-
-
 def test_with_a_plan_those_that_train_are_wanted():
     """Of a row that does not train nothing is forwarded; where none does, the first token of all responses is wanted."""
     batch = make_batch(plan_trains=torch.tensor([False, True]))
@@ -60,13 +50,6 @@ def test_prompts_are_dealt_whole_and_by_size():
     prompts, sizes = "abacdbe", (2, 4, 3, 3, 4, 5, 8)
     order = deal(prompts, sizes, 2)
     assert "".join(prompts[row] for row in order) == "bbdceaa" and sorted(order) == list(range(7))
-
-
-def test_every_layer_gets_the_same_tree():
-    """FSDP takes apart what goes into a layer, for tensors in it that it casts."""
-    forest = build_forest([np.arange(3)], [0])
-    tree = Tree(forest, torch.device("cpu"))
-    assert _apply_to_tensors(torch.clone, {"tree": tree})["tree"] is tree
 
 
 def sample(policy, method):

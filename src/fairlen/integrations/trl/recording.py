@@ -35,7 +35,7 @@ NOTHING = torch.zeros(0, dtype=torch.int64), torch.zeros(3, 0)
 class Recorder(TrainerCallback):
     """Gathers what is recorded, on all processes, and hands it to the run folder on the first one."""
 
-    def __init__(self, trainer: Any, is_on: bool, name: str, overrides: Sequence[str], notes: Sequence[str]) -> None:
+    def __init__(self, trainer: Any, is_on: bool, composition: Composition, overrides: Sequence[str]) -> None:
         self.trainer, self.is_on, self.num_batches, self.run = trainer, is_on, 0, None
         self.measured: list[tuple[Tensor, Tensor]] = []
         """Rows and `measure_sequences` of the micro-batches since the last update, on this process."""
@@ -43,7 +43,7 @@ class Recorder(TrainerCallback):
         """(correct, lengths, truncated) of each batch of an evaluation."""
         if is_on:
             trainer.add_callback(self)
-        self.composition = Composition(name, trainer.method, tuple(notes))
+        self.composition = composition
         if is_on and trainer.is_world_process_zero():
             self.run = HomeRun(Path(trainer.args.output_dir), self.decode)
             limits = {"max_response_length": trainer.max_completion_length, "overrides": list(overrides)}
@@ -102,10 +102,10 @@ class Recorder(TrainerCallback):
             metrics = metrics | self.trainer.refill.costs
             self.run.add_update(update, np.concatenate(rows), np.concatenate(values, 1), metrics, scale)
 
-    def add_held_out(self, length: Ints, truncated: Bools) -> None:
-        """Remember one batch of an evaluation, of all processes."""
+    def add_held_out(self, rewards: Tensor, length: Ints, truncated: Bools) -> None:
+        """Remember one batch of an evaluation, of all processes; rewards are by function."""
         if self.is_on:
-            correct = self.trainer.grade_rewards(self.trainer.rewards).verdict == 1.0
+            correct = self.trainer.grade_rewards(rewards).verdict == 1.0
             self.held_out.append((correct, length, truncated))
 
     def extend_card(self) -> None:

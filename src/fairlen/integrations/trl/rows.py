@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from fairlen.batch import NO_VERDICT, Floats
@@ -23,6 +24,29 @@ FORWARDED = (
     "token_type_ids", "mm_token_type_ids", "image_position_ids",
 )  # fmt: skip
 """What a model may read besides tokens."""
+
+
+@dataclass
+class CurrentBatch:
+    """What TRL's code, which calls our overrides with signatures of its own, cannot hand from one of them to the next.
+
+    A trainer's `current` is one of these during a call of TRL's generation and scoring, or during a forward pass; else empty.
+    """
+
+    inputs: Sequence[dict[str, Any]] = ()
+    """The data set's rows of this process."""
+    trains: bool = False
+    """Whether the responses are trained, not those of an evaluation."""
+    sampled: Any = None
+    """`generation.Sampled`, where a sampler that cuts responses has generated them."""
+    rewards: Tensor = field(default_factory=lambda: torch.zeros(0))
+    """By function, of the responses of all processes, [R, F]."""
+    open_calls: Sequence[bool] = ()
+    """Whether each response of this process ends with a call of a tool that was not made."""
+    depth: Tensor | None = None
+    """Of tokens after the prompt in rows that are trees, [N, L]."""
+    support: Tensor | None = None
+    """Ids plus one that each token was drawn from, [N, L * top_k], 0 where there are no more."""
 
 
 def split_rows(inputs: dict[str, Tensor | None], size: int) -> list[dict[str, Tensor | None]]:

@@ -76,8 +76,8 @@ def prepare(
     config: Any,
     allow_truncated_sampling: bool,
     parts: Mapping[str, Any] = {},
-) -> tuple[Method, Any, tuple[str, ...]]:
-    """Return the method, a copy of the configuration that fits it, and what to warn of once.
+) -> tuple[Composition, Any]:
+    """Return the method with its notes, and a copy of the configuration that fits it.
 
     `parts` is what else the trainer is made of. Raises ValueError where they contradict each other.
     """
@@ -87,7 +87,8 @@ def prepare(
     for problem in find_problems(config, composition.method, allow_truncated_sampling, parts):
         raise ValueError(problem)
     adopted, notes = adopt(composition.method, config)
-    return adopted, config, (*composition.notes, *notes, *describe_differences(config, adopted))
+    notes = (*composition.notes, *notes, *describe_differences(config, adopted))
+    return replace(composition, method=adopted, notes=notes), config
 
 
 def choose_method(method: str | Method | Composition, overrides: Sequence[str] | None, config: Any) -> Composition:

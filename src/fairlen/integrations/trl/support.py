@@ -15,7 +15,7 @@ from torch.nn.functional import pad
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from fairlen.integrations.trl.generation import make_request, prepare_prompts
-from fairlen.integrations.trl.rows import COLUMN
+from fairlen.integrations.trl.rows import COLUMN, CurrentBatch
 from fairlen.policy.support import FLOOR
 
 GENERATING = ("tools", "rollout_func", "environment_factory")
@@ -39,8 +39,7 @@ class TruncatedGRPOTrainer(GRPOTrainer):
     """A GRPOTrainer whose policy is what `top_p`, `top_k` and `min_p` leave, unless it `allows_mismatch`."""
 
     allows_mismatch: bool
-    support: Tensor | None = None
-    """Of the rows at hand, [N, L * top_k]: ids plus one, and 0 where there are no more."""
+    current: CurrentBatch
 
     @property
     def keeps_support(self) -> bool:
@@ -56,10 +55,10 @@ class TruncatedGRPOTrainer(GRPOTrainer):
         for row, tokens in enumerate(supports):
             for place, one in enumerate(tokens):
                 found[row, place, : len(one) // 4] = np.frombuffer(one, np.int32) + 1
-        self.support = torch.from_numpy(found).flatten(1).to(self.accelerator.device)
+        self.current.support = torch.from_numpy(found).flatten(1).to(self.accelerator.device)
 
     def _generate_single_turn(self: Any, prompt_ids: list[list[int]], images: Any, *args: Any, **kwargs: Any) -> Any:
-        if not (self.keeps_support and self.is_planning):
+        if not (self.keeps_support and self.current.trains):
             return super()._generate_single_turn(prompt_ids, images, *args, **kwargs)
         first_row = self.accelerator.process_index * len(prompt_ids)
         prompts = prepare_prompts(self.method.sampling, prompt_ids, first_row, make_request(self, self.refill.drawn))
@@ -74,19 +73,19 @@ class TruncatedGRPOTrainer(GRPOTrainer):
 
     def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
         output = super()._generate_and_score_completions(inputs)
-        if self.support is not None:
-            output[f"{COLUMN}support"], self.support = self.support, None
+        if self.current.support is not None:
+            output[f"{COLUMN}support"] = self.current.support
         return output
 
     def _get_per_token_logps_and_entropies(
         self: Any, model: Any, input_ids: Tensor, attention_mask: Tensor, logits_to_keep: int, *args: Any, **kwargs: Any
     ) -> tuple[Any, ...]:
-        if self.support is None:
+        if self.current.support is None:
             places = input_ids, attention_mask, logits_to_keep
             return super()._get_per_token_logps_and_entropies(model, *places, *args, **kwargs)
         size = (args[0] if args else kwargs.get("batch_size")) or len(input_ids)
         router = {"output_router_logits": True} if kwargs.get("compute_aux_loss") else {}
-        ids = self.support.unflatten(1, (-1, self.top_k))
+        ids = self.current.support.unflatten(1, (-1, self.top_k))
         ids = pad(ids, (0, 0, 0, logits_to_keep - ids.shape[1]))
         found = []
         for rows in torch.arange(len(input_ids), device=input_ids.device).split(size):

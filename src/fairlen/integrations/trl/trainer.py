@@ -7,7 +7,8 @@ The loss of a micro-batch is the plain sum, times the updates of a rollout batch
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar
@@ -31,6 +32,7 @@ from fairlen.integrations.trl.refill import Refill, Round
 from fairlen.integrations.trl.rows import (
     COLUMN,
     FORWARDED,
+    CurrentBatch,
     Outcomes,
     has_open_call,
     read_trained,
@@ -88,8 +90,9 @@ class FairGRPOTrainer(TruncatedGRPOTrainer):
         given.pop("self")
         if not isinstance(given.get("args"), GRPOConfig):
             raise ValueError(f"args={given.get('args')!r:.60}: give a GRPOConfig, which the method has to agree with")
-        self.method, given["args"], notes = prepare(method, overrides, given["args"], allow_truncated_sampling, given)
-        self.sampled: Sampled | None = None
+        composition, given["args"] = prepare(method, overrides, given["args"], allow_truncated_sampling, given)
+        self.method = composition.method
+        self.current = CurrentBatch()
         self.allows_mismatch, self.generated_at = allow_truncated_sampling, -1
         super().__init__(**given)
         refuse_unlike(self)
@@ -97,19 +100,13 @@ class FairGRPOTrainer(TruncatedGRPOTrainer):
             refuse_defaults(self.generation_config, self.model.generation_config)
         check_threshold(correct_threshold, self.reward_weights)
         self.correct_threshold = correct_threshold
-        name = method if isinstance(method, str) else getattr(method, "name", "")
         settings = [overrides] if isinstance(overrides, str) else overrides or ()
-        self.recorder = Recorder(self, run_folder, name, settings, notes)
+        self.recorder = Recorder(self, run_folder, composition, settings)
         self.tally, self.signal = Tally(), LearningSignal(REMEDIES)
         self.skips = Skips(with_loss_scaler=self.accelerator.mixed_precision == "fp16")
         self.refill = Refill(self, max_extra_batches)
-        self.rewards = torch.zeros(0)
-        self.inputs: Sequence[dict[str, Any]] = ()
         self.reader = TreeReader()
-        self.depth: Any = None
-        self.is_planning = False
-        self.open_calls: list[bool] = []
-        for note in (*notes, *self.install_reader(), *warn_of_dropout(self.model), *self.refill.notes):
+        for note in (*composition.notes, *self.install_reader(), *warn_of_dropout(self.model), *self.refill.notes):
             logger.warning(f"fairlen: {note}")
 
     def install_reader(self) -> tuple[str, ...]:
@@ -123,27 +120,38 @@ class FairGRPOTrainer(TruncatedGRPOTrainer):
         return (f"EqLen's pieces repeat their prefixes: {obstacle}",) if obstacle else ()
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
-        self.is_planning = self.model.training
-        if not self.is_planning:
-            output = super()._generate_and_score_completions(inputs)
-            turns, truncated = self.read_responses(output)
-            self.recorder.add_held_out(np.array([sum(tokens) for tokens in turns]), truncated)
-            return output
+        if not self.model.training:
+            found = self.generate_round(inputs)
+            lengths = np.array([sum(tokens) for tokens in found.turns])
+            self.recorder.add_held_out(found.rewards, lengths, found.truncated)
+            return found.output
         self.generated_at = self.policy_version
         self.recorder.num_batches += 1
         output = self.collect_whole(inputs) if self.method.sampling.is_whole else self.collect_sampled(inputs)
-        output["advantages"], self.depth = output[f"{COLUMN}advantage"].float(), None
-        self.sampled, self.inputs, self.is_planning = None, (), False
+        output["advantages"] = output[f"{COLUMN}advantage"].float()
         return output
+
+    @contextmanager
+    def holding(self, current: CurrentBatch) -> Iterator[CurrentBatch]:
+        """Keep what overrides hand to each other while TRL calls them."""
+        self.current = current
+        try:
+            yield current
+        finally:
+            self.current = CurrentBatch()
+
+    def generate_round(self, inputs: list[dict[str, Any]]) -> Round:
+        """One call of TRL's own generation and scoring."""
+        with self.holding(CurrentBatch(inputs, trains=self.model.training)) as current:
+            output = super()._generate_and_score_completions(inputs)
+        return Round(output, inputs, *self.read_responses(output, current.open_calls), current.rewards)
 
     def collect_whole(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         """TRL's own rollout batch, with further rounds in place of prompts that are dropped, and the plan in its columns."""
         rounds: list[Round] = []
         wanted = len(inputs) * self.accelerator.num_processes // self.num_generations
         while True:
-            self.inputs = inputs
-            output = super()._generate_and_score_completions(inputs)
-            rounds.append(Round(output, inputs, *self.read_responses(output), self.rewards))
+            rounds.append(self.generate_round(inputs))
             scored = self.score_whole(rounds)
             if not (missing := self.refill.count_missing(scored, wanted, len(rounds))):
                 break
@@ -159,30 +167,31 @@ class FairGRPOTrainer(TruncatedGRPOTrainer):
 
     def collect_sampled(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         """The rows of a sampler that cuts responses, with the plan in their columns."""
-        self.inputs = inputs
-        output = super()._generate_and_score_completions(inputs)
-        assert self.sampled is not None
-        scored, plan = self.sampled.scored, self.sampled.plan
+        with self.holding(CurrentBatch(inputs, trains=True)) as current:
+            output = super()._generate_and_score_completions(inputs)
+        sampled: Sampled = current.sampled
+        scored, plan = sampled.scored, sampled.plan
         columns = spread(plan, len(scored.segments)) | {"length": scored.segments.length}
         columns["row"] = self.recorder.number_rows(len(scored.segments))
-        self.report(scored, plan, self.sampled.sample_advantages)
-        return output | self.upload(fold(columns, [row.segments for row in self.sampled.rows]) | {"depth": self.depth})
+        self.report(scored, plan, sampled.sample_advantages)
+        return output | self.upload(fold(columns, [row.segments for row in sampled.rows]) | {"depth": current.depth})
 
     def upload(self, columns: dict[str, Any]) -> dict[str, Tensor]:
         """Columns of the plan as TRL shuffles and splits them."""
         return {COLUMN + name: torch.as_tensor(c).to(self.accelerator.device) for name, c in columns.items()}
 
     def _generate(self, prompts: list[Any]) -> tuple[Any, ...]:
-        if self.is_planning and not self.method.sampling.is_whole:
-            self.sampled = sampled = sample(self, self.method, self.inputs, prompts)
-            self.rewards = sampled.rewards
+        current = self.current
+        if current.trains and not self.method.sampling.is_whole:
+            current.sampled = sampled = sample(self, self.method, current.inputs, prompts)
+            current.rewards = sampled.rewards
             columns = (vars(row).values() for row in sampled.rows)
             prompt_ids, completion_ids, mask, logprobs, depth, _, supports = map(list, zip(*columns, strict=True))
             self.keep_supports(supports)
-            self.depth = pad_sequence(list(map(torch.tensor, depth)), batch_first=True).to(self.accelerator.device)
+            current.depth = pad_sequence(list(map(torch.tensor, depth)), batch_first=True).to(self.accelerator.device)
             return prompt_ids, completion_ids, mask, sampled.texts, logprobs if self.use_vllm else None, {}, None, []
         found = super()._generate(prompts)
-        self.open_calls = [bool(self.tools) and has_open_call(completion) for completion in found[3]]
+        current.open_calls = [bool(self.tools) and has_open_call(completion) for completion in found[3]]
         return found
 
     def _generate_single_turn(self, *args: Any, **kwargs: Any) -> Any:
@@ -199,9 +208,9 @@ class FairGRPOTrainer(TruncatedGRPOTrainer):
         return run_on_engine(self, coroutines, prompt_ids) if is_ours and has_whole_model(self) else None
 
     def _calculate_rewards(self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any) -> Tensor:
-        if self.sampled is None:
-            self.rewards = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
-        return self.rewards
+        if self.current.sampled is None:
+            self.current.rewards = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
+        return self.current.rewards
 
     def reward_tracks(self, inputs: Any, prompts: Any, completions: Any, completion_ids: Any) -> Tensor:
         """TRL's own rewards by function, [processes * N, F], of any number of finished texts."""
@@ -221,10 +230,10 @@ class FairGRPOTrainer(TruncatedGRPOTrainer):
         responses = build_responses(prompt, length, *told, num_turns=number)
         return self.method.score_tables(responses, cut_table(self.method, responses, turns))
 
-    def read_responses(self, output: dict[str, Any]) -> tuple[list[tuple[int, ...]], Bools]:
+    def read_responses(self, output: dict[str, Any], open_calls: Sequence[bool]) -> tuple[list[tuple[int, ...]], Bools]:
         """The generated tokens of each turn, and whether a limit ended the response, of the responses of all processes."""
         ends: list[Any] = [*self.eos_token_ids, self._tokenizer.pad_token_id]
-        own = zip(read_turns(output, ends, self.max_completion_length), self.open_calls, strict=True)
+        own = zip(read_turns(output, ends, self.max_completion_length), open_calls, strict=True)
         found = gather_object([(turns, truncated or is_open) for (turns, truncated), is_open in own])
         turns, truncated = zip(*found, strict=True)
         return list(turns), np.array(truncated)
@@ -271,17 +280,17 @@ class FairGRPOTrainer(TruncatedGRPOTrainer):
         if not self.model.training:
             return super()._compute_loss(model, inputs)
         completion_ids = inputs["completion_ids"]
-        self.depth, self.support = (inputs.get(COLUMN + name) for name in ("depth", "support"))
-        logprobs, entropy, aux_loss = self._get_per_token_logps_and_entropies(
-            model,
-            torch.cat([inputs["prompt_ids"], completion_ids], 1),
-            torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], 1),
-            completion_ids.size(1),
-            compute_entropy=True,
-            compute_aux_loss=self.aux_loss_enabled,
-            **{name: inputs.get(name) for name in FORWARDED},
-        )
-        self.depth = self.support = None
+        read: dict[str, Any] = {name: inputs.get(COLUMN + name) for name in ("depth", "support")}
+        with self.holding(CurrentBatch(**read)):
+            logprobs, entropy, aux_loss = self._get_per_token_logps_and_entropies(
+                model,
+                torch.cat([inputs["prompt_ids"], completion_ids], 1),
+                torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], 1),
+                completion_ids.size(1),
+                compute_entropy=True,
+                compute_aux_loss=self.aux_loss_enabled,
+                **{name: inputs.get(name) for name in FORWARDED},
+            )
         loss, micro, outputs = self.method_loss(inputs, logprobs, entropy)
         rows = inputs[f"{COLUMN}row"].flatten()[read_trained(inputs)[1] > 0]
         self.recorder.measured.append((rows, measure_sequences(outputs, micro, loss.token)))
@@ -296,7 +305,7 @@ class FairGRPOTrainer(TruncatedGRPOTrainer):
     def _get_per_token_logps_and_entropies(
         self, model: Any, input_ids: Tensor, attention_mask: Tensor, logits_to_keep: int, *args: Any, **kwargs: Any
     ) -> tuple[Any, ...]:
-        depth: Any = self.depth if self.reader.is_installed else None
+        depth: Any = self.current.depth if self.reader.is_installed else None
         if depth is not None:  # TRL cuts the mask and passes it on
             attention_mask = mark_depth(attention_mask, depth, logits_to_keep)
         with self.reader.reading(depth is not None):

@@ -5,13 +5,14 @@ The trainer sends it before the updates of each rollout batch, so that the metho
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
-from verl.workers.engine.base import BaseEngine
+from verl.experimental.separation.engine_workers import DetachActorWorker
+from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
 from verl.workers.utils.padding import no_padding_2_padding
 
 from fairlen.integrations.tree_rows import find_trained
@@ -94,25 +95,34 @@ def read_entropy(model_output: Mapping[str, Tensor], data: Any, logprobs: Tensor
     return to_padded(data, "entropy") if "entropy" in data else torch.full_like(logprobs, torch.nan)
 
 
-MAKE_UPDATE = BaseEngine.train_batch
+def finish_after_steps(engine: Any, find_loss: Callable[[], Any]) -> None:
+    """Have a method's loss told the norm of the gradient after each step of an engine, which skips one that is not finite."""
+    step = engine.optimizer_step
 
-
-def train_batch(self: BaseEngine, data: Any, loss_function: Any) -> Any:
-    """verl's update, which makes no step where the norm of the gradient is not finite; a method's loss is told that norm."""
-    if not isinstance(loss_function, FairLoss):
-        return MAKE_UPDATE(self, data, loss_function)
-    step, loss_function.counts = self.optimizer_step, []
-
-    def step_and_tell() -> Any:
-        norm = step()
-        loss_function.finish_update(norm, self.get_data_parallel_group())
+    def step_and_finish() -> Any:
+        norm, loss = step(), find_loss()
+        if isinstance(loss, FairLoss):
+            loss.finish_update(norm, engine.get_data_parallel_group())
         return norm
 
-    self.optimizer_step = step_and_tell
-    try:
-        return MAKE_UPDATE(self, data, loss_function)
-    finally:
-        self.optimizer_step = step
+    engine.optimizer_step = step_and_finish
 
 
-BaseEngine.train_batch = train_batch  # type: ignore[method-assign]
+class FairActor(TrainingWorker):
+    """verl's training worker, whose loss may be a method's."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        finish_after_steps(self.engine, lambda: self.loss_fn)
+
+
+class FairWorker(ActorRolloutRefWorker):
+    """verl's worker of actor, rollout and reference."""
+
+    actor_worker_cls = FairActor
+
+
+class FairDetachWorker(DetachActorWorker):
+    """The same under verl's asynchronous trainer with rollout servers of their own."""
+
+    actor_worker_cls = FairActor

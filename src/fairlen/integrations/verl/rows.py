@@ -1,4 +1,4 @@
-"""What a row of verl is, and the plan of a rollout batch of them: the tables of their responses and segments."""
+"""Rows of verl, and the tables of the responses and segments that they are."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from fairlen.batch import (
-    CORRECT_THRESHOLD,
     NO_VERDICT,
     Ints,
     Responses,
@@ -19,8 +18,7 @@ from fairlen.batch import (
     build_segments,
     number_keys,
 )
-from fairlen.integrations.turns import count_tokens, fold_turns, has_turns, number_turns, was_truncated
-from fairlen.methods.method import Method, Scored, spread
+from fairlen.integrations.turns import count_tokens, number_turns, was_truncated
 
 
 @dataclass(frozen=True)
@@ -89,27 +87,6 @@ def read_row(
     turns, told = count_tokens(mask), extra.get("truncated")
     truncated = was_truncated(token_ids, mask, eos_ids, limit) if told is None else bool(told)
     return Row(sum(turns), truncated, track=0, stop=sum(turns), turns=turns)
-
-
-def plan_batch(
-    method: Method,
-    prompts: Sequence[Any],
-    rows: Sequence[Row],
-    max_response_length: int,
-    num_updates: int = 1,
-    correct_threshold: float = CORRECT_THRESHOLD,
-) -> tuple[Scored, dict[str, np.ndarray]]:
-    """Plan the rows [N] of a rollout batch that verl makes so many updates of; `prompts` has something hashable for each.
-
-    Returns the plan's columns by name, [N] each, or where turns are sequences [N, most turns] (see `fold_turns`); `row` is where
-    a segment is in its table.
-    """
-    by_turn = has_turns(method)
-    scored = method.score_tables(*build_tables(prompts, rows, max_response_length, correct_threshold, by_turn))
-    columns = spread(method.plan(scored), len(scored.segments))
-    columns |= {name: num_updates * columns[name] for name in ("weight", "term_weight")}
-    columns["row"] = np.arange(len(scored.segments))
-    return scored, fold_turns(columns, find_parts(rows, by_turn)[0], scored.segments, len(rows))
 
 
 def find_parts(rows: Sequence[Row], by_turn: bool) -> tuple[Ints, Ints, list[int]]:

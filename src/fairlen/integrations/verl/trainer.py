@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import ray
 import torch
 import transfer_queue as tq
 from omegaconf import OmegaConf, open_dict
 from tensordict import TensorDict
 from verl.trainer.distillation import is_distillation_enabled
+from verl.trainer.ppo.utils import Role
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer, register_trainer
 from verl.trainer.ppo.v1.trainer_colocate_async import PPOTrainerColocateAsync
 from verl.trainer.ppo.v1.trainer_separate_async import PPOTrainerSeparateAsync
@@ -31,8 +33,9 @@ from fairlen.batch import CORRECT_THRESHOLD, number_keys
 from fairlen.console import warn
 from fairlen.integrations.method_file import NOWHERE, resume_method, resume_position, save_method
 from fairlen.integrations.run_folder import HomeRun
+from fairlen.integrations.turns import fold_turns, has_turns
 from fairlen.integrations.verl.data import read_eos_ids
-from fairlen.integrations.verl.loss import COLUMN, COUNTS, FairLoss
+from fairlen.integrations.verl.loss import COLUMN, COUNTS, FairDetachWorker, FairLoss, FairWorker
 from fairlen.integrations.verl.recording import (
     RECORDED,
     build_evaluation,
@@ -41,7 +44,7 @@ from fairlen.integrations.verl.recording import (
     tell_validated,
     unbind,
 )
-from fairlen.integrations.verl.rows import IDLE, Row, plan_batch, read_row, read_verdict
+from fairlen.integrations.verl.rows import IDLE, Row, build_tables, find_parts, read_row, read_verdict
 from fairlen.integrations.verl.servers import (
     VERSIONS,
     VersionedClient,
@@ -54,10 +57,13 @@ from fairlen.loop.learning_signal import Counts, LearningSignal, Remedies
 from fairlen.loop.tally import merge, scored_metrics, state_metrics, update_metrics
 from fairlen.loop.update import Skips, finish_update
 from fairlen.methods.compose import explain
+from fairlen.methods.method import Method, Scored, spread
 
 MAX_LOST = 0.5
 """Share of a rollout batch's prompts that may be lost before the job is given up."""
 FIELDS = ("uid", "extra_fields", "prompts", "responses", "response_mask", "rm_scores")
+ACTORS = (Role.Actor, Role.ActorRollout, Role.ActorRolloutRef)
+"""Roles of workers that train."""
 Measured = tuple[int, Mapping[str, float], np.ndarray]
 REMEDIES = Remedies(
     length="raise data.max_response_length",
@@ -72,6 +78,27 @@ def deal(prompts: Sequence[str], sizes: Sequence[int], num_parts: int) -> list[i
     rank = np.argsort(np.argsort(-np.bincount(keys, sizes), kind="stable"))[keys]
     turn = rank % (2 * num_parts)
     return np.lexsort((rank, np.minimum(turn, 2 * num_parts - 1 - turn))).tolist()
+
+
+def plan_batch(
+    method: Method,
+    prompts: Sequence[Any],
+    rows: Sequence[Row],
+    max_response_length: int,
+    num_updates: int = 1,
+    correct_threshold: float = CORRECT_THRESHOLD,
+) -> tuple[Scored, dict[str, np.ndarray]]:
+    """Plan the rows [N] of a rollout batch that is split into `num_updates` updates; `prompts` has something hashable for each.
+
+    Returns the plan's columns by name, [N] each, or where turns are sequences [N, most turns] (see `fold_turns`); `row` is where
+    a segment is in its table.
+    """
+    by_turn = has_turns(method)
+    scored = method.score_tables(*build_tables(prompts, rows, max_response_length, correct_threshold, by_turn))
+    columns = spread(method.plan(scored), len(scored.segments))
+    columns |= {name: num_updates * columns[name] for name in ("weight", "term_weight")}
+    columns["row"] = np.arange(len(scored.segments))
+    return scored, fold_turns(columns, find_parts(rows, by_turn)[0], scored.segments, len(rows))
 
 
 class FairTrainer(PPOTrainer):
@@ -135,6 +162,11 @@ class FairTrainer(PPOTrainer):
         if isinstance(client, FullyAsyncLLMServerClient):
             client.__class__ = VersionedClient
         return client
+
+    def _init_resource_pool_mgr(self) -> None:
+        super()._init_resource_pool_mgr()
+        worker = ray.remote(FairDetachWorker if self.mode == MODES[2] else FairWorker)
+        self.role_worker_mapping |= {role: worker for role in ACTORS if role in self.role_worker_mapping}
 
     def _get_required_batch_multiple(self, dp_size: int) -> int:
         """Rows that make equal shares for every rank and update, also where prompts were lost."""
