@@ -38,7 +38,7 @@ from fairlen.methods.stages.micro import Micro
 from fairlen.policy.layout import choose_layout
 from fairlen.policy.model import Policy, load_policy, make_head
 from fairlen.policy.pack import CPU, NONE_RECOMPUTED, ModelInput, TreeInput, build_input, build_micro, pack
-from fairlen.policy.tree import Tree, build_forest
+from fairlen.policy.tree import ForestMask, build_forest
 from fairlen.rollouts import Response, Rollouts, Segment
 
 ROUNDS, PROMPT, SHARED_PROMPT, LONG, VOCABULARY = 6, 16, 256, 10_000, 2048
@@ -150,7 +150,7 @@ def flat_input(spans: list[Segment], on: list[Response]) -> TreeInput:
         torch.from_numpy(np.concatenate(target)),
         1.0,
         torch.from_numpy(forest.depth)[None],
-        Tree(forest, CPU),
+        ForestMask(forest, CPU),
     )
 
 

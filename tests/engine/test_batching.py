@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 import torch
 from small_engines import SHAPE, ask, build, engine_of, prompts
@@ -44,21 +42,6 @@ def test_a_seed_is_counted_by_position(qwen3):
     seed = next(s for s in range(20) if engine.generate([prefix], [Sampling(24, seed=s)])[0] == whole)
     rest = engine.generate([prefix + whole.token_ids[:8]], [Sampling(24 - 8, seed=seed)])[0]
     assert rest.token_ids == whole.token_ids[8:]
-
-
-def test_late_requests_join_a_running_batch(qwen3):
-    engine, prefixes, samplings = engine_of(qwen3), prompts(12), ask(12, temperature=0.0)
-
-    async def late(place: int) -> Continuation:
-        await asyncio.sleep(0)
-        for _ in range(place):
-            await asyncio.sleep(0.001)
-        return await engine.extend(prefixes[place], samplings[place])
-
-    async def trickle() -> list[Continuation]:
-        return await asyncio.gather(*map(late, range(12)))
-
-    assert tokens_of(asyncio.run(trickle())) == tokens_of(engine_of(qwen3).generate(prefixes, samplings))
 
 
 def test_slots_stay_full_while_requests_wait(qwen3):

@@ -24,8 +24,8 @@ def engine_on_device(name: str, autocast: bool) -> Engine:
 def steps_of(engine: Engine, waits: Waits, **how: float) -> tuple[int, int, int]:
     """Steps in which 12 requests are served, and the waits and uploads in them."""
     num_waits, num_uploads = len(waits.found), waits.num_uploads
-    made = engine.generate(prompts(12), ask(12, 6, **how))
-    assert [len(one.token_ids) for one in made] == [6] * 12  # what is read without contents is token 0, not EOS
+    made = engine.generate(prompts(12), ask(12, 3, **how))
+    assert [len(one.token_ids) for one in made] == [3] * 12  # what is read without contents is token 0, not EOS
     return engine.stats.num_steps, len(waits.found) - num_waits, waits.num_uploads - num_uploads
 
 
@@ -36,14 +36,14 @@ def steps_of(engine: Engine, waits: Waits, **how: float) -> tuple[int, int, int]
     ("name", "autocast", "how"), [("qwen3", True, {"temperature": 0.7, "top_p": 0.9}), ("gemma2", False, {})]
 )
 def test_a_step_waits_once(name, autocast, how):
-    """12 requests of 6 tokens in 6 slots are 2 x 6 steps; each half begins with a prefill (2 uploads) and copies (1 or 2)."""
+    """12 requests of 3 tokens in 6 slots are 2 x 3 steps; each half begins with a prefill (2 uploads) and copies (1 or 2)."""
     with counted_waits() as waits:
         engine = engine_on_device(name, autocast)
         num_steps, num_waits, num_uploads = steps_of(engine, waits, **how)
         dtypes = {tensor.dtype for tensor in engine._runner.rows.tensors}
     print(f"{name}: {num_steps} steps, {num_waits} waits, {num_uploads} uploads, keys and values in {dtypes}")
     assert dtypes == {torch.bfloat16 if autocast else torch.float32}
-    assert num_steps == 12
+    assert num_steps == 6
     assert num_waits == num_steps
     assert num_uploads <= num_steps + 2 * 4
 

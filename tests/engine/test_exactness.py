@@ -27,8 +27,8 @@ def test_logprobs_are_those_of_a_plain_forward(dtype, largest, mean, temperature
 
 @over("name", CONFIGS)
 def test_greedy_equals_generate(name):
-    model, prefixes = build(name), prompts(10)
-    made = engine_of(model, max_num_seqs=4).generate(prefixes, ask(10, temperature=0.0))
+    model, prefixes = build(name), prompts(6)
+    made = engine_of(model, max_num_seqs=4).generate(prefixes, ask(6, temperature=0.0))
     for prefix, one in zip(prefixes, made, strict=True):
         tokens = torch.tensor([prefix])
         text = model.generate(
@@ -40,7 +40,7 @@ def test_greedy_equals_generate(name):
             pad_token_id=0,
         )[0, len(prefix) :].tolist()
         assert list(one.token_ids) == text
-    assert len({one.token_ids for one in made}) > 5
+    assert len({one.token_ids for one in made}) > 3
     assert differences(model, prefixes, made).max() <= 1e-4  # with windows, caps and experts too
 
 

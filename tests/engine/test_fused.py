@@ -9,10 +9,8 @@ from peft import LoraConfig, get_peft_model
 from small_engines import EOS, ask, build, differences, engine_of, prompts
 from transformers import AutoModelForCausalLM, PreTrainedModel, Qwen3Config
 
-from fairlen import playground
 from fairlen.engine import fused
 from fairlen.engine.engine import Runner
-from fairlen.policy.model import load_policy
 
 LONG = dict(
     vocab_size=41, hidden_size=128, intermediate_size=576, num_hidden_layers=4, num_attention_heads=4,
@@ -121,11 +119,6 @@ def test_weights_that_lie_elsewhere_are_read_there():
     made = torch.log_softmax(runner.fused(fed, positions), -1)
     assert (made - logprobs_of(runner, fed, positions)).abs().max() <= 1e-5
     assert (made - torch.log_softmax(before, -1)).abs().max() > 1e-3
-
-
-def test_the_playground_model_is_known():
-    model = load_policy(playground.PATH, "float32", "cpu", False).model
-    assert engine_of(model)._runner.fused is not None
 
 
 def with_adapter() -> PreTrainedModel:

@@ -61,10 +61,10 @@ def gradients_without_dropout(model: PreTrainedModel) -> dict[str, torch.Tensor]
 
 def test_training_may_run_between_steps(qwen3):
     engine, expected = engine_of(qwen3), gradients(qwen3)
-    alone = engine_of(qwen3).generate([PROMPT], [Sampling(40, seed=0, temperature=0.0)])
+    alone = engine_of(qwen3).generate([PROMPT], [Sampling(12, seed=0, temperature=0.0)])
 
     async def both() -> tuple[Continuation, int]:
-        running = asyncio.ensure_future(engine.extend(PROMPT, Sampling(40, seed=0, temperature=0.0)))
+        running = asyncio.ensure_future(engine.extend(PROMPT, Sampling(12, seed=0, temperature=0.0)))
         rounds = 0
         while not running.done():
             assert all(torch.equal(expected[name], grad) for name, grad in gradients(qwen3).items())

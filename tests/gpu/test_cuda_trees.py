@@ -18,7 +18,7 @@ from fairlen.batch import Plan
 from fairlen.methods.compose import compose
 from fairlen.policy.layout import choose_layout
 from fairlen.policy.model import Policy, make_head
-from fairlen.policy.tree import Tree, attend, sort_rows
+from fairlen.policy.tree import ForestMask, attend, sort_rows
 from fairlen.policy.tree_blocks import build_block_mask
 from fairlen.rollouts import Response, Rollouts, Segment
 from fairlen.train.step import Learner
@@ -99,10 +99,10 @@ def test_trees_in_bfloat16_are_no_further_from_float32_than_rows_are(checkpointi
     assert trees[0] < 1.5 * rows[0] and trees[1] < 1.5 * rows[1]
 
 
-def branches(number: int, length: int) -> Tree:
+def branches(number: int, length: int) -> ForestMask:
     """A trunk of `length` tokens with so many branches of `length`."""
     rows = [np.r_[np.full(length, 1), np.full(length, 2 + branch)] for branch in range(number)]
-    return Tree(sort_rows(rows).forest(slice(0, number)), DEVICE)
+    return ForestMask(sort_rows(rows).forest(slice(0, number)), DEVICE)
 
 
 def states(length: int, heads: int, key_heads: int, dtype: torch.dtype) -> list[Tensor]:

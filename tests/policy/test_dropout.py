@@ -67,7 +67,14 @@ def test_a_run_that_learns_nothing_has_ratios_of_1(tmp_path, monkeypatch):
 
     def run(name: str) -> dict[str, float]:
         changes = dict(
-            method="fspo", rollout_batches=1, eval_every=0, save_every=0, eval_problems=2, learning_rate=1e-12
+            method="fspo",
+            rollout_batches=1,
+            eval_every=0,
+            save_every=0,
+            eval_problems=1,
+            eval_samples=1,
+            learning_rate=1e-12,
+            max_response_length=30,
         )
         config = small(tmp_path / name, model=place, random_init=True, rewards=(write_reward(tmp_path),), **changes)
         start_training(config)

@@ -84,13 +84,6 @@ def test_an_engine_that_stays_leaves_all_that_an_update_takes():
     assert replace(stays, engine_sleeps=True).beside_cache == 40 + 5
 
 
-def test_wrong_settings_of_vllm_are_named():
-    with pytest.raises(ValueError, match=r"gpu_memory_utilization=1\.5: give a fraction from 0 to 1"):
-        ModelSettings(gpu_memory_utilization=1.5)
-    with pytest.raises(ValueError, match="sleep_level=3: give one of 0, 1, 2"):
-        ModelSettings(sleep_level=3)
-
-
 def test_the_embedded_engine_runs_the_policy_itself(policy):
     config = ModelSettings(max_num_seqs=2, compile="off")
     engine = build_engine(config, policy, max_length=64)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -97,15 +95,3 @@ def test_auto_takes_what_costs_less(shape):
     found = sort_spans(rollouts, [rollouts.segments[row] for row in plan.rows])
     assert auto.cost_of_trees(found, slice(0, number)) == pytest.approx(trees, rel=1e-12)
     assert auto.takes_trees(rollouts, plan, UNCUT) is (trees < rows) is (kind == "trees")
-
-
-def test_a_mask_over_all_pairs_makes_trees_dearer_than_blocks_do():
-    """100 + 8 x 300: rows cost 3,200 x (1 + 200 c) = 3,367. A mask over all 2,500^2 pairs: 4,128; 69 blocks: 2,853."""
-    rollouts, plan = batch(100, 300, 8)
-    found = sort_spans(rollouts, [rollouts.segments[row] for row in plan.rows])
-    masked = Layout("trees", "", always=False, pair_cost=SMALL)
-    by_blocks = replace(masked, has_blocks=True)
-    assert blocks_of(100, 300, 8) == 69
-    assert masked.cost_of_trees(found, slice(0, 8)) == pytest.approx(4128, abs=1)
-    assert by_blocks.cost_of_trees(found, slice(0, 8)) == pytest.approx(2853, abs=1)
-    assert by_blocks.takes_trees(rollouts, plan, UNCUT) and not masked.takes_trees(rollouts, plan, UNCUT)

@@ -36,17 +36,3 @@ def test_logprobs_of_packed_rows_are_those_of_the_engine_and_of_single_rows(poli
             alone = torch.log_softmax(policy.model(input_ids=ids).logits[0, :-1], -1)
         alone = alone.gather(-1, ids[0, 1:, None])[span.start - 1 :, 0]
         assert torch.allclose(found[: len(alone)], alone, atol=2e-5)
-
-
-def test_chunks_of_the_head_give_the_same_numbers_and_gradients(policy, batch, monkeypatch):
-    method = compose("grpo+entropy")
-    (update,) = updates(method.score(batch.rollouts))
-    packed = next(pack(batch.rollouts, method.weigh(update), 4096))
-    gradients = []
-    for limit in (1 << 26, 21 * 50):  # all at once, or 50 positions of 21 logits at a time
-        monkeypatch.setattr("fairlen.policy.head.CHUNK_LOGITS", limit)
-        policy.model.zero_grad()
-        method.loss(policy.forward(packed.inputs, entropy_grad=True), packed.micro).total.backward()
-        gradients.append(torch.cat([p.grad.flatten() for p in policy.model.parameters()]))
-    policy.model.zero_grad()
-    assert torch.allclose(gradients[0], gradients[1], rtol=1e-5, atol=1e-8)

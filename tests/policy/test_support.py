@@ -25,7 +25,7 @@ from fairlen.methods.stages.micro import Micro, Outputs
 from fairlen.policy.model import Policy
 from fairlen.policy.pack import pack
 from fairlen.rollouts import Response, Rollouts
-from fairlen.sampling.extend import Continuation, Sampling, gather
+from fairlen.sampling.extend import Sampling, gather
 from fairlen.sampling.independent import Request, no_grader
 from fairlen.train.start import start_training
 
@@ -210,16 +210,6 @@ def test_forks_keep_what_their_prefix_was_drawn_from():
         prefix = response.token_ids[: response.num_prompt + response.inherited]
         others = [r for r in rollouts.responses if r.track != response.track and r.token_ids[: len(prefix)] == prefix]
         assert any(r.supports[: r.inherited or 1] == response.supports[: r.inherited or 1] for r in others)
-
-
-def test_an_engine_that_does_not_say_what_it_left_is_refused():
-    made, asked = Continuation((3, 4), (-1.0, -1.0), "stop"), Sampling(8, 0, **LIMITS)
-    with pytest.raises(ValueError, match="0 supports for 2 tokens of truncated sampling"):
-        made.check(asked)
-    assert made.check(replace(asked, top_p=1.0, top_k=0)) is made  # nothing is cut
-    assert made.check(replace(asked, with_support=False)) is made  # nobody asks
-    with pytest.raises(ValueError, match="1 supports for 2 generated tokens"):
-        Response(0, (1, 3, 4), 1, (-1.0, -1.0), "stop", seed=0, supports=(b"",))
 
 
 @pytest.mark.slow

@@ -23,7 +23,7 @@ from waits import DEVICE, counted_waits
 from fairlen.methods.compose import compose
 from fairlen.policy import tree_blocks
 from fairlen.policy.head import Head
-from fairlen.policy.layout import choose_layout, read
+from fairlen.policy.layout import choose_layout
 from fairlen.policy.model import Policy
 from fairlen.policy.tree import NAME, Forest, attend
 from fairlen.policy.tree_blocks import BLOCK, build_block_mask, compile_flex, count_blocks, find_blocks
@@ -167,18 +167,6 @@ def test_compiled_for_a_cpu_it_is_attention_row_by_row_in_one_graph():
         assert (found - expected).abs().max() < 1e-5, len(forest)
     print(f"{counts['unique_graphs'] - before} graphs for {len({len(forest) for forest in forests()[:-1]})} lengths")
     assert counts["unique_graphs"] - before == 1
-
-
-@pytest.mark.slow
-def test_compiled_for_a_cpu_trees_have_the_logprobs_of_rows(monkeypatch):
-    rows, trees = readers("qwen3")
-    rollouts = forked_rollouts(segment=40)
-    plan = random_plan(rollouts)
-    expected = read(rows, rollouts, plan, False)
-    on_the_cpu(monkeypatch)
-    error = float((read(trees, rollouts, plan, True) - expected).abs().max())
-    print(f"{len(expected)} log-probs of {len(plan)} rows: largest difference {error:.1e}")
-    assert error < 1e-5
 
 
 class HeadsOfAttention(TorchFunctionMode):

@@ -28,7 +28,7 @@ from fairlen.methods.compose import compose
 from fairlen.methods.method import updates
 from fairlen.policy.layout import Layout, choose_layout, state_of
 from fairlen.policy.pack import TreeInput, pack
-from fairlen.policy.tree import Tree, find_kernel
+from fairlen.policy.tree import ForestMask, find_kernel
 from fairlen.rollouts import Response, Rollouts, Segment
 from fairlen.train.run.config import TrainConfig
 from fairlen.train.start import build_learner, start_training
@@ -70,7 +70,7 @@ def test_a_wrong_tree_would_be_seen():
     order = np.concatenate([np.flatnonzero(np.repeat(np.arange(len(plan)), plan.length) == row) for row in packed.rows])
     straight = torch.arange(inputs.token_ids.numel())[None]
     forest = inputs.tree.forest
-    blind = Tree(replace(forest, until=np.full_like(forest.until, len(forest))), inputs.tree.device)
+    blind = ForestMask(replace(forest, until=np.full_like(forest.until, len(forest))), inputs.tree.device)
     for wrong in (replace(inputs, position_ids=straight), replace(inputs, tree=blind)):
         with torch.no_grad():
             assert (trees.forward(wrong).logprobs - expected[order]).abs().max() > 1e-3

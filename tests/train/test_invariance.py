@@ -20,7 +20,7 @@ from fairlen.policy.model import Policy, make_head
 from fairlen.policy.pack import pack
 from fairlen.rollouts import Response, Rollouts, whole_segments
 
-METHODS = ("grpo+balanced", "dapo", "fspo_centred", "gspo+kl", "rloo", "cispo", "gmpo", "vespo")
+METHODS = ("grpo+balanced", "dapo", "fspo_centred", "gspo+kl", "vespo")
 
 
 def tiny_gpt2(dtype: torch.dtype) -> Policy:
@@ -68,7 +68,7 @@ def test_micro_batches_and_order_do_not_change_the_gradient(batch, name, precisi
     whole = gradient(policy, method, batch.rollouts, plan, 1 << 20)
     assert whole.norm() > 0
     order = np.random.default_rng(0).permutation(len(plan))
-    for max_tokens in (1, 300, 2000):  # 1: every row alone
+    for max_tokens in (1, 300):  # 1: every row alone
         assert relative(gradient(policy, method, batch.rollouts, plan, max_tokens), whole) < tolerance
     assert relative(gradient(policy, method, batch.rollouts, reordered(plan, order), 300), whole) < tolerance
 

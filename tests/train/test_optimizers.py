@@ -90,17 +90,6 @@ def test_8_bit_moments_go_through_a_checkpoint_to_the_bit(library, tmp_path):
         assert first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
 
 
-def test_moments_that_are_not_restored_would_be_seen(library, tmp_path):
-    policy, optimizer = build(LOW)
-    make_steps(policy, optimizer, 0, 4)
-    other, again = restored(policy, optimizer, tmp_path)
-    again.state.clear()
-    for one, steps in ((policy, optimizer), (other, again)):
-        make_steps(one, steps, 4, 5)
-    first, second = capture_weights(policy.model), capture_weights(other.model)
-    assert any(not torch.equal(first[name], second[name]) for name in first)
-
-
 def test_what_moments_take_is_counted(library):
     """Of a tensor of 64 x 96: 2 x 6,144 bytes and 2 x 24 scales of 4 bytes; embeddings and the small have 8 a weight."""
     policy, optimizer = build(LOW)

@@ -20,7 +20,7 @@ from fairlen.policy.head import Head
 from fairlen.policy.lora import Adapters
 from fairlen.policy.model import Policy, load_policy
 from fairlen.rollouts import TokenIds
-from fairlen.sampling.extend import Continuation, Growing, Sampling
+from fairlen.sampling.extend import Continuation, Sampling
 from fairlen.settings import ModelSettings
 
 pytestmark = pytest.mark.vllm
@@ -81,12 +81,6 @@ def test_samples_are_drawn_from_the_policy(policy, engine, prompts):
     deviation = (number * expected * (1 - expected)).sqrt()
     assert int((expected * number > 10).sum()) > 1
     assert bool(((count - number * expected).abs() <= 4.5 * deviation + 1).all())
-
-
-def test_a_seed_is_a_sample(engine, prompts):
-    samplings = [Sampling(60, seed=seed) for seed in (7, 7, 8)]
-    one, again, other = engine.generate([prompts[3]] * 3, samplings)
-    assert one.token_ids == again.token_ids != other.token_ids
 
 
 SHAPE = dict(
@@ -165,30 +159,6 @@ def test_every_eos_ends_and_no_other_token(policy, engine, prompts):
     two = VllmEngine(playground.PATH, weights_of(policy), eos_token_id=(EOS, other), max_length=256, max_num_seqs=2)
     (made,) = two.generate([prompt], [GREEDY])
     assert made.token_ids == whole.token_ids[: whole.token_ids.index(other) + 1] and made.finish == "stop"
-
-
-async def reach_with_others(engine, prompt: TokenIds, number: int) -> Continuation:
-    """What is told of the last token while the whole is awaited too."""
-    growing = engine.extend(prompt, GREEDY)
-    told, _ = await asyncio.gather(growing.reach(number), growing)
-    return told
-
-
-def test_reach_gives_what_a_smaller_budget_would_have_given(engine, prompts):
-    prompt, whole = ending(engine, prompts)
-
-    async def follow() -> list[Continuation]:
-        growing = engine.extend(prompt, GREEDY)
-        assert isinstance(growing, Growing)
-        early = await asyncio.gather(growing.reach(3), growing.reach(1))
-        assert not growing.future.done()
-        return [*early, await growing, await growing.reach(4), await growing.reach(1000)]
-
-    three, one, all_of_it, four, more = asyncio.run(follow())
-    assert asyncio.run(reach_with_others(engine, prompt, len(whole.token_ids))).finish == "stop"
-    assert all_of_it.token_ids == more.token_ids == whole.token_ids
-    for number, part in ((3, three), (1, one), (4, four)):
-        assert part == Continuation(all_of_it.token_ids[:number], all_of_it.logprobs[:number], "length")
 
 
 def test_forks_reuse_the_whole_blocks_of_their_prefix(engine, prompts):
@@ -321,20 +291,6 @@ def test_starting_leaves_threads_and_random_states_as_they_were(policy):
     VllmEngine(playground.PATH, weights_of(policy), eos_token_id=EOS, max_length=64, max_num_seqs=2)
     assert torch.set_num_threads is set_threads and torch.get_num_threads() == threads
     assert torch.equal(torch.random.get_rng_state(), state)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"max_num_seqs": 0}, "max_num_seqs=0"),
-        ({"max_length": 1}, "max_length=1"),
-        ({"dtype": "float64"}, "dtype=float64: vLLM computes in float32 or bfloat16"),
-        ({"eos_token_id": 21}, "eos_token_id=21: outside the model's vocabulary of 21"),
-    ],
-)
-def test_engines_that_cannot_be_built(options, message):
-    with pytest.raises(ValueError, match=message):
-        VllmEngine(playground.PATH, dict, **{"eos_token_id": EOS, "max_length": 64, "max_num_seqs": 2} | options)
 
 
 @pytest.mark.parametrize(

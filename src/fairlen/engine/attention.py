@@ -27,7 +27,6 @@ def attend_rows(
     scaling: float | None = None,
     softcap: float | None = None,
     sliding_window: int | None = None,
-    s_aux: Tensor | None = None,
     *,
     query_positions: Tensor,
     ignores_softcap: bool = False,
@@ -35,21 +34,21 @@ def attend_rows(
 ) -> tuple[Tensor, None]:
     """Attend from `query` [N, heads, T, D] to `key` [N, key heads, L, D] and `value` [N, key heads, L, Dv].
 
-    A query at `query_positions` [N, T] sees the columns up to that position, of a sliding window the last ones; `s_aux`
-    [heads] are learned sinks. Returns [N, T, heads, Dv].
+    A query at `query_positions` [N, T] sees the columns up to that position, of a sliding window the last ones.
+    Return [N, T, heads, Dv].
     """
     softcap = None if ignores_softcap else softcap
     rows, heads, length, dim = query.shape
     scale: float = dim**-0.5 if scaling is None else scaling
     hidden = hidden_columns(query_positions, key.shape[2], sliding_window)
-    if query.is_cuda and length > 1 and s_aux is None and softcap is None:
+    if query.is_cuda and length > 1 and softcap is None:
         return attend_pieces(query, key, value, hidden, scale), None
     groups = heads // key.shape[1]
     scores = (query * scale).to(key.dtype).reshape(rows, key.shape[1], groups * length, dim) @ key.transpose(2, 3)
     if softcap is not None:
         scores = softcap * torch.tanh(scores / softcap)
     scores = scores.view(rows, key.shape[1], groups, length, -1).masked_fill(hidden[:, None, None], float("-inf"))
-    weights = softmax_with_sinks(scores, s_aux).to(value.dtype)
+    weights = torch.softmax(scores, -1, dtype=torch.promote_types(scores.dtype, torch.float32)).to(value.dtype)
     mixed = weights.view(rows, key.shape[1], groups * length, -1) @ value
     return mixed.view(rows, heads, length, -1).transpose(1, 2), None
 
@@ -58,15 +57,6 @@ def attend_pieces(query: Tensor, key: Tensor, value: Tensor, hidden: Tensor, sca
     """Attend as `attend_rows` from several queries a row, by kernels that never hold the scores of a whole prompt."""
     key, value = (heads.repeat_interleave(query.shape[1] // heads.shape[1], 1) for heads in (key, value))
     return scaled_dot_product_attention(query.to(key.dtype), key, value, ~hidden[:, None], scale=scale).transpose(1, 2)
-
-
-def softmax_with_sinks(scores: Tensor, sinks: Tensor | None) -> Tensor:
-    """Softmax over the last dimension of `scores` [N, key heads, groups, T, L], each head's sink taking its share."""
-    precise = torch.promote_types(scores.dtype, torch.float32)
-    if sinks is None:
-        return torch.softmax(scores, -1, dtype=precise)
-    sink = sinks.to(precise).view(1, *scores.shape[1:3], 1, 1).expand(*scores.shape[:-1], 1)
-    return torch.softmax(torch.cat([scores.to(precise), sink], -1), -1)[..., :-1]
 
 
 def hidden_columns(positions: Tensor, num_columns: int, window: int | None) -> Tensor:

@@ -22,7 +22,7 @@ from fairlen.engine.device import upload
 from fairlen.engine.engine import find_state
 from fairlen.policy.layout import find_unlike
 from fairlen.policy.model import body, find_dropout
-from fairlen.policy.tree import NAME, Forest, Tree, sort_rows
+from fairlen.policy.tree import NAME, Forest, ForestMask, sort_rows
 from fairlen.rollouts import Response, Segment
 
 
@@ -161,7 +161,7 @@ class TreeReader:
 
         self.read = read
         unused = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=ids.device)  # keeps transformers from building a mask
-        along = {"attention_mask": unused, "tree": Tree(forest, ids.device)}
+        along = {"attention_mask": unused, "tree": ForestMask(forest, ids.device)}
         return args, kwargs | along | {"input_ids": tokens[None], "position_ids": position[None]}
 
     def unpack(self, decoder: nn.Module, args: Any, output: Any) -> Any:

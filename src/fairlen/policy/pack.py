@@ -16,7 +16,7 @@ from fairlen.batch import Ints, Plan
 from fairlen.engine.device import upload
 from fairlen.methods.stages.micro import Micro
 from fairlen.policy.support import WHOLE, Support, build_support
-from fairlen.policy.tree import SortedRows, Tree, sort_rows
+from fairlen.policy.tree import ForestMask, SortedRows, sort_rows
 from fairlen.rollouts import Response, Rollouts, Segment
 
 CPU = torch.device("cpu")
@@ -43,7 +43,7 @@ class TreeInput(ModelInput):
 
     position_ids: Tensor
     """[1, N], the position of each token in its sequence."""
-    tree: Tree
+    tree: ForestMask
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ def pack_trees(
                 temperature=responses[0].temperature,
                 support=find_support(picked, responses, device),
                 position_ids=upload(forest.depth, device)[None],
-                tree=Tree(forest, device),
+                tree=ForestMask(forest, device),
             ),
         )
 

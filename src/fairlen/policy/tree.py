@@ -140,7 +140,7 @@ def build_forest(rows: Sequence[Ints], shared: Sequence[int]) -> Forest:
     return Forest(tokens, depth, parent, until, np.array([*starts, num_tokens]), tuple(paths))
 
 
-class Tree:
+class ForestMask:
     """A forest that a model reads as one row; no dataclass, of which FSDP makes a copy without masks for every layer."""
 
     def __init__(self, forest: Forest, device: torch.device) -> None:
@@ -166,7 +166,7 @@ def attend(
     key: Tensor,
     value: Tensor,
     attention_mask: Tensor | None,
-    tree: Tree | None = None,
+    tree: ForestMask | None = None,
     scaling: float | None = None,
     dropout: float = 0.0,
     **options: Any,
@@ -199,7 +199,7 @@ def attend(
     return out[None], None
 
 
-def attend_masked(query: Tensor, key: Tensor, value: Tensor, tree: Tree, scale: float) -> Tensor:
+def attend_masked(query: Tensor, key: Tensor, value: Tensor, tree: ForestMask, scale: float) -> Tensor:
     """Attend by matrix products, tree by tree."""
     key, value = repeat_heads(query, key, value)
     sizes = [len(mask) for mask in tree.masks]

@@ -19,7 +19,7 @@ from fairlen.integrations.tree_rows import find_obstacle, read_forest
 from fairlen.integrations.verl.loss import COLUMN
 from fairlen.integrations.verl.session import NODE
 from fairlen.policy.model import body
-from fairlen.policy.tree import NAME, Tree, sort_rows
+from fairlen.policy.tree import NAME, ForestMask, sort_rows
 
 STOCK: Any = transformer_impl.FSDPEngineWithLMHead
 
@@ -59,7 +59,7 @@ class TreeEngine(STOCK):
         inputs, outputs = super().prepare_model_inputs(wanted)
         columns = tokens, micro_batch["position_ids"].values(), torch.zeros_like(tokens).index_fill(0, places, 1)
         forest, source = read_forest(*(column.cpu().numpy() for column in columns))
-        self.tree, self.source = Tree(forest, device), upload(source, device)[places]
+        self.tree, self.source = ForestMask(forest, device), upload(source, device)[places]
         inputs |= {"input_ids": upload(forest.tokens, device)[None], "position_ids": upload(forest.depth, device)[None]}
         inputs["attention_mask"] = tokens.new_ones(1, 1, 1, 1).bool()  # unused: keeps transformers from building one
         if "shift_labels" in inputs:  # of fused kernels
