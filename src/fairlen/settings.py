@@ -22,7 +22,7 @@ Repeated, Positional = Flag(is_repeated=True), Flag(is_positional=True)
 Overrides = Annotated[tuple[str, ...], Flag("set", is_repeated=True)]
 """Fields of the method, by the flag --set."""
 LARGE = 50_000_000
-"""Parameters of a model from which on a minute of preparation is won back on CUDA."""
+"""Parameters of a model from which on preparation of a minute pays off on CUDA, and an estimate of memory is worth making."""
 
 
 class Settings:

@@ -5,13 +5,13 @@ import math
 import numpy as np
 import pytest
 
+from fairlen.audit.statistics.intervals import student
 from fairlen.audit.statistics.within import (
     MAX_GROUP,
     Effect,
     compare_within,
     find_bar,
     jackknife,
-    student,
     two_sided,
 )
 
@@ -105,10 +105,25 @@ def test_large_groups_are_compared_by_a_sample():
 
 
 # Student's t, two-sided 5% and one-sided 80% points, from any table
-@pytest.mark.parametrize(("freedom", "point"), [(5, 2.5706), (10, 2.2281), (30, 2.0423), (100, 1.9840)])
-def test_students_t(freedom, point):
-    assert student(0.975, freedom) == pytest.approx(point, rel=3e-3)
-    assert two_sided(point, freedom) == pytest.approx(0.05, abs=1e-3)
+@pytest.mark.parametrize(
+    ("freedom", "point", "rel"),
+    [
+        (1, 12.7062, 1e-5),
+        (2, 4.3027, 2e-5),
+        (3, 3.1824, 0.012),
+        (5, 2.5706, 3e-3),
+        (10, 2.2281, 1e-3),
+        (100, 1.9840, 1e-4),
+    ],
+)
+def test_students_t(freedom, point, rel):
+    assert student(0.975, freedom) == pytest.approx(point, rel=rel)
+    assert freedom < 5 or two_sided(point, freedom) == pytest.approx(0.05, abs=1e-3)
+
+
+def test_students_t_falls_with_its_freedom_and_is_infinite_without_any():
+    points = student(0.975, np.linspace(1.0, 40.0, 400))
+    assert (np.diff(points) < 0).all() and student(0.8, 0.0) == np.inf
 
 
 def test_intervals_and_the_smallest_effect():

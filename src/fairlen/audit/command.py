@@ -223,10 +223,10 @@ def show_findings(one: Audit, console: Console) -> None:
         for sentence in finding.more:
             write(console, sentence, "dim", indent=7)
         if finding.advice:
-            text, evidence = finding.advice.text, ", ".join(finding.advice.evidence)
-            if evidence:  # of the method in use
-                text = f"with {one.method.name if one.method else ''}: {text} (docs/claims.md: {evidence})"
-            write(console, text, indent=7)
+            with_method = f"with {one.method.name}: " if finding.advice.evidence and one.method else ""
+            write(console, f"{with_method}{finding.advice.text}", indent=7)
+            for evidence in finding.advice.evidence:
+                write(console, f"evidence: {evidence}", "dim", indent=9)
     console.print()
 
 

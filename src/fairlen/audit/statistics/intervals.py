@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from statistics import NormalDist
 
 import numpy as np
 
@@ -18,8 +19,7 @@ NUM_RESAMPLES = 1000
 MAX_BLOCKS = 2000
 """More prompts are first pooled at random into so many blocks, which leaves the spread of a mean as it is."""
 Z95 = 1.959963984540054
-FREEDOM = np.array([1, 2, 3, 4, 5, 6, 8, 10, 15, 30, np.inf])
-STUDENT = np.array([12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.306, 2.2281, 2.1314, 2.0423, Z95])
+NORMAL = NormalDist()
 NAN = float("nan")
 NUM_BINS = 10
 MIN_IN_BIN = 30
@@ -215,13 +215,27 @@ def mean(values: Ints | Floats, cluster: Ints, bin: Ints, size: int) -> Counted:
     count, total = count_by(bin, size), sum_by(bin, values, size)
     value = ratio(total, count)
     variance, clusters = between(values, value, cluster, bin, size)
-    half = np.where(clusters > 1, student(clusters - 1) * np.sqrt(variance), np.nan)
+    half = np.where(clusters > 1, student(0.975, clusters - 1) * np.sqrt(variance), np.nan)
     return Counted(value, value - half, value + half, count.astype(np.int64))
 
 
-def student(freedom: Floats) -> Floats:
-    """Return Student's t for a 95% interval, by a table that is linear in 1 / freedom: to 0.003."""
-    return np.interp(-1 / np.maximum(freedom, 1.0), -1 / FREEDOM, STUDENT)
+def student(probability: float, freedom: float | Floats | Ints) -> Floats:
+    """Return the quantile of Student's t at a probability above a half; infinite without a degree of freedom.
+
+    By a normal deviate of the same probability (Wallace 1959), to 1.2% at 3 degrees and 0.1% at 10; exact at 1 and 2, and from
+    there to 3 linear in 1 / freedom.
+    """
+    freedom = np.asarray(freedom, np.float64)
+    safe = np.maximum(freedom, 3.0)
+    deviate = NORMAL.inv_cdf(probability) * (8 * safe + 3) / (8 * safe + 1)
+    found = np.sqrt(safe * np.expm1(deviate * deviate / safe))
+    one, two = (
+        math.tan(math.pi * (probability - 0.5)),
+        (2 * probability - 1) / math.sqrt(2 * probability * (1 - probability)),
+    )
+    inverse = 1 / np.clip(freedom, 1.0, 3.0)
+    few = np.where(inverse > 0.5, two + (one - two) * (2 * inverse - 1), found + (two - found) * (6 * inverse - 2))
+    return np.where(freedom > 0, np.where(freedom < 3, few, found), np.inf)
 
 
 def between(values: Floats, value: Floats, cluster: Ints, bin: Ints, size: int) -> tuple[Floats, Floats]:

@@ -10,10 +10,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from statistics import NormalDist
 
 import numpy as np
 
+from fairlen.audit.statistics.intervals import student
 from fairlen.batch import Floats, Ints, sum_by
 
 MAX_GROUP = 256
@@ -23,7 +23,6 @@ MAX_CELLS = 1 << 22
 MIN_PROMPTS = 10
 """Prompts with a better and a worse response below which no interval is trusted."""
 NUM_SUMS = 11
-NORMAL = NormalDist()
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,7 @@ class Effect:
 
     def interval(self, level: float = 0.95) -> tuple[float, float]:
         """Return bounds that cover the truth with that probability, by Student's t."""
-        half = student(0.5 + level / 2, self.freedom) * self.error
+        half = float(student(0.5 + level / 2, self.freedom)) * self.error
         return self.value - half, self.value + half
 
     @property
@@ -63,7 +62,7 @@ class Effect:
     @property
     def smallest(self) -> float:
         """Return the effect that a log like this one shows in four of five cases."""
-        return (student(0.975, self.freedom) + student(0.8, self.freedom)) * self.error
+        return float(student(0.975, self.freedom) + student(0.8, self.freedom)) * self.error
 
 
 @dataclass(frozen=True)
@@ -211,14 +210,6 @@ def two_sided(t: float, freedom: float) -> float:
     """Return the two-sided p-value of Student's t, by a normal deviate of the same probability (Wallace 1959), to 0.001."""
     scaled = (8 * freedom + 1) / (8 * freedom + 3) * math.sqrt(freedom * math.log1p(t * t / freedom))
     return math.erfc(scaled / math.sqrt(2))
-
-
-def student(probability: float, freedom: float) -> float:
-    """Return the quantile of Student's t at a probability above a half: the inverse of `two_sided`."""
-    if not freedom > 0:
-        return float("inf")
-    deviate = NORMAL.inv_cdf(probability) * (8 * freedom + 3) / (8 * freedom + 1)
-    return math.sqrt(freedom * math.expm1(deviate * deviate / freedom))
 
 
 def find_bar(p_values: list[float], rate: float) -> float:
