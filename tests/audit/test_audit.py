@@ -274,7 +274,7 @@ def test_the_command_line(tmp_path):
     assert "effect: incorrect responses are" in done.stdout
     assert "method: not known" in done.stdout and "--method" in done.stdout
     known = run(str(tmp_path / "1.jsonl"), "--method", "dapo")
-    assert "with dapo:" in known.stdout and "balanced-0" in known.stdout
+    assert "with dapo:" in known.stdout and "evidence: by a token mean" in known.stdout
     none = run(str(rollouts(tmp_path / "1.jsonl", longer=False)))
     assert none.returncode == 0
     assert re.search("(none|unknown): ", none.stdout) and "findings: none" in none.stdout

@@ -329,7 +329,8 @@ def test_malformed_rows_are_named_by_line_with_the_reason(tmp_path):
     assert reasons.pop(2).startswith("not JSON: ")
     assert reasons == {
         5: "the reward 'high' is not a finite number", 6: "the reward nan is not a finite number",
-        7: "the response is missing", 8: "the step 'first' is not a whole number", 9: "the step 1.5 is not a whole number",
+        7: "the response is missing", 8: "the step 'first' is not a whole number from 0 to 2**53",
+        9: "the step 1.5 is not a whole number from 0 to 2**53",
         10: "not an object but list",
     }  # fmt: skip
     assert all(row.file == str(path) for row in log.malformed)

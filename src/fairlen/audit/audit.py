@@ -16,6 +16,7 @@ from fairlen.audit.conclusion import (
     Conclusion,
     Margins,
     TurnReport,
+    add_bar,
     add_truncation,
     as_estimate,
     conclude,
@@ -150,7 +151,7 @@ def audit_source(source: Source, method: InUse | None = None, margins: Margins =
     ]
     weights, turns = weight_shares(log), report_turns(log, effects[1:], found[1:]) if log.has_turns else None
     return Audit(
-        source, method, add_truncation(found[0], log),
+        source, method, add_bar(add_truncation(found[0], log), log),
         tuple(replace(one, advice=one.advice or find_advice(one, method, weights)) for one in findings),
         effects[0], again[0], selection, lengths(log), coupling(log), weights, find_shares(log),
         accepted, streams, turns,

@@ -12,7 +12,7 @@ from typing import Literal
 
 import numpy as np
 
-from fairlen.audit.log import Log, plain_samples
+from fairlen.audit.log import Log, halfway, plain_samples
 from fairlen.audit.statistics.intervals import NOTHING, Estimate
 from fairlen.audit.statistics.lengths import split
 from fairlen.audit.statistics.streams import mean_advantage
@@ -116,6 +116,18 @@ class Conclusion:
     quantity: Quantity = LENGTH
 
 
+def add_bar(found: Conclusion, log: Log) -> Conclusion:
+    """Return a conclusion whose sentence begins with the reward above which a response counts as correct, where we chose it."""
+    outcome = log.responses.outcome[log.responses.active]
+    if "correct" in log.known or len(np.unique(outcome)) <= 2:
+        return found
+    text = f"correct here is a reward above {halfway(outcome):.3g}, half of its range (--columns correct=COLUMN>NUMBER: another)"
+    length = log.responses.length[log.responses.active].astype(np.float64)
+    if np.ptp(length) > 0 and abs(np.corrcoef(outcome, length)[0, 1]) > 0.99:
+        text += ", and that reward is a function of length"
+    return replace(found, sentence=f"{text}: {found.sentence}")
+
+
 def add_truncation(found: Conclusion, log: Log) -> Conclusion:
     """Return a conclusion whose sentence says first, or last, how many responses a limit ended, or that it is unknown."""
     rows = plain_samples(log, with_truncated=True)
@@ -158,6 +170,8 @@ def conclude(
     bar = find_bar([*combined.values(), *others], RATE)
     small = [name for name, effect in usable.items() if effect.is_within(margins.of(name)) or not effect.exists]
     stand: list[Name] = [n for n, e in usable.items() if combined[measure_of(n)] <= bar and e.p_value <= RATE]
+    if within.aligned.p_value > RATE or within.aligned.value * within.bend.value <= 0:  # the shift alone, a second time
+        stand = [name for name in stand if name != "bend" or not {"gap", "order"} & set(stand)]
     significant: tuple[Name, ...] = tuple(name for name in stand if name not in small)
     status: Status = "none" if usable and len(small) == len(usable) else "effect" if significant else "unknown"
     existing: tuple[Name, ...] = tuple(name for name, effect in usable.items() if effect.exists)

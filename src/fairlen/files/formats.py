@@ -133,8 +133,9 @@ def stream(
     counts: bool = False,
     lists: Collection[str] = (),
     size: int = CHUNK,
+    first: int = 0,
 ) -> Iterator[Chunk]:
-    """Yield the rows of a file in chunks of at most `size`, with the given columns or all.
+    """Yield the rows of a file in chunks of at most `size`, the first one of text of `first`, with the given columns or all.
 
     `counts`: a table's lists of numbers are given as how many there are, but for those in columns of `lists`. Raises
     Unreadable where the file breaks off, exceeds a limit or, without `reject`, has a row that cannot be read, naming its line.
@@ -155,13 +156,14 @@ def stream(
                 batches = file.iter_batches(size, columns=keep) if container == "parquet" else slices(file, keep, size)
                 yield from stream_batches(path, batches, lambda name: counts and name not in lists)
         else:
-            yield from gather(path, READERS[container](path), reject or refuse, columns, size)
+            yield from gather(path, READERS[container](path), reject or refuse, columns, (first or size, size))
 
 
 def gather(
-    path: Path, candidates: Iterable[Candidate], reject: Reject, columns: Sequence[str] | None, size: int
+    path: Path, candidates: Iterable[Candidate], reject: Reject, columns: Sequence[str] | None, sizes: tuple[int, int]
 ) -> Iterator[Chunk]:
-    """Yield chunks of the rows that can be read."""
+    """Yield chunks of the rows that can be read; `sizes` are of the first one and of the others."""
+    size, others = sizes
     rows: list[Row] = []
     lines: list[int] = []
     room = CHUNK_BYTES
@@ -174,7 +176,7 @@ def gather(
         room -= length
         if len(rows) == size or room < 0:
             yield make_chunk(path, lines, rows, columns)
-            rows, lines, room = [], [], CHUNK_BYTES
+            rows, lines, room, size = [], [], CHUNK_BYTES, others
     if rows:
         yield make_chunk(path, lines, rows, columns)
 

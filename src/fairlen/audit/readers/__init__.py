@@ -6,32 +6,34 @@ import glob
 import os
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
 from pathlib import Path
 
 from fairlen.audit.log import Log
 from fairlen.audit.readers import fairlen_records
-from fairlen.audit.readers.columns import check_given, choose_all, read_texts
+from fairlen.audit.readers.columns import ROLES, check_given, choose_all, read_texts
 from fairlen.audit.readers.formats import Format, by_name, describe_missing
 from fairlen.audit.readers.frameworks import FRAMEWORKS, TRL
 from fairlen.audit.readers.nemo import NEMO_RL
 from fairlen.audit.readers.rows import Found, Meter, Options, Part, join, make_log, make_meter, read_rows
 from fairlen.console import plural
 from fairlen.files.databases import RUN
-from fairlen.files.formats import DAMAGED, Chunk, Unreadable, columns_of, describe, natural, stream
+from fairlen.files.formats import DAMAGED, EMPTY, Chunk, Reject, Unreadable, columns_of, describe, natural, stream
 from fairlen.files.limits import name_special
 
 MAX_LOOKS = 100
 """Lines without an object after which a file is not looked at further."""
 MAX_SNIFFED = 10
 """Rows whose names are taken."""
+MAX_OPEN = 64
+"""Files that stay open between being recognised and read; more are opened again."""
 MAX_LOOKED_INTO, MAX_FILES = 2048, 4
 """Rows, and files of a source, by which it is chosen what columns hold."""
 BY_STEP = re.compile(r"((completions_)?|(train|val)_data_step)\d+\.(jsonl|parquet)")
 """Names of files that TRL, verl and NeMo-RL write, one a step: all that are given of a folder are one log."""
+NO_RECORDS = "a run without a recorded rollout batch, so that there are no rollouts to audit yet: go on with it by"
 GUESSED = "--columns: not in these files, so that columns were chosen by their names"
 DEFAULTS = Options()
 
@@ -74,8 +76,9 @@ def read(paths: list[str], options: Options = DEFAULTS) -> Reading:
     """Read every file. Raises ValueError for options that cannot be, Unreadable for paths where nothing is."""
     meter = make_meter(options.unit, options.tokenizer)
     places = find_files(paths)
-    kinds = sniff_all([path for path, _ in places], options.columns)
-    grouped: dict[tuple[str, ...], tuple[Format, list[Path]]] = {}
+    opened = {path: Opened(path, lists_in(options.columns)) for path, _ in places}
+    kinds = sniff_all(list(opened.values()), options.columns)
+    grouped: dict[tuple[str, ...], tuple[Format, list[Opened]]] = {}
     named = {path for path, argument in places if path == Path(argument)}
     problems = [(path, kind) for path, kind in kinds.items() if isinstance(kind, Unreadable)]
     for path, argument in places:
@@ -85,15 +88,15 @@ def read(paths: list[str], options: Options = DEFAULTS) -> Reading:
             place = "" if numbered or kind is fairlen_records.FORMAT else argument
             folder, place = ("", "") if options.pool else (folder, place)
             key = (kind.name, folder, place, *kind.notes, *sorted(kind.columns))
-            grouped.setdefault(key, (kind, []))[1].append(path)
+            grouped.setdefault(key, (kind, []))[1].append(opened[path])
     sources: list[Source] = []
     for key, (kind, files) in grouped.items():
-        folder = key[1] or os.path.commonpath([path.parent for path in files])
+        folder = key[1] or os.path.commonpath([one.path.parent for one in files])
         source, left_out = read_source(kind, folder, files, meter, options)
-        if source and files[0] not in named:
+        if source and files[0].path not in named:
             source, left_out = replace(source, notes=(*source.notes, *left_out)), []
         sources += [source] if source else []
-        problems += [(files[0], Unreadable(text)) for text in left_out]
+        problems += [(files[0].path, Unreadable(text)) for text in left_out]
     told: dict[bool, list[str]] = {True: [], False: []}
     for path, why in problems:
         told[path in named or not (sources or isinstance(why, NoRollouts))].append(str(why))
@@ -113,6 +116,8 @@ def find_files(paths: list[str]) -> list[tuple[Path, str]]:
         if not matches:
             raise Unreadable(f"{text}: there is no such file or folder, and no file matches it as a pattern")
         inside = [path for match in matches for path in files_of(Path(match))]
+        if stopped := next((match for match in map(Path, matches) if has_no_records(match)), None):
+            raise Unreadable(f"{stopped}: {NO_RECORDS} `fairlen train --resume --out {stopped}`")
         if not inside:
             raise Unreadable(f"{Path(matches[0]).resolve()}: no file in this folder: name one with rollouts")
         for path in inside:
@@ -131,6 +136,13 @@ def files_of(path: Path) -> list[Path]:
     return sorted(found, key=lambda one: natural(str(one)))
 
 
+def has_no_records(folder: Path) -> bool:
+    """Return whether a folder is a run of fairlen's in which no rollout batch was recorded."""
+    records = folder / "records"
+    is_train = (folder / "run.json").is_file() and (folder / "metrics.jsonl").exists()
+    return is_train and not any(records.glob("*.parquet"))
+
+
 def describes_rows(path: Path) -> bool:
     """Return whether a file is what `datasets` writes beside the rows of a data set."""
     beside = {"dataset_dict.json": "*/state.json", "state.json": "data-*.arrow", "dataset_info.json": "data-*.arrow"}
@@ -142,44 +154,113 @@ def is_run(folder: Path) -> bool:
     return (folder / "run.json").is_file() and (folder / "records").is_dir()
 
 
-def sniff_all(paths: Sequence[Path], given: dict[str, str]) -> dict[Path, Format | Unreadable]:
+class Opened:
+    """A file that is opened once: its first rows, by which its format is known, are kept until all are read."""
+
+    def __init__(self, path: Path, lists: frozenset[str]) -> None:
+        self.path, self.lists = path, lists
+        self.close()
+
+    def close(self) -> None:
+        """Forget the first rows; the file is opened again when its rows are asked for."""
+        self.heads: list[Chunk] = []
+        self.rejected: list[tuple[int, str]] = []
+        self.error: Unreadable | None = None
+        self.sink: Reject = self.reject_first
+        self.rest = stream(
+            self.path, lambda line, why: self.sink(line, why), counts=True, lists=self.lists, first=MAX_SNIFFED
+        )
+
+    def reject_first(self, line: int, why: str) -> None:
+        """Keep what is wrong with a line. Raises NoRollouts for a file that is something else, whatever the rest of it is."""
+        self.rejected.append((line, why))
+        if not self.heads and len(self.rejected) == MAX_LOOKS:
+            raise NoRollouts(f"{self.path}: {self.no_object}")
+
+    @property
+    def no_object(self) -> str:
+        line, why = self.rejected[0]
+        return f"no object in its first lines: line {line}: {why}"
+
+    def look(self, size: int) -> Chunk:
+        """Return the first rows, at most `size`. Raises Unreadable where the file breaks off in them."""
+        try:
+            while sum(map(len, self.heads)) < size and (chunk := next(self.rest, None)):
+                self.heads.append(chunk)
+        except Unreadable as error:
+            self.error = error
+            if not self.heads:
+                raise
+        head = join_chunks(self.heads)
+        return Chunk(head.file, head.lines[:size], {name: cells[:size] for name, cells in head.columns.items()})
+
+    def chunks(self, reject: Reject) -> Iterator[Chunk]:
+        """Yield all rows, once. Raises Unreadable where the file breaks off."""
+        if not self.error:
+            self.look(MAX_SNIFFED + 1)
+        for line, why in self.rejected:
+            reject(line, why)
+        self.sink, heads, self.heads = reject, self.heads, []
+        if heads:
+            yield join_chunks(heads)
+        if self.error:
+            raise self.error
+        yield from self.rest
+
+
+def join_chunks(chunks: Sequence[Chunk]) -> Chunk:
+    """Return the rows of some chunks as one; None where one lacks a column."""
+    names = dict.fromkeys(name for chunk in chunks for name in chunk.columns)
+    columns = {name: [cell for chunk in chunks for cell in chunk.get(name)] for name in names}
+    return Chunk(chunks[0].file if chunks else "", [line for chunk in chunks for line in chunk.lines], columns)
+
+
+def lists_in(given: dict[str, str]) -> frozenset[str]:
+    """Return the columns of a table whose lists of numbers may be read in a role, as masks and rewards; of ids the number is."""
+    named = {name for names in ROLES.values() for name in names} | {
+        part.rpartition("*")[2] for names in given.values() for part in names.partition(">")[0].split("+")
+    }
+    return frozenset(name for name in named if not name.endswith("ids"))
+
+
+def sniff_all(files: Sequence[Opened], given: dict[str, str]) -> dict[Path, Format | Unreadable]:
     """Return the format of each file, or what is wrong with it; one without the columns that others were given for is guessed."""
     kinds: dict[Path, Format | Unreadable] = {}
-    for path in paths:
+    for place, file in enumerate(files):
         try:
-            kinds[path] = sniff(path, given)
+            kinds[file.path] = sniff(file, given)
         except Unreadable as error:
-            kinds[path] = error
+            kinds[file.path] = error
+        if place >= MAX_OPEN or kinds[file.path] is fairlen_records.FORMAT or isinstance(kinds[file.path], Unreadable):
+            file.close()
     if given and any(isinstance(kind, Format) for kind in kinds.values()):
-        again = sniff_all([path for path, kind in kinds.items() if isinstance(kind, NoRollouts)], {})
+        again = sniff_all([file for file in files if isinstance(kinds[file.path], NoRollouts)], {})
         found = {path: kind for path, kind in again.items() if isinstance(kind, Format)}
         kinds |= {path: replace(kind, notes=(*kind.notes, GUESSED)) for path, kind in found.items()}
     return kinds
 
 
-def sniff(path: Path, given: dict[str, str]) -> Format:
+def sniff(file: Opened, given: dict[str, str]) -> Format:
     """Return the format of a file, by the names of its columns and not by its own.
 
     Raises Unreadable for a file that cannot be read, NoRollouts for one that `given` does not fit or with other things in it.
     """
-    problems: list[str] = []
-
-    def note(line: int, why: str) -> None:
-        problems.append(f"no object in its first lines: line {line}: {why}")
-        if len(problems) == MAX_LOOKS:  # whatever the rest of it is, it is not read
-            raise NoRollouts(f"{path}: {problems[0]}")
-
+    path = file.path
     try:
-        columns = set(columns_of(path, note, MAX_SNIFFED))
-        formats = () if given else (fairlen_records.FORMAT, *FRAMEWORKS)
-        if format := next((one for one in formats if one.fits(columns)), None):
-            is_told = format in (TRL, NEMO_RL)  # other reward functions, or validation
-            return replace(format, columns=frozenset(columns)) if is_told else format
-        head = next(stream(path, note, size=MAX_SNIFFED), Chunk(str(path), [], {}))
+        head = file.look(MAX_SNIFFED)
     except Unreadable:
-        if problems:
-            raise NoRollouts(f"{path}: {problems[0]}") from None
-        raise
+        if not file.rejected:
+            raise
+        head = Chunk(str(path), [], {})
+    if not len(head) and file.rejected:
+        raise NoRollouts(f"{path}: {file.no_object}")
+    columns = set(head.columns or columns_of(path, lambda line, why: None))
+    formats = () if given else (fairlen_records.FORMAT, *FRAMEWORKS)
+    if format := next((one for one in formats if one.fits(columns)), None):
+        is_told = format in (TRL, NEMO_RL)  # other reward functions, or validation
+        return replace(format, columns=frozenset(columns)) if is_told else format
+    if not len(head):
+        raise NoRollouts(f"{path}: {EMPTY}")
     if given and (wrong := check_given(given, columns)):
         raise NoRollouts(f"{path}: {wrong}")
     roles = choose_all(head, given)
@@ -190,28 +271,27 @@ def sniff(path: Path, given: dict[str, str]) -> Format:
     raise NoRollouts(f"{path}: {describe_missing(roles, columns)}")
 
 
-def look_into(format: Format, files: Sequence[Path]) -> Chunk:
+def look_into(files: Sequence[Opened]) -> Chunk:
     """Return the first rows of some of the files. Raises Unreadable where none of those can be read."""
     chosen = [files[len(files) * place // MAX_FILES] for place in range(MAX_FILES)] if len(files) > MAX_FILES else files
     heads: list[Chunk] = []
     problems: list[Unreadable] = []
-    for path in chosen:
+    for file in chosen:
         try:
-            size = MAX_LOOKED_INTO // len(chosen)
-            heads += islice(stream(path, lambda line, why: None, counts=True, lists=format.lists, size=size), 1)
+            heads.append(file.look(MAX_LOOKED_INTO // len(chosen)))
         except Unreadable as error:
             problems.append(error)
     if problems and not heads:
         raise problems[0]
-    names = dict.fromkeys(name for head in heads for name in head.columns)
-    columns = {name: [cell for head in heads for cell in head.get(name)] for name in names}
-    return Chunk(str(chosen[0]), range(1, 1 + sum(map(len, heads))), columns)
+    head = join_chunks(heads)
+    return Chunk(str(chosen[0].path), range(1, 1 + len(head)), head.columns)
 
 
 def read_source(
-    format: Format, folder: str, files: list[Path], meter: Meter, options: Options
+    format: Format, folder: str, opened: list[Opened], meter: Meter, options: Options
 ) -> tuple[Source | None, list[str]]:
     """Return the log of files of one format and folder, None where no row could be read; and what was left out."""
+    files = [one.path for one in opened]
     found = Found(notes=Counter(dict.fromkeys(format.notes, 0)), files={str(one): n for n, one in enumerate(files)})
     if format is fairlen_records.FORMAT:
         if options.unit not in (None, "tokens") or options.tokenizer:
@@ -225,28 +305,29 @@ def read_source(
     else:
         options = replace(options, columns={}) if GUESSED in format.notes else options
         try:
-            head = look_into(format, files)
+            head = look_into(opened)
         except Unreadable as error:
             return None, [str(error)]
         try:
             format = format.settle(format, head, options)
             found.notes = Counter(dict.fromkeys(format.notes, 0))
-            log, left_out = read_foreign(format, files, meter, found, options)
+            log, left_out = read_foreign(format, opened, meter, found, options)
         except Unreadable as error:
             log, left_out = None, [f"{name_files(files)}: {error}"]
     return Source(format, folder, tuple(found.files), log, found.sentences()) if log else None, list(left_out)
 
 
 def read_foreign(
-    format: Format, files: list[Path], meter: Meter, found: Found, options: Options
+    format: Format, opened: list[Opened], meter: Meter, found: Found, options: Options
 ) -> tuple[Log | None, list[str]]:
     """Return the log of files of another program; None, and why, where no row has a reward or a verdict."""
     parts: list[Part] = []
     whole: list[str] = []
     left_out: list[str] = []
-    for path in files:
+    files = [one.path for one in opened]
+    for path, file in zip(files, opened, strict=True):
         try:
-            for chunk in stream(path, partial(found.reject, str(path)), counts=True, lists=format.lists):
+            for chunk in file.chunks(partial(found.reject, str(path))):
                 parts += read_chunk(format, chunk, meter, found)
             whole.append(str(path))
         except Unreadable as error:

@@ -47,6 +47,8 @@ ROLES: dict[str, tuple[str, ...]] = {
     }.items()
 }
 """What fairlen wants, and the names that are taken for it, the surest first; `group` tells responses to a prompt apart."""
+IN_OBJECTS = {"finish": "meta_info.finish_reason", "tokens": "meta_info.completion_tokens"}
+"""Of roles that no column has, where servers such as SGLang's write them."""
 PART = re.compile(
     r"^(rewards?|scores?)[_/.:-](?!.*(std|min|max|count|weight|threshold|model|id)$)|[_/.](reward|score)s?(/mean)?$", re.I
 )  # fmt: skip
@@ -84,6 +86,9 @@ def choose(columns: set[str], given: dict[str, str]) -> dict[str, str]:
 def choose_all(head: Chunk, given: dict[str, str]) -> dict[str, str]:
     """Return `choose`, and where nothing is a reward the sum of all columns of numbers that are named as parts of one."""
     roles = choose(set(head.columns), given)
+    for role, path in IN_OBJECTS.items():
+        if role not in roles and any(value is not None for value in column_at(head, path)):
+            roles[role] = path
     named = [name for name in head.columns if PART.search(name) and name not in roles.values()]
     parts = [name for name in named if is_numeric(head.get(name))]
     return roles if not parts or {"reward", "correct"} & roles.keys() else roles | {"reward": "+".join(parts)}

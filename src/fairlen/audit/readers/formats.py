@@ -35,8 +35,6 @@ class Format:
     remedy: dict[str, str] = field(default_factory=dict)
     """What its files lack."""
     finish: Callable[[Part, Found], Part] = lambda rows, found: rows
-    lists: frozenset[str] = frozenset()
-    """Columns of a table whose lists of numbers are read; of others their lengths."""
     notes: tuple[str, ...] = ()
     """How its columns were chosen; files of other notes are another source."""
     columns: frozenset[str] = frozenset()
@@ -151,7 +149,6 @@ def by_name(roles: dict[str, str], notes: tuple[str, ...] = ()) -> Format:
         lambda roles: not roles.isdisjoint(("response", "tokens")) and not roles.isdisjoint(("reward", "correct")),
         partial(read_by_name, chosen=roles),
         {"truncated": 'no finish reason: add a column `finish_reason` ("stop" or "length") or `truncated`'},
-        lists=frozenset(name for name in roles.values() if not name.endswith("ids")),
         notes=("columns: " + ", ".join(f"{role} = `{name}`" for role, name in roles.items()), *notes), settle=settle_columns,
     )  # fmt: skip
 

@@ -165,8 +165,12 @@ def read_rows(chunk: Chunk, meter: Meter, found: Found) -> Part:
     counted = [sum(is_own for is_own, _ in one or ()) for one in passages]
     tokens, turns = (whole_numbers(chunk.get(name), f"number of {name}", problems) for name in ("tokens", "turns"))
     turns = np.where(turns > 0, turns, np.maximum(counted, 1))
+    is_zero = np.array([value is not None for value in chunk.get("tokens")], np.bool_) & (tokens == 0)
+    is_empty = is_zero & np.array([not text for text in texts], np.bool_) & ("response" not in chunk.columns)
     for row, (text, value) in enumerate(zip(texts, chunk.get("response"), strict=True)):
-        is_told = dropped[row] or (tokens[row] and meter.unit == "words")  # else lengths are those of texts
+        is_told = (
+            dropped[row] or is_empty[row] or (tokens[row] and meter.unit == "words")
+        )  # else lengths are those of texts
         if not is_told and (text is None or (not isinstance(value, str) and messages.is_hidden(value))):
             problems[row] = problems[row] or f"the response {messages.describe_no_text(value)}"
     keep = np.array([not problem for problem in problems], np.bool_)
@@ -177,6 +181,7 @@ def read_rows(chunk: Chunk, meter: Meter, found: Found) -> Part:
     measured = np.fromiter(meter.count([text or "" for text in texts]), np.int64, len(chunk))
     if empty := int(((measured == 0) & (tokens == 0) & keep & ~dropped).sum()):
         found.note("empty responses count as length 1", empty)
+    tokens = np.where(is_empty, 1, tokens)
     truncated, advantage = (numbers(chunk.get(name))[0] for name in ("truncated", "advantage"))
     file = np.full(len(chunk), found.files.setdefault(chunk.file, len(found.files)))
     return Part(
@@ -226,11 +231,11 @@ def number_of(value: Any) -> float | None:
 
 
 def whole_numbers(values: Values, name: str, problems: list[str]) -> Ints:
-    """Return whole numbers of at least 0, 0 for None; other values are problems."""
+    """Return whole numbers from 0 to 2**53, 0 for None; other values are problems."""
     read, bad = numbers(values)
     wrong = bad | (~np.isnan(read) & ((read != np.floor(read)) | (read < 0) | (read > 2**53)))
     for row in np.flatnonzero(wrong).tolist():
-        problems[row] = problems[row] or f"the {name} {values[row]!r:.40} is not a whole number"
+        problems[row] = problems[row] or f"the {name} {values[row]!r:.40} is not a whole number from 0 to 2**53"
     return np.where(np.isnan(read) | wrong, 0, read).astype(np.int64)
 
 

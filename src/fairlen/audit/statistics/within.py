@@ -80,6 +80,8 @@ class Within:
     bend: Effect
     """Share of pairs in which the worse response is farther from the prompt's median length (by rank), minus a half: above 0
     where responses of medium length are the best of their prompt."""
+    aligned: Effect
+    """`bend` once the mean gap is taken out: a shift of one outcome alone moves the commoner one to the middle."""
     curve: Effect
     """Accuracy lost one standard deviation of log length away from the best length, in shares of 1, by least squares of outcome
     on log length and its square within prompts, the shortest and longest 5% counted as of the length where those begin, since a
@@ -100,7 +102,19 @@ def compare_within(stratum: Ints, prompt: Ints, outcome: Floats, length: Floats)
     gap, order, bend = (jackknife(total[:, k], total[:, 0]) for k in (2, 3, 4))
     ends = np.quantile(x, (0.1, 0.9)) if len(x) else np.zeros(2)
     curve, turn = fit_curve(total[:, 5:], ends)
-    return Within(gap, order, bend, curve, math.exp(min(turn + centre, 700.0)))
+    aligned = bend
+    if gap.exists and gap.p_value <= 0.05:
+        _, moved = sum_pairs(stratum, prompt, outcome, x + gap.value * outcome)
+        aligned = jackknife(moved[:, 4], moved[:, 0])
+    if has_gap(x):
+        curve, turn = Effect(math.nan, math.nan, 0.0, curve.num_prompts), math.nan
+    return Within(gap, order, bend, aligned, curve, math.exp(min(turn + centre, 700.0)))
+
+
+def has_gap(x: Floats) -> bool:
+    """Return whether the middle 90% of log lengths has a gap over two thirds of its range, as where many responses are empty."""
+    middle = np.unique(np.clip(x, *np.quantile(x, (0.05, 0.95)))) if len(x) else x
+    return len(middle) > 1 and bool(np.diff(middle).max() > 2 / 3 * (middle[-1] - middle[0]))
 
 
 def sum_pairs(stratum: Ints, prompt: Ints, outcome: Floats, x: Floats) -> tuple[Ints, Floats]:
