@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,13 +10,6 @@ import pytest
 from fairlen.audit.statistics.intervals import length_bins
 from fairlen.cli import main
 from fairlen.compare.simulation import BUDGET, NUM_PROMPTS, NUM_TRACKS, make_rollouts, measure
-
-CATALOGUE = (Path(__file__).parents[2] / "docs" / "methods" / "catalogue.md").read_text()
-WEIGHTS = [
-    (name, ratio)
-    for ratio, names in re.findall(r"([\d.]+)\s+with\s+([^;.]*)", CATALOGUE.partition("On made responses")[2])
-    for name in re.findall(r"`([\w+]+)`", names)
-]
 
 
 def test_the_rollouts_have_what_is_measured():
@@ -110,13 +101,3 @@ def test_the_command(capsys, tmp_path):
 def test_what_cannot_be_compared(capsys, arguments, message):
     assert main(["methods", *arguments]) == 2
     assert message in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(("name", "ratio"), WEIGHTS)
-def test_the_page_says_what_is_measured(name, ratio):
-    weight = measure(name).weight
-    assert f"{weight[0] / weight[2]:.2g}" == ratio
-
-
-def test_every_method_of_the_neighbourhood_is_measured():
-    assert {"ctpo", "aspo", "grpo+maxrl", "grpo+ddca", "grpo+vl_norm", "grpo+solved_length"} <= {n for n, _ in WEIGHTS}

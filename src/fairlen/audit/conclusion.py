@@ -182,7 +182,7 @@ def conclude(
     estimate = as_estimate(told, usable[told]) if told else NOTHING
     needed = count_needed(usable, margins)
     found = Conclusion(status, "", told, estimate, significant, bar, within.gap.num_prompts, needed, margins, quantity)
-    return replace(found, sentence=describe(found, within))
+    return replace(found, sentence=describe_verdict(found, within))
 
 
 def list_effects(within: Within) -> tuple[tuple[Name, Effect], ...]:
@@ -209,7 +209,7 @@ def count_needed(usable: dict[Name, Effect], margins: Margins) -> int:
     return math.ceil(max(finite, default=0.0))
 
 
-def describe(found: Conclusion, within: Within) -> str:
+def describe_verdict(found: Conclusion, within: Within) -> str:
     """Return the verdict in one sentence."""
     quantity, margins = found.quantity, found.margins.text(found.quantity.noun)
     if found.effect and found.status == "effect":

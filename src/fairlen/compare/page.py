@@ -17,7 +17,7 @@ from fairlen.compare.results import COSTS, PAIRED, Cell, Result, Spent, cells_of
 from fairlen.files.folders import write_file
 from fairlen.precision import is_above
 from fairlen.report import figure
-from fairlen.report.figure import Figure, Form, Row, Series, Table, Tone, interval, nice_axis, plain, share
+from fairlen.report.figure import ChartRow, Figure, Form, Series, Table, Tone, interval, nice_axis, plain, share
 from fairlen.report.page import render_page
 from fairlen.report.run import column, read_metrics, visible
 from fairlen.report.terms import define
@@ -107,7 +107,7 @@ def by_row(results: Sequence[Result], form: Form, x: str, level: float | None = 
         if of:
             seeds = [a - (b if level is not None else 0) for a, b in zip(one.seeds, results[0].seeds, strict=True)]
             says = f"{interval((of.value, of.low, of.high), form)}; seeds {', '.join(map(form, seeds))}"
-            found.append(Row(one.name, [(tone, (of.value, of.low, of.high))], says, seeds, tone))
+            found.append(ChartRow(one.name, [(tone, (of.value, of.low, of.high))], says, seeds, tone))
     axis = nice_axis([np.array([*row.marks[0][1], *row.points]) for row in found], form, zero=level is not None)
     return figure.rows(found, axis, x, f"{x} by method", level)
 
@@ -171,7 +171,7 @@ def lengths(results: Sequence[Result]) -> Figure:
     """Draw lengths of correct and incorrect responses."""
     pairs = [(one, (one.length_correct, one.length_incorrect)) for one in results]
     found = [
-        Row(
+        ChartRow(
             one.name,
             [("correct", (a, nan, nan)), ("incorrect", (b, nan, nan))],
             f"correct {plain(a)}, incorrect {plain(b)} tokens",

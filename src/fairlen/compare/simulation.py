@@ -90,7 +90,7 @@ def make_rollouts() -> Rollouts:
 
 
 @dataclass(frozen=True)
-class Effect:
+class LengthEffect:
     """What one method does to length."""
 
     name: str
@@ -126,7 +126,7 @@ class Effect:
         return f"{self.name}: {weighs}; a short correct response is worth {worth} a long one; EOS is {push}{bound}"
 
 
-def measure(names: str) -> Effect:
+def measure(names: str) -> LengthEffect:
     """Measure a method. Raises ValueError for an unknown one, and for one that chooses what is generated."""
     found, rows = explain(names), make_rollouts()
     plan = plan_rows(
@@ -140,7 +140,7 @@ def measure(names: str) -> Effect:
     )
     eos = float(ratio(push.sum(), np.abs(push).sum()))
     curves = {"weight": fine_weight, "inside": fine_held}
-    return Effect(found.name, weight, shorter_over_longer(plan, rows), eos, held, curves)
+    return LengthEffect(found.name, weight, shorter_over_longer(plan, rows), eos, held, curves)
 
 
 def by_bin(bins: Bins, plan: Any, rows: Rollouts, inside: Floats) -> tuple[Floats, Floats]:
@@ -182,7 +182,7 @@ def share_inside(method: Method, plan: Any, rows: Rollouts) -> Floats:
     return (micro.sum_per_sequence(inside.double()) / micro.length).numpy()
 
 
-def cells_of(effect: Effect) -> list[str]:
+def cells_of(effect: LengthEffect) -> list[str]:
     """Return a line of the table."""
     weight, inside = (
         [form(float(v)) for v in values] for form, values in ((plain, effect.weight), (share, effect.inside))
@@ -202,13 +202,13 @@ def run(names: Sequence[str], out: str, as_json: bool) -> int:
     return 0
 
 
-def to_json(effect: Effect) -> dict[str, Any]:
+def to_json(effect: LengthEffect) -> dict[str, Any]:
     """Return the numbers as JSON data."""
     numbers = {key: value.tolist() if isinstance(value, np.ndarray) else value for key, value in asdict(effect).items()}
     return {key: value for key, value in numbers.items() if key != "curves"} | {"summary": effect.describe()}
 
 
-def print_effects(effects: Sequence[Effect]) -> None:
+def print_effects(effects: Sequence[LengthEffect]) -> None:
     """Print the table, a line a method, and what the columns are."""
     console = make_console(160)
     print_table(
@@ -218,7 +218,7 @@ def print_effects(effects: Sequence[Effect]) -> None:
         console.print(line, soft_wrap=True)
 
 
-def write_effects(effects: Sequence[Effect], out: str) -> None:
+def write_effects(effects: Sequence[LengthEffect], out: str) -> None:
     """Write a page with a chart of weights and one of the bound."""
     if len(effects) > len(TONES):
         raise ValueError(f"--out draws up to {len(TONES)} methods and was given {len(effects)}: name fewer")
@@ -235,7 +235,7 @@ def write_effects(effects: Sequence[Effect], out: str) -> None:
     write_file(Path(out), render_page(head, [], [Section("methods", "By length", MADE, figures)]).encode())
 
 
-def draw_curves(effects: Sequence[Effect], bins: Bins, key: str, form: Any, label: str) -> Any:
+def draw_curves(effects: Sequence[LengthEffect], bins: Bins, key: str, form: Any, label: str) -> Any:
     """Draw one measure of every method."""
     found = [effect.curves[key] for effect in effects]
     axis: Axis = nice_axis(found, form, zero=True)

@@ -11,7 +11,7 @@ from fairlen.console import first_of
 from fairlen.metrics import Metric, find_metric
 from fairlen.report import figure
 from fairlen.report.figure import Figure, Section, Table, plain
-from fairlen.report.run import Run, column
+from fairlen.report.run import RecordedRun, column
 
 GROUPS: dict[str, tuple[str, ...]] = {
     "Optimisation": ("loss", "gradient", "entropy", "kl", "learning_rate"),
@@ -30,7 +30,7 @@ SAME = 1e-12
 X = ("update", "rollout_batch")
 
 
-def curves_section(run: Run) -> list[Section]:
+def curves_section(run: RecordedRun) -> list[Section]:
     """Return every number of metrics.jsonl over training, one that never changes as a row; nothing of a run without updates."""
     found, fixed = defaultdict[str, list[Figure]](list), list[tuple[str, ...]]()
     names = list(dict.fromkeys(name for entry in run.updates for name in entry if name not in X))

@@ -210,7 +210,7 @@ def lines(frame: Frame, series: Sequence[Series], label: str) -> Markup:
 
 
 @dataclass(frozen=True)
-class Row:
+class ChartRow:
     """A line of a chart of rows: marks with their intervals, and small points behind them."""
 
     name: str
@@ -222,7 +222,7 @@ class Row:
     tone: Tone = "plain"
 
 
-def rows(found: Sequence[Row], axis: Axis, x_label: str, label: str, level: float | None = None) -> Markup:
+def rows(found: Sequence[ChartRow], axis: Axis, x_label: str, label: str, level: float | None = None) -> Markup:
     """Draw a row under each name along one axis."""
     height, shapes = ROW_HEIGHT * len(found), []
     for tick in axis.ticks:

@@ -20,7 +20,7 @@ from fairlen.console import first_of
 from fairlen.files.folders import write_file
 from fairlen.report.curves import curves_section
 from fairlen.report.figure import Section, interval, plain, share
-from fairlen.report.run import Run, Shown, column, read_run, show_sample, visible
+from fairlen.report.run import RecordedRun, Shown, column, read_run, show_sample, visible
 from fairlen.report.sections import find_sections
 from fairlen.report.streams import Stream, gather_streams
 from fairlen.report.terms import OF_TURNS, VERDICTS, define
@@ -50,18 +50,18 @@ def write_report(run_folder: str | Path, out: str | Path | None = None) -> Path:
     return write_page(run, audit_run(run), Path(out) if out else run.folder / FILE)
 
 
-def write_page(run: Run, found: Audit | None, path: Path) -> Path:
+def write_page(run: RecordedRun, found: Audit | None, path: Path) -> Path:
     """Write the report of a run and its audit, and return its path."""
     sample = show_sample(run.folder, run.records) if run.records else []
     streams = gather_streams(sample) if run.records and "streams" in run.records.log.known else []
     total = len(run.records.log) if run.records else 0
-    head = describe(run) | {"audits": [found] if found else []}
+    head = describe_run(run) | {"audits": [found] if found else []}
     sections = [*find_sections(run, found), *curves_section(run)]
     write_file(path, render_page(head, headline(run), sections, sample, streams, total, define()).encode())
     return path
 
 
-def audit_run(run: Run) -> Audit | None:
+def audit_run(run: RecordedRun) -> Audit | None:
     """Return the audit of a run's records; None where there are none."""
     if not run.records:
         return None
@@ -80,7 +80,7 @@ def render_page(
 ) -> str:
     """Return a page: a header, figures, and responses to read out of `total`.
 
-    The header has "name" and "folder", and may have all that `describe` gives. `terms` are defined at the end: id, name, texts.
+    The header has "name" and "folder", and may have all of `describe_run`. `terms` are defined at the end: id, name, texts.
     """
     style, script = (Markup((HERE / name).read_text(encoding="utf-8")) for name in ("style.css", "app.js"))
     environment = jinja2.Environment(
@@ -118,7 +118,7 @@ def policy(style: str, script: str) -> str:
     )
 
 
-def describe(run: Run) -> dict[str, Any]:
+def describe_run(run: RecordedRun) -> dict[str, Any]:
     """Return the header: names as the run folder has them, control characters written out."""
     given = hide_all(run.description)
     method, command = of_type(given, "method", dict), [str(word) for word in of_type(given, "command", list)]
@@ -161,7 +161,7 @@ def show_setting(value: Any) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def headline(run: Run) -> list[tuple[str, str, str]]:
+def headline(run: RecordedRun) -> list[tuple[str, str, str]]:
     """Return (what, number, more) of the numbers that matter most."""
     found: list[tuple[str, str, str]] = []
     if run.evaluations:

@@ -36,7 +36,7 @@ TEXTS = (
 
 
 @dataclass(frozen=True)
-class Run:
+class RecordedRun:
     """A run folder, read."""
 
     folder: Path
@@ -51,7 +51,7 @@ class Run:
     """A sentence for everything in records/ that could not be read."""
 
 
-def read_run(folder: Path) -> Run:
+def read_run(folder: Path) -> RecordedRun:
     """Read a run folder, also of a run that still goes on.
 
     Raises FileNotFoundError where there is no run, and ValueError where run.json or metrics.jsonl is not what a run writes.
@@ -67,7 +67,7 @@ def read_run(folder: Path) -> Run:
     updates, evaluations = ([e for e in entries if ("eval/accuracy" in e) == of] for of in (False, True))
     tables = [path for kind in ("responses", "segments") for path in sorted(folder.glob(f"records/{kind}-*.parquet"))]
     records, left_out = read_records(tables, texts=False) if tables else (None, ())
-    return Run(folder, description, updates, evaluations, records, left_out)
+    return RecordedRun(folder, description, updates, evaluations, records, left_out)
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:

@@ -39,7 +39,7 @@ from fairlen.report.figure import (
     windows,
 )
 from fairlen.report.prompts import difficulty_figure, within_figures
-from fairlen.report.run import Run, column
+from fairlen.report.run import RecordedRun, column
 from fairlen.sampling.stream_metrics import ENDINGS, LATER, Streams, compare_pairs, count_rounds, find_streams
 
 BATCH = "rollout batch"
@@ -55,7 +55,7 @@ ENDS: tuple[tuple[str, str, Tone], ...] = (
 """Of a stream, by position in ENDINGS: name, meaning, colour."""
 
 
-def find_sections(run: Run, audit: Audit | None) -> list[Section]:
+def find_sections(run: RecordedRun, audit: Audit | None) -> list[Section]:
     """Return all figures that the run has something for, those that its audit is about first."""
     lead = "Accuracy on problems that were never trained on, and what happened to lengths meanwhile."
     learning = Section("learning", "Learning", lead, [accuracy_figure(run)])
@@ -79,13 +79,13 @@ def plain_rows(log: Log) -> tuple[Responses, Ints]:
     return log.responses.take(rows), log.batch[rows]
 
 
-def held_out(run: Run, name: str) -> Series:
+def held_out(run: RecordedRun, name: str) -> Series:
     """Return a held-out number over training, with its interval where it was logged."""
     x, y, low, high = (column(run.evaluations, n) for n in ("rollout_batch", name, f"{name}_low", f"{name}_high"))
     return Series("held out", x, y, "plain", low, high, "points", share)
 
 
-def accuracy_figure(run: Run) -> Figure:
+def accuracy_figure(run: RecordedRun) -> Figure:
     """Draw held-out and training accuracy, with a table of every held-out evaluation."""
     series = [held_out(run, "eval/accuracy")]
     title = change("held-out accuracy", series[0])
@@ -145,7 +145,7 @@ def length_figure(log: Log, quantity: Quantity = LENGTH, unit: str = "generated 
     )
 
 
-def turns_section(run: Run, log: Log) -> Section:
+def turns_section(run: RecordedRun, log: Log) -> Section:
     """Return how many turns there are and how long they are, by outcome, and whether another one is reinforced."""
     figures = [
         length_figure(log, TURNS, "turns"),
@@ -188,7 +188,7 @@ def describe_limit(responses: Responses) -> str:
     return f"Share of responses that reached {tokens} without EOS."
 
 
-def weights_section(run: Run, log: Log) -> Section:
+def weights_section(run: RecordedRun, log: Log) -> Section:
     """Return what the method makes of lengths."""
     figures = [
         over_run(
@@ -242,7 +242,7 @@ def weight_figure(log: Log) -> Figure:
     )  # fmt: skip
 
 
-def over_run(run: Run, name: str, once: bool, title: tuple[str, str, str], says: str, note: str) -> Figure:
+def over_run(run: RecordedRun, name: str, once: bool, title: tuple[str, str, str], says: str, note: str) -> Figure:
     """Draw a metric over training around zero. `once`: each rollout batch counts once.
 
     `title` is for an interval below 0, above 0, and around it; {} in it and in the note is the mean over the run.
