@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -19,8 +19,6 @@ from fairlen.precision import Floats, is_above
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
-
-Table = TypeVar("Table", bound="Columns")
 ZEROS: Any = 0
 ONES: Any = 1
 """A number in place of a column holds for every row."""
@@ -37,11 +35,9 @@ class Columns:
         return len(next(c for c in self.columns().values()))
 
     def columns(self) -> dict[str, np.ndarray]:
-        """The array fields by name."""
         return {f.name: column for f in fields(self) if isinstance(column := getattr(self, f.name), np.ndarray)}
 
     def take(self, rows: Bools | Ints) -> Self:
-        """The chosen rows, as a table of the same type."""
         return replace(self, **{name: column[rows] for name, column in self.columns().items()})
 
 
@@ -55,15 +51,15 @@ class Responses(Columns):
     """Generated tokens, EOS included, at least 1."""
     outcome: Floats
     correct: Bools
-    """The verifier's own word, not a threshold on `outcome`."""
+    """By the verifier's own verdict, not a threshold on `outcome`."""
     truncated: Bools
-    """Stopped by the budget."""
+    """At the max response length."""
     active: Bools
     stream: Ints
     round: Ints
     """In which the track started."""
     max_response_length: int
-    """Generation budget of the run, tokens."""
+    """Of the run, tokens."""
     num_turns: Ints = field(default=ONES, kw_only=True)
     """Turns of the policy, at least 1."""
 
@@ -76,20 +72,17 @@ class Responses(Columns):
         return int(self.prompt.max(initial=-1)) + 1
 
     def active_rows(self) -> Self:
-        """The rows that count."""
         return self if self.active.all() else self.take(self.active)
 
     def with_reward(self, reward: Floats) -> Rewarded:
-        """The same rows with what they are worth."""
         return Rewarded(**self.columns(), max_response_length=self.max_response_length, reward=reward)
 
 
 @dataclass(frozen=True)
 class Rewarded(Responses):
-    """Responses and what they are worth: what a prompt filter may look at."""
+    """Responses with their rewards after shaping: what a prompt filter may look at."""
 
     reward: Floats = field(kw_only=True)
-    """After the reward stages."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +101,7 @@ class Segments(Columns):
     """A cut piece, whose value comes from what later ended from it."""
     round: Ints
     max_response_length: int
-    """Generation budget of the run, tokens."""
+    """Of the run, tokens."""
     planned: int = 0
     """Tracks planned for the prompts of an update, whatever was skipped; 0 before it is made."""
     turn: Ints = field(default=ZEROS, kw_only=True)
@@ -116,7 +109,7 @@ class Segments(Columns):
     num_turns: Ints = field(default=ONES, kw_only=True)
     """At least 1."""
     earned: Floats = field(default=ZEROS, kw_only=True)
-    """What the environment had paid before, where turns are compared by what came after."""
+    """Paid by the environment before, where turns are compared by what came after."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -128,7 +121,7 @@ class Segments(Columns):
 
     @cached_property
     def trajectory(self) -> Ints:
-        """Number equally the rows that are turns of one response, from 0, [B]; rows that are no such turns are all different."""
+        """Equal numbers, from 0, for rows that are turns of one response, [B]; all others differ."""
         return np.unique(self.response, return_inverse=True)[1] if self.turn.any() else np.arange(len(self))
 
     @cached_property
@@ -142,7 +135,7 @@ class Segments(Columns):
 
 
 NO_VERDICT = float("nan")
-"""The verdict on a response that nobody could grade, and on rows that only pad a framework's batch."""
+"""Of a response that could not be graded, and of rows that only pad a framework's batch."""
 CORRECT_THRESHOLD = 0.5
 """Verdict above which a response is correct, unless a home is told otherwise; verdicts are 0 to 1, or -1 and 1."""
 
@@ -220,19 +213,19 @@ def build_segments(
 
 
 def fill(values: ArrayLike, size: int, kind: type) -> np.ndarray:
-    """A column [size] of that type, from one or from a number that holds for every row."""
+    """A column [size] of that type, from a column or a number that holds for every row."""
     return np.array(np.broadcast_to(np.asarray(values, kind), size))
 
 
 def number_keys(keys: np.ndarray | Iterable[Hashable]) -> Ints:
-    """Numbers for equal keys, [N], from 0 in order of first appearance; keys are hashable, or rows of an integer array [N, K]."""
+    """Equal numbers [N] for equal keys, from 0 by first appearance; keys are hashable, or rows of an integer array [N, K]."""
     rows = (row.tobytes() for row in keys) if isinstance(keys, np.ndarray) else keys
     found: dict[Hashable, int] = {}
     return np.array([found.setdefault(key, len(found)) for key in rows], np.int64)
 
 
 def is_on_policy(policy_version: int, generated_by: int) -> bool:
-    """Compare the weights with those that generated the rollout batch: where they are the same, every ratio is exactly 1.
+    """True where the weights are those that generated the rollout batch, so that every ratio is exactly 1.
 
     Versions count updates of the weights. Log-probs do not decide: an engine's differ from the trainer's by rounding.
     """
@@ -246,7 +239,6 @@ class Plan:
     rows: Ints
     """Row of each sequence among the rollout batch's segments."""
     length: Ints
-    """Trained tokens."""
     advantage: Floats
     weight: Floats
     """Per trained token of its sequence; the loss is the plain sum of weight * token loss."""
@@ -263,7 +255,7 @@ def sum_by(index: Ints, values: np.ndarray, size: int) -> Floats:
 
 
 def count_by(index: Ints, size: int) -> Floats:
-    """Count each of 0..size-1, float64 [size]."""
+    """Counts of each of 0..size-1, float64 [size]."""
     return np.bincount(index, minlength=size).astype(np.float64)
 
 
@@ -273,7 +265,6 @@ def mean_by(index: Ints, values: np.ndarray, size: int) -> Floats:
 
 
 def mean_or_nan(values: np.ndarray) -> float:
-    """The mean, nan of nothing."""
     return float(values.mean()) if len(values) else float("nan")
 
 

@@ -1,7 +1,6 @@
-"""Metrics that a run logs: name, unit, meaning, and what to look for. `python -m fairlen.metrics` makes docs/metrics.md
-of them and of the columns of the records.
+"""Metrics that a run logs: name, unit, meaning, and what to look for.
 
-Reports show them beside the curves; `fairlen.loop.tally` and the trainers compute them.
+`python -m fairlen.metrics` makes docs/metrics.md of them and of the columns of the records.
 """
 
 from __future__ import annotations
@@ -17,8 +16,6 @@ from fairlen.schema import format_columns
 
 @dataclass(frozen=True)
 class Metric:
-    """One or several metrics of one meaning."""
-
     names: str
     """Separated by blanks."""
     unit: str
@@ -144,38 +141,33 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
                "below `--max-tokens-per-microbatch`: memory ran out"),
     ),
 }  # fmt: skip
-"""By the section of docs/metrics.md."""
 UNKNOWN = Metric("", "", "")
 
 
 @cache
 def index_metrics() -> dict[str, Metric]:
-    """Return the metric of each name."""
     return {name: metric for metrics in SECTIONS.values() for metric in metrics for name in metric.names.split()}
 
 
 def find_metric(name: str) -> Metric:
-    """Return a metric without the marks of Markdown; an empty one for a name that is not known."""
+    """A metric without the marks of Markdown; an empty one for an unknown name."""
     found = index_metrics().get(name, UNKNOWN)
     plain = (re.sub(r"`|\[(.*?)\]\(.*?\)", r"\1", text) for text in (found.meaning, found.look))
     return Metric(name, found.unit, *plain)
 
 
 def format_metric(metric: Metric) -> str:
-    """Return a metric as a line of Markdown."""
     names = ", ".join(f"`{name}`" for name in metric.names.split())
     unit, look = f" ({metric.unit})" if metric.unit else "", f"; *{metric.look}*" if metric.look else ""
     return f"- {names}{unit}: {metric.meaning}{look}"
 
 
 def format_metrics() -> str:
-    """Return all sections as Markdown."""
     parts = ("\n".join((f"## {title}\n", *map(format_metric, metrics))) for title, metrics in SECTIONS.items())
     return "\n\n".join(parts)
 
 
 def format_records() -> str:
-    """Return the columns of the records as Markdown."""
     return f"{format_columns('responses', RESPONSES)}\n\n{format_columns('segments', SEGMENTS)}"
 
 

@@ -27,12 +27,12 @@ HALVES = {"float16": 2.0**-10, "bfloat16": 2.0**-7}
 
 
 def precision_of(values: Any) -> float:
-    """Return the machine epsilon of the type of an array or a tensor, where that is below float32; else float64's."""
+    """Machine epsilon of float16 and bfloat16 arrays or tensors; float64's of all others."""
     return HALVES.get(str(getattr(values, "dtype", "")).removeprefix("torch."), DOUBLE)
 
 
 def epsilons(values: Floats) -> Floats:
-    """Return float32's machine epsilon for each number that float32 holds exactly, of any shape, and float64's for others.
+    """Machine epsilon for each number, of any shape: float32's where float32 holds it exactly, else float64's.
 
     Of float64 numbers that were computed as such, one in 2^29 is one of float32.
     """
@@ -41,12 +41,12 @@ def epsilons(values: Floats) -> Floats:
 
 
 def tolerance(scale: ArrayLike, epsilon: ArrayLike = DOUBLE, parts: ArrayLike = PARTS) -> Floats:
-    """Return the most that rounding makes of a difference between numbers of this scale."""
+    """The largest difference between numbers of this scale that rounding explains."""
     return np.multiply(parts, epsilon) * np.maximum(scale, 1.0)
 
 
 def settle(index: NDArray[np.int64], values: Floats, precision: float = DOUBLE) -> Floats:
-    """Return the values [N] with those of equal index [N] that differ by rounding made equal, and those that are rounding made 0.
+    """The values [N] with those of equal index [N] that differ by rounding made equal, and those that are rounding made 0.
 
     Neighbours in order of size are one number where they differ by no more than the coarser of `precision` and float32's, where
     float32 holds both; they become the lowest.
@@ -67,14 +67,14 @@ def settle(index: NDArray[np.int64], values: Floats, precision: float = DOUBLE) 
 
 
 def is_above(values: ArrayLike, threshold: ArrayLike) -> NDArray[np.bool_]:
-    """Return whether values are above a threshold by more than rounding, of any shape; nan is not."""
+    """True where a value is above a threshold by more than rounding, of any shape; nan is not."""
     numbers, limit = np.asarray(values, np.float64), np.asarray(threshold, np.float64)
     with np.errstate(invalid="ignore"):
         return numbers - limit > tolerance(np.maximum(np.abs(numbers), np.abs(limit)), epsilons(numbers))
 
 
 def add_parts(weights: Iterable[float], values: Iterable[float]) -> float:
-    """Return the sum of weight * value; in float32 where it holds a value exactly that takes more than SHORT_BITS."""
+    """Sum of weight * value; in float32 where it holds a value exactly that takes more than SHORT_BITS."""
     pairs = list(zip(weights, values, strict=True))
     with np.errstate(over="ignore"):
         singles = (

@@ -1,7 +1,4 @@
-"""Responses with their tokens, and the segments of them that may train: the one definition of both, column by column.
-
-batch.py has the tables of numbers that a method reads, schema.py how columns become files and pages.
-"""
+"""Responses with their tokens and the segments of them that train: every column with its type, unit and meaning, once."""
 
 from __future__ import annotations
 
@@ -112,26 +109,25 @@ class Response:
 
     @property
     def spans(self) -> tuple[tuple[int, int], ...]:
-        """Where the policy wrote, turn by turn."""
+        """Spans of `token_ids` that the policy wrote, one a turn."""
         return self.turns or ((self.num_prompt, len(self.token_ids)),)
 
     def positions(self, start: int, stop: int) -> range | Ints:
-        """Return where in `token_ids`, from one position to before another, there are generated tokens."""
+        """Positions of generated tokens in `token_ids`, from `start` to before `stop`."""
         if not self.turns:
             return range(start, stop)
         parts = (np.arange(max(begin, start), min(end, stop)) for begin, end in self.turns)
         return np.concatenate([part for part in parts])
 
     def logprobs_of(self, start: int, stop: int) -> tuple[float, ...]:
-        """Return the log-probs of these tokens."""
         return self.logprobs[self.generated(start, stop)]
 
     def supports_of(self, start: int, stop: int) -> tuple[bytes, ...]:
-        """Return the supports of these tokens, also where all are the whole vocabulary."""
+        """Supports of these tokens, b"" where all are the whole vocabulary."""
         return (self.supports or (b"",) * self.length)[self.generated(start, stop)]
 
     def generated(self, start: int, stop: int) -> slice:
-        """Return which of the generated tokens these are."""
+        """The generated tokens between two positions of `token_ids`, as a slice of `logprobs`."""
         before = len(self.positions(self.num_prompt, start))
         return slice(before, before + len(self.positions(start, stop)))
 
@@ -206,7 +202,7 @@ class Rollouts:
     max_response_length: int
 
     def join(self, further: Rollouts) -> Rollouts:
-        """Append responses to further prompts; rows and groups are numbered on."""
+        """Append responses to further prompts, with rows and groups numbered on."""
         row = len(self.responses)
         group = (
             max((s.group for s in self.segments), default=-1) + 1 - min((s.group for s in further.segments), default=0)

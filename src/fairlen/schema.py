@@ -1,7 +1,4 @@
-"""How a table of rollouts is declared: a dataclass whose fields are its columns, each with type, unit and meaning, once.
-
-rollouts.py declares responses, their turns, and segments; Parquet, checkpoints, readers and docs/metrics.md derive from it.
-"""
+"""A table of rollouts declared as a dataclass: Parquet, checkpoints, readers and docs/metrics.md derive from its fields."""
 
 from __future__ import annotations
 
@@ -20,24 +17,19 @@ Spans = tuple[tuple[int, int], ...]
 
 
 class Column(NamedTuple):
-    """The meaning of a column, and its unit where it has one."""
-
     meaning: str
     unit: str = ""
 
 
 Columns = Mapping[str, tuple[Any, Column]]
-"""Type and meaning by name."""
 
 
 def list_columns(*tables: type) -> Columns:
-    """Return the type and the `Column` of every column of some declarations."""
     hints = {name: hint for table in tables for name, hint in get_type_hints(table, include_extras=True).items()}
     return {name: (hint.__origin__, hint.__metadata__[0]) for name, hint in hints.items()}
 
 
 def arrow_type(kind: Any) -> pa.DataType:
-    """Return the type of a column in a file."""
     import pyarrow as pa
 
     plain = {int: pa.int64(), float: pa.float64(), str: pa.string(), bool: pa.bool_(), bytes: pa.list_(pa.int32())}
@@ -56,14 +48,12 @@ def arrow_type(kind: Any) -> pa.DataType:
 
 
 def arrow_schema(columns: Columns, names: Iterable[str] = ()) -> pa.Schema:
-    """Return the schema of all columns, or of those named."""
     import pyarrow as pa
 
     return pa.schema([(name, arrow_type(columns[name][0])) for name in names or columns])
 
 
 def to_arrow(kind: Any, values: Iterable[Any]) -> pa.Array:
-    """Return values as they are in memory as a column of a file."""
     import pyarrow as pa
 
     if kind == Spans:
@@ -76,7 +66,6 @@ def to_arrow(kind: Any, values: Iterable[Any]) -> pa.Array:
 
 
 def from_arrow(kind: Any, column: pa.ChunkedArray) -> list[Any]:
-    """Return a column of a file as values in memory."""
     values = column.to_pylist()
     if kind == Spans:
         return [tuple(zip(row[::2], row[1::2], strict=True)) for row in values]
@@ -88,11 +77,10 @@ def from_arrow(kind: Any, column: pa.ChunkedArray) -> list[Any]:
 
 
 def number_text(text: str) -> int:
-    """Return a number of 64 bits for a text, the same in every process."""
+    """A number of 64 bits for a text, the same in every process."""
     return int.from_bytes(blake2b(text.encode(errors="surrogatepass"), digest_size=8).digest(), "little", signed=True)
 
 
 def format_columns(title: str, columns: Columns) -> str:
-    """Return a list of columns as Markdown."""
     rows = (f"- `{name}`{one.unit and f' ({one.unit})'}: {one.meaning}" for name, (_, one) in columns.items())
     return "\n".join((f"Columns of {title}:\n", *rows))

@@ -15,17 +15,17 @@ MAX_PICKS = 5_000_000
 
 
 def mean_by_problem(values: Floats) -> Estimate:
-    """Return avg@k: the mean over problems of the mean over their k samples, from [problems, k]; resamples problems."""
+    """avg@k: the mean over problems of the mean over their k samples, from [problems, k]; resamples problems."""
     return mean_of_problems(values.mean(1))
 
 
 def mean_of_problems(each: Floats) -> Estimate:
-    """Return the mean of one number in 0..1 a problem, such as its pass@k; resamples problems. All alike: `are_alike`."""
+    """Mean of one number in 0..1 a problem, such as its pass@k; resamples problems. For equal numbers see `are_alike`."""
     return share_of(each) if are_alike(each) else percentile_interval(float(each.mean()), resampled_means(each))
 
 
 def mean_of_sets(sets: Sequence[Floats]) -> Estimate:
-    """Return the mean over sets of their means over problems; resamples each set, or averages the ends of alike ones."""
+    """Mean over sets of their means over problems; resamples each set, or averages the ends of alike ones."""
     value = float(np.mean([each.mean() for each in sets]))
     if all(map(are_alike, sets)):
         low, high = np.mean([(one.low, one.high) for one in map(share_of, sets)], axis=0)
@@ -34,7 +34,7 @@ def mean_of_sets(sets: Sequence[Floats]) -> Estimate:
 
 
 def difference_by_problem(values: Floats, baseline: Floats) -> Estimate:
-    """Return the mean of one method minus that of another on the same problems, from [problems, k] each; resamples problems."""
+    """Mean of one method minus that of another on the same problems, from [problems, k] each; resamples problems."""
     if len(values) != len(baseline):
         raise ValueError(
             f"{len(values)} and {len(baseline)} problems: a paired difference needs the same ones, in one order"
@@ -44,7 +44,7 @@ def difference_by_problem(values: Floats, baseline: Floats) -> Estimate:
 
 
 def are_alike(each: Floats) -> bool:
-    """Return whether all problems have the same number in 0..1, so that resampling them shows no spread.
+    """True where all problems have the same number in 0..1, so that resampling them shows no spread.
 
     Then the mean has Wilson's interval, 0% to 32% for 0 of 8: of all numbers with that mean, 0 and 1 spread most.
     """
@@ -52,13 +52,12 @@ def are_alike(each: Floats) -> bool:
 
 
 def percentile_interval(value: float, drawn: Floats) -> Estimate:
-    """Return an estimate with the 2.5% and 97.5% quantiles of what was drawn."""
     low, high = np.quantile(drawn, [0.025, 0.975])
     return Estimate(value, float(low), float(high))
 
 
 def resampled_means(each: Floats, seed: int = 0) -> Floats:
-    """Return means of NUM_RESAMPLES draws of as many problems with replacement, in parts of few rows; the same every time."""
+    """Means of NUM_RESAMPLES draws of problems with replacement, in parts of few rows; the same every time."""
     rng, size = np.random.default_rng(seed), len(each)
     rows = max(1, MAX_PICKS // size)
     parts = [min(rows, NUM_RESAMPLES - start) for start in range(0, NUM_RESAMPLES, rows)]
@@ -66,7 +65,7 @@ def resampled_means(each: Floats, seed: int = 0) -> Floats:
 
 
 def pass_at(num_correct: Floats | Ints, num_samples: int | Ints, k: int) -> Floats:
-    """Return pass@k of each problem, 1 - C(n - c, k) / C(n, k): unbiased (arXiv:2107.03374, equation 1). One n, or one each."""
+    """pass@k of each problem, 1 - C(n - c, k) / C(n, k): unbiased (arXiv:2107.03374, equation 1). One n, or one each."""
     if not 1 <= k <= np.min(num_samples):
         raise ValueError(f"k={k} of {np.min(num_samples)} samples: pass@k needs 1 <= k <= samples")
     num_incorrect = num_samples - np.asarray(num_correct, np.float64)
@@ -75,12 +74,12 @@ def pass_at(num_correct: Floats | Ints, num_samples: int | Ints, k: int) -> Floa
 
 
 def best_at(num_correct: Floats | Ints, num_samples: int | Ints, k: int) -> Floats:
-    """Return verl's best@k of verdicts, what its 1000 draws approach: 1 - (1 - c / n)^k, with replacement, so below pass@k."""
+    """verl's best@k of verdicts in the limit of many draws: 1 - (1 - c / n)^k, with replacement, so below pass@k."""
     return 1.0 - (1.0 - np.asarray(num_correct, np.float64) / num_samples) ** k
 
 
 def majority(labels: Ints, correct: Bools) -> float:
-    """Return maj@n of one problem: whether its most frequent answer is correct, of ties the share; `labels` < 0 do not vote."""
+    """maj@n of one problem: whether its most frequent answer is correct, of ties the share; `labels` < 0 do not vote."""
     voted = labels >= 0
     if not voted.any():
         return 0.0

@@ -102,13 +102,12 @@ def write_log(path: Path, source: str, description: Fields, tokenizer: Any, out:
 
 
 def name_member(name: str) -> str:
-    """Return a problem's id as a name within an archive that leads nowhere else: what could is written as %XX."""
+    """A problem's id as a name within an archive that leads nowhere else: unsafe characters become %XX."""
     plain_id = UNSAFE.sub(lambda found: "".join(f"%{ord(letter):02X}" for letter in found[0]), name)
     return plain_id if len(plain_id) <= LONG else f"{plain_id[:LONG]}-{sha256(name.encode()).hexdigest()[:16]}"
 
 
 def to_sample(row: Fields, epoch: int, model: str, tokenizer: Any) -> Fields:
-    """Return a response as a sample of Inspect."""
     read, written, messages = row["num_prompt"] or 0, row["length"], list_messages(row, model, tokenizer)
     usage = {"input_tokens": read, "output_tokens": written, "total_tokens": read + (written or 0)}
     last = next(message for message in reversed(messages) if message["role"] == "assistant")
@@ -129,7 +128,7 @@ def to_sample(row: Fields, epoch: int, model: str, tokenizer: Any) -> Fields:
 
 
 def list_messages(row: Fields, model: str, tokenizer: Any) -> list[Fields]:
-    """Return the problem and what followed, turn by turn where the tokenizer says where a turn ends."""
+    """The problem and the response, turn by turn where the tokenizer shows where a turn ends."""
     passages, turns = [("own", row["text"])], row.get("turns")
     if turns and turns != [row["num_prompt"], len(row["token_ids"])]:
         passages = [(one.kind, one.text.replace(END, "")) for one in cut(row, tokenizer, sys.maxsize)[0]]
@@ -139,7 +138,6 @@ def list_messages(row: Fields, model: str, tokenizer: Any) -> list[Fields]:
 
 
 def find_results(samples: Sequence[Fields]) -> Fields:
-    """Return the counts of samples, and the mean over problems of the share of correct ones."""
     each: dict[str, list[bool]] = defaultdict(list)
     for sample in samples:
         if "verdict" in sample["scores"]:
@@ -150,7 +148,6 @@ def find_results(samples: Sequence[Fields]) -> Fields:
 
 
 def summarize(sample: Fields) -> Fields:
-    """Return the row of a sample in the table of all."""
     short = {name: sample[name][:THIN] for name in ("input", "target")}
     turns = sum(message["role"] == "assistant" for message in sample["messages"])
     same = {name: sample[name] for name in ("id", "epoch", "scores", "metadata", "model_usage")}

@@ -1,4 +1,4 @@
-"""Draws the responses of an evaluation: every problem has its own seeds, and problems that are done are kept as it goes."""
+"""Responses of an evaluation: every problem has its own seeds, and finished problems are kept as it goes."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from fairlen.tasks.shipped import place_model
 from fairlen.tasks.task import Problem
 
 Advance = Callable[[float], None]
-"""Hears of every problem, or sample, that is newly done."""
+"""Called with the number of newly finished problems or samples."""
 PART = 256
-"""Samples of problems that are done, after which they are written."""
+"""Samples of finished problems, after which they are written."""
 
 
 @dataclass(frozen=True)
 class Model:
-    """A policy, the sets as it reads them, and what it is, for the summary."""
+    """A policy, the sets in its tokens, and its description for the summary."""
 
     config: EvalConfig
     policy: Policy
@@ -43,7 +43,7 @@ class Model:
 
 
 def open_model(config: EvalConfig) -> Model:
-    """Load the model and the sets. Raises ValueError where one of them cannot be, or they do not fit together."""
+    """Load the model and the sets. Raises ValueError where they cannot be loaded, or do not fit together."""
     disable_progress_bar()
     torch.manual_seed(config.seed)
     if config.threads:
@@ -59,7 +59,7 @@ def open_model(config: EvalConfig) -> Model:
 
 
 def find_max_length(sets: Sequence[ProblemSet], config: EvalConfig, policy: Policy) -> int:
-    """Return the positions that the engine makes room for. Raises ValueError naming the problem that does not fit."""
+    """Positions that the engine makes room for. Raises ValueError naming the problem that does not fit."""
     positions = getattr(policy.model.config, "max_position_embeddings", None) or math.inf
     length, name = max((len(p.token_ids), f"{found.name}, {p.id}") for found in sets for p in found.problems)
     if length + config.max_response_length > positions:
@@ -72,19 +72,16 @@ def find_max_length(sets: Sequence[ProblemSet], config: EvalConfig, policy: Poli
 
 @dataclass(frozen=True)
 class Drawing:
-    """Settings of how responses are drawn."""
-
     extend: Extend
     decode: Decode
-    """Generated token ids to text, special tokens left out."""
+    """Leaves out special tokens."""
     sampling: Sampling
-    """Sampling of every response but for its seed."""
     num_samples: int
     seed: int
 
 
 def sample_sets(model: Model, sets: Sequence[ProblemSet], folder: Path, add_bar: Callable[[str, int], Advance]) -> None:
-    """Draw, grade and write the samples of some sets, each with a bar of problems that are done."""
+    """Draw, grade and write the samples of some sets, each with a bar of finished problems."""
     config = model.config
     sampling = Sampling(config.max_response_length, 0, config.temperature, config.top_p, config.top_k, config.min_p)
     engine = build_engine(config, model.policy, find_max_length(model.sets, config, model.policy))
@@ -99,7 +96,7 @@ def sample_sets(model: Model, sets: Sequence[ProblemSet], folder: Path, add_bar:
 
 
 async def sample_set(drawing: Drawing, found: ProblemSet, path: Path, advance: Advance) -> tuple[Sample, ...]:
-    """Return all samples of a set, in order of problems, and write them to `path`; continues what an interrupted call left."""
+    """Draw all samples of a set into `path`, and return them in order of problems; continues an interrupted call."""
     progress = Progress(path)
     done = {sample.problem_id for sample in progress.done}
     advance(len(done))
@@ -129,7 +126,6 @@ async def sample_set(drawing: Drawing, found: ProblemSet, path: Path, advance: A
 
 
 async def sample_problem(drawing: Drawing, found: ProblemSet, position: int, problem: Problem) -> list[Sample]:
-    """Return all samples of one problem, graded."""
 
     async def one(number: int) -> Sample:
         drawn = await respond(drawing.extend, problem, (drawing.seed, position, number), drawing.sampling)

@@ -25,7 +25,6 @@ class Evaluation:
 
     correct: Bools
     lengths: Ints
-    """Generated tokens."""
     is_truncated: Bools
 
     @property
@@ -42,7 +41,6 @@ class Evaluation:
 
     @property
     def length(self) -> float:
-        """Mean generated tokens."""
         return float(self.lengths.mean())
 
     @property
@@ -52,7 +50,7 @@ class Evaluation:
 
     @property
     def length_incorrect(self) -> float:
-        """Mean generated tokens of all others; nan where there are none."""
+        """Mean of all others, likewise."""
         return mean_or_nan(self.lengths[~self.correct])
 
     @property
@@ -61,7 +59,6 @@ class Evaluation:
         return float(self.is_truncated.mean())
 
     def metrics(self) -> dict[str, float]:
-        """Return the metrics of docs/metrics.md."""
         found = {
             "accuracy": self.accuracy.value,
             "accuracy_low": self.accuracy.low,
@@ -94,12 +91,12 @@ async def evaluate(
 
 
 async def respond(extend: Extend, problem: Problem, place: tuple[int, int, int], sampling: Sampling) -> Response:
-    """Return one response to a problem, not graded yet, by a seed of its own: of the run, the problem and the sample."""
+    """One response to a problem, ungraded, by a seed of its run, problem and sample."""
     own = replace(sampling, seed=derive_seed(*place))
     ended = (await about(extend, problem)(problem.token_ids, own)).check(own)
     return Request(place[1], problem.token_ids, own, policy_version=0, seed=place).respond(ended, own.seed)
 
 
 def show_length(value: float) -> str:
-    """Return a mean length for people, a dash where there is none: of correct responses where no response is correct."""
+    """A mean length for people, a dash where it is nan."""
     return f"{value:.1f}" if value == value else "-"

@@ -1,6 +1,6 @@
-"""Samples on disk, one row a response, a file a set, and those of others.
+"""Samples on disk, one row a response, a file a set, and foreign samples.
 
-OUT/samples/aime_2025.parquet is whole or not there; OUT/samples/.aime_2025-000003.parquet has problems of a set that is not done.
+OUT/samples/aime_2025.parquet is whole or not there; OUT/samples/.aime_2025-000003.parquet has problems of an unfinished set.
 """
 
 from __future__ import annotations
@@ -36,12 +36,11 @@ SCHEMA = pa.schema(
     }
 )  # fmt: skip
 GROUP = 1024
-"""Rows that are written at a time."""
 COLUMNS = {
     "answer": "gold gold_answer ground_truth reference_answer answer target reference gts label",
     "id": "problem_id prompt_id question_id unique_id doc_id id",
 }
-"""Names of columns of others, the surest first, besides those that the audit knows."""
+"""Names of columns in foreign files, the surest first, besides those that the audit knows."""
 FINISH: dict[float | None, Finish | None] = {1.0: "length", 0.0: "stop", None: None}
 ENDINGS = (".parquet", ".jsonl", ".json", ".csv", ".tsv", ".gz", ".zst")
 
@@ -62,10 +61,9 @@ class Sample:
     outcome: float = 0.0
     status: Status = "unverified"
     extracted: str | None = None
-    """Answer that the verifier found."""
     verify_seconds: float | None = None
     token_ids: tuple[int, ...] | None = None
-    """Prompt and generated tokens, of a sample that was just drawn; read samples leave them on disk."""
+    """Prompt and generated tokens of a sample that was just drawn; read samples leave them on disk."""
     num_prompt: int | None = None
     length: int | None = None
     """Generated tokens, EOS included."""
@@ -81,12 +79,10 @@ class Sample:
 
 
 def file_name(name: str) -> str:
-    """Return the name of a set as that of a file."""
     return re.sub(r"[^A-Za-z0-9_.+=-]+", "-", name).strip("-.") or "set"
 
 
 def sample_path(folder: Path, name: str) -> Path:
-    """Return where the samples of a set lie."""
     return folder / "samples" / f"{file_name(name)}.parquet"
 
 
@@ -108,7 +104,7 @@ def write_tables(tables: Iterable[pa.Table], path: Path) -> None:
 
 
 def is_ours(path: Path) -> bool:
-    """Return whether a file was written by `write_samples`."""
+    """True for a file of `write_samples`."""
     try:
         return set(pq.read_schema(path).names) >= set(SCHEMA.names)
     except (OSError, pa.ArrowException):
@@ -116,7 +112,7 @@ def is_ours(path: Path) -> bool:
 
 
 def read_samples(path: Path) -> tuple[Sample, ...]:
-    """Return the samples of a file without their tokens, which nothing here needs. Raises ValueError for a damaged file."""
+    """Read the samples without their tokens, which are not needed. Raises ValueError for a damaged file."""
     names = [name for name in SCHEMA.names if name != "token_ids"]
     try:
         with pq.ParquetFile(path) as file:
@@ -127,12 +123,12 @@ def read_samples(path: Path) -> tuple[Sample, ...]:
 
 
 def read_tokens(path: Path) -> pa.ChunkedArray | None:
-    """Return prompt and generated tokens of each row; None of a file that is not of ours."""
+    """Prompt and generated tokens of each row; None for a foreign file."""
     return pq.read_table(path, columns=["token_ids"], schema=SCHEMA)["token_ids"] if is_ours(path) else None
 
 
 def find_files(place: str) -> dict[str, Path]:
-    """Return files of samples by name. Raises ValueError where there are none to read, FileNotFoundError where nothing is."""
+    """Files of samples by name. Raises ValueError where none can be read, FileNotFoundError where nothing is."""
     path = Path(place)
     if not path.exists():
         raise FileNotFoundError(f"--from-samples {place}: there is no such file or folder")
@@ -152,12 +148,11 @@ def find_files(place: str) -> dict[str, Path]:
 
 
 def read_file(path: Path) -> tuple[Sample, ...]:
-    """Return the samples of a file, ours or foreign."""
     return read_samples(path) if is_ours(path) else read_foreign(path)
 
 
 def read_foreign(path: Path) -> tuple[Sample, ...]:
-    """Return the samples of anyone's file. Raises ValueError for broken rows, and naming the columns where there are no texts."""
+    """Read the samples of any table. Raises ValueError for broken rows, and, naming the columns, where there are no texts."""
     seen: Counter[str] = Counter()
     samples = [sample for chunk in stream(path, counts=True) for sample in read_chunk(chunk, seen)]
     if not samples:
@@ -166,7 +161,7 @@ def read_foreign(path: Path) -> tuple[Sample, ...]:
 
 
 def read_chunk(chunk: Chunk, seen: Counter[str]) -> list[Sample]:
-    """Return the samples of rows; a problem, `seen` so often before, is known by its id, else by its text, else by its place."""
+    """Samples of rows. A problem is known by its id, else its text, else its row; `seen` counts its earlier samples."""
     columns = set(chunk.columns)
     own = {role: next((name for name in names.split() if name in columns), "") for role, names in COLUMNS.items()}
     chosen = choose(columns - set(own.values()), {}) | own
@@ -192,14 +187,14 @@ def read_chunk(chunk: Chunk, seen: Counter[str]) -> list[Sample]:
 
 
 def cell_text(value: Any) -> str:
-    """Return a cell as text; a list of one is that one."""
+    """A cell as text; a list of one is that one."""
     if isinstance(value, list) and len(value) == 1:
         value = value[0]
     return value or "" if value is None or isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 class Progress:
-    """The problems of one set that are done, kept in parts until all are. Tokens are on disk alone: they can be many."""
+    """The finished problems of one set, in parts until all are. Tokens are on disk alone: they can be many."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -208,7 +203,6 @@ class Progress:
         """In the order of the parts' rows."""
 
     def add(self, samples: Sequence[Sample]) -> None:
-        """Keep the samples of problems that are done."""
         part = self.path.with_name(f".{self.path.stem}-{len(self.parts):06d}.parquet")
         write_samples(samples, part)
         self.parts.append(part)

@@ -1,4 +1,4 @@
-"""From graded samples to the numbers of docs/evaluation.md: a pure function, so that the same verdicts give the same numbers.
+"""Scores of graded samples: a pure function, so that the same verdicts give the same numbers.
 
 Estimates are {"value", "low", "high"}, with 95% intervals over problems; what does not exist is null, as is that of one problem.
 """
@@ -39,7 +39,7 @@ class Counted:
     """The answer, numbered within all; below 0 is none."""
     length: Ints
     truncated: Bools | None
-    """None where that is not known."""
+    """None where unknown."""
     unit: Unit
 
     @property
@@ -47,12 +47,12 @@ class Counted:
         return int(self.problem.max(initial=-1)) + 1
 
     def per_problem(self, values: np.ndarray) -> Floats:
-        """Return sums by problem, [problems]."""
+        """Sums by problem, [problems]."""
         return sum_by(self.problem, values, self.num_problems)
 
 
 def count(samples: Sequence[Sample], without_verdict: str) -> Counted:
-    """Return columns from rows. Lengths are words where not every sample has its tokens."""
+    """Columns of samples. Lengths are words where not every sample has its tokens."""
     problems: dict[str, int] = {}
     answers: dict[object, int] = {}
     problem = [problems.setdefault(s.problem_id, len(problems)) for s in samples]
@@ -71,7 +71,7 @@ def count(samples: Sequence[Sample], without_verdict: str) -> Counted:
 
 
 def answer_key(sample: Sample) -> object:
-    """Return what equal answers to one problem share: correctness, a number or a text, no algebra, so that maj@n errs high."""
+    """The key of equal answers to a problem: correctness, a number or a text, no algebra, so that maj@n errs high."""
     if sample.status == "correct":
         return "correct", sample.problem_id
     found = read(sample.extracted or "")
@@ -79,7 +79,7 @@ def answer_key(sample: Sample) -> object:
 
 
 def score(samples: Sequence[Sample], without_verdict: str) -> tuple[dict[str, Any], ByProblem]:
-    """Return the object of a set, and its numbers by problem. Raises ValueError where there are no samples."""
+    """The object of a set, and its numbers by problem. Raises ValueError where there are no samples."""
     if not samples:
         raise ValueError("no samples: there is nothing to score")
     table = count(samples, without_verdict)
@@ -98,13 +98,13 @@ def score(samples: Sequence[Sample], without_verdict: str) -> tuple[dict[str, An
 
 
 def metrics_by_problem(table: Counted) -> ByProblem:
-    """Return avg@n, pass@k, best@k and maj@n of each problem; n is the most samples that a problem has."""
+    """avg@n, pass@k, best@k and maj@n of each problem; n is the most samples that a problem has."""
     size = table.per_problem(table.counts).astype(np.int64)
     correct = table.per_problem(table.correct & table.counts).astype(np.int64)
     most, some = int(count_by(table.problem, table.num_problems).max()), size > 0
     found: dict[str, Floats] = {f"avg@{most}": correct[some] / size[some]}
     for name, rule in (("pass", pass_at), ("best", best_at)):
-        for k in powers_to(most):
+        for k in sorted({2**i for i in range(most.bit_length())} | {most}):
             enough = size >= k
             found[f"{name}@{k}"] = rule(correct[enough], size[enough], k) if enough.any() else np.zeros(0)
     if (table.label >= 0).any():
@@ -112,13 +112,8 @@ def metrics_by_problem(table: Counted) -> ByProblem:
     return found
 
 
-def powers_to(most: int) -> list[int]:
-    """Return 1, 2, 4, … and `most` itself."""
-    return sorted({2**i for i in range(most.bit_length())} | {most})
-
-
 def majorities(table: Counted) -> Floats:
-    """Return maj@n of each problem, [problems]; a sample that does not count has no vote."""
+    """maj@n of each problem, [problems]; a sample that does not count has no vote."""
     order = np.argsort(table.problem, kind="stable")
     starts = np.flatnonzero(np.diff(table.problem[order])) + 1
     columns = (np.where(table.counts, table.label, -1), table.correct)
@@ -126,7 +121,7 @@ def majorities(table: Counted) -> Floats:
 
 
 def missing_verdicts(samples: Sequence[Sample], table: Counted, counted: str) -> dict[str, Any]:
-    """Return the samples without a verdict, and the bounds that they leave."""
+    """Samples without a verdict, and the bounds that they leave."""
     missing = np.array([not sample.has_verdict for sample in samples], np.bool_)
     size = table.per_problem(np.ones(len(samples)))
     return {
@@ -139,14 +134,14 @@ def missing_verdicts(samples: Sequence[Sample], table: Counted, counted: str) ->
 
 
 def lengths(table: Counted) -> dict[str, Any]:
-    """Return mean lengths by outcome; a sample that does not count belongs to none."""
+    """Mean lengths by outcome; a sample that does not count belongs to none."""
     rows = table.counts
     found = split(table.problem[rows], table.length[rows].astype(np.float64), table.correct[rows])
     return dict(zip(("all", "correct", "incorrect", "incorrect_minus_correct"), map(plain, found), strict=True))
 
 
 def accuracy_by_length(table: Counted) -> list[dict[str, Any]]:
-    """Return the share of correct ones by bin of length, the shortest first."""
+    """Accuracy by bin of length, the shortest first."""
     rows = table.counts
     problem, correct, bins = table.problem[rows], table.correct[rows], length_bins(table.length[rows], NUM_BINS)
     if not (size := len(bins)):
@@ -160,12 +155,11 @@ def accuracy_by_length(table: Counted) -> list[dict[str, Any]]:
 
 
 def overall(sets: Sequence[ByProblem]) -> dict[str, Any]:
-    """Return means over sets of the metrics that all of them have."""
     common = [name for name in sets[0] if all(len(each.get(name, ())) for each in sets)]
     return {name: plain(mean_of_sets([each[name] for each in sets])) for name in common}
 
 
 def over_problems(values: Floats) -> dict[str, Any]:
-    """Return an estimate with the number of problems that it is over; one problem has no interval."""
+    """An estimate with its number of problems; one problem has no interval."""
     found = mean_of_problems(values) if len(values) > 1 else Estimate(float(values[0]))
     return plain(found) | {"problems": len(values)}

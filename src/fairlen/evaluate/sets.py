@@ -1,4 +1,4 @@
-"""Which problems an evaluation is about, and grading responses to them; responses are rescored without model and tokenizer."""
+"""Problems of an evaluation, and grading of responses to them; responses are rescored without model and tokenizer."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from fairlen.tasks.source import DataSource, read_source
 from fairlen.tasks.task import VERIFIERS, Problem, Task, is_own_task, load_own_task
 
 SHIPPED_PROBLEMS = 128
-"""Problems of a shipped task, which is endless, without a limit."""
+"""Of a shipped task, which is endless, without a limit."""
 MAX_AT_ONCE = 256
 """Texts that wait for their verdict at a time."""
 
 
 def open_sets(config: EvalConfig, tokenizer: Any = None) -> tuple[ProblemSet, ...]:
-    """Return the sets, each cut to `limit` problems, without prompts for tokenizer None. Raises ValueError for bad places."""
+    """The sets, each cut to `limit` problems, without prompts for tokenizer None. Raises ValueError for bad places."""
     places = places_of(config)
     if not config.data and is_own_task(config.task):
         task = load_own_task(config.task, tokenizer)
@@ -52,7 +52,7 @@ def open_sets(config: EvalConfig, tokenizer: Any = None) -> tuple[ProblemSet, ..
 
 
 def check_places(config: EvalConfig) -> None:
-    """Raise ValueError for places that cannot be read as such, which takes no model and no hub to see."""
+    """Raise ValueError for malformed places, before a model is loaded or the hub is asked."""
     for place in places_of(config):
         if is_reasoning_gym(place):
             read_parts(place)
@@ -61,7 +61,7 @@ def check_places(config: EvalConfig) -> None:
 
 
 def places_of(config: EvalConfig) -> tuple[str, ...]:
-    """Return what --data names; the task where it names nothing. Refuses doubles."""
+    """The places of --data, or the task. Raises ValueError for doubles."""
     given = config.data or (config.task,)
     for text in given:
         if given.count(text) > 1:
@@ -70,12 +70,11 @@ def places_of(config: EvalConfig) -> tuple[str, ...]:
 
 
 def is_made(place: str) -> bool:
-    """Return whether the problems of a place are made, not read."""
     return is_shipped(place) or is_reasoning_gym(place) or place.startswith(VERIFIERS)
 
 
 def made_set(config: EvalConfig, place: str, tokenizer: Any) -> ProblemSet:
-    """Return held-out problems that are made, such as "playground:sums". Refuses a tokenizer that does not read them."""
+    """Held-out problems that are made, such as "playground:sums". Refuses a tokenizer that does not read them."""
     if is_reasoning_gym(place):
         gym = load_reasoning_gym(place, config, tokenizer)
         return set_of_task(place, gym, config, gym.describe())
@@ -88,7 +87,7 @@ def made_set(config: EvalConfig, place: str, tokenizer: Any) -> ProblemSet:
 
 
 def set_of_task(name: str, task: Task, config: EvalConfig, details: dict[str, Any]) -> ProblemSet:
-    """Return the first held-out problems of a task. Refuses to rescore one in turns."""
+    """The first held-out problems of a task. Refuses to rescore one in turns."""
     if is_in_turns(task) and config.from_samples:
         raise ValueError(
             f"--from-samples of {name}: it is solved in turns, which its environment grades as they are played"
@@ -105,7 +104,7 @@ def set_of_task(name: str, task: Task, config: EvalConfig, details: dict[str, An
 
 
 def find_sets(config: EvalConfig, given: Mapping[str, Sequence[Sample]]) -> dict[str, ProblemSet]:
-    """Return the set of each file of samples, by --data or the references beside the samples. Raises ValueError without one."""
+    """Set of each file of samples, by --data or the references beside the samples. Raises ValueError without one."""
     if not config.data:
         return {name: set_of_answers(config, name, samples) for name, samples in given.items()}
     for place in config.data:
@@ -119,7 +118,7 @@ def find_sets(config: EvalConfig, given: Mapping[str, Sequence[Sample]]) -> dict
 
 
 def set_of_answers(config: EvalConfig, name: str, samples: Sequence[Sample]) -> ProblemSet:
-    """Return problems known by nothing but the reference answers beside the samples. Raises ValueError where one is missing."""
+    """Problems known only by the reference answers beside the samples. Raises ValueError where one is missing."""
     answers: dict[str, Sample] = {}
     for sample in samples:
         first = answers.setdefault(sample.problem_id, sample)
@@ -140,7 +139,7 @@ def set_of_answers(config: EvalConfig, name: str, samples: Sequence[Sample]) -> 
 
 
 def choose_set(name: str, first: Sample, sets: Sequence[ProblemSet]) -> ProblemSet:
-    """Return the set that has the first problem of the samples."""
+    """The set that has the first problem of the samples."""
     for found in sets:
         if any(p.id == first.problem_id or normalize(p.text) == normalize(first.problem) for p in found.problems):
             return found
@@ -151,7 +150,7 @@ def choose_set(name: str, first: Sample, sets: Sequence[ProblemSet]) -> ProblemS
 
 
 async def rescore(found: ProblemSet, samples: Sequence[Sample], advance: Callable[[float], None]) -> tuple[Sample, ...]:
-    """Return the samples with the verdicts of the verifier as it is now. Raises ValueError for a problem that the set lacks."""
+    """Grade samples by the verifier as it is now. Raises ValueError for a problem that the set lacks."""
     by_id = {problem.id: problem for problem in found.problems}
     by_text = {normalize(problem.text): problem for problem in found.problems}
     free = asyncio.Semaphore(MAX_AT_ONCE)
@@ -172,7 +171,6 @@ async def rescore(found: ProblemSet, samples: Sequence[Sample], advance: Callabl
 
 
 async def grade(found: ProblemSet, problem: Problem, sample: Sample) -> Sample:
-    """Return the sample with the verifier's verdict on its text."""
     start = time.perf_counter()
     verdict = await found.verify(problem, sample.text)
     seconds = time.perf_counter() - start

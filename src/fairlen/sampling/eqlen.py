@@ -1,4 +1,4 @@
-"""Equal-length pairs built during generation: what a stream's pairs are, what each piece is worth, which pairs train.
+"""Equal-length pairs built during generation: what a stream's pairs are, their values, and which of them train.
 
     prompt --+-- a_1 EOS                      round 0: a_1 and b_1 have equal length
              +-- b_1 --+-- a_2 EOS            round 1: both tracks continue b_1
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
@@ -55,14 +55,11 @@ class EqLen(Checked):
     """halving: round j weighs 2^-j (from 0), because every round doubles how often the states below it are visited."""
     prefix_gradient: bool = False
     """Train the inherited prefix too, in both tracks of every pair (the paper's ablation)."""
+    is_whole = False
 
     @property
     def num_tracks(self) -> int:
         return 2 * self.streams
-
-    @property
-    def is_whole(self) -> bool:
-        return False
 
     def with_num_tracks(self, num_tracks: int) -> EqLen:
         if num_tracks % 2:
@@ -76,14 +73,10 @@ class EqLen(Checked):
         return tuple(response for tracks in await gather(streams) for response in tracks)
 
     def cut(self, responses: tuple[Response, ...]) -> tuple[Segment, ...]:
-        streams: dict[tuple[int, int], list[int]] = defaultdict(list)
-        for row, response in enumerate(responses):
-            streams[response.prompt, response.stream].append(row)
-        pairs = (pair for rows in streams.values() for pair in find_pairs(responses, rows, self.max_rounds))
+        pairs = (pair for rows in rows_of_streams(responses) for pair in find_pairs(responses, rows, self.max_rounds))
         return tuple(segment for group, pair in enumerate(pairs) for segment in self.segments(responses, pair, group))
 
     def segments(self, responses: Sequence[Response], pair: Pair, group: int) -> tuple[Segment, ...]:
-        """The two segments of a pair, the finisher's first."""
         num_prompt = responses[pair.finisher].num_prompt
         start = num_prompt + (0 if self.prefix_gradient else pair.start)
         mass = 0.5**pair.round if self.round_weight == "halving" else 1.0
@@ -120,8 +113,16 @@ class EqLen(Checked):
         return found | {"pairs/optimism": mean_or_nan(optimism[np.isfinite(optimism)])}
 
 
+def rows_of_streams(responses: Sequence[Response]) -> Iterable[list[int]]:
+    """Rows of each (prompt, stream)."""
+    streams: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for row, response in enumerate(responses):
+        streams[response.prompt, response.stream].append(row)
+    return streams.values()
+
+
 def find_different(segments: Segments, value: Floats) -> Bools:
-    """Mask of the segments whose value is known and differs by more than rounding from another one's of their group, [B]."""
+    """Mask of segments whose value is known and differs by more than rounding from another of their group, [B]."""
     known = segments.active & ~np.isnan(value)
     low, high = np.full(segments.num_groups, np.inf), np.full(segments.num_groups, -np.inf)
     np.minimum.at(low, segments.group[known], value[known])
@@ -143,9 +144,9 @@ class Pair:
 
 
 def find_pairs(responses: Sequence[Response], rows: list[int], max_rounds: int = 0) -> Iterator[Pair]:
-    """The pairs of one stream. Raises ValueError where its responses are not all tracks of a stream.
+    """Yield the pairs of one stream, but for those of two truncated tracks, or of two that wrote the same.
 
-    No pair where both tracks were truncated, or wrote the same.
+    Raises ValueError where the responses are not all tracks of a stream.
     """
     order = sorted(
         rows, key=lambda row: (responses[row].length, responses[row].finish == "length", responses[row].track)
@@ -178,12 +179,11 @@ def find_pairs(responses: Sequence[Response], rows: list[int], max_rounds: int =
 
 
 def not_whole(response: Response, fault: str) -> ValueError:
-    """The error of a stream whose responses are not what was sampled."""
     return ValueError(f"stream {response.stream} of prompt {response.prompt} {fault}; were some responses dropped?")
 
 
 def combine_later(own: Floats, first: Bools, rule: SurvivorReward) -> Floats:
-    """For every end of every stream, in order, the value of a piece from which that end and all later ones came, [R].
+    """For each end, in order of streams, the value of a piece from which that end and all later ones came, [R].
 
     `own` are the rewards, nan where unknown; `first` marks where a stream begins.
     """
@@ -209,66 +209,49 @@ NOTHING = Continuation((), (), "length")
 
 
 class Track:
-    """A track on its way: what it inherited, what it adds, and the verdict on the whole, for which no round waits."""
+    """A track on its way: its inherited tokens, those that it adds, and the verdict on the whole, for which no round waits."""
 
     growing: Growing
 
     def __init__(
         self,
         group: asyncio.TaskGroup,
-        start: Callable[[], Growing],
-        sampling: Sampling,
+        extend: Extend,
+        grade: Grade,
+        request: Request,
+        place: tuple[int, int, int],
         inherited: Continuation,
-        respond: Callable[[Continuation], Awaitable[Response]],
+        source: Track | None = None,
     ) -> None:
+        """Start a track at (stream, track, round) from `source`, whose first tokens it inherits, or from the prompt."""
         self.inherited, self.num_inherited = inherited, len(inherited.token_ids)
-        self.ended = group.create_task(self._extend(start, sampling))
-        self.response = group.create_task(self._respond(respond))
+        seed, max_new_tokens = derive_seed(*request.seed, *place), request.sampling.max_new_tokens - self.num_inherited
+        sampling = replace(request.sampling, seed=seed, max_new_tokens=max_new_tokens)
+
+        async def generate() -> Continuation:
+            # the engine is asked in here: a track that is cancelled before has asked nothing
+            self.growing = (
+                source.fork(self.num_inherited, sampling) if source else grow(extend, request.token_ids, sampling)
+            )
+            return self.after_inherited((await self.growing).check(sampling))
+
+        async def respond() -> Response:
+            return await grade(request.respond(await self.ended, seed, *place, self.num_inherited))
+
+        self.ended, self.response = group.create_task(generate()), group.create_task(respond())
 
     async def reach(self, length: int) -> Continuation:
         """The first `length` tokens of the response, inherited ones included, or all where it ended before."""
         return self.after_inherited(await self.growing.reach(length - self.num_inherited))
 
     def fork(self, length: int, sampling: Sampling) -> Growing:
-        """Continues its first `length` tokens, which it has reached: from its own keys and values where the engine can."""
+        """Continue its first `length` tokens, which it has reached: from its own keys and values where the engine can."""
         return self.growing.fork(length - self.num_inherited, sampling)
 
     def after_inherited(self, added: Continuation) -> Continuation:
-        """Join the inherited tokens and those that were added."""
         inherited = self.inherited
         joined = inherited.token_ids + added.token_ids, inherited.logprobs + added.logprobs
         return Continuation(*joined, added.finish, supports=inherited.supports + added.supports)
-
-    async def _extend(self, start: Callable[[], Growing], sampling: Sampling) -> Continuation:
-        """The whole response. The engine is asked in here: who is cancelled before has asked nothing."""
-        self.growing = start()
-        return self.after_inherited((await self.growing).check(sampling))
-
-    async def _respond(self, respond: Callable[[Continuation], Awaitable[Response]]) -> Response:
-        return await respond(await self.ended)
-
-
-def start_track(
-    group: asyncio.TaskGroup,
-    extend: Extend,
-    grade: Grade,
-    request: Request,
-    place: tuple[int, int, int],
-    inherited: Continuation,
-    source: Track | None = None,
-) -> Track:
-    """A new track at (stream, track, round), which takes over what it inherits from `source`, or starts from the prompt."""
-    seed, num_inherited = derive_seed(*request.seed, *place), len(inherited.token_ids)
-    max_new_tokens = request.sampling.max_new_tokens - num_inherited
-    sampling = replace(request.sampling, seed=seed, max_new_tokens=max_new_tokens)
-
-    def begin() -> Growing:
-        return source.fork(num_inherited, sampling) if source else grow(extend, request.token_ids, sampling)
-
-    def respond(answer: Continuation) -> Awaitable[Response]:
-        return grade(request.respond(answer, seed, *place, num_inherited))
-
-    return Track(group, begin, sampling, inherited, respond)
 
 
 async def run_stream(
@@ -282,7 +265,7 @@ async def run_stream(
 
     def start(round: int, inherited: Continuation, survivor: Track | None = None) -> Track:
         place = stream, len(tracks), round
-        tracks.append(start_track(group, extend, grade, request, place, inherited, survivor))
+        tracks.append(Track(group, extend, grade, request, place, inherited, survivor))
         return tracks[-1]
 
     async with siblings() as group:

@@ -15,7 +15,7 @@ Result = TypeVar("Result")
 
 
 class PrefixError(ValueError):
-    """A prefix that the model cannot read: it is empty, or holds what is no token of its vocabulary."""
+    """A prefix that is empty, or holds what is no token of the model's vocabulary."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +35,10 @@ class Sampling:
     min_p: float = 0.0
     """Floor relative to the most likely token; 0 is off."""
     with_support: bool = False
-    """Where tokens are cut, return those that are not, with each token: training needs them."""
+    """Return with each token those that it was drawn from, where others were cut: training needs them."""
 
     @property
     def needs_support(self) -> bool:
-        """Return whether tokens come with what they were drawn from."""
         is_truncated = self.top_p < 1.0 or self.top_k > 0 or self.min_p > 0.0
         return self.with_support and is_truncated and self.temperature > 0.0
 
@@ -70,7 +69,7 @@ class Continuation:
         return Continuation(*found, "length", supports=self.supports[:num_tokens])
 
     def check(self, sampling: Sampling) -> Continuation:
-        """Return itself. Raises ValueError where it is not what an engine may return: streams of tracks would never end."""
+        """Return itself. Raises ValueError for what no engine may return, of which streams of tracks would never end."""
         made, asked = len(self.token_ids), sampling.max_new_tokens
         is_right = self.finish == "stop" or (self.finish == "length" and (made == asked or len(self.turns) > 0))
         written = sum(stop - start for start, stop in self.turns) if self.turns else made
@@ -90,45 +89,41 @@ class Continuation:
 
 
 class Extend(Protocol):
-    """Continues a prefix of token ids until EOS or the budget."""
-
     def __call__(self, prefix: TokenIds, sampling: Sampling) -> Awaitable[Continuation]: ...
 
 
 @runtime_checkable
 class Growing(Protocol):
-    """A continuation on its way: an awaitable, and the handle to follow and fork it by; `extend` of a capable engine gives it."""
+    """A continuation on its way, to await, follow and fork; `extend` of a capable engine returns one."""
 
-    def __await__(self) -> Generator[Any, None, Continuation]:
-        """The whole, when it has ended."""
-        ...
+    def __await__(self) -> Generator[Any, None, Continuation]: ...
 
     def reach(self, num_tokens: int) -> Awaitable[Continuation]:
-        """Return what `extend` with that budget would have returned, as soon as it is there."""
+        """What `extend` with that limit would have returned, as soon as it is there."""
         ...
 
     def fork(self, num_tokens: int, sampling: Sampling) -> Growing:
-        """Return what `extend` would return after its prefix and its first `num_tokens` tokens, which it has reached."""
+        """What `extend` would return after its prefix and its first `num_tokens` tokens, which it has reached."""
         ...
 
     def release(self) -> None:
-        """Nobody will fork it any more: what is kept for forks may be given up."""
+        """Give up what is kept for forks."""
         ...
 
 
 class Whole:
-    """A continuation by an engine that does not tell how far it has got: followed when it has ended, forked by its tokens."""
+    """A continuation of an engine that shows no progress: followed when it has ended, forked by its tokens."""
 
     def __init__(self, extend: Extend, prefix: TokenIds, sampling: Sampling, awaited: Awaitable[Continuation]) -> None:
         self.extend, self.prefix = extend, prefix
-        self.answer = asyncio.ensure_future(self._check(awaited, sampling))
+
+        async def check() -> Continuation:
+            return (await awaited).check(sampling)
+
+        self.answer = asyncio.ensure_future(check())
 
     def __await__(self) -> Generator[Any, None, Continuation]:
         return self.answer.__await__()
-
-    @staticmethod
-    async def _check(awaited: Awaitable[Continuation], sampling: Sampling) -> Continuation:
-        return (await awaited).check(sampling)
 
     async def reach(self, num_tokens: int) -> Continuation:
         return (await self.answer).first(num_tokens)
@@ -141,7 +136,7 @@ class Whole:
 
 
 def grow(extend: Extend, prefix: TokenIds, sampling: Sampling) -> Growing:
-    """Continue a prefix by any engine, with a handle to follow and fork it by: the engine's own where it has one."""
+    """Continue a prefix by any engine; the handle is the engine's own where it has one."""
     found = extend(prefix, sampling)
     return found if isinstance(found, Growing) else Whole(extend, prefix, sampling, found)
 
@@ -166,30 +161,26 @@ class EngineStats:
 
     @property
     def occupancy(self) -> float:
-        """Mean share of slots busy, over steps."""
         return self.num_generated_tokens / max(self.num_steps * self.num_slots, 1)
 
     def metrics(self) -> dict[str, float]:
-        """Return what is logged of a collection or evaluation."""
         counts = {"engine/preemptions": self.num_preemptions, "engine/pushed_bytes": self.pushed_bytes}
         seconds = {"time/push": self.push_seconds, "time/sleep": self.sleep_seconds}
         return {"engine/occupancy": self.occupancy} | (counts | seconds if self.pushed_bytes else {})
 
     def since(self, before: EngineStats) -> EngineStats:
-        """Counts from an earlier look at the same engine on."""
+        """Counts since an earlier look at the same engine."""
         counts = [getattr(self, f.name) - getattr(before, f.name) for f in fields(self)[1:]]
         return EngineStats(self.num_slots, *counts)
 
 
 class RolloutEngine(Protocol):
-    """The engine of a trainer: it continues prefixes, and learns of new weights."""
+    """The engine of a trainer, which takes over new weights."""
 
-    def extend(self, prefix: TokenIds, sampling: Sampling) -> Awaitable[Continuation]:
-        """Generates after `prefix` until EOS or the budget."""
-        ...
+    def extend(self, prefix: TokenIds, sampling: Sampling) -> Awaitable[Continuation]: ...
 
     def refresh(self, policy_version: int) -> None:
-        """From now on generates by the weights that the policy has now. Raises RuntimeError while sequences are in flight."""
+        """Generate by the policy's present weights from now on. Raises RuntimeError while sequences are in flight."""
         ...
 
     def sleep(self) -> None:
@@ -214,7 +205,7 @@ async def siblings() -> AsyncIterator[asyncio.TaskGroup]:
 
 
 async def gather(works: Iterable[Coroutine[Any, Any, Result]]) -> list[Result]:
-    """Results of all coroutines, in their order; an error of one cancels and awaits the others, unlike with asyncio.gather."""
+    """Results in the order of the coroutines; an error of one cancels and awaits the others, unlike with asyncio.gather."""
     async with siblings() as group:
         tasks = [group.create_task(work) for work in works]
     return [task.result() for task in tasks]

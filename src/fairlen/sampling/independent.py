@@ -17,13 +17,12 @@ Grade = Callable[[Response], Awaitable[Response]]
 
 
 async def no_grader(response: Response) -> Response:
-    """Return a response ungraded, where all are graded together later."""
     return response
 
 
 @dataclass(frozen=True)
 class Request:
-    """One prompt of a rollout batch, and what holds for all of its tracks."""
+    """One prompt of a rollout batch, and the settings of all of its tracks."""
 
     prompt: int
     """Position in the rollout batch."""
@@ -37,7 +36,6 @@ class Request:
     def respond(
         self, answer: Continuation, seed: int, stream: int = 0, track: int = 0, round: int = 0, inherited: int = 0
     ) -> Response:
-        """The response that an answer is, and where it stands among those to the prompt."""
         first = len(self.token_ids)
         generated = {one.name: getattr(answer, one.name) for one in fields(answer)} | {
             "token_ids": self.token_ids + answer.token_ids,
@@ -50,12 +48,10 @@ class Request:
 
 
 class Sampler(Protocol):
-    """A way for a prompt to become responses, responses segments, and rewards the values of segments."""
+    """How a prompt becomes responses, responses segments, and rewards the values of segments."""
 
     @property
-    def num_tracks(self) -> int:
-        """Tracks planned for a prompt."""
-        ...
+    def num_tracks(self) -> int: ...
 
     @property
     def is_whole(self) -> bool:
@@ -63,27 +59,23 @@ class Sampler(Protocol):
         ...
 
     def with_num_tracks(self, num_tracks: int) -> Sampler:
-        """The same with so many tracks for a prompt. Raises ValueError where there is no such number of them."""
+        """The same with that many tracks for a prompt. Raises ValueError where it cannot have them."""
         ...
 
     async def __call__(self, extend: Extend, grade: Grade, request: Request) -> tuple[Response, ...]: ...
 
-    def cut(self, responses: tuple[Response, ...]) -> tuple[Segment, ...]:
-        """The segments of a rollout batch, whose responses are in order of prompts."""
-        ...
+    def cut(self, responses: tuple[Response, ...]) -> tuple[Segment, ...]: ...
 
-    def value(self, responses: Responses, segments: Segments, reward: Floats) -> Floats:
-        """Value of each segment, [B], from the shaped rewards of all responses, [R]."""
-        ...
+    def value(self, responses: Responses, segments: Segments, reward: Floats) -> Floats: ...
 
     def trains(self, responses: Responses, segments: Segments, value: Floats) -> Bools:
-        """Mask of the segments that train, [B], from their values."""
+        """Mask of the segments that train, [B]."""
         ...
 
     def metrics(
         self, responses: Responses, segments: Segments, reward: Floats, value: Floats, trains: Bools
     ) -> dict[str, float]:
-        """Numbers of one rollout batch that this way of sampling alone has; `trains` [B] is what counts in the end."""
+        """Numbers of one rollout batch that this way of sampling alone has; `trains` [B] is the final mask."""
         ...
 
 
@@ -101,6 +93,7 @@ class Independent(Checked):
     """What one sequence is, with a ratio, a clip and a weight of its own: a trajectory, or each of its turns."""
     compare: Literal["trajectories", "turns"] = added_later("trajectories")
     """What is compared: trajectories by their reward, or with unit=turn the same turn of each by what was earned from it on."""
+    is_whole = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -112,10 +105,6 @@ class Independent(Checked):
     @property
     def num_tracks(self) -> int:
         return self.n
-
-    @property
-    def is_whole(self) -> bool:
-        return True
 
     def with_num_tracks(self, num_tracks: int) -> Independent:
         return replace(self, n=num_tracks)
@@ -133,7 +122,7 @@ class Independent(Checked):
         return whole_segments(responses) if self.unit == "trajectory" else tuple(self.cut_turns(responses))
 
     def cut_turns(self, responses: tuple[Response, ...]) -> Iterator[Segment]:
-        """Yield each turn of each response."""
+        """Yield a segment for each turn."""
         groups: dict[tuple[int, int], int] = {}
         for row, response in enumerate(responses):
             earned = 0.0

@@ -1,4 +1,4 @@
-"""What EqLen's streams did, [S]: rounds, endings, pairs and who won them; counts of one rollout batch, without uncertainty."""
+"""Rounds, endings, pairs and wins of EqLen's streams; counts of one rollout batch, without uncertainty."""
 
 from __future__ import annotations
 
@@ -10,19 +10,16 @@ from fairlen.batch import Bools, Floats, Ints, Responses, Segments, mean_or_nan
 
 ENDINGS = ("tie", "one_truncated", "both_truncated", "max_rounds")
 LATER = ("1", "2", "3", "4_or_more")
-"""Names of the numbers of ends that came later than a pair's; from the last one on pairs are counted together."""
+"""Names of the numbers of ends after a pair's, of which the last stands for all larger ones."""
 
 
 @dataclass(frozen=True)
 class Streams:
-    """The streams of one rollout batch, [S]."""
-
     num_tracks: Ints
-    """Tracks that a stream had in all, at least 2."""
+    """At least 2."""
     ending: Ints
     """Position in ENDINGS."""
     of_response: Ints
-    """The stream of each response, [R]."""
 
 
 def order_streams(responses: Responses) -> tuple[Ints, Bools]:
@@ -34,7 +31,7 @@ def order_streams(responses: Responses) -> tuple[Ints, Bools]:
 
 
 def find_streams(responses: Responses) -> Streams:
-    """Streams by (prompt, stream), and how each ended: which of its last two tracks the budget stopped."""
+    """Streams by (prompt, stream), and how each ended: which of its last two tracks were truncated."""
     order, first = order_streams(responses)
     starts = np.flatnonzero(first)
     num_tracks = np.diff(starts, append=len(order))
@@ -48,7 +45,7 @@ def find_streams(responses: Responses) -> Streams:
 
 
 def stream_metrics(responses: Responses, segments: Segments, value: Floats, trains: Bools) -> dict[str, float]:
-    """Counts and rates of one rollout batch of pairs; `value` [B] is what each piece is worth, `trains` [B] who was kept."""
+    """Metrics of one rollout batch of pairs; `value` and `trains` are of each segment, [B]."""
     streams = find_streams(responses)
     found = {f"streams/{name}": float((streams.ending == code).mean()) for code, name in enumerate(ENDINGS)}
     pairs = find_finishers(segments)  # any row of the pair tells its length, round and fate
@@ -66,7 +63,7 @@ def stream_metrics(responses: Responses, segments: Segments, value: Floats, trai
 
 
 def find_finishers(segments: Segments) -> Ints:
-    """A row of each pair that is no survivor, [G]."""
+    """Row of each pair's segment that is no survivor, [G]."""
     rows = np.flatnonzero(~segments.survivor)
     finishers = np.zeros(segments.num_groups, np.int64)
     finishers[segments.group[rows]] = rows
@@ -74,13 +71,13 @@ def find_finishers(segments: Segments) -> Ints:
 
 
 def count_rounds(segments: Segments, streams: Streams) -> Ints:
-    """Pairs of each stream, one a round, [S]; a last round in which the budget cut both tracks forms none."""
+    """Pairs of each stream, one a round, [S]; a last round whose tracks were both truncated forms none."""
     owners = streams.of_response[segments.response[find_finishers(segments)]]
     return np.bincount(owners, minlength=len(streams.num_tracks))
 
 
 def compare_pairs(segments: Segments, value: Floats, streams: Streams) -> tuple[Ints, Floats, Ints]:
-    """Survivors' rows, their values minus their finishers', and the number of ends that came later, from 1 to len(LATER).
+    """Survivors' rows, their values minus their finishers', and the number of later ends, from 1 to len(LATER).
 
     Pairs of which one side has no value, since a verdict is missing, are left out.
     """
@@ -93,9 +90,9 @@ def compare_pairs(segments: Segments, value: Floats, streams: Streams) -> tuple[
 
 
 def win_rates(gap: Floats, later: Ints) -> dict[str, float]:
-    """Shares of pairs whose survivor, or finisher, was worth more, of all pairs and by the number of ends that came later.
+    """Shares of pairs whose survivor, or finisher, has the higher value, of all and by the number of later ends.
 
-    nan where there is no such pair. Under `max` more later ends mean more chances to have been right.
+    nan where there is no such pair. Under `max` more later ends mean more chances to have been correct.
     """
     rows = {"": gap} | {f"_{name}": gap[later == number] for number, name in enumerate(LATER, 1)}
     found: dict[str, float] = {}
@@ -106,20 +103,19 @@ def win_rates(gap: Floats, later: Ints) -> dict[str, float]:
 
 
 def ends_at_eos(responses: Responses, segments: Segments) -> Bools:
-    """Return which segments end with the EOS token of their response, [B]; a turn that another one followed does not."""
+    """Mask of segments that end with the EOS of their response, [B]; a turn that another one followed does not."""
     return ~segments.survivor & ~responses.truncated[segments.response] & has_last_turn(responses, segments)
 
 
 def has_last_turn(responses: Responses, segments: Segments) -> Bools:
-    """Return which segments have the last turn of their response, [B]."""
     return segments.turn + segments.num_turns == responses.num_turns[segments.response]
 
 
 def count_continued(responses: Responses, segments: Segments) -> Ints:
-    """Count the turns of each segment after which the policy took another one, [B]."""
+    """Turns of each segment that another turn followed, [B]."""
     return segments.num_turns - has_last_turn(responses, segments)
 
 
 def eos_advantage(responses: Responses, segments: Segments, advantage: Floats) -> float:
-    """Return the net advantage on EOS, the sum over segments that end with it: below 0 the method penalises stopping."""
+    """Net advantage on EOS, the sum over segments that end with it: below 0 the method penalises stopping."""
     return float(advantage[ends_at_eos(responses, segments)].sum())

@@ -1,20 +1,20 @@
-"""Trees of tracks that fork at set lengths: what a node is worth, and which nodes are compared.
+"""Trees of tracks that fork at set lengths: the value of a node, and which nodes are compared.
 
     prompt --+-- a ------+-- a        -----+-- a   EOS       level 0: a and b, the tracks that start from the prompt
              |           |                 +-- a''' -- ...   level 1: what a and its fork a' wrote next
              |           +-- a' EOS                          level 2: ...
              +-- b EOS
 
-A node is what one track writes from one fork to the next, or to its end. Forks are where they are whatever was written, so that
+A node is the part of one track from one fork to the next, or to its end. Forks are at set lengths, whatever was written, so that
 each of them is an exact sample of the policy.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Annotated, Literal
 
 import numpy as np
@@ -22,7 +22,7 @@ import numpy as np
 from fairlen.batch import Bools, Floats, Responses, Segments, count_by, mean_by
 from fairlen.checks import Checked, Count, Rule
 from fairlen.rollouts import Response, Segment
-from fairlen.sampling.eqlen import NOTHING, Track, find_different, not_whole, start_track
+from fairlen.sampling.eqlen import NOTHING, Track, find_different, not_whole, rows_of_streams
 from fairlen.sampling.extend import Continuation, Extend, gather, siblings
 from fairlen.sampling.independent import Grade, Request
 
@@ -50,14 +50,11 @@ class Tree(Checked):
     """branching: level k weighs branching^-k (from 0), because states there are visited so many times as often."""
     compare: Literal["siblings", "leaves"] = "siblings"
     """leaves: whole responses with all others of the prompt, so that a token trains once for every response that has it."""
+    is_whole = False
 
     @property
     def num_tracks(self) -> int:
         return self.n
-
-    @property
-    def is_whole(self) -> bool:
-        return False
 
     def with_num_tracks(self, num_tracks: int) -> Tree:
         return replace(self, n=num_tracks)
@@ -67,46 +64,41 @@ class Tree(Checked):
         return tuple(response for tracks in await gather(trees) for response in tracks)
 
     def cut(self, responses: tuple[Response, ...]) -> tuple[Segment, ...]:
-        streams: dict[tuple[int, int], list[int]] = defaultdict(list)
-        for row, response in enumerate(responses):
-            streams[response.prompt, response.stream].append(row)
         groups: dict[tuple[int, ...], int] = {}
-        cut = self.cut_leaves if self.compare == "leaves" else self.cut_nodes
-        return tuple(segment for rows in streams.values() for segment in cut(responses, rows, groups))
+        trees = (self.cut_tree(responses, rows, groups) for rows in rows_of_streams(responses))
+        return tuple(chain.from_iterable(trees))
 
-    def cut_nodes(
+    def cut_tree(
         self, responses: Sequence[Response], rows: list[int], groups: dict[tuple[int, ...], int]
     ) -> Iterator[Segment]:
-        """The nodes of one tree; `groups` numbers those that are compared. Raises ValueError where tracks are missing."""
+        """Yield the segments of one tree; `groups` numbers those that are compared.
+
+        Raises ValueError where tracks are missing.
+        """
         size = self.find_size(responses, rows)
         for row in rows:
             response, last = responses[row], self.last_level(responses[row], size)
+            first = response.num_prompt
+            if self.compare == "leaves":
+                group = groups.setdefault((response.prompt,), len(groups))
+                yield Segment(row, first, len(response.token_ids), group, round=last, mass=self.mass(last))
+                continue
             for level in range(response.round, last + 1):
                 start, stop = level * size, response.length if level == last else (level + 1) * size
                 parent = (response.stream, level, response.track % self.branching ** (level - 1)) if level else ()
                 group = groups.setdefault((response.prompt, *parent), len(groups))
-                role, first = "whole" if level == last else "survivor", response.num_prompt
+                role = "whole" if level == last else "survivor"
                 yield Segment(row, first + start, first + stop, group, role, level, self.mass(level))
-
-    def cut_leaves(
-        self, responses: Sequence[Response], rows: list[int], groups: dict[tuple[int, ...], int]
-    ) -> Iterator[Segment]:
-        """The whole responses of one tree. Raises ValueError where tracks are missing."""
-        size = self.find_size(responses, rows)
-        for row in rows:
-            response, last = responses[row], self.last_level(responses[row], size)
-            group = groups.setdefault((response.prompt,), len(groups))
-            yield Segment(row, response.num_prompt, len(response.token_ids), group, round=last, mass=self.mass(last))
 
     def mass(self, level: int) -> float:
         return float(self.branching) ** -level if self.level_weight == "branching" else 1.0
 
     def last_level(self, response: Response, size: int) -> int:
-        """The level at which a track ended; its first one is `Response.round`."""
+        """The level at which a track ended; `Response.round` is its first one."""
         return min((response.length - 1) // size, self.depth - 1)
 
     def find_size(self, responses: Sequence[Response], rows: list[int]) -> int:
-        """Tokens of a node that was forked, by where forks began. Raises ValueError where the tracks are not all of a tree."""
+        """Tokens of a node that was forked. Raises ValueError where the tracks are not all of a tree."""
         tracks = [responses[row] for row in rows]
         sizes = [track.inherited // track.round for track in tracks if track.round]
         size = sizes[0] if sizes else max(track.length for track in tracks)
@@ -121,7 +113,7 @@ class Tree(Checked):
         return size
 
     def forks(self, track: int, level: int) -> list[int]:
-        """Numbers of the forks of a track that begin at a level: in base `branching`, that digit more, from the lowest one."""
+        """Numbers of a track's forks that begin at a level: in base `branching`, that digit more, from the lowest one."""
         return [track + digit * self.branching ** (level - 1) for digit in range(1, self.branching)]
 
     def value(self, responses: Responses, segments: Segments, reward: Floats) -> Floats:
@@ -154,7 +146,7 @@ class Tree(Checked):
 
 
 async def grow_tree(tree: Tree, extend: Extend, grade: Grade, request: Request, stream: int) -> tuple[Response, ...]:
-    """All tracks that came of one that started from the prompt, graded, in order of their numbers.
+    """All tracks of one that started from the prompt, graded, in order of their numbers.
 
     Raises the first error of the engine or the grader, when no track is generated or graded any more.
     """
@@ -163,12 +155,10 @@ async def grow_tree(tree: Tree, extend: Extend, grade: Grade, request: Request, 
     size = max(budget // tree.parts, 1)
 
     def start(number: int, level: int, inherited: Continuation, source: Track | None = None) -> None:
-        track = start_track(group, extend, grade, request, (stream, number, level), inherited, source)
-        tracks[number] = track
-        group.create_task(follow(track, number, level))
+        tracks[number] = Track(group, extend, grade, request, (stream, number, level), inherited, source)
+        group.create_task(follow(tracks[number], number, level))
 
     async def follow(track: Track, number: int, level: int) -> None:
-        """Fork a track wherever a node ends."""
         for below in range(level + 1, tree.depth):
             reached = await track.reach(below * size) if below * size < budget else NOTHING
             if len(reached.token_ids) < below * size or reached.finish == "stop":

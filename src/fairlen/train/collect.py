@@ -1,4 +1,4 @@
-"""One rollout batch: prompts to responses to verdicts, verified as soon as they end, until enough prompts are kept."""
+"""One rollout batch: prompts, responses, verdicts as soon as each response ends, until enough prompts are selected."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from fairlen.tasks.task import Problem
 from fairlen.train.run.faults import find_non_finite
 
 GradeProblem = Callable[[Problem, Response], Awaitable[Response]]
-"""Fills in outcome and status of a finished response to a problem."""
+"""Fills in outcome and status of a response to a problem."""
 
 
 @dataclass(frozen=True)
 class Collected:
-    """One rollout batch, the problems it asked, and the method by which it trains."""
+    """One rollout batch with its problems and the method that trains on it."""
 
     rollouts: Rollouts
     problems: tuple[Problem, ...]
     """By position in the rollout batch, rejected ones included."""
     method: Method
-    """As it was when the rollout batch was collected."""
+    """As of the collection."""
     num_extra_batches: int = 0
 
     @cached_property
     def scored(self) -> Scored:
-        """Rewards and advantages, found once; of a rollout batch of finite numbers."""
+        """Of a rollout batch of finite numbers."""
         return self.method.score(self.rollouts)
 
     @property
@@ -39,28 +39,25 @@ class Collected:
         return int(self.scored.selected.sum())
 
     def join(self, further: Collected) -> Collected:
-        """Append what replaced rejected prompts."""
         rollouts, number = self.rollouts.join(further.rollouts), self.num_extra_batches + 1
         return Collected(rollouts, self.problems + further.problems, self.method, number)
 
 
 @dataclass(frozen=True)
 class Collector:
-    """What stays the same from one rollout batch to the next."""
-
     extend: Extend
     grade: GradeProblem
     problem_at: Callable[[int], Problem]
     """The training stream by position."""
     sampling: Sampling
     num_prompts: int
-    """Kept prompts wanted in a rollout batch."""
+    """Selected prompts wanted in a rollout batch."""
     max_extra_batches: int
-    """Times that rejected prompts are replaced by new ones; then the batch trains with what it has."""
+    """Times that rejected prompts are replaced; then the batch trains with what it has."""
     seed: int
 
     async def __call__(self, method: Method, batch: int, first_problem: int, policy_version: int) -> Collected:
-        """Collects rollout batch number `batch`, taking problems from position `first_problem` on."""
+        """Collect rollout batch number `batch`, with problems from position `first_problem` on."""
         found, wanted, refill = (
             Collected(Rollouts((), (), self.sampling.max_new_tokens), (), method),
             self.num_prompts,
@@ -82,7 +79,6 @@ class Collector:
         return found
 
     async def generate(self, method: Method, problems: tuple[Problem, ...], requests: Sequence[Request]) -> Collected:
-        """Return responses to some problems, cut."""
         ended = await gather(self.ask(method, *one) for one in zip(problems, requests, strict=True))
         responses = tuple(response for tracks in ended for response in tracks)
         return Collected(
@@ -90,7 +86,6 @@ class Collector:
         )
 
     async def ask(self, method: Method, problem: Problem, request: Request) -> tuple[Response, ...]:
-        """All tracks of one prompt, graded."""
         return await method.sampling(
             about(self.extend, problem), lambda response: self.grade(problem, response), request
         )

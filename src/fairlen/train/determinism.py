@@ -16,7 +16,7 @@ WORKSPACES = ":4096:8"
 
 
 def prepare_determinism() -> None:
-    """Set what cuBLAS reads when it starts. Raises ValueError where the environment says otherwise."""
+    """Set the variable that cuBLAS reads at its start. Raises ValueError where the environment has another value."""
     found = os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", WORKSPACES)
     if found not in (WORKSPACES, ":16:8"):
         raise ValueError(
@@ -26,7 +26,7 @@ def prepare_determinism() -> None:
 
 @contextmanager
 def determinism(is_on: bool) -> Iterator[None]:
-    """Let torch take deterministic algorithms within. Raises TrainingStopped where an operation has none."""
+    """Use torch's deterministic algorithms within. Raises TrainingStopped where an operation has none."""
     if not is_on:
         yield
         return

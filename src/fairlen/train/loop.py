@@ -1,7 +1,4 @@
-"""The loop: collect, score, weigh, update, log. It knows no method by name.
-
-Where it is lies in the `RunState` alone, so that it can stop and resume between any two updates.
-"""
+"""The loop: collect, score, weigh, update, log. Its position is in `RunState`, so that it can stop between any two updates."""
 
 from __future__ import annotations
 
@@ -46,23 +43,21 @@ class Trainer(RunState):
     held_out: tuple[Problem, ...]
     engine_is_exact: bool
     show: Callable[[dict[str, Any]], None]
-    """Takes every object that is logged."""
     archive: Archive
-    """Where checkpoints go."""
     saves_beside: bool = False
-    """Whether checkpoints are written from copies in host memory, beside what follows."""
+    """Write checkpoints from copies in host memory while the run goes on."""
     writer: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "checkpoint"))
     written: Future[bool] | None = None
-    """Of the checkpoint that is being written beside, or was last."""
+    """Of the newest checkpoint that was written beside."""
     interruption: Interruption = field(default_factory=Interruption)
     trackers: Trackers = field(default_factory=lambda: Trackers({}))
     signal: LearningSignal = field(default_factory=lambda: LearningSignal(REMEDIES, warned={"surrogate"}))
-    """Without its note on a surrogate that is idle, which is said at the start."""
+    """Without its note on an idle surrogate, which is shown at the start."""
 
     async def train(self) -> Evaluation:
-        """Run until the last rollout batch or a limit, and evaluates before, meanwhile and after; return the last evaluation.
+        """Run until the last rollout batch or a limit, and evaluate before, meanwhile and after; return the last evaluation.
 
-        Raises Interrupted where a signal came, after a checkpoint from which the run resumes as if it had never stopped.
+        Raises Interrupted at a signal, after a checkpoint from which the run resumes as if it had never stopped.
         """
         try:
             while self.started is not None or not self.progress.is_done(self.config):
@@ -83,7 +78,6 @@ class Trainer(RunState):
             self.wait_for_checkpoint()
 
     async def step(self) -> None:
-        """Collect a rollout batch, or make the next update of the one that was started."""
         if self.started is None:
             await self.collect()
         else:
@@ -95,12 +89,11 @@ class Trainer(RunState):
             self.end_batch()
 
     def end_batch(self) -> None:
-        """Go on to the next rollout batch: this one is done, or given up."""
         self.started = None
         self.progress.batch += 1
 
     async def collect(self) -> None:
-        """Collect the next rollout batch. What an interruption cancels is generated again later, with the same responses."""
+        """Collect the next rollout batch. Responses that an interruption cancels are generated again, the same."""
         progress, start, verifying = self.progress, time.perf_counter(), self.grader.seconds
         self.engine.refresh(progress.policy_version)  # keys and values kept from before a resume are not there
         before = self.engine.stats
@@ -123,7 +116,7 @@ class Trainer(RunState):
         self.plan(collected, facts, {"rollout": seconds, "verify": self.grader.seconds - verifying})
 
     def plan(self, collected: Collected, facts: dict[str, float], seconds: dict[str, float]) -> None:
-        """Decide all updates of a rollout batch, or give it up where its numbers are not finite.
+        """Plan all updates of a rollout batch, or give it up where its numbers are not finite.
 
         Warns where rollout batches in a row have nothing to learn from.
         """
@@ -144,7 +137,6 @@ class Trainer(RunState):
             self.log(self.describe_batch(started) | {"update/skipped": describe_nothing(collected.scored)})
 
     def learn(self, started: StartedBatch) -> None:
-        """Make the next update of a rollout batch."""
         rollouts, plan = started.collected.rollouts, started.plans[started.num_done % len(started.plans)]
         if started.old_logprobs is None:
             started.old_logprobs = self.find_old_logprobs(started)
@@ -170,23 +162,21 @@ class Trainer(RunState):
         self.log(common | describe_update(result, rate) | state_metrics(self.method) | times | limit)
 
     def find_old_logprobs(self, started: StartedBatch) -> dict[int, Any]:
-        """Return the trainer's log-probs before the first update; none where the engine's are the same, or unused."""
+        """The trainer's log-probs before the first update; none where the engine's are the same, or unused."""
         if self.engine_is_exact or started.num_updates == 1:
             return {}
         found = (self.learner.old_logprobs(started.collected.rollouts, plan) for plan in started.plans)
         return {row: values for part in found for row, values in part.items()}
 
     def describe_batch(self, started: StartedBatch) -> dict[str, float]:
-        """Return what every update of a rollout batch logs of it."""
         found = started.collected
         return rollout_metrics(found.rollouts, found.scored, self.method, found.num_extra_batches) | started.facts
 
     def describe_progress(self) -> tuple[int, int]:
-        """Changes while responses are generated or graded."""
         return self.engine.stats.num_generated_tokens, self.grader.num_graded
 
     def log(self, metrics: dict[str, Any]) -> None:
-        """Log one object, with where the run is."""
+        """Log one object, with the position of the run."""
         where = {"update": self.progress.update, "rollout_batch": self.progress.batch}
         entry = where | metrics | {"updates/skipped": self.guard.num_skipped}
         self.run.log(entry)
@@ -194,7 +184,7 @@ class Trainer(RunState):
         self.trackers.log(entry)
 
     async def evaluate(self) -> Evaluation:
-        """Measure held-out accuracy and lengths; keep the model if it is the best so far."""
+        """Measure held-out accuracy and lengths; save the model if it is the best so far."""
         start, before = time.perf_counter(), self.engine.stats
         self.engine.refresh(self.progress.policy_version)
         sampling, samples = replace(self.collector.sampling, with_support=False), self.config.eval_samples
@@ -221,7 +211,7 @@ class Trainer(RunState):
 
     @contextmanager
     def cancellable(self) -> Iterator[None]:
-        """Let an interruption cancel what happens within without a trace in a checkpoint."""
+        """Let an interruption cancel the work within without a trace in a checkpoint."""
         before = capture_streams()
         try:
             yield
@@ -230,7 +220,6 @@ class Trainer(RunState):
             raise
 
     def save_model(self, name: Literal["model", "best"]) -> None:
-        """Save model and tokenizer in Hugging Face format, and the adapters alone where they are what is trained."""
         policy, folder = self.learner.policy, self.run.folder
         replace_folder(folder / name, policy.save)
         if policy.has_adapters:
@@ -257,12 +246,11 @@ class Trainer(RunState):
             return self.archive.save(batch, update, checkpoint)
 
     def wait_for_checkpoint(self) -> bool:
-        """Wait until no checkpoint is being written; False where the last one failed."""
+        """Wait for the checkpoint that is being written; False where the last one failed."""
         return self.written is None or self.written.result()
 
 
 def describe_nothing(scored: Scored) -> str:
-    """Return why there is nothing to train on."""
     if not len(scored.segments):
         return "no pair was formed: both tracks of every stream were truncated, or both wrote the same"
     return "every pair was worth the same" if scored.selected.any() else "no prompt was selected"

@@ -28,7 +28,7 @@ LIBRARIES = int(0.7 * GIB)  # on the CPU; a context, its kernels and the workspa
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes that a run takes, by part."""
+    """Bytes of a run, by part."""
 
     num_parameters: int
     weights: int
@@ -54,11 +54,10 @@ class Memory:
 
     @property
     def beside_cache(self) -> int:
-        """Training's own bytes after the model was loaded, while keys and values are there."""
+        """Training's own bytes after the model was loaded, beside keys and values."""
         return self.moments + self.reference + (0 if self.engine_sleeps else self.gradients + self.work)
 
     def describe(self) -> str:
-        """One line."""
         sizes = ((SHOWN.get(name, name), size / GIB) for name, size in vars(self).items() if name not in UNSHOWN)
         shown = ", ".join(f"{name} {size:.1f}" for name, size in sizes if size >= 0.05)
         return f"memory: about {self.total / GIB:.1f} GiB for {self.num_parameters / 1e6:.0f}M parameters ({shown})"
@@ -67,7 +66,7 @@ class Memory:
 def estimate(
     shape: PreTrainedConfig, config: TrainConfig, needs_ref: bool = False, *, device: str, longest_prompt: int, tracks: int
 ) -> Memory:  # fmt: skip
-    """Return what a run on a model of `shape` needs, for prompts of `longest_prompt` tokens, `tracks` responses each."""
+    """The needs of a run on a model of `shape`, for prompts of `longest_prompt` tokens, `tracks` responses each."""
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(shape, trust_remote_code=False)
         num_parameters, adapters = model.num_parameters(), adapters_of(config)
@@ -91,7 +90,6 @@ def estimate(
 
 
 def measure_cache(text: Any, row: int, config: TrainConfig, kind: EngineKind, device: str, tracks: int) -> int:
-    """Return the bytes of `Memory.cache`."""
     asked = max(config.prompts_per_batch * tracks, config.eval_problems * config.eval_samples)
     running = min(config.max_num_seqs, asked)
     work = SAMPLING_BYTES * running * text.vocab_size + (0 if device == "cpu" else WORK)
@@ -104,7 +102,7 @@ def measure_cache(text: Any, row: int, config: TrainConfig, kind: EngineKind, de
 
 
 def measure_work(text: Any, config: TrainConfig, longest: int, tracks: int, device: str) -> int:
-    """Return the bytes of `Memory.work`.
+    """Bytes of `Memory.work`.
 
     Of a layer of width d, inner width i and q, k for all queries and keys, autograd keeps some 4 i + 3.3 (q + 2 k) numbers a
     position, and 5 d in float32 (7 d beside bfloat16): within a tenth for Llama, Qwen2, Qwen3 and Gemma, less with adapters.
@@ -122,7 +120,7 @@ def measure_work(text: Any, config: TrainConfig, longest: int, tracks: int, devi
 
 
 def estimate_memory(config: TrainConfig, method: Method, device: str) -> Memory | None:
-    """Return what a run needs; None for small models, and for those whose shape cannot be read."""
+    """The needs of a run; None for small models, and for those whose shape cannot be read."""
     if config.model in SHIPPED:
         return None
     try:
@@ -135,7 +133,7 @@ def estimate_memory(config: TrainConfig, method: Method, device: str) -> Memory 
 
 
 def advise(needs: Memory, free: int, config: TrainConfig, device: str = "cpu") -> str:
-    """Return what to change where a run needs more than is free, or nothing. Raises ValueError where its model alone does."""
+    """Changes where a run needs more than is free, or "". Raises ValueError where its model alone does."""
     if needs.total <= free:
         return ""
     text = f"needs about {needs.total / GIB:.1f} GiB of memory, there are {free / GIB:.1f}"

@@ -33,7 +33,7 @@ def try_memory(
 ) -> tuple[str, ...]:
     """Return the result as a line for the log; nothing where it was not tried.
 
-    Raises OutOfMemoryError where not even one sequence of the longest prompt and the budget fits beside the optimizer.
+    Raises OutOfMemoryError where not even one sequence of the longest prompt and response fits beside the optimizer.
     """
     if not is_wanted(config, needs, learner.policy.device):
         return ()
@@ -48,7 +48,7 @@ def try_memory(
 
 
 def is_wanted(config: TrainConfig, needs: Memory | None, device: torch.device) -> bool:
-    """Return True on CUDA; on the CPU, where a trial takes long and a shortage may kill the process, only near the limit."""
+    """True on CUDA; on the CPU, where a trial takes long and a shortage may kill the process, only near the limit."""
     if config.try_memory != "auto":
         return config.try_memory == "on"
     if device.type != "cpu":
@@ -78,7 +78,7 @@ def run_largest(learner: Learner, method: Method, num_prompt: int, max_response_
 
 
 def largest_shapes(max_tokens: int, longest: int, most_rows: int) -> list[tuple[int, int]]:
-    """Return rows and their length, of the longest row and of the micro-batch with most positions, or of one that is both.
+    """Number and length of rows: of the longest row and of the micro-batch with most positions, or of one that is both.
 
     Two rows of 8,192 positions fill 16,384, of which one row of 9,216 leaves nearly half.
     """
@@ -88,7 +88,7 @@ def largest_shapes(max_tokens: int, longest: int, most_rows: int) -> list[tuple[
 
 
 def hold_moments(optimizer: torch.optim.Optimizer, embeddings: Sequence[torch.Tensor] = ()) -> list[torch.Tensor]:
-    """Return tensors of the size of the two moments that Adam keeps of each parameter, but for those that it has already."""
+    """Allocate the size of the two moments that Adam keeps of each parameter, except for those that it has already."""
     parameters = [p for group in optimizer.param_groups for p in group["params"] if p not in optimizer.state]
     sizes = (count_moments(name_of(optimizer), [p], embeddings, p.itemsize)[0] for p in parameters)
     try:

@@ -13,13 +13,13 @@ from fairlen.policy.model import Policy
 from fairlen.train.run.config import TrainConfig
 
 CLASSES = {"adamw_8bit": "AdamW8bit", "paged_adamw_32bit": "PagedAdamW32bit", "paged_adamw_8bit": "PagedAdamW8bit"}
-"""By setting, as transformers calls them, the class in bitsandbytes.optim."""
+"""Classes of bitsandbytes.optim by setting, which has transformers' names."""
 MIN_8BIT, MIN_PAGED, BLOCK = 4096, 100_000, 256
 """Elements of a tensor from which on bitsandbytes keeps 8 bits or pages, and those that share a scale."""
 
 
 def check_optimizer(config: TrainConfig, device: str) -> None:
-    """Raise ValueError where the optimizer of the settings is not installed, or cannot run there."""
+    """Raise ValueError where the optimizer is not installed, or cannot run on that device."""
     if config.optim == "adamw":
         return
     if config.dtype == "float64":
@@ -35,7 +35,6 @@ def check_optimizer(config: TrainConfig, device: str) -> None:
 
 
 def build_optimizer(config: TrainConfig, policy: Policy) -> torch.optim.Optimizer:
-    """Return AdamW over the trained parameters."""
     weights, device = policy.trained().values(), policy.device.type
     options: dict[str, Any] = dict(lr=config.learning_rate, betas=(0.9, 0.95), weight_decay=config.weight_decay)
     if config.optim == "adamw":  # fused: without a second copy of what it works on
@@ -48,17 +47,16 @@ def build_optimizer(config: TrainConfig, policy: Policy) -> torch.optim.Optimize
 
 
 def embedding_weights(model: nn.Module) -> list[Tensor]:
-    """Return weights of embeddings, whose moments have 32 bits as in transformers: few of their rows have a gradient."""
+    """Weights whose moments have 32 bits as in transformers: few of their rows have a gradient."""
     return [module.weight for module in model.modules() if isinstance(module, nn.Embedding)]
 
 
 def name_of(optimizer: torch.optim.Optimizer) -> str:
-    """Return the setting that gives such an optimizer."""
     return next((name for name, kind in CLASSES.items() if kind == type(optimizer).__name__), "adamw")
 
 
 def count_moments(optim: str, weights: Sequence[Tensor], embeddings: Sequence[Tensor], size: int) -> list[int]:
-    """Return by weight the bytes that its two moments take of the device, where weights have elements of `size` bytes."""
+    """Device bytes of each weight's two moments, for elements of `size` bytes."""
     in_full, found = {id(weight) for weight in embeddings}, []
     for weight in weights:
         number = weight.numel()

@@ -1,5 +1,6 @@
-"""What is written down of a run: the numbers of an update, and tables of a rollout batch, records/responses-000000.parquet and
-records/segments-000000.parquet. Rejected prompts are in them; a segment keeps its summed log ratio S at every update.
+"""Numbers of an update, and the records of a rollout batch, responses-000000.parquet and segments-000000.parquet.
+
+Rejected prompts are in them; a segment keeps its summed log ratio S at every update.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ Row = TypeVar("Row")
 
 
 def rollout_metrics(rollouts: Rollouts, scored: Scored, method: Method, num_extra_batches: int = 0) -> dict[str, float]:
-    """Return what one rollout batch is like and what it took; shares of the verifier are of graded responses."""
+    """Metrics of one rollout batch; shares of the verifier are of graded responses."""
     responses = rollouts.responses
     graded = [response.status for response in responses if response.status != "unverified"]
     shares = {
@@ -44,12 +45,11 @@ def rollout_metrics(rollouts: Rollouts, scored: Scored, method: Method, num_extr
 
 
 def count_generated(responses: Sequence[Response]) -> int:
-    """Return how many tokens were generated, inherited ones left out."""
+    """Generated tokens, inherited ones left out."""
     return sum(response.length - response.inherited for response in responses)
 
 
 def describe_update(result: StepResult, learning_rate: float) -> dict[str, float]:
-    """Return what one update did: the metrics that every home has, and ours."""
     own = {
         "gradient/norm": result.gradient_norm,
         "learning_rate": learning_rate,
@@ -63,7 +63,6 @@ class BatchRecord:
     """A rollout batch as its two tables, which records and checkpoints have alike."""
 
     number: int
-    """Of the rollout batch in its run."""
     rollouts: Rollouts
     problems: tuple[Problem, ...]
     """By position in the rollout batch."""
@@ -77,24 +76,22 @@ class BatchRecord:
         self.updates = self.updates or {name: [[] for _ in self.rollouts.segments] for name in UPDATES}
 
     def add_update(self, number: int, rows: Ints, *measured: Floats) -> None:
-        """Remember one update of some of the segments: their weight, and what `measure_sequences` gives."""
+        """Append the numbers of one update of some segments: their weight, and the result of `measure_sequences`."""
         for name, values in zip(UPDATES, (np.full(len(rows), number), *measured), strict=True):
             for row, value in zip(rows.tolist(), values.tolist(), strict=True):
                 self.updates[name][row].append(value)
 
     def tables(self) -> dict[str, pa.Table]:
-        """Return both tables by name."""
         return {"responses": self.responses, "segments": self.segments}
 
     def write(self, folder: Path) -> None:
-        """Write both tables, each whole or not there."""
         for name, table in self.tables().items():
             with replacing(folder / f"{name}-{self.number:06d}.parquet") as staging:
                 pq.write_table(table, staging, compression="zstd")
 
     @cached_property
     def responses(self) -> pa.Table:
-        """One row a response; no update changes it."""
+        """One row a response; updates do not change it."""
         rows, scored = self.rollouts.responses, self.scored
         problems = [self.problems[r.prompt] for r in rows]
         own = {
@@ -113,7 +110,6 @@ class BatchRecord:
 
     @property
     def segments(self) -> pa.Table:
-        """One row a segment."""
         rows, scored, names = self.rollouts.segments, self.scored, self.responses["id"].to_pylist()
         own = {
             "id": number_within([names[s.response] for s in rows]),
@@ -127,7 +123,7 @@ class BatchRecord:
 
 
 def number_within(names: Sequence[str]) -> list[str]:
-    """Return names with a number each, from 0 among equal ones."""
+    """Names with a number each, from 0 among equal ones."""
     seen = Counter[str]()
     numbered = []
     for name in names:
@@ -137,20 +133,19 @@ def number_within(names: Sequence[str]) -> list[str]:
 
 
 def build_table(columns: Columns, rows: Sequence[Any], own: Mapping[str, Sequence[Any]]) -> pa.Table:
-    """Return a table of objects: its own columns, others from their fields."""
+    """A table of objects: its own columns, others from their fields."""
     values = {name: own[name] if name in own else [getattr(row, name) for row in rows] for name in columns}
     return pa.table({name: to_arrow(kind, values[name]) for name, (kind, _) in columns.items()})
 
 
 def read_rollouts(tables: Mapping[str, pa.Table], max_response_length: int) -> Rollouts:
-    """Return the rollout batch of two tables, exactly as it was."""
+    """The rollout batch of two tables, exactly as it was."""
     responses = tables["responses"].drop_columns("active").rename_columns({"counts": "active"})
     segments = read_rows(Segment, SEGMENTS, tables["segments"])
     return Rollouts(read_rows(Response, RESPONSES, responses), segments, max_response_length)
 
 
 def read_rows(kind: type[Row], columns: Columns, table: pa.Table) -> tuple[Row, ...]:
-    """Return the rows of a table as objects."""
     names = [one.name for one in fields(kind)]  # type: ignore[arg-type]
     values = [from_arrow(columns[name][0], table[name]) for name in names]
     return tuple(kind(**dict(zip(names, row, strict=True))) for row in zip(*values, strict=True))

@@ -1,4 +1,4 @@
-"""Where a run is: its counters, the rollout batch that it learns from, and the checkpoint of these and of all that moves.
+"""The position of a run, the rollout batch that it learns from, and the checkpoint of these and of all that moves.
 
 Plans and problems are in no checkpoint: they follow from the responses and the method, and from positions in the training stream.
 """
@@ -34,21 +34,18 @@ from fairlen.train.run.folder import Run
 from fairlen.train.step import Learner
 
 FORMAT = 2
-"""Of checkpoints: those of another one are refused."""
+"""Of checkpoints; others are refused."""
 NEXT = 1.5
 """Mean rollout batches that the next one may cost."""
 
 
 @dataclass
 class Progress:
-    """Counters of a run, all of which a checkpoint keeps."""
+    """Counters of a run, all in its checkpoints."""
 
     batch: int = 0
-    """Rollout batches done."""
     update: int = 0
-    """Updates done."""
     next_problem: int = 0
-    """Position in the training stream."""
     policy_version: int = 0
     best_accuracy: float = -1.0
     generated: int = 0
@@ -59,7 +56,6 @@ class Progress:
     """Rollout batches done at the last evaluation."""
 
     def is_done(self, config: TrainConfig) -> bool:
-        """Whether all rollout batches are done, or a limit on updates, tokens or time is reached."""
         limits = (
             (config.max_updates, self.update),
             (config.max_generated, self.generated),
@@ -68,53 +64,51 @@ class Progress:
         return self.batch >= config.rollout_batches or any(0 < limit <= done for limit, done in limits)
 
     def needs_evaluation(self, config: TrainConfig) -> bool:
-        """Whether one is due, once: before the first rollout batch, after every so many, and before one that may pass a limit.
+        """Whether one is due, once: before the first rollout batch, after every `eval_every`, and near a limit.
 
-        What is compared at that limit lies between this evaluation and the last one.
+        Values at that limit are interpolated between this evaluation and the last one.
         """
         limits = ((config.max_generated, self.generated), (config.max_seconds, self.seconds))
         is_close = any(limit and done * (1.0 + NEXT / max(self.batch, 1)) >= limit for limit, done in limits)
         return (self.batch == 0 or is_due(config.eval_every, self.batch) or is_close) and self.evaluated != self.batch
 
     def needs_checkpoint(self, config: TrainConfig, is_within_batch: bool) -> bool:
-        """Whether one is due: after so many updates, after so many rollout batches, and at the end."""
+        """Whether one is due: every `save_every_updates`, every `save_every` rollout batches, and at the end."""
         return is_due(config.save_every_updates, self.update) or (
             not is_within_batch and (is_due(config.save_every, self.batch) or self.is_done(config))
         )
 
 
 def is_due(every: int, number: int) -> bool:
-    """Whether something that happens every so often happens now; 0 is never."""
     return every > 0 and number > 0 and number % every == 0
 
 
 @dataclass
 class StartedBatch:
-    """A rollout batch that is being learned from: what was collected, what is planned, and how far it has got."""
+    """A rollout batch that is being learned from: responses, plans and progress."""
 
     collected: Collected
     plans: list[Plan]
     """Of one epoch."""
     num_epochs: int
     policy_version: int
-    """That generated it."""
+    """Of the weights that generated it."""
     record: BatchRecord
     facts: dict[str, float] = field(default_factory=dict)
-    """About its collection, logged with every update."""
+    """Of its collection, logged with every update."""
     seconds: dict[str, float] = field(default_factory=dict)
-    """What its collection took, logged with its first update."""
+    """Of its collection, logged with its first update."""
     num_done: int = 0
     """Updates made or skipped."""
     old_logprobs: dict[int, Tensor] | None = None
-    """The trainer's log-probs by row before the first update; None before they were needed."""
+    """The trainer's log-probs by row before the first update; None until needed."""
 
     @property
     def num_updates(self) -> int:
-        """Number of updates made, skipped and to come."""
         return len(self.plans) * self.num_epochs
 
     def capture(self) -> dict[str, Any]:
-        """Return what its tables and tensors do not have, for `RunState.resume_batch`; JSON takes it."""
+        """The part that is in no table or tensor, for `RunState.resume_batch`; JSON takes it."""
         return {
             "problems": len(self.collected.problems),
             "extra_batches": self.collected.num_extra_batches,
@@ -128,7 +122,7 @@ class StartedBatch:
 
 @dataclass(kw_only=True)
 class RunState:
-    """What a checkpoint is made of: weights, moments, schedule, the method's state, random streams, position."""
+    """The parts of a checkpoint: weights, moments, schedule, the method's state, random streams, position."""
 
     config: TrainConfig
     run: Run
@@ -140,12 +134,11 @@ class RunState:
     guard: Guard
     progress: Progress = field(default_factory=Progress)
     started: StartedBatch | None = None
-    """The rollout batch that is being learned from."""
     rollback: dict[str, Any] | None = None
-    """Random streams before what an interruption cancelled."""
+    """Random streams before the work that an interruption cancelled."""
 
     def capture(self) -> Checkpoint:
-        """Return the checkpoint of this moment, between two updates."""
+        """The checkpoint of this moment, between two updates."""
         learner = self.learner
         tensors = {
             "model": capture_weights(learner.policy.model),
@@ -168,14 +161,12 @@ class RunState:
         return Checkpoint(tensors, state | {"started": self.started.capture()}, self.started.record.tables())
 
     def start_batch(self, collected: Collected, policy_version: int) -> StartedBatch:
-        """Plan the updates of a rollout batch."""
         scored, config = collected.scored, self.config
         plans = [collected.method.weigh(update) for update in updates(scored, config.updates_per_batch)]
         record = BatchRecord(self.progress.batch, collected.rollouts, collected.problems, scored, self.grader.decode)
         return StartedBatch(collected, plans, config.epochs_per_batch, policy_version, record)
 
     def resume_batch(self, checkpoint: Checkpoint) -> StartedBatch:
-        """Return the rollout batch that was being learned from."""
         found, first = checkpoint.state["started"], self.progress.next_problem - checkpoint.state["started"]["problems"]
         rollouts = read_rollouts(checkpoint.tables, self.collector.sampling.max_new_tokens)
         problems = tuple(self.collector.problem_at(first + i) for i in range(found["problems"]))
@@ -191,7 +182,7 @@ class RunState:
         return started
 
     def resume(self, log: Callable[[str], None]) -> None:
-        """Go on from the newest checkpoint that is whole; from the start where the run ended before its first one."""
+        """Continue from the newest checkpoint that is whole, or from the start where there is none yet."""
         for change in self.run.changes:
             log(f"resumed with {change}")
         found = load_newest(self.run.checkpoints)
@@ -203,7 +194,7 @@ class RunState:
         log(f"resumed from {found[0].name}")
 
     def restore(self, checkpoint: Checkpoint) -> list[str]:
-        """Go back to where a checkpoint was made; return what the logs have lost since.
+        """Go back to a checkpoint; return the losses of the logs since.
 
         Raises ValueError for a checkpoint of another configuration, or of another version's format.
         """

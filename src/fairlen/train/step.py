@@ -1,6 +1,6 @@
-"""One optimizer step: micro-batches, the backward pass of sums, clipping of the gradient norm, the step; and what it came to.
+"""One optimizer step: micro-batches, the backward pass of sums, clipping of the gradient norm, the step, and its numbers.
 
-Where memory runs out, the same update is made again with micro-batches of half the size, which is the same gradient.
+Where memory runs out, the same update is made again with micro-batches of half the size, which gives the same gradient.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ SHORTAGES = (
     "CUDNN_STATUS_ALLOC_FAILED",
     "std::bad_alloc",
 )
-"""How errors that are not torch.OutOfMemoryError say it."""
+"""In the messages of errors that are not torch.OutOfMemoryError."""
 
 
 class OutOfMemoryError(TrainingStopped):
@@ -53,19 +53,18 @@ class OutOfMemoryError(TrainingStopped):
 
 
 def is_shortage(error: BaseException) -> bool:
-    """Return whether it says that memory ran out."""
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(text in str(error) for text in SHORTAGES)
 
 
 def release_memory() -> None:
-    """Give back what nothing refers to any more; what an exception's traceback refers to is kept until that is gone."""
+    """Free unreferenced memory; an exception's traceback keeps its references until it is gone."""
     gc.collect()
     torch.cuda.empty_cache()
 
 
 @dataclass
 class StepResult:
-    """What one update leaves behind, gathered over its micro-batches; numbers of each sequence of the plan are [B]."""
+    """Results of one update, over its micro-batches; numbers of each sequence of the plan are [B]."""
 
     log_ratio: Floats
     """S of each sequence, nats."""
@@ -76,9 +75,9 @@ class StepResult:
     method: Method
     """With its state moved, after a step."""
     quantity: str = ""
-    """Empty after a step; else what was not finite, and no step was made, but for "weights", which an update has damaged."""
+    """Empty after a step; else what was not finite, and no step was made, except for "weights", which are damaged."""
     counts: Counts = field(default_factory=dict)
-    """What loop/tally.py counted over all micro-batches."""
+    """Of loop/tally.py, over all micro-batches."""
     gradient_norm: float = 0.0
     seconds: dict[str, float] = field(default_factory=dict)
     """Time in pack, forward and backward; on CUDA the last two are the time between events in `spans`, once `read`."""
@@ -86,11 +85,10 @@ class StepResult:
     num_forwarded: int = 0
     """Positions computed, padding included."""
     observed: list[tuple[Ints, Tensor]] = field(default_factory=list)
-    """Rows of micro-batches and their numbers, which are still on the device."""
+    """Rows of micro-batches, and their numbers on the device."""
 
     @property
     def loss(self) -> float:
-        """Sum of weight * token loss and terms."""
         return self.counts.get("loss/total", 0.0)
 
     @contextmanager
@@ -108,7 +106,7 @@ class StepResult:
             self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
 
     def read(self) -> None:
-        """Fill in what was observed, with one wait for the device."""
+        """Fill in the observed numbers, with one wait for the device."""
         if self.observed:
             rows = np.concatenate([rows for rows, _ in self.observed])
             found = torch.cat([values for _, values in self.observed], 1).cpu().numpy()
@@ -130,17 +128,17 @@ class Learner:
     schedule: torch.optim.lr_scheduler.LRScheduler
     max_gradient_norm: float
     max_tokens: int
-    """Positions in one micro-batch; becomes less where memory runs out."""
+    """Positions in one micro-batch; falls where memory runs out."""
     reference: Policy | Unadapted | None = None
     layout: Layout = ROWS
     compiled: CompiledLayers = field(default_factory=CompiledLayers)
-    """Run so where an update reads rows; attention along trees is compiled by itself."""
+    """For updates that read rows; attention along trees is compiled by itself."""
     is_deterministic: bool = False
     """Whether repeated sums over micro-batches have the same bits on CUDA too."""
     largest: int = 0
-    """Positions of the largest micro-batch since `fit` last began."""
+    """Positions of the largest micro-batch since the last `fit`."""
     pause: Callable[[], object] = bool
-    """Called before every micro-batch; what it raises drops the update."""
+    """Called before every micro-batch; an error of it drops the update."""
 
     def step(
         self, method: Method, rollouts: Rollouts, plan: Plan, old_logprobs: dict[int, Tensor], is_on_policy: bool
@@ -155,7 +153,7 @@ class Learner:
         return result
 
     def fit(self, work: Callable[[], Found], rollouts: Rollouts, plan: Plan) -> Found:
-        """Return what `work`, which goes through micro-batches, returns; made again with smaller ones where memory runs out.
+        """Return the result of `work`, which goes through micro-batches; repeated with smaller ones where memory runs out.
 
         Raises OutOfMemoryError where that does not help, since the longest sequence of the plan must fit.
         """
@@ -173,7 +171,7 @@ class Learner:
             self.halve(longest, reason)  # here, where the error no longer holds on to what the forward pass kept
 
     def halve(self, longest: int, reason: str) -> None:
-        """Take micro-batches of half the size from now on."""
+        """Halve the size of micro-batches."""
         self.optimizer.zero_grad(set_to_none=True)
         release_memory()
         tried = min(self.largest or self.max_tokens, self.max_tokens)
@@ -193,7 +191,7 @@ class Learner:
     def differentiate(
         self, method: Method, rollouts: Rollouts, plan: Plan, old_logprobs: dict[int, Tensor], is_on_policy: bool
     ) -> StepResult:
-        """Sum the gradient of an update over its micro-batches into the parameters; return what is reported of it."""
+        """Sum the gradient of an update over its micro-batches into the parameters, and return its numbers."""
         log_ratio, clipped, inside = np.zeros((3, len(plan)))
         result = StepResult(log_ratio, clipped, inside, method)
         self.policy.model.train()
@@ -214,9 +212,9 @@ class Learner:
         return result
 
     def apply(self, result: StepResult, method: Method) -> None:
-        """Clip the gradient, make the optimizer's step if every number is finite, and look whether the weights still are.
+        """Clip the gradient, make the optimizer's step if every number is finite, and check the weights after it.
 
-        Raises OutOfMemoryError where memory runs out: a part of the weights may have changed, so that it cannot be made again.
+        Raises OutOfMemoryError where memory runs out: a part of the weights may have changed, so that it cannot be repeated.
         """
         try:
             norm = torch.nn.utils.clip_grad_norm_(self.policy.model.parameters(), self.max_gradient_norm)
@@ -237,7 +235,7 @@ class Learner:
     def packs(
         self, rollouts: Rollouts, plan: Plan, old_logprobs: dict[int, Tensor], is_on_policy: bool
     ) -> Iterator[Packed]:
-        """Yield the micro-batches, laid out as it costs least."""
+        """Yield the micro-batches in the cheapest layout."""
         trees = self.layout.takes_trees(rollouts, plan, self.max_tokens)
         given = {"is_on_policy": is_on_policy, "old_logprobs": old_logprobs, "device": self.policy.device}
         for packed in pack(rollouts, plan, self.max_tokens, trees=trees, **given):
@@ -246,7 +244,6 @@ class Learner:
             yield packed
 
     def accumulate(self, method: Method, packed: Packed, result: StepResult, tally: Tally) -> None:
-        """Forward and backward of one micro-batch."""
         device = self.policy.device
         with result.timed("forward", device):
             outputs = self.policy.forward(packed.inputs, method.needs_entropy)
@@ -260,13 +257,12 @@ class Learner:
             result.observed.append((packed.rows, measure_sequences(outputs, packed.micro, loss.token)))
 
     def restore_schedule(self, state: dict[str, Any]) -> None:
-        """Put the schedule back, and the rate it had reached into the optimizer, which it does not do itself."""
+        """Put the schedule back, and its rate into the optimizer, which it does not do itself."""
         self.schedule.load_state_dict(state)
         for group, rate in zip(self.optimizer.param_groups, self.schedule.get_last_lr(), strict=True):
             group["lr"] = rate
 
     def with_reference(self, packed: Packed) -> Micro:
-        """Return the micro-batch with the reference model's log-probs."""
         if self.reference is None:
             raise RuntimeError("a term of the method needs a reference model: build the Learner with one")
         with torch.no_grad():
@@ -275,7 +271,7 @@ class Learner:
 
     @torch.no_grad()
     def old_logprobs(self, rollouts: Rollouts, plan: Plan) -> dict[int, Tensor]:
-        """Return log-probs of every segment of the plan by the trainer's arithmetic, by row in the rollout batch."""
+        """Log-probs of every segment of the plan by the trainer's arithmetic, by row in the rollout batch."""
 
         def compute() -> dict[int, Tensor]:
             found: dict[int, Tensor] = {}

@@ -33,24 +33,23 @@ from fairlen.files.folders import sync
 
 MANIFEST = "MANIFEST.json"
 TABLES = ("qmap1", "qmap2")
-"""What 8 bits stand for, in bitsandbytes: the same in all runs, and one tensor for all parameters."""
+"""Values of 8-bit codes in bitsandbytes: the same in all runs, and one tensor for all parameters."""
 NAME = re.compile(r"batch-(\d+)(?:-update-(\d+))?(?:-again-(\d+))?")
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What is needed to go on. Tensors are those of the run, or memory mapped from files: copies would double its memory."""
+    """Tensors are those of the run, or memory mapped from files: copies would double its memory."""
 
     tensors: Mapping[str, Mapping[str, Tensor]]
     """By file and name."""
     state: dict[str, Any]
-    """What JSON takes."""
     tables: Mapping[str, pa.Table] = field(default_factory=dict)
     """The started rollout batch, as in records/."""
 
 
 def copy_to_host(checkpoint: Checkpoint) -> Checkpoint:
-    """Return a checkpoint that nothing changes any more, its tensors in host memory."""
+    """A checkpoint that later updates do not change, its tensors in host memory."""
     tensors = {
         part: {name: tensor.to("cpu", copy=True) for name, tensor in named.items()}
         for part, named in checkpoint.tensors.items()
@@ -60,13 +59,12 @@ def copy_to_host(checkpoint: Checkpoint) -> Checkpoint:
 
 @dataclass
 class Archive:
-    """The checkpoints of a run. One that cannot be written stops nothing: the last good ones stay, with a warning."""
+    """The checkpoints of a run. A failed one stops nothing: the last good ones stay, with a warning."""
 
     folder: Path
     keep: int = 2
-    """How many of the newest stay."""
     is_behind: bool = False
-    """Whether the last checkpoint could not be written."""
+    """The last checkpoint could not be written."""
 
     def save(self, batch: int, update: int, checkpoint: Checkpoint) -> bool:
         """Write a checkpoint, then remove older ones than the newest `keep`; False where it could not be written."""
@@ -119,7 +117,7 @@ def save_checkpoint(folder: Path, name: str, checkpoint: Checkpoint) -> Path:
 
 
 def load_newest(folder: Path) -> tuple[Path, Checkpoint] | None:
-    """Return the newest checkpoint that verifies, or None where there never was one; rename newer ones to damaged-….
+    """The newest checkpoint that verifies, or None where there never was one; newer ones become damaged-….
 
     Raises FileNotFoundError where there are checkpoints and none verifies.
     """
@@ -141,7 +139,7 @@ def load_newest(folder: Path) -> tuple[Path, Checkpoint] | None:
 
 
 def keep_newest(folder: Path, number: int) -> None:
-    """Remove all but the newest checkpoints of `number` places, and what crashes and damage left behind."""
+    """Remove all but the newest checkpoints of `number` places, and the remains of crashes and damage."""
     found = list_checkpoints(folder)
     newest = {place_of(path): path for path in found}  # of one place, the last to be made
     kept = list(newest.values())[-number:]
@@ -151,13 +149,13 @@ def keep_newest(folder: Path, number: int) -> None:
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
-    """Return checkpoints, oldest first: by rollout batch, update, and how often that place was reached."""
+    """Checkpoints, oldest first: by rollout batch, update, and how often that place was reached."""
     matches = ((NAME.fullmatch(path.name), path) for path in folder.glob("batch-*"))
     return [path for _, path in sorted((tuple(int(n or 0) for n in m.groups()), path) for m, path in matches if m)]
 
 
 def find_free(folder: Path, name: str) -> Path:
-    """Return a path of that name, or one that sorts after a whole checkpoint of that name, so that none is removed first."""
+    """A path of that name, or one that sorts after a whole checkpoint of that name, so that none is removed first."""
     there = [one for one in list_checkpoints(folder) if place_of(one) == name]
     whole = [one for one in there if verifies(one)]
     for damaged in set(there) - set(whole):
@@ -169,12 +167,12 @@ def find_free(folder: Path, name: str) -> Path:
 
 
 def place_of(path: Path) -> str:
-    """Return rollout batch and update of a checkpoint, as its first name there."""
+    """Rollout batch and update of a checkpoint, as its first name there."""
     return path.name.partition("-again-")[0]
 
 
 def verifies(path: Path) -> bool:
-    """Whether the files are those of the manifest, each with its size and hash."""
+    """True where the files are those of the manifest, each with its size and hash."""
     try:
         manifest = json.loads((path / MANIFEST).read_text())
         return {MANIFEST, *manifest} == {file.name for file in path.iterdir()} and all(
@@ -186,18 +184,17 @@ def verifies(path: Path) -> bool:
 
 
 def digest(path: Path) -> str:
-    """Return the SHA-256 of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def capture_weights(model: nn.Module) -> dict[str, Tensor]:
-    """Return trained parameters by name, tied ones once; they change with the next update."""
+    """Trained parameters by name, tied ones once; the next update changes them."""
     return {name: p.detach().contiguous() for name, p in model.named_parameters() if p.requires_grad}
 
 
 def restore_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Copy the weights in place, so that whoever holds the module sees them."""
+    """Copy the weights in place, so that every holder of the module sees them."""
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if parameter.requires_grad:
@@ -205,7 +202,7 @@ def restore_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
 
 
 def capture_moments(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Return the optimizer's numbers by "parameter name|key", but for tables; they change with the next update."""
+    """The optimizer's numbers by "parameter name|key", except TABLES; the next update changes them."""
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     return {
         f"{names[id(parameter)]}|{key}": torch.as_tensor(value).detach().contiguous()
@@ -216,7 +213,7 @@ def capture_moments(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[
 
 
 def restore_moments(model: nn.Module, optimizer: torch.optim.Optimizer, moments: Mapping[str, Tensor]) -> None:
-    """Put back what `capture_moments` took, each tensor on the device and with the dtype that the optimizer's steps need.
+    """Put back the result of `capture_moments`, each tensor on the device and with the dtype of the optimizer's steps.
 
     These are torch's own rules: a fused AdamW has its step counts on the device, another one on the CPU.
     """
@@ -234,7 +231,7 @@ def restore_moments(model: nn.Module, optimizer: torch.optim.Optimizer, moments:
 
 
 def restore_in_place(optimizer: Any, state: Mapping[int, Mapping[str, Tensor]]) -> None:
-    """Copy moments into what an optimizer of bitsandbytes makes for them, which may be pages; its own loading leaves none."""
+    """Copy moments into bitsandbytes' own tensors, which may be pages; its own loading leaves none."""
     places = [(g, i, p) for g, group in enumerate(optimizer.param_groups) for i, p in enumerate(group["params"])]
     for number, moments in state.items():
         group, place, parameter = places[number]
@@ -247,14 +244,13 @@ def restore_in_place(optimizer: Any, state: Mapping[int, Mapping[str, Tensor]]) 
 
 
 def seed_streams(seed: int) -> None:
-    """Start random streams that depend on `seed` alone."""
     torch.manual_seed(seed)
     np.random.seed(seed % 2**32)
     random.seed(seed)
 
 
 def capture_streams() -> dict[str, Any]:
-    """Return where the random streams of torch, numpy and Python are, as JSON has it."""
+    """Positions of the random streams of torch, numpy and Python, as JSON has them."""
     numpy: Any = np.random.get_state()
     devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
     return {
@@ -266,7 +262,7 @@ def capture_streams() -> dict[str, Any]:
 
 
 def restore_streams(streams: Mapping[str, Any]) -> None:
-    """Put back what `capture_streams` took; streams of devices that are not there are left out."""
+    """Put back the result of `capture_streams`, except for devices that are not there."""
     version, words, gauss = streams["python"]
     random.setstate((version, tuple(words), gauss))
     np.random.set_state(tuple(streams["numpy"]))

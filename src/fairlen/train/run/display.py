@@ -1,4 +1,4 @@
-"""What a person sees of a run: a line for each update, a short summary at the end, and the README.md of the saved model."""
+"""Output of a run: a line for each update, a short summary at the end, and the README.md of the saved model."""
 
 from __future__ import annotations
 
@@ -36,8 +36,6 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class Summary:
-    """What a finished run came to."""
-
     folder: Path
     before: Evaluation
     after: Evaluation
@@ -49,8 +47,6 @@ class Summary:
 
 
 class Display:
-    """Prints a run line by line while it goes, and a short summary at its end."""
-
     def __init__(self, config: TrainConfig, composition: Composition, console: Console | None = None) -> None:
         self.console = console or make_console()
         is_limited = config.max_updates or config.max_generated or config.max_seconds
@@ -69,16 +65,13 @@ class Display:
             )
 
     def log(self, note: str) -> None:
-        """Print a note."""
         self.console.print(f"note: {note}", soft_wrap=True, style="dim")
 
     def show(self, entry: dict[str, Any]) -> None:
-        """Print one logged object."""
         style = "bold" if "eval/accuracy" in entry else None
         self.console.print(describe_entry(entry, self.total), soft_wrap=True, style=style)
 
     def finish(self, summary: Summary) -> None:
-        """Print the short summary."""
         after, before = summary.after, summary.before
         problems, samples = plural("problem", after.num_problems), plural("sample", after.num_samples)
         title = f"{after.num_problems} held-out {problems} x {after.num_samples} {samples}"
@@ -98,14 +91,12 @@ class Display:
 
 
 def explain_zero(found: Evaluation) -> str:
-    """Return why no response of an evaluation may be correct, and what to do."""
     if found.truncated > 0.5:
         return f"{found.truncated:.0%} were truncated; raise --max-response-length"
     return "give easier problems or a stronger model, or see in the report whether the verifier reads the form of its answers"
 
 
 def compare(before: Evaluation, after: Evaluation) -> list[tuple[str, str, str]]:
-    """Return the rows of the table of two evaluations: name, before, after."""
     lengths = (
         (f"length, {name} (tokens)", show_length(getattr(before, key)), show_length(getattr(after, key)))
         for name, key in (("all", "length"), ("correct", "length_correct"), ("incorrect", "length_incorrect"))
@@ -118,7 +109,7 @@ def compare(before: Evaluation, after: Evaluation) -> list[tuple[str, str, str]]
 
 
 def describe_gain(summary: Summary) -> str:
-    """Return points and their interval; nothing where nothing was trained, so that a difference is chance."""
+    """Points and their interval; "" where nothing was trained, so that a difference is chance."""
     if summary.num_updates == 0 or summary.warning.startswith(NOTHING):
         return ""
     updates = summary.num_updates
@@ -129,7 +120,6 @@ def describe_gain(summary: Summary) -> str:
 
 
 def describe_entry(entry: dict[str, Any], total: str) -> str:
-    """Return one logged object as a line."""
     if "eval/accuracy" in entry:
         low, high = entry["eval/accuracy_low"], entry["eval/accuracy_high"]
         return (
@@ -144,7 +134,7 @@ def describe_entry(entry: dict[str, Any], total: str) -> str:
 
 
 def format_value(entry: dict[str, Any], key: str, form: str) -> str:
-    """Return a metric as text, a dash where it is absent or not a number."""
+    """A metric as text, a dash where it is absent or not a number."""
     value = entry.get(key)
     return form.format(value) if value is not None and value == value else "-"
 
@@ -193,13 +183,12 @@ def write_model_card(folder: Path, run: Run, summary: Summary, found: Audit | No
 
 
 def tabulate(before: Evaluation, after: Evaluation, *heads: str) -> str:
-    """Return two evaluations as a table of Markdown."""
     rows = (("held-out problems", *heads), ("---",) * 3, *compare(before, after))
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
 def describe_training(composition: Composition, found: Audit | None) -> str:
-    """Return the sections of a card on the method with its papers, and on the first line of the audit of the run's rollouts."""
+    """The card's sections on the method with its papers, and on the conclusion of the audit."""
     method = composition.method
     papers = ", ".join(f"[arXiv:{one}](https://arxiv.org/abs/{one})" for one in composition.papers)
     stages = ", ".join(f"{path.partition('.')[0]} `{short(stage)}`" for path, stage in method.stages())

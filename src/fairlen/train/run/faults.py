@@ -1,4 +1,4 @@
-"""What ends a run or skips an update: numbers that are not finite, SIGTERM and Ctrl-C, settings refused too late."""
+"""Skipped updates and ends of a run: numbers that are not finite, SIGTERM and Ctrl-C, settings refused too late."""
 
 from __future__ import annotations
 
@@ -35,13 +35,12 @@ PATIENCE = 8.0
 
 @dataclass
 class Guard(Skips):
-    """Skips what is not finite, and writes down what it came from."""
+    """Skips updates that are not finite, and dumps their responses."""
 
     folder: Path = field(kw_only=True)
-    """Where dumps go."""
 
     def allows(self, quantity: str, update: int, responses: Iterable[Response]) -> bool:
-        """Return True where no quantity is named. Else write the responses, count, and return False.
+        """True where no quantity is named. Else write the responses, count, and return False.
 
         Raises NonFiniteError at the third time in a row, or at once where the weights are damaged.
         """
@@ -55,7 +54,7 @@ class Guard(Skips):
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
-        """End the run where a model gives no numbers within: there is nothing to skip."""
+        """End the run where a model's numbers are not finite: an evaluation cannot be skipped."""
         try:
             yield
         except FloatingPointError as error:
@@ -80,12 +79,11 @@ class Guard(Skips):
 
 
 def as_json(number: float) -> float | str:
-    """Return a number that JSON has, and text for others."""
     return number if math.isfinite(number) else str(number)
 
 
 def require_finite(parts: Mapping[str, Mapping[str, Tensor]]) -> None:
-    """Raise NonFiniteError where a tensor that is about to be saved has other numbers; the first two names lead to it."""
+    """Raise NonFiniteError for a tensor that is about to be saved and is not finite."""
     for part, tensors in parts.items():
         for name, tensor in tensors.items():
             if tensor.is_floating_point() and not are_finite((tensor,)):
@@ -96,7 +94,7 @@ def require_finite(parts: Mapping[str, Mapping[str, Tensor]]) -> None:
 
 
 def find_non_finite(rollouts: Rollouts) -> str:
-    """Return which quantity of a rollout batch is not finite, or nothing."""
+    """The quantity of a rollout batch that is not finite, or ""."""
     if any(r.active and not math.isfinite(r.outcome) for r in rollouts.responses):
         return "outcome"
     if not all(np.isfinite(r.logprobs).all() for r in rollouts.responses):
@@ -113,9 +111,9 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Interruption:
-    """Whether a signal came, looked at between micro-batches, updates and steps of an engine; a context manager.
+    """A signal's arrival, checked between micro-batches, updates and steps of an engine; a context manager.
 
-    Outside of it, and in other threads than the main one, signals do what they did before.
+    Outside of it, and in threads other than the main one, signals do what they did before.
     """
 
     def __init__(self) -> None:
@@ -147,7 +145,7 @@ class Interruption:
             self.cancel()
 
     def start_timer(self) -> None:
-        """End the process after a while from now, unless it has ended by itself."""
+        """End the process after PATIENCE, unless it has ended by itself."""
         self.timer.cancel()
         self.timer = threading.Timer(PATIENCE, self.give_up)
         self.timer.daemon = True
@@ -159,7 +157,6 @@ class Interruption:
             exit_at_once(self.number, f"no update ended within {PATIENCE:g} s: the last checkpoint stays as it is")
 
     def check(self) -> None:
-        """Raise Interrupted where a signal came."""
         if self.number:
             raise Interrupted(self.number)
 
@@ -179,7 +176,7 @@ class Interruption:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Let a checkpoint be written to its end within, however long that takes."""
+        """Let a checkpoint be written to its end, however long that takes."""
         self.is_writing = True
         try:
             yield
@@ -196,13 +193,13 @@ def exit_at_once(number: int, why: str) -> None:
 
 
 def write_message(line: str) -> None:
-    """Write to stderr by the system's call alone: a signal may come in the middle of a print."""
+    """Write to stderr by the system call alone: a signal may come in the middle of a print."""
     os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, f"\nfairlen: {line}\n".encode())
 
 
 @contextmanager
 def ending(folder: Path) -> Iterator[None]:
-    """Turn what is refused within into a run that went wrong: settings were checked before. An interruption names the folder."""
+    """Raise TrainingStopped for a ValueError: settings were checked before. An interruption names the folder."""
     try:
         with going_on_in(folder):
             yield

@@ -1,4 +1,4 @@
-"""The run folder of our own trainer: what was asked, what happened, and what came out.
+"""The run folder of our own trainer.
 
 run.json  metrics.jsonl  records/  checkpoints/  debug/  model/ (last)  best/
 adapter/  best-adapter/  where adapters are trained, of which model/ and best/ are then the sum
@@ -25,24 +25,22 @@ NOTHING: Mapping[str, Any] = {}
 
 @dataclass
 class Run(RunFolder):
-    """An open run folder of our own trainer's."""
-
     config: TrainConfig
     composition: Composition
     layout: Layout
     data: Mapping[str, Any]
-    """Where the problems are from, as the task describes it."""
+    """Source of the problems, as the task describes it."""
     facts: Mapping[str, Any]
-    """What was found out of the model: its engine, its adapters, the memory that it needs."""
+    """Of the model: its engine, its adapters, its memory."""
     changes: tuple[Change, ...] = ()
-    """What differs from the settings that the run had before it was resumed."""
+    """Settings that differ from those before a resume."""
 
     @property
     def checkpoints(self) -> Path:
         return self.folder / "checkpoints"
 
     def describe(self) -> dict[str, Any]:
-        """Return run.json: settings, method as a value, versions."""
+        """Contents of run.json."""
         return seal(self.decisive()) | {
             "configuration": self.configuration,
             "layout": {"kind": self.layout.kind, "reason": self.layout.reason},
@@ -50,12 +48,12 @@ class Run(RunFolder):
         }
 
     def decisive(self) -> dict[str, Any]:
-        """Return what decides every update: settings, the method, the problems, what was found of the model."""
+        """Everything that decides an update: settings, method, problems, facts of the model."""
         method = describe_composition(self.composition)
         return {"config": asdict(self.config), "method": method, "data": self.data, **self.facts}
 
     def resume_from(self, before: dict[str, Any]) -> None:
-        """Note what differs from an earlier description. Raises ValueError where it would change the mathematics."""
+        """Note the differences from an earlier description. Raises ValueError where one changes the mathematics."""
         changes = find_changes(before, restore(json.loads(json.dumps(self.decisive())), before))
         refuse_changes(changes)
         self.changes = tuple(changes)
@@ -63,12 +61,11 @@ class Run(RunFolder):
             self.write(self.describe() | {"resumed": [*before.get("resumed", ()), [str(change) for change in changes]]})
 
     def write(self, description: dict[str, Any]) -> None:
-        """Write run.json, whole or as it was."""
         write_json(self.folder / "run.json", description)
 
     @property
     def configuration(self) -> str:
-        """Return the hash of what decides every update; checkpoints of another one are refused."""
+        """Hash of everything that decides an update; checkpoints of another one are refused."""
         return hash_configuration(hide_all(self.decisive()))
 
 

@@ -1,7 +1,7 @@
 """Metrics and alerts to wandb, trackio and TensorBoard, beside metrics.jsonl, which stays the source of truth.
 
-Each has a thread and a bounded queue: whatever it does, training goes on at its own pace, and what is left out is counted. A
-service gets the settings and the method, and no secrets: no environment, no command line, no key in a URL.
+Each has a thread and a bounded queue, so that training never waits for it; entries left out are counted. A service gets the
+settings and the method, and no secrets: no environment, no command line, no key in a URL.
 """
 
 from __future__ import annotations
@@ -41,8 +41,6 @@ and `finish()`; one thread uses it."""
 
 
 class Feed(threading.Thread):
-    """The thread and the queue of one tracker."""
-
     def __init__(self, service: str, open_tracker: Open, watchdog: Watchdog) -> None:
         super().__init__(name=f"fairlen-tracker-{service}", daemon=True)
         self.service, self.open, self.watchdog = service, open_tracker, watchdog
@@ -77,18 +75,18 @@ class Feed(threading.Thread):
                 self.warn(f"{type(error).__name__}: {error}")
 
     def warn(self, reason: str) -> None:
-        """Warn once; what follows is counted."""
+        """Warn once; later losses are counted."""
         if not self.is_warned:
             self.is_warned = True
             warn(f"tracker {self.service}: {reason}. Training goes on; metrics.jsonl has everything")
 
     @property
     def num_waiting(self) -> int:
-        """Return the entries in the queue, without the None behind them, which is gone where the service is finishing."""
+        """Entries in the queue, without the None behind them, which is gone where the service is finishing."""
         return max(self.entries.qsize() - 1, 0)
 
     def wait(self, end: float) -> None:
-        """Wait until it has ended, or the time has come: then it is left behind."""
+        """Wait until it has ended, or leave it behind at `end`."""
         self.join(max(end - time.monotonic(), 0.0))
         if self.is_alive():
             self.warn(f"it did not end in time and is left behind with {self.num_waiting} entries")
@@ -103,13 +101,12 @@ class Trackers:
         self.feeds = [Feed(service, open_tracker, watchdog) for service, open_tracker in openers.items()]
 
     def log(self, entry: Mapping[str, Any]) -> None:
-        """Take one object that was logged; numbers that are not finite, and text, stay in metrics.jsonl alone."""
+        """Take one logged object; numbers that are not finite, and text, stay in metrics.jsonl alone."""
         numbers = {k: float(v) for k, v in entry.items() if isinstance(v, int | float) and math.isfinite(v)}
         for feed in self.feeds:
             feed.put(numbers.copy(), int(entry["update"]))
 
     def alert(self, text: str, update: int) -> None:
-        """Take what was found of the rollout batches up to an update, as `LearningSignal` says it."""
         for feed in self.feeds:
             feed.put(text, update)
 
@@ -174,7 +171,7 @@ def open_trackio(run: Run, name: str, update: int) -> Any:
 
 
 class TensorBoard:
-    """TensorBoard's files in RUN/tensorboard; what an earlier one has from `update` on is not shown any more."""
+    """TensorBoard's files in RUN/tensorboard, where an earlier run's entries from `update` on are no longer shown."""
 
     def __init__(self, run: Run, update: int) -> None:
         from torch.utils.tensorboard.writer import SummaryWriter
@@ -184,17 +181,14 @@ class TensorBoard:
         self.finish = self.writer.close
 
     def log(self, numbers: Mapping[str, float], update: int) -> None:
-        """Draw the numbers of one entry."""
         for name, value in numbers.items():
             self.writer.add_scalar(name, value, update)
 
     def alert(self, title: str, text: str, level: str) -> None:
-        """Show an alert as text."""
         self.writer.add_text(f"alerts/{level}/{title}", text)
 
 
 def choose_trackers(names: Sequence[str], run: Run) -> dict[str, Open]:
-    """Return how the trackers that were asked for are opened."""
     services = {"wandb": open_wandb, "trackio": open_trackio}
     named = name_runs(run, [name for name in names if name in services])
     openers: dict[str, Open] = {name: partial(services[name], run, there) for name, there in named.items()}
@@ -202,20 +196,20 @@ def choose_trackers(names: Sequence[str], run: Run) -> dict[str, Open]:
 
 
 def check_trackers(names: Sequence[str]) -> None:
-    """Raise ValueError for one whose package is not there."""
+    """Raise ValueError for a tracker whose package is not installed."""
     for name in names:
         if find_spec(name) is None:
             raise ValueError(f"tracker={name}: it needs the package {name}: pip install 'fairlen[trackers]'")
 
 
 def describe(run: Run) -> dict[str, Any]:
-    """Return settings, method and versions: what a service may know."""
+    """Settings, method and versions: all that a service may know."""
     found = json.loads(json.dumps(run.describe()))
     return {name: found[name] for name in ("config", "method", "layout", "versions")}
 
 
 def name_runs(run: Run, services: Sequence[str]) -> dict[str, str]:
-    """Return the name of this run within each service: that in RUN/trackers.json, or a new one, which is put there."""
+    """Name of this run within each service: that in RUN/trackers.json, or a new one, which is put there."""
     path = run.folder / "trackers.json"
     try:
         before = json.loads(path.read_text()) if path.exists() else {}
