@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 import math
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from functools import reduce
+from functools import cache, reduce
 from itertools import accumulate, groupby, pairwise
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -171,9 +172,15 @@ def padded_logprobs(model: PreTrainedModel, input_ids: Tensor, num_last: int) ->
     return found[0][:, -num_last:], found[1][:, -num_last:]
 
 
+@cache
+def read_tokenizer() -> Any:
+    """The playground's."""
+    return AutoTokenizer.from_pretrained(playground.PATH)
+
+
 def decode(token_ids: Any) -> str:
     """As the playground's tokenizer, without special tokens."""
-    return AutoTokenizer.from_pretrained(playground.PATH).decode(token_ids, skip_special_tokens=True)
+    return read_tokenizer().decode(token_ids, skip_special_tokens=True)
 
 
 def method_of(case: Case, name: str) -> Method:
@@ -365,7 +372,7 @@ class Trl:
         trainer = Given(
             model=model,
             max_extra_batches=0,  # the rollouts are those of the case
-            processing_class=AutoTokenizer.from_pretrained(playground.PATH),
+            processing_class=deepcopy(read_tokenizer()),
             reward_funcs=lambda completions, **_: [row.verdict for row in case.rows],
             args=GRPOConfig(
                 str(folder), per_device_train_batch_size=len(case.rows) // num_parts, gradient_accumulation_steps=2,

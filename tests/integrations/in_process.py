@@ -163,6 +163,7 @@ class Workers(BaseEngine):
         self.optimizer = torch.optim.SGD(parameters, lr=rate)
         self.module: Any = SimpleNamespace(parameters=lambda: parameters)
         self.optimizer_config, self._qat_enabled = SimpleNamespace(clip_grad=1e9), False
+        self.parts: dict[str, tuple[Tensor, Sequence[Tensor]]] = {}
         self.gradients: list[list[Tensor]] = []
         self.losses: list[float] = []
         """Of each update."""
@@ -210,16 +211,23 @@ class Workers(BaseEngine):
         total, output = self.engine.forward_step(engine_batch(data), self.loss_fn, forward_only=False)
         return total, output["metrics"]
 
+    def split(self, name: str) -> Sequence[Tensor]:
+        """A column of unequal rows, row by row, split once."""
+        column = self.queue.columns[name]
+        if self.parts.get(name, (None,))[0] is not column:
+            self.parts[name] = column, column.unbind()
+        return self.parts[name][1]
+
     def micro_batch(self, rows: list[int]) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """What verl's engine calls a loss with: log-probs of all tokens, shifted by one, and the columns."""
         data: dict[str, Any] = {"dp_size": 1}
         for name, column in self.queue.columns.items():
             if isinstance(column, Tensor):
                 is_wide = column.is_nested or column.ndim > 1  # verl's queue gives all rows of tensors as nested
-                data[name] = nested([column[row] for row in rows]) if is_wide else column[rows]
+                data[name] = nested([self.split(name)[row] for row in rows]) if is_wide else column[rows]
         found = [self.forward(row) for row in rows]
         pairs = [one if isinstance(one, tuple) else (one, torch.zeros_like(one)) for one in found]
-        prompts = [len(self.queue.columns["prompts"][row]) for row in rows]
+        prompts = [len(self.split("prompts")[row]) for row in rows]
         flat = [
             torch.cat(
                 [torch.nn.functional.pad(values, (size - 1, 1)) for size, values in zip(prompts, part, strict=True)]

@@ -7,8 +7,9 @@ through each framework's own forward pass (TRL's is in float32; with_verl/test_u
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import cache
 from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
@@ -128,13 +129,12 @@ OTHERS = [
 
 @pytest.fixture(scope="module")
 def own(tmp_path_factory):
-    """What our own trainer came to, once for each case and method."""
-    found: dict[tuple[str, str], Found] = {}
+    """What our own trainer came to, once for each case, method, number of epochs and fault."""
 
-    def get(case: str, name: str) -> Found:
-        if (case, name) not in found:
-            found[case, name] = HOMES[0].run(CASES[case], name, make_model(), tmp_path_factory.mktemp("own"))
-        return found[case, name]
+    @cache
+    def get(case: str, name: str, num_iterations: int = 0, fault: tuple = ()) -> Found:
+        given = replace(CASES[case], num_iterations=num_iterations or CASES[case].num_iterations)
+        return HOMES[0].run(given, name, make_model(), tmp_path_factory.mktemp("own"), fault=Fault(*fault))
 
     return get
 
@@ -219,16 +219,15 @@ EVERY = [
 ]
 
 
-def check_fault(home: Home, fault: Fault, folder: Path) -> None:
+def check_fault(home: Home, fault: Fault, folder: Path, own: Callable[..., Found]) -> None:
     """Three updates of which one has a fault, against those of our trainer without one."""
-    case, name = CASES["three updates"], "fspo+kl"
-    for part in ("sound", "found", "ours"):
-        (folder / part).mkdir(parents=True)
-    sound = HOMES[0].run(replace(case, num_iterations=2), name, make_model(), folder / "sound")
-    found = home.run(case, name, make_model(), folder / "found", fault=replace(fault))
+    folder.mkdir(exist_ok=True)
+    case, name = "three updates", "fspo+kl"
+    sound = own(case, name, 2)
+    found = home.run(CASES[case], name, make_model(), folder, fault=replace(fault))
     skipped = [entry["updates/skipped"] for entry in found.metrics]
     if math.isfinite(fault.value):
-        ours = HOMES[0].run(case, name, make_model(), folder / "ours", fault=replace(fault))
+        ours = own(case, name, 3, (fault.quantity, fault.value, fault.row, fault.update))
         compare_steps(found, ours.gradients, ours.state)
         assert not any(skipped)
         return
@@ -254,22 +253,21 @@ FOUR = [pytest.param(HOMES[0], id="own"), *OTHERS, pytest.param(Plain(), id="pla
     "fault", FAULTS, ids=lambda fault: f"{fault.quantity} {fault.value} {fault.row} {fault.update}"
 )
 @pytest.mark.parametrize("home", FOUR)
-def test_what_is_not_finite_is_skipped_and_an_outlier_is_bounded(home, fault, tmp_path):
-    check_fault(home, fault, tmp_path)
+def test_what_is_not_finite_is_skipped_and_an_outlier_is_bounded(home, fault, own, tmp_path):
+    check_fault(home, fault, tmp_path, own)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("home", FOUR)
-def test_every_number_in_every_quantity_and_micro_batch(home, tmp_path):
+def test_every_number_in_every_quantity_and_micro_batch(home, own, tmp_path):
     for number, fault in enumerate(EVERY):
-        check_fault(home, fault, tmp_path / str(number))
+        check_fault(home, fault, tmp_path / str(number), own)
 
 
 @pytest.mark.parametrize("gives_old", [False, True])
-def test_an_update_is_known_to_be_on_policy_in_a_plain_loop_too(gives_old, tmp_path):
+def test_an_update_is_known_to_be_on_policy_in_a_plain_loop_too(gives_old, own, tmp_path):
     """Three epochs: FSPO's drift is that of the second and the third, whether or not the first is given ratios of 1."""
-    case = CASES["three updates"]
-    ours = HOMES[0].run(case, "fspo", make_model(), tmp_path)
-    found = Plain(gives_old).run(case, "fspo", make_model(), tmp_path)
+    ours = own("three updates", "fspo")
+    found = Plain(gives_old).run(CASES["three updates"], "fspo", make_model(), tmp_path)
     assert ours.state["surrogate.num_updates"] == 2 and ours.state["surrogate.drift_average"] != 0
     compare_steps(found, ours.gradients, ours.state)
