@@ -59,7 +59,7 @@ def interval(values: np.ndarray) -> str:
     mean, count = values.mean(), len(values)
     if count < 2:
         return f"{mean:7.2f}"
-    half = float(student(0.975, count - 1)) * values.std(ddof=1) / np.sqrt(count)
+    half = student(0.975, count - 1) * values.std(ddof=1) / np.sqrt(count)
     return f"{mean:7.2f} [{mean - half:.2f}, {mean + half:.2f}]"
 
 

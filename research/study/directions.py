@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from fairlen.audit.statistics.acceptance import WIDTHS, critical_factor, factor_for
 from fairlen.audit.statistics.intervals import length_bins
 from fairlen.batch import Bools, Floats, Ints, Plan
 from fairlen.methods.compose import explain
@@ -26,6 +25,7 @@ from fairlen.rollouts import Rollouts
 from fairlen.tasks.grader import Grader
 from fairlen.train.collect import Collector
 from fairlen.train.start import build_learner, sampling_of
+from recipes.replay_bands import WIDTHS, critical_factor, factor_for
 from research.study.bounds import direction_bound
 from research.study.cells import Cell, config_of, policy_of, task_of
 from research.study.plan import BANDS

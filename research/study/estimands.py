@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fairlen.audit.statistics.acceptance import RULES
+from recipes.replay_bands import WIDTHS
 from research.study.evidence import NUMBERS, Evidence, RunTables
 from research.study.intervals import Result, summarize
 from research.study.plan import Plan
@@ -24,7 +24,8 @@ COSTS = ("seconds", "tokens", "updates", "best")
 TIMED = ("tokens_per_second",)
 """Quantities of runs on an idle machine."""
 CHOICES: dict[str, tuple[Any, ...]] = {
-    "quarter": (0, 1, 2, 3), "rule": RULES, "against": RULES, "column": NUMBERS, "bound": ("rho_paper", "rho_bound"),
+    "quarter": (0, 1, 2, 3), "rule": tuple(WIDTHS), "against": tuple(WIDTHS), "column": NUMBERS,
+    "bound": ("rho_paper", "rho_bound"),
 }  # fmt: skip
 """Values of options; the other options are numbers."""
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fairlen.audit.statistics.acceptance import WIDTHS, critical_factor, factor_for
 from fairlen.audit.statistics.intervals import Estimates, length_bins, ratio
 from fairlen.batch import Bools, Floats, Ints, count_by, sum_by
 from fairlen.report import figure
 from fairlen.report.figure import Axis, Figure, Form, Series, ends_of, nice_axis, plain, share
+from recipes.replay_bands import WIDTHS, critical_factor, factor_for
 from research.study import quantities as q
 from research.study.estimands import rates_of
 from research.study.evidence import Evidence, RunTables

@@ -13,10 +13,11 @@ from functools import wraps
 
 import numpy as np
 
-from fairlen.audit.statistics.acceptance import WIDTHS, critical_factor, distances, factor_for, slope
+from fairlen.audit.statistics.acceptance import distances
 from fairlen.audit.statistics.intervals import length_bins, ratio
 from fairlen.batch import Bools, Floats, Ints, count_by, mean_by, sum_by
 from fairlen.methods.stages.fair_band import FairBand, band_sums
+from recipes.replay_bands import WIDTHS, critical_factor, factor_for, slope
 from research.study.evidence import RunTables, Table
 
 NAN = float("nan")

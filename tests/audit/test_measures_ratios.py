@@ -13,13 +13,12 @@ import torch
 from fixtures import pieces
 
 from fairlen.audit.log import NO_UPDATES, Log, OffPolicy, Trained, off_policy
-from fairlen.audit.statistics.acceptance import RULES, WIDTHS, critical_factor, factor_for, ratio_law
 from fairlen.batch import Responses, Segments
 from fairlen.methods.stages.fair_band import FairBand
 from fairlen.methods.stages.surrogate import PowerClip, SequenceClip, SequenceRatioClip
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "recipes"))
-from replay_bands import replay
+from replay_bands import WIDTHS, critical_factor, factor_for, ratio_law, replay
 
 PHI = NormalDist().cdf
 
@@ -54,7 +53,7 @@ def stage(rule: str, low: float, high: float, k: float):
     return {"rloo": SequenceRatioClip, "gspo": SequenceClip, "p_gspo": PowerClip}[rule](clip_low=low, clip_high=high)
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", WIDTHS)
 def test_a_replay_says_what_the_stage_does(rule):
     """`inside` at random widths."""
     rng, k = np.random.default_rng(3), 0.004
@@ -99,7 +98,7 @@ def test_at_equal_acceptance_the_square_root_band_is_the_fair_one():
     length = np.exp(rng.normal(6.5, 0.8, 20_000)).astype(int) + 1
     sigma = 0.01
     log = log_of(rows_of(length, sigma * np.sqrt(length) * rng.normal(size=20_000) - sigma**2 / 2 * length))
-    found = {one.rule: one for one in replay(log, RULES, 0.8)}
+    found = {one.rule: one for one in replay(log, WIDTHS, 0.8)}
     for one in found.values():
         assert one.acceptance.overall.value == pytest.approx(0.8, abs=1e-4)
         assert one.high / one.low == pytest.approx(WIDTHS[one.rule][1] / WIDTHS[one.rule][0])
@@ -122,13 +121,13 @@ def test_a_target_below_what_the_drift_accepts_is_refused_by_name():
     )  # half of a normal law is above its mean, -k L
     assert np.isnan(found.low) and np.isnan(found.high)
     with pytest.raises(ValueError, match=r"target=1\.5"):
-        replay(log_of(rows), RULES, 1.5)
+        replay(log_of(rows), WIDTHS, 1.5)
 
 
 def test_nothing_off_policy_is_no_error():
     log = log_of(rows_of([3, 4], [0.0, 0.0]))
     assert len(off_policy(log)) == 0 and np.isnan(ratio_law(log).drift.value)
-    assert all("0 off-policy" in one.acceptance.undefined for one in replay(log, RULES, 0.5))
+    assert all("0 off-policy" in one.acceptance.undefined for one in replay(log, WIDTHS, 0.5))
     assert not ratio_law(log).growth.exists and not ratio_law(log).scale.exists
     assert len(off_policy(replace(log, trained=NO_UPDATES))) == 0
 

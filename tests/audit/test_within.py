@@ -5,14 +5,13 @@ import math
 import numpy as np
 import pytest
 
-from fairlen.audit.statistics.intervals import student
+from fairlen.audit.statistics.intervals import student, two_sided
 from fairlen.audit.statistics.within import (
     MAX_GROUP,
     Effect,
     compare_within,
     find_bar,
     jackknife,
-    two_sided,
 )
 
 
@@ -104,26 +103,20 @@ def test_large_groups_are_compared_by_a_sample():
     assert compare_within(stratum, stratum, outcome, length).gap.value == pytest.approx(0.3, abs=0.08)
 
 
-# Student's t, two-sided 5% and one-sided 80% points, from any table
-@pytest.mark.parametrize(
-    ("freedom", "point", "rel"),
-    [
-        (1, 12.7062, 1e-5),
-        (2, 4.3027, 2e-5),
-        (3, 3.1824, 0.012),
-        (5, 2.5706, 3e-3),
-        (10, 2.2281, 1e-3),
-        (100, 1.9840, 1e-4),
-    ],
-)
-def test_students_t(freedom, point, rel):
-    assert student(0.975, freedom) == pytest.approx(point, rel=rel)
-    assert freedom < 5 or two_sided(point, freedom) == pytest.approx(0.05, abs=1e-3)
-
-
-def test_students_t_falls_with_its_freedom_and_is_infinite_without_any():
-    points = student(0.975, np.linspace(1.0, 40.0, 400))
-    assert (np.diff(points) < 0).all() and student(0.8, 0.0) == np.inf
+# two-sided 5% points from any table; P(|T| > t) of 1 degree is 1 - 2/pi atan t, of 2 degrees 1 - t / sqrt(2 + t^2), and of 4
+# 1 - (3/2) s + s^3 / 2 where s = t / sqrt(4 + t^2)
+def test_students_t():
+    points = {1: 12.706, 2: 4.303, 3: 3.182, 5: 2.571, 10: 2.228, 30: 2.042, 1e6: 1.960}
+    for freedom, point in points.items():
+        assert student(0.975, freedom) == pytest.approx(point, abs=5e-4)
+        assert two_sided(student(0.975, freedom), freedom) == pytest.approx(0.05, rel=1e-9)
+    for t in (0.0, 0.3, 2.0, 9.0, 1e4):
+        s = t / math.sqrt(4 + t * t)
+        assert two_sided(-t, 1) == pytest.approx(1 - 2 / math.pi * math.atan(t), rel=1e-7)
+        assert two_sided(t, 2) == pytest.approx(1 - t / math.sqrt(2 + t * t), abs=1e-12)
+        assert two_sided(t, 4) == pytest.approx(1 - 1.5 * s + s**3 / 2, abs=1e-12)
+    points = [student(0.975, freedom) for freedom in np.linspace(0.1, 40.0, 400).tolist()]
+    assert (np.diff(points) < 0).all() and student(0.8, 0.0) == np.inf and two_sided(3.0, 0.0) == 1.0
 
 
 def test_intervals_and_the_smallest_effect():

@@ -7,7 +7,7 @@ import pytest
 from loops import over
 from study_tables import evaluations, make_run
 
-from fairlen.audit.statistics.acceptance import WIDTHS, critical_factor
+from recipes.replay_bands import WIDTHS, critical_factor
 from research.study.evidence import load_evidence
 from research.study.quantities import QUANTITIES, Rates, cross_fit, drifts, exponent, off_policy, quarters, replayed
 

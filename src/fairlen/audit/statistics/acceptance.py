@@ -1,5 +1,4 @@
-"""How often a bound accepts sequences of each length, how far that is from equal, when any band would have accepted one, and
-the law of their log ratios.
+"""How often a bound accepts sequences of each length, and how far that is from equal.
 
 Source: 2509.09177, definition 2.1: LRE = 1/2 E|q(L) / qbar - 1| over bins of length. Departures: samples and shares are of the
 old policy; sequences that are exactly on-policy do not count, because every bound accepts them.
@@ -12,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fairlen.audit.log import Log, OffPolicy, off_policy
+from fairlen.audit.log import Log, off_policy
 from fairlen.audit.statistics.intervals import (
     MIN_IN_BIN,
     NAN,
@@ -22,18 +21,14 @@ from fairlen.audit.statistics.intervals import (
     Bins,
     Estimate,
     Estimates,
-    bootstrap,
     length_bins,
     quantiles,
     ratio,
-    ratio_over,
     resample,
     sums_by_block,
     unknown,
 )
-from fairlen.batch import Bools, Floats, Ints, centred_squares, sum_by
-from fairlen.methods.stages.fair_band import FairBand
-from fairlen.methods.stages.surrogate import PowerClip, SequenceClip, SequenceRatioClip
+from fairlen.batch import Bools, Floats, Ints, sum_by
 
 MAX_DRAWS = 20_000_000
 """Rows that may be shuffled for a p-value, all shuffles together; at least 99 shuffles are made."""
@@ -192,90 +187,3 @@ def flip_prompts(sums: Floats, seed: int) -> float:
 def p_of(drawn: Floats, observed: Floats) -> float:
     """Return the share of draws at least as large, the observed one counted as a draw."""
     return float((1 + (drawn >= observed).sum()) / (1 + len(drawn)))
-
-
-RULES = ("fspo", "fspo_v3", "fspo_centred", "rloo", "gspo", "p_gspo")
-CLIPS = {"rloo": (SequenceRatioClip(), 0.0), "gspo": (SequenceClip(), 1.0), "p_gspo": (PowerClip(), PowerClip().power)}
-"""Each with the power of length by which S is divided; the other rules are bands of FSPO."""
-WIDTHS: dict[str, tuple[float, float]] = {
-    **dict.fromkeys(RULES[:3], (FairBand().width * FairBand().lower_share, FairBand().width)),
-    **{name: (clip.clip_low, clip.clip_high) for name, (clip, _) in CLIPS.items()},
-}
-"""Lower and upper, of the presets: nats per square root of a token for fspo*, distance of the ratio from 1 for the others."""
-
-
-def critical_factor(
-    rule: str, length: Ints, log_ratio: Floats, drift: float | Floats, low: float, high: float
-) -> Floats:
-    """Return the least factor of both widths at which each sequence is inside, [N]; 0 where it always is.
-
-    `drift` is k, of all sequences or of each, in nats per token.
-
-    fspo*: |S + shift| over width sqrt(L), beyond the drift;  others: |exp(S / L^power) - 1| over the distance.
-    """
-    tokens, moved = length.astype(np.float64), log_ratio
-    if rule in CLIPS:
-        moved = np.expm1(np.minimum(moved / tokens ** CLIPS[rule][1], 700.0))
-        size = np.abs(moved)
-    else:
-        moved = moved + drift * tokens if rule == "fspo_centred" else moved
-        beyond = np.abs(moved) - (drift * tokens if rule == "fspo" else 0.0)
-        size = np.maximum(beyond, 0.0) / np.sqrt(tokens)
-    return size / np.where(moved > 0, high, low)
-
-
-def factor_for(critical: Floats, target: float) -> float:
-    """Return the least factor at which at least the target share is inside."""
-    place = max(math.ceil(target * len(critical) - 1e-9) - 1, 0)
-    return float(np.partition(critical, place)[place])
-
-
-@dataclass(frozen=True)
-class RatioLaw:
-    """The law of the log ratio S of off-policy sequences, with intervals over prompts.
-
-    Source: 2509.09177, theorem 2.2: S of responses of the old policy is near N(-k L, sigma^2 L). Sequences of all updates are
-    pooled; updates that moved by different amounts make a mixture, whose tails are heavier than normal.
-    """
-
-    scale: Estimate
-    """sigma, nats per square root of a token: root mean square of (S + k L) / sqrt(L)."""
-    drift: Estimate
-    """k, nats per token: -sum S / sum L; nan of no sequences."""
-    growth: Estimate
-    """Exponent of the std of S with length over bins (log-log least squares): 1/2 in the theorem, 1 where drift varies."""
-
-
-def ratio_law(log: Log) -> RatioLaw:
-    """Return the law of the recorded log ratios."""
-    rows = off_policy(log)
-    length, total = rows.length.astype(np.float64), rows.log_ratio
-    scale = bootstrap(rows.prompt, [total**2 / length, total, length, np.ones(len(rows))], spread_of).at(0)
-    return RatioLaw(scale, ratio_over(rows.prompt, -total, length), growth_of(rows))
-
-
-def spread_of(sums: Floats) -> Floats:
-    """Return sigma from the sums of S^2/L, S, L and 1: with k = -S/L, E (S + k L)^2 / L = (sum S^2/L - (sum S)^2 / sum L) / n."""
-    squares, total, tokens, num = (sums[..., column] for column in range(4))
-    return np.sqrt(ratio(centred_squares(tokens, total, squares), num))
-
-
-def growth_of(rows: OffPolicy) -> Estimate:
-    """Return the exponent with which the std of S grows over bins of length; nothing of one bin."""
-    bins = length_bins(rows.length)
-    columns = [np.ones(len(rows)), rows.log_ratio, rows.log_ratio**2, rows.length]
-
-    def measure(sums: Floats) -> Floats:
-        num, total, squares, tokens = np.moveaxis(sums.reshape(*sums.shape[:-1], 4, len(bins)), -2, 0)
-        return slope(ratio(tokens, num), np.sqrt(ratio(centred_squares(num, total, squares), num)))
-
-    return bootstrap(rows.prompt, columns, measure, bins.index, len(bins)).at(0) if len(bins) > 1 else NOTHING
-
-
-def slope(length: Floats, std: Floats) -> Floats:
-    """Return the slope of log std on log length over bins, [..., K] each; nan where a std is 0 or there is one bin."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        x, y = np.log(length), np.log(std)
-        x = x - x.sum(-1, keepdims=True) / max(x.shape[-1], 1)
-        found = (x * y).sum(-1) / (x * x).sum(-1)
-    return np.where(np.isfinite(found), found, np.nan)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fairlen.audit.statistics.intervals import student
+from fairlen.audit.statistics.intervals import student, two_sided
 from fairlen.batch import Floats, Ints, sum_by
 
 MAX_GROUP = 256
@@ -45,7 +45,7 @@ class Effect:
 
     def interval(self, level: float = 0.95) -> tuple[float, float]:
         """Return bounds that cover the truth with that probability, by Student's t."""
-        half = float(student(0.5 + level / 2, self.freedom)) * self.error
+        half = student(0.5 + level / 2, self.freedom) * self.error
         return self.value - half, self.value + half
 
     @property
@@ -62,7 +62,7 @@ class Effect:
     @property
     def smallest(self) -> float:
         """Return the effect that a log like this one shows in four of five cases."""
-        return float(student(0.975, self.freedom) + student(0.8, self.freedom)) * self.error
+        return (student(0.975, self.freedom) + student(0.8, self.freedom)) * self.error
 
 
 @dataclass(frozen=True)
@@ -218,12 +218,6 @@ def solve_curve(sums: Floats) -> tuple[Floats, Floats]:
     _, xx, xz, zz, xy, zy = np.moveaxis(sums, -1, 0)
     scale = xx * zz - xz * xz
     return (zz * xy - xz * zy) / scale, (xx * zy - xz * xy) / scale
-
-
-def two_sided(t: float, freedom: float) -> float:
-    """Return the two-sided p-value of Student's t, by a normal deviate of the same probability (Wallace 1959), to 0.001."""
-    scaled = (8 * freedom + 1) / (8 * freedom + 3) * math.sqrt(freedom * math.log1p(t * t / freedom))
-    return math.erfc(scaled / math.sqrt(2))
 
 
 def find_bar(p_values: list[float], rate: float) -> float:
