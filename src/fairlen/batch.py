@@ -59,7 +59,6 @@ class Responses(Columns):
     round: Ints
     """In which the track started."""
     max_response_length: int
-    """Of the run, tokens."""
     num_turns: Ints = field(default=ONES, kw_only=True)
     """Turns of the policy, at least 1."""
 
@@ -101,13 +100,11 @@ class Segments(Columns):
     """A cut piece, whose value comes from what later ended from it."""
     round: Ints
     max_response_length: int
-    """Of the run, tokens."""
     planned: int = 0
     """Tracks planned for the prompts of an update, whatever was skipped; 0 before it is made."""
     turn: Ints = field(default=ZEROS, kw_only=True)
     """Its first turn, among those of its response."""
     num_turns: Ints = field(default=ONES, kw_only=True)
-    """At least 1."""
     earned: Floats = field(default=ZEROS, kw_only=True)
     """Paid by the environment before, where turns are compared by what came after."""
 
@@ -225,9 +222,9 @@ def number_keys(keys: np.ndarray | Iterable[Hashable]) -> Ints:
 
 
 def is_on_policy(policy_version: int, generated_by: int) -> bool:
-    """True where the weights are those that generated the rollout batch, so that every ratio is exactly 1.
+    """True where the weights generated the rollout batch, so that every ratio is exactly 1; versions count updates.
 
-    Versions count updates of the weights. Log-probs do not decide: an engine's differ from the trainer's by rounding.
+    Log-probs do not decide: an engine's differ from the trainer's by rounding.
     """
     return policy_version == generated_by
 

@@ -43,8 +43,6 @@ UNSAFE = re.compile(r"(?<![^/])\.+(?=/|$)|^/|(?<=/)/|[\\:\x00-\x1f]")
 """Characters of a problem's id that would lead out of an archive's folder."""
 LONG = 200
 """Letters of an id."""
-THIN = 1000
-"""Letters of a text in the table of samples."""
 
 
 def write_logs(folder: Path, out: Path) -> int:
@@ -148,7 +146,7 @@ def find_results(samples: Sequence[Fields]) -> Fields:
 
 
 def summarize(sample: Fields) -> Fields:
-    short = {name: sample[name][:THIN] for name in ("input", "target")}
+    short = {name: sample[name][:1000] for name in ("input", "target")}
     turns = sum(message["role"] == "assistant" for message in sample["messages"])
     same = {name: sample[name] for name in ("id", "epoch", "scores", "metadata", "model_usage")}
     error = {"error": sample["error"]["message"]} if "error" in sample else {}

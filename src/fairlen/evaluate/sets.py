@@ -56,7 +56,7 @@ def check_places(config: EvalConfig) -> None:
     for place in places_of(config):
         if is_reasoning_gym(place):
             read_parts(place)
-        elif not is_shipped(place) and not is_own_task(place) and not place.startswith(VERIFIERS):
+        elif not is_made(place) and not is_own_task(place):
             read_source(place)
 
 
@@ -139,7 +139,6 @@ def set_of_answers(config: EvalConfig, name: str, samples: Sequence[Sample]) -> 
 
 
 def choose_set(name: str, first: Sample, sets: Sequence[ProblemSet]) -> ProblemSet:
-    """The set that has the first problem of the samples."""
     for found in sets:
         if any(p.id == first.problem_id or normalize(p.text) == normalize(first.problem) for p in found.problems):
             return found

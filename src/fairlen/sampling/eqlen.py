@@ -29,7 +29,6 @@ from fairlen.sampling.stream_metrics import order_streams, stream_metrics
 from fairlen.seeds import derive_seed
 
 SurvivorReward = Literal["max", "mean", "halving", "lineage"]
-RoundWeight = Literal["none", "halving"]
 
 
 @dataclass(frozen=True)
@@ -51,7 +50,7 @@ class EqLen(Checked):
     """Rounds of a stream, after which its survivor is completed alone: 1 is the paper's single pair. 0: until both have ended."""
     survivor_reward: SurvivorReward = "max"
     """What b_j is worth: max, mean, halving or lineage."""
-    round_weight: RoundWeight = "none"
+    round_weight: Literal["none", "halving"] = "none"
     """halving: round j weighs 2^-j (from 0), because every round doubles how often the states below it are visited."""
     prefix_gradient: bool = False
     """Train the inherited prefix too, in both tracks of every pair (the paper's ablation)."""
@@ -87,7 +86,6 @@ class EqLen(Checked):
         return tuple(Segment(row, start, num_prompt + pair.stop, group, role, pair.round, mass) for row, role in roles)
 
     def value(self, responses: Responses, segments: Segments, reward: Floats) -> Floats:
-        """[B]; nan where nothing that it would depend on is active."""
         own = np.where(responses.active, reward, np.nan)
         value = own[segments.response]
         if self.survivor_reward != "lineage":
@@ -144,10 +142,7 @@ class Pair:
 
 
 def find_pairs(responses: Sequence[Response], rows: list[int], max_rounds: int = 0) -> Iterator[Pair]:
-    """Yield the pairs of one stream, but for those of two truncated tracks, or of two that wrote the same.
-
-    Raises ValueError where the responses are not all tracks of a stream.
-    """
+    """Yield the pairs of one stream, none of two truncated tracks or of two equal texts. Raises ValueError for missing tracks."""
     order = sorted(
         rows, key=lambda row: (responses[row].length, responses[row].finish == "length", responses[row].track)
     )
@@ -257,10 +252,7 @@ class Track:
 async def run_stream(
     extend: Extend, grade: Grade, request: Request, stream: int, max_rounds: int
 ) -> tuple[Response, ...]:
-    """All tracks of one stream, graded, in order of their start. `max_rounds` 0 goes on until both tracks have ended.
-
-    Raises the first error of the engine or the grader, when no track is generated or graded any more.
-    """
+    """All tracks of one stream, graded, in order of their start. `max_rounds` 0 goes on until both tracks have ended."""
     tracks: list[Track] = []
 
     def start(round: int, inherited: Continuation, survivor: Track | None = None) -> Track:

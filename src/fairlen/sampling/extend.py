@@ -169,7 +169,6 @@ class EngineStats:
         return {"engine/occupancy": self.occupancy} | (counts | seconds if self.pushed_bytes else {})
 
     def since(self, before: EngineStats) -> EngineStats:
-        """Counts since an earlier look at the same engine."""
         counts = [getattr(self, f.name) - getattr(before, f.name) for f in fields(self)[1:]]
         return EngineStats(self.num_slots, *counts)
 

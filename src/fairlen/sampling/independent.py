@@ -66,11 +66,11 @@ class Sampler(Protocol):
 
     def cut(self, responses: tuple[Response, ...]) -> tuple[Segment, ...]: ...
 
-    def value(self, responses: Responses, segments: Segments, reward: Floats) -> Floats: ...
-
-    def trains(self, responses: Responses, segments: Segments, value: Floats) -> Bools:
-        """Mask of the segments that train, [B]."""
+    def value(self, responses: Responses, segments: Segments, reward: Floats) -> Floats:
+        """Value of each segment, [B]; nan where nothing that it depends on is active. `reward` is of all responses, [R]."""
         ...
+
+    def trains(self, responses: Responses, segments: Segments, value: Floats) -> Bools: ...
 
     def metrics(
         self, responses: Responses, segments: Segments, reward: Floats, value: Floats, trains: Bools
@@ -122,7 +122,6 @@ class Independent(Checked):
         return whole_segments(responses) if self.unit == "trajectory" else tuple(self.cut_turns(responses))
 
     def cut_turns(self, responses: tuple[Response, ...]) -> Iterator[Segment]:
-        """Yield a segment for each turn."""
         groups: dict[tuple[int, int], int] = {}
         for row, response in enumerate(responses):
             earned = 0.0

@@ -117,7 +117,6 @@ class Tree(Checked):
         return [track + digit * self.branching ** (level - 1) for digit in range(1, self.branching)]
 
     def value(self, responses: Responses, segments: Segments, reward: Floats) -> Floats:
-        """[B]; nan where nothing that it would depend on is active."""
         value = np.where(responses.active, reward, np.nan)[segments.response]
         deepest = int(segments.round.max(initial=0))
         place = np.full((len(responses), deepest + 2), -1)
@@ -146,10 +145,7 @@ class Tree(Checked):
 
 
 async def grow_tree(tree: Tree, extend: Extend, grade: Grade, request: Request, stream: int) -> tuple[Response, ...]:
-    """All tracks of one that started from the prompt, graded, in order of their numbers.
-
-    Raises the first error of the engine or the grader, when no track is generated or graded any more.
-    """
+    """All tracks of one that started from the prompt, graded, in order of their numbers."""
     tracks: dict[int, Track] = {}
     budget = request.sampling.max_new_tokens
     size = max(budget // tree.parts, 1)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import chain
 
 from fairlen.methods.method import Method, Scored
 from fairlen.rollouts import Response, Rollouts
@@ -58,34 +59,25 @@ class Collector:
 
     async def __call__(self, method: Method, batch: int, first_problem: int, policy_version: int) -> Collected:
         """Collect rollout batch number `batch`, with problems from position `first_problem` on."""
-        found, wanted, refill = (
-            Collected(Rollouts((), (), self.sampling.max_new_tokens), (), method),
-            self.num_prompts,
-            0,
-        )
+        max_response_length = self.sampling.max_new_tokens
+        found = Collected(Rollouts((), (), max_response_length), (), method)
+        wanted, refill = self.num_prompts, 0
+
+        async def ask(prompt: int, problem: Problem) -> tuple[Response, ...]:
+            seed = self.seed, batch, prompt, refill
+            request = Request(prompt, problem.token_ids, self.sampling, policy_version, seed)
+            return await method.sampling(about(self.extend, problem), partial(self.grade, problem), request)
+
         while wanted > 0 and refill <= self.max_extra_batches:
             position = len(found.problems)
             problems = tuple(self.problem_at(first_problem + position + i) for i in range(wanted))
-            requests = [
-                Request(prompt, problem.token_ids, self.sampling, policy_version, (self.seed, batch, prompt, refill))
-                for prompt, problem in enumerate(problems, position)
-            ]
-            part = await self.generate(method, problems, requests)
+            ended = await gather(ask(prompt, problem) for prompt, problem in enumerate(problems, position))
+            responses = tuple(chain.from_iterable(ended))
+            rollouts = Rollouts(responses, method.sampling.cut(responses), max_response_length)
+            part = Collected(rollouts, problems, method)
             found = found.join(part) if refill else part
             if find_non_finite(part.rollouts):
                 break  # the guard's business; no filter can select from it
             wanted -= part.num_selected
             refill += 1
         return found
-
-    async def generate(self, method: Method, problems: tuple[Problem, ...], requests: Sequence[Request]) -> Collected:
-        ended = await gather(self.ask(method, *one) for one in zip(problems, requests, strict=True))
-        responses = tuple(response for tracks in ended for response in tracks)
-        return Collected(
-            Rollouts(responses, method.sampling.cut(responses), self.sampling.max_new_tokens), problems, method
-        )
-
-    async def ask(self, method: Method, problem: Problem, request: Request) -> tuple[Response, ...]:
-        return await method.sampling(
-            about(self.extend, problem), lambda response: self.grade(problem, response), request
-        )

@@ -116,10 +116,7 @@ class Trainer(RunState):
         self.plan(collected, facts, {"rollout": seconds, "verify": self.grader.seconds - verifying})
 
     def plan(self, collected: Collected, facts: dict[str, float], seconds: dict[str, float]) -> None:
-        """Plan all updates of a rollout batch, or give it up where its numbers are not finite.
-
-        Warns where rollout batches in a row have nothing to learn from.
-        """
+        """Plan all updates of a rollout batch, or give it up where its numbers are not finite; warn where nothing trains."""
         rollouts = collected.rollouts
         broken = find_non_finite(rollouts)
         if not self.guard.allows(broken, self.progress.update, rollouts.responses):
@@ -176,7 +173,6 @@ class Trainer(RunState):
         return self.engine.stats.num_generated_tokens, self.grader.num_graded
 
     def log(self, metrics: dict[str, Any]) -> None:
-        """Log one object, with the position of the run."""
         where = {"update": self.progress.update, "rollout_batch": self.progress.batch}
         entry = where | metrics | {"updates/skipped": self.guard.num_skipped}
         self.run.log(entry)

@@ -23,10 +23,6 @@ from fairlen.train.optimizer import count_moments, embedding_weights, name_of
 from fairlen.train.run.config import TrainConfig
 from fairlen.train.step import Learner, OutOfMemoryError, is_shortage, release_memory
 
-NO_ROOM_FOR_MOMENTS = (
-    "memory ran out with the weights and the optimizer's moments alone: give --lora-rank 32 or a smaller --max-num-seqs"
-)
-
 
 def try_memory(
     config: TrainConfig, learner: Learner, method: Method, needs: Memory | None, longest_prompt: int
@@ -95,7 +91,10 @@ def hold_moments(optimizer: torch.optim.Optimizer, embeddings: Sequence[torch.Te
         return [torch.empty(n, dtype=torch.uint8, device=p.device) for n, p in zip(sizes, parameters, strict=True)]
     except (RuntimeError, MemoryError) as error:
         if is_shortage(error):
-            raise OutOfMemoryError(NO_ROOM_FOR_MOMENTS) from error
+            raise OutOfMemoryError(
+                "memory ran out with the weights and the optimizer's moments alone: give --lora-rank 32 or a smaller "
+                "--max-num-seqs"
+            ) from error
         raise
 
 

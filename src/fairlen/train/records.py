@@ -133,7 +133,6 @@ def number_within(names: Sequence[str]) -> list[str]:
 
 
 def build_table(columns: Columns, rows: Sequence[Any], own: Mapping[str, Sequence[Any]]) -> pa.Table:
-    """A table of objects: its own columns, others from their fields."""
     values = {name: own[name] if name in own else [getattr(row, name) for row in rows] for name in columns}
     return pa.table({name: to_arrow(kind, values[name]) for name, (kind, _) in columns.items()})
 

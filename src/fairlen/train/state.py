@@ -35,8 +35,6 @@ from fairlen.train.step import Learner
 
 FORMAT = 2
 """Of checkpoints; others are refused."""
-NEXT = 1.5
-"""Mean rollout batches that the next one may cost."""
 
 
 @dataclass
@@ -66,10 +64,11 @@ class Progress:
     def needs_evaluation(self, config: TrainConfig) -> bool:
         """Whether one is due, once: before the first rollout batch, after every `eval_every`, and near a limit.
 
-        Values at that limit are interpolated between this evaluation and the last one.
+        Comparisons interpolate between this evaluation and the last one.
         """
         limits = ((config.max_generated, self.generated), (config.max_seconds, self.seconds))
-        is_close = any(limit and done * (1.0 + NEXT / max(self.batch, 1)) >= limit for limit, done in limits)
+        share = 1.0 + 1.5 / max(self.batch, 1)  # the next rollout batch may cost 1.5 times the mean
+        is_close = any(limit and done * share >= limit for limit, done in limits)
         return (self.batch == 0 or is_due(config.eval_every, self.batch) or is_close) and self.evaluated != self.batch
 
     def needs_checkpoint(self, config: TrainConfig, is_within_batch: bool) -> bool:
@@ -85,8 +84,6 @@ def is_due(every: int, number: int) -> bool:
 
 @dataclass
 class StartedBatch:
-    """A rollout batch that is being learned from: responses, plans and progress."""
-
     collected: Collected
     plans: list[Plan]
     """Of one epoch."""
@@ -138,7 +135,6 @@ class RunState:
     """Random streams before the work that an interruption cancelled."""
 
     def capture(self) -> Checkpoint:
-        """The checkpoint of this moment, between two updates."""
         learner = self.learner
         tensors = {
             "model": capture_weights(learner.policy.model),

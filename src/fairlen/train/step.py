@@ -32,10 +32,6 @@ from fairlen.rollouts import Rollouts
 from fairlen.train.determinism import determinism
 
 Found = TypeVar("Found")
-NO_ROOM_FOR_STEP = (
-    "memory ran out in the optimizer's step, after which the weights may be half changed; nothing is saved of them, and the last "
-    "checkpoint is whole: go on from it with --resume and a smaller --max-num-seqs, or begin again with --lora-rank 32"
-)
 SHORTAGES = (
     "DefaultCPUAllocator: can't allocate memory",
     "DefaultCPUAllocator: not enough memory",
@@ -171,7 +167,6 @@ class Learner:
             self.halve(longest, reason)  # here, where the error no longer holds on to what the forward pass kept
 
     def halve(self, longest: int, reason: str) -> None:
-        """Halve the size of micro-batches."""
         self.optimizer.zero_grad(set_to_none=True)
         release_memory()
         tried = min(self.largest or self.max_tokens, self.max_tokens)
@@ -225,7 +220,11 @@ class Learner:
                 self.optimizer.step()
         except (RuntimeError, MemoryError) as error:
             if is_shortage(error):
-                raise OutOfMemoryError(NO_ROOM_FOR_STEP) from error
+                raise OutOfMemoryError(
+                    "memory ran out in the optimizer's step, after which the weights may be half changed; nothing is saved of "
+                    "them, and the last checkpoint is whole: go on from it with --resume and a smaller --max-num-seqs, or begin "
+                    "again with --lora-rank 32"
+                ) from error
             raise
         if finished.may_step:
             self.schedule.step()

@@ -28,7 +28,6 @@ from fairlen.rollouts import Response, Rollouts
 
 Result = TypeVar("Result")
 
-SIGNALS = (signal.SIGTERM, signal.SIGINT)
 PATIENCE = 8.0
 """Seconds from a signal to the next moment at which a run can stop; writing the checkpoint is not counted."""
 
@@ -126,7 +125,7 @@ class Interruption:
 
     def __enter__(self) -> Interruption:
         if threading.current_thread() is threading.main_thread():
-            self.before = {number: signal.signal(number, self.receive) for number in SIGNALS}
+            self.before = {number: signal.signal(number, self.receive) for number in (signal.SIGTERM, signal.SIGINT)}
         return self
 
     def __exit__(self, *_: object) -> None:

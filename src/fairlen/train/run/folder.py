@@ -40,7 +40,6 @@ class Run(RunFolder):
         return self.folder / "checkpoints"
 
     def describe(self) -> dict[str, Any]:
-        """Contents of run.json."""
         return seal(self.decisive()) | {
             "configuration": self.configuration,
             "layout": {"kind": self.layout.kind, "reason": self.layout.reason},
@@ -58,10 +57,8 @@ class Run(RunFolder):
         refuse_changes(changes)
         self.changes = tuple(changes)
         if changes:
-            self.write(self.describe() | {"resumed": [*before.get("resumed", ()), [str(change) for change in changes]]})
-
-    def write(self, description: dict[str, Any]) -> None:
-        write_json(self.folder / "run.json", description)
+            resumed = [*before.get("resumed", ()), [str(change) for change in changes]]
+            write_json(self.folder / "run.json", self.describe() | {"resumed": resumed})
 
     @property
     def configuration(self) -> str:
@@ -101,5 +98,5 @@ def open_run(
         raise FileNotFoundError(f"out={folder}: no run to resume there; leave --resume out to start one")
     refuse_occupied(folder, "run")
     folder.mkdir(parents=True, exist_ok=True)
-    run.write(run.describe())
+    write_json(folder / "run.json", run.describe())
     return run
