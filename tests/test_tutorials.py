@@ -53,8 +53,7 @@ def do(page: str, folder: Path) -> str:
 
 
 @pytest.mark.parametrize(
-    "page",
-    [pytest.param(page, marks=pytest.mark.ray if page == "verl" else pytest.mark.slow) for page in FOUND],
+    "page", [pytest.param(page, marks=pytest.mark.ray if page == "verl" else pytest.mark.slow) for page in FOUND]
 )
 def test_a_tutorial_can_be_done(page, tmp_path):
     printed = " ".join(do(page, tmp_path).split())

@@ -37,23 +37,16 @@ def describe_extension(name: str) -> dict[str, str]:
 
 
 def describe_component(part: Component) -> dict[str, str]:
-    """A part of a composition as JSON data."""
     return {"name": part.name, "sets": part.sets, "summary": part.summary, "source": part.source}
-
-
-def base_rows() -> list[list[str]]:
-    """One row a base: its name and its choices, empty where they are those of grpo."""
-    plain, rows = Method(), []
-    for name, make in BASES.items():
-        pairs = [(getattr(make(), choice), getattr(plain, choice)) for choice in CHOICES]
-        rows.append([name, *("" if own == other and name != "grpo" else short(own) for own, other in pairs)])
-    return rows
 
 
 def print_methods(data: dict[str, Any]) -> None:
     """The tables of `list_methods` on the terminal."""
-    console = make_console(160)
-    print_table(console, "bases (empty: as in grpo)", ("method", *CHOICES), base_rows())
+    console, plain, bases = make_console(160), Method(), []
+    for name, make in BASES.items():
+        pairs = [(getattr(make(), choice), getattr(plain, choice)) for choice in CHOICES]
+        bases.append([name, *("" if own == other and name != "grpo" else short(own) for own, other in pairs)])
+    print_table(console, "bases (empty: as in grpo)", ("method", *CHOICES), bases)
     modifiers = [[name, *one.values()] for name, one in data["modifiers"].items()]
     print_table(console, "modifiers, added with + in any order", ("modifier", "sets", "what it does"), modifiers)
     if data["extensions"]:
@@ -94,21 +87,14 @@ def print_method(data: dict[str, Any]) -> None:
     """The same on the terminal."""
     console = make_console(160)
     console.print(f"{data['name']} ({data['hash']})")
-    print_table(
-        console, "", ("name", "sets", "what it does", "source"), [list(part.values()) for part in data["parts"]]
-    )
+    parts = [list(part.values()) for part in data["parts"]]
+    print_table(console, "", ("name", "sets", "what it does", "source"), parts)
     for note in data["notes"]:
         console.print(note)
-    rows = [row for choice, stages in data["choices"].items() for row in choice_rows(choice, stages)]
+    rows = []
+    for choice, stages in data["choices"].items():
+        for stage in stages or [{"stage": "none", "summary": "", "fields": []}]:
+            own = [[one["set"], str(one["value"]), one["meaning"]] for one in stage["fields"]]
+            shown = [[choice, stage["stage"], stage["summary"]], *own] if stage["stage"] else own
+            rows += [["" if position else choice, *row] for position, row in enumerate(shown)]
     print_table(console, "", ("choice", "--set", "value", "what it means"), rows)
-
-
-def choice_rows(choice: str, stages: list[dict[str, Any]]) -> Iterator[list[str]]:
-    """The rows of one choice: each stage, and its fields below it."""
-    if not stages:
-        yield [choice, choice, "none", ""]
-    for stage in stages:
-        if stage["stage"]:
-            yield [choice, choice, stage["stage"], stage["summary"]]
-        for one in stage["fields"]:
-            yield ["" if stage["stage"] else choice, one["set"], str(one["value"]), one["meaning"]]

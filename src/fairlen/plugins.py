@@ -113,12 +113,10 @@ def describe_error(error: BaseException, path: Path) -> str:
 
 
 def installed(setting: str) -> Sequence[EntryPoint]:
-    """Entry points of installed packages for a setting, by name."""
     return sorted(entry_points(group=GROUPS[setting]), key=lambda point: point.name)
 
 
 def source_of(point: EntryPoint) -> str:
-    """Package, version and object of an entry point."""
     package = f"{point.dist.name} {point.dist.version}" if point.dist else "a package"
     return f"{package} ({point.value})"
 

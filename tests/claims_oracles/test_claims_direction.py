@@ -121,11 +121,7 @@ def explicit(seed: int, band) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.nd
         return full / mass[:, None], kept / inside[:, None], share, mass
 
 
-BANDS = {
-    "square root": lambda n: 0.05 * math.sqrt(n),
-    "fixed": lambda n: 0.09,
-    "linear": lambda n: 0.03 * n,
-}
+BANDS = {"square root": lambda n: 0.05 * math.sqrt(n), "fixed": lambda n: 0.09, "linear": lambda n: 0.03 * n}
 
 
 @over("name", BANDS)

@@ -139,12 +139,7 @@ def plans(sampler: EqLen) -> list[list[float]]:
     """The plan of one stream by hand: track 0 ends at 2, the survivor of that at 4, and what goes on from there in a tie at
     6."""
     method = replace(compose("grpo+eqlen"), sampling=sampler)
-    tracks = [
-        ((1, 0), 0, 0, 1),
-        ((2, 3, 1, 0), 0, 0, 0),
-        ((2, 3, 4, 5, 6, 0), 1, 2, 1),
-        ((2, 3, 4, 5, 8, 0), 2, 4, 0),
-    ]
+    tracks = [((1, 0), 0, 0, 1), ((2, 3, 1, 0), 0, 0, 0), ((2, 3, 4, 5, 6, 0), 1, 2, 1), ((2, 3, 4, 5, 8, 0), 2, 4, 0)]
     responses = tuple(
         Response(
             prompt=0, token_ids=(7, *text), num_prompt=1, logprobs=(-1.0,) * len(text), finish="stop", seed=0, track=track,

@@ -59,10 +59,7 @@ def test_the_command(capsys):
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [
-        (["dapoo"], "unknown method 'dapoo': did you mean 'dapo'?"),
-        (["dapo+grpo"], "two bases"),
-    ],
+    [(["dapoo"], "unknown method 'dapoo': did you mean 'dapo'?"), (["dapo+grpo"], "two bases")],
 )
 def test_what_it_cannot_show(capsys, arguments, message):
     assert main(["methods", *arguments]) == 2

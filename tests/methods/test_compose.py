@@ -124,10 +124,7 @@ LOST = (
         ),
         ("dynamic+solved_length", (LOST.format("SolvedLength", "MixedOutcomes"),)),
         ("dler+solved_length", ("TruncationPenalty with SolvedLength: " + LONG_AND_RIGHT.partition(": ")[2],)),
-        (
-            "overlong+maxrl",
-            ("MeanNormalized with SoftOverlong: " + NO_RATE,),
-        ),
+        ("overlong+maxrl", ("MeanNormalized with SoftOverlong: " + NO_RATE,)),
         ("p_gspo+vl_norm", ("vl_norm replaces aggregation LengthPower() with InverseLength()",)),
         ("rloo+no_std", ("no_std replaces advantage LeaveOneOut() with GroupCentered()",)),
     ],

@@ -7,13 +7,7 @@ from random import Random
 
 from loops import over
 
-from research.longhand.make import (
-    LEARNED_FIRST,
-    MAX_LENGTH,
-    STYLES,
-    draw_examples,
-    write_trace,
-)
+from research.longhand.make import LEARNED_FIRST, MAX_LENGTH, STYLES, draw_examples, write_trace
 from research.longhand.task import MAX_RESPONSE_LENGTH, Longhand, read_terms, write
 from research.pretraining import EOS, IGNORED
 

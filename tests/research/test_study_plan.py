@@ -9,17 +9,7 @@ from loops import over
 from fairlen.methods.compose import explain
 from research.study.__main__ import find_commit, find_deadline, main
 from research.study.cells import WORLDS, Drawn, config_of, make_cell
-from research.study.plan import (
-    CONTROLS,
-    CORE,
-    LONG,
-    SHORT,
-    VARIANTS,
-    Plan,
-    Variant,
-    clip_fields,
-    width_settings,
-)
+from research.study.plan import CONTROLS, CORE, LONG, SHORT, VARIANTS, Plan, Variant, clip_fields, width_settings
 from research.study.search import Settings
 
 SETTINGS = Settings(1e-4, 10 / 3)

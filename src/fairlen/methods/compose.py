@@ -30,7 +30,7 @@ DEFAULT_METHOD = "dr_grpo"
 
 @dataclass(frozen=True)
 class Composition:
-    """A method and what to tell its user."""
+    """A method, and the messages to its user."""
 
     name: str
     """The names in a fixed order: the base, then modifiers as they are applied."""
@@ -41,7 +41,6 @@ class Composition:
 
     @property
     def papers(self) -> list[str]:
-        """The arXiv ids of its parts."""
         return sorted({paper for part in self.parts for paper in part.papers})
 
 
@@ -54,7 +53,7 @@ def compose(names: str, overrides: Sequence[str] = ()) -> Method:
 
 
 def explain(names: str, overrides: Sequence[str] = ()) -> Composition:
-    """The same, with its notes."""
+    """The same, with its name, parts and notes."""
     if not isinstance(names, str):
         raise TypeError(f"names={names!r:.60}: give names joined by +, such as 'dapo+balanced'")
     parts = find_components(names)
@@ -156,7 +155,6 @@ def read_component(plugin: Plugin) -> Component:
 
 
 def read_stage(plugin: Plugin) -> Component:
-    """A stage as the modifier that puts it into a method."""
     value, choice, place = plugin.value, plugin.value.choice, f"--method {plugin.place}"
     choices = [f.name for f in fields(Method) if f.name != "mask_truncated"]
     if choice not in choices:

@@ -1,4 +1,4 @@
-"""Which combinations of choices are refused, and which are allowed but worth a warning; all others are allowed without a word."""
+"""Combinations of choices that are refused, and those that are allowed with a warning."""
 
 from __future__ import annotations
 
@@ -77,7 +77,6 @@ TURNED = ("turn", "turns", "both")
 
 
 def find_pairs(method: Method, table: Pairs) -> list[str]:
-    """Return the messages of the rows that a method meets."""
     kinds = {type(stage) for _, stage in method.stages()}
     rows = [(one, other, reason) for some, others, reason in table for one in some for other in others]
     return [f"{one.__name__} with {other.__name__}: {reason}" for one, other, reason in rows if {one, other} <= kinds]
@@ -102,7 +101,7 @@ def refuse_bad_pairs(method: Method) -> None:
 
 
 def refuse_turns(method: Method, place: str) -> None:
-    """Raise ValueError for a choice about turns where a response is one sequence: what it promises would not be done."""
+    """Raise ValueError for a choice about turns where a response is one sequence."""
     choices = [
         name for name, stage in method.stages()
         if isinstance(stage, TurnCount) or any(getattr(stage, field, "") in TURNED for field in ("unit", "by", "of"))
@@ -115,7 +114,7 @@ def refuse_turns(method: Method, place: str) -> None:
 
 
 def refuse_turn_rewards(method: Method, place: str) -> None:
-    """Raise ValueError where turns are compared by what was earned from them on, and nobody says what a turn earned."""
+    """Raise ValueError where turns are compared by what was earned from them on, and only whole trajectories have a reward."""
     if getattr(method.sampling, "compare", "") == "turns":
         raise ValueError(
             f"sampling.compare=turns: {place} says what a trajectory is worth, and not what each turn earned; leave it out "
@@ -124,7 +123,6 @@ def refuse_turn_rewards(method: Method, place: str) -> None:
 
 
 def warn_of_pairs(method: Method) -> list[str]:
-    """Return the warnings on a method that is allowed."""
     notes = find_pairs(method, WARNED)
     if method.sampling.num_tracks < 2 and method.sampling.is_whole:
         notes.append(
@@ -144,7 +142,6 @@ def warn_of_pairs(method: Method) -> list[str]:
 
 
 def warn_of_streams(method: Method, sampling: EqLen) -> Iterator[str]:
-    """Yield the warnings on a method that compares equal-length pairs."""
     if getattr(method.aggregation, "scope", "") == "group":
         yield (
             f"{type(method.aggregation).__name__} of the group with EqLen: both tracks of a pair have one length, so that it is "
@@ -176,7 +173,7 @@ def find_pair_bias(method: Method, sampling: EqLen) -> Iterator[tuple[str, str]]
 
 
 def find_tree_bias(method: Method, sampling: Tree) -> Iterator[tuple[str, str]]:
-    """The choices that break the proposition of docs/methods/tree.md alone, and how."""
+    """The same for docs/methods/tree.md."""
     if sampling.compare == "leaves":
         yield "compare=leaves", "responses that share tokens are compared; --set sampling.compare=siblings"
     if sampling.n < 2:

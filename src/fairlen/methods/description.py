@@ -56,13 +56,11 @@ def to_dict(method: Method) -> dict[str, Any]:
 
 
 def stage_to_dict(stage: Any) -> dict[str, Any]:
-    """One stage as JSON data."""
     named = {f.name: getattr(stage, f.name) for f in fields(stage) if not is_state(f) and is_described(stage, f)}
     return {"kind": type(stage).__name__} | {k: "inf" if v == float("inf") else v for k, v in named.items()}
 
 
 def find_kind(choice: str, name: str) -> type:
-    """The stage of that class name among those of a choice."""
     known = {kind.__name__: kind for kind in KINDS[choice]}
     if name not in known:
         raise ValueError(f"{choice}={name!r}: {suggest(name, known)}")
@@ -121,7 +119,6 @@ def read_choice(value: Any, choice: str, text: str, told: str) -> Any:
 
 
 def find_position(stages: tuple[Any, ...], name: str, told: str) -> int:
-    """Position of the stage that a position or class name means."""
     names = [type(stage).__name__ for stage in stages]
     if name.isdigit() and int(name) < len(stages):
         return int(name)

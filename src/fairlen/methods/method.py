@@ -144,7 +144,7 @@ class Method:
         return scored
 
     def compare(self, segments: Segments, value: Floats) -> Floats:
-        """Return the advantage of each segment, [B]; turns of one trajectory in one group are one value, which counts once."""
+        """The advantage of each segment, [B]; turns of one trajectory in one group are one value, which counts once."""
         if not segments.turn.any():
             return self.advantage(segments, value)
         _, first, inverse = np.unique(
@@ -206,7 +206,6 @@ class Method:
                 yield choice.name, value
 
     def stateful(self) -> list[tuple[str, Stateful]]:
-        """Those that carry state."""
         return [(path, stage) for path, stage in self.stages() if has_state(stage)]
 
     def with_stages(self, stages: Mapping[str, Any]) -> Method:
@@ -247,8 +246,8 @@ class Method:
 
     def observe(self, outputs: Outputs, micro: Micro) -> dict[str, Any]:
         """Observations of stages with state in one micro-batch, by path and name: sums, to be added up like the loss."""
-        stages = self.stateful()
-        return {f"{path}.{k}": value for path, stage in stages for k, value in stage.observe(outputs, micro).items()}
+        seen = ((path, stage.observe(outputs, micro)) for path, stage in self.stateful())
+        return {f"{path}.{name}": value for path, sums in seen for name, value in sums.items()}
 
     def update(self, sums: Sums) -> Method:
         """The method after one update, from what `observe` gave, added up over all micro-batches and ranks."""
@@ -258,7 +257,6 @@ class Method:
 
 
 def of_path(values: Mapping[str, Any], path: str) -> dict[str, Any]:
-    """The values below a path, by their own names."""
     return {key.removeprefix(f"{path}."): value for key, value in values.items() if key.startswith(f"{path}.")}
 
 

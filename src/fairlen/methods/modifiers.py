@@ -47,7 +47,6 @@ class Component:
 
     @property
     def papers(self) -> list[str]:
-        """The arXiv ids that the summary cites."""
         return re.findall(r"\b\d{4}\.\d{5}\b", self.summary)
 
 
@@ -71,13 +70,11 @@ def pair_tracks(method: Method) -> Method:
 
 
 def grow_trees(method: Method, name: str, sampling: Tree) -> Method:
-    """The method of trees that fork at set lengths. Raises ValueError where tracks are forked already."""
     refuse_cuts(method, name)
     return replace(method, sampling=sampling)
 
 
 def refuse_cuts(method: Method, name: str) -> None:
-    """Raises ValueError for a second way of forking tracks."""
     if isinstance(method.sampling, EqLen | Tree):
         kind = type(method.sampling).__name__
         raise ValueError(f"{name} with a base that has {kind} already: leave {name} out, or name another base")
@@ -95,7 +92,7 @@ def cut_turns(method: Method, name: str, aggregation: Aggregation | None = None,
 
 
 def add_top_lambda(method: Method) -> Method:
-    """Keeps prompts with some right answer: dropping all-correct ones would drop exactly those that TopLambda selects.
+    """Keeps prompts with some correct response: dropping all-correct ones would drop exactly those that TopLambda selects.
 
     A window of lengths that was asked for stays, with a warning.
     """

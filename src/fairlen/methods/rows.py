@@ -61,9 +61,8 @@ class RowPlan:
         import torch
 
         kind = dtype or torch.float32
-        numbers = (
-            torch.as_tensor(c, dtype=kind, device=device) for c in (self.advantage, self.weight, self.term_weight)
-        )
+        given = (self.advantage, self.weight, self.term_weight)
+        numbers = (torch.as_tensor(column, dtype=kind, device=device) for column in given)
         length = None if self.length is None else torch.as_tensor(self.length, device=device)
         return RowPlan(torch.as_tensor(self.trains, device=device), *numbers, length=length, method=self.method)
 
@@ -93,9 +92,8 @@ def plan_rows(
     """
     check_method(method)
     check_whole("num_updates", num_updates, "the optimizer steps of the rollout batch")
-    check_whole(
-        "max_response_length", max_response_length, "the limit in tokens that the responses were generated with"
-    )
+    limit = "the limit in tokens that the responses were generated with"
+    check_whole("max_response_length", max_response_length, limit)
     if not method.sampling.is_whole:
         raise ValueError(
             f"{type(method.sampling).__name__.lower()} chooses what is generated, so that it cannot plan rollouts that exist: "
@@ -123,7 +121,6 @@ def plan_rows(
 def score_rows(
     method: Method, groups: Any, lengths: Any, rewards: Any, correct: Any, truncated: Any, max_response_length: int
 ) -> Scored:
-    """Return the rollout batch with rewards and advantages. Raises ValueError for columns that are none."""
     given = {"lengths": lengths, "rewards": rewards, "correct": correct, "truncated": truncated}
     optional = ("correct", "truncated")
     columns = {name: read_column(name, v) for name, v in given.items() if v is not None or name not in optional}
@@ -135,40 +132,27 @@ def score_rows(
     refuse(~(np.abs(reward) <= MAX_REWARD), reward, "rewards", UNGRADED)
     whole = f"0 to max_response_length={max_response_length}, a whole number of tokens"
     is_mask = np.full(len(length), length.dtype == np.bool_)
-    refuse(
-        is_mask | ~((length >= 0) & (length <= max_response_length) & (length == np.trunc(length))),
-        length,
-        "lengths",
-        whole,
-    )
+    is_length = (length >= 0) & (length <= max_response_length) & (length == np.trunc(length))
+    refuse(is_mask | ~is_length, length, "lengths", whole)
     for name in columns.keys() & optional:
         marks = columns[name].astype(np.float64)
         refuse(~(np.isin(marks, (0.0, 1.0)) | (np.isnan(marks) & (name == "correct"))), marks, name, REMEDIES[name])
     reward = settle(keys, reward, precision_of(rewards))
-    responses = build_responses(
-        keys,
-        length,
-        reward,
-        columns.get("correct", reward),
-        columns.get("truncated", length >= max_response_length),
-        int(max_response_length),
-    )
+    correct, truncated = columns.get("correct", reward), columns.get("truncated", length >= max_response_length)
+    responses = build_responses(keys, length, reward, correct, truncated, int(max_response_length))
     return method.score_tables(responses, build_segments(responses, length))
 
 
 def brief(value: Any) -> str:
-    """Return a value as a part of one line."""
     return " ".join(repr(value).split())[:60]
 
 
 def check_method(method: Any) -> None:
-    """Raise ValueError for what is no method, a name among it."""
     if not isinstance(method, Method):
         raise ValueError(f"method={brief(method)}: give a Method, such as fairlen.compose('grpo')")
 
 
 def check_whole(name: str, value: Any, meaning: str) -> None:
-    """Raise ValueError for what is no whole number from 1 on."""
     try:
         is_whole = not isinstance(value, bool | str) and 1 <= value < 2**53 and int(value) == value
     except (TypeError, ValueError, OverflowError, RuntimeError):
@@ -194,7 +178,6 @@ def read_column(name: str, values: Any) -> np.ndarray:
 
 
 def refuse(wrong: np.ndarray, values: np.ndarray, name: str, remedy: str) -> None:
-    """Raise ValueError for the first value that is wrong."""
     if wrong.any():
         place = int(np.argmax(wrong))
         raise ValueError(f"{name}[{place}]={brief(values.tolist()[place])}: give {remedy}")
@@ -215,7 +198,7 @@ def number_groups(groups: Any) -> Ints:
 
 
 def is_key(key: Any) -> bool:
-    """Return whether responses can have something in common by a key: it is hashable, equals itself, and is there."""
+    """Return whether a key can group responses: it is hashable, equals itself and is not None."""
     try:
         hash(key)
     except TypeError:

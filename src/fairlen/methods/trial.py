@@ -77,11 +77,11 @@ def try_tables(method: Method, name: str) -> None:
 
     def call(choice: str, stage: Any, function: Callable[..., Any], *given: Any, **wanted: Any) -> np.ndarray:
         who = f"method {name}: {choice} {type(stage).__name__}"
-        return check_array(who, run(who, function, *given), **wanted)
+        return check_values(who, run(who, function, *given), **wanted)
 
     rewarded = responses.with_reward(responses.outcome)
-    one = {"wanted": "one truth value for each prompt", "size": 4, "dtype": np.bool_}
-    selected = call("filter", method.filter, method.filter, rewarded, **one)
+    wanted = "one truth value for each prompt"
+    selected = call("filter", method.filter, method.filter, rewarded, wanted=wanted, size=4)
     reward = responses.outcome
     for stage in method.reward:
         reward = call("reward", stage, stage, responses, reward, wanted="one number for each response")
@@ -110,16 +110,19 @@ def weights_of(method: Method, order: np.ndarray) -> Floats:
     return (rows["weight"] * rows["advantage"])[np.argsort(order)]
 
 
-def check_array(who: str, found: Any, wanted: str, size: int = 10, dtype: Any = np.float64) -> np.ndarray:
-    """The array. Raises ValueError where it is not what the protocol of its choice says."""
-    if not isinstance(found, np.ndarray) or found.shape != (size,):
-        got = f"an array of shape {found.shape}" if isinstance(found, np.ndarray) else f"{found!r:.40}"
-        raise ValueError(f"{who} returned {got}: give {wanted}, an array of shape ({size},)")
-    if found.dtype != dtype and not (dtype is np.float64 and found.dtype.kind in "iuf"):
+def check_values(who: str, found: Any, wanted: str, size: int = 10, kind: type = np.ndarray) -> Any:
+    """An array, or a tensor, as it is. Raises ValueError where it is not one finite number or truth value for each row."""
+    name = "an array" if kind is np.ndarray else "a tensor"
+    if not isinstance(found, kind) or found.shape != (size,):
+        got = f"{name} of shape {tuple(found.shape)}" if isinstance(found, kind) else f"{found!r:.40}"
+        raise ValueError(f"{who} returned {got}: give {wanted}, {name} of shape ({size},)")
+    dtype = np.bool_ if "truth" in wanted else np.float64
+    if kind is np.ndarray and found.dtype != dtype and not (dtype is np.float64 and found.dtype.kind in "iuf"):
         raise ValueError(f"{who} returned {found.dtype}: give {wanted}, as {np.dtype(dtype)}")
-    if not np.isfinite(found).all():
-        row = int(np.flatnonzero(~np.isfinite(found))[0])
-        raise ValueError(f"{who} returned {found[row]} in row {row}: give finite numbers")
+    values = found if kind is np.ndarray else found.detach().double().numpy()
+    if not np.isfinite(values).all():
+        row = int(np.flatnonzero(~np.isfinite(values))[0])
+        raise ValueError(f"{who} returned {values[row]} in row {row}: give finite numbers")
     return found
 
 
@@ -196,15 +199,9 @@ def try_state(who: str, stage: Any) -> None:
 
 
 def check_tokens(who: str, found: Any) -> None:
-    """Raises ValueError where a stage does not give one finite number for each token."""
     from torch import Tensor
 
-    size = sum(TOKENS)
-    if not isinstance(found, Tensor) or found.shape != (size,):
-        got = f"a tensor of shape {tuple(found.shape)}" if isinstance(found, Tensor) else f"{found!r:.40}"
-        raise ValueError(f"{who} returned {got}: give one number for each token, a tensor of shape ({size},)")
-    if not found.detach().double().isfinite().all():
-        raise ValueError(f"{who} returned numbers that are not finite")
+    check_values(who, found, "one number for each token", sum(TOKENS), Tensor)
 
 
 def try_split(method: Method, name: str) -> None:

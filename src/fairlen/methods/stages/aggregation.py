@@ -22,8 +22,6 @@ Count = Literal["rows", "planned"]
 
 
 class Aggregation(Protocol):
-    """One weight per sequence."""
-
     def __call__(self, segments: Segments, advantage: Floats) -> Floats: ...
 
     def term_weight(self, segments: Segments) -> Floats: ...
@@ -36,7 +34,6 @@ class Unsigned(Checked):
         return self.term_weight(segments)
 
     def term_weight(self, segments: Segments) -> Floats:
-        """One weight per sequence, from lengths and groups alone."""
         raise NotImplementedError
 
 

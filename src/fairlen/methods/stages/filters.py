@@ -21,14 +21,13 @@ class Everything:
 
 @dataclass(frozen=True)
 class MixedOutcomes:
-    """Prompts with at least one right and one wrong response: those whose 0/1 rewards differ.
+    """Prompts with at least one correct and one incorrect response: those whose 0/1 rewards differ.
 
-    Source: dynamic sampling of DAPO (arXiv:2503.14476, equation 11: 0 < number right < G).
+    Source: dynamic sampling of DAPO (arXiv:2503.14476, equation 11: 0 < number correct < G).
     """
 
     def __call__(self, responses: Responses) -> Bools:
-        right = sum_by(responses.prompt, responses.correct, responses.num_prompts)
-        return (right > 0) & (right < count_by(responses.prompt, responses.num_prompts))
+        return SomeCorrect()(responses) & SomeIncorrect()(responses)
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,7 @@ class MixedRewards:
 
 @dataclass(frozen=True)
 class SomeCorrect:
-    """Prompts with at least one right response; all-correct ones stay, for rewards that tell correct responses apart."""
+    """Prompts with at least one correct response; all-correct ones stay, for rewards that tell correct responses apart."""
 
     def __call__(self, responses: Responses) -> Bools:
         return sum_by(responses.prompt, responses.correct, responses.num_prompts) > 0
@@ -54,7 +53,7 @@ class SomeCorrect:
 
 @dataclass(frozen=True)
 class SomeIncorrect:
-    """Prompts with at least one wrong response: drops those where every reward is the highest.
+    """Prompts with at least one incorrect response: drops those where every reward is the highest.
 
     Source: online filtering of GR3 (arXiv:2603.10535): in an all-correct group its constraint on the reward always fails.
     """

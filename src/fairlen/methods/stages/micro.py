@@ -98,7 +98,7 @@ class Micro:
 
 
 def widen(values: Tensor) -> Tensor:
-    """Return numbers in at least float32: a sum of log-probs in bfloat16 has two digits."""
+    """Numbers in at least float32: a sum of log-probs in bfloat16 has two digits."""
     return values.float() if values.dtype.itemsize < 4 else values
 
 
@@ -132,7 +132,6 @@ def state(default: float) -> Any:
 
 
 def is_state(stage_field: Field[Any]) -> bool:
-    """True for a field that was made by `state`."""
     return bool(stage_field.metadata.get("state"))
 
 
@@ -153,5 +152,4 @@ class Stateful(Protocol):
 
 
 def has_state(stage: Any) -> bool:
-    """True for a stage that carries state."""
     return is_dataclass(stage) and any(map(is_state, fields(stage)))

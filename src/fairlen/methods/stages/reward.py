@@ -60,7 +60,7 @@ class TopLambda(Checked):
     fraction: Fraction = 0.2
     """Share of prompts selected, the paper's lambda; 0 selects none, 1 every prompt with a correct response."""
     alpha: Fraction = 0.6
-    """Largest penalty; below 1 every right answer stays above every wrong one."""
+    """Largest penalty; below 1 every correct response stays above every incorrect one."""
     min_accuracy: Fraction = 0.0
     """Prompts below are never selected."""
     of: Extent = added_later("tokens")
@@ -70,7 +70,6 @@ class TopLambda(Checked):
         return reward - self.alpha * self.select(responses)[responses.prompt] * relative_length(responses, self.of)
 
     def select(self, responses: Responses) -> Bools:
-        """Mask of the selected prompts, bool [P]."""
         num = responses.num_prompts
         accuracy = mean_by(responses.prompt, responses.correct, num)
         candidates = np.flatnonzero((accuracy > 0) & (accuracy >= self.min_accuracy))
@@ -92,7 +91,7 @@ class LengthPenalty(Checked):
     """
 
     alpha: Fraction = 0.6
-    """Largest penalty; below 1 every right answer stays above every wrong one."""
+    """Largest penalty; below 1 every correct response stays above every incorrect one."""
     of: Extent = added_later("tokens")
     """What length counts: tokens, turns, or both."""
 
@@ -121,10 +120,8 @@ class RelativeLength(Checked):
                 f"RelativeLength: reward {reward.min():g} is below 0, where dividing by length would reward it: "
                 "put penalties after RelativeLength, or use outcomes of 0 and more"
             )
-        shares = [
-            extent / mean_by(responses.prompt, extent, responses.num_prompts)[responses.prompt]
-            for extent in extents(responses, self.of)
-        ]
+        prompt, num = responses.prompt, responses.num_prompts
+        shares = [extent / mean_by(prompt, extent, num)[prompt] for extent in extents(responses, self.of)]
         return reward / (1.0 + self.alpha * sum(shares) / len(shares))
 
 
@@ -158,7 +155,7 @@ class TruncationPenalty(Checked):
         target = easy_target where the prompt's accuracy > easy_above, else hard_target
 
     Source: DLER (arXiv:2510.15110): the max response length is the target (4000 tokens). Difficulty-aware: 2000 where more than
-    half are right, else 4000, which is easy_target=0.5.
+    half are correct, else 4000, which is easy_target=0.5.
     """
 
     hard_target: Positive = 1.0
@@ -170,10 +167,8 @@ class TruncationPenalty(Checked):
 
     def __call__(self, responses: Responses, reward: Floats) -> Floats:
         accuracy = mean_by(responses.prompt, responses.correct, responses.num_prompts)
-        target = (
-            np.where(accuracy > self.easy_above, self.easy_target, self.hard_target) * responses.max_response_length
-            + ROUNDING
-        )
+        share = np.where(accuracy > self.easy_above, self.easy_target, self.hard_target)
+        target = share * responses.max_response_length + ROUNDING
         return np.where((responses.length <= target[responses.prompt]) & ~responses.truncated, reward, 0.0)
 
 
@@ -181,7 +176,6 @@ Reward = SoftOverlong | TopLambda | LengthPenalty | RelativeLength | SolvedLengt
 
 
 def extents(responses: Responses, of: Extent) -> list[Ints]:
-    """Return the lengths that count, one or two, [R] each."""
     found = {"tokens": responses.length, "turns": responses.num_turns}
     return [column for name, column in found.items() if of in (name, "both")]
 
