@@ -37,11 +37,9 @@ FUNCTION = (
 
 @dataclass(frozen=True)
 class Answers:
-    """A mathematical answer."""
-
     kind: ClassVar = "math"
     parts: tuple[str, ...]
-    """All needed, in any order; most problems have one."""
+    """All required, in any order; most problems have one."""
     others: tuple[str, ...] = ()
     """Further answers that are correct as well, each alone."""
     tolerance: float = 0.0
@@ -49,25 +47,19 @@ class Answers:
 
     @property
     def shown(self) -> str:
-        """The answer as it is recorded and handed to reward functions."""
         return ", ".join(self.parts)
 
     @property
     def instruction(self) -> str:
-        """Text that asks for the form of answer that the verifier of this kind reads."""
         return PARTS if len(self.parts) > 1 else MATH
 
 
 @dataclass(frozen=True)
 class Choice:
-    """One option of several."""
-
     kind: ClassVar = "choice"
     instruction: ClassVar = CHOICE
     letter: str
-    """The correct one."""
     letters: str
-    """All of them, such as ABCD."""
 
     @property
     def shown(self) -> str:
@@ -85,12 +77,11 @@ FROM_ONE = "an answer's number is that of no option, counted from 0"
 
 
 def is_option(name: str) -> bool:
-    """Return whether a column of this name holds options."""
     return name in LISTED or bool(ONE_EACH.fullmatch(name))
 
 
 def read_options(raw: dict[str, Any]) -> dict[str, str]:
-    """Return the options of a row by their labels; none where it has none. Raises Unusable where they cannot be read."""
+    """Options of a row by their labels; empty where it has none. Raises Unusable where they cannot be read."""
     cell = next((raw[name] for name in LISTED if raw.get(name) is not None), None)
     if cell is None:
         found = [(mark[1] or mark[2], raw[name]) for name in raw if (mark := ONE_EACH.fullmatch(name))]
@@ -110,13 +101,12 @@ def read_options(raw: dict[str, Any]) -> dict[str, str]:
 
 
 def list_options(question: str, options: Sequence[str]) -> str:
-    """Return a question with its options under it, lettered."""
     lines = [f"{letter}) {option}" for letter, option in zip(ascii_uppercase, options, strict=False)]
     return f"{question}\n\n" + "\n".join(lines)
 
 
 def choose(value: Any, answer: str, options: dict[str, str], index: Any = None) -> Choice:
-    """Return the option that a cell or its answer names by label, text or number from 0 (`index`). Raises Unusable for none."""
+    """The option that a cell or its answer names by label, text or number from 0 (`index`). Raises Unusable for none."""
     letters, words = ascii_uppercase[: len(options)], {str(value).strip(), answer}
     labels = {word.strip("(). ").upper() for word in words}
     fits = {place for place, (name, text) in enumerate(options.items()) if name.upper() in labels or text in words}
@@ -159,7 +149,7 @@ AROUND = {"PROTO", "FRAME", "MEMOIZE", "PUT", "BINPUT", "LONG_BINPUT", "STOP"}
 
 
 def unpack_tests(text: str, max_bytes: int = MAX_TESTS) -> list[dict[str, Any]]:
-    """Return the tests, each with input and output. Raises ValueError saying what is wrong with them."""
+    """Tests, each with input and output. Raises ValueError naming the fault."""
     text = text.strip()
     try:
         tests = parse_json(text if text.startswith(("[", "{")) else pickled_string(inflate(text, max_bytes)))
@@ -171,7 +161,6 @@ def unpack_tests(text: str, max_bytes: int = MAX_TESTS) -> list[dict[str, Any]]:
 
 
 def inflate(text: str, max_bytes: int) -> bytes:
-    """Undo base64 and zlib, up to `max_bytes`."""
     stream = zlib.decompressobj()
     try:
         data = stream.decompress(base64.b64decode(text, validate=True), max_bytes + 1)
@@ -185,7 +174,7 @@ def inflate(text: str, max_bytes: int) -> bytes:
 
 
 def pickled_string(data: bytes) -> str:
-    """Return the string that a pickle of one string holds; ValueError for a pickle of anything else. Nothing is loaded."""
+    """The string of a pickle of one string; ValueError for a pickle of anything else. Nothing is loaded."""
     found = ""
     try:
         for opcode, argument, _ in genops(data):  # up to the first that does not belong: there may be half a billion
@@ -205,36 +194,31 @@ Reference = Answers | Choice | Program
 
 @dataclass(frozen=True)
 class DataRow:
-    """One problem."""
-
     id: str
     """Unique within its set, and the same in every run."""
     dataset: str
-    """Name of the set."""
     question: str
     reference: Reference
     columns: dict[str, Any] = field(default_factory=dict)
-    """Other columns of the source: difficulty, subject, year, contest_date, …"""
     earlier: tuple[tuple[str, str], ...] = ()
-    """(role, content) of messages before the question, where the source has them."""
+    """(role, content) of messages before the question."""
 
     @property
     def kind(self) -> str:
-        """The kind of its reference: math, choice or code."""
         return self.reference.kind
 
     @cached_property
     def key(self) -> str:
-        """The question as two copies of a problem have it in common."""
+        """The question, the same for all copies of a problem."""
         return normalize(self.question)
 
     @cached_property
     def mark(self) -> str:
-        """A hash of the question: tells problems apart, and orders them as no file does."""
+        """A hash of the question: tells problems apart, and orders them independently of files."""
         return hashlib.sha256(self.key.encode()).hexdigest()
 
     def canonical(self) -> str:
-        """Return all of it as one line of JSON, the same for every kind of file."""
+        """One line of JSON, the same for every kind of file."""
         value = {"kind": self.kind} | asdict(self)
         return json.dumps(value, sort_keys=True, separators=(",", ":"), default=str)
 
@@ -243,13 +227,12 @@ SPACING = re.compile(r"\\[,;:! ]|\\(?:quad|qquad|left|right|displaystyle)(?![a-z
 
 
 def normalize(question: str) -> str:
-    """Return a question without what differs between copies: white space, dollars, spacing commands, \\dfrac for \\frac."""
+    r"""Remove the differences between copies: white space, dollars, spacing commands, \dfrac for \frac."""
     text = unicodedata.normalize("NFC", question)
     return SPACING.sub("", re.sub(r"\\[dt]frac(?![a-zA-Z])", r"\\frac", text))
 
 
 def fingerprint(rows: Iterable[DataRow]) -> str:
-    """Return the sha256 of the rows in their order."""
     digest = hashlib.sha256()
     for row in rows:
         digest.update(row.canonical().encode() + b"\n")

@@ -32,7 +32,6 @@ REMEDY = (
     "to evaluate on with --eval-data"
 )
 ROUNDS = 4
-"""Rounds of a permutation."""
 MAX_PERIOD = 100_000
 """Positions after which a mixture repeats."""
 FileSchema = tuple[Path, list[str], Schema]
@@ -41,8 +40,6 @@ FileSchema = tuple[Path, list[str], Schema]
 
 @dataclass
 class RowSet:
-    """The problems of one source."""
-
     name: str
     source: DataSource
     schema: str
@@ -50,21 +47,16 @@ class RowSet:
     """Commit of a hub data set; empty for files."""
     rows: tuple[DataRow, ...] = ()
     num_read: int = 0
-    """Rows of the files."""
     num_filtered: int = 0
-    """Rows that the filters of the source left out."""
     num_copies: int = 0
-    """Rows that repeat a problem."""
     dropped: Counter[str] = field(default_factory=Counter)
     """Rows that cannot be used, by reason."""
 
     @cached_property
     def fingerprint(self) -> str:
-        """sha256 of the problems."""
         return fingerprint(self.rows)
 
     def describe(self) -> dict[str, Any]:
-        """Return for run.json what the problems are and how they came about."""
         return {
             "name": self.name,
             "source": self.source.text,
@@ -80,7 +72,6 @@ class RowSet:
 
     @property
     def line(self) -> str:
-        """The counts in one line."""
         size, num_read, copies = len(self.rows), self.num_read, self.num_copies
         counts = {
             f"{plural('problem', size)} in {num_read:,} {plural('row', num_read)}": size,
@@ -91,7 +82,7 @@ class RowSet:
 
 
 def read_rows(source: DataSource, name: str = "") -> RowSet:
-    """Return all problems of a source but copies and contradictions. Raises DataError where none can be used."""
+    """All problems of a source but copies and contradictions. Raises DataError where none can be used."""
     paths, revision = locate(source)
     try:
         tables = ((path, columns_of(path)) for path in paths)
@@ -120,7 +111,6 @@ def read_rows(source: DataSource, name: str = "") -> RowSet:
 
 
 def check_filters(source: DataSource, files: list[FileSchema]) -> None:
-    """Raise DataError for a column to filter by that no file has."""
     columns = dict.fromkeys(name for _, names, _ in files for name in names)
     for wanted in source.filters:
         if wanted.column not in columns:
@@ -128,7 +118,7 @@ def check_filters(source: DataSource, files: list[FileSchema]) -> None:
 
 
 def select(found: RowSet, files: list[FileSchema]) -> Iterator[DataRow]:
-    """Yield the rows that can be used, and count the others; rows of the same cells are read once, of a hundred copies."""
+    """Yield usable rows, and count the others; rows of the same cells are read once, of a hundred copies."""
     seen: set[bytes] = set()
     filters = found.source.filters
     for path, columns, schema in files:
@@ -152,14 +142,14 @@ def select(found: RowSet, files: list[FileSchema]) -> Iterator[DataRow]:
 
 
 def is_same(one: Reference, other: Reference) -> bool:
-    """Return whether two copies ask for the same: 27 and 27.0 are."""
+    """27 and 27.0 are."""
     if isinstance(one, Answers) and isinstance(other, Answers) and len(one.parts) == len(other.parts) == 1:
         return match_exactly(one.parts[0], other.parts[0]) or one == other
     return one == other
 
 
 def with_ids(rows: list[DataRow], dataset: str) -> tuple[DataRow, ...]:
-    """Return rows with ids of the form set/id: the source's own where it is unique, with a hash of the question where not."""
+    """Ids have the form set/id: the source's own id where it is unique, with a hash of the question where not."""
     counts = Counter(row.id for row in rows)
     own = [[row.id] if row.id and counts[row.id] == 1 else [row.id, row.mark[:12]] for row in rows]
     ids = ["-".join(filter(None, parts)) for parts in own]
@@ -168,20 +158,14 @@ def with_ids(rows: list[DataRow], dataset: str) -> tuple[DataRow, ...]:
 
 @dataclass(frozen=True)
 class DataSplit:
-    """The problems of one source: which train, which are held out, and how many were left out."""
-
     source: RowSet
     train: tuple[DataRow, ...] = ()
     held_out: tuple[DataRow, ...] = ()
     num_shared: int = 0
-    """Problems left out of training because they are evaluated on."""
     num_long: int = 0
-    """Problems left out because their prompts are too long."""
     longest: int = 0
-    """Tokens of the longest prompt that is left."""
 
     def describe(self) -> dict[str, Any]:
-        """Return the source and its counts for run.json."""
         return self.source.describe() | {
             "weight": self.source.source.weight,
             "train": len(self.train),
@@ -192,7 +176,6 @@ class DataSplit:
 
     @property
     def line(self) -> str:
-        """The counts in one line."""
         uses = {
             "to train on": len(self.train),
             "held out": len(self.held_out),
@@ -203,7 +186,7 @@ class DataSplit:
 
 
 def divide(train: Sequence[RowSet], evaluation: Sequence[RowSet]) -> tuple[DataSplit, ...]:
-    """Return which problems train and which are held out.
+    """Choose which problems train and which are held out.
 
     Without evaluation sets one in eight is held out by a hash of its question, the same in every run and copy; else training
     loses every problem whose question they have.
@@ -219,7 +202,6 @@ def divide(train: Sequence[RowSet], evaluation: Sequence[RowSet]) -> tuple[DataS
 
 
 def fit_prompts(part: DataSplit, prompter: Prompter, max_prompt_length: int) -> DataSplit:
-    """Return a part without the problems whose prompts have more than `max_prompt_length` tokens."""
     rows = part.train + part.held_out
     lengths = {row.id: length for row, length in zip(rows, prompter.measure(rows), strict=True)}
     fitting = {name: length for name, length in lengths.items() if length <= max_prompt_length}
@@ -229,7 +211,7 @@ def fit_prompts(part: DataSplit, prompter: Prompter, max_prompt_length: int) -> 
 
 
 def check_parts(parts: Sequence[DataSplit]) -> None:
-    """Raise DataError where nothing is left of a source, to evaluate on, or to train on: what became of it, and the remedy."""
+    """Raise DataError where nothing is left of a source, to evaluate on, or to train on: the counts, and the remedy."""
     found = [("no problem is left", [part]) for part in parts if not part.train and not part.held_out]
     if not any(part.held_out for part in parts):
         found.append(("no problem is left to evaluate on", [*parts]))
@@ -248,59 +230,50 @@ class DataTask:
     prompter: Prompter
     verifier: Verifier
     seed: int = 0
-    """Seed of the order of training problems."""
 
     def __post_init__(self) -> None:
         check_parts(self.parts)
 
     @cached_property
     def rows(self) -> dict[str, DataRow]:
-        """Every row that can be asked, by id."""
         return {row.id: row for part in self.parts for row in part.train + part.held_out}
 
     @property
     def name(self) -> str:
-        """Names of the sets that are trained on."""
         return "+".join(part.source.name for part in self.trained)
 
     @cached_property
     def trained(self) -> tuple[DataSplit, ...]:
-        """Parts of the mixture."""
         return tuple(part for part in self.parts if part.train)
 
     @property
     def num_train(self) -> int:
-        """Problems to train on, each counted once."""
         return sum(len(part.train) for part in self.trained)
 
     @cached_property
     def mixture(self) -> Mixture:
-        """The source of each position."""
         return Mixture(tuple(part.source.source.weight for part in self.trained))
 
     @property
     def longest_prompt(self) -> int:
-        """Tokens of the longest prompt."""
         return max(part.longest for part in self.parts)
 
     def train(self, index: int) -> Problem:
-        """Return problem `index` >= 0 of an endless stream, a function of it, `seed` and the data; a source once an epoch."""
+        """Problem `index` >= 0 of an endless stream, a function of it, `seed` and the data; a source once an epoch."""
         source, position = self.mixture.at(index)
         rows = self.trained[source].train
         return self.prompter.pose(rows[shuffle(position, len(rows), (self.seed, source))])
 
     def held_out(self, count: int) -> Sequence[Problem]:
-        """Return at most `count` held-out problems, of the sets in turn; the same for every seed."""
+        """At most `count` held-out problems, of the sets in turn; the same for every seed."""
         orders = [sorted(part.held_out, key=lambda row: row.mark) for part in self.parts]
         turns = (row for turn in zip_longest(*orders) for row in turn if row is not None)
         return tuple(self.prompter.pose(row) for row in islice(turns, count))
 
     async def verify(self, problem: Problem, text: str) -> Verdict:
-        """Return the verdict on a finished response by the kind of its problem."""
         return await self.verifier(self.rows[problem.id], text, problem.starts_inside)
 
     def describe(self) -> dict[str, Any]:
-        """Return for run.json where the problems are from, how they are asked and graded."""
         return {
             "sets": [part.describe() for part in self.parts],
             "longest_prompt": self.longest_prompt,
@@ -310,11 +283,9 @@ class DataTask:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Counts of each source, a line each."""
         return tuple(part.line for part in self.parts)
 
     def close(self) -> None:
-        """End the verifier's workers."""
         self.verifier.close()
 
 
@@ -337,7 +308,7 @@ def shuffle(position: int, count: int, seed: tuple[int, ...]) -> int:
 
 @dataclass(frozen=True)
 class Mixture:
-    """The source that each position draws from: shares are exact in every period, less than one problem off within."""
+    """The source of each position: shares are exact in every period, less than one problem off within."""
 
     weights: tuple[float, ...]
     """Above 0, with at most three decimals."""
@@ -356,7 +327,7 @@ class Mixture:
         return tuple(number // gcd(*thousandths) for number in thousandths)
 
     def at(self, position: int) -> tuple[int, int]:
-        """Return (source, position within that source) of a position of the mixture."""
+        """(source, position within that source) of a position of the mixture."""
         period, place = divmod(position, sum(self.shares))
         source, before = self.schedule[place]
         return source, period * self.shares[source] + before

@@ -20,7 +20,7 @@ from fairlen.tasks.task import Problem, Verdict
 
 
 class Refused(ValueError):
-    """A call that cannot be a part of a trajectory; its text is what the environment is answered."""
+    """A call that cannot be a part of a trajectory; the environment is answered with its text."""
 
 
 @dataclass(eq=False)
@@ -33,14 +33,12 @@ class Calls:
     sampling: Sampling
     """Sampling of the whole; `max_new_tokens` limits what a conversation reads and writes together."""
     deadline: float
-    """Seconds on the clock; 0 is none."""
     clock: asyncio.Timeout = field(default_factory=lambda: asyncio.timeout(None))
     """Runs while nothing is asked of the policy."""
     conversations: dict[str, Trajectory] = field(default_factory=dict)
     out: set[str] = field(default_factory=set)
-    """Names of those that wait for a turn."""
+    """Names of conversations that wait for a turn."""
     refusal: str = ""
-    """Why a call was refused, where it was for anything but its length."""
     failure: Exception | None = None
     """Error of the engine, which is the run's and not the environment's."""
 
@@ -84,7 +82,7 @@ class Calls:
         return turn
 
     def refuse(self, reason: str) -> Refused:
-        """Keep why the trajectory has no verdict, and return it as an error."""
+        """Keep the first reason, and return it as an error."""
         self.refusal = self.refusal or reason
         return Refused(reason)
 
@@ -95,7 +93,7 @@ class Calls:
             self.clock.reschedule(asyncio.get_running_loop().time() + self.deadline if runs else None)
 
     def _read_numbers(self, what: str, numbers: Iterable[int]) -> tuple[int, ...]:
-        """Return numbers that an environment gave. Raises Refused for what are no whole numbers from 0 on."""
+        """Raises Refused for anything but whole numbers from 0 on."""
         try:
             found = tuple(map(index, numbers))
         except Exception:
@@ -105,7 +103,6 @@ class Calls:
         return found
 
     def _read(self, name: str, conversation: Trajectory, prompt: TokenIds) -> None:
-        """Append what a conversation has read since its last turn."""
         if name in self.out:
             raise self.refuse("two turns of one conversation are asked at the same time; a trajectory is one sequence")
         known = conversation.prefix
@@ -125,24 +122,20 @@ class Calls:
 
 
 def first_stop(turn: Continuation, stops: Set[int]) -> Continuation:
-    """Return a turn up to the first of these tokens, which is the turn of an engine that ends there."""
     end = next((place for place, token in enumerate(turn.token_ids, 1) if token in stops), 0)
     return replace(turn.first(end), finish="stop") if end else turn
 
 
 @dataclass(frozen=True)
 class Driven(Player):
-    """Plays a task whose environment drives."""
-
     extend: Extend
     task: Driving
     deadline: float = 60.0
     """Seconds in which an environment asks for its next turn, or ends; 0 is none."""
     warned: set[str] = field(default_factory=set)
-    """Faults that a warning was logged of."""
 
     async def play(self, problem: Problem, prefix: TokenIds, sampling: Sampling) -> Continuation:
-        """Return the turns of the trained agent and what it read between them; no verdict where the environment failed."""
+        """Turns of the trained agent, with what it read between them; no verdict where the environment failed."""
         calls = Calls(self.extend, prefix, sampling, self.deadline)
         try:
             trajectory, verdict = await self._drive(problem, calls)
@@ -156,7 +149,7 @@ class Driven(Player):
         return trajectory.close(verdict)
 
     async def _drive(self, problem: Problem, calls: Calls) -> tuple[Trajectory, Verdict]:
-        """Return what the trained agent said, and the verdict on it. Raises a Fault, or what the engine raised."""
+        """Raises a Fault, or what the engine raised."""
         try:
             async with calls.clock:
                 calls.wind()

@@ -80,10 +80,7 @@ class Interactive(Task, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """Result of an episode that its environment drove."""
-
     name: str
-    """Name of the conversation that is trained."""
     verdict: Verdict
 
 
@@ -91,13 +88,11 @@ class Played:
 class Driving(Task, Protocol):
     """A task whose environment drives: it asks the policy for turns, by the calls that it is given (`driven.Calls`)."""
 
-    async def drive(self, problem: Problem, calls: Any) -> Played:
-        """Play one episode. Raises a Fault where it has no verdict."""
-        ...
+    async def drive(self, problem: Problem, calls: Any) -> Played: ...
 
 
 def show(value: Any) -> str:
-    """Return a value of an environment as text, in one line; its type where it has none."""
+    """In one line; the type of a value without a text."""
     try:
         return " ".join((str(value) if isinstance(value, BaseException) else repr(value)).split())[:200]
     except Exception:
@@ -105,7 +100,7 @@ def show(value: Any) -> str:
 
 
 def is_foreign(error: BaseException) -> bool:
-    """Return whether an error is of the code that was called; else the run itself is interrupted."""
+    """Whether the called code is at fault; else the run itself is interrupted."""
     if isinstance(error, asyncio.CancelledError):
         task = asyncio.current_task()
         return task is not None and not task.cancelling()
@@ -113,7 +108,7 @@ def is_foreign(error: BaseException) -> bool:
 
 
 def check_verdict(verdict: Any, function: str) -> Verdict:
-    """Return a verdict of an environment's. Raises a Fault for what is none."""
+    """Raises a Fault unless it is a valid Verdict."""
     try:
         if isinstance(verdict, Verdict) and verdict.status in VERDICTS and math.isfinite(verdict.outcome):
             return replace(verdict, outcome=float(verdict.outcome))
@@ -124,7 +119,7 @@ def check_verdict(verdict: Any, function: str) -> Verdict:
 
 
 def is_in_turns(task: Task) -> bool:
-    """Return whether a response to a problem of the task is a trajectory."""
+    """Whether a response to a problem of the task is a trajectory."""
     return isinstance(task, Interactive | Driving)
 
 
@@ -134,7 +129,6 @@ class Fault(Exception):
     def __init__(self, status: Status, function: str, what: str) -> None:
         super().__init__(f"{function} {what}")
         self.status: Status = status
-        """Status of the trajectory."""
         self.kind = f"{status} {function}"
 
 
@@ -144,18 +138,14 @@ class Guarded:
 
     make: Callable[[], Environment]
     deadline: float
-    """Seconds for each call."""
     inner: Any = None
-    """The environment, from `start` on."""
     side: SideThread = field(default_factory=lambda: SideThread("environment"))
 
     async def start(self) -> str:
-        """Make the environment, and return what the policy reads before its first turn."""
         self.inner = await self._call("make", object)
         return await self._call("start", str)
 
     async def act(self, text: str) -> Observation:
-        """Return what a turn led to."""
         found: Any = await self._call("act", Observation, text)
         try:
             if isinstance(found.text, str) and math.isfinite(found.reward):
@@ -165,11 +155,9 @@ class Guarded:
         raise Fault("error", "act", f"returned {show(found)}: text is a string and reward a finite number")
 
     async def grade(self) -> Verdict:
-        """Return the verdict."""
         return check_verdict(await self._call("grade", Verdict), "grade")
 
     async def end(self) -> None:
-        """End the environment, where there is one."""
         if self.inner is not None:
             await self._call("end", object)
 
@@ -197,7 +185,6 @@ class Player(ABC):
     extend: Extend
 
     def __call__(self, prefix: TokenIds, sampling: Sampling) -> Awaitable[Continuation]:
-        """Continue a prefix by a single turn."""
         return self.extend(prefix, sampling)
 
     @abstractmethod
@@ -206,25 +193,20 @@ class Player(ABC):
 
 
 def about(extend: Extend, problem: Problem) -> Extend:
-    """Return what continues the prompt of this problem to its end: by trajectories where its task is solved in turns."""
+    """What continues the prompt of this problem to its end: by trajectories where its task is solved in turns."""
     return partial(extend.play, problem) if isinstance(extend, Player) else extend
 
 
 @dataclass(frozen=True)
 class InTurns(Player):
-    """Plays a task that is solved in turns."""
-
     extend: Extend
     task: Interactive
     decode: Callable[[Sequence[int]], str]
-    """Generated token ids to text, special tokens left out."""
     deadline: float = 60.0
-    """Seconds for each call of an environment; 0 is none."""
     warned: set[str] = field(default_factory=set)
-    """Faults that a warning was logged of."""
 
     async def play(self, problem: Problem, prefix: TokenIds, sampling: Sampling) -> Continuation:
-        """Return turns and observations of at most `max_new_tokens` together. Truncated ones are graded, failed ones not."""
+        """Turns and observations of at most `max_new_tokens` together. Truncated ones are graded, failed ones not."""
         environment = Guarded(lambda: self.task.environment(problem, sampling.seed), self.deadline)
         trajectory = Trajectory(prefix, sampling)
         try:
@@ -262,7 +244,7 @@ class InTurns(Player):
         trajectory.finish = "length"
 
     async def _write(self, trajectory: Trajectory, max_new_tokens: int) -> Continuation:
-        """Let the policy write a turn. Raises a Fault for an observation that the model cannot read."""
+        """Raises a Fault for an observation that the model cannot read."""
         sampling = trajectory.sampling_of_turn(max_new_tokens)
         try:
             turn = (await self.extend(trajectory.prefix, sampling)).check(sampling)
@@ -297,8 +279,6 @@ def warn_once(warned: set[str], problem: Problem, fault: Fault, consequence: str
 
 @dataclass(eq=False)
 class Trajectory:
-    """Tokens written and read so far."""
-
     prompt: TokenIds
     sampling: Sampling
     """Sampling of the first turn; `max_new_tokens` is the limit of all turns and observations."""
@@ -317,16 +297,14 @@ class Trajectory:
 
     @property
     def room(self) -> int:
-        """Tokens that may follow."""
         return self.sampling.max_new_tokens - len(self.token_ids)
 
     def sampling_of_turn(self, max_new_tokens: int) -> Sampling:
-        """Return the next turn's; the first has the seed of the trajectory, which alone is a response of one turn."""
+        """The first has the seed of the trajectory, so that a trajectory of one turn is sampled as a response is."""
         seed = derive_seed(self.sampling.seed, len(self.turns)) if self.turns else self.sampling.seed
         return replace(self.sampling, seed=seed, max_new_tokens=max_new_tokens)
 
     def write(self, turn: Continuation) -> None:
-        """Append a turn of the policy."""
         start = len(self.token_ids)
         self.turns.append((start, start + len(turn.token_ids)))
         self.token_ids += turn.token_ids
@@ -334,11 +312,11 @@ class Trajectory:
         self.supports += turn.supports
 
     def forget(self) -> None:
-        """Leave out what was read after the last turn."""
+        """Leave out observations after the last turn."""
         self.token_ids = self.token_ids[: self.turns[-1][1] if self.turns else 0]
 
     def close(self, verdict: Verdict) -> Continuation:
-        """Return the whole, what was read after the last turn left out."""
+        """The whole trajectory without observations after its last turn."""
         rewards = (*self.rewards, *[0.0] * (len(self.turns) - len(self.rewards)))
         return Continuation(
             self.token_ids[: self.turns[-1][1]], self.logprobs, self.finish,

@@ -33,7 +33,6 @@ from fairlen.verify.program import ProgramTest, ProgramTests, grade_program
 from fairlen.verify.sandbox import open_sandbox
 
 VERIFIER = "verifier"
-"""Name of the verdict among the parts of an outcome."""
 DEFAULTS = VerifierSettings()
 OVERDUE = (
     "reward {name}: {error} on problem {problem}; such responses have no verdict, and their share is logged. "
@@ -43,7 +42,7 @@ RewardFunction = Callable[..., Sequence[float | None] | Awaitable[Sequence[float
 
 
 class Verifier:
-    """Comes to verdicts on responses. What a kind of problem needs is opened with it, so that a run fails at its start."""
+    """Grades responses. Everything that a kind of problem needs is opened with it, so that a run fails at its start."""
 
     def __init__(self, kinds: Iterable[str], settings: VerifierSettings = DEFAULTS) -> None:
         """`kinds` of problems: math, choice, code. Raises ValueError, with what to install, where a kind cannot be verified."""
@@ -58,7 +57,7 @@ class Verifier:
         self.sandbox = open_sandbox(settings.sandbox, on_host, workers) if is_needed else None
 
     async def __call__(self, row: DataRow, text: str, starts_inside: bool = False) -> Verdict:
-        """Return the verdict on a finished response to a row. Raises ValueError for kinds that it was not opened for only."""
+        """Raises ValueError only for kinds that it was not opened for."""
         match row.reference:
             case Answers() as answers if self.pool is not None:
                 return await self.compare_answers(self.pool, answers, text, starts_inside)
@@ -71,7 +70,7 @@ class Verifier:
         raise ValueError(f"problem {row.id}: {row.kind}, but this verifier was opened for {sorted(self.kinds)}")
 
     async def compare_answers(self, pool: AnswerPool, answers: Answers, text: str, starts_inside: bool) -> Verdict:
-        """Return the verdict on an answer: correct where all parts are given, or one of the other accepted answers."""
+        """Correct where all parts are given, or one of the other accepted answers."""
         found = await pool.verify(answers.parts, text, starts_inside=starts_inside, tolerance=answers.tolerance)
         for other in answers.others:
             if found.status in ("incorrect", "error") and found.answer is not None:
@@ -79,7 +78,6 @@ class Verifier:
         return verdict_of(found.status, found.answer)
 
     def describe(self) -> dict[str, Any]:
-        """Return for run.json how responses were graded."""
         described: dict[str, Any] = {"kinds": sorted(self.kinds)}
         if self.pool is not None:
             described |= {"answer_deadline": self.pool.deadline, "accept_unevaluated": self.pool.unevaluated}
@@ -88,26 +86,22 @@ class Verifier:
         return described
 
     def close(self) -> None:
-        """End the workers."""
         if self.pool is not None:
             self.pool.close()
 
 
 @lru_cache(maxsize=16)
 def unpack(program: Program) -> ProgramTests:
-    """Return the tests of a program; those of the problems asked about last are kept."""
+    """Cached: tests are large."""
     return ProgramTests(tuple(ProgramTest(*case) for case in unpack_cases(program)), program.function)
 
 
 def verdict_of(status: Status, answer: str | None = None) -> Verdict:
-    """Return a verdict whose outcome is 1 where it is correct, else 0."""
     return Verdict(status, float(status == "correct"), answer)
 
 
 @dataclass(frozen=True)
 class WeightedReward:
-    """A reward function of the user's own."""
-
     name: str
     function: RewardFunction
     weight: float = 1.0
@@ -115,27 +109,22 @@ class WeightedReward:
 
 @dataclass
 class Grader:
-    """Fills in what a response is worth, and how that came about: outcome, status, outcomes, extracted answer, time."""
+    """Sets outcome, status, outcomes, extracted answer and time of a response."""
 
     task: Task
     decode: Callable[[Sequence[int]], str]
-    """Generated token ids to text, special tokens left out."""
     rewards: Sequence[WeightedReward] = ()
     verifier_weight: float = 1.0
     without_verdict: Literal["inactive", "incorrect"] = "inactive"
-    """Treatment of a response without a verdict: left out, or incorrect."""
     reward_deadline: float = 60.0
     """Seconds for one call of a reward function; 0 is none."""
     watchdog: Watchdog = UNWATCHED
     seconds: float = 0.0
-    """So far, in which the verifier had at least one text."""
+    """Time in which the verifier had at least one text."""
     num_out: int = 0
-    """Texts that the verifier has."""
     busy_since: float = 0.0
     num_graded: int = 0
-    """Shows a watchdog of one call that others are done."""
     overdue: set[str] = field(default_factory=set)
-    """Reward functions that missed the deadline, about which a warning was logged."""
     side: SideThread = field(default_factory=lambda: SideThread("rewards"))
 
     async def __call__(self, problem: Problem, response: Response) -> Response:
@@ -210,7 +199,7 @@ async def call_reward(
 
 
 async def wait_for(values: Awaitable[Any], deadline: float) -> Any:
-    """Return what it comes to. Raises DeadlineError past the deadline (0 is none), even where it does not end when cancelled."""
+    """Raises DeadlineError past the deadline (0 is none), even where the awaitable does not end when cancelled."""
     task = asyncio.ensure_future(as_errors(values))
     task.add_done_callback(lambda done: done.cancelled() or done.exception())  # an error after the deadline is heard
     try:
@@ -223,7 +212,7 @@ async def wait_for(values: Awaitable[Any], deadline: float) -> Any:
 
 
 async def as_errors(values: Awaitable[Any]) -> Any:
-    """Return what it comes to; what would end the event loop, or look like an interruption of the run, becomes a RuntimeError."""
+    """An error that would end the event loop, or look like an interruption of the run, becomes a RuntimeError."""
     try:
         return await values
     except (asyncio.CancelledError, SystemExit, KeyboardInterrupt) as error:
@@ -231,14 +220,12 @@ async def as_errors(values: Awaitable[Any]) -> Any:
 
 
 class RewardError(ValueError):
-    """Something is wrong with a reward function: which, what, and what to do."""
-
     def __init__(self, text: str, problem: str) -> None:
         super().__init__(f"--rewards {text}: {problem}")
 
 
 def load_reward(text: str) -> WeightedReward:
-    """Return the reward function of "FILE.py:FUNCTION" or "FILE.py:FUNCTION=0.5", running the file. Raises RewardError."""
+    """Run the file of "FILE.py:FUNCTION" or "FILE.py:FUNCTION=0.5". Raises RewardError."""
     place, _, weight = text.partition("=")
     file, colon, name = place.rpartition(":")
     if not name or (colon and not file.endswith(".py")):
@@ -256,7 +243,7 @@ def load_reward(text: str) -> WeightedReward:
 
 
 def load_rewards(texts: Sequence[str], problem: Problem, deadline: float = 0.0) -> list[WeightedReward]:
-    """Return the reward functions of a run, each tried on `problem` with an empty and the correct answer. Raises RewardError."""
+    """The reward functions of a run, each tried on `problem` with an empty and the correct answer. Raises RewardError."""
     rewards = [load_reward(text) for text in texts]
     names = [reward.name for reward in rewards]
     for text, reward in zip(texts, rewards, strict=True):

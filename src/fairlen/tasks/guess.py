@@ -24,7 +24,6 @@ ALPHABET = "0123456789-?:<>"
 TOKEN_IDS = {token: i for i, token in enumerate((*SPECIALS, *ALPHABET))}
 LOWER, HIGHER = "<", ">"
 DIGITS = 3
-"""Digits of every number."""
 LARGEST = 10**DIGITS - 1
 MAX_TURNS = 12
 MAX_RESPONSE_LENGTH = 192
@@ -39,7 +38,6 @@ class Guess(Synthetic):
     name: str = field(default="guess", init=False)
     max_turns: int = field(default=MAX_TURNS, init=False)
     widths: tuple[int, int] = (20, 900)
-    """Least and largest difference of a range's ends."""
 
     def __post_init__(self) -> None:
         least, largest = self.widths
@@ -51,7 +49,6 @@ class Guess(Synthetic):
         return f"{self.name}/{self.widths}"
 
     def draw(self, rng: Random, turn: int) -> Problem:
-        """Draw a range, and a secret in it."""
         least, largest = self.widths
         width = min(int(math.exp(rng.uniform(math.log(least), math.log(largest + 1)))), largest)
         low = rng.randint(0, LARGEST - width)
@@ -66,19 +63,17 @@ class Guess(Synthetic):
 
     @property
     def longest_prompt(self) -> int:
-        """Tokens of a prompt: BOS, two numbers, `-` and `?`."""
+        """BOS, two numbers, `-` and `?`."""
         return 1 + 2 * DIGITS + 2
 
     def environment(self, problem: Problem, seed: int) -> Game:
-        """Return a game, the same one for every trajectory of a problem."""
         return Game(*read_range(problem.text), int(problem.answer))
 
     def encode_observation(self, text: str) -> TokenIds:
-        """Return the tokens of an answer."""
         return encode(text)
 
     async def verify(self, problem: Problem, text: str) -> Verdict:
-        """Return correct where the text ends with the secret as its guess, regardless of earlier turns."""
+        """Correct where the text ends with the secret as its guess, regardless of earlier turns."""
         return judge(read_guess(text), int(problem.answer))
 
 
@@ -90,19 +85,16 @@ class Game:
     high: int
     secret: int
     guess: int | None = None
-    """The last one; None where a turn had none."""
 
     async def start(self) -> str:
-        """Return nothing: the prompt has the range."""
         return ""
 
     async def act(self, text: str) -> Observation:
-        """Return whether the secret is lower or higher; the last observation where the game is won or lost."""
         answer = self.tell(read_guess(text))
         return Observation(answer, is_last=not answer)
 
     def tell(self, guess: int | None) -> str:
-        """Return the answer to a guess, and narrow what is known; none where the game is won or lost."""
+        """Answer a guess, and narrow the range; empty where the game is won or lost."""
         self.guess = guess
         if guess is None or not self.low <= guess <= self.high or guess == self.secret:
             return ""
@@ -113,7 +105,6 @@ class Game:
         return HIGHER
 
     async def grade(self) -> Verdict:
-        """Return correct where the last guess is the secret."""
         return judge(self.guess, self.secret)
 
     async def end(self) -> None:
@@ -121,13 +112,11 @@ class Game:
 
 
 def read_guess(text: str) -> int | None:
-    """Return the guess at the end of a turn; None where there is none."""
     found = GUESS.search(text)
     return int(found[1]) if found else None
 
 
 def judge(guess: int | None, secret: int) -> Verdict:
-    """Return the verdict on a last guess."""
     if guess is None:
         return Verdict("no_answer", 0.0)
     is_correct = guess == secret
@@ -135,12 +124,10 @@ def judge(guess: int | None, secret: int) -> Verdict:
 
 
 def write(number: int) -> str:
-    """Return a number with `DIGITS` digits."""
     return f"{number:0{DIGITS}d}"
 
 
 def read_range(text: str) -> tuple[int, int]:
-    """Return the ends of a problem's range."""
     return int(text[:DIGITS]), int(text[DIGITS + 1 : 2 * DIGITS + 1])
 
 

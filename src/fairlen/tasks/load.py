@@ -30,8 +30,6 @@ Decode = Callable[[Sequence[int]], str]
 
 @dataclass(frozen=True)
 class ProblemSet:
-    """The problems of one evaluation set."""
-
     name: str
     """Fit for a file name."""
     problems: tuple[Problem, ...]
@@ -40,9 +38,7 @@ class ProblemSet:
     revision: str
     """Commit of a hub data set; empty for files."""
     details: dict[str, Any]
-    """Source, schema, counts."""
     verify: Callable[[Problem, str], Awaitable[Verdict]]
-    """Grades a finished response."""
     close: Callable[[], None] = field(repr=False)
     """Ends the verifier's workers, which the sets of one call share."""
     line: str = ""
@@ -52,7 +48,7 @@ class ProblemSet:
 
 
 def load_task(settings: DataSettings, tokenizer: Any) -> Task:
-    """Return what to train on: data sets, the user's own task, reasoning-gym, verifiers or a shipped task. Raises ValueError."""
+    """Load data sets, the user's own task, reasoning-gym, verifiers or a shipped task. Raises ValueError."""
     if not settings.data:
         if settings.eval_data:
             raise ValueError(f"--eval-data {settings.eval_data[0]}: it goes with --data, which names what to train on")
@@ -72,7 +68,6 @@ def load_task(settings: DataSettings, tokenizer: Any) -> Task:
 
 
 def find_verifiers_loader() -> Callable[[ProblemSettings, Any, int], Task]:
-    """Return what loads environments of the package verifiers. Raises ValueError without it."""
     if find_spec("verifiers") is None:
         raise ValueError(f"--task {VERIFIERS}...: the package verifiers is missing; pip install 'fairlen[verifiers]'")
     from fairlen.tasks.verifiers_task import load_verifiers
@@ -81,7 +76,7 @@ def find_verifiers_loader() -> Callable[[ProblemSettings, Any, int], Task]:
 
 
 def load_shipped(settings: ProblemSettings, tokenizer: Any) -> Synthetic:
-    """Return a shipped task. Raises ValueError for an unknown one, or a model that does not read its prompts."""
+    """Raises ValueError for an unknown task, or a model that does not read its prompts."""
     task = make_shipped(settings.task)
     problem = task.train(0)
     try:
@@ -97,7 +92,7 @@ def load_shipped(settings: ProblemSettings, tokenizer: Any) -> Synthetic:
 
 
 def load_reasoning_gym(place: str, settings: ProblemSettings, tokenizer: Any, **own: Any) -> ReasoningGym:
-    """Return tasks of reasoning-gym with fields of `own`, without prompts for tokenizer None. Raises ValueError."""
+    """Fields of `own` are those of `ReasoningGym`; no prompts are made for tokenizer None. Raises ValueError."""
     parts = read_parts(place)
     prompter = make_prompter(settings, tokenizer, (EXAMPLE,)) if tokenizer is not None else None
     size = settings.verify_workers or len(os.sched_getaffinity(0))
@@ -106,7 +101,7 @@ def load_reasoning_gym(place: str, settings: ProblemSettings, tokenizer: Any, **
 
 
 def load_sets(places: Sequence[str], settings: ProblemSettings, tokenizer: Any = None) -> tuple[ProblemSet, ...]:
-    """Return the sets of an evaluation, whole and in file order, without prompts for tokenizer None. Raises ValueError."""
+    """The sets of an evaluation, whole and in file order, without prompts for tokenizer None. Raises ValueError."""
     sets = read_sets(places)
     prompter = make_prompter(settings, tokenizer, sets[0].rows) if tokenizer is not None else None
     verifier = make_verifier(settings, sets)
@@ -114,7 +109,7 @@ def load_sets(places: Sequence[str], settings: ProblemSettings, tokenizer: Any =
 
 
 def make_problem_set(found: RowSet, verifier: Verifier, prompter: Prompter | None = None) -> ProblemSet:
-    """Return the problems of one set, with their verifier; without a prompter they can be graded and not asked."""
+    """Without a prompter problems can be graded and not asked."""
     rows = {row.id: row for row in found.rows}
 
     async def verify(problem: Problem, text: str) -> Verdict:
@@ -133,7 +128,7 @@ def make_problem_set(found: RowSet, verifier: Verifier, prompter: Prompter | Non
 
 
 def read_sets(places: Sequence[str]) -> tuple[RowSet, ...]:
-    """Return the rows of places, under names that differ."""
+    """Each set has a name of its own."""
     sources = [read_source(place) for place in places]
     names = [source.name for source in sources]
     before = [names[:place].count(name) for place, name in enumerate(names)]
@@ -142,7 +137,7 @@ def read_sets(places: Sequence[str]) -> tuple[RowSet, ...]:
 
 
 def make_prompter(settings: ProblemSettings, tokenizer: Any, rows: Sequence[DataRow]) -> Prompter:
-    """Return the prompter of the settings. Raises ValueError for a tokenizer that does not read the first row's prompt."""
+    """Raises ValueError for a tokenizer that does not read the first row's prompt."""
     prompter = Prompter(tokenizer, settings.template, settings.system_prompt, settings.instruction, settings.thinking)
     with bounded_memory():  # of the template
         for row in rows[:1]:
@@ -151,7 +146,7 @@ def make_prompter(settings: ProblemSettings, tokenizer: Any, rows: Sequence[Data
 
 
 def read_text(tokenizer: Any, text: str, model: str) -> tuple[int, ...]:
-    """Return token ids of a text. Raises ValueError for a tokenizer that does not know it or makes no tokens."""
+    """Raises ValueError for a tokenizer that does not know the text or makes no tokens."""
     ids: tuple[int, ...] = ()
     reason: object = "it makes no tokens of it"
     try:
@@ -170,5 +165,4 @@ def read_text(tokenizer: Any, text: str, model: str) -> tuple[int, ...]:
 
 
 def make_verifier(settings: VerifierSettings, sets: Sequence[RowSet]) -> Verifier:
-    """Return a verifier for the kinds of problems that the sets have."""
     return Verifier({row.kind for one in sets for row in one.rows}, settings)

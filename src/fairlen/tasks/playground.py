@@ -29,8 +29,6 @@ MAX_MOVES = 8
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """A start and the moves to make from there."""
-
     start: int
     moves: tuple[int, ...]
 
@@ -41,14 +39,11 @@ class Sums:
 
     name: str = "sums"
     sign: str = "+"
-    """The character between moves."""
 
     def draw(self, rng: Random, num_moves: int) -> Chain:
-        """Draw a random problem."""
         return Chain(rng.randint(1, 9), tuple(rng.randint(1, 9) for _ in range(num_moves)))
 
     def move(self, state: int, move: int) -> int:
-        """Return the state after one move."""
         return state + move
 
 
@@ -61,7 +56,7 @@ class Cups:
     num_cups: int = 5
 
     def draw(self, rng: Random, num_moves: int) -> Chain:
-        """Draw a random problem in which no pair is swapped twice."""
+        """No pair is swapped twice."""
         pairs = [10 * a + b for a, b in combinations(range(1, self.num_cups + 1), 2)]
         return Chain(rng.randint(1, self.num_cups), tuple(rng.sample(pairs, num_moves)))
 
@@ -81,7 +76,6 @@ class Playground(Synthetic):
     name: str = field(default="playground", init=False)
     families: tuple[str, ...] = ("sums", "cups")
     num_moves: tuple[int, int] = (3, MAX_MOVES)
-    """Fewest and most moves of a problem."""
 
     def __post_init__(self) -> None:
         fewest, most = self.num_moves
@@ -93,7 +87,7 @@ class Playground(Synthetic):
 
     @property
     def longest_prompt(self) -> int:
-        """Tokens of the longest prompt: BOS, a start, a sign and two digits a move, `=?`."""
+        """BOS, a start, a sign and two digits a move, `=?`."""
         return 2 + 3 * self.num_moves[1] + 2
 
     @property
@@ -106,7 +100,6 @@ class Playground(Synthetic):
 
 
 def pose(family: Family, chain: Chain) -> Problem:
-    """Return the problem that a chain asks, `start sign move … =?`."""
     text = write_moves(family, chain.start, chain.moves) + "=?"
     return Problem(
         id=f"{family.name}:{text}",
@@ -118,12 +111,10 @@ def pose(family: Family, chain: Chain) -> Problem:
 
 
 def write_moves(family: Family, state: int, moves: Sequence[int]) -> str:
-    """Return `state sign move sign move …`."""
     return family.sign.join(map(str, (state, *moves)))
 
 
 def follow(family: Family, state: int, moves: Sequence[int]) -> int:
-    """Return the state after all moves."""
     for move in moves:
         state = family.move(state, move)
     return state

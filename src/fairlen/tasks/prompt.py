@@ -14,7 +14,6 @@ from fairlen.tasks.task import Problem
 MAX_SECONDS = 10.0
 """Time of a chat template, which is a program, for one prompt."""
 PIECE = 1000
-"""Prompts that are tokenized at a time to measure them."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +21,6 @@ class Prompter:
     """Turns rows into problems. Raises ValueError for settings that the tokenizer cannot follow."""
 
     tokenizer: Any
-    """A tokenizer of transformers."""
     template: str = "auto"
     """"chat" by the tokenizer's chat template, "plain" as text, "auto" chat where there is a template."""
     system_prompt: str = ""
@@ -47,11 +45,9 @@ class Prompter:
 
     @property
     def is_chat(self) -> bool:
-        """Whether prompts go through the chat template."""
         return self.template != "plain" and bool(getattr(self.tokenizer, "chat_template", None))
 
     def pose(self, row: DataRow) -> Problem:
-        """Return the problem that a row asks."""
         text = self.render(row)
         return Problem(
             id=row.id,
@@ -63,12 +59,11 @@ class Prompter:
         )
 
     def ask(self, row: DataRow) -> str:
-        """Return the question and the instruction."""
         instruction = row.reference.instruction if self.instruction == "auto" else self.instruction
         return f"{row.question}\n\n{instruction}" if instruction else row.question
 
     def render(self, row: DataRow) -> str:
-        """Return all text of the prompt, that of the template included."""
+        """All text of the prompt, the template's included."""
         messages = self.messages(row)
         if not self.is_chat:
             return "\n\n".join(message["content"] for message in messages) + "\n"
@@ -88,7 +83,6 @@ class Prompter:
         return text
 
     def messages(self, row: DataRow) -> list[dict[str, str]]:
-        """Return the system prompt, earlier messages and the question."""
         earlier = [{"role": role, "content": content} for role, content in row.earlier]
         if self.system_prompt and any(message["role"] == "system" for message in earlier):
             raise ValueError(
@@ -98,7 +92,7 @@ class Prompter:
         return [*system, *earlier, {"role": "user", "content": self.ask(row)}]
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return token ids. Templates write BOS themselves; plain text gets the tokenizer's own in front and nothing behind."""
+        """Templates write BOS themselves; plain text gets the tokenizer's own in front and nothing behind."""
         found = self.tokenizer(list(texts), add_special_tokens=not self.is_chat)["input_ids"]
         return found if self.is_chat else [ids[: len(ids) - self.num_after] for ids in found]
 
@@ -111,13 +105,11 @@ class Prompter:
         return len(ids) - start - len(bare)
 
     def measure(self, rows: Sequence[DataRow]) -> list[int]:
-        """Return the number of tokens of each prompt."""
         pieces = (rows[start : start + PIECE] for start in range(0, len(rows), PIECE))
         with bounded_memory():
             return [len(ids) for piece in pieces for ids in self.encode([self.render(row) for row in piece])]
 
     def describe(self) -> dict[str, Any]:
-        """Return the settings for run.json."""
         return {
             "template": "chat" if self.is_chat else "plain",
             "system_prompt": self.system_prompt,

@@ -32,19 +32,14 @@ from fairlen.verify.gym import SIZE
 PREFIX = "reasoning-gym:"
 PART = re.compile(r"((\w+)(?:\?([^=,]+=[^=,]+(?:,[^=,]+=[^=,]+)*))?)(?:=(\d{1,6}(?:\.\d{1,3})?))?", re.ASCII)
 MAX_DRAWS = 512
-"""Problems in a row that do not serve, after which there are none."""
 MAX_KEPT = 4096
-"""Problems that are kept."""
 MAX_SECONDS = 60.0
-"""For a problem to be made."""
 CLOSE = 1e-9
 """More than sums of shares miss 1 by: `spell_backward` comes to .9999999999999998."""
 
 
 @dataclass(frozen=True)
 class GymTask:
-    """One task of a mixture."""
-
     text: str
     """Name and fields, as they were given."""
     name: str
@@ -54,12 +49,11 @@ class GymTask:
 
 
 def is_reasoning_gym(place: str) -> bool:
-    """Return whether a place names tasks of reasoning-gym."""
     return place.startswith(PREFIX)
 
 
 def read_parts(place: str) -> tuple[GymTask, ...]:
-    """Return the tasks that a place names. Raises ValueError for unknown names, fields and values, and without the package."""
+    """Raises ValueError for unknown names, fields and values, and without the package."""
     try:
         from reasoning_gym.factory import DATASETS
     except ModuleNotFoundError:
@@ -80,7 +74,7 @@ def read_parts(place: str) -> tuple[GymTask, ...]:
 
 
 def read_fields(place: str, default: Any, text: str) -> dict[str, Any]:
-    """Return FIELD=VALUE,… by field. Raises ValueError for one that a configuration does not have, or does not take."""
+    """Read FIELD=VALUE,…. Raises ValueError for an unknown field or a value that it does not take."""
     known = [name for name in vars(default) if name not in ("seed", "size", "data_file")]  # the run's, and a path
     values: dict[str, Any] = {}
     try:
@@ -114,11 +108,10 @@ class ReasoningGym:
 
     @cached_property
     def mixture(self) -> Mixture:
-        """The task of each position."""
         return Mixture(tuple(part.weight for part in self.parts))
 
     def train(self, index: int) -> Problem:
-        """Return problem `index` >= 0 of an endless stream, a function of `index`, the seed and the tasks; problems may recur."""
+        """Problem `index` >= 0 of an endless stream, a function of `index`, the seed and the tasks; problems may recur."""
         task, place = self.mixture.at(index)
         chunk, position = divmod(place, SIZE)
         found: Problem | str = ""
@@ -129,14 +122,14 @@ class ReasoningGym:
         raise ValueError(f"{self.name}: {MAX_DRAWS} problems of {self.parts[task].text} in a row do not serve: {found}")
 
     def held_out(self, count: int) -> Sequence[Problem]:
-        """Return at most `count` held-out problems, all different, of the tasks in turn."""
+        """At most `count` held-out problems, all different, of the tasks in turn."""
         wanted = -(-count // len(self.parts))
         each = [islice(self.find_held_out(part), wanted) for part in self.parts]
         turns = (problem for turn in zip_longest(*each) for problem in turn if problem is not None)
         return tuple(islice({problem.text: problem for problem in turns}.values(), count))
 
     def find_held_out(self, part: GymTask) -> Iterator[Problem]:
-        """Yield the held-out problems of a task. Raises ValueError where there is none."""
+        """Raises ValueError where there is none."""
         places = ((derive_seed(chunk), position) for chunk in count() for position in range(SIZE))
         seen: dict[str, Problem] = {}
         idle, last = 0, ""
@@ -150,7 +143,7 @@ class ReasoningGym:
             raise ValueError(f"{self.name}: {MAX_DRAWS} problems of {part.text} in a row do not serve: {last}")
 
     def draw(self, part: GymTask, held_out: bool, place: tuple[int, int]) -> Problem | str:
-        """Return a problem of one side, or why it is none. A place is 63 bits, of which 31 are a seed, and a position."""
+        """A problem of one side, or why it is none. A place is 63 bits, of which 31 are a seed, and a position."""
         seed, position = place[0] >> 32, place[1]
         made = self.make(part, seed, position)
         if "error" in made:
@@ -166,17 +159,17 @@ class ReasoningGym:
 
     @cached_property
     def make(self) -> Callable[[GymTask, int, int], dict[str, Any]]:
-        """Asks for a problem, or has it from before."""
+        """The cached request for a problem."""
         return lru_cache(MAX_KEPT)(lambda part, s, i: self.ask("make", part, MAX_SECONDS, seed=s, position=i))
 
     def ask(self, what: str, part: GymTask, deadline: float, **own: Any) -> dict[str, Any]:
-        """Return a worker's reply, or an error: timeout, or what was raised."""
+        """A worker's reply, or an error: timeout, or what was raised."""
         question = {what: {"name": part.name, "fields": part.fields, **own}}
         reply, _ = self.pool.answer(json.dumps(question), deadline)
         return json.loads(reply) if reply.startswith("{") else {"error": reply}
 
     async def verify(self, problem: Problem, text: str) -> Verdict:
-        """Return the verdict on the last box after the thinking, as it stands."""
+        """Grade the last box after the thinking, as it stands."""
         answer = extract_answer(text, problem.starts_inside)
         if answer is None:
             return Verdict("no_answer", 0.0)
@@ -184,7 +177,6 @@ class ReasoningGym:
         return verdict_of(status, answer)
 
     def grade(self, name: str, answer: str) -> Status:
-        """Return the status of an answer to the problem of an id."""
         text, _, place = name.rpartition("/")
         part = next(part for part in self.parts if part.text == text)
         seed, position = map(int, place.split("-"))
@@ -196,12 +188,11 @@ class ReasoningGym:
         return "correct" if found["score"] >= 1 - CLOSE else "incorrect"
 
     def describe(self) -> dict[str, Any]:
-        """Return the tasks, whose problems depend on the package's version, and how they are asked and graded."""
+        """Problems depend on the package's version."""
         made_by = f"reasoning-gym {version('reasoning-gym')}"
         sets = [{"name": one.text, "weight": one.weight, "fingerprint": made_by} for one in self.parts]
         prompt = self.prompter.describe() if self.prompter else {}
         return {"task": self.name, "sets": sets, "prompt": prompt, "answer_deadline": self.pool.deadline}
 
     def close(self) -> None:
-        """End the workers."""
         self.pool.close()

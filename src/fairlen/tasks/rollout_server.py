@@ -33,7 +33,6 @@ class RolloutServer:
 
     @property
     def url(self) -> str:
-        """Return the address, as clients of OpenAI's interface take it."""
         return f"http://127.0.0.1:{self.socket.getsockname()[1]}/v1"
 
     async def start(self) -> None:
@@ -45,12 +44,10 @@ class RolloutServer:
         await web.SockSite(runner, self.socket.dup()).start()
 
     def close(self) -> None:
-        """Give the port back."""
         self.socket.close()
 
     @contextmanager
     def playing(self, calls: Calls) -> Iterator[str]:
-        """Answer the requests of an episode within, and give its salt."""
         salt = secrets.token_urlsafe()
         self.episodes[salt] = calls
         try:
@@ -59,7 +56,7 @@ class RolloutServer:
             del self.episodes[salt]
 
     async def generate(self, request: web.Request) -> web.Response:
-        """Answer with the next turn of a conversation, or with why there is none."""
+        """Answer with the next turn of a conversation, or with the reason that there is none."""
         try:
             body = await request.json()
         except Exception:
@@ -90,7 +87,7 @@ class RolloutServer:
 
 
 def find_sampling_fault(given: dict[str, Any], own: Sampling) -> str:
-    """Return what would make a turn another distribution's than the run's; nothing where that is nothing."""
+    """A parameter that would make a turn another distribution's than the run's; empty without one."""
     for name, value in given.items():
         if value is None or (name in READ and name not in SHAPING):
             continue

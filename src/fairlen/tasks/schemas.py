@@ -39,7 +39,7 @@ EVERYTHING = ("*",)
 RESERVED = {"prompts", "completions", "completion_ids", "answer"}
 """Arguments of reward functions, which columns must not take."""
 MAX_BARE = 100
-"""Characters of a `solution` that is taken as the answer itself."""
+"""Characters of a `solution` without a box that is taken as the answer itself."""
 EITHER = re.compile(r"(\S+) or (\S+) \(both were accepted\)")
 """One problem of AIME 1983 to 2023 has two accepted answers, written like that."""
 MORE = ("is_multiple_answer", "aliases", "answer_index")
@@ -57,8 +57,6 @@ would contradict each other, so it is taken off."""
 
 @dataclass(frozen=True)
 class Schema:
-    """One way of writing problems down."""
-
     name: str
     needed: tuple[str, ...]
     """Columns by which it is known: that of the question, that of the reference, and others."""
@@ -74,16 +72,16 @@ class Schema:
     """Columns that are handed on to reward functions."""
 
     def columns(self, found: Sequence[str], filtered: Sequence[str] = ()) -> list[str] | None:
-        """Return those of the columns found that are worth reading, and those to filter by; None for all."""
+        """Columns that are worth reading, and those to filter by; None for all."""
         wanted = {*self.id, *self.also, *self.keep, *filtered}
         return None if self.keep == EVERYTHING else [name for name in found if name in wanted or self.asks(name)]
 
     def asks(self, name: str) -> bool:
-        """Return whether a column of this name is part of the problem."""
+        """Whether the column is part of the problem."""
         return name in self.needed or name in MORE or is_option(name)
 
     def parse(self, raw: Raw) -> DataRow:
-        """Return a row with the source's own id, which may be empty. Raises Unusable."""
+        """The row has the source's own id, which may be empty. Raises Unusable."""
         question, earlier = read_question(raw.get(self.needed[0]))
         own = next((str(cell) for name in self.id if (cell := look_up(raw, name)) is not None), "")
         posed, reference = self.pose(question, raw), self.refer(answer := raw.get(self.needed[1]), raw)
@@ -93,7 +91,7 @@ class Schema:
         return DataRow(own, "", posed, reference, self.kept(raw), earlier)
 
     def kept(self, raw: Raw) -> Raw:
-        """Return what the source says besides question and answer, by names in lower case with underscores; dates as text."""
+        """Further columns, by names in lower case with underscores; dates as text."""
         used = {*self.needed, *self.also}
         everything = self.keep == EVERYTHING
         kept: Raw = {}
@@ -106,7 +104,7 @@ class Schema:
 
 
 def look_up(raw: Raw, name: str) -> Any:
-    """Return a cell, or a field of a struct; None where there is none."""
+    """A cell, or a field of a struct; None where there is none."""
     cell: Any = raw
     for part in name.split("."):
         cell = cell.get(part) if isinstance(cell, dict) else None
@@ -114,14 +112,14 @@ def look_up(raw: Raw, name: str) -> Any:
 
 
 def read_text(value: Any, what: str = "question") -> str:
-    """Return a text that is not empty."""
+    """Raises Unusable for an empty text."""
     if not isinstance(value, str) or not value.strip():
         raise Unusable(f"no {what}")
     return value.strip()
 
 
 def read_question(value: Any) -> tuple[str, tuple[tuple[str, str], ...]]:
-    """Return the last user message, and the messages before it, of a prompt as text or as a list of messages."""
+    """The last user message, and the messages before it, of a prompt as text or as a list of messages."""
     if not isinstance(value, list) or not value or not all(isinstance(message, dict) for message in value):
         return read_text(value), ()
     messages = [(str(message.get("role", "")), str(message.get("content") or "")) for message in value]
@@ -131,18 +129,16 @@ def read_question(value: Any) -> tuple[str, tuple[tuple[str, str], ...]]:
 
 
 def with_starter(question: str, raw: Raw) -> str:
-    """Return a question with the code that its program begins with."""
     code = str(raw.get("starter_code") or "").strip()
     return f"{question}\n\nStarter code:\n```python\n{code}\n```" if code else question
 
 
 def unwrap(question: str, _: Raw) -> str:
-    """Return a question of DAPO-Math-17k without the text around it."""
     return read_text(question.removeprefix(WRAPPER[0]).removesuffix(WRAPPER[1]))
 
 
 def with_context(question: str, raw: Raw) -> str:
-    """Return a question of OlympiadBench after its context, and with the unit that is to be left out."""
+    """Puts the question after its context, and adds the unit that is to be left out."""
     if str(raw.get("modality") or "").lower().startswith("multi") or "<image_" in question:
         raise Unusable("images")
     context, unit = (str(raw.get(name) or "").strip() for name in ("context", "unit"))
@@ -151,12 +147,11 @@ def with_context(question: str, raw: Raw) -> str:
 
 
 def with_options(question: str, raw: Raw) -> str:
-    """Return a question of GPQA with its options."""
     return list_options(question, shuffle_options(raw))
 
 
 def shuffle_options(raw: Raw) -> list[str]:
-    """Return the options of GPQA, in an order that the question alone decides, so that letters mean the same in every run."""
+    """The order follows from the question alone, so that letters mean the same in every run."""
     options = [read_text(raw.get(name), "options") for name in OPTIONS]
     if options[0] in options[1:]:
         raise Unusable("an option that is both correct and incorrect")
@@ -166,8 +161,7 @@ def shuffle_options(raw: Raw) -> list[str]:
 
 
 def read_answers(value: Any, raw: Raw) -> Answers:
-    """Return an answer from a text or number; of a solution, the content of its last box, or after ####. Of a list
-    `is_multiple_answer` says whether all are needed."""
+    """Of a solution, the content of its last box, or after ####; of a list `is_multiple_answer` says whether all are needed."""
     if isinstance(value, str) and value.startswith('["'):
         with suppress(ValueError, RecursionError):
             value = json.loads(value)
@@ -187,7 +181,7 @@ def read_answers(value: Any, raw: Raw) -> Answers:
 
 
 def read_answer(value: Any) -> str:
-    """Return one answer. Whole numbers lose a decimal point, as some copies keep integers as floats."""
+    """Whole numbers lose a decimal point, as some copies keep integers as floats."""
     if isinstance(value, (list, tuple, dict)):
         raise Unusable("an answer that is a list in a list, or an object")
     if isinstance(value, bool) or value is None or (isinstance(value, float) and not math.isfinite(value)):
@@ -209,21 +203,21 @@ def read_answer(value: Any) -> str:
 
 
 def strip_dollars(text: str) -> str:
-    """Return a text without the dollar signs around all of it; those around its parts stay."""
+    """Only those around all of the text."""
     text = text.strip()
     around = re.fullmatch(r"(\$\$?)([^$]+)\1", text)
     return around[2].strip() if around else text
 
 
 def read_solution(value: Any, raw: Raw) -> Answers:
-    r"""Return what is in the last \boxed{} of a solution; a short solution without a box is the answer."""
+    """The content of the last box; a short solution without a box is the answer."""
     if isinstance(value, str) and "\\boxed" not in value and len(value) > MAX_BARE:
         raise Unusable("a solution without a boxed answer")
     return read_answers(value, raw)
 
 
 def read_olympiad(value: Any, raw: Raw) -> Answers:
-    """Return OlympiadBench's answers, several if `is_multiple_answer`, with the smallest tolerance in `error`."""
+    """Several answers if `is_multiple_answer`, with the smallest tolerance in `error`."""
     found = read_answers(value, raw)
     parts = found.parts
     if str(raw.get("is_multiple_answer")).lower() == "true" and len(parts) == 1:
@@ -233,19 +227,18 @@ def read_olympiad(value: Any, raw: Raw) -> Answers:
 
 
 def read_choice(value: Any, raw: Raw) -> Choice:
-    """Return the letter of GPQA's correct answer."""
     return Choice("ABCD"[shuffle_options(raw).index(read_text(value, "options"))], "ABCD")
 
 
 def read_reward_model(value: Any, raw: Raw) -> Reference:
-    """Return the reference of verl's rows: an answer, or tests as JSON."""
+    """An answer, or tests as JSON."""
     gold = look_up(value, "ground_truth")
     is_program = isinstance(gold, str) and gold.lstrip().startswith('{"') and '"outputs"' in gold
     return read_program(gold, raw) if is_program else read_answers(gold, raw)
 
 
 def read_program(value: Any, raw: Raw) -> Program:
-    """Return tests from a list of objects with input and output, from {"inputs": […], "outputs": […]}, or from either as JSON."""
+    """Tests are a list of objects with input and output, {"inputs": […], "outputs": […]}, or either as JSON."""
     function = str(raw.get("function") or "")
     if isinstance(value, str):
         try:
@@ -261,7 +254,7 @@ def read_program(value: Any, raw: Raw) -> Program:
 
 
 def pair_tests(value: Raw) -> list[Raw]:
-    """Return tests from two lists. Arguments and results of functions are kept as JSON."""
+    """Arguments and results of functions are kept as JSON."""
     inputs, outputs = value.get("inputs"), value.get("outputs")
     if not isinstance(inputs, list) or not isinstance(outputs, list) or len(inputs) != len(outputs):
         raise Unusable("tests without as many outputs as inputs")
@@ -273,14 +266,12 @@ def pair_tests(value: Raw) -> list[Raw]:
 
 
 def make_program(tests: Sequence[Raw], function: str, packed: str = "") -> Program:
-    """Return a program with its tests, and the function that they call."""
     if function and not function.isidentifier():
         raise Unusable(f"tests of {function!r}, which is no name of a function")
     return Program(read_cases(tests), packed, function)
 
 
 def read_cases(tests: Sequence[Raw]) -> tuple[tuple[str, str], ...]:
-    """Return input and output of each test."""
     cases = [(test.get("input"), test.get("output")) for test in tests if isinstance(test, dict)]
     if len(cases) < len(tests) or any(not isinstance(text, str) for case in cases for text in case):
         raise Unusable("tests without input and output as text")
@@ -288,12 +279,12 @@ def read_cases(tests: Sequence[Raw]) -> tuple[tuple[str, str], ...]:
 
 
 def unpack_cases(program: Program) -> tuple[tuple[str, str], ...]:
-    """Return all tests of a program, the packed ones too. Raises ValueError where those are damaged."""
+    """All tests, the packed ones too. Raises ValueError where those are damaged."""
     return program.cases + (read_cases(unpack_tests(program.packed)) if program.packed else ())
 
 
 def read_livecodebench(value: Any, raw: Raw) -> Program:
-    """Return LiveCodeBench's tests; the private ones stay packed until they are needed, since they are large."""
+    """Private tests stay packed until they are needed, since they are large."""
     try:
         metadata = json.loads(raw.get("metadata") or "{}")
         public = unpack_tests(value or "[]")
@@ -309,7 +300,6 @@ def read_livecodebench(value: Any, raw: Raw) -> Program:
 
 
 def tested(question: str, keep: tuple[str, ...] = COMMON) -> Schema:
-    """Return a schema of programs with tests."""
     columns = (question, "tests")
     return Schema(
         f"{question} and tests", columns, read_program, with_starter, also=("starter_code", "function"), keep=keep
@@ -344,7 +334,7 @@ SCHEMAS = (
 
 
 def choose_schema(place: str, columns: Sequence[str]) -> Schema:
-    """Return the schema that has these columns. Raises DataError with the nearest one."""
+    """Raises DataError with the nearest one."""
     found = set(columns)
     if fitting := [schema for schema in SCHEMAS if set(schema.needed) <= found]:
         return max(fitting, key=lambda schema: len(schema.needed))

@@ -15,12 +15,8 @@ from fairlen.tasks.task import Synthetic
 
 @dataclass(frozen=True)
 class Shipped:
-    """A task with a model."""
-
     path: Path
-    """Folder of the model."""
     max_response_length: int
-    """Tokens that a response takes at most, as the model is meant to be run."""
     memory: str
     """Memory that training it takes with default settings, as measured."""
     make: Callable[..., Synthetic]
@@ -39,12 +35,12 @@ SHIPPED: dict[str, Shipped] = {
 
 
 def is_shipped(place: str) -> bool:
-    """Return whether a place is meant for this table: the name of a task, with or without a part, and no path that is there."""
+    """The name of a shipped task, with or without a part, and no existing path."""
     return place.partition(":")[0] in SHIPPED and not Path(place).exists()
 
 
 def make_shipped(place: str, flag: str = "--task") -> Synthetic:
-    """Return the task of "guess" or "playground:sums". Raises ValueError naming those that there are."""
+    """Make the task of "guess" or "playground:sums". Raises ValueError listing the known ones."""
     name, _, part = place.partition(":")
     if name not in SHIPPED or (part and part not in SHIPPED[name].parts):
         known = (f"{name}:{part}".rstrip(":") for name, one in SHIPPED.items() for part in ("", *one.parts))
@@ -56,13 +52,12 @@ def make_shipped(place: str, flag: str = "--task") -> Synthetic:
 
 
 def shipped_settings(place: str) -> dict[str, Any]:
-    """Return the settings that go with a task unless they are given; none for a task that is not shipped."""
+    """Defaults of settings for a shipped task; empty for others."""
     name = place.partition(":")[0]
     return {"model": name, "max_response_length": SHIPPED[name].max_response_length} if name in SHIPPED else {}
 
 
 def place_model(model: str, revision: str = "", random_init: bool = False) -> str:
-    """Return the folder or hub id of a model, the shipped one's folder included."""
     if model not in SHIPPED:
         return model
     if revision or random_init:

@@ -29,8 +29,6 @@ CARD = "README.md"
 
 
 class DataError(ValueError):
-    """Something is wrong with a source: which, what, and what to do."""
-
     def __init__(self, place: str, problem: str) -> None:
         super().__init__(f"--data {place}: {problem}")
 
@@ -60,10 +58,7 @@ class Filter:
 
 @dataclass(frozen=True)
 class DataSource:
-    """One place of problems."""
-
     text: str
-    """As it was written."""
     place: str
     """A path, or a hub id owner/name without its configuration."""
     is_local: bool
@@ -78,7 +73,7 @@ class DataSource:
 
     @property
     def name(self) -> str:
-        """Name of the set, fit for a file name."""
+        """Fit for a file name."""
         path = Path(self.place)
         stem = re.split(r"\.(parquet|jsonl|json|csv)", path.name)[0] if path.is_file() else path.name
         parts = [stem or path.resolve().name, self.config.replace("/", "-"), self.split]
@@ -86,7 +81,7 @@ class DataSource:
 
 
 def read_source(text: str) -> DataSource:
-    """Return the source that a text names. Raises DataError saying what is wrong with it."""
+    """Raises DataError saying what is wrong with the text."""
     if text and Path(text).exists():
         return DataSource(text, text, is_local=True)
     place, filters, weight = split_query(text)
@@ -106,13 +101,13 @@ def read_source(text: str) -> DataSource:
 
 
 def has_data(folder: Path) -> bool:
-    """Return whether a folder of two names or more is a copy of a data set, so that the next name is its configuration."""
+    """A folder of two names or more may be a copy of a data set, and the next name its configuration."""
     files = (path.name for depth in ("*", "*/*") for path in folder.glob(depth))
     return len(folder.parts) > 1 and any(format_of(name) or name == CARD for name in files)
 
 
 def split_query(text: str) -> tuple[str, tuple[Filter, ...], float]:
-    """Return the place, the filters and the weight. A weight has at most three decimals, so that a mixture's shares are exact."""
+    """The place, the filters and the weight. A weight has at most three decimals, so that a mixture's shares are exact."""
     place, mark, query = text.partition("?")
     *items, last = query.split(",") if mark else [text]
     number = "1"
@@ -125,7 +120,7 @@ def split_query(text: str) -> tuple[str, tuple[Filter, ...], float]:
 
 
 def read_filter(text: str, item: str) -> Filter:
-    """Return the filter COLUMN=VALUE or COLUMN=LOW..HIGH, where either bound may be missing."""
+    """COLUMN=VALUE or COLUMN=LOW..HIGH, where either bound may be missing."""
     column, mark, value = item.partition("=")
     low, dots, high = value.partition("..")
     if not (column and mark and value) or (dots and not (low or high)):
@@ -134,7 +129,7 @@ def read_filter(text: str, item: str) -> Filter:
 
 
 def format_of(name: str) -> str:
-    """Return the ending of a data file, without .gz or .zst; empty where it is none, or a hidden file, or no problems."""
+    """Ending of a data file, without .gz or .zst; empty for other files, hidden ones, and those without problems."""
     path = PurePosixPath(name)
     is_packed = path.suffix in (".gz", ".zst")
     suffix = path.with_suffix("").suffix if is_packed else path.suffix
@@ -143,7 +138,7 @@ def format_of(name: str) -> str:
 
 
 def choose_files(place: str, names: Sequence[str], card: dict[str, Any], config: str, split: str) -> list[str]:
-    """Return the files of a configuration and split, by the card's `configs`, else by names. Raises DataError."""
+    """By the card's `configs`, else by names. Raises DataError."""
     data = sorted((name for name in names if format_of(name)), key=natural)
     numbered = [name for name in data if re.fullmatch(r"test\d*\.jsonl(\.gz|\.zst)?", name)]
     if len(numbered) > 1:
@@ -162,7 +157,7 @@ def choose_files(place: str, names: Sequence[str], card: dict[str, Any], config:
 
 
 def choose_split(place: str, names: list[str], split: str) -> list[str]:
-    """Return files by the split in their names or folders; all of them where no name has one."""
+    """By names or folders; all files where no name has a split."""
     found = {known: some for known in {*SPLITS, split} if known and (some := [n for n in names if is_named(n, known)])}
     if split:
         return found.get(split) or refuse(place, "split", split, sorted(found) or names)
@@ -172,7 +167,7 @@ def choose_split(place: str, names: list[str], split: str) -> list[str]:
 
 
 def choose_release(place: str, names: list[str], config: str) -> list[str]:
-    """Return files of LiveCodeBench: release_v5 is test.jsonl to test5.jsonl, v5 the last alone."""
+    """Files of LiveCodeBench: release_v5 is test.jsonl to test5.jsonl, v5 the last alone."""
     newest, named = len(names), re.fullmatch(r"(release_)?v([1-9]\d*)", config)
     if not named or int(named[2]) > newest:
         what = f"it is published in {newest} parts; name a release after the id: /release_v{newest} is all of them"
@@ -181,7 +176,6 @@ def choose_release(place: str, names: list[str], config: str) -> list[str]:
 
 
 def choose_listed(place: str, data: list[str], listed: list[dict[str, Any]], config: str, split: str) -> list[str]:
-    """Return files by the card of a hub data set."""
     by_name = {str(entry.get("config_name", "default")): entry for entry in listed}
     defaults = [
         name for name, entry in by_name.items() if entry.get("default") or name == "default" or len(listed) == 1
@@ -202,23 +196,22 @@ def choose_listed(place: str, data: list[str], listed: list[dict[str, Any]], con
 
 
 def refuse(place: str, what: str, name: str, known: Sequence[str]) -> NoReturn:
-    """Raise DataError for a configuration or split that is not there, or for a configuration that is needed."""
+    """Raise DataError for a configuration or split that is missing, or for a configuration that is required."""
     shown = f"no {what} {name!r} there" if name else f"it has several {what}s"
     raise DataError(place, f"{shown}; give one of {', '.join(known[:20])}")
 
 
 def is_named(name: str, part: str) -> bool:
-    """Return whether a name or a folder of it is that word: train in data/train-00000-of-00002.parquet."""
+    """A name or a folder of it contains that word: train in data/train-00000-of-00002.parquet."""
     return re.search(rf"(^|[/_.-]){re.escape(part)}([/_.-]|$)", name) is not None
 
 
 def as_list(value: Any) -> list[Any]:
-    """Return a value of YAML that may stand alone as a list."""
     return [value] if isinstance(value, str) else list(value or [])
 
 
 def locate(source: DataSource) -> tuple[tuple[Path, ...], str]:
-    """Return the files of a source, downloaded from the hub, and its commit there, empty for local ones. Raises DataError."""
+    """Files of a source, downloaded from the hub, and its commit there, empty for local ones. Raises DataError."""
     if not source.is_local:
         return locate_on_hub(source)
     path = Path(source.place)
@@ -234,19 +227,17 @@ def locate(source: DataSource) -> tuple[tuple[Path, ...], str]:
 
 
 def list_files(folder: Path) -> list[str]:
-    """Return the names of all files within a folder."""
     return [str(path.relative_to(folder)) for path in sorted(folder.rglob("*")) if path.is_file()]
 
 
 def choose_in(folder: Path, source: DataSource, names: Sequence[str]) -> tuple[Path, ...]:
-    """Return the files of a source in a folder that has its card."""
     card = read_card((folder / CARD).read_text(errors="replace")) if (folder / CARD).is_file() else {}
     place = source.text if source.is_local else source.place
     return tuple(folder / name for name in choose_files(place, names, card, source.config, source.split))
 
 
 def read_card(text: str) -> dict[str, Any]:
-    """Return the settings at the top of a README; empty where there are none, or they are no YAML."""
+    """Settings at the top of a README; empty where there are none, or they are no YAML."""
     import yaml
 
     front = re.match(r"\s*---\r?\n(.*?)\r?\n---", text, re.DOTALL)
@@ -258,7 +249,7 @@ def read_card(text: str) -> dict[str, Any]:
 
 
 def locate_on_hub(source: DataSource) -> tuple[tuple[Path, ...], str]:
-    """Download the card of a hub data set, then the files that it chooses; or find them in the cache, with HF_HUB_OFFLINE=1."""
+    """Download the card of a hub data set, then its chosen files; or find them in the cache, with HF_HUB_OFFLINE=1."""
     try:
         from huggingface_hub import HfApi, constants, snapshot_download
         from huggingface_hub.errors import HTTPError  # pyright: ignore[reportPrivateImportUsage]

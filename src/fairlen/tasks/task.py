@@ -19,7 +19,6 @@ from fairlen.plugins import find_plugin, is_file_place
 from fairlen.rollouts import Status
 
 PARTS = ("name", "longest_prompt", "notes", "train", "held_out", "verify", "describe", "close")
-"""Attributes of a task."""
 VERIFIERS = "verifiers:"
 """Prefix of `--task` for environments of that package; verifiers_task.py has the rest."""
 HELD_OUT_SHARE = 8
@@ -105,7 +104,7 @@ class Synthetic(ABC):
     name: str = field(init=False)
     notes: tuple[str, ...] = field(default=(), init=False)
     seed: int = field(default=0, kw_only=True)
-    """Another one is another training stream; the held-out problems stay."""
+    """Seed of the training stream; the held-out problems do not depend on it."""
 
     @property
     @abstractmethod
@@ -122,14 +121,14 @@ class Synthetic(ABC):
         """Tokens of the longest prompt."""
 
     def describe(self) -> dict[str, Any]:
-        """Return its fields, which decide every problem; those that are 0 are left out."""
+        """Fields that are 0 are left out."""
         values = ((one.name, getattr(self, one.name)) for one in fields(self) if one.init)
         return {"task": self.name} | {
             name: list(value) if isinstance(value, tuple) else value for name, value in values if value
         }
 
     def train(self, index: int) -> Problem:
-        """Return problem `index` >= 0 of an endless stream, a function of `index` and the fields alone; problems may recur."""
+        """Problem `index` >= 0 of an endless stream, a function of `index` and the fields alone; problems may recur."""
         stream = f"{self.seed}/" if self.seed else ""
         rng = Random(f"train/{self.kind}/{stream}{index}")
         while is_held_out((problem := self.draw(rng, index)).text):
@@ -137,7 +136,7 @@ class Synthetic(ABC):
         return problem
 
     def held_out(self, count: int) -> Sequence[Problem]:
-        """Return the first `count` of the held-out problems, all different; ValueError when there are not so many."""
+        """The first `count` held-out problems, all different. Raises ValueError where there are fewer."""
         rng = Random(f"held out/{self.kind}")
         found: dict[str, Problem] = {}
         while len(found) < count:
@@ -151,7 +150,7 @@ class Synthetic(ABC):
         return tuple(found.values())
 
     async def verify(self, problem: Problem, text: str) -> Verdict:
-        """Return correct where the text ends with `#` and the answer, no answer where it does not end with `#` and a number."""
+        """No answer where the text does not end with `#` and a number."""
         _, mark, answer = text.strip().rpartition("#")
         if not mark or not (answer.isascii() and answer.isdecimal()):
             return Verdict("no_answer", 0.0)
@@ -162,17 +161,16 @@ class Synthetic(ABC):
 
 
 def is_held_out(text: str) -> bool:
-    """Return whether a problem is held out: a property of its text alone, so no stream of any seed can ever train on it."""
+    """A property of the text alone, so that no stream of any seed can ever train on it."""
     return hashlib.sha256(text.encode()).digest()[0] % HELD_OUT_SHARE == 0
 
 
 def is_own_task(place: str) -> bool:
-    """Return whether `--task` names something of the user's own."""
     return is_file_place(place)
 
 
 def load_own_task(place: str, tokenizer: Any) -> Task:
-    """Make and try a task. Raises ValueError naming the place, the part and what is wrong with it."""
+    """Make and try a task. Raises ValueError naming the place, the part and its fault."""
     make: Any = find_plugin("task", place).value
     if not callable(make):
         raise ValueError(f"--task {place}: it is {make!r:.60}; give a class or a function that takes the tokenizer")
@@ -188,7 +186,7 @@ def load_own_task(place: str, tokenizer: Any) -> Task:
 
 
 def find_faults(task: Any) -> Iterator[str]:
-    """Yield how a task is not as `Task` says, where the first fault may lead to others; its own errors pass."""
+    """Yield violations of `Task`, where the first may lead to others; errors of the task itself pass."""
     if missing := [part for part in PARTS if not hasattr(task, part)]:
         yield f"{type(task).__name__} has no {', '.join(missing)}; a task has {', '.join(PARTS)}"
     longest = task.longest_prompt
@@ -222,7 +220,6 @@ def find_faults(task: Any) -> Iterator[str]:
 
 
 def find_problem_faults(who: str, problem: Any, longest: int) -> Iterator[str]:
-    """Yield what is wrong where this is no problem, or its prompt is empty or too long."""
     if not isinstance(problem, Problem):
         yield f"{who} gives {problem!r:.60}; give a fairlen.tasks.task.Problem"
     ids = problem.token_ids

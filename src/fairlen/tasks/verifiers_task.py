@@ -45,9 +45,7 @@ from fairlen.tasks.task import HELD_OUT_SHARE, VERIFIERS, Problem, Verdict
 from fairlen.tasks.verifiers_worker import HARNESS, AppendingRenderer, register, serve
 
 MODEL = "policy"
-"""Name of the model in traces."""
 NUM_TASKS = 1024
-"""Tasks that are taken of a set, at most."""
 START_SECONDS = 300.0
 """For the process to answer."""
 ALIVE_SECONDS = 10.0
@@ -60,12 +58,8 @@ TOOL = {
 
 @dataclass(frozen=True)
 class Place:
-    """Parts of a `--task` of verifiers."""
-
     id: str
-    """Id of an installed set of tasks."""
     settings: dict[str, Any]
-    """Settings of verifiers' [env] block, nested."""
     tasks: int
     renderer: str
     """One of the package renderers; empty for the model's chat template, appended to."""
@@ -74,7 +68,7 @@ class Place:
 
 
 def read_place(text: str) -> Place:
-    """Return what verifiers:ID?FIELD=VALUE&... names: FIELD is one of the task set's, env.PATH any setting, or one of ours."""
+    """FIELD of verifiers:ID?FIELD=VALUE&... is one of the task set's, env.PATH any setting, or one of ours."""
     name, _, query = text.removeprefix(VERIFIERS).partition("?")
     own = {"tasks": str(NUM_TASKS), "renderer": "", "results": ""}
     settings: dict[str, Any] = {"taskset": {"id": name}}
@@ -98,7 +92,7 @@ def read_place(text: str) -> Place:
 
 
 def resolve_config(place: Place) -> Any:
-    """Return the environment's configuration; agents without a harness get ours. ValueError for commands on this machine."""
+    """Agents without a harness get ours. Raises ValueError for commands on this machine."""
     settings = deepcopy(place.settings)  # what resolves them also writes into them
     declared = agent_config_fields(resolve_env_config(deepcopy(settings)))
     brings_harness = default_harness_id(place.id) == place.id
@@ -129,7 +123,6 @@ class EnvironmentProcess:
     number: int = 0
 
     def start(self) -> None:
-        """Start a process."""
         self.number += 1
         context = multiprocessing.get_context("spawn")
         self.parent, child = context.Pipe()
@@ -144,7 +137,7 @@ class EnvironmentProcess:
         return f"ipc://{self.folder}/{self.number}"
 
     async def wait(self, client: EnvClient) -> None:
-        """Return when it answers. Raises ValueError where it has ended instead, or takes too long."""
+        """Raises ValueError where the process has ended, or takes too long."""
         until = time.monotonic() + START_SECONDS
         while not await client.health(timeout=1.0):
             if not self.process.is_alive():
@@ -153,7 +146,6 @@ class EnvironmentProcess:
                 raise ValueError(f"its process did not answer within {START_SECONDS:g} s")
 
     def stop(self) -> None:
-        """End the process."""
         if self.process is None:
             return
         self.process.terminate()
@@ -166,8 +158,6 @@ class EnvironmentProcess:
 
 @dataclass(eq=False)
 class VerifiersTask:
-    """Tasks of a set of verifiers, played by its environment."""
-
     place: Place
     tasks: dict[str, Any]
     """By the id of the problem."""
@@ -189,25 +179,21 @@ class VerifiersTask:
         return max(len(problem.token_ids) for problem in self.problems)
 
     def train(self, index: int) -> Problem:
-        """Return problem `index` of a stream that has every task once an epoch, in a new order."""
+        """The stream has every task once an epoch, in a new order."""
         trained = [problem for place, problem in enumerate(self.problems) if place % HELD_OUT_SHARE]
         return trained[shuffle(index, len(trained), (self.seed,))]
 
     def held_out(self, count: int) -> Sequence[Problem]:
-        """Return at most `count` tasks that are not trained on."""
         return self.problems[::HELD_OUT_SHARE][:count]
 
     async def verify(self, problem: Problem, text: str) -> Verdict:
-        """Refuse: only its own environment can grade an episode."""
         raise NotImplementedError(f"{self.name}: an episode is graded by its environment")
 
     def describe(self) -> dict[str, Any]:
-        """Return the version, and what decides the episodes."""
         marks = task_key({"tasks": [one.id for one in self.problems]})
         return {"task": self.name, "verifiers": version("verifiers"), "env": self.worker.config, "tasks": marks}
 
     async def drive(self, problem: Problem, calls: Calls) -> Played:
-        """Play an episode in the worker. Raises a Fault where it has no verdict."""
         client = await self.connect()
         with self.server.playing(calls) as salt:
             sampling: Any = {"temperature": calls.sampling.temperature, "cache_salt": salt}
@@ -223,7 +209,7 @@ class VerifiersTask:
         return read_episode(episode, calls)
 
     async def connect(self) -> EnvClient:
-        """Return the connection of this event loop to the worker, both there."""
+        """Connect this event loop to the worker; both run afterwards."""
         loop = asyncio.get_running_loop()
         if loop not in self.clients:
             self.clients[loop] = EnvClient(self.worker.address)
@@ -232,7 +218,7 @@ class VerifiersTask:
         return self.clients[loop]
 
     async def revive(self, client: EnvClient) -> None:
-        """Start the worker again where it does not answer: something in it blocks, or it has ended."""
+        """Start the worker again where it does not answer: it blocks, or it has ended."""
         loop = asyncio.get_running_loop()
         if not await client.health(timeout=ALIVE_SECONDS) and self.clients.get(loop) is client:
             self.worker.stop()  # nothing is awaited between the look and the new client: episodes out together restart it once
@@ -240,7 +226,6 @@ class VerifiersTask:
             self.clients[loop] = EnvClient(self.worker.address)
 
     def close(self) -> None:
-        """End the worker, and free the port."""
         self.worker.stop()
         self.server.close()
         for client in self.clients.values():
@@ -249,7 +234,7 @@ class VerifiersTask:
 
 
 def load_verifiers(settings: ProblemSettings, tokenizer: Any, seed: int) -> VerifiersTask:
-    """Return the tasks of `--task`, their process started. Raises ValueError where the environment does not start."""
+    """Raises ValueError where the environment does not start."""
     try:
         place = read_place(settings.task)
         if not getattr(tokenizer, "chat_template", None):
@@ -263,7 +248,6 @@ def load_verifiers(settings: ProblemSettings, tokenizer: Any, seed: int) -> Veri
 
 
 def start_task(place: Place, tokenizer: Any, thinking: str, seed: int) -> VerifiersTask:
-    """Return a task with its process running."""
     config = resolve_config(place)
     rows = {find_id(task): task for task in islice(load_taskset(config.taskset), place.tasks)}
     if len(rows) < 2:
@@ -287,17 +271,16 @@ def start_task(place: Place, tokenizer: Any, thinking: str, seed: int) -> Verifi
 
 
 def find_id(task: Any) -> str:
-    """Return what stays the same of a task wherever it stands in its set."""
+    """An id that does not depend on the place of a task in its set."""
     return task_key(task.data.model_dump(mode="json", exclude={"idx"}, exclude_none=True))[:16]
 
 
 def read_answer(task: Any) -> str:
-    """Return the reference answer, where the task has one by that name."""
     return str(getattr(task.data, "answer", ""))
 
 
 def make_client(place: Place, folder: str, thinking: str) -> TrainClientConfig:
-    """Return how the environment asks for turns: with the tokenizer of `folder`, and by which renderer."""
+    """The environment asks for turns with the tokenizer of `folder`."""
     switch = {} if thinking == "auto" else {"enable_thinking": thinking == "on"}
     own = {"name": "custom", "import_path": f"{AppendingRenderer.__module__}.{AppendingRenderer.__name__}"}
     renderer = {"name": place.renderer} if place.renderer else own
@@ -306,7 +289,7 @@ def make_client(place: Place, folder: str, thinking: str) -> TrainClientConfig:
 
 
 def find_start(renderer: Any) -> TokenIds:
-    """Return the tokens that every conversation begins with; all else is read, as it depends on what the environment says."""
+    """Tokens that every conversation begins with; all others are read, as they depend on the environment."""
     asked = [{"role": "user", "content": "a"}]
     others = (renderer.render_ids([{"role": "user", "content": "b"}]), renderer.render_ids(asked, tools=[TOOL]))
     written = (renderer.render_ids(asked), renderer.render_ids([{"role": "system", "content": "b"}, *asked]), *others)
@@ -325,7 +308,7 @@ def write_run_config(folder: Path, config: Any) -> None:
 
 
 def write_result(folder: Path, episode: WireEpisode) -> None:
-    """Append an episode to traces.jsonl, unless it has a number that is not finite, which no reader of verifiers' takes."""
+    """Append to traces.jsonl, except for numbers that are not finite, which no reader of verifiers' takes."""
     for trace in episode.traces:
         numbers = (*(one.score for one in trace.rewards.values() if one), *trace.metrics.values())
         if not all(math.isfinite(number) for number in numbers if number is not None):
@@ -336,7 +319,7 @@ def write_result(folder: Path, episode: WireEpisode) -> None:
 
 
 def read_episode(episode: WireEpisode, calls: Calls) -> Played:
-    """Return the conversation that trains, and its verdict. Raises a Fault where there is none."""
+    """The conversation that trains, and its verdict. Raises a Fault without one."""
     errors = [*episode.errors, *(error for trace in episode.traces for error in trace.errors)]
     if not episode.ok:
         kind, why = (errors[-1].type, errors[-1].message) if errors else ("no error", "it does not say why")

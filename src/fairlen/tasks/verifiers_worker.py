@@ -30,11 +30,10 @@ from verifiers.v1.serve import serve_env
 __all__ = ["ChatLoop"]
 
 HARNESS = "fairlen_chat"
-"""Id of the harness."""
 
 
 class ChatLoop(Harness[HarnessConfig]):
-    """Turns until one calls no tool."""
+    """Takes turns until one calls no tool."""
 
     APPENDS_SYSTEM_PROMPT = True
     SUPPORTS_MCP = True
@@ -52,7 +51,6 @@ class ChatLoop(Harness[HarnessConfig]):
         mcp_urls: dict[str, str],
         data: TaskData,
     ) -> ProgramResult:
-        """Run one segment of an exchange."""
         system, prompt = self.resolve_prompt(data)
         asked = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else map(message_to_wire, prompt or [])
         messages = [*([{"role": "system", "content": system}] if system else []), *asked]
@@ -70,7 +68,7 @@ class ChatLoop(Harness[HarnessConfig]):
 async def take_turn(
     client: AsyncOpenAI, model: str, messages: list[Any], tools: list[Any], dispatch: Any, connections: Any
 ) -> list[Any]:
-    """Append a turn, and return what the tools that it calls answer; nothing where it calls none, or there is no room for it."""
+    """Append a turn, and return the answers of the tools that it calls; empty where it calls none, or there is no room."""
     try:
         given: dict[str, Any] = {"tools": tools} if tools else {}
         completion = await client.chat.completions.create(model=model, messages=messages, **given)
@@ -89,7 +87,7 @@ async def take_turn(
 
 
 async def answer_call(call: Any, dispatch: Any, connections: Any) -> Any:
-    """Return what a tool answers, or what is wrong with the call."""
+    """The tool's answer, or a message about the fault of the call."""
     name = call.function.name
     try:
         arguments = json.loads(call.function.arguments or "{}")
@@ -101,12 +99,12 @@ async def answer_call(call: Any, dispatch: Any, connections: Any) -> Any:
 
 
 def register() -> None:
-    """Let verifiers find the harness, which it looks for by the name of a module that lies in no package."""
+    """Make the harness known to verifiers, which looks for it by the name of a module that lies in no package."""
     sys.modules.setdefault(HARNESS, sys.modules[__name__])
 
 
 def serve(config: dict[str, Any], address: str, folder: str, death: Connection) -> None:
-    """Serve episodes of an environment, with the tokenizer of a folder, until this process ends or the one that started it."""
+    """Serve episodes, with the tokenizer of a folder, until this process ends or the one that started it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupted run ends its rollout batch first
     register()
     load_tokenizer(folder)  # what it imports takes seconds, which are no episode's
@@ -135,7 +133,7 @@ class AppendingRenderer(DefaultRenderer):
         *,
         tools: list[Any] | None = None,
     ) -> RenderedTokens | None:
-        """Return what was read and written, and after it what the template writes up to the next turn."""
+        """Known tokens, and after them the template's text up to the next turn."""
         known = [*previous_prompt_ids, *previous_completion_ids]
         stops = self.get_stop_token_ids()
         if stops and known[-1] not in stops:
@@ -146,7 +144,7 @@ class AppendingRenderer(DefaultRenderer):
         return RenderedTokens(token_ids=[*known, *added], message_indices=owners, message_roles=roles)
 
     def between(self, messages: Sequence[Any], tools: list[Any] | None) -> str:
-        """Return what the template writes between the end of a turn and the next one. ValueError where it cannot be told."""
+        """Text of the template between the end of a turn and the next one. Raises ValueError where it cannot be told."""
         calls = [
             {
                 "id": one.get("tool_call_id"),
@@ -169,14 +167,12 @@ class AppendingRenderer(DefaultRenderer):
         return both[max([end for end in ends if end > said_until], default=len(one)) :]
 
     def write(self, messages: Sequence[Any], tools: list[Any] | None, **settings: bool) -> str:
-        """Return the text of a conversation."""
         variables = dict(self.config.model_extra or {}) | settings | ({"tools": tools} if tools else {})
         return self._tokenizer.apply_chat_template(list(messages), tokenize=False, **variables)
 
     def parse_response(
         self, token_ids: list[int], *, tools: list[Any] | None = None, prompt_ids: list[int] | None = None
     ) -> ParsedResponse:
-        """Return what a turn says, what it thinks, and the tools that it calls; malformed calls are called that."""
         found = super().parse_response(token_ids, tools=tools, prompt_ids=prompt_ids)
         found.tool_calls = [read_call(text) for text in CALL.findall(found.content)] if tools else []
         found.content = CALL.sub("", found.content).strip() if found.tool_calls else found.content
@@ -184,7 +180,6 @@ class AppendingRenderer(DefaultRenderer):
 
 
 def read_call(text: str) -> ParsedToolCall:
-    """Return a call of a tool from its JSON, {"name": ..., "arguments": {...}}."""
     try:
         call = json.loads(text)
     except ValueError:

@@ -28,8 +28,7 @@ ROUNDED_PLACES = 6
 
 
 def after_thinking(text: str, starts_inside: bool = False) -> str | None:
-    """Return the text after the last `</think>`, all of it without thinking, None if thinking is not closed. `starts_inside`: the
-    prompt ended with `<think>`."""
+    """The text after the last `</think>`; None where thinking is not closed. `starts_inside`: the prompt ended with `<think>`."""
     closed = text.rfind("</think>")
     rest = text if closed < 0 else text[closed + len("</think>") :]
     opened = "<think>" in rest or (closed < 0 and starts_inside)
@@ -46,7 +45,7 @@ def extract_answer(text: str, starts_inside: bool = False) -> str | None:
 
 
 def last_box(text: str) -> str | None:
-    """Return the content of the closed box that ends last in the last `MAX_TEXT` characters."""
+    """The content of the closed box that ends last in the last `MAX_TEXT` characters."""
     text = text[-MAX_TEXT:]
     found = (0, 0)
     opened: list[int] = []  # where each box begins, 0 for other braces
@@ -90,7 +89,7 @@ def extract_choice(text: str, letters: Sequence[str] = "ABCD", starts_inside: bo
 
 
 def choice_in_box(box: str, one: str) -> str | None:
-    """Return the letter that is alone, marked as an option, or before the text of its option."""
+    """The letter that is alone, marked as an option, or before the text of its option."""
     if len(box) > MAX_LENGTH:
         return None
     said = " ".join(TEXT_IN_BOX.sub("", clean(box)).split())
@@ -104,7 +103,7 @@ def choice_in_box(box: str, one: str) -> str | None:
 
 
 def choice_in_words(text: str, one: str) -> str | None:
-    """Return the last letter that a sentence names as the answer."""
+    """The last letter that a sentence names as the answer."""
     said = (
         r"(?i:answer)(?i:\s{1,8}is)?[\s:*$(\[]{1,8}(?:\\(?:text|textbf|mathrm|mathbf)\{\(?)?"
         + rf"({one})(?![A-Za-z0-9])(?=(.{{0,40}}))"
@@ -124,7 +123,7 @@ CHOSEN = (
 
 
 def gold_of_gsm8k(solution: str) -> str:
-    """Return the reference at the end of a GSM8K solution, `#### 1,234` -> `1234`. Raises ValueError without one."""
+    """The reference at the end of a GSM8K solution, `#### 1,234` -> `1234`. Raises ValueError without one."""
     _, mark, answer = solution.rpartition("####")
     answer = answer.strip().replace(",", "")
     if not mark or not re.fullmatch(r"-?\d+(\.\d+)?", answer):
@@ -155,7 +154,7 @@ def match_exactly(answer: str, gold: str, tolerance: float = 0.0) -> bool | None
 
 
 def same_number(one: Number, other: Number, tolerance: float) -> bool:
-    """Return whether two numbers are equal within the tolerance, or either rounds the other to six places or more."""
+    """Equal within the tolerance, or one rounds the other to six places or more."""
     values = [(value, other.value) for value in (one.value, one.product) if value is not None]
     if one.percent and not other.percent:
         values += [(value / 100, gold) for value, gold in values]
@@ -168,7 +167,7 @@ def same_number(one: Number, other: Number, tolerance: float) -> bool:
 
 
 def is_rounded(decimal: Number, value: Fraction) -> bool:
-    """Return whether a written decimal is what `value` rounds to, with enough digits to tell it from its neighbours."""
+    """Whether `value` rounds to this decimal, of enough digits to tell it from its neighbours."""
     unit = Fraction(1, 10**decimal.places)
     digits = abs(decimal.value) / unit
     return (
@@ -186,7 +185,7 @@ PYTHON = re.compile(r"[{.]*(?:python|pypy|py)[\d.]*(?![\w-])", re.IGNORECASE)
 
 
 def extract_code(text: str, starts_inside: bool = False) -> str | None:
-    """Return the code of the last closed block after the thinking, marked as Python, else unmarked, else any, or None."""
+    """The last closed block after the thinking: one marked as Python, else an unmarked one, else any; None without one."""
     rest = (after_thinking(text, starts_inside) or "")[-MAX_TEXT:]
     last: dict[int, tuple[str, str]] = {}
     for before, mark, code in find_blocks(rest):
@@ -217,7 +216,6 @@ def find_blocks(text: str) -> Iterator[tuple[str, str, str]]:
 
 
 def unindent(before: str, code: str) -> str:
-    """Remove the quotation signs and blanks of the opening fence from every line."""
     quotes, indent = before.count(">"), len(before) - len(before.rstrip(" \t"))
     if quotes:
         code = re.sub(rf"^(?:[ \t]*>){{1,{quotes}}} ?", "", code, flags=re.MULTILINE)

@@ -32,9 +32,7 @@ from fairlen.verify.answer import extract_answer, match_exactly
 from fairlen.verify.typesetting import MAX_LENGTH
 
 MAX_START = 120.0
-"""Seconds for a worker to be there."""
 MAX_END = 10.0
-"""Seconds for the server of workers to end by itself."""
 MAX_TRIES = 3
 """A worker may have died since its last question, and the server with it."""
 MAX_QUICK = 1_000
@@ -45,8 +43,6 @@ KEPT = ("HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PATH", "TMPDIR")
 
 @dataclass(frozen=True, slots=True)
 class AnswerVerdict:
-    """The verdict on an answer."""
-
     status: Status
     """correct or incorrect; no_answer where no box was closed after the thinking; timeout; error where algebra failed."""
     seconds: float = 0.0
@@ -67,7 +63,7 @@ class Worker:
         self.pid = int(self.lines.readline())
 
     def answer(self, question: str, deadline: float) -> str:
-        """The status; empty where the process ended over the question. OSError where it had ended before."""
+        """The status; empty where the process ended over the question. Raises OSError where it had ended before."""
         self.socket.settimeout(deadline)
         self.socket.sendall(question.encode() + b"\n")
         try:
@@ -76,7 +72,7 @@ class Worker:
             return "timeout"
 
     def end(self) -> None:
-        """Kill the process if it is still there: where it is not, its id may be another's. From any thread."""
+        """Kill the process, unless it is gone and its id may be another's. Safe to call from any thread."""
         heard = select.poll()
         heard.register(self.socket, select.POLLIN)
         with suppress(OSError):
@@ -117,7 +113,7 @@ class WorkerPool:
         return "error", 0.0
 
     def close(self) -> None:
-        """End every process; what has no verdict yet gets an error."""
+        """End every process; pending questions end as errors."""
         with self.lock:
             self.is_closed = True
             self._end_server()
@@ -192,7 +188,6 @@ class AnswerPool:
         return await self.compare(gold, answer, tolerance=tolerance)
 
     async def compare(self, gold: str | Sequence[str], answer: str, *, tolerance: float = 0.0) -> AnswerVerdict:
-        """Return the verdict on an answer that was already found."""
         golds = (gold,) if isinstance(gold, str) else tuple(gold)
         if not golds or not all(golds):
             raise ValueError(f"gold={gold!r}: a reference is not empty; leave out problems without one")
@@ -211,7 +206,7 @@ class AnswerPool:
         return AnswerVerdict(cast(Status, reply), seconds, answer)
 
     def close(self) -> None:
-        """End the workers; verdicts that are still awaited are errors. The pool may be used again, and then starts new ones."""
+        """End the workers; pending verdicts are errors. The pool may be used again, and then starts new ones."""
         if self._pid != os.getpid():
             return  # they belong to the process that this one was forked from
         with self._lock:
@@ -226,7 +221,7 @@ class AnswerPool:
 
 
 def settle(golds: tuple[str, ...], answer: str, tolerance: float) -> Status | None:
-    """Return the verdict where text and exact numbers decide it at once; None where a worker is needed."""
+    """The verdict where text and exact numbers decide it; None where a worker is needed."""
     if len(answer) > MAX_LENGTH:
         return "incorrect"
     if max(len(answer), *map(len, golds)) > MAX_QUICK:

@@ -70,7 +70,7 @@ ALLOW, KILL, REFUSE = 0x7FFF0000, 0x80000000, 0x00050000
 
 
 def build_filter(machine: str) -> bytes:
-    """The filter for `platform.machine()` as an array of `struct sock_filter`. ValueError for a machine not in MACHINES."""
+    """An array of `struct sock_filter`. Raises ValueError for a machine that is not in `MACHINES`."""
     if machine not in MACHINES:
         raise ValueError(f"machine={machine!r}: there is a filter of system calls for {' and '.join(MACHINES)} only")
     column = 1 + list(MACHINES).index(machine)
@@ -112,12 +112,10 @@ bubblewrap's own first process, which has the same user, a program could write t
 
 
 class Bubblewrap(LocalSandbox):
-    """Runs programs through bwrap, `slots` at a time."""
-
     name = "bubblewrap"
 
     def __init__(self, slots: int = 0) -> None:
-        """`slots`: runs at a time, one for each core by default. ValueError where something is missing, with the remedy."""
+        """`slots`: runs at a time, one for each core by default. Raises ValueError, with a remedy, where something is missing."""
         if not 0 <= slots <= NUM_UIDS:
             raise ValueError(f"slots={slots}: give 1 to {NUM_UIDS} runs at a time, or 0 for one on each core")
         self.bwrap = find_tool("bwrap", "bubblewrap")
@@ -135,7 +133,6 @@ class Bubblewrap(LocalSandbox):
         self._view = view_options(self.interpreter.prefix, self.interpreter.path, *self.interpreter.packages)
 
     def describe(self) -> dict[str, Any]:
-        """Return versions and settings, for the run folder."""
         uids = f"{FIRST_UID}-{FIRST_UID + NUM_UIDS - 1}" if self.is_root else str(os.geteuid())
         facts = {"version": ".".join(map(str, self.version)), "uids": uids, "kernel": platform.release()}
         return {**super().describe(), "unsafe": False, **facts}
@@ -183,7 +180,7 @@ LOCAL = "/usr/local"
 
 
 def view_options(*needed: str) -> list[str]:
-    """Return bwrap's options for the visible files: /usr without /usr/local, the loader's cache, the interpreter."""
+    """Options of bwrap for the visible files: /usr without /usr/local, the loader's cache, the interpreter."""
     options = ["--ro-bind", "/usr", "/usr"]
     for path in map(Path, ("/lib", "/lib32", "/lib64", "/bin")):
         if path.is_symlink():
@@ -198,7 +195,7 @@ def view_options(*needed: str) -> list[str]:
 
 
 def read_version(bwrap: str) -> tuple[int, ...]:
-    """Return the version of bwrap. Raises ValueError where it is too old."""
+    """Raises ValueError where it is too old."""
     text = subprocess.run([bwrap, "--version"], capture_output=True, text=True, timeout=30, check=False).stdout
     version = read_numbers(text)
     if version < OLDEST_BUBBLEWRAP:

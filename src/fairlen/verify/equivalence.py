@@ -106,7 +106,6 @@ def tell_cases(texts: Sequence[str]) -> list[str]:
 
 
 def same(gold: str, answer: str, tolerance: float) -> bool:
-    """Return whether one answer is one reference, of any structure."""
     exact = match_exactly(answer, gold, tolerance)
     if exact is not None:
         return exact
@@ -125,7 +124,6 @@ def same(gold: str, answer: str, tolerance: float) -> bool:
 
 
 def same_whole(gold: str, answer: str, tolerance: float) -> bool:
-    """Return whether two texts are the same as a single expression, a list or a tuple."""
     wanted, given = take_apart(gold), take_apart(answer)
     if "one" not in (wanted.kind, given.kind):
         return same_structure(wanted, given, tolerance)
@@ -141,7 +139,7 @@ def same_whole(gold: str, answer: str, tolerance: float) -> bool:
 
 
 def same_structure(wanted: Structure, given: Structure, tolerance: float) -> bool:
-    """Return whether two lists, sets or tuples have the same items, in the same order and brackets where these matter."""
+    """Order and brackets count where they matter."""
     if len(wanted.items) > MAX_ITEMS:
         raise ValueError(f"{len(wanted.items)} items in the reference: at most {MAX_ITEMS} are compared")
     kinds = {wanted.kind, given.kind}
@@ -183,7 +181,6 @@ def covers(golds: Sequence[str], items: Sequence[str], tolerance: float, sets: i
 
 
 def same_expression(gold: str, answer: str, tolerance: float) -> bool:
-    """Return whether two single expressions are the same."""
     wanted, given = read(gold), read(answer)
     if not agree(wanted, given) or (wanted.base and given.base and wanted.text != given.text):
         return False
@@ -240,7 +237,7 @@ def is_equation_to_zero(answer: str) -> bool:
 
 
 def without_letter_unit(one: Reading, other: Reading) -> str:
-    """Return the body without a unit of one letter, where the other has no letter and no other unit: `5 m` is 5 beside 5."""
+    """The body without a unit of one letter, where the other has no letter and no other unit: `5 m` is 5 beside 5."""
     found, theirs = LETTER_UNIT.search(one.body), LETTER_UNIT.search(other.body)
     if not found or letters(LETTER_UNIT.sub("", other.body)):
         return one.body
@@ -249,7 +246,6 @@ def without_letter_unit(one: Reading, other: Reading) -> str:
 
 
 def same_algebra(gold: str, answer: str, tolerance: float) -> bool:
-    """Return whether two expressions in LaTeX are the same by Math-Verify."""
     wanted = parse_latex(gold)
     if not wanted:
         raise ValueError(
@@ -264,12 +260,12 @@ def same_algebra(gold: str, answer: str, tolerance: float) -> bool:
 
 
 def parse_latex(text: str) -> list[Any]:
-    """Return the expression of a text in a list, as Math-Verify takes it; empty where it cannot be read."""
+    """The expression in a list, as Math-Verify takes it; empty where the text cannot be read."""
     return parse(f"${text}$", LATEX, fallback_mode="no_fallback", parsing_timeout=None, raise_on_error=True)  # pyright: ignore[reportArgumentType]
 
 
 def are_equal(wanted: list[Any], given: list[Any]) -> bool:
-    """Return whether algebra finds two expressions equal; a rounded decimal also needs the size of the other."""
+    """By algebra; a rounded decimal also needs the size of the other."""
     # No timeouts of its own: they are signals, which threads lack and C code ignores. The worker is killed instead.
     if not verify(wanted, given, timeout_seconds=None, raise_on_error=True, allow_set_relation_comp=True):
         return False
@@ -278,7 +274,7 @@ def are_equal(wanted: list[Any], given: list[Any]) -> bool:
 
 
 def differ(wanted: Any, given: Any) -> bool:
-    """Return whether two expressions certainly differ: exactly if rational, else to `MAX_DIGITS` digits, one value a letter."""
+    """Certainly different: exactly if rational, else to `MAX_DIGITS` digits, with one value for each letter."""
     try:
         difference = wanted - given
         names = sorted(difference.free_symbols, key=str)
@@ -293,7 +289,7 @@ def differ(wanted: Any, given: Any) -> bool:
 
 
 def write_exactly(expression: Any) -> Any:
-    """An expression with its decimals as they were written, which floats are not."""
+    """Decimals become the fractions that were written, which floats are not."""
     return expression.xreplace({number: Rational(str(number)) for number in expression.atoms(Float)})
 
 
@@ -309,7 +305,7 @@ grader.sympy_numeric_eq = same_value
 
 
 def same_imaginary(wanted: Any, given: Any) -> bool:
-    """Return whether two expressions whose only letter is i are equal with i as the imaginary unit."""
+    """Equal with i as the imaginary unit, where it is the only letter."""
     try:
         symbols = wanted.free_symbols | given.free_symbols
     except AttributeError:
@@ -321,7 +317,7 @@ def same_imaginary(wanted: Any, given: Any) -> bool:
 
 
 def are_close(wanted: Any, given: Any, otherwise: bool, **margin: float) -> bool:
-    """Return whether two numbers differ by no more than `math.isclose` allows; `otherwise` where one is not a number."""
+    """By `math.isclose`; `otherwise` where one is not a number."""
     try:
         return isclose(float(wanted.evalf()), float(given.evalf()), **margin)
     except (AttributeError, TypeError, ValueError):
@@ -329,14 +325,14 @@ def are_close(wanted: Any, given: Any, otherwise: bool, **margin: float) -> bool
 
 
 def warm_up() -> None:
-    """Fill tables and caches before workers are forked, and replace the evaluator that Math-Verify has sympy use for numbers."""
+    """Fill tables and caches before workers are forked, and replace the evaluator of sympy."""
     replace_evaluator()
     for gold, answer in WARM_UP:
         is_same([gold], answer)
 
 
 def grade(golds: Sequence[str], answer: str, tolerance: float, unevaluated: bool = False) -> Status:
-    """Return the verdict; any exception of algebra, of stack or memory included, is an error."""
+    """Exceptions of algebra, of stack or memory included, are errors."""
     try:
         return "correct" if is_same(golds, answer, tolerance, unevaluated) else "incorrect"
     except Exception:

@@ -13,13 +13,12 @@ from typing import Any, Literal, Protocol
 from fairlen.checks import check_positive
 
 MAX_WORDS = 4096
-"""Bytes at the end of stderr that are read."""
 ExecutionStatus = Literal["ok", "crashed", "timeout", "memory", "output_limit", "infrastructure"]
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits of one run. Raises ValueError where a limit is not above 0."""
+    """Limits of one run, all above 0."""
 
     seconds: float = 6.0
     """Start of the interpreter included. Six as in LiveCodeBench (`testing_util.py`), which counts wall clock. A run that still
@@ -41,8 +40,6 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """The outcome of one run."""
-
     status: ExecutionStatus
     """`infrastructure` is never the program's doing: it did not run, or its outcome is unknown."""
     stdout: bytes
@@ -55,8 +52,6 @@ class Execution:
 
 
 class Sandbox(Protocol):
-    """Runs untrusted Python programs."""
-
     @property
     def name(self) -> str:
         """As in `--sandbox`."""
@@ -86,7 +81,6 @@ def read_ending(exit_code: int, stderr: bytes, seconds: float, limits: Limits) -
 
 
 def failed(reason: str, seconds: float = 0.0) -> Execution:
-    """Return the execution of a run that says nothing about its program, with the reason."""
     return Execution("infrastructure", b"", reason.encode("utf-8", "replace"), None, seconds)
 
 
@@ -119,14 +113,10 @@ class Interpreter:
     """A Python for programs, not necessarily ours."""
 
     path: str
-    """Executable, links resolved."""
     version: str
     prefix: str
-    """Folder that holds its standard library."""
     packages: tuple[str, ...]
-    """Folders with installed packages, which programs may import."""
     prlimit: str
-    """Path of the program that sets limits and becomes the interpreter."""
 
     def command(self, file: str, limits: Limits, processes: int) -> list[str]:
         """Start `file` with limits that it cannot raise; `processes` 0 leaves their number unlimited."""
@@ -141,12 +131,11 @@ class Interpreter:
         return [self.prlimit, *options, self.path, "-s", "-S", file]
 
     def environment(self) -> dict[str, str]:
-        """All that the program finds in its environment."""
         return ENVIRONMENT | {"PYTHONPATH": ":".join(self.packages)}
 
 
 def find_tool(name: str, package: str) -> str:
-    """Absolute path of a program; ValueError with the package to install where it is missing."""
+    """Raises ValueError with the package to install where the program is missing."""
     path = shutil.which(name)
     if path is None:
         raise ValueError(f"{name} is missing: apt-get install {package}")
@@ -154,7 +143,7 @@ def find_tool(name: str, package: str) -> str:
 
 
 def find_interpreter() -> Interpreter:
-    """Return the system's Python, or ours. Raises ValueError where it does not answer."""
+    """The system's Python, or ours. Raises ValueError where it does not run."""
     path = os.path.realpath(next((path for path in USUAL if os.access(path, os.X_OK)), sys.executable))
     try:
         answer = subprocess.run([path, "-I", "-c", QUESTION], capture_output=True, timeout=30, check=True, cwd="/")

@@ -38,14 +38,14 @@ def read_formula(
     transformations: Any = sympy_parser.standard_transformations,
     **_: Any,
 ) -> Any:
-    """Return the expression that `sympy.parse_expr` returns for a formula. Raises an exception for any other text."""
+    """The expression that `sympy.parse_expr` returns for a formula. Raises an exception for any other text."""
     own = dict(local_dict or {})
     code = sympy_parser.stringify_expr(text, own, NAMES | LITERALS, transformations)
     return build(ast.parse(code.strip(), mode="eval").body, NAMES | own)
 
 
 def build(node: ast.AST, names: Mapping[str, Any]) -> Any:
-    """Return the expression of a node. Raises ValueError for every kind that is not listed, KeyError for other names."""
+    """Raises ValueError for nodes of other kinds, KeyError for other names."""
     match node:
         case ast.Call(ast.Name(name), [ast.Constant(value)], []) if name in LITERALS:
             return LITERALS[name](value)

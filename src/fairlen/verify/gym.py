@@ -29,11 +29,9 @@ MAX_DATASETS, MAX_ENTRIES = 32, 1024
 """Most of each that a worker keeps."""
 LITERALS = ("algorithmic.binary_matrix", "algorithmic.number_sorting", "algorithmic.spiral_matrix",
             "algorithmic.string_insertion", "games.n_queens")  # fmt: skip
-"""Modules of reasoning-gym that evaluate lists."""
 FORMULAS = {"arithmetic.bitwise_arithmetic": "eval", "games.countdown": "parse_expr", "games.puzzle24": "parse_expr"}
 """Modules that evaluate formulas, and by which name; those of algebra call it in sympy."""
 Entry = dict[str, Any]
-"""A problem as its data set has it."""
 
 
 REQUIRED: dict[str, Callable[[str, Entry], bool]] = {
@@ -64,7 +62,7 @@ def warm_up() -> None:
 
 
 def grade(**question: Any) -> str:
-    """Return the reply in JSON: of `make` the problem, of `score` the score, of either an error."""
+    """Reply in JSON: the problem of `make`, the score of `score`, or an error."""
     ((what, arguments),) = question.items()
     decimal.setcontext(decimal.Context())  # of which one data set changes the precision, for all
     try:
@@ -74,7 +72,7 @@ def grade(**question: Any) -> str:
 
 
 def make(name: str, fields: str, seed: int, position: int) -> dict[str, str]:
-    """Return problem `position` < SIZE of a data set with `fields`, which are JSON."""
+    """Problem `position` < SIZE of a data set with `fields`, which are JSON."""
     _, entry = open_entry(name, fields, seed, position)
     answer = entry["answer"] if isinstance(entry["answer"], str) else ""  # some know how to score, and no answer
     if "Integral(" in answer:
@@ -83,7 +81,7 @@ def make(name: str, fields: str, seed: int, position: int) -> dict[str, str]:
 
 
 def score(name: str, fields: str, seed: int, position: int, answer: str) -> dict[str, float]:
-    """Return the score of an answer; 0 where `score_answer` raises, or more is required."""
+    """0 where `score_answer` raises, or a required condition fails."""
     dataset, entry = open_entry(name, fields, seed, position)
     try:
         if name in REQUIRED and not REQUIRED[name](answer, entry):
@@ -95,7 +93,6 @@ def score(name: str, fields: str, seed: int, position: int, answer: str) -> dict
 
 @lru_cache(MAX_ENTRIES)
 def open_entry(name: str, fields: str, seed: int, position: int) -> tuple[Any, dict[str, Any]]:
-    """Return a data set, and what it has at a position."""
     dataset = open_dataset(name, fields, seed)
     random.seed(seed + position)  # one data set draws from it
     with trusted():
@@ -104,7 +101,6 @@ def open_entry(name: str, fields: str, seed: int, position: int) -> tuple[Any, d
 
 @lru_cache(MAX_DATASETS)
 def open_dataset(name: str, fields: str, seed: int) -> Any:
-    """Return a data set."""
     import reasoning_gym
 
     random.seed(seed)

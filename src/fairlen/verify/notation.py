@@ -66,7 +66,7 @@ JOINED = {"and", "or", "to", "by", "with", "if", "for", "when", "where", "not", 
 
 
 def split_unit(text: str) -> tuple[str, str]:
-    r"""`12\text{ cm}^2` -> `12`, `cm^2`; what is not known to be a unit stays where it is, unless it is text after a value."""
+    r"""`12\text{ cm}^2` -> `12`, `cm^2`. Unknown units stay in place, unless they are text after a value."""
     for sign, name in CURRENCIES.items():
         if text.startswith(sign) or text.endswith(sign):
             return text.removeprefix(sign).removesuffix(sign).strip(), name
@@ -91,7 +91,7 @@ def split_unit(text: str) -> tuple[str, str]:
 
 
 def name_counted(noun: str) -> str:
-    """`red balls` -> `red ball`; empty for what is no noun in the plural, or a unit that is known."""
+    """`red balls` -> `red ball`; empty for nouns in the singular, other words and known units."""
     words = noun.lower().split()
     bare = {word.removesuffix("s") for word in words}
     is_plural = words[-1] in IRREGULAR or re.search("[^s]s$", words[-1])
@@ -101,7 +101,6 @@ def name_counted(noun: str) -> str:
 
 
 def has_factor(words: set[str]) -> bool:
-    """Return whether one of these words, in the singular, changes the number before them."""
     return bool(words & (FACTORS | SCALES.keys())) or any(map(NUMERAL.fullmatch, words))
 
 
@@ -127,7 +126,6 @@ def name_unit(text: str) -> str:
 
 
 def name_word(word: str) -> str:
-    """`miles` -> `mi`; a word that is no unit, in the singular."""
     singular = word.removesuffix("s") or word
     return UNITS.get(word) or UNITS.get(singular) or singular
 
@@ -162,11 +160,8 @@ CHOICE = re.compile(r"\(?([A-Z])\)?")
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A number as it was written."""
-
     value: Fraction
     places: int = 0
-    """Decimal places, where it is a decimal."""
     percent: bool = False
     product: Fraction | None = None
     """Value of `0.5(3)` as a product: it repeats and has the value 8/15, and as an answer may mean 0.5 times 3."""
@@ -174,14 +169,11 @@ class Number:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """An answer with its typesetting taken off."""
-
     text: str
     """Without unit and spaces; equal texts are equal answers, units and bases aside."""
     body: str
     """The same with its spaces, for algebra."""
     unit: str = ""
-    """"cm", "m^2", "degree", ...; "" without one."""
     base: str = ""
     number: Number | None = None
     words: str = ""
@@ -189,7 +181,6 @@ class Reading:
     choice: str = ""
     """A single capital letter, in parentheses or not."""
     option: str = ""
-    """The letter in `(B) 12`."""
     date: tuple[int, ...] = ()
     """Year, month and day in the order in which they were written; empty for everything else."""
 
@@ -199,14 +190,13 @@ MAX_CACHED = 200
 
 
 def read(answer: str) -> Reading:
-    """Read an answer; of one that is longer than any answer that is read, the text itself."""
+    """Read an answer; one above `MAX_LENGTH` stays the text itself."""
     if len(answer) > MAX_LENGTH:
         return Reading(answer, answer)
     return read_short(answer) if len(answer) <= MAX_CACHED else read_uncached(answer)
 
 
 def read_uncached(answer: str) -> Reading:
-    """`read`, at the cost of reading."""
     body, unit = split_unit(split_text(clean(answer)))
     body, base = split_base(body)
     body = write_scaled(body)
@@ -236,7 +226,6 @@ read_short = lru_cache(maxsize=2048)(read_uncached)
 
 
 def split_text(text: str) -> str:
-    r"""`\text{14 apples}` -> `14 apples`, where that is a number with a unit."""
     found = re.fullmatch(r"\\text ?\{ ?([-+.\d][^{}]*)\}", text)
     inner = found.group(1).strip() if found else text
     return inner if found and (split_unit(inner)[1] or SCALED.fullmatch(inner)) else text
@@ -260,7 +249,7 @@ def read_date(text: str) -> tuple[int, ...]:
 
 
 def read_option(text: str) -> str:
-    """The letter of an option that is given with what it holds; empty for everything else."""
+    """The letter of an option that is given with its text; empty for everything else."""
     if not (found := OPTION.fullmatch(text)):
         return ""
     letter, rest = (part for part in found.groups() if part)
@@ -268,7 +257,7 @@ def read_option(text: str) -> str:
 
 
 def agree(one: Reading, other: Reading) -> bool:
-    """Return whether neither contradicts the other in unit or base. A percentage has no other unit."""
+    """Neither contradicts the other in unit or base. A percentage has no other unit."""
     if one.base and other.base and one.base != other.base:
         return False
     if (one.unit and other.text.endswith("%")) or (other.unit and one.text.endswith("%")):
@@ -288,7 +277,7 @@ def split_base(text: str) -> tuple[str, str]:
 
 
 def read_number(text: str) -> Number | None:
-    """The number that the text is, exactly; None where it is something else, or too long to be sure of being quick."""
+    """The exact number; None for everything else, and for a text too long to be sure of being quick."""
     if len(text) > MAX_NUMBER:
         return None
     percent = text.endswith("%")

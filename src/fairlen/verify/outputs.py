@@ -23,20 +23,17 @@ OutputKind = Literal["text", "value"]
 
 
 def is_same(kind: OutputKind, given: bytes, expected: bytes) -> bool:
-    """Return whether an output is the expected one."""
     if kind == "value":
         return same_value(given, expected.decode())
     return same_text(given.decode("utf-8", "replace"), expected.decode())
 
 
 def same_text(given: str, expected: str) -> bool:
-    """Return whether what a program printed is what was expected."""
     lines, wanted = given.strip().split("\n"), expected.strip().split("\n")
     return len(lines) == len(wanted) and all(map(same_line, lines, wanted))
 
 
 def same_line(given: str, expected: str) -> bool:
-    """Return whether two lines agree, as text or as numbers."""
     if given.strip() == expected.strip():
         return True
     words, wanted = given.split(), expected.split()
@@ -45,7 +42,7 @@ def same_line(given: str, expected: str) -> bool:
 
 
 def same_number(given: str, expected: str) -> bool:
-    """Return whether both are decimals of the same value. What is no number, and not-a-number, equals nothing."""
+    """Decimals of the same value. A text that is no number, and not-a-number, equal nothing."""
     try:
         return Decimal(given) == Decimal(expected)
     except InvalidOperation:
@@ -53,7 +50,7 @@ def same_number(given: str, expected: str) -> bool:
 
 
 def same_value(given: bytes, expected: str) -> bool:
-    """Return whether JSON that a program wrote is the expected JSON; text that is no JSON equals nothing."""
+    """Equal as JSON; text that is no JSON equals nothing."""
     try:  # numbers of more digits than Python converts are a ValueError too
         return json.loads(given.decode()) == json.loads(expected)
     except (ValueError, RecursionError):

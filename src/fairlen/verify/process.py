@@ -32,7 +32,6 @@ PATIENCE = 10
 PAUSE = 0.5
 """Seconds without CPU time after which a process that is past its deadline counts as idle."""
 PART = 1 << 16
-"""Bytes read at a time: what a pipe holds."""
 
 
 class ProcessWatch:
@@ -63,7 +62,6 @@ class ProcessWatch:
         self.exited.set()
 
     def _read(self, file: IO[bytes], kept: bytearray) -> None:
-        """Keep what fits under the cap, and kill at the first byte above."""
         data = os.read(file.fileno(), PART)
         room = self.most - len(kept)
         kept += data[:room]
@@ -92,7 +90,7 @@ class ProcessWatch:
 
     @property
     def program(self) -> int:
-        """The id of the process that does the work; 0 until it is known."""
+        """Id of the process that does the work; 0 until it is known."""
         return self.find_program() if self.find_program else self.process.pid
 
     def kill(self) -> None:
@@ -109,7 +107,6 @@ class ProcessWatch:
             os.killpg(self.process.pid, signal.SIGKILL)
 
     async def end(self) -> None:
-        """End what still runs, reap it and let go of its pipes."""
         try:
             limit = time.monotonic() + REAPING
             while not has_ended(self.process.pid) and time.monotonic() < limit:
@@ -123,7 +120,6 @@ class ProcessWatch:
             self.close()
 
     def close(self) -> None:
-        """Stop listening."""
         self.loop.remove_reader(self.descriptor)
         os.close(self.descriptor)
         for file in self.open:
@@ -131,7 +127,6 @@ class ProcessWatch:
 
 
 async def is_set_within(event: asyncio.Event, seconds: float) -> bool:
-    """Return whether an event comes in time."""
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await event.wait()
@@ -139,7 +134,7 @@ async def is_set_within(event: asyncio.Event, seconds: float) -> bool:
 
 
 def has_ended(pid: int) -> bool:
-    """Return whether a child has ended, without reaping it."""
+    """Does not reap it."""
     try:
         return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
     except ChildProcessError:  # somebody has waited for it already
@@ -147,7 +142,7 @@ def has_ended(pid: int) -> bool:
 
 
 def read_cpu_seconds(pid: int) -> float:
-    """Return the CPU time of a process, of all its threads; infinite for one that is gone."""
+    """CPU time of all threads of a process; infinite for one that is gone."""
     try:
         return time.clock_gettime(~pid << 3 | 2)  # clock_getcpuclockid(3)
     except OSError:
@@ -199,7 +194,6 @@ async def supervise(
 
 @contextmanager
 def memory_file(data: bytes) -> Iterator[int]:
-    """Open a sealed file in memory that reads these bytes."""
     descriptor = os.memfd_create("fairlen", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.write(descriptor, data)
@@ -224,12 +218,10 @@ class LocalSandbox:
         self._free: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.LifoQueue[int]] = WeakKeyDictionary()
 
     def describe(self) -> dict[str, Any]:
-        """Return versions and settings, for the run folder."""
         facts = {"python": self.interpreter.version, "interpreter": self.interpreter.path, "slots": self.slots}
         return {"sandbox": self.name, "unsafe": True, **facts}
 
     async def run(self, program: str, stdin: bytes, limits: Limits) -> Execution:
-        """Run a program, of which nothing is left afterwards."""
         loop = asyncio.get_running_loop()
         if loop not in self._free:
             self._free[loop] = asyncio.LifoQueue()
@@ -245,5 +237,4 @@ class LocalSandbox:
             self._free[loop].put_nowait(core)
 
     async def _run(self, bound: Sequence[str], program: bytes, stdin: bytes, limits: Limits) -> Execution:
-        """Run a program by a command after `bound`."""
         raise NotImplementedError

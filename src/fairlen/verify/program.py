@@ -37,12 +37,11 @@ FUTURE = re.compile(r"^from __future__ import .*$", re.MULTILINE)
 
 
 def with_prelude(code: str) -> str:
-    """The program with the imports that it may rely on, on one line before it; `from __future__` stays the first."""
+    """Imports stand on one line before the program; `from __future__` stays the first."""
     return "\n".join([*FUTURE.findall(code), write_prelude(code), FUTURE.sub("", code)])
 
 
 def write_prelude(code: str) -> str:
-    """One line with the imports that a program may rely on."""
     words = set(WORD.findall(code))
     starred = [f"from {name} import *" for name in STARRED if name == "builtins" or exported(name) & words]
     named = [f"import {name}" for name in NAMED if name in words]
@@ -53,7 +52,7 @@ def write_prelude(code: str) -> str:
 
 @cache
 def exported(name: str) -> frozenset[str]:
-    """Return what a star import brings that `builtins`, imported after, does not bring again."""
+    """The names of a star import that a later one of `builtins` does not bring again."""
     module = importlib.import_module(name)
     names = getattr(module, "__all__", None) or [word for word in vars(module) if not word.startswith("_")]
     return frozenset(names) - (frozenset() if name == "typing" else frozenset(vars(builtins)))
@@ -118,7 +117,7 @@ MEMORY, MAX_SECONDS = 1 << 30, 60.0
 
 
 async def agrees(kind: OutputKind, given: bytes, expected: str) -> bool:
-    """Return whether an output is the expected one. OSError where the process that compares long ones does not run."""
+    """Raises OSError where the process that compares long outputs does not run."""
     if len(given) + len(expected) <= SHORT:
         return is_same(kind, given, expected.encode("utf-8", "replace"))
     await asyncio.sleep(0)  # each of these steps copies megabytes
@@ -144,8 +143,6 @@ MAX_PROGRAM = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class ProgramTest:
-    """One input and what a correct program answers."""
-
     input: str
     """For programs: stdin. For functions: the arguments, one JSON value a line."""
     output: str
@@ -171,18 +168,16 @@ class ProgramTests:
 
     @property
     def limits(self) -> Limits:
-        """Limits of each run."""
         return Limits(self.seconds, cpu_seconds=math.ceil(self.seconds) + 1)
 
 
 async def grade_program(sandbox: Sandbox, text: str, tests: ProgramTests, starts_inside: bool = False) -> Status:
-    """Grade a finished response by the code in it."""
     code = extract_code(text, starts_inside)
     return "no_answer" if code is None else await grade_code(sandbox, code, tests)
 
 
 async def grade_code(sandbox: Sandbox, code: str, tests: ProgramTests) -> Status:
-    """Grade code: tests in order, up to the first that fails."""
+    """Run tests in order, up to the first that fails."""
     if len(code) > MAX_PROGRAM:
         return "incorrect"
     program = build_driver(code, tests.function) if tests.function else with_prelude(code)
@@ -209,7 +204,7 @@ async def run_test(sandbox: Sandbox, program: str, test: ProgramTest, tests: Pro
 
 
 async def is_expected(execution: Execution, test: ProgramTest, word: str) -> bool:
-    """Return whether an execution passes a test. `word`: of the driver, for functions."""
+    """`word`: of the driver, for functions."""
     if execution.status != "ok":
         return False
     if not word:

@@ -54,16 +54,15 @@ MAX_BODY = 13 * CUT
 """Bytes of an answer: both outputs, of which JSON writes a byte with at most six, and the rest. More is more output than is
 allowed."""
 REMOTE_SLOTS = 32
-"""Runs at a time that a service is asked for."""
 MAX_ATTEMPTS = 3
 
 
 class Unusable(Exception):
-    """A response of the service that says nothing."""
+    """A response of the service without a result."""
 
 
 class Refused(Unusable):
-    """The service understood and refused; asking again cannot help."""
+    """The service understood and refused, so that asking again cannot help."""
 
 
 class RemoteSandbox:
@@ -93,14 +92,13 @@ class RemoteSandbox:
         self._threads = ThreadPoolExecutor(slots, thread_name_prefix="fairlen-sandbox")
 
     def describe(self) -> dict[str, Any]:
-        """Return where programs run, without the URL's query, which may hold a key."""
+        """Leaves out the URL's query, which may hold a key."""
         return {
             "sandbox": self.name, "unsafe": False, "url": self.url.partition("?")[0], "slots": self.slots,
             "contained_by": "the service",
         }  # fmt: skip
 
     async def run(self, program: str, stdin: bytes, limits: Limits) -> Execution:
-        """Run a program at the service."""
         try:
             text = stdin.decode()
         except UnicodeDecodeError as error:
@@ -124,7 +122,7 @@ class RemoteSandbox:
         return failed(f"{self.url}: {reason}; attempts: {attempt}")
 
     def _post(self, body: bytes, limits: Limits) -> Execution:
-        """Ask once. OSError, HTTPException or Unusable where nothing is learned; a drip of bytes ends at the deadline too."""
+        """Ask once. Raises OSError, HTTPException or Unusable without a result; a drip of bytes ends at the deadline too."""
         timeout = limits.seconds + self.patience
         deadline, answer = time.monotonic() + timeout, bytearray()
         request = urllib.request.Request(self.url, body, {"Content-Type": "application/json"}, method="POST")
@@ -145,7 +143,7 @@ class RemoteSandbox:
 
 
 def read_answer(body: bytes, limits: Limits) -> Execution:
-    """Return what a `RunCodeResponse` says. Raises Unusable where it is none, or speaks of an error on the service's side."""
+    """Read a `RunCodeResponse`. Raises Unusable where it is none, or reports an error of the service."""
     try:
         answer = json.loads(body)
         run, status = answer.get("run_result") or {}, answer["status"]
@@ -231,7 +229,7 @@ print(json.dumps(done))
 
 
 async def find_unfit(sandbox: Sandbox) -> str:
-    """Return why honest programs do not run, or an empty text."""
+    """Why honest programs do not run; empty where they do."""
     execution = await sandbox.run(HONEST, b"stressed\n", LIMITS)
     if execution.status == "ok" and execution.stdout == b"desserts\n":
         return ""
@@ -239,7 +237,7 @@ async def find_unfit(sandbox: Sandbox) -> str:
 
 
 async def find_escapes(sandbox: Sandbox) -> list[str]:
-    """Return what a program could do that it must not, by attempt; empty for a sandbox that holds."""
+    """Forbidden attempts of a program that succeeded; empty for a sandbox that holds."""
     with (
         tempfile.NamedTemporaryFile(prefix="fairlen-probe-") as canary,
         socket.create_server(("127.0.0.1", 0)) as server,
@@ -254,7 +252,6 @@ async def find_escapes(sandbox: Sandbox) -> list[str]:
 
 
 def show_ending(execution: Execution) -> str:
-    """Return how a run ended, and its last words."""
     return f"ended with {execution.status!r}: {execution.stderr.decode('utf-8', 'replace').strip()[-500:]}"
 
 
@@ -297,13 +294,12 @@ def open_sandbox(choice: str = "auto", unsafe_exec_on_host: bool = False, slots:
 
 
 def admit(sandbox: Sandbox, complaint: str, remedy: str) -> Sandbox:
-    """Return the sandbox. Raises ValueError with a complaint and the remedy."""
     if complaint:
         raise ValueError(f"sandbox={sandbox.name!r}: {complaint}\n{remedy}")
     return sandbox
 
 
 def run_apart(work: Coroutine[Any, Any, Any]) -> Any:
-    """Return the result of a coroutine, run in a thread of its own."""
+    """Run a coroutine in a thread of its own, where no event loop runs."""
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(asyncio.run, work).result()

@@ -28,8 +28,6 @@ EITHER_SIGN = re.compile(r"\\(pm|mp)(?![A-Za-z])")
 
 @dataclass(frozen=True, slots=True)
 class Structure:
-    """An answer, taken apart once."""
-
     kind: Kind
     items: tuple[str, ...]
     """One for "one"."""
@@ -92,7 +90,6 @@ def strip_name(item: str) -> str:
 
 
 def open_brackets(text: str) -> tuple[str, Kind, str]:
-    """Return what is between the outer brackets, the kind that they make of it, and the brackets."""
     if text.startswith("\\{") and text.endswith("\\}") and closes(text[1:]) == len(text) - 2:
         inner = text[2:-2].strip()
         is_rule = re.search(r"\\mid(?![A-Za-z])|[|:]", inner)
@@ -115,7 +112,6 @@ def split(text: str) -> tuple[str, ...]:
 
 
 def split_at(text: str, separator: str) -> list[str]:
-    """The stripped parts between separators at depth 0."""
     parts, start, depth = [], 0, 0
     for position, character in enumerate(text):
         depth += (character in "([{") - (character in ")]}")
@@ -140,7 +136,6 @@ def spread(items: tuple[str, ...]) -> tuple[str, ...]:
 
 NAMES = {*GREEK.values(), "varepsilon", "vartheta", "varrho", "varphi", "ell"} - {"pi", "Pi"}
 COMMAND = re.compile(rf"\\(?!(?:{'|'.join(sorted(NAMES))})(?![A-Za-z]))[A-Za-z]+")
-"""Any but those that name a variable."""
 LETTER = re.compile(r"(?:\\[A-Za-z]+|[A-Za-z])(?:_ ?(?:\{[^{}]*\}|\w))?'*")
 CONSTANTS = {"e", "i"}
 """In expressions; alone on their side they name something, as in `e = 1/2`."""
@@ -171,7 +166,7 @@ def read_equation(answer: str, gold: str) -> tuple[str, str, tuple[str, ...]]:
 
 
 def sides_of(cleaned: str) -> list[str]:
-    """Return what stands between the signs of equality outside all brackets; the whole where it is a list or a system."""
+    """The parts between the signs of equality outside all brackets; the whole of a list or a system."""
     head = cleaned.partition(r"\approx")[0].strip()
     if EQUALS.search(head):
         cleaned = head  # what follows is rounded
@@ -193,7 +188,7 @@ def unwrap_equation(text: str) -> str:
 
 
 def is_name(side: str, value: str) -> bool:
-    """Return whether a side names what has the value: it has a letter that the value lacks. Options do not name each other."""
+    """A side is a name where it has a letter that the value lacks. Options do not name each other."""
     return bool(letters(side) - letters(value)) and not (read(side).choice and read(value).choice)
 
 
@@ -252,7 +247,7 @@ def is_left_open(golds: Sequence[str], answer: str) -> bool:
 
 
 def is_open(item: str, undone: Sequence[re.Pattern[str]], is_equation: bool, wanted: Sequence[str]) -> bool:
-    """Return whether all sides of a part of an answer that say more than a name, or any of an equation, have one of `undone`."""
+    """All sides of a part of an answer that say more than a name, or any of an equation, have one of `undone`."""
     sides = [bare(side) for side in sides_of(clean(item).replace(r"\approx", "="))]
     done = [not any(one.search(KNOWN_ANGLE.sub("", side)) for one in undone) for side in sides]
     says = [side in wanted or not re.fullmatch(ONE_NAME, side) for side in sides]
@@ -260,13 +255,12 @@ def is_open(item: str, undone: Sequence[re.Pattern[str]], is_equation: bool, wan
 
 
 def items_of(text: str) -> tuple[str, ...]:
-    """The parts of a list, set or tuple, and of those in it."""
     parts = take_apart(text).items
     return parts if len(parts) < 2 else tuple(item for part in parts for item in take_apart(part).items)
 
 
 def states_value(item: str) -> bool:
-    """Return whether one side of an answer is worked out."""
+    """Whether one side of an answer is worked out."""
     return any(
         DIGIT.search(side) and CONSTANT.fullmatch(side)
         for side in map(bare, sides_of(clean(item).replace(r"\approx", "=")))
@@ -329,7 +323,7 @@ def write_range(text: str) -> str:
 
 
 def meet(sets: Sequence[str]) -> str:
-    r"""Return what two half-lines have in common, `(1,2)` of `(1,\infty)` and `(-\infty,2)`; empty for anything else."""
+    r"""The common part of two half-lines, `(1,2)` of `(1,\infty)` and `(-\infty,2)`; empty for anything else."""
     low, high = [one for one in sets if one.endswith(r"\infty)")], [one for one in sets if one.startswith(r"(-\infty")]
     if len(sets) != 2 or not len(low) == len(high) == 1 or low == high:
         return ""
@@ -337,7 +331,7 @@ def meet(sets: Sequence[str]) -> str:
 
 
 def read_inequality(text: str) -> tuple[str, str]:
-    r"""The variable and the set, `x` and `(-\infty,3)` of `x<3`; both empty where it is nothing of the kind."""
+    r"""The variable and the set, `x` and `(-\infty,3)` of `x<3`; both empty for anything else."""
     sides = [side.strip() for side in RELATION.split(text)[::2]]
     signs = [SIGNS.get(sign, sign) for sign in map(str, RELATION.findall(text))]
     names = [side for side in sides if VARIABLE.fullmatch(side) and side not in NO_VARIABLES]

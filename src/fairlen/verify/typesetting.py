@@ -34,7 +34,7 @@ SCRIPTS = range(0xB2, 0x2190)
 
 
 def find_scripts(kind: str) -> dict[int, str]:
-    """Characters that Unicode describes as `kind` of others, and those."""
+    """Characters that Unicode describes as `kind` of others, and those others."""
     found = {code: decomposition(chr(code)).split() for code in SCRIPTS}
     return {
         code: "".join(chr(int(part, 16)) for part in parts[1:]).replace("−", "-")
@@ -57,7 +57,6 @@ RAISED, LOWERED = (
 
 
 def words(names: str) -> str:
-    """A pattern of commands by these names."""
     return rf"\\(?:{'|'.join(names.split())})(?![A-Za-z])"
 
 
@@ -141,13 +140,11 @@ REPEATING = re.compile(
 FORMULA = re.compile(
     r"\\text ?\{ ?((?!\d{4}-)(?=[^{}]*[\d=])(?=[^{}]*[-+*/^=(])(?![^{}]*[A-Za-z]{2})[-+*/^=()|\w., ]+)\}"
 )
-"""`\\text{x+1}`, which is no words."""
 ORDINAL = re.compile(r"(?:\\text ?\{ ?)?(\d{1,20}) ?(?:\^ ?)?\{? ?(?:\\text ?\{ ?)?(?:st|nd|rd|th)[} ]*")
-"""`21^{\\text{st}}`."""
 
 
 def clean(text: str) -> str:
-    """The answer without what changes only how it looks; longer ones than any that is read come back as they are."""
+    """Remove everything that changes only the look of an answer; above `MAX_LENGTH` the text stays as it is."""
     if len(text) > MAX_LENGTH:
         return text
     if not text.isascii():
@@ -175,7 +172,6 @@ def write_commands(text: str) -> str:
 
 
 def write_script(mark: str, script: str) -> str:
-    """`^2` and `^{10}`."""
     return f"{mark}{script}" if len(script) == 1 else f"{mark}{{{script}}}"
 
 
@@ -194,12 +190,11 @@ def write_repeating(found: re.Match[str]) -> str:
 
 
 def write_fraction(value: Fraction) -> str:
-    r"""`\frac{1}{2}`, which algebra compares exactly."""
     return rf"\frac{{{value.numerator}}}{{{value.denominator}}}"
 
 
 def closes(text: str) -> int:
-    """Return where the bracket that `text` starts with is closed; -1 where it is not. Escaped braces are brackets too."""
+    """Place of the bracket that closes the first one; -1 where none does. Escaped braces are brackets too."""
     depth = 0
     for position, character in enumerate(text):
         depth += (character in "([{") - (character in ")]}")

@@ -43,7 +43,7 @@ def serve(memory: int, grade: Callable[..., str], warm_up: Callable[[], None]) -
 
 
 def work(connection: int, memory: int, grade: Callable[..., str]) -> NoReturn:
-    """Answer questions until there are no more, or what is left of a worker's life."""
+    """Answer questions until there are no more, or a worker's life is over."""
     try:
         os.dup2(connection, 0)  # in place of the server's
         os.close(connection)
@@ -66,7 +66,7 @@ def work(connection: int, memory: int, grade: Callable[..., str]) -> NoReturn:
 
 
 def end_with_parent() -> None:
-    """The system kills this process when the thread that started it ends, however that happens."""
+    """Have the system kill this process when the thread that started it ends, however that happens."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
@@ -80,13 +80,10 @@ HARMLESS = {
 WRITERS = ("/collections/__init__.py", "/dataclasses.py", "/sympy/polys/monomials.py")
 """Modules that run code which they have written: of classes by their fields, of products by the number of variables."""
 REFUSED: list[str] = []
-"""Events that were refused in this process."""
 TRUSTED: list[bool] = []
-"""One entry for each `trusted` that is entered."""
 
 
 def guard() -> None:
-    """Raise PermissionError, from now on and in this process, where anything is attempted that is not harmless."""
     sys.addaudithook(refuse)
 
 
