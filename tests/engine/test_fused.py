@@ -31,7 +31,7 @@ def draw(**changes: object) -> PreTrainedModel:
 
 def runner_of(model: PreTrainedModel, num_rows: int) -> Runner:
     """A runner of rows whose columns hold numbers of the size of keys and values."""
-    runner = Runner(model, num_rows, 1, COLUMNS, 4096)
+    runner = Runner(model, num_rows, 1, COLUMNS)
     generator = torch.Generator().manual_seed(1)
     for tensor in runner.rows.tensors:
         tensor.normal_(generator=generator)

@@ -13,7 +13,6 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
 NAME = "fairlen_rows"
-"""Under which it is registered."""
 LIKE_SDPA = ("sdpa", "fairlen_tree")
 """Attentions that ignore the cap on scores; the trainer's along trees is sdpa for everything else."""
 

@@ -1,7 +1,4 @@
-"""The cache of keys and values: its rows, the view that the model's layers have of them, and the index of prefixes.
-
-The first rows belong to sequences being decoded, those after them keep prompts and ended sequences to start from.
-"""
+"""Keys and values in rows: first those of sequences being decoded, then kept prompts and ended sequences to start from."""
 
 from __future__ import annotations
 
@@ -23,16 +20,13 @@ from fairlen.rollouts import TokenIds
 WORK = GIB
 """Bytes of a CUDA device left free of rows, for prefills and libraries."""
 KEPT_BYTES = GIB
-"""Bytes of kept rows by default; never less than those of the slots themselves."""
+"""Bytes of kept rows by default, where they are at least as many as slots."""
 MAX_GATHERED = 100
-"""Columns up to which it takes less time to copy all rows at once than one after the other."""
+"""Columns up to which copying all rows at once is faster than one after the other."""
 
 
 def fit_rows(num_bytes: int, num_slots: int, num_kept: int, memory: int) -> tuple[int, int]:
-    """Return how many slots and kept rows of `num_bytes` each fit into `memory`: as asked, else four slots for one kept row.
-
-    Raises ValueError where not even two rows fit.
-    """
+    """Slots and kept rows of `num_bytes` each that fit into `memory`: as asked, else four to one. Raises ValueError below two."""
     fitting = memory // num_bytes
     if num_slots + num_kept <= fitting:
         return num_slots, num_kept
@@ -47,23 +41,23 @@ def fit_rows(num_bytes: int, num_slots: int, num_kept: int, memory: int) -> tupl
 
 
 def num_kept_rows(row_bytes: int, num_slots: int) -> int:
-    """Return as many rows as fit into KEPT_BYTES, between one and eight for each slot."""
+    """As many rows as fit into KEPT_BYTES, but one to eight a slot."""
     return min(max(KEPT_BYTES // row_bytes, num_slots), 8 * num_slots)
 
 
 def position_bytes(states: list[tuple[Tensor, Tensor]]) -> int:
-    """Return the bytes of the keys and values of one position, shaped like `states`, each [N, key heads, T, D]."""
+    """Bytes of one position of keys and values [N, key heads, T, D]."""
     return sum(tensor.shape[1] * tensor.shape[3] * tensor.dtype.itemsize for pair in states for tensor in pair)
 
 
 def estimate_position_bytes(config: Any, itemsize: int) -> int:
-    """Return the bytes of the keys and values of one position in a model of this text config."""
+    """Bytes of one position of keys and values, by a text config."""
     _, key_heads, dim = heads_of(config)
     return 2 * config.num_hidden_layers * key_heads * dim * itemsize
 
 
 def heads_of(config: Any) -> tuple[int, int, int]:
-    """Return the heads of queries and of keys in a layer of this text config, and their dimension."""
+    """Heads of queries, heads of keys, and their dimension, by a text config."""
     heads = config.num_attention_heads
     dim = getattr(config, "head_dim", None) or config.hidden_size // heads
     return heads, getattr(config, "num_key_value_heads", None) or heads, dim
@@ -73,11 +67,11 @@ class Rows:
     """Keys and values of every row: for each layer two tensors [rows, key heads, columns, D]."""
 
     def __init__(self, states: Iterable[tuple[Tensor, Tensor]], num_rows: int, num_columns: int) -> None:
-        """Make room for layers whose keys and values look like `states`, each [N, key heads, T, D]."""
+        """Allocate rows for layers with keys and values like `states`, each [N, key heads, T, D]."""
         self.layers = [[zeros_like_heads(heads, num_rows, num_columns) for heads in pair] for pair in states]
 
     def copy(self, sources: Sequence[int], targets: Sequence[int], num_columns: Sequence[int]) -> None:
-        """Copy the first `num_columns` of rows `sources` to rows `targets`, all read before any is written."""
+        """Copy the first `num_columns` of each source to its target; all are read before any is written."""
         device = self.layers[0][0].device
         is_long = max(num_columns) > MAX_GATHERED and device.type == "cpu"
         if is_long and not set(sources) & set(targets):  # no more than there is, and nothing between
@@ -95,7 +89,7 @@ class Rows:
 
 
 def zeros_like_heads(states: Tensor, num_rows: int, num_columns: int) -> Tensor:
-    """Return zeros [rows, key heads, columns, D]; on the CPU, memory is taken from the system when it is first written."""
+    """Zeros [rows, key heads, columns, D]; a CPU's memory is taken from the system when it is first written."""
     shape = (num_rows, states.shape[1], num_columns, states.shape[3])
     if states.device.type != "cpu":
         return torch.zeros(shape, dtype=states.dtype, device=states.device)
@@ -107,7 +101,7 @@ class View(Cache):
     """The cache of one forward pass: rows `targets` [N], whose new keys and values go to `columns` [N, T]."""
 
     def __init__(self, rows: Rows, targets: Tensor, columns: Tensor, num_columns: int, is_dense: bool = False) -> None:
-        """`is_dense`: the rows are 0..N-1, which are seen without a copy."""
+        """`is_dense`: the rows are 0..N-1, and read without a copy."""
         super().__init__(layers=[])
         self.rows, self.targets, self.columns, self.num_columns = rows, targets, columns, num_columns
         self.written, self.is_dense = targets[:, None], is_dense
@@ -115,7 +109,7 @@ class View(Cache):
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any
     ) -> tuple[Tensor, Tensor]:
-        """Store states [N, key heads, T, D] and return the first columns of the rows."""
+        """Store states [N, key heads, T, D]; return the first columns of the rows."""
         seen = slice(key_states.shape[0]) if self.is_dense else self.targets
         keys, values = self.rows.layers[layer_idx]
         keys[self.written, :, self.columns] = key_states.transpose(1, 2).to(keys.dtype)
@@ -124,10 +118,10 @@ class View(Cache):
 
 
 class Prefixes:
-    """The index of kept rows by their tokens: finds the longest common prefix, evicts the least recently used.
+    """Kept rows by their tokens: finds the longest common prefix, evicts the least recently used.
 
-    Between two calls of `settle`, rows that were taken or found whole are pinned, and rows that were taken are found
-    only by exactly their tokens, because what they hold is yet to be computed.
+    Until the next `settle`, rows that were taken or found whole are pinned, and rows that were taken are found only by
+    exactly their tokens, as their keys and values are yet to be computed.
     """
 
     def __init__(self, rows: range) -> None:
@@ -135,19 +129,18 @@ class Prefixes:
         self.clear()
 
     def clear(self) -> None:
-        """Free every row."""
         self.free = list(reversed(self.rows))
         self.tokens: OrderedDict[int, TokenIds] = OrderedDict()
-        """Of every row in use, the least recently used first."""
+        """By row, the least recently used first."""
         self.ordered: list[tuple[TokenIds, int]] = []
-        """The settled ones, sorted: the longest common prefix with any tokens is with a neighbour of their place."""
+        """Settled rows, sorted: the longest common prefix with any tokens is with a neighbour of their place."""
         self.taken: dict[TokenIds, int] = {}
         self.pinned: set[int] = set()
         self.reserved: set[int] = set()
         """Rows computed ahead of their first use, pinned until then."""
 
     def find(self, tokens: TokenIds) -> tuple[int, int]:
-        """Return the row that shares most leading tokens, and how many it shares: (-1, 0) where none does."""
+        """Find the row that shares most leading tokens, and their number: (-1, 0) for none."""
         if tokens in self.taken:
             return self.taken[tokens], len(tokens)
         place = bisect_left(self.ordered, (tokens, -1))
@@ -161,7 +154,7 @@ class Prefixes:
         return row, num_shared
 
     def take(self, tokens: TokenIds) -> int:
-        """Return a row to hold `tokens`, the least recently used that is not pinned; -1 where all are."""
+        """Assign `tokens` a free row, or the least recently used that is not pinned; -1 where all are."""
         if not self.free:
             victim = next((row for row in self.tokens if row not in self.pinned and row not in self.reserved), -1)
             if victim < 0:
@@ -175,21 +168,21 @@ class Prefixes:
         return row
 
     def release(self, tokens: TokenIds) -> None:
-        """Make the row that holds exactly `tokens`, if there is one, the first to be evicted."""
+        """Make the row of exactly `tokens`, if any, the first to be evicted."""
         place = bisect_left(self.ordered, (tokens, -1))
         if place < len(self.ordered) and self.ordered[place][0] == tokens:
             self.tokens.move_to_end(self.ordered[place][1], last=False)
 
     def settle(self) -> None:
-        """Mark all rows as computed: they can be shared in part, and none is pinned."""
+        """Mark all rows as computed, to be shared in part, and none as pinned."""
         for tokens, row in self.taken.items():
             insort(self.ordered, (tokens, row))
         self.taken.clear()
         self.pinned.clear()
 
 
-def count_shared(left: TokenIds, right: TokenIds) -> int:
-    """Return the length of the longest common prefix."""
+def count_shared(left: TokenIds | bytes, right: TokenIds | bytes) -> int:
+    """Length of the longest common prefix."""
     low, high = 0, min(len(left), len(right))
     if left[:high] == right[:high]:
         return high

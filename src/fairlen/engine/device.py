@@ -1,9 +1,13 @@
-"""A device's memory: free bytes, settings of its allocators, uploads to it."""
+"""What the machine gives: free memory, its allocators, uploads to a device, and functions in C compiled for it."""
 
 from __future__ import annotations
 
 import ctypes
 import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,21 +17,16 @@ from torch import Tensor
 
 MALLOPT = {-3: 32 * 2**20, -1: 2**31 - 1, -2: 64 * 2**20}
 """M_MMAP_THRESHOLD (larger blocks are given back; the shipped model has smaller ones), M_TRIM_THRESHOLD and M_TOP_PAD."""
-EXPANDABLE = "expandable_segments:True"
-"""torch's CUDA allocator grows blocks in place: micro-batches of many lengths leave no holes. vLLM knows it by this variable."""
 
 
 def upload(array: np.ndarray, device: torch.device) -> Tensor:
-    """Return the array on the device, read from page-locked memory while the host goes on; on the CPU nothing is copied."""
+    """Copy to the device from page-locked memory while the host goes on; on the CPU nothing is copied."""
     tensor = torch.from_numpy(array)
     return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
 
 
 def free_memory(device: torch.device | str) -> int:
-    """Return the free bytes of a CUDA device, what torch has reserved but not used included; else those of the machine.
-
-    The memory limit of a container counts.
-    """
+    """Free bytes of a CUDA device, with those that torch reserved and does not use; else of the machine or its container."""
     if (device := torch.device(device)).type == "cuda":
         held = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return torch.cuda.mem_get_info(device)[0] + held
@@ -40,12 +39,32 @@ def free_memory(device: torch.device | str) -> int:
 
 
 def keep_freed_memory() -> None:
-    """Make glibc keep freed memory for this process, and CUDA segments grow unless PYTORCH_CUDA_ALLOC_CONF says otherwise.
+    """Make glibc keep freed memory, and CUDA segments grow unless PYTORCH_CUDA_ALLOC_CONF says otherwise.
 
-    To be called before anything is on the device.
+    Call it before anything is on the device.
     """
-    os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", EXPANDABLE)
+    # blocks that grow in place: micro-batches of many lengths leave no holes; vLLM knows it by this variable
+    os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
     with suppress(OSError, AttributeError):  # no glibc
         mallopt = ctypes.CDLL("libc.so.6").mallopt
         for name, value in MALLOPT.items():
             mallopt(name, value)
+
+
+def build_library(source: Path, names: Mapping[str, object], flags: Sequence[str] = ()) -> ctypes.CDLL | None:
+    """Compile a file of C with these macros and flags; None where there is no compiler that builds it."""
+    compiler = shutil.which(os.environ.get("CC", "cc"))
+    if compiler is None:
+        return None
+    options = ["-O3", "-march=native", "-fPIC", *flags, *(f"-D{name}={value}" for name, value in names.items())]
+    for threading in (["-fopenmp"], []):
+        with tempfile.TemporaryDirectory() as folder:
+            made, loaded = (str(Path(folder) / source.with_suffix(ending).name) for ending in (".o", ".so"))
+            commands = ([*options, *threading, "-c", str(source), "-o", made], ["-shared", made, "-o", loaded, "-lm"])
+            if any(subprocess.run([compiler, *c], capture_output=True, check=False).returncode for c in commands):
+                continue
+            try:
+                return ctypes.CDLL(loaded)
+            except OSError:  # no OpenMP in this process
+                continue
+    return None

@@ -27,24 +27,21 @@ from fairlen.sampling.extend import EngineStats
 
 MAX_PREFILL_TOKENS = 4096
 """Tokens in one forward of a prefill, padding included."""
-ROW_MULTIPLE = 8
-"""Compiled steps run on a multiple of this many rows: vector loops without a remainder, and never one row."""
 
 
 class Engine(SteppedEngine):
-    """Continues prefixes with `model`, as many at a time as `max_num_seqs`.
+    """Continues prefixes with `model`, at most `max_num_seqs` at a time.
 
-    `max_length` bounds prefix and generated tokens together. `kept_rows` prefixes (prompts, ended sequences) stay ready
-    to be continued without computing them again, the least recently used given up first; by default as many as fit into
-    1 GiB, at least one a slot. Memory: max_num_seqs + kept_rows rows of max_length positions; on CUDA fewer where they do not
-    fit into `memory` bytes, by default the free ones, and `reason` says so. `autocast`: compute, and keep keys and values, in
-    bfloat16. `compile`: "auto" compiles the step on CUDA, where the model says that it can be, True everywhere, False nowhere.
-    Steps of small Qwen3 models on the CPU are one C function (`fused.py`) instead, unless it is True.
+    `max_length` bounds prefix and generated tokens together. Keys and values of `kept_rows` prefixes (prompts, ended
+    sequences) are kept, the least recently used evicted first; by default as many as fit into 1 GiB, at least one a slot.
+    Memory: max_num_seqs + kept_rows rows of max_length positions; on CUDA fewer where they do not fit into `memory` bytes, by
+    default the free ones, and `reason` says so. `autocast`: bfloat16 arithmetic, keys and values. `compile`: "auto" compiles the
+    step on CUDA where the model supports it, True always, False never. Unless it is True, small Qwen3 models on the CPU run
+    each step as one C function (`fused.py`).
 
-    A result depends on weights, prefix and sampling alone: greedy results exactly, sampled ones but for near ties
-    within rounding. The model may be in either mode, and forward and backward passes may run between steps; after
-    every change of its weights call `refresh`. Raises ValueError for models whose state is not attention alone and for
-    parameters out of range.
+    A result depends on weights, prefix and sampling alone: greedy results exactly, sampled ones except for near ties within
+    rounding. Forward and backward passes may run between steps; call `refresh` after every change of the weights. Raises
+    ValueError for models whose state is not attention alone and for parameters out of range.
     """
 
     def __init__(
@@ -64,10 +61,11 @@ class Engine(SteppedEngine):
             raise ValueError(f"kept_rows={kept_rows}: a prefix is computed into a kept row; give at least 1")
         if compile not in ("auto", True, False):
             raise ValueError(f'compile={compile!r}: give "auto", True or False')
-        self._runner = Runner(model, max_num_seqs, kept_rows, max_length, MAX_PREFILL_TOKENS, autocast, memory)
+        self._runner = Runner(model, max_num_seqs, kept_rows, max_length, autocast, memory)
         self._num_asked, self.max_num_seqs = max_num_seqs, self._runner.num_slots
         self._noted_writes = self._runner.num_writes
-        if compile is True or (compile == "auto" and self._runner.is_on_cuda and self._runner.can_compile):
+        can_compile = self._runner.is_on_cuda and getattr(model, "_can_compile_fullgraph", False)
+        if compile is True or (compile == "auto" and can_compile):
             self._runner.compile()
         self.scheduler = Scheduler(self.max_num_seqs, self._runner.num_kept, MAX_PREFILL_TOKENS)
 
@@ -98,7 +96,6 @@ class Engine(SteppedEngine):
         self.scheduler.drop(sequence)
 
     def _step(self) -> None:
-        """One barrier and one token for every running sequence."""
         scheduler, runner = self.scheduler, self._runner
         is_asked = scheduler.forks or scheduler.waiting
         if is_asked and (scheduler.prefixes.tokens or scheduler.ended) and runner.num_writes != self._noted_writes:
@@ -133,7 +130,7 @@ class Engine(SteppedEngine):
 
 
 class StateError(ValueError):
-    """Keys and values of attention are not all that the model keeps of a prefix, or not as transformers' interface has them."""
+    """A prefix's state is more than keys and values of attention, or does not go through transformers' interface."""
 
 
 class Runner:
@@ -145,13 +142,12 @@ class Runner:
         num_slots: int,
         kept_rows: int | None,
         max_length: int,
-        max_tokens: int,
         autocast: bool = False,
         memory: int | None = None,
     ) -> None:
         if obstacle := find_state(model):
             raise StateError(f"{obstacle}: this engine cannot run it")
-        self.model, self.max_length, self.max_tokens, self.autocast = model, max_length, max_tokens, autocast
+        self.model, self.max_length, self.autocast = model, max_length, autocast
         self.device = embeddings_of(model).device
         self.columns = torch.arange(max(max_length, num_slots), device=self.device)
         self.modules = tuple(model.modules())
@@ -159,7 +155,7 @@ class Runner:
         self.configs: tuple[Any, ...] = tuple(configs.values())
         self.ignores_softcap = all(config._attn_implementation in LIKE_SDPA for config in self.configs)
         self.step: Callable[..., Tensor] = self._logits
-        self.row_multiple, self.is_compiled = 1, False
+        self.row_multiple = 1
         self.fused: Fused | None = None
         self.num_computed_tokens = 0
         last_token = embeddings_of(model).shape[0] - 1
@@ -181,13 +177,12 @@ class Runner:
 
     @property
     def arithmetic(self) -> AbstractContextManager[object]:
-        """Return a context in which the model computes as it does in training."""
         # without a cache of cast weights, which would outlive an update of them
         return torch.autocast(self.device.type, torch.bfloat16, cache_enabled=False) if self.autocast else nullcontext()
 
     @contextmanager
     def borrowed(self) -> Iterator[None]:
-        """Within, the model has no dropout, no gradients and attends over rows; after, it is as before."""
+        """Within, the model attends over rows, without dropout and gradients; after, it is as before."""
         before = [config._attn_implementation for config in self.configs]
         try:
             for config in self.configs:
@@ -199,33 +194,28 @@ class Runner:
                 config._attn_implementation = name
 
     @property
-    def can_compile(self) -> bool:
-        """Return whether the model says that it compiles whole."""
-        return getattr(self.model, "_can_compile_fullgraph", False)
-
-    @property
     def num_writes(self) -> int:
-        """Return how often parameters were written in place."""
+        """In-place writes of parameters so far."""
         return sum(p._version for module in self.modules for p in module._parameters.values() if p is not None)
 
     def fuse(self) -> None:
-        """From now on steps run as one C function where there is one for the model as it is; compiled ones stay."""
-        self.fused = None if self.is_compiled or self.autocast else find_fused(self.model, self.rows)
+        """Run steps as one C function where there is one for the model as it is now, unless they are compiled."""
+        is_compiled = self.row_multiple > 1
+        self.fused = None if is_compiled or self.autocast else find_fused(self.model, self.rows)
 
     def compile(self) -> None:
-        """From now on steps run compiled; the first one takes as long as compilation does."""
-        self.step, self.row_multiple = torch.compile(self._logits, dynamic=True), ROW_MULTIPLE
-        self.is_compiled, self.fused = True, None
+        """Run steps compiled, on multiples of 8 rows: vector loops without a remainder, and never one row."""
+        self.step, self.row_multiple, self.fused = torch.compile(self._logits, dynamic=True), 8, None
 
     def admit(self, admission: Admission) -> None:
-        """Compute the prefixes of `admission`, then make its copies, every source read before any target is written."""
+        """Compute prefixes, then copy; every source is read before any target is written."""
         if admission.prefills:
             self._prefill(admission.prefills)
         if admission.sources:
             self.rows.copy(admission.sources, admission.targets, admission.num_columns)
 
     def decode(self, rows: np.ndarray, num_rows: int) -> tuple[Ints, Floats, list[bytes]]:
-        """Return one token for each of the first `rows` [slots] of ROW, its log-probability, and its support."""
+        """Draw tokens, log-probs and supports for the first `num_rows` of `rows` [slots] of ROW."""
         padded = min(-(-num_rows // self.row_multiple) * self.row_multiple, self.num_slots)
         num_columns, ways = int(rows["position"][:num_rows].max()) + 1, ways_of(rows[:num_rows])
         packed = pack(rows[:padded])
@@ -234,7 +224,6 @@ class Runner:
         return read(self.model, found, rows[:num_rows])
 
     def _draw(self, packed: Tensor, num_columns: int, num_rows: int, ways: tuple[bool, bool]) -> Drawn:
-        """Return a token for each of the first rows of `packed`; nothing here waits for a device."""
         fed, positions = packed[0], packed[1]
         if self.fused and not any(self.fused.hooks):  # which only the model itself calls
             logits = self.fused(fed, positions)
@@ -262,7 +251,7 @@ class Runner:
         return output.logits[:, -1]
 
     def _plain_forward(self, tokens: Tensor) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
-        """Logits [V] after `tokens` [1, T] with the module's own attention, and keys and values of each layer."""
+        """Logits [V] after `tokens` [1, T] with the model's own attention, and keys and values of each layer."""
         with in_evaluation(self.modules), self.arithmetic:
             output = self.model(input_ids=tokens, use_cache=True)
         layers = getattr(output.past_key_values, "layers", ())
@@ -273,7 +262,7 @@ class Runner:
         return output.logits[0, -1], low
 
     def _check_arithmetic(self, tokens: Tensor, expected: Tensor) -> None:
-        """Raises StateError unless a step over cached rows gives the logits `expected` of a plain forward, [V]."""
+        """Raise StateError unless a step over cached rows gives the logits `expected` [V] of a plain forward."""
         last = tokens.shape[1] - 1
         with self.borrowed():
             where = self.columns[None, :last]
@@ -283,7 +272,7 @@ class Runner:
         check_logits(self.model, made[0], expected, "cached keys and values", self.autocast)
 
     def _prefill(self, jobs: list[Prefill]) -> None:
-        """Copy what the rows of `jobs` share with others, then compute the rest, jobs of like size together."""
+        """Copy shared prefixes, then compute the rest, jobs of like size together."""
         shared = Admission()
         for job in jobs:
             if job.num_shared:
@@ -291,13 +280,13 @@ class Runner:
         self.admit(shared)
         jobs = sorted(jobs, key=lambda job: job.num_missing)
         while jobs:
-            fitting = [count for count, job in enumerate(jobs, 1) if count * job.num_missing <= self.max_tokens]
+            fitting = [count for count, job in enumerate(jobs, 1) if count * job.num_missing <= MAX_PREFILL_TOKENS]
             count = max(fitting, default=1)
             self._compute(jobs[:count])
             jobs = jobs[count:]
 
     def _compute(self, jobs: list[Prefill]) -> None:
-        """Forward the tokens of `jobs` that no row had, in pieces of at most `max_tokens`."""
+        """Forward missing tokens, in pieces of at most MAX_PREFILL_TOKENS."""
         missing = [job.num_missing for job in jobs]
         self.num_computed_tokens += sum(missing)
         tokens = np.zeros((2, len(jobs), max(missing)), np.int64)
@@ -307,7 +296,7 @@ class Runner:
         pieces = upload(tokens, self.device)
         targets = upload(np.array([job.row for job in jobs]), self.device)
         num_columns = max(len(job.tokens) for job in jobs)
-        width = max(self.max_tokens // len(jobs), 1)
+        width = max(MAX_PREFILL_TOKENS // len(jobs), 1)
         for start in range(0, max(missing), width):
             piece, where = pieces[:, :, start : start + width]
             with self.borrowed():
@@ -316,7 +305,7 @@ class Runner:
 
 @contextmanager
 def in_evaluation(modules: Iterable[nn.Module]) -> Iterator[None]:
-    """Within, the modules have no dropout and record no gradients; after, they are as before."""
+    """Within, no dropout and no gradients; after, the modules are as before."""
     training = [vars(module) for module in modules if module.training]
     try:
         for flags in training:  # past nn.Module's own setter, which takes a millisecond for the modules of 28 layers
@@ -329,7 +318,7 @@ def in_evaluation(modules: Iterable[nn.Module]) -> Iterator[None]:
 
 
 def check_logits(model: PreTrainedModel, made: Tensor, expected: Tensor, source: str, autocast: bool = False) -> None:
-    """Raise StateError where logits [N, V] decoded from `source` differ from those of a plain forward by more than arithmetic."""
+    """Raise StateError where logits [N, V] decoded from `source` differ from a plain forward's beyond precision."""
     if not (error := distance(made, expected)) <= (limit := tolerance(model, autocast)):
         raise StateError(
             f"{type(model).__name__} decoded from {source} differs from its plain forward by {error:.1e} of the logits' spread "
@@ -338,22 +327,21 @@ def check_logits(model: PreTrainedModel, made: Tensor, expected: Tensor, source:
 
 
 def distance(made: Tensor, expected: Tensor) -> float:
-    """Return the mean difference of logits, relative to their spread."""
+    """Mean difference of logits, relative to their spread."""
     return float((made - expected).double().abs().mean() / expected.double().std())
 
 
 def tolerance(model: PreTrainedModel, autocast: bool = False) -> float:
-    """Return the largest `distance` that the precision of the model explains."""
+    """Largest `distance` that the model's precision explains."""
     return 2 * max(torch.finfo(torch.bfloat16 if autocast else model.dtype).eps, torch.finfo(torch.float32).eps) ** 0.5
 
 
 def embeddings_of(model: PreTrainedModel) -> Tensor:
-    """Return the weight of the input embeddings, [V, H]."""
     return cast(Tensor, model.get_input_embeddings().weight)
 
 
 def find_state(model: PreTrainedModel) -> str:
-    """Return what of the model's state is more than keys and values of attention, or nothing."""
+    """Describe state beyond keys and values of attention; empty where there is none."""
     name, config = type(model).__name__, model.config.get_text_config()
     kinds = set(getattr(config, "layer_types", None) or ()) - {"full_attention", "sliding_attention"}
     if kinds:

@@ -18,7 +18,7 @@ from transformers.activations import SiLUActivation
 from transformers.models.qwen3 import modeling_qwen3 as qwen3
 
 from fairlen.engine.cache import Rows
-from fairlen.engine.library import build_library
+from fairlen.engine.device import build_library
 
 SOURCE = Path(__file__).with_name("fused.c")
 MAX_PARAMETERS = 2**24
@@ -51,7 +51,7 @@ class Step(ctypes.Structure):
 
 @cache
 def build(dim: int, groups: int) -> ctypes.CDLL | None:
-    """Return `fused.c` for one shape of heads; None where there is no compiler that builds it."""
+    """Build `fused.c` for one shape of heads; None where no compiler does."""
     library = build_library(SOURCE, {"DIM": dim, "GROUPS": groups}, ["-fno-math-errno"])
     if library is not None:
         library.find_room.restype, library.decode.restype = ctypes.c_int64, None
@@ -59,7 +59,7 @@ def build(dim: int, groups: int) -> ctypes.CDLL | None:
 
 
 def is_known(model: PreTrainedModel) -> bool:
-    """Return whether `fused.c` has the arithmetic of the model: plain Qwen3 in float32 on the CPU, small, nothing replaced."""
+    """Whether the model is plain Qwen3 in float32 on the CPU, small, and with nothing replaced."""
     if type(model) is not qwen3.Qwen3ForCausalLM:
         return False
     modules, parameters = list(model.modules()), list(model.named_parameters())
@@ -77,7 +77,7 @@ def is_known(model: PreTrainedModel) -> bool:
 
 
 def find_fused(model: PreTrainedModel, rows: Rows) -> Fused | None:
-    """Return a step of the model over `rows` in C; None where it does not serve the model, and without a compiler."""
+    """The model's step over `rows` in C; None where C does not have its arithmetic, and without a compiler."""
     if not is_known(model):
         return None
     config = model.config
@@ -86,8 +86,6 @@ def find_fused(model: PreTrainedModel, rows: Rows) -> Fused | None:
 
 
 class Fused:
-    """A decode step of one model over rows that it was made for."""
-
     def __init__(self, model: PreTrainedModel, rows: Rows, library: ctypes.CDLL) -> None:
         self.library = library
         self.hooks = (*GLOBAL_HOOKS, *(getattr(module, name) for module in model.modules() for name in HOOKS))
@@ -107,7 +105,7 @@ class Fused:
         self.step.room = library.find_room(ctypes.byref(self.step))
 
     def __call__(self, fed: Tensor, positions: Tensor) -> Tensor:
-        """Return logits [N, V] after feeding a token [N] at its position [N] to rows 0..N-1, whose states it stores."""
+        """Logits [N, V] after feeding a token [N] at its position [N] to rows 0..N-1; stores keys and values."""
         step, threads = self.step, torch.get_num_threads()
         if self.scratch.numel() < threads * step.room:
             self.scratch = self.cosines.new_zeros(threads * step.room)

@@ -1,4 +1,4 @@
-"""A pending request, which is also its handle to follow and fork it, and the base of all engines."""
+"""A request, which is also the handle to await and fork it, and the base of all engines."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fairlen.rollouts import Finish, TokenIds
 from fairlen.sampling.extend import Continuation, EngineStats, PrefixError, Sampling, gather
 
 MAX_HOPS = 6
-"""Rounds of the event loop in which ended coroutines and those that await them may make new requests."""
+"""Rounds of the event loop, while slots are free, in which coroutines may make new requests."""
 
 
 @dataclass(slots=True, eq=False)
@@ -25,26 +25,26 @@ class Sequence:
     sampling: Sampling
     future: asyncio.Future[Continuation]
     parent: Sequence | None = None
-    """The sequence it was forked from."""
+    """Of a fork."""
     token_ids: list[int] = field(default_factory=list)
-    """Generated tokens, with `logprobs`."""
+    """Generated tokens."""
     logprobs: list[float] = field(default_factory=list)
     supports: list[bytes] = field(default_factory=list)
-    """Of each token the ids it was drawn from, where asked for and not the whole vocabulary."""
+    """By token, the ids it was drawn from; where asked for and not the whole vocabulary."""
     watchers: list[tuple[int, asyncio.Future[Continuation]]] = field(default_factory=list)
-    """Futures of `reach`, by the number of generated tokens they wait for."""
+    """Futures of `reach` with their numbers of tokens."""
     num_known: int = 0
-    """Generated tokens that `reach` has returned, and that may be forked."""
+    """Generated tokens that `reach` has returned: these may be forked."""
     slot: int = -1
-    """Row of the cache in which it is decoded; -1 before and after."""
+    """Row of the cache while it is decoded; else -1."""
     kept: TokenIds = ()
     """Tokens that had keys and values when it ended."""
     is_released: bool = False
-    """Whether no fork of it will follow."""
+    """No fork will follow."""
 
     @property
     def num_cacheable(self) -> int:
-        """Prefix tokens whose keys and values are needed before the first step; that step feeds the last one."""
+        """Prefix tokens computed before the first step, which feeds the last one."""
         return len(self.prefix) - 1
 
     def __await__(self) -> Generator[Any, None, Continuation]:
@@ -59,7 +59,7 @@ class Sequence:
             raise
 
     async def reach(self, num_tokens: int) -> Continuation:
-        """Return what `max_new_tokens=num_tokens` would have returned, as soon as it is there.
+        """Return, as soon as it is there, what `max_new_tokens=num_tokens` would have returned.
 
         Raises ValueError for fewer than one token, and what awaiting the whole would raise.
         """
@@ -73,10 +73,9 @@ class Sequence:
         return await reached
 
     def fork(self, num_tokens: int, sampling: Sampling) -> Sequence:
-        """Continue its first `num_tokens` generated tokens, which `reach` has given: as `extend` with them in the prefix.
+        """Continue its first `num_tokens` generated tokens, as `extend` with them in the prefix; reuses keys and values.
 
-        Its keys and values are taken from this one, and computed only where they have been given up. Raises ValueError for
-        tokens that `reach` has not given, and what `extend` raises.
+        Raises ValueError for tokens that `reach` has not returned, and what `extend` raises.
         """
         if not 1 <= num_tokens <= self.num_known:
             raise ValueError(f"fork({num_tokens}): give 1 to {self.num_known}, or await reach({num_tokens}) before")
@@ -89,11 +88,10 @@ class Sequence:
             self.engine.drop(self)
 
     def so_far(self, finish: Finish) -> Continuation:
-        """Return its tokens as if it ended here."""
         return Continuation(tuple(self.token_ids), tuple(self.logprobs), finish, supports=tuple(self.supports))
 
     def append(self, token: int, logprob: float, support: bytes) -> Finish | Literal[""]:
-        """Take the next token; return why it is the last one, or nothing where it is not."""
+        """Append a token; return why it is the last one, or an empty string."""
         self.token_ids.append(token)
         self.logprobs.append(logprob)
         if support:
@@ -103,13 +101,12 @@ class Sequence:
         return "length" if len(self.token_ids) == self.sampling.max_new_tokens else ""
 
     def notify(self) -> None:
-        """Resolve the futures of `reach` whose tokens are there."""
+        """Resolve futures of `reach` whose tokens are there."""
         length = len(self.token_ids)
         if any(number <= length for number, _ in self.watchers):
             self._give(self.so_far("length"), length)
 
     def finish(self, finish: Finish) -> None:
-        """Resolve all futures with the whole continuation."""
         self.engine.in_flight.pop(self, None)
         whole = self.so_far(finish)
         self._give(whole, inf)
@@ -117,7 +114,7 @@ class Sequence:
             self.future.set_result(whole)
 
     def _give(self, continuation: Continuation, length: float) -> None:
-        """Resolve the futures that wait for at most `length` tokens."""
+        """Resolve futures of `reach` up to `length` tokens."""
         self.num_known = len(continuation.token_ids)
         for number, future in self.watchers:
             if number <= length and not future.done():
@@ -135,10 +132,7 @@ class Sequence:
 
 
 class SteppedEngine:
-    """Base of engines: one asyncio task steps while requests are pending.
-
-    Subclasses define the methods that raise NotImplementedError here.
-    """
+    """Base of engines: an asyncio task steps while requests are pending."""
 
     def __init__(
         self, vocab_size: int, eos_token_id: int | tuple[int, ...], max_length: int, max_num_seqs: int
@@ -155,9 +149,9 @@ class SteppedEngine:
         self._num_steps = self._num_generated = 0
 
     def extend(self, prefix: TokenIds, sampling: Sampling, parent: Sequence | None = None) -> Sequence:
-        """Generate after `prefix` until EOS or `max_new_tokens`: await the result. Needs a running event loop.
+        """Generate after `prefix` until EOS or `max_new_tokens`, on the running event loop; await the result.
 
-        Raises ValueError for a request that cannot be served; awaiting raises FloatingPointError where logits are not
+        Raises ValueError for a request that cannot be served; awaiting it raises FloatingPointError for logits that are not
         finite, and any error of the model.
         """
         check_request(prefix, sampling, self.max_length, self.vocab_size)
@@ -177,16 +171,16 @@ class SteppedEngine:
         return asyncio.run(gather(extend_one(*pair) for pair in pairs))
 
     def refresh(self, policy_version: int) -> None:
-        """Note that the weights are those of `policy_version`, and discard keys and values of older ones.
+        """Continue with the weights of `policy_version`, without keys and values of older ones.
 
-        Raises RuntimeError while sequences are in flight: half of such a sequence would be of either policy.
+        Raises RuntimeError while sequences are in flight, which would be of two policies.
         """
         self._require_idle(f"refresh({policy_version})")
         self.policy_version = policy_version
         self._forget()
 
     def sleep(self) -> None:
-        """Free memory for training until the next request. Raises RuntimeError while sequences are in flight."""
+        """Free memory until the next request. Raises RuntimeError while sequences are in flight."""
         self._require_idle("sleep()")
 
     def _require_idle(self, call: str) -> None:
@@ -194,55 +188,48 @@ class SteppedEngine:
             raise RuntimeError(f"{call} with {len(self.in_flight)} sequences in flight: await or cancel them first")
 
     def drop(self, sequence: Sequence) -> None:
-        """Cancel a sequence and free its resources."""
         self.in_flight.pop(sequence, None)
         self._drop(sequence)
 
     @property
     def reason(self) -> str:
-        """Return a note for the log of a run where it decodes otherwise than asked or usual; else empty."""
+        """A note for the log where it decodes otherwise than asked; else empty."""
         return ""
 
     @property
     def stats(self) -> EngineStats:
-        """Return counts over the life of the engine."""
+        """Counts over the engine's life."""
         raise NotImplementedError
 
     @property
     def has_free_slot(self) -> bool:
-        """Return whether one more request would be decoded at the next step."""
+        """Whether one more request would be decoded at the next step."""
         raise NotImplementedError
 
     def _add(self, sequence: Sequence) -> None:
-        """Queue a sequence."""
         raise NotImplementedError
 
     def _drop(self, sequence: Sequence) -> None:
-        """Free the resources of a sequence in any state."""
         raise NotImplementedError
 
     def _step(self) -> None:
-        """Make one decoding step, which finishes and notifies sequences."""
+        """Decode a token, finish and notify sequences."""
         raise NotImplementedError
 
     def _forget(self) -> None:
         """Discard keys and values of older weights."""
 
     def _recover(self) -> None:
-        """Discard state that an error within a step may have left inconsistent."""
+        """Discard state that an error in a step may have left inconsistent."""
 
     def _abandon(self) -> list[Sequence]:
-        """Drop all sequences in flight and return them."""
         dropped = list(self.in_flight)
         for sequence in dropped:
             self.drop(sequence)
         return dropped
 
     def _ensure_task(self) -> None:
-        """Start the stepping task on the running event loop. Sequences of a closed loop are dropped.
-
-        Raises RuntimeError while another loop is served.
-        """
+        """Start the task on the running event loop; drop sequences of a closed one. Raises RuntimeError for a second loop."""
         loop = asyncio.get_running_loop()
         if self._task is not None and not self._task.done():
             if self._task.get_loop() is loop:
@@ -253,7 +240,7 @@ class SteppedEngine:
         self._task = loop.create_task(self._drive())
 
     async def _drive(self) -> None:
-        """Step until no request is pending. An error, also one of the model, is raised in every awaiting coroutine."""
+        """Step until no request is pending; an error is raised in every awaiting coroutine."""
         try:
             await self._listen()
             while self.in_flight:
@@ -269,7 +256,6 @@ class SteppedEngine:
                 raise
 
     async def _listen(self) -> None:
-        """Yield to coroutines that make requests: one round of the event loop, and more while slots are free."""
         for _ in range(MAX_HOPS):
             await asyncio.sleep(0)
             if not self.has_free_slot:
@@ -277,7 +263,7 @@ class SteppedEngine:
 
 
 def check_request(prefix: TokenIds, sampling: Sampling, max_length: int, vocab_size: int) -> None:
-    """Raise ValueError, naming field, value and remedy, where a request cannot be served."""
+    """Raise ValueError with field, value and remedy for a request that cannot be served."""
     if not prefix:
         raise PrefixError("prefix is empty: give at least one token, for example BOS")
     if min(prefix) < 0 or max(prefix) >= vocab_size:
@@ -300,7 +286,7 @@ def check_request(prefix: TokenIds, sampling: Sampling, max_length: int, vocab_s
 
 
 def check_eos(eos_token_id: int | tuple[int, ...], vocab_size: int) -> frozenset[int]:
-    """Return the EOS ids. Raises ValueError where there are none, or some outside the vocabulary."""
+    """Raise ValueError for no EOS ids, or some outside the vocabulary."""
     ids = eos_token_id if isinstance(eos_token_id, tuple) else (eos_token_id,)
     if not ids or any(not isinstance(token, int) for token in ids):
         raise ValueError(f"eos_token_id={eos_token_id!r}: the engine needs the token id, or ids, that end a sequence")

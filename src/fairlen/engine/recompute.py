@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence as Ordered
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,14 +15,13 @@ from transformers import PreTrainedModel
 from fairlen.engine.engine import check_logits, distance, embeddings_of, in_evaluation, tolerance
 from fairlen.engine.generation import Sequence, SteppedEngine
 from fairlen.engine.sampler import ROW, draw, row_of
-from fairlen.rollouts import Finish, TokenIds
+from fairlen.rollouts import Finish
 from fairlen.sampling.extend import EngineStats, Sampling
 
 MAX_COHORTS = 4
-"""Cohorts at a time. Each needs a forward pass of its own for every token."""
+"""Each needs a forward pass of its own for every token."""
 MAX_PREFILL_TOKENS = 16384
 """Tokens in the prefill of a cohort of several, padding included."""
-PROBE_LENGTH = 6
 
 
 @dataclass(slots=True, eq=False)
@@ -29,26 +29,19 @@ class Cohort:
     """Sequences that were prefilled together, one row each, and the model's own cache of them."""
 
     rows: list[Sequence | None]
-    """None for those that have ended or were cancelled."""
+    """None: ended or cancelled."""
     padding: Tensor
-    """Columns before each row's first token, [N]."""
+    """Columns before the first token, [N]."""
     cache: Any = None
     num_columns: int = 0
-    """Columns that the cache holds, padding included."""
+    """Of the cache, padding included."""
 
     @property
     def running(self) -> list[Sequence]:
         return [sequence for sequence in self.rows if sequence]
 
-    def mask(self, num_columns: int) -> Tensor | None:
-        """Return 1 where a row has a token [N, columns]; None where all have one everywhere."""
-        if not self.padding.any():
-            return None
-        columns = torch.arange(num_columns, device=self.padding.device)
-        return (columns >= self.padding[:, None]).long()
-
     def shrink(self) -> None:
-        """Drop the rows of ended sequences once they are half of the rows."""
+        """Drop rows of ended sequences once they are half of all."""
         kept = [row for row, sequence in enumerate(self.rows) if sequence]
         if kept and 2 * len(kept) <= len(self.rows):
             rows = torch.tensor(kept, device=self.padding.device)
@@ -57,11 +50,11 @@ class Cohort:
 
 
 class RecomputingEngine(SteppedEngine):
-    """Continues prefixes with `model`, as many at a time as `max_num_seqs`, and computes every prefix from its start.
+    """Continues prefixes with `model`, at most `max_num_seqs` at a time, and computes every prefix from its start.
 
-    Requests that wait are prefilled together, with padding on the left where the model gives the same logits with it, else
-    prefixes of one length together; `reason` says which. Log-probabilities, seeds and errors are those of `Engine`.
-    Raises ValueError for models whose cache does not give the logits of a plain forward, and for parameters out of range.
+    Waiting requests are prefilled together, padded on the left where that leaves the model's logits as they are, else those of
+    one length; `reason` says which. Log-probs, seeds and errors are those of `Engine`. Raises ValueError for models whose cache
+    does not give the logits of a plain forward, and for parameters out of range.
     """
 
     def __init__(
@@ -78,7 +71,6 @@ class RecomputingEngine(SteppedEngine):
 
     @property
     def reason(self) -> str:
-        """Return how forks and prompts are computed, for the log of a run."""
         together = "prompts of any length together" if self.pads else "prompts of one length together"
         return f"the state of {type(self.model).__name__} cannot be forked: every fork computes its prefix anew, {together}"
 
@@ -92,7 +84,7 @@ class RecomputingEngine(SteppedEngine):
 
     @property
     def _num_free(self) -> int:
-        """Sequences that may start now: none while a cohort of them would be small and others run."""
+        """Sequences that may start now: none while others run and their cohort would be small."""
         free = self.max_num_seqs - sum(len(cohort.running) for cohort in self._cohorts)
         is_worth_it = not self._cohorts or free >= -(-self.max_num_seqs // MAX_COHORTS)
         return free if is_worth_it and len(self._cohorts) < MAX_COHORTS else 0
@@ -107,22 +99,21 @@ class RecomputingEngine(SteppedEngine):
             self._waiting.remove(sequence)
 
     def _step(self) -> None:
-        """Decode one token of every running sequence, and the first one of those that start."""
         ended: list[tuple[Sequence, Finish]] = []
         with in_evaluation(self._modules):
             for cohort in self._cohorts:
-                fed = [sequence.token_ids[-1] if sequence else 0 for sequence in cohort.rows]
-                ended += self._extend(cohort, torch.tensor(fed)[:, None])
+                ended += self._extend(cohort, [[one.token_ids[-1] if one else 0] for one in cohort.rows])
             self._settle()
             while cohort := self._start():
-                ended += self._extend(cohort, left_padded([sequence.prefix for sequence in cohort.running]))
+                padded = zip(cohort.running, cohort.padding.tolist(), strict=True)  # by any token, which a mask hides
+                ended += self._extend(cohort, [one.prefix[:1] * count + one.prefix for one, count in padded])
             self._settle()
         self._num_steps += 1
         for sequence, finish in ended:
             sequence.finish(finish)
 
     def _start(self) -> Cohort | None:
-        """Return the next cohort, in order of arrival: as many as fit, of one length where the model takes no padding."""
+        """The next cohort, in order of arrival: as many as fit, of one length where the model takes no padding."""
         free, longest, chosen = self._num_free, 0, []
         for sequence in self._waiting:
             length = len(sequence.prefix)
@@ -143,16 +134,16 @@ class RecomputingEngine(SteppedEngine):
         return self._cohorts[-1]
 
     def _settle(self) -> None:
-        """Drop cohorts and rows in which nothing runs."""
         self._cohorts = [cohort for cohort in self._cohorts if cohort.running]
         for cohort in self._cohorts:
             cohort.shrink()
 
-    def _extend(self, cohort: Cohort, fed: Tensor) -> list[tuple[Sequence, Finish]]:
-        """Feed tokens [N, T] to the rows of a cohort and draw the next of each; return the sequences that ended, and why."""
-        logits = self._read(cohort, fed.to(self._device))
+    def _extend(self, cohort: Cohort, fed: Ordered[Ordered[int]]) -> list[tuple[Sequence, Finish]]:
+        """Feed tokens [N][T] to the rows and draw the next of each; return the sequences that ended, and why."""
+        logits = self._read(cohort, torch.tensor(fed, device=self._device))
         positions = (cohort.num_columns - 1 - cohort.padding).tolist()
-        samplings = [sequence.sampling if sequence else UNUSED for sequence in cohort.rows]
+        unused = Sampling(1, seed=0)  # of rows that have ended, for the shape alone
+        samplings = [sequence.sampling if sequence else unused for sequence in cohort.rows]
         drawn = np.array([row_of(*pair, token=0) for pair in zip(samplings, positions, strict=True)], ROW)
         tokens, logprobs, supports = draw(self.model, logits, drawn)
         ended = []
@@ -168,13 +159,13 @@ class RecomputingEngine(SteppedEngine):
         return ended
 
     def _read(self, cohort: Cohort, tokens: Tensor) -> Tensor:
-        """Return logits [N, V] after the last of `tokens` [N, T], which are appended to what the cohort's cache holds."""
+        """Append `tokens` [N, T] to the cache; return logits [N, V] after the last ones."""
         stop = cohort.num_columns + tokens.shape[1]
-        positions = torch.arange(cohort.num_columns, stop, device=self._device) - cohort.padding[:, None]
+        positions = torch.arange(stop, device=self._device) - cohort.padding[:, None]
         output = self.model(
             input_ids=tokens,
-            attention_mask=cohort.mask(stop),
-            position_ids=positions.clamp(min=0),
+            attention_mask=(positions >= 0).long() if cohort.padding.any() else None,
+            position_ids=positions[:, cohort.num_columns :].clamp(min=0),
             use_cache=True,
             logits_to_keep=1,
             **({} if cohort.cache is None else {self._cache_name: cohort.cache}),
@@ -183,15 +174,14 @@ class RecomputingEngine(SteppedEngine):
         return output.logits[:, -1]
 
     def _check_arithmetic(self) -> bool:
-        """Return whether padding on the left changes nothing. Raises ValueError where the cache gives other logits than none."""
-        length = min(PROBE_LENGTH, self.max_length)
-        tokens = torch.linspace(0, self.vocab_size - 1, length, device=self._device).long()
+        """Whether padding on the left changes no logits. Raises ValueError where the cache does."""
+        tokens = torch.linspace(0, self.vocab_size - 1, min(6, self.max_length), device=self._device).long()
         plain = self.model(input_ids=tokens[None], use_cache=True)
         if getattr(plain, "past_key_values", None) is None:
             self._cache_name = "cache_params"
         if getattr(plain, self._cache_name, None) is None:
             raise ValueError(f"{type(self.model).__name__} returns no cache: this engine cannot run it")
-        expected, start = plain.logits[0], length // 2
+        expected, start = plain.logits[0], len(tokens) // 2
         alone = Cohort([], torch.zeros(1, dtype=torch.long, device=self._device))
         made = [self._read(alone, piece[None])[0] for piece in (tokens[:start], *tokens[start:].split(1))]
         check_logits(self.model, torch.stack(made), expected[start - 1 :], "its own cache")
@@ -202,13 +192,3 @@ class RecomputingEngine(SteppedEngine):
         except (ValueError, TypeError, RuntimeError, IndexError):  # some layers take no mask for cached tokens
             return False
         return distance(with_padding, expected[[start - 1, 0, start, 1]]) <= tolerance(self.model)
-
-
-UNUSED = Sampling(1, seed=0)
-"""How a row whose sequence has ended is sampled, for the shape of the batch alone."""
-
-
-def left_padded(prefixes: list[TokenIds]) -> Tensor:
-    """Return the prefixes [N, T], each with its first token repeated before it; a mask hides the repeats."""
-    longest = max(map(len, prefixes))
-    return torch.tensor([(prefix[0],) * (longest - len(prefix)) + prefix for prefix in prefixes])

@@ -1,7 +1,4 @@
-"""From logits to a token and its log-probability, one row a sequence.
-
-A sample is a function of the row's logits, its seed and the position alone: one uniform, and the inverse of the distribution.
-"""
+"""From logits to a token and its log-prob: one uniform number, a function of seed and position, inverts the distribution."""
 
 from __future__ import annotations
 
@@ -16,39 +13,32 @@ from fairlen.engine.device import upload
 from fairlen.sampling.extend import Sampling
 
 SAMPLING_BYTES = 36
-"""Bytes for each logit that a step draws from: three tensors in float32, three in float64."""
+"""Bytes of a step for each logit: three tensors in float32, three in float64."""
 BLOCK = 1024
-"""Tokens of a block in the search of a large vocabulary."""
+"""Tokens of a block in the search of a vocabulary larger than MAX_SCANNED."""
 MAX_SCANNED = 4 * BLOCK
-"""Vocabularies up to this are searched without blocks."""
-MAX_SHARE = 1.0 - 2.0**-53
-"""Below 1, so that the search ends at a token that has a probability."""
 LIMITS = ("top_p", "top_k", "min_p")
 ROW = np.dtype(
     [("seed", "u8"), ("position", "i8"), ("token", "i8"), *((name, "f8") for name in ("temperature", *LIMITS)),
      ("needs_support", "?")]
 )  # fmt: skip
-"""Parameters of a draw; `position` is the newest token's, one before that of the draw."""
+"""Parameters of a draw; `position` is that of the newest token, one before the draw's."""
 Drawn = tuple[Tensor, Tensor]
-"""Tokens and their log-probs [2, N], float64, and which tokens were not cut [N, V]; [N, 0] where no row cuts any."""
+"""Tokens and log-probs [2, N] in float64, and the support [N, V], or [N, 0] where no row truncates."""
 
 
 def row_of(sampling: Sampling, position: int, token: int) -> tuple[float, ...]:
-    """Return an element of an array of ROW."""
     limits = sampling.top_p, sampling.top_k, sampling.min_p
     return sampling.seed % 2**64, position, token, sampling.temperature, *limits, sampling.needs_support
 
 
 def draw(model: nn.Module, logits: Tensor, rows: np.ndarray) -> tuple[Ints, Floats, list[bytes]]:
-    """Draw a token from each of `logits` [N, V] by `rows` [N] of ROW; return what `read` does.
-
-    Raises FloatingPointError where a log-prob is not finite.
-    """
+    """Draw from `logits` [N, V] by `rows` [N] of ROW; see `read`."""
     return read(model, sample_packed(logits, upload(pack(rows), logits.device), ways_of(rows)), rows)
 
 
 def pack(rows: np.ndarray) -> Ints:
-    """Return tokens, positions and, by their bits, the float64 numbers that decide the draws, [7, N]: one upload a step."""
+    """Pack tokens, positions and, by their bits, the float64 parameters of the draws, [7, N]: one upload a step."""
     packed = np.empty((4 + len(LIMITS), len(rows)), np.int64)
     packed[0], packed[1] = rows["token"], rows["position"]
     numbers = packed[2:].view(np.float64)
@@ -59,13 +49,12 @@ def pack(rows: np.ndarray) -> Ints:
 
 
 def ways_of(rows: np.ndarray) -> tuple[bool, bool]:
-    """Return whether any of `rows` of ROW is tempered, and whether any is truncated."""
+    """Whether any row has a temperature other than 1, and whether any is truncated."""
     is_truncated = (rows["top_p"] < 1.0) | (rows["top_k"] > 0) | (rows["min_p"] > 0.0)
     return bool((rows["temperature"] != 1.0).any()), bool(is_truncated.any())
 
 
 def sample_packed(logits: Tensor, packed: Tensor, ways: tuple[bool, bool]) -> Drawn:
-    """Draw a token from each of `logits` [N, V]; float64 holds a token id exactly."""
     chance, temperatures, *limits = packed[2:, : len(logits)].view(torch.float64)
     is_tempered, is_truncated = ways
     columns = [limit[:, None] for limit in limits] if is_truncated else []
@@ -74,9 +63,9 @@ def sample_packed(logits: Tensor, packed: Tensor, ways: tuple[bool, bool]) -> Dr
 
 
 def read(model: nn.Module, drawn: Drawn, rows: np.ndarray) -> tuple[Ints, Floats, list[bytes]]:
-    """Return tokens, log-probs and supports of `rows` [N] on the host, [N] each: the one wait for the device in a step.
+    """Copy tokens, log-probs and supports [N] to the host, the one wait for the device in a step.
 
-    Supports are empty for rows that do not ask for them. Raises FloatingPointError where a log-prob is not finite.
+    Supports are empty where not asked for. Raises FloatingPointError where a log-prob is not finite.
     """
     tokens, chosen = drawn[0].cpu().numpy()[:, : len(rows)]
     if len(broken := np.flatnonzero(~np.isfinite(chosen))):
@@ -88,7 +77,7 @@ def read(model: nn.Module, drawn: Drawn, rows: np.ndarray) -> tuple[Ints, Floats
 
 
 def read_supports(support: Tensor, wanted: Bools) -> list[bytes]:
-    """Return the ids that are True in those of the first rows of `support` [N or more, V] that are wanted [N], int32."""
+    """The int32 ids that are True in `support` [N or more, V], for the rows that are wanted [N]."""
     found = [b""] * len(wanted)
     if wanted.any():
         rows, ids = support[: len(wanted)].nonzero().T.cpu().numpy()
@@ -113,9 +102,9 @@ def sample(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Draw from `logits` [N, V] by `uniforms` [N], `temperatures` [N] and `limits` of `find_support`.
 
-    Return tokens [N], their log-probs [N], and which tokens they were drawn from [N, V], or [N, 0] without limits. Temperature 0
-    takes the most likely token, regardless of limits; None stands for 1 everywhere. Log-probs are those of
-    softmax(logits / temperature) over what was not cut, and of softmax(logits) where greedy.
+    Return tokens [N], log-probs [N] and the support [N, V], or [N, 0] without limits. Temperature 0 takes the most likely token,
+    whatever the limits; None stands for 1. Log-probs are of softmax(logits / temperature) over the support, and of
+    softmax(logits) where greedy.
     """
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     if temperatures is not None:
@@ -137,10 +126,10 @@ def sample(
 
 
 def invert(probabilities: Tensor, uniforms: Tensor) -> Tensor:
-    """The tokens [N] at which the running sums of `probabilities` [N, V] pass the shares `uniforms` [N] of the whole.
+    """Tokens [N] at which running sums of `probabilities` [N, V] pass the shares `uniforms` [N] of the whole.
 
-    A large vocabulary is searched in blocks: running sums in float64 would move 20 bytes a token of it, and their kernel for
-    CUDA works on a row with one block of threads.
+    A large vocabulary is searched in blocks: running sums in float64 would move 20 bytes a token, and their CUDA kernel gives
+    a row one block of threads.
     """
     if probabilities.shape[-1] <= MAX_SCANNED:
         reached = probabilities.cumsum(-1, dtype=torch.float64)
@@ -157,14 +146,12 @@ def invert(probabilities: Tensor, uniforms: Tensor) -> Tensor:
     places = block * BLOCK + torch.arange(BLOCK, device=block.device)
     inside = probabilities.gather(-1, places.clamp(max=probabilities.shape[-1] - 1))
     inside = inside.masked_fill(places >= probabilities.shape[-1], 0.0)
-    return block[:, 0] * BLOCK + invert(inside, share[:, 0].clamp(0.0, MAX_SHARE))
+    # a share below 1 ends at a token with a probability
+    return block[:, 0] * BLOCK + invert(inside, share[:, 0].clamp(0.0, 1.0 - 2.0**-53))
 
 
 def find_support(probabilities: Tensor, top_p: Tensor, top_k: Tensor, min_p: Tensor) -> Tensor:
-    """Return the tokens of `probabilities` [N, V] left by top-k, then top-p of the rest, then min-p; at least one.
-
-    Limits are [N, 1]; 0 switches top-k off.
-    """
+    """Tokens of `probabilities` [N, V] left by top-k, then top-p of the rest, then min-p: at least one. Limits are [N, 1]."""
     ordered, order = probabilities.sort(dim=-1, descending=True, stable=True)
     rank = torch.arange(ordered.shape[-1], device=ordered.device)
     keep = (top_k == 0) | (rank < top_k)

