@@ -26,9 +26,9 @@ from uuid import uuid4
 
 from _checks import add_smoke, demand
 
-from fairlen.integrations.verl import rehearsal
+from fairlen.integrations.verl.data import copy_shipped
 from fairlen.integrations.verl.launch import VerlConfig, collect, environment, write_files
-from fairlen.integrations.verl.settings import ROLLOUT
+from fairlen.integrations.verl.settings import MAX_RESPONSE_LENGTH, ROLLOUT
 
 BLOCK = 32
 SLOWEST, LEAST = 1.15, 0.8
@@ -95,7 +95,7 @@ async def sample(
         loop: Any = SimpleNamespace(config=config, rollout_config=rollout, tokenizer=tokenizer, server_manager=manager)
         servers = Servers(loop, {"temperature": 1.0}, uuid4().hex)
         servers.can_follow = servers.can_follow and name != "whole"
-        request = Request(0, prompt, Sampling(rehearsal.MAX_RESPONSE_LENGTH, seed=0), policy_version=0, seed=(0,))
+        request = Request(0, prompt, Sampling(MAX_RESPONSE_LENGTH, seed=0), policy_version=0, seed=(0,))
         found = await sampler(servers.extend, no_grader, request)
         return sum(response.length - response.inherited for response in found)
 
@@ -133,7 +133,7 @@ def main() -> None:
     batches = 1 if arguments.smoke else arguments.batches
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as place:
         folder = Path(place)
-        model = str(rehearsal.copy_shipped(folder / "model"))
+        model = str(copy_shipped(folder / "model"))
         settings, given, config = read_settings(arguments.rollout, folder, model)
         write_files(settings, folder, "")
         os.environ.update(environment(settings, given, folder) | {"RAY_TMPDIR": place, "HF_HUB_OFFLINE": "1"})

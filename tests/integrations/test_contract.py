@@ -198,8 +198,7 @@ def test_every_home_has_the_same_turns_through_its_own_forward_pass(home, name, 
 
 
 @pytest.mark.parametrize(
-    ("home", "case", "name"),
-    combine(["plain", "tool tokens", "three updates", "split into two updates"], METHODS[:3]),
+    ("home", "case", "name"), combine(["plain", "tool tokens", "three updates", "split into two updates"], METHODS[:3])
 )
 def test_every_home_comes_to_the_same_through_its_own_forward_pass(home, case, name, own, tmp_path):
     found = home.run(CASES[case], name, make_model(), tmp_path, own_forward=True)

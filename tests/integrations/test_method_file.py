@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from fairlen.integrations.method_file import resume_method, save_method
+from fairlen.integrations.run_folder import resume_method, save_method
 from fairlen.methods.compose import compose
 
 OWN_STAGE = """
@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from fairlen.integrations.method_file import resume_method, save_method
+from fairlen.integrations.run_folder import resume_method, save_method
 from fairlen.methods.compose import compose
 from fairlen.methods.stages.filters import Everything
 

@@ -7,7 +7,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from fairlen.integrations.tree_rows import build_rows, fold, read_forest
+from fairlen.integrations.rows import build_rows, fold, read_forest
 from fairlen.rollouts import Response, Segment
 
 PROMPT = (2, 3, 4, 5, 6, 7, 8, 9)

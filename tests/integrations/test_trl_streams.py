@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from fairlen.integrations.tree_rows import build_rows
+from fairlen.integrations.rows import build_rows
 from fairlen.integrations.trl.generation import Pending, prepare_prompts, run_together
 from fairlen.rollouts import Rollouts
 from fairlen.sampling.eqlen import EqLen

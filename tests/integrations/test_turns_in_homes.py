@@ -9,10 +9,8 @@ import pytest
 from trl_runs import config
 
 from fairlen import plan_rows
+from fairlen.integrations.rows import was_truncated
 from fairlen.integrations.trl.settings import prepare
-from fairlen.integrations.turns import (
-    was_truncated,
-)
 from fairlen.integrations.verl.launch import VerlConfig
 from fairlen.integrations.verl.settings import read_method
 from fairlen.methods.compose import compose

@@ -27,9 +27,8 @@ from verl.utils.config import omega_conf_to_dataclass
 
 from fairlen.cli import main
 from fairlen.integrations.verl import launch, plugin
-from fairlen.integrations.verl.data import compute_score, data_rows, is_verls, playground_rows, write_rows
+from fairlen.integrations.verl.data import compute_score, copy_shipped, data_rows, is_verls, playground_rows, write_rows
 from fairlen.integrations.verl.launch import VerlConfig, collect, environment
-from fairlen.integrations.verl.rehearsal import copy_shipped
 from fairlen.integrations.verl.settings import quote, read_method
 from fairlen.methods.compose import compose
 from fairlen.tasks.playground import Playground

@@ -9,8 +9,7 @@ import pytest
 pytest.importorskip("verl", reason="verl is not installed (pip install 'fairlen[verl]')")
 from verl_jobs import count_planned, records, run
 
-from fairlen.integrations.verl.data import verl_row, write_rows
-from fairlen.integrations.verl.rehearsal import copy_shipped
+from fairlen.integrations.verl.data import copy_shipped, verl_row, write_rows
 from fairlen.playground import GUESS
 from fairlen.tasks.guess import ALPHABET, MAX_RESPONSE_LENGTH, MAX_TURNS, SPECIALS, Guess, read_guess
 from fairlen.tasks.task import Problem

@@ -23,7 +23,7 @@ from test_plans import make_rollouts, rows_of
 
 pytest.importorskip("verl", reason="verl is not installed (pip install 'fairlen[verl]')")
 from fairlen import playground
-from fairlen.integrations.verl.rehearsal import copy_shipped
+from fairlen.integrations.verl.data import copy_shipped
 from fairlen.integrations.verl.trainer import deal, plan_batch
 from fairlen.loop.tally import Tally, observed, update_metrics
 from fairlen.methods.compose import compose

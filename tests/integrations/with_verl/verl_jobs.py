@@ -83,11 +83,7 @@ LISTENERS: dict[Path, Listeners] = {}
 
 @contextmanager
 def started(
-    names: str,
-    out: Path,
-    *given: str,
-    modules: str = "",
-    flags: tuple[str, ...] = (),
+    names: str, out: Path, *given: str, modules: str = "", flags: tuple[str, ...] = ()
 ) -> Iterator[subprocess.Popen[str]]:
     """A job on its way, ended in any case: the launcher takes everything that it has started with it.
 
@@ -103,11 +99,7 @@ def started(
     watched = LISTENERS[out] = Listeners()
     env |= dict([watched.mark.split("=")])
     job = subprocess.Popen(
-        command(names, out, *given, flags=flags),
-        env=env,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
+        command(names, out, *given, flags=flags), env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
     threading.Thread(target=watched.watch, daemon=True).start()
     try:

@@ -20,7 +20,7 @@ from torch import Tensor
 from trl.chat_template_utils import parse_response
 
 from fairlen.batch import Floats, Plan
-from fairlen.integrations.tree_rows import TreeRow, build_rows
+from fairlen.integrations.rows import TreeRow, build_rows
 from fairlen.integrations.trl.recording import find_answer
 from fairlen.integrations.trl.refill import most_of
 from fairlen.methods.method import Method, Scored

@@ -17,11 +17,10 @@ from fairlen.batch import Bools, Ints, Plan
 from fairlen.console import warn
 from fairlen.evaluate.run import Evaluation
 from fairlen.files.folders import write_file
-from fairlen.integrations.method_file import NOWHERE
-from fairlen.integrations.run_folder import ROWS, HomeRun
+from fairlen.integrations.rows import cut_responses, read_trajectory
+from fairlen.integrations.run_folder import NOWHERE, ROWS, HomeRun
 from fairlen.integrations.trl.refill import Round
 from fairlen.integrations.trl.rows import loss_mask
-from fairlen.integrations.turns import cut_responses, read_trajectory
 from fairlen.methods.compose import Composition
 from fairlen.methods.method import Scored, spread
 from fairlen.report.page import audit_run

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from fairlen.batch import NO_VERDICT, Floats
-from fairlen.integrations.tree_rows import find_trained
-from fairlen.integrations.turns import count_tokens, was_truncated
+from fairlen.integrations.rows import count_tokens, find_trained, was_truncated
 from fairlen.precision import is_above
 from fairlen.rollouts import Response, Status
 

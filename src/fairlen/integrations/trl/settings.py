@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from fairlen.integrations.trl.support import GENERATING, find_obstacle
+from fairlen.integrations.trl.engine import GENERATING, find_obstacle
 from fairlen.loop.learning_signal import Remedies
 from fairlen.methods.compose import Composition, explain
 from fairlen.methods.conflicts import refuse_turn_rewards, warn_of_pairs

@@ -23,9 +23,9 @@ from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from fairlen.batch import Bools, Plan, build_responses, is_on_policy
-from fairlen.integrations.method_file import NOWHERE, resume_drawn, resume_method, resume_position, save_method
-from fairlen.integrations.tree_rows import TreeReader, fold, mark_depth
-from fairlen.integrations.trl.engine import has_whole_model, run_on_engine
+from fairlen.integrations.rows import TreeReader, cut_table, fold, fold_turns, mark_depth
+from fairlen.integrations.run_folder import NOWHERE, resume_drawn, resume_method, resume_position, save_method
+from fairlen.integrations.trl.engine import TruncatedGRPOTrainer, has_whole_model, run_on_engine
 from fairlen.integrations.trl.generation import Coroutine, Sampled, sample
 from fairlen.integrations.trl.recording import Recorder
 from fairlen.integrations.trl.refill import Refill, Round
@@ -40,9 +40,7 @@ from fairlen.integrations.trl.rows import (
     split_rows,
 )
 from fairlen.integrations.trl.settings import REMEDIES, check_threshold, prepare, refuse_defaults, warn_of_dropout
-from fairlen.integrations.trl.support import TruncatedGRPOTrainer
 from fairlen.integrations.trl.versions import refuse_changed, refuse_unlike
-from fairlen.integrations.turns import cut_table, fold_turns
 from fairlen.loop.learning_signal import Counts, LearningSignal
 from fairlen.loop.tally import Tally, measure_sequences, scored_metrics, state_metrics
 from fairlen.loop.update import Skips, finish_update

@@ -17,7 +17,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fairlen.files.folders import replacing
+from fairlen import playground
+from fairlen.files.folders import replacing, write_file
 from fairlen.files.formats import columns_of, describe
 from fairlen.files.limits import bounded_memory, bounded_seconds
 from fairlen.rollouts import VERDICTS
@@ -33,6 +34,12 @@ LIMIT = 120.0
 """Seconds for one verdict, whatever the verifier's own deadlines are."""
 COLUMNS = ("data_source", "prompt", "reward_model")
 """Of a file that verl reads as it is."""
+TEMPLATE = "{{ bos_token }}{% for message in messages %}{{ message['content'] }}{% endfor %}"
+"""The prompt of the playground as a chat template."""
+UNUSED = ("<|im_end|>", "\n")
+"""verl's reader of Qwen3 prompts asks for tokens of these; the playground never writes them."""
+UNKNOWN = "<pad>"
+"""What the playground does not write is read as: vLLM tries the template with words of its own."""
 TYPES: dict[str, type[Answers] | type[Choice] | type[Program]] = {one.kind: one for one in (Answers, Choice, Program)}
 
 
@@ -186,3 +193,19 @@ def read_model_eos_ids(place: str) -> frozenset[int]:
         found = GenerationConfig.from_pretrained(place).eos_token_id if place else None
         return frozenset(found if isinstance(found, list) else () if found is None else (found,))
     return frozenset()
+
+
+def copy_shipped(folder: Path, source: str | Path = playground.PATH) -> Path:
+    """A shipped model with what verl asks of a chat model: a template, and a token that ends a turn."""
+    for name in ("config.json", "generation_config.json", "model.safetensors"):
+        write_file(folder / name, (Path(source) / name).read_bytes())
+    settings = json.loads((Path(source) / "tokenizer_config.json").read_text())
+    write_file(folder / "tokenizer_config.json", json.dumps(settings | {"chat_template": TEMPLATE}, indent=2).encode())
+    tokenizer = json.loads((Path(source) / "tokenizer.json").read_text())
+    tokenizer["model"]["unk_token"] = UNKNOWN
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    number = max(tokenizer["model"]["vocab"].values()) + 1
+    for offset, text in enumerate(UNUSED):
+        tokenizer["added_tokens"].append({"id": number + offset, "content": text, "special": True} | flags)
+    write_file(folder / "tokenizer.json", json.dumps(tokenizer).encode())
+    return folder

@@ -15,9 +15,9 @@ from typing import Annotated
 from fairlen.console import log
 from fairlen.files.folders import choose_folder, refuse_links
 from fairlen.integrations import refuse_untested
-from fairlen.integrations.verl import rehearsal
 from fairlen.integrations.verl.data import (
     check_model,
+    copy_shipped,
     data_rows,
     has_problem,
     is_verls,
@@ -27,7 +27,16 @@ from fairlen.integrations.verl.data import (
 )
 from fairlen.integrations.verl.session import run_session
 from fairlen.integrations.verl.settings import (
+    CPU_MODULE,
+    LOOPBACK,
+    NUM_HELD_OUT,
+    NUM_PROBLEMS,
+    RAY_OF_ITS_OWN,
+    REHEARSAL,
     TESTED,
+    VLLM_NAME,
+    VLLM_SETTINGS,
+    VLLM_VARIABLES,
     check_given,
     choose_method,
     key_of,
@@ -144,9 +153,9 @@ def collect(config: VerlConfig, given: Sequence[str], folder: Path) -> dict[str,
     if config.model or config.cpu:
         rest[f"{MODEL}={quote(config.model or str((folder / 'model').resolve()))}"] = "the model"
     if config.cpu:
-        rest |= rehearsal.SETTINGS | (rehearsal.VLLM_SETTINGS if rehearsal.VLLM_NAME in given else {})
+        rest |= REHEARSAL | (VLLM_SETTINGS if VLLM_NAME in given else {})
     if config.ray_address:
-        rest = {text: meaning for text, meaning in rest.items() if key_of(text) not in rehearsal.RAY_OF_ITS_OWN}
+        rest = {text: meaning for text, meaning in rest.items() if key_of(text) not in RAY_OF_ITS_OWN}
     rest[f"hydra.run.dir={quote(str((folder / 'hydra').resolve()))}"] = "verl's own notes"
     ours[f"+algorithm.fairlen.folder={quote(str(folder.resolve()))}"] = (
         "where the trainer writes what `fairlen report` reads"
@@ -174,8 +183,8 @@ def rehearsal_variables(config: VerlConfig, given: Sequence[str], folder: Path) 
     """Variables of every process of a rehearsal."""
     found = {"OMP_NUM_THREADS": "1", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_USAGE_STATS_ENABLED": "0"}
     found["VERL_FILE_LOGGER_PATH"] = str((folder / "verl-metrics.jsonl").resolve())
-    found |= {} if config.ray_address else rehearsal.LOOPBACK
-    return found | (rehearsal.VLLM_VARIABLES if rehearsal.VLLM_NAME in given else {})
+    found |= {} if config.ray_address else LOOPBACK
+    return found | (VLLM_VARIABLES if VLLM_NAME in given else {})
 
 
 def modules_of(config: VerlConfig) -> list[str]:
@@ -184,7 +193,7 @@ def modules_of(config: VerlConfig) -> list[str]:
     trees = (
         () if choose_method(config.method, config.overrides).sampling.is_whole else ("fairlen.integrations.verl.trees",)
     )
-    ours = [*((rehearsal.MODULE,) if config.cpu else ()), GUARDS, PLUGIN, *trees]
+    ours = [*((CPU_MODULE,) if config.cpu else ()), GUARDS, PLUGIN, *trees]
     return [*ours, *(name for name in before if name not in ours)]
 
 
@@ -243,10 +252,10 @@ def write_files(config: VerlConfig, folder: Path, model: str) -> None:
     """Writes what `data_settings` names and is not there yet: data sets as parquet, the playground's model."""
     train, held_out = files_of(config, folder)
     if config.cpu and not config.model:
-        rehearsal.copy_shipped(folder / "model")
+        copy_shipped(folder / "model")
     if not config.data:
-        write_rows(playground_rows(rehearsal.NUM_PROBLEMS, held_out=False), Path(train[0]))
-        write_rows(playground_rows(rehearsal.NUM_HELD_OUT, held_out=True), Path(held_out[0]))
+        write_rows(playground_rows(NUM_PROBLEMS, held_out=False), Path(train[0]))
+        write_rows(playground_rows(NUM_HELD_OUT, held_out=True), Path(held_out[0]))
         return
     inside = False
     try:

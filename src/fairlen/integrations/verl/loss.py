@@ -15,7 +15,7 @@ from verl.experimental.separation.engine_workers import DetachActorWorker
 from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
 from verl.workers.utils.padding import no_padding_2_padding
 
-from fairlen.integrations.tree_rows import find_trained
+from fairlen.integrations.rows import find_trained
 from fairlen.integrations.verl.settings import read_method
 from fairlen.loop.tally import Tally, count, measure_sequences
 from fairlen.loop.update import judge_update

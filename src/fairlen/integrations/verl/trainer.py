@@ -31,20 +31,24 @@ from verl.workers.rollout.llm_server import FullyAsyncLLMServerClient
 
 from fairlen.batch import CORRECT_THRESHOLD, number_keys
 from fairlen.console import warn
-from fairlen.integrations.method_file import NOWHERE, resume_method, resume_position, save_method
-from fairlen.integrations.run_folder import HomeRun
-from fairlen.integrations.turns import fold_turns, has_turns
+from fairlen.integrations.rows import fold_turns, has_turns
+from fairlen.integrations.run_folder import NOWHERE, HomeRun, resume_method, resume_position, save_method
 from fairlen.integrations.verl.data import read_eos_ids
 from fairlen.integrations.verl.loss import COLUMN, COUNTS, FairDetachWorker, FairLoss, FairWorker
-from fairlen.integrations.verl.recording import (
+from fairlen.integrations.verl.rows import (
+    IDLE,
     RECORDED,
+    Row,
     build_evaluation,
     build_rollouts,
+    build_tables,
+    find_parts,
+    read_row,
     read_values,
+    read_verdict,
     tell_validated,
     unbind,
 )
-from fairlen.integrations.verl.rows import IDLE, Row, build_tables, find_parts, read_row, read_verdict
 from fairlen.integrations.verl.servers import (
     VERSIONS,
     VersionedClient,

@@ -15,7 +15,7 @@ from verl.workers.engine.fsdp import transformer_impl
 
 from fairlen.console import warn
 from fairlen.engine.device import upload
-from fairlen.integrations.tree_rows import find_obstacle, read_forest
+from fairlen.integrations.rows import find_obstacle, read_forest
 from fairlen.integrations.verl.loss import COLUMN
 from fairlen.integrations.verl.session import NODE
 from fairlen.policy.model import body
