@@ -163,18 +163,6 @@ def test_halving_weights_and_the_prefix_switch():
     assert [(s.start, s.stop) for s in whole] == [(2, 6)] * 2 + [(2, 8)] * 2 + [(2, 10)] * 2
 
 
-def test_a_failing_verifier_stops_the_stream():
-    async def grade(_: Response) -> Response:
-        raise RuntimeError("verifier")
-
-    async def extend(prefix, sampling):
-        return Continuation((1, EOS), (-1.0, -1.0), "stop")
-
-    request = Request(0, (7, 8), Sampling(BUDGET, seed=0), policy_version=0, seed=(1,))
-    with pytest.raises(RuntimeError, match="verifier"):
-        asyncio.run(EqLen(streams=2)(extend, grade, request))
-
-
 def test_an_engine_that_breaks_its_word_is_named():
     """A stream of empty continuations would fork for ever."""
     request = Request(0, (7, 8), Sampling(BUDGET, seed=0), policy_version=0, seed=(1,))

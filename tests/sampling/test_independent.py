@@ -39,14 +39,6 @@ def test_tracks_have_seeds_by_position_and_are_judged_once():
     )
 
 
-def test_segments_are_the_generated_tokens_of_each_response():
-    responses, _ = run(Independent(3), REQUEST)
-    segments = Independent(3).cut(responses)
-    assert [(s.response, s.start, s.stop, s.group, s.mass) for s in segments] == [
-        (row, 2, len(r.token_ids), 3, 1.0) for row, r in enumerate(responses)
-    ]
-
-
 def test_seeds_differ_by_every_coordinate_and_by_length():
     seeds = {
         derive_seed(*position) for position in [(), (0,), (0, 0), (1,), (0, 1), (1, 0), (0, 0, 0), (-1,), (2**63,)]

@@ -166,9 +166,6 @@ def test_what_breaks_the_proposition_is_a_note():
     ):
         more = ["advantage=GroupCentered"] if setting == "sampling.n=1" else []
         assert any(words in note for note in explain(names, [*more, setting]).notes), words
-
-
-def test_the_preset_and_the_papers_weights_are_without_a_warning():
     assert explain("tree_unbiased").notes == explain("tree+grpo").notes == explain("treerpo").notes == ()
 
 

@@ -6,7 +6,7 @@ import io
 from pathlib import Path
 
 import numpy as np
-import pytest
+from loops import over
 from rich.console import Console
 
 from fairlen.evaluate.run import Evaluation
@@ -16,14 +16,10 @@ from fairlen.train.run.display import Display, compare
 from fairlen.train.start import Summary
 
 
-def shown_of(config: TrainConfig, *, entry: dict | None = None, summary: Summary | None = None) -> str:
-    """What is printed of one logged object, or at the end."""
+def shown_of(summary: Summary) -> str:
+    """What is printed at the end."""
     shown = io.StringIO()
-    display = Display(config, explain("grpo", ()), Console(file=shown, width=200))
-    if entry:
-        display.show(entry)
-    if summary:
-        display.finish(summary)
+    Display(TrainConfig(), explain("grpo", ()), Console(file=shown, width=200)).finish(summary)
     return shown.getvalue()
 
 
@@ -32,16 +28,14 @@ def all_of(verdict: bool, num_problems: int = 8, num_samples: int = 2) -> Evalua
     return Evaluation(np.full(shape, verdict), np.full(shape, 5), np.zeros(shape, np.bool_))
 
 
-@pytest.mark.parametrize(
-    ("num_updates", "warning", "said"),
+POINTS = "+100.0 points [+100.0, +100.0] in "
+
+
+@over(
+    "num_updates, warning, said",
     [
-        (3, "", "+100.0 points [+100.0, +100.0] in 3 updates, 2 s of training"),
-        (1, "", "+100.0 points [+100.0, +100.0] in 1 update, 2 s of training"),
-        (
-            1,
-            "every response of 1 rollout batch counts as incorrect",
-            "+100.0 points [+100.0, +100.0] in 1 update, 2 s of training",
-        ),
+        (3, "", POINTS + "3 updates, 2 s of training"),
+        (1, "every response of 1 rollout batch counts as incorrect", POINTS + "1 update, 2 s of training"),
         (1, "nothing was trained in 1 rollout batch", "2 s of training"),
         (0, "", "2 s of training"),
     ],
@@ -49,7 +43,7 @@ def all_of(verdict: bool, num_problems: int = 8, num_samples: int = 2) -> Evalua
 def test_points_are_gained_only_where_something_was_trained(num_updates, warning, said):
     """From none of 8 problems to all of them is +100 points; without training that would be chance."""
     summary = Summary(Path("run"), all_of(False), all_of(True), 1.0, num_updates, 2.0, warning)
-    lines = shown_of(TrainConfig(), summary=summary).splitlines()
+    lines = shown_of(summary).splitlines()
     assert any("8 held-out problems x 2 samples" in line for line in lines)
     assert any(line.startswith(said) for line in lines)
     assert any("points" in line for line in lines) == said.startswith("+")
@@ -59,7 +53,7 @@ def test_what_does_not_exist_is_a_dash():
     """Before, no answer of 8 problems is right, after, all are: lengths 4 and 6, mean 5."""
     wrong = Evaluation(np.zeros((8, 2), np.bool_), np.tile([4, 6], (8, 1)), np.zeros((8, 2), np.bool_))
     right = Evaluation(~wrong.correct, wrong.lengths, wrong.is_truncated)
-    shown = shown_of(TrainConfig(), summary=Summary(Path("run"), wrong, right, 1.0, 1, 2.0))
+    shown = shown_of(Summary(Path("run"), wrong, right, 1.0, 1, 2.0))
     lines = [" ".join(line.split()) for line in shown.splitlines()]
     assert "length, correct (tokens) - 5.0" in lines
     assert "length, incorrect (tokens) 5.0 -" in lines

@@ -10,9 +10,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 import runs
-import torch
-from runs import DOCUMENTED, metrics, updates_of, without_times
-from safetensors.torch import load_file
+from runs import DOCUMENTED, metrics
 
 from fairlen import playground
 from fairlen.engine import Engine
@@ -82,18 +80,6 @@ def test_both_pieces_of_a_pair_are_equally_long_and_only_new_tokens_train(finish
             here = (*token, row if place >= responses["inherited"][row] + responses["num_prompt"][row] else -1)
             assert here not in trained
             trained.add(here)
-
-
-@pytest.mark.slow
-def test_the_same_seed_gives_the_same_run_and_a_resumed_one_goes_on(finished, tmp_path):
-    start_training(small(tmp_path / "again"))
-    first, second = (without_times(metrics(f), "engine/occupancy") for f in (finished, tmp_path / "again"))
-    assert first == second
-    start_training(small(tmp_path / "half", rollout_batches=2))
-    start_training(small(tmp_path / "half", resume=True))
-    assert len(updates_of(finished)) > 2 and updates_of(finished) == updates_of(tmp_path / "half")
-    ours, theirs = (load_file(f / "model/model.safetensors") for f in (finished, tmp_path / "half"))
-    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
 def test_a_run_in_which_no_two_tracks_differ_ends_without_an_update(tmp_path):

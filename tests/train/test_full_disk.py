@@ -7,13 +7,10 @@ import json
 import resource
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from runs import metrics, small, updates_of
 
 from fairlen import report
-from fairlen.files.folders import replacing
 from fairlen.loop.folder import Journal
 from fairlen.train import start
 from fairlen.train.run.folder import Run
@@ -47,14 +44,6 @@ def test_lines_are_whole_or_missing_and_both_ends_are_said(tmp_path, capsys):
     assert "metrics.jsonl: 2 entries could not be written" in capsys.readouterr().err
 
 
-def test_a_device_that_is_full(tmp_path, capsys):
-    journal = Journal()
-    for _ in range(3):
-        journal.append(Path("/dev/full"), "{}")
-    assert journal.lost == {"full": 3}
-    assert capsys.readouterr().err.count("No space left on device") == 1
-
-
 @pytest.mark.slow
 def test_a_run_goes_on_without_its_logs_and_records(tmp_path, monkeypatch, capsys):
     """metrics.jsonl on a full device, records where nothing can be made: the model is trained all the same."""
@@ -85,9 +74,3 @@ def test_a_report_that_fails_loses_nothing(tmp_path, monkeypatch, capsys):
     assert "KeyError: 'a column'; the run is whole: fairlen report" in capsys.readouterr().err
     monkeypatch.undo()
     assert report.write_report(tmp_path / "run").exists()
-
-
-def test_a_table_leaves_no_part_behind(tmp_path):
-    with files_of_at_most(100), pytest.raises(OSError), replacing(tmp_path / "responses-000000.parquet") as staging:
-        pq.write_table(pa.table({"column": list(range(10_000))}), staging)
-    assert list(tmp_path.iterdir()) == []

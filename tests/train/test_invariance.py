@@ -88,30 +88,6 @@ def test_a_loss_that_is_averaged_over_micro_batches_would_fail(batch):
     assert relative(averaged / 2, whole) > 1e-3
 
 
-def rank_gradient(rank: int, rollouts: Rollouts, dtype: torch.dtype, folder: str) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
-    method = compose("grpo+balanced")
-    plan = planned(method, rollouts)
-    share = reordered(
-        plan, np.arange(len(plan))[rank::2]
-    )  # both ranks plan on the whole update, then take every second row
-    found = gradient(tiny_gpt2(dtype), method, rollouts, share, 300)
-    dist.all_reduce(found)
-    if rank == 0:
-        torch.save(found, f"{folder}/gradient.pt")
-    dist.destroy_process_group()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-6)])
-def test_two_ranks_sum_to_the_gradient_of_one(batch, tmp_path, dtype, tolerance):
-    mp.spawn(rank_gradient, (batch.rollouts, dtype, str(tmp_path)), nprocs=2)
-    method = compose("grpo+balanced")
-    whole = gradient(tiny_gpt2(dtype), method, batch.rollouts, planned(method, batch.rollouts), 1 << 20)
-    assert relative(torch.load(tmp_path / "gradient.pt", weights_only=True), whole) < tolerance
-
-
 def correct_and_incorrect() -> Rollouts:
     """One prompt, a right and an incorrect response of equal length: one micro-batch."""
     responses = tuple(

@@ -41,27 +41,11 @@ def test_a_resumed_run_concludes_nothing_of_the_part_that_it_saw(tmp_path):
 
 @pytest.mark.slow
 def test_a_surrogate_that_never_acts_is_told_once_and_one_that_does_is_not(tmp_path, capsys):
-    small = [
-        "--max-response-length",
-        "40",
-        "--rollout-batches",
-        "3",
-        "--prompts-per-batch",
-        "4",
-        "--max-num-seqs",
-        "16",
-    ]
-    main(["train", "--method", "fspo", *small, "--out", str(tmp_path / "one")])
+    small = dict(max_response_length=40, rollout_batches=3, prompts_per_batch=4, max_num_seqs=16)
+    flags = [text for name, value in small.items() for text in (f"--{name.replace('_', '-')}", str(value))]
+    main(["train", "--method", "fspo", *flags, "--out", str(tmp_path / "one")])
     told = "".join(capsys.readouterr())
     assert told.count("bounds nothing") == 1 and "--updates-per-batch 4" in told and "every ratio of" not in told
-    run(
-        tmp_path / "two",
-        method="fspo",
-        max_response_length=40,
-        rollout_batches=3,
-        prompts_per_batch=4,
-        max_num_seqs=16,
-        updates_per_batch=2,
-    )
+    run(tmp_path / "two", method="fspo", updates_per_batch=2, **small)
     shown = capsys.readouterr()
     assert "rollout batches" not in shown.err and "nothing was trained" not in shown.out

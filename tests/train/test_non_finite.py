@@ -10,9 +10,7 @@ import pytest
 import torch
 from runs import metrics, small
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM
 
-from fairlen import playground
 from fairlen.engine.generation import Sequence
 from fairlen.loop.update import NonFiniteError
 from fairlen.methods.method import Method
@@ -135,17 +133,6 @@ def test_moments_are_looked_at_before_they_are_saved(value):
     require_finite(good)
     with pytest.raises(NonFiniteError, match=r"optimizer b\|exp_avg is not finite and was not saved"):
         require_finite(good | {"optimizer": {"a|exp_avg": torch.zeros(2), "b|exp_avg": torch.tensor([0.0, value])}})
-
-
-def test_a_model_that_is_damaged_already_is_refused(tmp_path):
-    model = AutoModelForCausalLM.from_pretrained(playground.PATH)
-    with torch.no_grad():
-        next(model.parameters()).view(-1)[5] = float("nan")
-    model.save_pretrained(tmp_path / "model")
-    for path in playground.PATH.glob("tokenizer*"):
-        (tmp_path / "model" / path.name).write_bytes(path.read_bytes())
-    with pytest.raises(ValueError, match="some of its weights are not finite numbers"):
-        start_training(small(tmp_path / "run", model=str(tmp_path / "model")))
 
 
 def test_a_model_that_overflows_in_evaluation_ends_the_run_in_one_line(tmp_path):

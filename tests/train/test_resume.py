@@ -31,15 +31,10 @@ def test_a_run_goes_on_within_a_rollout_batch(whole, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", METHODS)
 @pytest.mark.parametrize("place", range(NUM_UPDATES - 1))
-def test_fspo_goes_on_from_every_update(whole, tmp_path, place):
-    assert whole.differences("fspo", place, tmp_path / "run") == []
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("place", range(NUM_UPDATES - 1))
-def test_eqlen_goes_on_from_every_update(whole, tmp_path, place):
-    assert whole.differences("eqlen", place, tmp_path / "run") == []
+def test_it_goes_on_from_every_update(whole, tmp_path, name, place):
+    assert whole.differences(name, place, tmp_path / "run") == []
 
 
 FORGOTTEN = {
@@ -202,13 +197,9 @@ def test_what_is_refused_is_what_the_hash_is_made_of():
     assert hash_configuration(DESCRIPTION | {"data": {"sets": [{"name": "train", "fingerprint": "f1"}]}}) != before
 
 
-def test_other_problems_at_the_same_place_are_a_change():
+def test_problems_and_methods_are_compared_as_the_values_that_they_are():
     now = DESCRIPTION | {"data": {"sets": [{"name": "train", "fingerprint": "f1"}]}}
     assert find_changes(DESCRIPTION, now) == [Change("problems of train", "f0", "f1")]
-
-
-def test_a_method_given_otherwise_is_no_change():
-    """Names and fields are compared as the value that they make."""
     assert find_changes(DESCRIPTION, described(overrides=["sampling.n=16"])) == []
     other = DESCRIPTION | {"method": {"name": "grpo", "hash": "bb"}}
     assert [change.is_refused for change in find_changes(DESCRIPTION, other)] == [True]

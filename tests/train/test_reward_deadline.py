@@ -169,21 +169,6 @@ def test_too_many_threads_left_behind_end_the_run(monkeypatch):
     rewards.release.set()
 
 
-def test_errors_come_through_whatever_they_are():
-    def leave():
-        raise SystemExit(3)
-
-    side = SideThread("raises")
-    for function, error in (
-        (lambda: 1 / 0, ZeroDivisionError),
-        (leave, RuntimeError),
-        (lambda: next(iter(())), RuntimeError),
-    ):
-        with pytest.raises(error):
-            asyncio.run(side.call(function, 5.0))
-    assert side.left_behind == []
-
-
 def test_a_hanging_reward_in_a_run_is_passed_over_and_counted(tmp_path):
     from runs import metrics, small
 

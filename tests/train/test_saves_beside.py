@@ -111,15 +111,6 @@ def test_a_signal_waits_for_what_is_being_written(whole, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_full_disk_is_said_each_time_and_ends_in_1(whole, tmp_path):
-    assert run(whole, tmp_path / "run", "full") == 1
-    log = written(tmp_path / "run")
-    assert log.count("no checkpoint was written after update") == 9  # and once more at the end
-    assert "the last checkpoint could not be written" in log
-    assert (tmp_path / "run/model/model.safetensors").exists()
-
-
-@pytest.mark.slow
 def test_what_nobody_expects_of_the_writer_ends_the_run(whole, tmp_path):
     assert run(whole, tmp_path / "run", "broken") == 1
     log = written(tmp_path / "run")

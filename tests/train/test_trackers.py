@@ -130,9 +130,6 @@ def test_hostile_trackers_cost_no_time_and_one_warning_each(monkeypatch, capsys)
     assert hangs.num_lost == count - 1 - MAX_WAITING  # it holds one
 
 
-FOUND = "nothing was trained in 3 rollout batches (24 responses: 0 correct, 24 incorrect): all were truncated; raise it"
-
-
 def test_what_a_run_warns_of_is_an_alert_too(tmp_path, monkeypatch, capsys):
     """No answer fits into one token, so that nothing is trained in any of four rollout batches."""
     service = Service()

@@ -9,7 +9,7 @@ import pytest
 import torch
 from policy.small_policies import make_policy, readers
 
-from fairlen.batch import Plan, Segments
+from fairlen.batch import Plan
 from fairlen.methods.compose import compose
 from fairlen.methods.method import Method, updates
 from fairlen.methods.stages.micro import Micro, Outputs
@@ -148,14 +148,3 @@ def test_rules_by_token_are_the_same_for_trajectories_and_their_turns(name):
         plans.append(signed)
     assert plans[0].keys() == plans[1].keys()
     assert [plans[1][key] for key in plans[0]] == pytest.approx(list(plans[0].values()), rel=1e-12)
-
-
-def test_tables_count_turns():
-    method = compose("grpo+turns", ["sampling.n=4"])
-    rollouts = rollouts_of(method)
-    table: Segments = rollouts.segment_table
-    assert rollouts.response_table.num_turns.tolist() == [len(r.spans) for r in rollouts.responses]
-    assert table.turn.tolist() == [k for r in rollouts.responses for k in range(len(r.spans))]
-    assert table.length.tolist() == [b - a for r in rollouts.responses for a, b in r.spans]
-    assert set(table.num_turns.tolist()) == {1}
-    assert table.num_trajectories == len(rollouts.responses)

@@ -13,7 +13,6 @@ from fairlen.audit.readers.fairlen_records import read_records
 from fairlen.batch import build_responses, build_segments
 from fairlen.loop.tally import scored_metrics
 from fairlen.methods.compose import compose
-from fairlen.report.sections import describe_limit
 from fairlen.tasks.task import Problem
 from fairlen.train.records import BatchRecord, read_rollouts
 
@@ -47,13 +46,6 @@ def test_no_turn_is_a_metric_where_all_responses_are_one():
     rows = build_responses(np.zeros(2, np.int64), [9, 4], [1, 0], [1, 0], [False, False], 20)
     found = scored_metrics(method.score_tables(rows, build_segments(rows, [9, 4])), method)
     assert not {name for name in found if "turn" in name}
-
-
-def test_the_report_says_which_limits_end_a_trajectory():
-    """A game of 12 turns may be truncated long before the limit of tokens."""
-    one, many = (build_responses(np.zeros(1, np.int64), [9], [0], [0], [True], 20, num_turns=[n]) for n in (1, 3))
-    assert describe_limit(one) == "Share of responses that reached the limit of 20 tokens without EOS."
-    assert describe_limit(many).endswith("the limit of 20 tokens, or the task's limit on turns, ended.")
 
 
 def test_records_are_read_back_with_their_turns(tmp_path):
