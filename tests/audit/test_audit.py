@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from fairlen.audit.audit import Audit, Finding, audit, audit_source, find_in_streams
+from fairlen.audit.audit import Audit, AuditFinding, audit, audit_source, find_in_streams
 from fairlen.audit.command import AuditConfig, parse_columns, show
 from fairlen.audit.log import Log, Malformed, Trained
 from fairlen.audit.method_in_use import parse_method
@@ -50,7 +50,7 @@ def audited(log: Log, method: str = "") -> Audit:
     return audit_source(Source(VERL, "folder", ("file",), log, ()), parse_method(method) if method else None)
 
 
-def found_in(log: Log) -> dict[str, Finding]:
+def found_in(log: Log) -> dict[str, AuditFinding]:
     return {one.measure: one for one in audited(log).findings}
 
 

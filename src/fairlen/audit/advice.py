@@ -136,7 +136,6 @@ def advise_on_length(longer: str, method: InUse) -> Advice | None:
 
 
 def advise_on_bound(method: InUse) -> Advice | None:
-    """Return advice where a bound on ratios of whole sequences accepts lengths unequally."""
     bound = method.method and method.method.surrogate
     used = bound.drift if isinstance(bound, FairBand) else type(bound).__name__
     if used not in BOUNDS:

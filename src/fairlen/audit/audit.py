@@ -73,7 +73,7 @@ class Shares:
 
 
 @dataclass(frozen=True)
-class Finding:
+class AuditFinding:
     """An effect that stands at the false discovery rate."""
 
     measure: str
@@ -96,7 +96,7 @@ class Audit:
     source: Source
     method: InUse | None
     conclusion: Conclusion
-    findings: tuple[Finding, ...]
+    findings: tuple[AuditFinding, ...]
     within: Within
     """Without truncated responses."""
     with_truncated: Within
@@ -112,7 +112,6 @@ class Audit:
 
     @property
     def conclusions(self) -> tuple[Conclusion, ...]:
-        """Return the verdicts: on length, and on turns where there are any."""
         of_turns = (self.turns.number.conclusion, self.turns.length.conclusion) if self.turns else ()
         return self.conclusion, *of_turns
 
@@ -158,7 +157,7 @@ def audit_source(source: Source, method: InUse | None = None, margins: Margins =
     )  # fmt: skip
 
 
-def find_advice(one: Finding, method: InUse | None, weights: dict[str, WeightShares]) -> Advice | None:
+def find_advice(one: AuditFinding, method: InUse | None, weights: dict[str, WeightShares]) -> Advice | None:
     """Return the advice that follows; none where the effect does not reach the weights that it would change.
 
     A token mean weighs by arithmetic means of length, and the effect is of typical lengths: one may be there without the other.
@@ -170,16 +169,15 @@ def find_advice(one: Finding, method: InUse | None, weights: dict[str, WeightSha
     return advise(one.measure, one.estimate, method)
 
 
-def find_limit(source: Source, truncated: Estimate) -> Iterator[Finding]:
-    """Find that the limit of generation ended so many responses that it comes before everything else."""
+def find_limit(source: Source, truncated: Estimate) -> Iterator[AuditFinding]:
     if truncated.value > MANY:
         text = f"{truncated.value:.0%} [{truncated.low:.0%}, {truncated.high:.0%}] of responses end at the limit of generation"
         more = ("all effects are of the others, which length decided: that of all responses may be larger or smaller",)
         advice = Advice(f"raise {source.format.max_response_length} before all else", ())
-        yield Finding("selection.truncated", truncated, math.nan, text, more, advice)
+        yield AuditFinding("selection.truncated", truncated, math.nan, text, more, advice)
 
 
-def find_within(log: Log, found: Conclusion, within: Within, with_truncated: Within) -> Iterator[Finding]:
+def find_within(log: Log, found: Conclusion, within: Within, with_truncated: Within) -> Iterator[AuditFinding]:
     """Find the effects within prompts that the verdict calls, each with the same including truncated responses."""
     if found.status != "effect":
         return
@@ -194,11 +192,10 @@ def find_within(log: Log, found: Conclusion, within: Within, with_truncated: Wit
                 "which responses were truncated is not known; those are long, and mostly incorrect, by the limit, "
                 "and may be part of this",
             )
-        yield Finding(measure, as_estimate(name, effect), effect.p_value, text, more)
+        yield AuditFinding(measure, as_estimate(name, effect), effect.p_value, text, more)
 
 
-def find_dropped(found: Selection) -> Iterator[Finding]:
-    """Find that responses without a verdict are longer or shorter than others to the same prompt."""
+def find_dropped(found: Selection) -> Iterator[AuditFinding]:
     effect = found.dropped_gap
     if effect.num_prompts >= MIN_PROMPTS:
         side = 1 if effect.value > 0 else -1
@@ -206,30 +203,28 @@ def find_dropped(found: Selection) -> Iterator[Finding]:
         more = (
             "which are left is decided by length, so that effects among them may differ from those of all responses",
         )
-        yield Finding("selection.dropped", as_estimate("gap", effect), effect.p_value, text, more)
+        yield AuditFinding("selection.dropped", as_estimate("gap", effect), effect.p_value, text, more)
 
 
-def find_unequal_acceptance(found: Acceptance | None) -> Iterator[Finding]:
-    """Find a bound that accepts lengths unequally."""
+def find_unequal_acceptance(found: Acceptance | None) -> Iterator[AuditFinding]:
     if found and not found.undefined and found.lre.value > found.floor:
         p_value = found.p_value if math.isnan(found.p_value_prompts) else found.p_value_prompts
         share = found.share.value
         text = f"the bound accepts {share[0]:.0%} of the shortest responses and {share[-1]:.0%} of the longest: "
         text += f"length reweighting error {number(found.lre)}, of which noise {found.floor:.2g}"
-        yield Finding("acceptance.lre", found.lre, p_value, text)
+        yield AuditFinding("acceptance.lre", found.lre, p_value, text)
 
 
-def find_in_streams(found: StreamReport | None) -> Iterator[Finding]:
-    """Find survivors of streams that are valued too high, and a net advantage on EOS."""
+def find_in_streams(found: StreamReport | None) -> Iterator[AuditFinding]:
     if not found:
         return
     text = f"`max` values survivors {number(found.optimism)} above what is unbiased, a pair"
-    yield Finding("streams.optimism", found.optimism, p_value_of(found.optimism), text)
+    yield AuditFinding("streams.optimism", found.optimism, p_value_of(found.optimism), text)
     net = found.eos_advantage
     text = (
         f"stopping is {'penalised' if net.value < 0 else 'reinforced'}: net advantage on EOS {number(net)} a response"
     )
-    yield Finding("streams.eos_advantage", net, p_value_of(net), text)
+    yield AuditFinding("streams.eos_advantage", net, p_value_of(net), text)
 
 
 def p_value_of(found: Estimate) -> float:
@@ -264,7 +259,6 @@ def find_selection(log: Log) -> Selection:
 
 
 def find_shares(log: Log) -> Shares:
-    """Return what describes the rollouts."""
     rows = plain_samples(log, with_truncated=True)
     prompt, correct = log.responses.prompt[rows], log.correct[rows]
     size = log.responses.num_prompts

@@ -149,7 +149,6 @@ def compare_audits(audits: tuple[Audit, ...], others: tuple[Audit, ...]) -> Agai
 def show(
     audits: tuple[Audit, ...], reading: Reading, console: Console | None = None, against: Against | None = None
 ) -> None:
-    """Print every audit, their comparison, then what could not be read."""
     console = make_console(130, console.file if console else None)
     for one in audits:
         show_audit(one, console)
@@ -162,12 +161,10 @@ def show(
 
 
 def write(console: Console, text: str, style: str = "", indent: int = 0) -> None:
-    """Print one paragraph, wrapped under itself."""
     console.print(Padding(Text(visible(text), style=style), (0, 0, 0, indent), expand=False))
 
 
 def show_audit(one: Audit, console: Console) -> None:
-    """Print one log: the verdict, where it is from, findings, numbers, what is missing."""
     source, rollouts = one.source, one.log
     head = f"{source.format.title}  {source.folder}  ({rollouts.num_files} {plural('file', rollouts.num_files)})"
     write(console, head, "bold")
@@ -192,7 +189,6 @@ def show_audit(one: Audit, console: Console) -> None:
 
 
 def show_against(found: Against, console: Console) -> None:
-    """Print how the second log, B, differs from the first one, A."""
     prompts = f"{found.num_common:,} {plural('prompt', found.num_common)} in both"
     alone = f"{found.num_first:,} in A alone, {found.num_second:,} in B"
     write(console, f"B, the second log, against A, the first: {prompts}, {alone}", "bold")
@@ -203,7 +199,6 @@ def show_against(found: Against, console: Console) -> None:
 
 
 def show_malformed(one: Audit, console: Console) -> None:
-    """Print the first rows that could not be read."""
     malformed = one.log.malformed
     if number := len(malformed):
         head = f"{number:,} {plural('row', number)} could not be read and {plural('is', number, 'are')} left out:"
@@ -215,7 +210,6 @@ def show_malformed(one: Audit, console: Console) -> None:
 
 
 def show_findings(one: Audit, console: Console) -> None:
-    """Print the findings, each with what has to be known with it, and advice where there is evidence for any."""
     console.print()
     write(console, "findings" if one.findings else "findings: none", "bold", indent=2)
     for place, finding in enumerate(one.findings, 1):
@@ -231,7 +225,6 @@ def show_findings(one: Audit, console: Console) -> None:
 
 
 def show_table(console: Console, head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print rows of text under a head; nothing where there is no row."""
     table = Table(*head, box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for row in rows:
         table.add_row(*(Text(visible(cell)) for cell in row))

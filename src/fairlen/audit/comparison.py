@@ -71,7 +71,6 @@ class Against:
 
     @property
     def sentence(self) -> str:
-        """What differs, in words."""
         rows = (c.row() for c in self.contrasts if c.is_significant)
         found = "; ".join(f"{name} {by} {interval}" for name, _, _, by, interval in rows)
         return f"B minus A: {found}" if found else "no difference between A and B stands out from chance"

@@ -150,12 +150,10 @@ def within_log(log: Log, with_truncated: bool = False, quantity: Quantity = LENG
 
 
 def find_usable(within: Within) -> dict[Name, Effect]:
-    """Return the effects whose intervals can be trusted."""
     return {name: effect for name, effect in list_effects(within) if effect.num_prompts >= MIN_PROMPTS}
 
 
 def p_values_of(within: Within, quantity: Quantity = LENGTH) -> dict[str, float]:
-    """Return the p-value of each finding."""
     p_values: dict[str, list[float]] = {}
     for name, effect in find_usable(within).items():
         p_values.setdefault(quantity.measure_of(name), []).append(effect.p_value)
@@ -186,7 +184,6 @@ def conclude(
 
 
 def list_effects(within: Within) -> tuple[tuple[Name, Effect], ...]:
-    """Return the effects by name."""
     return ("gap", within.gap), ("order", within.order), ("bend", within.bend), ("curve", within.curve)
 
 
@@ -210,7 +207,6 @@ def count_needed(usable: dict[Name, Effect], margins: Margins) -> int:
 
 
 def describe_verdict(found: Conclusion, within: Within) -> str:
-    """Return the verdict in one sentence."""
     quantity, margins = found.quantity, found.margins.text(found.quantity.noun)
     if found.effect and found.status == "effect":
         clauses = {measure: text for measure, _, text in describe_effects(within, found.significant, quantity)}

@@ -91,7 +91,6 @@ class Log:
 
     @property
     def has_turns(self) -> bool:
-        """Return whether a response is a trajectory of several turns."""
         return bool((self.responses.num_turns > 1).any())
 
     @property

@@ -141,7 +141,6 @@ def find_near(folder: Path) -> InUse | None:
 
 
 def read_claim(path: Path, folder: Path) -> InUse | None:
-    """Return the method that a file names to the rollouts of a folder; None where it names none."""
     try:
         if not path.is_file() or path.stat().st_size > MAX_BYTES or (path.parent / "fairlen.json").exists():
             return None  # fairlen.json: settings of TRL that a method of fairlen's did not use
@@ -174,7 +173,6 @@ def claim_ours(values: Mapping[str, str], path: Path) -> InUse | None:
 
 
 def claim_theirs(values: Mapping[str, str], path: Path) -> InUse | None:
-    """Return a method of a framework's."""
     loss = values.get(VERL_LOSS, "")
     if loss in ("sapo", "geo_mean"):  # whatever the aggregation says
         return InUse(f"verl: loss_mode={loss}", "sequence_mean", str(path))

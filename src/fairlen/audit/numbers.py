@@ -25,7 +25,6 @@ Rows = Iterator[tuple[str, str, str]]
 
 
 def count_rollouts(one: Audit) -> str:
-    """Return how many responses, prompts and steps there are."""
     counts = {"response": len(one.log), "prompt": one.log.responses.num_prompts, "step": len(one.lengths.batch)}
     responses, prompts, steps = (f"{count:,} {plural(word, count)}" for word, count in counts.items())
     found = f"{responses} to {prompts} in {steps}, {one.conclusion.num_prompts:,} with correct and incorrect ones"
@@ -37,7 +36,6 @@ def count_rollouts(one: Audit) -> str:
 
 
 def describe_method(one: Audit) -> str:
-    """Return the method in use and where it was found, or the line that asks for it."""
     if one.method:
         return f"{one.method.name}, aggregation {one.method.aggregation} ({one.method.origin})"
     ask = "name it: --method grpo+balanced, TRL's loss_type=dapo, verl's loss_agg_mode=token-mean"
@@ -53,7 +51,6 @@ def line(name: str, found: Estimate, style: str = ".3g") -> tuple[str, str, str]
 
 
 def within_rows(one: Audit) -> Rows:
-    """Give the effects within prompts, with and without truncated responses."""
     sides = {"": one.within}
     if one.log.responses.truncated.any():
         sides = {", truncated ones left out": one.within, ", with truncated ones": one.with_truncated}
@@ -80,13 +77,11 @@ def above_half(found: Estimate) -> Estimate:
 
 
 def aggregation_head(one: Audit) -> tuple[str, ...]:
-    """Return what `aggregation_rows` has."""
     head = ("weight of incorrect over correct", "95% interval", "a token of the longest over the shortest")
     return AGGREGATIONS, *head, *["a turn of the most turns over the fewest"] * bool(one.turns)
 
 
 def aggregation_rows(one: Audit) -> Iterator[tuple[str, ...]]:
-    """Give the rows about what each aggregation would do with these rollouts; the one in use is marked."""
     for name, found in one.weights.items():
         mark = ", in use" if one.method and name == one.method.aggregation else f" ({USERS[name]})"
         _, value, interval = line("", found.incorrect_to_correct, ".2f")
@@ -95,7 +90,6 @@ def aggregation_rows(one: Audit) -> Iterator[tuple[str, ...]]:
 
 
 def selection_rows(one: Audit) -> Rows:
-    """Give the rows about responses that are not compared."""
     found = one.selection
     yield line("truncated", found.truncated, ".1%")
     if found.truncated.value > 0:
@@ -108,7 +102,6 @@ def selection_rows(one: Audit) -> Rows:
 
 
 def measured_rows(one: Audit) -> Rows:
-    """Give the rows that describe outcomes and lengths."""
     found, shares = one.lengths, one.shares
     yield line("accuracy", found.accuracy, ".1%")
     yield line("prompts all correct", shares.all_correct, ".1%")
@@ -131,7 +124,6 @@ def measured_rows(one: Audit) -> Rows:
 
 
 def recorded_rows(one: Audit) -> Rows:
-    """Give the rows that need fairlen's own records."""
     found, streams = one.acceptance, one.streams
     if found and found.undefined:
         yield "acceptance by length", found.undefined, ""
@@ -153,7 +145,6 @@ def to_json(audits: tuple[Audit, ...], reading: Reading, against: Against | None
 
 
 def log_to_json(one: Audit) -> dict[str, Any]:
-    """Return one audit as JSON data."""
     rollouts, source, method = one.log, one.source, one.method
     counts = {
         "responses": len(rollouts), "prompts": rollouts.responses.num_prompts, "rollout_batches": len(np.unique(rollouts.batch)),

@@ -106,7 +106,6 @@ class LengthEffect:
     """`weight` and `inside` in finer bins, for the picture."""
 
     def describe(self) -> str:
-        """Return it in one line."""
         (low, light), (high, heavy) = sorted(zip(self.weight[[0, 2]].tolist(), ("short", "long"), strict=True))
         weighs = f"a token of a {heavy} response weighs {high / low:.2g} times one of a {light}"
         if high < 1.05 * low:
@@ -144,7 +143,6 @@ def measure(names: str) -> LengthEffect:
 
 
 def by_bin(bins: Bins, plan: Any, rows: Rollouts, inside: Floats) -> tuple[Floats, Floats]:
-    """Return the weight of a token in each bin over that of all that train, and the share inside of those that train, [K]."""
     size, tokens = len(bins), rows.length * plan.trains
     per_token = ratio(sum_by(bins.index, plan.weight * tokens, size), sum_by(bins.index, tokens, size))
     held = ratio(sum_by(bins.index, inside * plan.trains, size), sum_by(bins.index, plan.trains, size))
@@ -183,7 +181,6 @@ def share_inside(method: Method, plan: Any, rows: Rollouts) -> Floats:
 
 
 def cells_of(effect: LengthEffect) -> list[str]:
-    """Return a line of the table."""
     weight, inside = (
         [form(float(v)) for v in values] for form, values in ((plain, effect.weight), (share, effect.inside))
     )
@@ -203,13 +200,11 @@ def run(names: Sequence[str], out: str, as_json: bool) -> int:
 
 
 def to_json(effect: LengthEffect) -> dict[str, Any]:
-    """Return the numbers as JSON data."""
     numbers = {key: value.tolist() if isinstance(value, np.ndarray) else value for key, value in asdict(effect).items()}
     return {key: value for key, value in numbers.items() if key != "curves"} | {"summary": effect.describe()}
 
 
 def print_effects(effects: Sequence[LengthEffect]) -> None:
-    """Print the table, a line a method, and what the columns are."""
     console = make_console(160)
     print_table(
         console, f"on the same {NUM_PROMPTS * NUM_TRACKS:,} made responses", HEAD, map(cells_of, effects), left=(0,)
@@ -236,7 +231,6 @@ def write_effects(effects: Sequence[LengthEffect], out: str) -> None:
 
 
 def draw_curves(effects: Sequence[LengthEffect], bins: Bins, key: str, form: Any, label: str) -> Any:
-    """Draw one measure of every method."""
     found = [effect.curves[key] for effect in effects]
     axis: Axis = nice_axis(found, form, zero=True)
     series = [

@@ -59,7 +59,6 @@ def write_audit_page(
 
 
 def compare_section(found: Against) -> Section:
-    """Return how two logs differ."""
     table = Table(("", "A", "B", "B minus A", "95% interval"), [one.row() for one in found.contrasts])
     says = f"{found.num_common:,} prompts are in both, {found.num_first:,} in A alone, {found.num_second:,} in B alone."
     figure = Figure(f"{found.sentence[:1].upper()}{found.sentence[1:]}", says, table=table, note=" ".join(found.notes))
@@ -67,7 +66,6 @@ def compare_section(found: Against) -> Section:
 
 
 def log_section(name: str, one: Audit, room: int) -> Section:
-    """Return everything that is shown of one log."""
     log, source, found = one.log, one.source, one.lengths
     shown = (
         ("accuracy", found.accuracy, share),
@@ -91,7 +89,6 @@ def log_section(name: str, one: Audit, room: int) -> Section:
 
 
 def find_figures(one: Audit) -> list[Figure]:
-    """Return the pictures and tables of a log, each with the terms that it shows."""
     log, head = one.log, ("", "number", "95% interval")
     figures = [
         *within_figures(log), *(within_figures(log, TURNS) if one.turns else []), difficulty_figure(log), *selection_figures(one),

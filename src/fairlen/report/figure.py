@@ -77,7 +77,6 @@ def plain(value: float) -> str:
 
 
 def whole(value: float) -> str:
-    """Format a count or the middle of a stretch."""
     return f"{value:.0f}"
 
 
@@ -88,7 +87,6 @@ def interval(estimate: Sequence[float], form: Form) -> str:
 
 
 def intervals(found: Estimates, form: Form = share) -> list[str]:
-    """Format every estimate."""
     return [interval(values, form) for values in zip(found.value, found.low, found.high, strict=True)]
 
 
@@ -107,7 +105,6 @@ class Axis:
     form: Form = plain
 
     def at(self, value: float) -> float:
-        """Return where a value lies, 0 to 1."""
         return (value - self.low) / (self.high - self.low)
 
 
@@ -154,12 +151,10 @@ class Series:
 
 
 def as_series(label: str, x: Floats, found: Estimates, tone: Tone, mark: Any = "line", form: Form = share) -> Series:
-    """Return estimates as something to draw."""
     return Series(label, x, found.value, tone, found.low, found.high, mark, form)
 
 
 def ends_of(series: Sequence[Series]) -> list[Floats]:
-    """Return all numbers that an axis must hold."""
     return [values for one in series for values in (one.y, one.low, one.high) if values is not None]
 
 
@@ -178,7 +173,6 @@ class Frame:
     """What a place on x is called under the pointer; otherwise by its number."""
 
     def name(self, x: float) -> str:
-        """Return what is pointed at."""
         return self.names(x) if self.names else f"{self.x_label} {self.x.form(x)}"
 
     def down(self, value: float) -> float:

@@ -51,7 +51,6 @@ def write_report(run_folder: str | Path, out: str | Path | None = None) -> Path:
 
 
 def write_page(run: RecordedRun, found: Audit | None, path: Path) -> Path:
-    """Write the report of a run and its audit, and return its path."""
     sample = show_sample(run.folder, run.records) if run.records else []
     streams = gather_streams(sample) if run.records and "streams" in run.records.log.known else []
     total = len(run.records.log) if run.records else 0
@@ -62,7 +61,6 @@ def write_page(run: RecordedRun, found: Audit | None, path: Path) -> Path:
 
 
 def audit_run(run: RecordedRun) -> Audit | None:
-    """Return the audit of a run's records; None where there are none."""
     if not run.records:
         return None
     files = tuple(map(str, run.records.files))
@@ -149,7 +147,6 @@ def of_type(given: dict[str, Any], name: str, kind: type) -> Any:
 
 
 def stage_text(stage: Any) -> tuple[str, str]:
-    """Return a stage's name and its fields."""
     if not isinstance(stage, dict):
         return visible(str(stage)), ""
     fields = ", ".join(f"{k}={v}" for k, v in stage.items() if k != "kind")
@@ -157,7 +154,6 @@ def stage_text(stage: Any) -> tuple[str, str]:
 
 
 def show_setting(value: Any) -> str:
-    """Return a setting as text."""
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 

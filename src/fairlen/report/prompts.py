@@ -76,7 +76,6 @@ def relative_names(edges: Floats) -> list[str]:
 
 
 def relative_frame(edges: Floats, series: list[figure.Series], noun: str) -> figure.Frame:
-    """Return the frame of numbers against a quantity relative to the prompt's median."""
     names = relative_names(edges)
     ends = [(place / NUM_BINS, f"{np.expm1(edges[place - 1]):+.0%}") for place in (1, NUM_BINS - 1)]
     places = [ends[0], (0.5, "median"), ends[1]]
@@ -86,7 +85,6 @@ def relative_frame(edges: Floats, series: list[figure.Series], noun: str) -> fig
 
 
 def difficulty_figure(log: Log) -> figure.Figure:
-    """Draw accuracy of prompts by their mean length, which is difficulty."""
     rows = plain_samples(log)
     _, prompt, size = np.unique(log.clusters[rows], return_inverse=True, return_counts=True)
     length, accuracy = (sum_by(prompt, of[rows], len(size)) / size for of in (log.responses.length, log.correct))

@@ -124,7 +124,6 @@ def read_file(source: Source, number: int, wanted: Ints) -> Texts:
 
 
 def words_of(prompt: Any) -> str:
-    """Return a prompt as text: what its messages say, or the value as JSON."""
     messages = prompt if isinstance(prompt, list) else [prompt]
     texts = [one.get("content") if isinstance(one, dict) else one for one in messages]
     said = [text for text in texts if isinstance(text, str)]

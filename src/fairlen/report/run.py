@@ -223,7 +223,6 @@ def read_texts(records: Records, rows: Ints) -> dict[int, dict[str, Any]]:
 
 
 def find_pieces(records: Records, row: int, num_prompt: int, numbers: list[Floats]) -> list[Piece]:
-    """Return the segments of a response, of columns [B] of value, advantage and weight."""
     log, segments, found = records.log, records.log.segments, []
     for i in np.flatnonzero(segments.response == row).tolist():
         role = "survivor" if segments.survivor[i] else "finisher" if "streams" in log.known else "whole"
@@ -252,7 +251,6 @@ def show(records: Records, row: int, text: dict[str, Any], tokenizer: Any, room:
 
 
 def size_of(text: str) -> int:
-    """Return the bytes that a text takes in the page."""
     return len(text.encode()) + 4 * sum(map(text.count, "<>&\"'"))
 
 

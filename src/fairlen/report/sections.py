@@ -56,7 +56,6 @@ ENDS: tuple[tuple[str, str, Tone], ...] = (
 
 
 def find_sections(run: RecordedRun, audit: Audit | None) -> list[Section]:
-    """Return all figures that the run has something for, those that its audit is about first."""
     lead = "Accuracy on problems that were never trained on, and what happened to lengths meanwhile."
     learning = Section("learning", "Learning", lead, [accuracy_figure(run)])
     if run.records is None or audit is None:
@@ -86,7 +85,6 @@ def held_out(run: RecordedRun, name: str) -> Series:
 
 
 def accuracy_figure(run: RecordedRun) -> Figure:
-    """Draw held-out and training accuracy, with a table of every held-out evaluation."""
     series = [held_out(run, "eval/accuracy")]
     title = change("held-out accuracy", series[0])
     if run.records:
@@ -119,12 +117,10 @@ def over_training(series: list[Series], zero: bool = True, level: float | None =
 
 
 def share_axis(series: list[Series]) -> Axis:
-    """Return the axis of shares from 0 to at most 1."""
     return nice_axis(ends_of(series), share, zero=True, most=1.0)
 
 
 def length_figure(log: Log, quantity: Quantity = LENGTH, unit: str = "generated tokens") -> Figure:
-    """Draw the mean of a quantity of correct and incorrect responses over training."""
     responses, batch = plain_rows(log)
     window, middle = windows(batch)
     series, cells, amount = [], [], quantity.of(responses)
@@ -146,7 +142,6 @@ def length_figure(log: Log, quantity: Quantity = LENGTH, unit: str = "generated 
 
 
 def turns_section(run: RecordedRun, log: Log) -> Section:
-    """Return how many turns there are and how long they are, by outcome, and whether another one is reinforced."""
     figures = [
         length_figure(log, TURNS, "turns"),
         length_figure(log, TURN_LENGTH),
@@ -165,7 +160,6 @@ def turns_section(run: RecordedRun, log: Log) -> Section:
 
 
 def truncation_figure(log: Log, *others: Series) -> Figure:
-    """Draw the share of truncated responses over training."""
     responses, batch = plain_rows(log)
     window, middle = windows(batch)
     found = rate(responses.truncated, responses.prompt, window, len(middle))
@@ -181,7 +175,6 @@ def truncation_figure(log: Log, *others: Series) -> Figure:
 
 
 def describe_limit(responses: Responses) -> str:
-    """Return what ended a truncated response."""
     tokens = f"the limit of {responses.max_response_length} tokens"
     if (responses.num_turns > 1).any():
         return f"Share of trajectories that {tokens}, or the task's limit on turns, ended."
@@ -189,7 +182,6 @@ def describe_limit(responses: Responses) -> str:
 
 
 def weights_section(run: RecordedRun, log: Log) -> Section:
-    """Return what the method makes of lengths."""
     figures = [
         over_run(
             run, "advantage/eos", True,
@@ -284,7 +276,6 @@ def acceptance_figure(log: Log) -> Figure:
 
 
 def pairs_section(log: Log) -> Section:
-    """Return what the streams did."""
     streams = find_streams(log.responses)
     figures = [win_figure(log, streams), endings_figure(log, streams)]
     lead = (
@@ -320,7 +311,6 @@ def win_figure(log: Log, streams: Streams) -> Figure:
 
 
 def endings_figure(log: Log, streams: Streams) -> Figure:
-    """Draw how streams ended, over training."""
     first = np.full(len(streams.num_tracks), -1, np.int64)
     first[streams.of_response] = np.arange(len(log))
     window, middle = windows(log.batch[first])

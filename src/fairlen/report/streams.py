@@ -51,7 +51,6 @@ class Stream:
 
     @property
     def ending(self) -> str:
-        """How it ended, in words."""
         one, other = sorted(self.tracks, key=lambda t: (t.length, t.truncated))[-2:]
         words = ENDS[one.truncated + other.truncated if one.length == other.length else 3][1]
         if self.rounds - 1 in {piece.round for track in self.tracks for piece in track.pieces}:
@@ -60,19 +59,16 @@ class Stream:
 
 
 def gather_streams(sample: list[Shown]) -> list[Stream]:
-    """Return the streams of a sample that is in order."""
     groups = (list(tracks) for _, tracks in groupby(sample, lambda shown: (shown.prompt, shown.stream)))
     return [Stream(tracks, draw_stream(tracks)) for tracks in groups]
 
 
 def find_parents(tracks: list[Shown]) -> dict[int, Shown]:
-    """Return what each fork continues: the survivor of the round before it."""
     survivors = {p.round: track for track in tracks for p in track.pieces if p.role == "survivor"}
     return {t.track: survivors[t.round - 1] for t in tracks if t.inherited and t.round - 1 in survivors}
 
 
 def draw_stream(tracks: list[Shown]) -> Markup:
-    """Draw the trunk and its branches; every piece is a link to the text it is a part of."""
     longest, parents = max(t.length for t in tracks), find_parents(tracks)
     level = {t.track: TOP + LANE * i for i, t in enumerate(tracks)}
     trunk = [level[t.track] for t in tracks if not t.inherited]

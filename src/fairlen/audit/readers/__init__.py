@@ -137,7 +137,6 @@ def files_of(path: Path) -> list[Path]:
 
 
 def has_no_records(folder: Path) -> bool:
-    """Return whether a folder is a run of fairlen's in which no rollout batch was recorded."""
     records = folder / "records"
     is_train = (folder / "run.json").is_file() and (folder / "metrics.jsonl").exists()
     return is_train and not any(records.glob("*.parquet"))
@@ -162,7 +161,6 @@ class Opened:
         self.close()
 
     def close(self) -> None:
-        """Forget the first rows; the file is opened again when its rows are asked for."""
         self.heads: list[Chunk] = []
         self.rejected: list[tuple[int, str]] = []
         self.error: Unreadable | None = None
@@ -363,5 +361,4 @@ def read_chunk(format: Format, chunk: Chunk, meter: Meter, found: Found) -> list
 
 
 def name_files(files: Sequence[Path | str]) -> str:
-    """Return the first of some files, and how many more there are."""
     return str(files[0]) if len(files) == 1 else f"{files[0]} and {len(files) - 1} more"

@@ -95,7 +95,6 @@ def choose_all(head: Chunk, given: dict[str, str]) -> dict[str, str]:
 
 
 def is_numeric(values: Values) -> bool:
-    """Return whether a column has numbers or verdicts and nothing else."""
     return not all(value is None for value in values) and not numbers(values)[1].any()
 
 
@@ -135,7 +134,6 @@ def add_up(columns: list[Floats], size: int) -> Values:
 
 
 def inside(value: Any, *names: str) -> Any:
-    """Return a value inside objects; None where there is none."""
     for name in names:
         value = value.get(name) if isinstance(value, dict) else None
     return value
@@ -175,7 +173,6 @@ def ask(role: str, names: list[str], why: str) -> Any:
 
 
 def spread(head: Chunk, roles: dict[str, str]) -> Chunk:
-    """Return a row for each response where a row has lists of them and of their rewards or verdicts."""
     graded = [cells for role in ("reward", "correct") if role in roles for cells in [column_at(head, roles[role])]]
     sizes = [next((len(cell) for cell in cells if isinstance(cell, list)), 0) for cells in zip(*graded, strict=True)]
     if not any(sizes):
@@ -190,7 +187,6 @@ def spread(head: Chunk, roles: dict[str, str]) -> Chunk:
 
 
 def find_correct(head: Chunk, roles: dict[str, str]) -> Bools:
-    """Return which responses are correct, as far as names say."""
     cells = column_at(head, roles.get("correct", roles.get("reward", "")))
     parts = [list(one.values()) if isinstance(one, dict) else [one] for one in cells]
     values = np.array([np.nansum(numbers(part)[0]) for part in parts])
@@ -280,7 +276,6 @@ def read_texts(name: str, values: Values) -> list[str]:
 
 
 def is_inside(parts: list[str], wholes: list[str]) -> bool:
-    """Return whether most texts stand inside others."""
     found = sum(bool(part) and part.strip() in whole for part, whole in zip(parts, wholes, strict=True))
     return found > 0.8 * len(parts)
 

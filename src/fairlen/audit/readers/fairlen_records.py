@@ -159,7 +159,6 @@ def find_lost(responses: pa.Table, segments: pa.Table, files: list[Path], idle: 
 
 
 def to_records(responses: pa.Table, segments: pa.Table, files: list[Path]) -> Records:
-    """Return the records in tables that belong together."""
     batch, batch_of_segment = column(responses, "rollout_batch"), column(segments, "rollout_batch")
     row = np.searchsorted(batch, batch_of_segment) + column(segments, "response")
     prompt, status = pair_keys(batch, column(responses, "prompt")), column(responses, "status")
@@ -192,12 +191,10 @@ def to_records(responses: pa.Table, segments: pa.Table, files: list[Path]) -> Re
 
 
 def column(table: pa.Table, name: str) -> Any:
-    """Return a column as a numpy array."""
     return table[name].combine_chunks().to_numpy(zero_copy_only=False)
 
 
 def lists(table: pa.Table, name: str) -> pa.ListArray:
-    """Return a column of lists as one array."""
     whole = table[name].combine_chunks()
     return whole if isinstance(whole, pa.ListArray) else pa.concat_arrays(whole.chunks)  # type: ignore[return-value]
 
@@ -212,7 +209,6 @@ def find_limit(folder: Path, responses: pa.Table) -> int:
 
 
 def to_trained(table: pa.Table) -> Trained:
-    """Return one row for each update that a segment was part of."""
     if not set(UPDATES) <= set(table.column_names):
         return NO_UPDATES
     size = np.asarray(lists(table, "update").value_lengths().fill_null(0)).astype(np.int64)

@@ -72,5 +72,4 @@ def read_finish(value: Any, found: Found, name: str = "finish_reason") -> tuple[
 
 
 def is_limit(value: Any) -> bool:
-    """Return whether a finish reason is a limit."""
     return kind_of(word_of(value)) == "truncated"

@@ -50,20 +50,17 @@ def has_all(*names: str) -> Callable[[set[str]], bool]:
 
 
 def rename(chunk: Chunk, names: dict[str, str], **special: Values) -> Chunk:
-    """Return a chunk whose columns are named by role."""
     roles = {role: chunk.columns[name] for role, name in names.items() if name in chunk.columns}
     return Chunk(chunk.file, chunk.lines, roles | special)
 
 
 def expand(chunk: Chunk, found: Found, read: Callable[[Row, str, int, Found], Iterator[Row]]) -> Chunk:
-    """Return a chunk of the rows that are inside each row."""
     outer = zip(chunk.lines, chunk.rows(), strict=True)
     pairs = [(line, row) for line, whole in outer for row in read(whole, chunk.file, line, found)]
     return make_chunk(Path(chunk.file), [line for line, _ in pairs], [row for _, row in pairs], None)
 
 
 def read_by_name(chunk: Chunk, found: Found, chosen: dict[str, str]) -> Chunk:
-    """Return rows by the roles of their columns."""
     roles = {role: column_at(chunk, name, role) for role, name in chosen.items()}
     if "prompt" not in roles:
         chats = [split_chat(one) for one in roles.get("response", [None] * len(chunk))]
@@ -106,7 +103,6 @@ def split_chat(value: Any) -> tuple[Any, Any]:
 
 
 def add_named(value: Any, found: Found) -> Any:
-    """Return the sum of named rewards."""
     if not isinstance(value, dict) or not all(one is None or is_number(one) for one in value.values()):
         return value
     names = found.chosen.setdefault("named", " + ".join(f"`{name}`" for name in list(value)[:8]))

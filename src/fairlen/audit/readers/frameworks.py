@@ -66,7 +66,6 @@ def add_weighed(chunk: Chunk, weights: dict[str, float]) -> list[Any]:
 
 
 def read_trl(chunk: Chunk, found: Found, weights: dict[str, float] = NO_WEIGHTS, prompt: str = "prompt") -> Chunk:
-    """Return completions with the sum of their rewards."""
     special = {"reward": add_weighed(chunk, weights), "prompt": column_at(chunk, prompt, "prompt")}
     read = {name: numbers(chunk.get(name))[0] for name in weights}
     if verdict := next((name for name, values in read.items() if is_verdict(name, values)), None):
@@ -86,7 +85,6 @@ def list_numbers(head: Chunk) -> list[str]:
 
 
 def is_mostly_numbers(values: list[Any]) -> bool:
-    """Return whether most cells that are there are numbers, not a number for every row's place."""
     known = [value for value in values if value is not None]
     return sum(isinstance(value, float) or is_number(value) for value in known) > len(known) / 2
 
@@ -173,7 +171,6 @@ def scores_of(row: Row, num_responses: int, found: Found) -> tuple[list[Any], st
 
 
 def read_episode(episode: Row, file: str, line: int, found: Found) -> Iterator[Row]:
-    """Give a row for each trace of a trained agent; a trace holds nodes, with a mask of what the model sampled, and calls."""
     traces = episode.get("traces") if "traces" in episode else [episode]
     for trace in traces if isinstance(traces, list) else [None]:
         if not isinstance(trace, dict) or not isinstance(trace.get("nodes"), list):
@@ -240,7 +237,6 @@ def count_tokens(trace: Row, sampled: list[Any]) -> int | None:
 
 
 def read_result(row: Row, file: str, line: int, found: Found) -> Iterator[Row]:
-    """Give a row for a rollout of vf-eval."""
     truncated, _ = read_finish(row.get("is_truncated"), found, "is_truncated")
     yield {
         "prompt": [row.get("example_id"), row.get("prompt")], "response": row.get("completion"), "reward": row.get("reward"),

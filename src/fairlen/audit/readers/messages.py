@@ -46,7 +46,6 @@ def text_of(value: Any) -> str | None:
 
 
 def own_text(passages: Passages) -> str:
-    """Return what the policy wrote of passages."""
     return "\n".join(text for is_own, text in passages if is_own and text)
 
 
@@ -133,7 +132,6 @@ def is_hidden(value: Any) -> bool:
 
 
 def listed(value: Any) -> list[Any]:
-    """Return a list as it is, and anything else as a list of one."""
     return value if isinstance(value, list) else [value]
 
 

@@ -37,7 +37,6 @@ def read_sample(row: Row, file: str, line: int, found: Found) -> Iterator[Row]:
 
 
 def read_rollout(row: Row, file: str, line: int, found: Found) -> Iterator[Row]:
-    """Give a rollout of NeMo-Gym."""
     output = open_output(row.get("response"))
     truncated, is_failed = read_finish(output.finish, found) if output else (None, False)
     asked = inside(row, "responses_create_params", "input")

@@ -70,7 +70,6 @@ class Found:
         self.notes[text] += rows
 
     def sentences(self) -> tuple[str, ...]:
-        """Return the notes with their numbers of rows."""
         return tuple(f"{text}: {rows:,}" if rows else text for text, rows in self.notes.items())
 
 
@@ -262,7 +261,6 @@ def is_number(value: Any) -> bool:
 
 
 def join(parts: list[Part]) -> Part:
-    """Return all rows of at least one part."""
     return Part(**{name: np.concatenate([vars(part)[name] for part in parts]) for name in vars(parts[0])})
 
 

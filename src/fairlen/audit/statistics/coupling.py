@@ -192,7 +192,6 @@ def token_weights(name: str, rows: Weighed) -> Floats:
 
 
 def shares_under(name: str, rows: Weighed, bins: Bins, turn_bins: Bins) -> WeightShares:
-    """Return where the weight goes under one aggregation."""
     weight, length = token_weights(name, rows), rows.segments.length
     signed = weight * rows.advantage * length
     either = np.abs(signed)

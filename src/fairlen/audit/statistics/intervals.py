@@ -80,7 +80,6 @@ class Counted(Estimates):
 
 
 def unknown(size: int) -> Estimates:
-    """Return `size` numbers that do not exist."""
     return Estimates(*[np.full(size, np.nan)] * 3)
 
 

@@ -33,7 +33,6 @@ class Lengths:
 
 
 def lengths(log: Log) -> Lengths:
-    """Return length by outcome, accuracy and truncation, and how length changes over training."""
     rows = plain_samples(log, with_truncated=True)
     table, correct = log.responses.take(rows), log.correct[rows]
     length, prompt = table.length.astype(np.float64), table.prompt
