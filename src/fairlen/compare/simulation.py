@@ -21,7 +21,6 @@ from fairlen.methods.rows import plan_rows
 from fairlen.precision import tolerance
 from fairlen.report.figure import (
     TONES,
-    Axis,
     Figure,
     Section,
     Series,
@@ -41,32 +40,23 @@ MADE = (
     f"half as long again as correct ones, truncated at {BUDGET:,} tokens; log ratios of tokens are independent, of standard "
     f"deviation {SPREAD}."
 )
-"""The rollouts."""
 THIRDS, FINE = 3, 12
 """Bins of length of the table, and of the picture."""
 HEAD = (
-    "method",
-    "weight of a token: short",
-    "middle",
-    "long",
-    "shorter over longer",
-    "EOS",
-    "inside: short",
-    "middle",
-    "long",
-)
+    "method", "weight of a token: short", "middle", "long", "shorter over longer", "EOS", "inside: short", "middle", "long",
+)  # fmt: skip
 MEANING = (
     "weight of a token: over the mean of all tokens, in thirds of the responses by length; shorter over longer: advantage of the "
     "shorter half of a prompt's correct responses less that of the longer half; EOS: sum of weight * advantage over that of its "
     "size, at EOS; inside: share of tokens within the two-sided bound, mean over responses"
 )
 SMALL = 0.01
-"""Of a difference of advantages and of a net advantage, what is called none."""
+"""Difference of advantages, or net advantage, that is called none."""
 
 
 @dataclass(frozen=True)
 class Rollouts:
-    """One made rollout batch; columns [N], log ratios [T]."""
+    """Columns [N], log ratios [T]."""
 
     prompt: Ints
     length: Ints
@@ -188,14 +178,17 @@ def cells_of(effect: LengthEffect) -> list[str]:
 
 
 def run(names: Sequence[str], out: str, as_json: bool) -> int:
-    """Measure methods, each once; write the page if it has a name, and print the table, or the numbers for machines."""
     effects = [measure(name) for name in dict.fromkeys(names)]
     if out:
         write_effects(effects, out)
     if as_json:
         log(json.dumps([to_json(effect) for effect in effects], indent=1))
     else:
-        print_effects(effects)
+        title = f"on the same {NUM_PROMPTS * NUM_TRACKS:,} made responses"
+        console = make_console(160)
+        print_table(console, title, HEAD, map(cells_of, effects), left=(0,))
+        for line in (*(effect.describe() for effect in effects), MEANING):
+            console.print(line, soft_wrap=True)
     return 0
 
 
@@ -204,17 +197,8 @@ def to_json(effect: LengthEffect) -> dict[str, Any]:
     return {key: value for key, value in numbers.items() if key != "curves"} | {"summary": effect.describe()}
 
 
-def print_effects(effects: Sequence[LengthEffect]) -> None:
-    console = make_console(160)
-    print_table(
-        console, f"on the same {NUM_PROMPTS * NUM_TRACKS:,} made responses", HEAD, map(cells_of, effects), left=(0,)
-    )
-    for line in (*(effect.describe() for effect in effects), MEANING):
-        console.print(line, soft_wrap=True)
-
-
 def write_effects(effects: Sequence[LengthEffect], out: str) -> None:
-    """Write a page with a chart of weights and one of the bound."""
+    """Raises ValueError for more methods than there are colours."""
     if len(effects) > len(TONES):
         raise ValueError(f"--out draws up to {len(TONES)} methods and was given {len(effects)}: name fewer")
     bins = length_bins(make_rollouts().length, FINE)
@@ -232,9 +216,8 @@ def write_effects(effects: Sequence[LengthEffect], out: str) -> None:
 
 def draw_curves(effects: Sequence[LengthEffect], bins: Bins, key: str, form: Any, label: str) -> Any:
     found = [effect.curves[key] for effect in effects]
-    axis: Axis = nice_axis(found, form, zero=True)
     series = [
         Series(e.name, middles(len(bins)), y, tone, form=form)
         for e, y, tone in zip(effects, found, TONES[: len(effects)], strict=True)
     ]
-    return lines(by_length(bins, axis, "length", "tokens"), series, label)
+    return lines(by_length(bins, nice_axis(found, form, zero=True), "length", "tokens"), series, label)

@@ -88,18 +88,10 @@ def render_page(
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
     environment.filters |= {"plain": plain}
     return environment.get_template("template.html.j2").render(
-        style=style,
-        script=script,
-        policy=policy(style, script),
-        head=EMPTY | hide_all(head),
-        facts=facts,
-        sections=sections,
-        sample=sample,
-        streams=streams,
-        total=total,
-        terms=terms,
+        style=style, script=script, policy=policy(style, script), head=EMPTY | hide_all(head), facts=facts, sections=sections,
+        sample=sample, streams=streams, total=total, terms=terms,
         data={str(s.number): s.tokens for s in sample if s.tokens},
-    )
+    )  # fmt: skip
 
 
 def show(value: Any) -> Any:
@@ -117,7 +109,7 @@ def policy(style: str, script: str) -> str:
 
 
 def describe_run(run: RecordedRun) -> dict[str, Any]:
-    """Return the header: names as the run folder has them, control characters written out."""
+    """Return the header, with names as the run folder has them."""
     given = hide_all(run.description)
     method, command = of_type(given, "method", dict), [str(word) for word in of_type(given, "command", list)]
     notes = [f"Left out: {sentence}" for sentence in first_of(run.left_out, MAX_NOTES)]
@@ -128,16 +120,17 @@ def describe_run(run: RecordedRun) -> dict[str, Any]:
         for name, stages in of_type(method, "choices", dict).items()
     }
     return {
-        "name": visible(str(method.get("name", "unknown method"))),
-        "folder": visible(run.folder.resolve().name),
-        "hash": visible(str(method.get("hash", ""))),
-        "notes": [visible(str(note)) for note in (*notes, *of_type(method, "notes", list))],
-        "choices": [(visible(name), stages) for name, stages in choices.items()],
-        "settings": [(visible(k), visible(show_setting(v))) for k, v in of_type(given, "config", dict).items()],
-        "versions": [(visible(k), visible(str(v))) for k, v in of_type(given, "versions", dict).items()],
-        "machine": [(visible(k), visible(str(v))) for k, v in of_type(given, "machine", dict).items()],
-        "command": visible(" ".join([Path(command[0]).name, *command[1:]])) if command else "",
-    }
+        "name": str(method.get("name", "unknown method")),
+        "folder": run.folder.resolve().name,
+        "hash": str(method.get("hash", "")),
+        "notes": [str(note) for note in (*notes, *of_type(method, "notes", list))],
+        "choices": list(choices.items()),
+        "settings": [
+            (k, ", ".join(map(str, v)) if isinstance(v, list) else str(v))
+            for k, v in of_type(given, "config", dict).items()
+        ],
+        "command": " ".join([Path(command[0]).name, *command[1:]]) if command else "",
+    } | {name: [(k, str(v)) for k, v in of_type(given, name, dict).items()] for name in ("versions", "machine")}
 
 
 def of_type(given: dict[str, Any], name: str, kind: type) -> Any:
@@ -148,13 +141,8 @@ def of_type(given: dict[str, Any], name: str, kind: type) -> Any:
 
 def stage_text(stage: Any) -> tuple[str, str]:
     if not isinstance(stage, dict):
-        return visible(str(stage)), ""
-    fields = ", ".join(f"{k}={v}" for k, v in stage.items() if k != "kind")
-    return visible(str(stage.get("kind", ""))), visible(fields)
-
-
-def show_setting(value: Any) -> str:
-    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+        return str(stage), ""
+    return str(stage.get("kind", "")), ", ".join(f"{k}={v}" for k, v in stage.items() if k != "kind")
 
 
 def headline(run: RecordedRun) -> list[tuple[str, str, str]]:

@@ -15,8 +15,7 @@ from fairlen.audit.log import Log
 from fairlen.audit.readers import fairlen_records
 from fairlen.audit.readers.columns import ROLES, check_given, choose_all, read_texts
 from fairlen.audit.readers.formats import Format, by_name, describe_missing
-from fairlen.audit.readers.frameworks import FRAMEWORKS, TRL
-from fairlen.audit.readers.nemo import NEMO_RL
+from fairlen.audit.readers.frameworks import FRAMEWORKS, NEMO_RL, TRL
 from fairlen.audit.readers.rows import Found, Meter, Options, Part, join, make_log, make_meter, read_rows
 from fairlen.console import plural
 from fairlen.files.databases import RUN
