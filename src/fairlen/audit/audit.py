@@ -12,7 +12,7 @@ from fairlen.audit.advice import Advice, advise
 from fairlen.audit.conclusion import (
     LENGTH,
     MANY,
-    QUANTITIES,
+    TURN_QUANTITIES,
     Conclusion,
     Margins,
     TurnReport,
@@ -47,7 +47,6 @@ class Selection:
     truncated: Estimate
     """nan where truncation is not known."""
     truncated_correct: Estimate
-    """Of correct responses."""
     truncated_incorrect: Estimate
     dropped: Estimate
     """Responses without a verdict: aborted, timed out, too old."""
@@ -91,8 +90,6 @@ class AuditFinding:
 
 @dataclass(frozen=True)
 class Audit:
-    """All about one log."""
-
     source: Source
     method: InUse | None
     conclusion: Conclusion
@@ -131,7 +128,7 @@ def audit(
 def audit_source(source: Source, method: InUse | None = None, margins: Margins = MARGINS) -> Audit:
     """Measure one log; without a method it is looked for beside the files."""
     log, method = source.log, method or find_method(source.files)
-    selection, quantities = find_selection(log), (LENGTH, *QUANTITIES) if log.has_turns else (LENGTH,)
+    selection, quantities = find_selection(log), (LENGTH, *TURN_QUANTITIES) if log.has_turns else (LENGTH,)
     effects = [within_log(log, quantity=one) for one in quantities]
     accepted, streams = acceptance(log) if len(log.trained) else None, stream_report(log)
     others = [*find_dropped(selection), *find_unequal_acceptance(accepted), *find_in_streams(streams)]

@@ -31,10 +31,6 @@ MAX_ROWS = 10
 """Malformed rows that are shown."""
 
 
-WritePage = Callable[[Path, Sequence[Audit], Reading, Against | None], Path]
-"""Writes the page of `--html`: fairlen.report.audit_page.write_audit_page."""
-
-
 @dataclass(frozen=True)
 class AuditConfig:
     """What rollouts say about length, in any of the formats of docs/rollouts: a verdict first, then why."""
@@ -97,8 +93,11 @@ def parse_columns(text: str) -> dict[str, str]:
     return chosen
 
 
-def run(config: AuditConfig, write_page: WritePage) -> int:
-    """Print the audit; 1 where a file could not be read. Raises ValueError for settings that cannot be."""
+def run(config: AuditConfig, write_page: Callable[[Path, Sequence[Audit], Reading, Against | None], Path]) -> int:
+    """Print the audit; 1 where a file could not be read. Raises ValueError for settings that cannot be.
+
+    `write_page` is fairlen.report.audit_page.write_audit_page.
+    """
     options, margins = config.options(), config.margins()
     method = parse_method(config.method) if config.method else None
     audits, reading = read_audits(config.paths, options, method, margins)

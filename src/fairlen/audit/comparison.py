@@ -60,8 +60,6 @@ class Contrast:
 
 @dataclass(frozen=True)
 class Against:
-    """Two logs side by side."""
-
     num_common: int
     num_first: int
     """Prompts of A alone."""

@@ -89,17 +89,13 @@ TURN_LENGTH = Quantity(
     "those of the shortest and longest turns", "has longer turns",
 )  # fmt: skip
 """Of a response, the mean over its turns."""
-QUANTITIES = (TURNS, TURN_LENGTH)
-"""Of turns."""
+TURN_QUANTITIES = (TURNS, TURN_LENGTH)
 
 
 @dataclass(frozen=True)
 class Conclusion:
-    """What a log says about length within prompts."""
-
     status: Status
     sentence: str
-    """The verdict in words."""
     effect: Name | None
     """Of the finding that is the largest relative to its margin, of `none` and `unknown` too."""
     estimate: Estimate
@@ -294,11 +290,11 @@ class TurnReport:
 
 
 def report_turns(log: Log, effects: Sequence[Within], conclusions: Sequence[Conclusion]) -> TurnReport:
-    """Return what a log says about turns, of effects and verdicts on each of QUANTITIES."""
+    """Return what a log says about turns, of effects and verdicts on each of TURN_QUANTITIES."""
     rows = plain_samples(log, with_truncated=True)
     table, correct = log.responses.take(rows), log.correct[rows]
     number, length = (
         ByOutcome(conclusion, within, *split(table.prompt, quantity.of(table), correct)[:3])
-        for quantity, within, conclusion in zip(QUANTITIES, effects, conclusions, strict=True)
+        for quantity, within, conclusion in zip(TURN_QUANTITIES, effects, conclusions, strict=True)
     )
     return TurnReport(number, length, mean_advantage(log, count_continued(log.responses, log.segments)))

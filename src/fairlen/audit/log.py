@@ -42,8 +42,6 @@ NO_UPDATES = Trained(NO_INTS, NO_INTS, NO_FLOATS, NO_FLOATS, NO_FLOATS, NO_FLOAT
 
 @dataclass(frozen=True)
 class Malformed:
-    """A row that could not be read."""
-
     file: str
     line: int
     """From 1; of a table its row."""
@@ -52,10 +50,7 @@ class Malformed:
 
 @dataclass(frozen=True)
 class Log:
-    """All rollouts of some files."""
-
     format: str
-    """Name of the format they were read from."""
     unit: Unit
     """Of every length; words or characters where the files hold no tokens."""
     responses: Responses

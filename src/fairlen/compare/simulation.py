@@ -81,8 +81,6 @@ def make_rollouts() -> Rollouts:
 
 @dataclass(frozen=True)
 class LengthEffect:
-    """What one method does to length."""
-
     name: str
     weight: Floats
     """Mean weight of a token in each third over that of all tokens, [3]."""

@@ -22,7 +22,6 @@ from fairlen.report.prompts import difficulty_figure, within_figures
 from fairlen.report.rollouts import ROOM, show_rollouts
 from fairlen.report.run import TEXT_BYTES
 from fairlen.report.terms import VERDICTS, define
-from fairlen.sampling.stream_metrics import find_streams
 
 MAX_LOGS = 12
 """With pictures; of others the verdict alone."""
@@ -103,12 +102,8 @@ def find_figures(one: Audit) -> list[Figure]:
                table=Table(head, [*numbers.measured_rows(one), *numbers.recorded_rows(one)]), terms=("difficulty",)),
     ]  # fmt: skip
     if one.acceptance and not one.acceptance.undefined:
-        figures.append(replace(sections.acceptance_figure(log), terms=("acceptance.lre",)))
-    if one.streams:
-        streams = find_streams(log.responses)
-        figures.append(replace(sections.win_figure(log, streams), terms=("streams.optimism",)))
-        figures.append(replace(sections.endings_figure(log, streams), terms=("streams.eos_advantage",)))
-    return figures
+        figures.append(sections.acceptance_figure(log))
+    return [*figures, *sections.stream_figures(log)] if one.streams else figures
 
 
 def selection_figures(one: Audit) -> list[Figure]:

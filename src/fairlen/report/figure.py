@@ -25,7 +25,6 @@ MIN_ROWS = 5
 """In a bin of length that is drawn."""
 Tone = Literal["correct", "incorrect", "plain", "third", "fourth"]
 TONES: tuple[Tone, ...] = ("plain", "correct", "incorrect", "third", "fourth")
-"""Of methods side by side."""
 Form = Callable[[float], str]
 SIDES: tuple[tuple[Tone, bool], ...] = (("correct", True), ("incorrect", False))
 GRID = Markup(
@@ -97,8 +96,6 @@ def counted_rows(names, *found: Counted, form: Form = share) -> list[tuple[str, 
 
 @dataclass(frozen=True)
 class Axis:
-    """A linear scale."""
-
     low: float
     high: float
     ticks: Sequence[float] = ()
@@ -137,8 +134,6 @@ def span_axis(high: float) -> Axis:
 
 @dataclass(frozen=True)
 class Series:
-    """Numbers along x."""
-
     label: str
     x: Floats
     y: Floats
@@ -313,16 +308,12 @@ def name_ends(frame: Frame, series: Sequence[Series]) -> list[Markup]:
 
 @dataclass(frozen=True)
 class Table:
-    """Numbers as text."""
-
     head: tuple[str, ...]
     rows: Sequence[Sequence[str]]
 
 
 @dataclass(frozen=True)
 class Figure:
-    """One chart with its words."""
-
     title: str
     """What is seen."""
     says: str
@@ -338,8 +329,6 @@ class Figure:
 
 @dataclass(frozen=True)
 class Section:
-    """Figures under one heading."""
-
     id: str
     title: str
     lead: str

@@ -28,8 +28,6 @@ GONE = "the text cannot be read again"
 
 @dataclass(frozen=True)
 class Rollout:
-    """A response as it is shown."""
-
     kind: str
     length: str
     step: int

@@ -23,7 +23,6 @@ from fairlen.console import visible_lines as visible
 from fairlen.files.formats import DAMAGED, describe
 
 MAX_SHOWN = 200
-"""Responses shown."""
 OF_PROMPT = 8
 """Responses to a prompt that are shown together."""
 END = "\u220e"
@@ -37,8 +36,6 @@ TEXTS = (
 
 @dataclass(frozen=True)
 class RecordedRun:
-    """A run folder, read."""
-
     folder: Path
     description: dict[str, Any]
     """run.json."""
@@ -134,8 +131,6 @@ class Passage:
 
 @dataclass(frozen=True)
 class Shown:
-    """A response as it is shown."""
-
     number: int
     batch: int
     prompt: int

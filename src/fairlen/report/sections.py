@@ -43,7 +43,6 @@ from fairlen.report.run import RecordedRun, column
 from fairlen.sampling.stream_metrics import ENDINGS, LATER, Streams, compare_pairs, count_rounds, find_streams
 
 BATCH = "rollout batch"
-EOS_TERMS = ("streams.eos_advantage", "coupling")
 MIN_BATCHES = 4
 """Rollout batches in a stretch of training: what an interval over batches needs."""
 ENDS: tuple[tuple[str, str, Tone], ...] = (
@@ -198,12 +197,13 @@ def weights_section(run: RecordedRun, log: Log) -> Section:
             "Over the run {}. Far from 0, a token mean moves all log-probs one way.",
         ),
     ]  # fmt: skip
-    figures = [replace(one, terms=(term, "reinforced")) for one, term in zip(figures, EOS_TERMS, strict=True)]
+    terms = "streams.eos_advantage", "coupling"
+    figures = [replace(one, terms=(term, "reinforced")) for one, term in zip(figures, terms, strict=True)]
     lead = "A sequence moves the model by its weight, the magnitude of its advantage and its number of tokens."
     if len(log.trained):
-        figures = [replace(weight_figure(log), terms=("reinforced",)), *figures]
+        figures.insert(0, weight_figure(log))
         if len(off_policy(log)):
-            figures.append(replace(acceptance_figure(log), terms=("acceptance.lre",)))
+            figures.append(acceptance_figure(log))
         else:
             lead += " Nothing could be clipped: each rollout batch served one update, so that every ratio is 1."
     return Section("weights", "Length in the update", lead, figures)
@@ -231,6 +231,7 @@ def weight_figure(log: Log) -> Figure:
         Table(("tokens", "reinforced: weight", "reinforced: tokens", "penalised: weight", "penalised: tokens"),
               list(zip(bins.names(), *(map(share, c) for c in columns), strict=True))),
         "A line above its thin one means that these tokens weigh more than others. Sums over the run, no estimate.",
+        terms=("reinforced",),
     )  # fmt: skip
 
 
@@ -272,18 +273,23 @@ def acceptance_figure(log: Log) -> Figure:
         lines(by_length(bins, share_axis(series), "length", "tokens"), series, "acceptance and clipping by length"),
         Table(("tokens", "inside", "clipped", "sequences"), counted_rows(bins.names(), inside, clipped)),
         "Whiskers: 95% over prompts. A fair bound accepts all lengths alike.",
+        terms=("acceptance.lre",),
     )
 
 
 def pairs_section(log: Log) -> Section:
-    streams = find_streams(log.responses)
-    figures = [win_figure(log, streams), endings_figure(log, streams)]
+    pairs = plain(float(count_rounds(log.segments, find_streams(log.responses)).mean()))
     lead = (
         "A stream has two tracks; when one ends, a new one starts from what the other had written by then. "
         "The finisher is compared with that segment, the survivor, of equal length. "
-        f"A stream forms {plain(float(count_rounds(log.segments, streams).mean()))} pairs on average, one a round."
+        f"A stream forms {pairs} pairs on average, one a round."
     )
-    return Section("pairs", "Equal-length pairs", lead, figures)
+    return Section("pairs", "Equal-length pairs", lead, stream_figures(log))
+
+
+def stream_figures(log: Log) -> list[Figure]:
+    streams = find_streams(log.responses)
+    return [win_figure(log, streams), endings_figure(log, streams)]
 
 
 def win_figure(log: Log, streams: Streams) -> Figure:
@@ -307,6 +313,7 @@ def win_figure(log: Log, streams: Streams) -> Figure:
         Table(("later ends", "survivor wins", "finisher wins", "pairs"), counted_rows(names, *wins)),
         "Whiskers: 95% over prompts. Equal where lengths do not matter and values are fair; a survivor that wins more with "
         "more later ends is the optimism of taking the best.",
+        terms=("streams.optimism",),
     )
 
 
@@ -328,4 +335,5 @@ def endings_figure(log: Log, streams: Streams) -> Figure:
         lines(over_training(series), series, "how streams ended over training"),
         Table((BATCH, *(one.label for one in series)), list(zip(map(whole, middle), *cells, strict=True))),
         "Bands: 95% over prompts. A rise of streams with both tracks truncated means that the limit is too small.",
+        terms=("streams.eos_advantage",),
     )

@@ -36,8 +36,6 @@ NAME = Markup('<text x="{x}" dx="12" y="{base}" class="end-name">{text}</text>')
 
 @dataclass(frozen=True)
 class Stream:
-    """The tracks of one stream, as shown."""
-
     tracks: list[Shown]
     picture: Markup
 

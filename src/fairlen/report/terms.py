@@ -41,7 +41,6 @@ TERMS = {
     "streams.optimism": ("Optimism of max", "What `max` values survivors above `halving`, in units of reward."),
     "streams.eos_advantage": ("Net advantage on EOS", "Sum of advantages at EOS, a response: below 0 stopping is penalised."),
 }  # fmt: skip
-"""Of a definition: the term, and what it means."""
 
 
 def define(*names: str) -> list[tuple[str, str, list[str]]]:

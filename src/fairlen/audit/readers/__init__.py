@@ -43,8 +43,6 @@ class NoRollouts(Unreadable):
 
 @dataclass(frozen=True)
 class Source:
-    """What came out of some files of one format and folder."""
-
     format: Format
     folder: str
     files: tuple[str, ...]
@@ -54,8 +52,6 @@ class Source:
 
 @dataclass(frozen=True)
 class Reading:
-    """All that was found."""
-
     sources: tuple[Source, ...]
     unreadable: tuple[str, ...]
     """One sentence a file, with what to do."""

@@ -36,8 +36,6 @@ Values = list[Any]
 
 @dataclass(frozen=True)
 class Options:
-    """How to read."""
-
     columns: dict[str, str] = field(default_factory=dict)
     """Role to column, for files of no known format."""
     unit: Unit | None = None
@@ -52,8 +50,6 @@ class Options:
 
 @dataclass
 class Found:
-    """What reading came across besides rows."""
-
     malformed: list[Malformed] = field(default_factory=list)
     notes: Counter[str] = field(default_factory=Counter)
     """Sentences about what was left out or taken how, and the rows of each; 0 where it is about all."""
@@ -272,7 +268,10 @@ def make_log(name: str, part: Part, meter: Meter, found: Found, options: Options
     if not known["correct"] and (number := int(np.isnan(part.correct[counts]).sum())) < counts.sum():
         found.note("rows without a verdict, so that outcomes in the upper half of their range are correct", number)
     limit = max(options.max_response_length if unit == "tokens" else 0, int(length.max()))
-    prompt = number_keys(tell_groups(pair_keys(step, part.prompt), part.group))
+    prompt = pair_keys(step, part.prompt)
+    split = pair_keys(prompt, part.group)
+    # a group that no two responses share is an id of responses
+    prompt = number_keys(split if np.bincount(split).max() > 1 else prompt)
     verdict = np.where(counts, part.correct if known["correct"] else 0.0, NO_VERDICT)
     truncated = (part.truncated > 0.5) & known["truncated"]
     responses = build_responses(prompt, length, part.outcome, verdict, truncated, limit, num_turns=part.turns)
@@ -309,12 +308,6 @@ def add_truncated(log: Log, part: Part, found: Found, options: Options) -> Log:
         return log
     found.note(note)
     return replace(log, responses=replace(log.responses, truncated=truncated), known=log.known | {"truncated"})
-
-
-def tell_groups(prompt: Ints, group: Ints) -> Ints:
-    """Return prompts of a step, told apart by their group where any response shares one: else it is an id of responses."""
-    split = pair_keys(prompt, group)
-    return split if np.bincount(split).max() > 1 else prompt
 
 
 def is_mixed(group: Ints, correct: Bools) -> Bools:

@@ -26,7 +26,6 @@ from fairlen.audit.statistics.intervals import (
     ratio,
     resample,
     sums_by_block,
-    unknown,
 )
 from fairlen.batch import Bools, Floats, Ints, sum_by
 
@@ -83,7 +82,9 @@ def acceptance_by_length(
     undefined = reason_against(len(length), size, float(accepted.sum()))
     if undefined:
         overall = Estimate(float(accepted.mean())) if len(accepted) else NOTHING
-        return Acceptance(len(length), bins, unknown(size), overall, NOTHING, NAN, NAN, NAN, undefined)
+        return Acceptance(
+            len(length), bins, Estimates(*[np.full(size, np.nan)] * 3), overall, NOTHING, NAN, NAN, NAN, undefined
+        )
     sums = sums_by_block(prompt, [accepted, np.ones(len(length))], seed, bins.index, size)
     p_value = shuffle_lengths(bins, accepted, np.arange(len(length)) if segment is None else segment, seed)
     floor = noise_floor(bins, accepted)

@@ -25,9 +25,6 @@ NUM_BINS = 10
 MIN_IN_BIN = 30
 """Sequences in a bin of `length_bins`."""
 
-Statistic = Callable[[Floats], Floats]
-"""From sums [..., M] to one number [...] or several [..., K]."""
-
 
 @dataclass(frozen=True)
 class Estimate:
@@ -40,9 +37,9 @@ class Estimate:
     def __str__(self) -> str:
         return f"{self.value:.1%} [{self.low:.1%}, {self.high:.1%}]"
 
-    def excludes(self, number: float, margin: float = 0.0) -> bool:
-        """Return whether the interval lies on one side of a number, by more than a margin; false where there is no interval."""
-        return self.low > number + margin or self.high < number - margin
+    def excludes(self, number: float) -> bool:
+        """Return whether the interval lies on one side of a number; false where there is no interval."""
+        return self.low > number or self.high < number
 
     @property
     def exists(self) -> bool:
@@ -77,10 +74,6 @@ class Counted(Estimates):
         """Return the same without bins that hold fewer rows."""
         value, low, high = (np.where(self.count >= number, v, np.nan) for v in (self.value, self.low, self.high))
         return Counted(value, low, high, self.count)
-
-
-def unknown(size: int) -> Estimates:
-    return Estimates(*[np.full(size, np.nan)] * 3)
 
 
 def ratio(above: Floats | Ints, below: Floats | Ints) -> Floats:
@@ -146,13 +139,14 @@ def resample(sums: Floats, seed: int) -> Floats:
 def bootstrap(
     cluster: Ints,
     columns: Sequence[Floats | Ints | Bools],
-    statistic: Statistic,
+    statistic: Callable[[Floats], Floats],
     index: Ints | None = None,
     num_bins: int = 1,
 ) -> Estimates:
     """Return a statistic of the sums of M columns [N] (by bin, [M * bins]), with percentile intervals over clusters [N].
 
-    Resamples in which the statistic does not exist are left out. No interval of fewer than two clusters.
+    The statistic is one number [...], or several [..., K], of sums [..., M]. Resamples in which it does not exist are left out.
+    No interval of fewer than two clusters.
     """
     sums = sums_by_block(cluster, columns, 0, index, num_bins)
     value = np.atleast_1d(statistic(sums.sum(0)))
@@ -272,9 +266,7 @@ class Bins:
     index: Ints
     """Bin of each sequence, [N]."""
     low: Ints
-    """Shortest length in the bin."""
     high: Ints
-    """Longest length in the bin."""
     count: Ints
 
     def __len__(self) -> int:
