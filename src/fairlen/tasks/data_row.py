@@ -38,12 +38,9 @@ FUNCTION = (
 @dataclass(frozen=True)
 class Answers:
     kind: ClassVar = "math"
-    parts: tuple[str, ...]
-    """All required, in any order; most problems have one."""
-    others: tuple[str, ...] = ()
-    """Further answers that are correct as well, each alone."""
-    tolerance: float = 0.0
-    """Absolute distance up to which a number is correct; 0 is exact."""
+    parts: tuple[str, ...]  # all required, in any order; most problems have one
+    others: tuple[str, ...] = ()  # further answers that are correct as well, each alone
+    tolerance: float = 0.0  # absolute distance up to which a number is correct; 0 is exact
 
     @property
     def shown(self) -> str:
@@ -141,11 +138,9 @@ class Program:
         return FUNCTION.format(name=self.function) if self.function else PROGRAM
 
 
-MAX_TESTS = 512 * 2**20
-"""Bytes of the unpacked tests of one problem."""
+MAX_TESTS = 512 * 2**20  # bytes of the unpacked tests of one problem
 STRINGS = {"UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8"}
-AROUND = {"PROTO", "FRAME", "MEMOIZE", "PUT", "BINPUT", "LONG_BINPUT", "STOP"}
-"""Opcodes of a pickle that is one string."""
+AROUND = {"PROTO", "FRAME", "MEMOIZE", "PUT", "BINPUT", "LONG_BINPUT", "STOP"}  # opcodes of a pickle that is one string
 
 
 def unpack_tests(text: str, max_bytes: int = MAX_TESTS) -> list[dict[str, Any]]:
@@ -194,14 +189,12 @@ Reference = Answers | Choice | Program
 
 @dataclass(frozen=True)
 class DataRow:
-    id: str
-    """Unique within its set, and the same in every run."""
+    id: str  # unique within its set, and the same in every run
     dataset: str
     question: str
     reference: Reference
     columns: dict[str, Any] = field(default_factory=dict)
-    earlier: tuple[tuple[str, str], ...] = ()
-    """(role, content) of messages before the question."""
+    earlier: tuple[tuple[str, str], ...] = ()  # (role, content) of messages before the question
 
     @property
     def kind(self) -> str:

@@ -32,8 +32,7 @@ REMEDY = (
     "to evaluate on with --eval-data"
 )
 ROUNDS = 4
-MAX_PERIOD = 100_000
-"""Positions after which a mixture repeats."""
+MAX_PERIOD = 100_000  # positions after which a mixture repeats
 FileSchema = tuple[Path, list[str], Schema]
 """A file, the columns that it has, and its schema; files of a folder need not have the same."""
 
@@ -43,14 +42,12 @@ class RowSet:
     name: str
     source: DataSource
     schema: str
-    revision: str = ""
-    """Commit of a hub data set; empty for files."""
+    revision: str = ""  # commit of a hub data set; empty for files
     rows: tuple[DataRow, ...] = ()
     num_read: int = 0
     num_filtered: int = 0
     num_copies: int = 0
-    dropped: Counter[str] = field(default_factory=Counter)
-    """Rows that cannot be used, by reason."""
+    dropped: Counter[str] = field(default_factory=Counter)  # rows that cannot be used, by reason
 
     @cached_property
     def fingerprint(self) -> str:
@@ -310,8 +307,7 @@ def shuffle(position: int, count: int, seed: tuple[int, ...]) -> int:
 class Mixture:
     """The source of each position: shares are exact in every period, less than one problem off within."""
 
-    weights: tuple[float, ...]
-    """Above 0, with at most three decimals."""
+    weights: tuple[float, ...]  # above 0, with at most three decimals
 
     def __post_init__(self) -> None:
         if sum(self.shares) > MAX_PERIOD:

@@ -28,19 +28,15 @@ class Calls:
     """The policy's side of one episode: a conversation for each agent that the environment has."""
 
     extend: Extend
-    prompt: TokenIds
-    """Prompt of the problem; what an agent reads after it counts as read before its first turn."""
-    sampling: Sampling
-    """Sampling of the whole; `max_new_tokens` limits what a conversation reads and writes together."""
+    prompt: TokenIds  # prompt of the problem; what an agent reads after it counts as read before its first turn
+    sampling: Sampling  # sampling of the whole; `max_new_tokens` limits what a conversation reads and writes together
     deadline: float
     clock: asyncio.Timeout = field(default_factory=lambda: asyncio.timeout(None))
     """Runs while nothing is asked of the policy."""
     conversations: dict[str, Trajectory] = field(default_factory=dict)
-    out: set[str] = field(default_factory=set)
-    """Names of conversations that wait for a turn."""
+    out: set[str] = field(default_factory=set)  # names of conversations that wait for a turn
     refusal: str = ""
-    failure: Exception | None = None
-    """Error of the engine, which is the run's and not the environment's."""
+    failure: Exception | None = None  # error of the engine, which is the run's and not the environment's
 
     async def __call__(
         self, name: str, prompt: Iterable[int], stops: Iterable[int] = (), limit: int = 0
@@ -130,8 +126,7 @@ def first_stop(turn: Continuation, stops: Set[int]) -> Continuation:
 class Driven(Player):
     extend: Extend
     task: Driving
-    deadline: float = 60.0
-    """Seconds in which an environment asks for its next turn, or ends; 0 is none."""
+    deadline: float = 60.0  # seconds in which an environment asks for its next turn, or ends; 0 is none
     warned: set[str] = field(default_factory=set)
 
     async def play(self, problem: Problem, prefix: TokenIds, sampling: Sampling) -> Continuation:

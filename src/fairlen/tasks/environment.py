@@ -24,8 +24,7 @@ from fairlen.seeds import derive_seed
 from fairlen.tasks.grader import wait_for
 from fairlen.tasks.task import Problem, Task, Verdict
 
-LONGEST_TOKEN = 64
-"""Characters; a text of more than this for every token that is left is not even tokenized."""
+LONGEST_TOKEN = 64  # characters; a text of more than this for every token that is left is not even tokenized
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,16 +279,13 @@ def warn_once(warned: set[str], problem: Problem, fault: Fault, consequence: str
 @dataclass(eq=False)
 class Trajectory:
     prompt: TokenIds
-    sampling: Sampling
-    """Sampling of the first turn; `max_new_tokens` is the limit of all turns and observations."""
-    token_ids: TokenIds = ()
-    """After the prompt."""
+    sampling: Sampling  # sampling of the first turn; `max_new_tokens` is the limit of all turns and observations
+    token_ids: TokenIds = ()  # after the prompt
     logprobs: tuple[float, ...] = ()
     supports: tuple[bytes, ...] = ()
     turns: list[tuple[int, int]] = field(default_factory=list)
     rewards: list[float] = field(default_factory=list)
-    finish: Finish = "stop"
-    """Also where its environment failed: no limit ended it."""
+    finish: Finish = "stop"  # also where its environment failed: no limit ended it
 
     @property
     def prefix(self) -> TokenIds:

@@ -116,11 +116,9 @@ class Grader:
     rewards: Sequence[WeightedReward] = ()
     verifier_weight: float = 1.0
     without_verdict: Literal["inactive", "incorrect"] = "inactive"
-    reward_deadline: float = 60.0
-    """Seconds for one call of a reward function; 0 is none."""
+    reward_deadline: float = 60.0  # seconds for one call of a reward function; 0 is none
     watchdog: Watchdog = UNWATCHED
-    seconds: float = 0.0
-    """Time in which the verifier had at least one text."""
+    seconds: float = 0.0  # time in which the verifier had at least one text
     num_out: int = 0
     busy_since: float = 0.0
     num_graded: int = 0

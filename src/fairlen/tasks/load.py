@@ -21,8 +21,7 @@ from fairlen.tasks.source import read_source
 from fairlen.tasks.task import VERIFIERS, Problem, Synthetic, Task, Verdict, is_own_task, load_own_task
 from fairlen.verify.answer_pool import WorkerPool
 
-GYM_MEMORY = 4 << 30
-"""Bytes that a worker of reasoning-gym takes at most, beyond what all share."""
+GYM_MEMORY = 4 << 30  # bytes that a worker of reasoning-gym takes at most, beyond what all share
 EXAMPLE = DataRow("example", "example", "What is 1 + 1?", Answers(("2",)))
 """Row that a tokenizer has to read before a task makes its first problem."""
 Decode = Callable[[Sequence[int]], str]
@@ -30,19 +29,14 @@ Decode = Callable[[Sequence[int]], str]
 
 @dataclass(frozen=True)
 class ProblemSet:
-    name: str
-    """Fit for a file name."""
+    name: str  # fit for a file name
     problems: tuple[Problem, ...]
-    fingerprint: str
-    """sha256 of the problems as they were read, before any instruction or template."""
-    revision: str
-    """Commit of a hub data set; empty for files."""
+    fingerprint: str  # sha256 of the problems as they were read, before any instruction or template
+    revision: str  # commit of a hub data set; empty for files
     details: dict[str, Any]
     verify: Callable[[Problem, str], Awaitable[Verdict]]
-    close: Callable[[], None] = field(repr=False)
-    """Ends the verifier's workers, which the sets of one call share."""
-    line: str = ""
-    """For people: how many rows were read, and how many of them left out; empty where problems are made."""
+    close: Callable[[], None] = field(repr=False)  # ends the verifier's workers, which the sets of one call share
+    line: str = ""  # for people: how many rows were read, and how many of them left out; empty where problems are made
     play: Callable[[Extend, Decode], Extend] = lambda extend, decode: extend
     """Makes of an engine's `extend` what plays whole trajectories, where problems are solved in turns."""
 

@@ -23,8 +23,7 @@ SPECIALS = ("<pad>", "<eos>", "<bos>")
 ALPHABET = "0123456789+|=;#.c?"
 """Every character of prompts and responses; the vocabulary is the special tokens and these, so that none is unused."""
 TOKEN_IDS = {token: i for i, token in enumerate((*SPECIALS, *ALPHABET))}
-MAX_MOVES = 8
-"""The shipped model was pre-trained on 1 to this many moves."""
+MAX_MOVES = 8  # the shipped model was pre-trained on 1 to this many moves
 
 
 @dataclass(frozen=True, slots=True)

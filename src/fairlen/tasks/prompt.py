@@ -11,8 +11,7 @@ from fairlen.files.limits import bounded_memory, bounded_seconds
 from fairlen.tasks.data_row import DataRow
 from fairlen.tasks.task import Problem
 
-MAX_SECONDS = 10.0
-"""Time of a chat template, which is a program, for one prompt."""
+MAX_SECONDS = 10.0  # time of a chat template, which is a program, for one prompt
 PIECE = 1000
 
 
@@ -23,12 +22,9 @@ class Prompter:
     tokenizer: Any
     template: str = "auto"
     """"chat" by the tokenizer's chat template, "plain" as text, "auto" chat where there is a template."""
-    system_prompt: str = ""
-    """System message, or text before a plain prompt."""
-    instruction: str = "auto"
-    """Text after each question; "auto" asks for the form of answer that the verifier reads."""
-    thinking: str = "auto"
-    """Handed to templates that know `enable_thinking`; "auto" leaves it to the template."""
+    system_prompt: str = ""  # system message, or text before a plain prompt
+    instruction: str = "auto"  # text after each question; "auto" asks for the form of answer that the verifier reads
+    thinking: str = "auto"  # handed to templates that know `enable_thinking`; "auto" leaves it to the template
 
     def __post_init__(self) -> None:
         if self.template == "chat" and not self.is_chat:

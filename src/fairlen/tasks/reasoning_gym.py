@@ -34,17 +34,14 @@ PART = re.compile(r"((\w+)(?:\?([^=,]+=[^=,]+(?:,[^=,]+=[^=,]+)*))?)(?:=(\d{1,6}
 MAX_DRAWS = 512
 MAX_KEPT = 4096
 MAX_SECONDS = 60.0
-CLOSE = 1e-9
-"""More than sums of shares miss 1 by: `spell_backward` comes to .9999999999999998."""
+CLOSE = 1e-9  # more than sums of shares miss 1 by: `spell_backward` comes to .9999999999999998
 
 
 @dataclass(frozen=True)
 class GymTask:
-    text: str
-    """Name and fields, as they were given."""
+    text: str  # name and fields, as they were given
     name: str
-    fields: str
-    """In JSON."""
+    fields: str  # in JSON
     weight: float
 
 
@@ -100,8 +97,7 @@ class ReasoningGym:
     parts: tuple[GymTask, ...]
     pool: WorkerPool
     prompter: Prompter | None
-    seed: int = 0
-    """Seed of the training stream; the held-out problems are the same for every seed."""
+    seed: int = 0  # seed of the training stream; the held-out problems are the same for every seed
     longest_prompt: int = sys.maxsize
     """Tokens that a prompt may have: in place of problems with longer ones others are drawn."""
     notes: tuple[str, ...] = ()

@@ -38,14 +38,12 @@ COMMON = (
 EVERYTHING = ("*",)
 RESERVED = {"prompts", "completions", "completion_ids", "answer"}
 """Arguments of reward functions, which columns must not take."""
-MAX_BARE = 100
-"""Characters of a `solution` without a box that is taken as the answer itself."""
+MAX_BARE = 100  # characters of a `solution` without a box that is taken as the answer itself
 EITHER = re.compile(r"(\S+) or (\S+) \(both were accepted\)")
 """One problem of AIME 1983 to 2023 has two accepted answers, written like that."""
 MORE = ("is_multiple_answer", "aliases", "answer_index")
 """Columns that say more of an answer: whether all of a list are needed, others that count as well, its option's number."""
-OPTIONS = ("Correct Answer", "Incorrect Answer 1", "Incorrect Answer 2", "Incorrect Answer 3")
-"""Columns of GPQA."""
+OPTIONS = ("Correct Answer", "Incorrect Answer 1", "Incorrect Answer 2", "Incorrect Answer 3")  # columns of GPQA
 WRAPPER = (
     "Solve the following math problem step by step. The last line of your response should be of the form Answer: $Answer "
     "(without quotes) where $Answer is the answer to the problem.\n\n",
@@ -58,18 +56,15 @@ would contradict each other, so it is taken off."""
 @dataclass(frozen=True)
 class Schema:
     name: str
-    needed: tuple[str, ...]
-    """Columns by which it is known: that of the question, that of the reference, and others."""
+    needed: tuple[str, ...]  # columns by which it is known: that of the question, that of the reference, and others
     refer: Callable[[Any, Raw], Reference] = lambda value, raw: read_answers(value, raw)
     """From the cell of the reference, and the whole row. Raises Unusable."""
     pose: Callable[[str, Raw], str] = lambda question, _: question
     """From the question and the row to the text that is asked. Raises Unusable."""
     id: tuple[str, ...] = ("id", "ID", "unique_id", "problem_idx", "problem_id")
     """Columns that identify a problem, the first that is there; COLUMN.FIELD within a struct."""
-    also: tuple[str, ...] = ()
-    """Columns that are used where they are there."""
-    keep: tuple[str, ...] = COMMON
-    """Columns that are handed on to reward functions."""
+    also: tuple[str, ...] = ()  # columns that are used where they are there
+    keep: tuple[str, ...] = COMMON  # columns that are handed on to reward functions
 
     def columns(self, found: Sequence[str], filtered: Sequence[str] = ()) -> list[str] | None:
         """Columns that are worth reading, and those to filter by; None for all."""

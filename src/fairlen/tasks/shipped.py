@@ -17,12 +17,9 @@ from fairlen.tasks.task import Synthetic
 class Shipped:
     path: Path
     max_response_length: int
-    memory: str
-    """Memory that training it takes with default settings, as measured."""
-    make: Callable[..., Synthetic]
-    """Called with the names of parts, or with nothing for all of it."""
-    parts: tuple[str, ...] = ()
-    """Names after a colon, such as sums in playground:sums."""
+    memory: str  # memory that training it takes with default settings, as measured
+    make: Callable[..., Synthetic]  # called with the names of parts, or with nothing for all of it
+    parts: tuple[str, ...] = ()  # names after a colon, such as sums in playground:sums
 
 
 SHIPPED: dict[str, Shipped] = {

@@ -19,10 +19,8 @@ from fairlen.files.limits import name_special
 
 GRAMMAR = "PLACE[@REVISION][:SPLIT][?COLUMN=VALUE,…][=WEIGHT]"
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(/[\w.-]+)*")
-DATED = re.compile(r"\d{4}-\d{2}")
-"""Start of a date; 2024-08 is every day of that month."""
-FORMATS = (".parquet", ".jsonl", ".json", ".csv")
-"""In order of preference where a folder has the same data twice."""
+DATED = re.compile(r"\d{4}-\d{2}")  # start of a date; 2024-08 is every day of that month
+FORMATS = (".parquet", ".jsonl", ".json", ".csv")  # in order of preference where a folder has the same data twice
 NOT_DATA = {"dataset_infos.json", "dataset_info.json", "state.json", "config.json", "package.json"}
 SPLITS = ("train", "validation", "valid", "dev", "test")
 CARD = "README.md"
@@ -38,10 +36,8 @@ class Filter:
     """Rows whose column is a value, or lies within bounds."""
 
     column: str
-    low: str
-    """Empty is no bound."""
-    high: str
-    """A prefix counts as all that begins with it: 2024-08 as an upper bound includes 2024-08-31."""
+    low: str  # empty is no bound
+    high: str  # a prefix counts as all that begins with it: 2024-08 as an upper bound includes 2024-08-31
 
     def accepts(self, value: Any) -> bool:
         """Compare numbers as numbers, everything else (dates among it) as text; a missing value is never accepted."""
@@ -59,17 +55,13 @@ class Filter:
 @dataclass(frozen=True)
 class DataSource:
     text: str
-    place: str
-    """A path, or a hub id owner/name without its configuration."""
+    place: str  # a path, or a hub id owner/name without its configuration
     is_local: bool
-    config: str = ""
-    """Configuration of a hub id, or of a copy of one."""
-    revision: str = ""
-    """Commit, branch or tag of a hub id; empty is the newest."""
+    config: str = ""  # configuration of a hub id, or of a copy of one
+    revision: str = ""  # commit, branch or tag of a hub id; empty is the newest
     split: str = ""
     filters: tuple[Filter, ...] = ()
-    weight: float = 1.0
-    """Share in a mixture, relative to the other sources."""
+    weight: float = 1.0  # share in a mixture, relative to the other sources
 
     @property
     def name(self) -> str:

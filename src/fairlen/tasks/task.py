@@ -19,14 +19,10 @@ from fairlen.plugins import find_plugin, is_file_place
 from fairlen.rollouts import Status
 
 PARTS = ("name", "longest_prompt", "notes", "train", "held_out", "verify", "describe", "close")
-VERIFIERS = "verifiers:"
-"""Prefix of `--task` for environments of that package; verifiers_task.py has the rest."""
-HELD_OUT_SHARE = 8
-"""One problem in this many is held out."""
-MAX_DRAWS = 20_000
-"""Draws without a new problem after which a pool counts as empty."""
-TRIED = 8
-"""Problems of each side that are looked at."""
+VERIFIERS = "verifiers:"  # prefix of `--task` for environments of that package; verifiers_task.py has the rest
+HELD_OUT_SHARE = 8  # one problem in this many is held out
+MAX_DRAWS = 20_000  # draws without a new problem after which a pool counts as empty
+TRIED = 8  # problems of each side that are looked at
 
 
 @dataclass(frozen=True, slots=True)

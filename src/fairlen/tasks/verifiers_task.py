@@ -46,8 +46,7 @@ from fairlen.tasks.verifiers_worker import HARNESS, AppendingRenderer, register,
 
 MODEL = "policy"
 NUM_TASKS = 1024
-START_SECONDS = 300.0
-"""For the process to answer."""
+START_SECONDS = 300.0  # for the process to answer
 ALIVE_SECONDS = 10.0
 """For it to answer after an episode was late; it is ended otherwise, and with it all episodes that are out."""
 TOOL = {
@@ -61,10 +60,8 @@ class Place:
     id: str
     settings: dict[str, Any]
     tasks: int
-    renderer: str
-    """One of the package renderers; empty for the model's chat template, appended to."""
-    results: str
-    """Folder of traces.jsonl; empty for none."""
+    renderer: str  # one of the package renderers; empty for the model's chat template, appended to
+    results: str  # folder of traces.jsonl; empty for none
 
 
 def read_place(text: str) -> Place:
@@ -159,8 +156,7 @@ class EnvironmentProcess:
 @dataclass(eq=False)
 class VerifiersTask:
     place: Place
-    tasks: dict[str, Any]
-    """By the id of the problem."""
+    tasks: dict[str, Any]  # by the id of the problem
     problems: tuple[Problem, ...]
     client: TrainClientConfig
     worker: EnvironmentProcess

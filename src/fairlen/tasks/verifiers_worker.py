@@ -112,8 +112,7 @@ def serve(config: dict[str, Any], address: str, folder: str, death: Connection) 
 
 
 CALL = re.compile(r"<tool_call>\s*(.*?)\s*</tool_call>", re.DOTALL)
-MARK = "."
-"""Text of the assistant in the conversation that the template is tried on."""
+MARK = "."  # text of the assistant in the conversation that the template is tried on
 
 
 class AppendingRenderer(DefaultRenderer):

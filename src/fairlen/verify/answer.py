@@ -15,8 +15,7 @@ from math import gcd
 from fairlen.verify.notation import Number, agree, read
 from fairlen.verify.typesetting import MAX_LENGTH, clean
 
-MAX_TEXT = 100_000
-"""Characters at the end of a text in which its answer is looked for."""
+MAX_TEXT = 100_000  # characters at the end of a text in which its answer is looked for
 BOX_OR_BRACE = re.compile(
     r"\\\\?(?:boxed|fbox)(?![A-Za-z])(?:\s*(?P<box>\{)|\s+(?P<bare>[^\s{}$\\]+))?|\\.|(?P<open>\{)|(?P<close>\})",
     re.DOTALL,
@@ -177,8 +176,7 @@ def is_rounded(decimal: Number, value: Fraction) -> bool:
     )
 
 
-MAX_FENCES = 1000
-"""At the end of a response, among which a program is looked for: the caller waits for it."""
+MAX_FENCES = 1000  # at the end of a response, among which a program is looked for: the caller waits for it
 FENCE = re.compile(r"^([ \t>]*)(`{3,}|~{3,})(.*)\n?", re.MULTILINE)
 PYTHON = re.compile(r"[{.]*(?:python|pypy|py)[\d.]*(?![\w-])", re.IGNORECASE)
 """Start of the mark after an opening fence."""

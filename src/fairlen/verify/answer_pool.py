@@ -33,22 +33,18 @@ from fairlen.verify.typesetting import MAX_LENGTH
 
 MAX_START = 120.0
 MAX_END = 10.0
-MAX_TRIES = 3
-"""A worker may have died since its last question, and the server with it."""
+MAX_TRIES = 3  # a worker may have died since its last question, and the server with it
 MAX_QUICK = 1_000
 """Characters of an answer and its reference that are read where they are asked about; longer ones are read in a worker."""
-KEPT = ("HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PATH", "TMPDIR")
-"""Environment variables that workers are given."""
+KEPT = ("HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PATH", "TMPDIR")  # environment variables that workers are given
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerVerdict:
     status: Status
     """correct or incorrect; no_answer where no box was closed after the thinking; timeout; error where algebra failed."""
-    seconds: float = 0.0
-    """Time of a worker, without waiting for other answers."""
-    answer: str | None = None
-    """As it stood in the box."""
+    seconds: float = 0.0  # time of a worker, without waiting for other answers
+    answer: str | None = None  # as it stood in the box
 
 
 class Worker:

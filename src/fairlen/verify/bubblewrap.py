@@ -26,8 +26,7 @@ from typing import Any
 from fairlen.verify.execution import MAX_WORDS, Execution, Limits, failed, find_tool
 from fairlen.verify.process import LocalSandbox, memory_file, supervise
 
-MACHINES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
-"""AUDIT_ARCH of <linux/audit.h>, by `platform.machine()`."""
+MACHINES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}  # AUDIT_ARCH of <linux/audit.h>, by `platform.machine()`
 CALLS = """
 read 0 63   write 1 64   readv 19 65   writev 20 66   pread64 17 67   pwrite64 18 68   open 2 -   openat 257 56
 close 3 57   close_range 436 436   stat 4 -   fstat 5 80   lstat 6 -   newfstatat 262 79   statx 332 291
@@ -56,8 +55,7 @@ fchmodat 268 53
 """
 """Name, number on x86-64, number on arm64; - where there is none. From <asm/unistd_64.h> and <asm-generic/unistd.h>."""
 CLONE, IOCTL = {"x86_64": 56, "aarch64": 220}, {"x86_64": 16, "aarch64": 29}
-X32 = 0x40000000
-"""First number of the x32 calls, which have their own table."""
+X32 = 0x40000000  # first number of the x32 calls, which have their own table
 CLONE_THREAD = 0x00010000
 CLONE_NEW = 0x7E020000
 """All flags of <linux/sched.h> that make a namespace and fit into 32 bits, but CLONE_NEWTIME, which clone cannot make."""
@@ -103,8 +101,7 @@ def when(number: int, body: list[tuple[int, int, int, int]]) -> Iterable[tuple[i
 
 FIRST_UID, NUM_UIDS = 60706, 478
 """User ids of runs started by root: systemd's list of ranges leaves 60706 to 61183 unused."""
-OLDEST_BUBBLEWRAP, OLDEST_LINUX = (0, 8), (5, 14)
-"""With `--disable-userns`; with processes counted per user namespace."""
+OLDEST_BUBBLEWRAP, OLDEST_LINUX = (0, 8), (5, 14)  # with `--disable-userns`; with processes counted per user namespace
 PROGRAM = "/box/program.py"
 HELPERS = 1
 """Processes in the user namespace beside the program's threads. The program is the first of its PID namespace: under

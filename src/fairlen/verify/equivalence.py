@@ -45,8 +45,7 @@ WARM_UP = (
     ("y=2x+1", "y-2x=3"),
 )
 """Comparisons that fill the parser's tables and sympy's caches, which otherwise cost every new worker a second."""
-MAX_ITEMS = 64
-"""Items of one list; matching compares all with all."""
+MAX_ITEMS = 64  # items of one list; matching compares all with all
 LOOSE = re.compile(
     r"\\(?:cup|cap|le|leq|ge|geq|lt|gt|ne|neq|in|setminus|mathbb|begin|pm|emptyset|varnothing)(?![A-Za-z])|[<>≤≥∪]"
 )

@@ -23,16 +23,11 @@ class Limits:
     seconds: float = 6.0
     """Start of the interpreter included. Six as in LiveCodeBench (`testing_util.py`), which counts wall clock. A run that still
     computes by then goes on until it has used as much CPU time, so that its neighbours do not decide whether it was in time."""
-    cpu_seconds: int = 7
-    """The kernel's own limit, of all threads together; above `seconds`."""
-    memory_mib: int = 1024
-    """Address space. There is one process in a run, so this bounds the whole of it."""
-    processes: int = 32
-    """Threads, the first included. Programs cannot start processes in `bubblewrap`."""
-    output_bytes: int = 8 << 20
-    """Each of stdout and stderr; the program is killed at the first byte above."""
-    file_bytes: int = 16 << 20
-    """Everything that it writes to its private folder, and each file there."""
+    cpu_seconds: int = 7  # the kernel's own limit, of all threads together; above `seconds`
+    memory_mib: int = 1024  # address space. There is one process in a run, so this bounds the whole of it
+    processes: int = 32  # threads, the first included. Programs cannot start processes in `bubblewrap`
+    output_bytes: int = 8 << 20  # each of stdout and stderr; the program is killed at the first byte above
+    file_bytes: int = 16 << 20  # everything that it writes to its private folder, and each file there
 
     def __post_init__(self) -> None:
         check_positive(self, "seconds", "cpu_seconds", "memory_mib", "processes", "output_bytes", "file_bytes")
@@ -40,15 +35,11 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    status: ExecutionStatus
-    """`infrastructure` is never the program's doing: it did not run, or its outcome is unknown."""
+    status: ExecutionStatus  # `infrastructure` is never the program's doing: it did not run, or its outcome is unknown
     stdout: bytes
-    stderr: bytes
-    """At most `output_bytes` each. Where the status is `infrastructure`, stderr says what failed."""
-    exit_code: int | None
-    """128 + signal where a signal ended it; None where the sandbox killed it or it never started."""
-    seconds: float
-    """Wall clock of the run, waiting for a place excluded."""
+    stderr: bytes  # at most `output_bytes` each. Where the status is `infrastructure`, stderr says what failed
+    exit_code: int | None  # 128 + signal where a signal ended it; None where the sandbox killed it or it never started
+    seconds: float  # wall clock of the run, waiting for a place excluded
 
 
 class Sandbox(Protocol):

@@ -23,10 +23,8 @@ from typing import Any
 
 from fairlen.verify.worker import trusted
 
-SIZE = 16
-"""Problems of a data set: some make all of theirs when they are made themselves."""
-MAX_DATASETS, MAX_ENTRIES = 32, 1024
-"""Most of each that a worker keeps."""
+SIZE = 16  # problems of a data set: some make all of theirs when they are made themselves
+MAX_DATASETS, MAX_ENTRIES = 32, 1024  # most of each that a worker keeps
 LITERALS = ("algorithmic.binary_matrix", "algorithmic.number_sorting", "algorithmic.spiral_matrix",
             "algorithmic.string_insertion", "games.n_queens")  # fmt: skip
 FORMULAS = {"arithmetic.bitwise_arithmetic": "eval", "games.countdown": "parse_expr", "games.puzzle24": "parse_expr"}

@@ -130,8 +130,7 @@ def name_word(word: str) -> str:
     return UNITS.get(word) or UNITS.get(singular) or singular
 
 
-MAX_NUMBER = 400
-"""Characters; longer ones are left to algebra, which has a deadline."""
+MAX_NUMBER = 400  # characters; longer ones are left to algebra, which has a deadline
 MAX_EXPONENT = 300
 DIGITS = r"(?:[1-9]\d{0,2}(?:[, ]\d{3})+(?!\d)|\d+)"
 DECIMAL = rf"[+-]?\s?(?:{DIGITS}(?:\.\d*)?|\.\d+)"
@@ -169,24 +168,18 @@ class Number:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    text: str
-    """Without unit and spaces; equal texts are equal answers, units and bases aside."""
-    body: str
-    """The same with its spaces, for algebra."""
+    text: str  # without unit and spaces; equal texts are equal answers, units and bases aside
+    body: str  # the same with its spaces, for algebra
     unit: str = ""
     base: str = ""
     number: Number | None = None
-    words: str = ""
-    """Lower case, where the answer is words rather than symbols."""
-    choice: str = ""
-    """A single capital letter, in parentheses or not."""
+    words: str = ""  # lower case, where the answer is words rather than symbols
+    choice: str = ""  # a single capital letter, in parentheses or not
     option: str = ""
-    date: tuple[int, ...] = ()
-    """Year, month and day in the order in which they were written; empty for everything else."""
+    date: tuple[int, ...] = ()  # year, month and day in the order in which they were written; empty for everything else
 
 
-MAX_CACHED = 200
-"""Characters of an answer whose reading is kept: 2,048 readings of any size could take gigabytes."""
+MAX_CACHED = 200  # characters of an answer whose reading is kept: 2,048 readings of any size could take gigabytes
 
 
 def read(answer: str) -> Reading:

@@ -18,8 +18,7 @@ from contextlib import suppress
 from decimal import Decimal, InvalidOperation
 from typing import Literal
 
-OutputKind = Literal["text", "value"]
-"""Printed text, or the returned value of a function as JSON."""
+OutputKind = Literal["text", "value"]  # printed text, or the returned value of a function as JSON
 
 
 def is_same(kind: OutputKind, given: bytes, expected: bytes) -> bool:

@@ -23,14 +23,10 @@ from weakref import WeakKeyDictionary
 
 from fairlen.verify.execution import Execution, Limits, failed, find_interpreter, find_tool, read_ending
 
-GRACE = 1.0
-"""Seconds for the pipes of a dead process to end: a stray child may hold their other ends."""
-REAPING = 10.0
-"""Seconds for the parent of a killed process to reap it and end, before it is killed too."""
-PATIENCE = 10
-"""Deadlines after which a process is stopped even if it still computes."""
-PAUSE = 0.5
-"""Seconds without CPU time after which a process that is past its deadline counts as idle."""
+GRACE = 1.0  # seconds for the pipes of a dead process to end: a stray child may hold their other ends
+REAPING = 10.0  # seconds for the parent of a killed process to reap it and end, before it is killed too
+PATIENCE = 10  # deadlines after which a process is stopped even if it still computes
+PAUSE = 0.5  # seconds without CPU time after which a process that is past its deadline counts as idle
 PART = 1 << 16
 
 

@@ -110,8 +110,7 @@ def read_frame(stdout: bytes, word: str) -> bytes | None:
     return payload if head == b"%s %d" % (word.encode(), len(payload)) else None
 
 
-SHORT = 1 << 16
-"""Bytes and characters of both sides that are compared at once."""
+SHORT = 1 << 16  # bytes and characters of both sides that are compared at once
 MEMORY, MAX_SECONDS = 1 << 30, 60.0
 """Bytes and seconds of a comparison in a process; what takes more is not the expected output."""
 
@@ -137,16 +136,13 @@ async def agrees(kind: OutputKind, given: bytes, expected: str) -> bool:
     return done.stdout == b"same\n"
 
 
-MAX_PROGRAM = 1 << 16
-"""Characters, as on Codeforces; what is longer is incorrect."""
+MAX_PROGRAM = 1 << 16  # characters, as on Codeforces; what is longer is incorrect
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramTest:
-    input: str
-    """For programs: stdin. For functions: the arguments, one JSON value a line."""
-    output: str
-    """For programs: stdout. For functions: the returned value as JSON."""
+    input: str  # for programs: stdin. For functions: the arguments, one JSON value a line
+    output: str  # for programs: stdout. For functions: the returned value as JSON
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,8 +152,7 @@ class ProgramTests:
     tests: tuple[ProgramTest, ...]
     function: str = ""
     """Function, or method of a class `Solution`, that is called; empty for programs that read stdin and print."""
-    seconds: float = 6.0
-    """For each test, six as in LiveCodeBench; `Limits` says what counts."""
+    seconds: float = 6.0  # for each test, six as in LiveCodeBench; `Limits` says what counts
 
     def __post_init__(self) -> None:
         check_positive(self, "seconds")

@@ -48,8 +48,7 @@ class HostSandbox(LocalSandbox):
             await supervise(["rm", "-rf", folder], b"", Limits(seconds=60.0), {})
 
 
-CUT = 1 << 20
-"""Bytes after which SandboxFusion cuts an output in silence."""
+CUT = 1 << 20  # bytes after which SandboxFusion cuts an output in silence
 MAX_BODY = 13 * CUT
 """Bytes of an answer: both outputs, of which JSON writes a byte with at most six, and the rest. More is more output than is
 allowed."""

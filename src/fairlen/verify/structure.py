@@ -29,12 +29,9 @@ EITHER_SIGN = re.compile(r"\\(pm|mp)(?![A-Za-z])")
 @dataclass(frozen=True, slots=True)
 class Structure:
     kind: Kind
-    items: tuple[str, ...]
-    """One for "one"."""
-    brackets: str = ""
-    """"()", "[)", ... of a tuple; with two items it may be an interval."""
-    order: tuple[str, ...] = ()
-    """Names before a tuple, as in `(x, y) = (1, 2)`."""
+    items: tuple[str, ...]  # one for "one"
+    brackets: str = ""  # "()", "[)", ... of a tuple; with two items it may be an interval
+    order: tuple[str, ...] = ()  # names before a tuple, as in `(x, y) = (1, 2)`
 
     @property
     def names(self) -> frozenset[str]:
@@ -137,8 +134,7 @@ def spread(items: tuple[str, ...]) -> tuple[str, ...]:
 NAMES = {*GREEK.values(), "varepsilon", "vartheta", "varrho", "varphi", "ell"} - {"pi", "Pi"}
 COMMAND = re.compile(rf"\\(?!(?:{'|'.join(sorted(NAMES))})(?![A-Za-z]))[A-Za-z]+")
 LETTER = re.compile(r"(?:\\[A-Za-z]+|[A-Za-z])(?:_ ?(?:\{[^{}]*\}|\w))?'*")
-CONSTANTS = {"e", "i"}
-"""In expressions; alone on their side they name something, as in `e = 1/2`."""
+CONSTANTS = {"e", "i"}  # in expressions; alone on their side they name something, as in `e = 1/2`
 EQUALS = re.compile(r"(?<![<>:])(?<!(?<![\d)}])!)==?(?!=)|\\equiv(?![A-Za-z])")
 """Matches in `5!=120` as well, but not in `x!=2`."""
 DEEPEST = 4
@@ -206,8 +202,7 @@ CONSTANT = re.compile(
     rf"(?:{ARITHMETIC}|\\(?:sqrt|pi|infty|cup|cap|emptyset|pm|mp)(?![A-Za-z])|\\(?:begin|end) ?\{{[bp]matrix\}}|&|\\\\"
     r"|(?<![A-Za-z])[ei](?![A-Za-z]))+"
 )
-DIGIT = re.compile(r"\d|\\(?:pi|infty|emptyset)")
-"""Part of every side that states a value; `e` in `e = 5` names one."""
+DIGIT = re.compile(r"\d|\\(?:pi|infty|emptyset)")  # part of every side that states a value; `e` in `e = 5` names one
 TRIGONOMETRIC = r"\\(?:sin|cos|tan|cot|sec|csc)(?![A-Za-z])"
 OPERATORS = (
     "sum|prod|coprod", "i*int|oint", "lim|limsup|liminf", "sup|inf|max|min", "gcd|lcm|[bp]?mod", "det|vmatrix",
@@ -219,8 +214,7 @@ FUNCTIONS = (
     "zeta|'", r"\|(?:\\[A-Za-z]+|[^A-Za-z|])+\||[lr]?(?:floor|ceil|vert)",
 )  # fmt: skip
 """Functions that leave a number to be worked out, but belong to expressions with variables."""
-POLAR = re.compile(r"e ?\^ ?(?:i|\{[^{}]*i)")
-"""`e^{i\\pi/5}`, which is a cosine and a sine."""
+POLAR = re.compile(r"e ?\^ ?(?:i|\{[^{}]*i)")  # `e^{i\pi/5}`, which is a cosine and a sine
 KNOWN_ANGLE = re.compile(
     TRIGONOMETRIC
     + r"(?: ?\^ ?(?:\{ ?\d ?\}|\d))? ?[({]? ?-?(?:\\frac ?(?:\{ ?\d* ?\\pi ?\}|\\pi) ?(?:\{ ?[2346] ?\}|[2346])"
@@ -298,8 +292,7 @@ BOUND = re.compile(
     r"[A-Za-z] ?\(([A-Za-z])\) ?=|\\\{ ?([A-Za-z]) ?(?:\\mid(?![A-Za-z])|[|:]|\\in(?![A-Za-z]))|\\(?:sum|prod) ?_ ?\{ ?([a-z]) ?="
 )
 """The variable that a definition or a sum binds: `f(x) =`, `\\{x \\mid`, `\\sum_{k=1}`."""
-ALONE = {"=": r"\{{{}\}}", "!=": r"(-\infty,{0})\cup({0},\infty)", r"\in": "{}"}
-"""All x with x = 3, and so on."""
+ALONE = {"=": r"\{{{}\}}", "!=": r"(-\infty,{0})\cup({0},\infty)", r"\in": "{}"}  # all x with x = 3, and so on
 OPENING, CLOSING = {"[": "[", "]": "(", "(": "("}, {"]": "]", "[": ")", ")": ")"}
 
 

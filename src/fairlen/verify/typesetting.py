@@ -12,8 +12,7 @@ from unicodedata import decomposition, normalize
 
 MAX_LENGTH = 10_000
 """Characters of an answer. No reference is nearly as long; what is longer is not read, and incorrect."""
-MAX_LAYERS = 10
-"""Braces around an answer that are taken off; each takes a walk through all of it."""
+MAX_LAYERS = 10  # braces around an answer that are taken off; each takes a walk through all of it
 SYMBOLS = {
     "−": "-", "–": "-", "×": r"\times ", "·": r"\cdot ", "⋅": r"\cdot ", "÷": r"\div ", "∞": r"\infty ", "°": r"^\circ ",
     "∪": r"\cup ", "∩": r"\cap ", "∈": r"\in ", "∨": r"\lor ", "∧": r"\land ", "≤": r"\le ", "≥": r"\ge ", "⩽": r"\le ",
@@ -29,8 +28,7 @@ GREEK_NAMES = (
 GREEK = dict(zip("αβγδεϵζηθικλµμνξπρστυφϕχψωΓΔΘΛΞΠΣΥΦΨΩ", GREEK_NAMES.split(), strict=True))
 STYLED = (*range(0xFF01, 0xFF5F), *range(0x1D400, 0x1D800))
 """Full-width characters and mathematical alphabets: letters, digits and signs in another form."""
-SCRIPTS = range(0xB2, 0x2190)
-"""Code points of superscripts, subscripts and fractions of one character."""
+SCRIPTS = range(0xB2, 0x2190)  # code points of superscripts, subscripts and fractions of one character
 
 
 def find_scripts(kind: str) -> dict[int, str]:

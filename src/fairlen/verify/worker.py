@@ -22,8 +22,7 @@ from typing import Any, NoReturn
 
 from fairlen.files.limits import address_space
 
-MAX_LIFE = 2000
-"""Questions that a worker answers before it ends: sympy and its parser never forget."""
+MAX_LIFE = 2000  # questions that a worker answers before it ends: sympy and its parser never forget
 PR_SET_PDEATHSIG = 1
 
 
