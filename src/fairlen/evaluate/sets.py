@@ -12,7 +12,7 @@ from typing import Any
 
 from fairlen.evaluate.config import EvalConfig
 from fairlen.evaluate.samples import Sample, file_name
-from fairlen.plugins import plugins_of
+from fairlen.plugins import is_file_place, plugins_of
 from fairlen.sampling.extend import gather
 from fairlen.tasks.data_row import Answers, DataRow, normalize
 from fairlen.tasks.dataset import RowSet
@@ -30,7 +30,7 @@ from fairlen.tasks.load import (
 from fairlen.tasks.reasoning_gym import is_reasoning_gym, read_parts
 from fairlen.tasks.shipped import is_shipped, make_shipped
 from fairlen.tasks.source import DataSource, read_source
-from fairlen.tasks.task import VERIFIERS, Problem, Task, is_own_task, load_own_task
+from fairlen.tasks.task import VERIFIERS, Problem, Task, load_own_task
 
 SHIPPED_PROBLEMS = 128
 """Of a shipped task, which is endless, without a limit."""
@@ -41,7 +41,7 @@ MAX_AT_ONCE = 256
 def open_sets(config: EvalConfig, tokenizer: Any = None) -> tuple[ProblemSet, ...]:
     """The sets, each cut to `limit` problems, without prompts for tokenizer None. Raises ValueError for bad places."""
     places = places_of(config)
-    if not config.data and is_own_task(config.task):
+    if not config.data and is_file_place(config.task):
         task = load_own_task(config.task, tokenizer)
         details = {"task": task.describe(), "plugins": plugins_of("", config.task)}
         return (set_of_task(task.name, task, config, details),)
@@ -56,7 +56,7 @@ def check_places(config: EvalConfig) -> None:
     for place in places_of(config):
         if is_reasoning_gym(place):
             read_parts(place)
-        elif not is_made(place) and not is_own_task(place):
+        elif not is_made(place) and not is_file_place(place):
             read_source(place)
 
 
@@ -108,7 +108,7 @@ def find_sets(config: EvalConfig, given: Mapping[str, Sequence[Sample]]) -> dict
     if not config.data:
         return {name: set_of_answers(config, name, samples) for name, samples in given.items()}
     for place in config.data:
-        if is_own_task(place) or place.startswith(VERIFIERS):
+        if is_file_place(place) or place.startswith(VERIFIERS):
             raise ValueError(
                 f"--from-samples of --task {place}: such problems are code, which is not run to rescore samples; "
                 "evaluate again, or give the samples alone with their reference answers"

@@ -13,7 +13,7 @@ import json
 import re
 import unicodedata
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pickletools import genops
@@ -223,10 +223,3 @@ def normalize(question: str) -> str:
     r"""Remove the differences between copies: white space, dollars, spacing commands, \dfrac for \frac."""
     text = unicodedata.normalize("NFC", question)
     return SPACING.sub("", re.sub(r"\\[dt]frac(?![a-zA-Z])", r"\\frac", text))
-
-
-def fingerprint(rows: Iterable[DataRow]) -> str:
-    digest = hashlib.sha256()
-    for row in rows:
-        digest.update(row.canonical().encode() + b"\n")
-    return digest.hexdigest()

@@ -19,7 +19,7 @@ from typing import Any
 from fairlen.console import plural
 from fairlen.files.formats import Unreadable, columns_of, stream
 from fairlen.seeds import derive_seed
-from fairlen.tasks.data_row import FROM_ONE, Answers, DataRow, Reference, Unusable, fingerprint
+from fairlen.tasks.data_row import FROM_ONE, Answers, DataRow, Reference, Unusable
 from fairlen.tasks.grader import Verifier
 from fairlen.tasks.prompt import Prompter
 from fairlen.tasks.schemas import Schema, choose_schema
@@ -51,21 +51,17 @@ class RowSet:
 
     @cached_property
     def fingerprint(self) -> str:
-        return fingerprint(self.rows)
+        digest = hashlib.sha256()
+        for row in self.rows:
+            digest.update(row.canonical().encode() + b"\n")
+        return digest.hexdigest()
 
     def describe(self) -> dict[str, Any]:
         return {
-            "name": self.name,
-            "source": self.source.text,
-            "schema": self.schema,
-            "revision": self.revision,
-            "fingerprint": self.fingerprint,
-            "problems": len(self.rows),
-            "rows": self.num_read,
-            "filtered": self.num_filtered,
-            "copies": self.num_copies,
-            "dropped": dict(self.dropped),
-        }
+            "name": self.name, "source": self.source.text, "schema": self.schema, "revision": self.revision,
+            "fingerprint": self.fingerprint, "problems": len(self.rows), "rows": self.num_read,
+            "filtered": self.num_filtered, "copies": self.num_copies, "dropped": dict(self.dropped),
+        }  # fmt: skip
 
     @property
     def line(self) -> str:
@@ -139,7 +135,7 @@ def select(found: RowSet, files: list[FileSchema]) -> Iterator[DataRow]:
 
 
 def is_same(one: Reference, other: Reference) -> bool:
-    """27 and 27.0 are."""
+    """27 and 27.0 are the same."""
     if isinstance(one, Answers) and isinstance(other, Answers) and len(one.parts) == len(other.parts) == 1:
         return match_exactly(one.parts[0], other.parts[0]) or one == other
     return one == other
@@ -207,21 +203,9 @@ def fit_prompts(part: DataSplit, prompter: Prompter, max_prompt_length: int) -> 
     return replace(part, train=train, held_out=held_out, num_long=len(lengths) - len(fitting), longest=longest)
 
 
-def check_parts(parts: Sequence[DataSplit]) -> None:
-    """Raise DataError where nothing is left of a source, to evaluate on, or to train on: the counts, and the remedy."""
-    found = [("no problem is left", [part]) for part in parts if not part.train and not part.held_out]
-    if not any(part.held_out for part in parts):
-        found.append(("no problem is left to evaluate on", [*parts]))
-    if not any(part.train for part in parts):
-        found.append(("no problem is left to train on", [*parts]))
-    for problem, empty in found:
-        sources = ", ".join(part.source.source.text for part in empty)
-        raise DataError(sources, f"{problem} ({' | '.join(part.line for part in empty)}); {REMEDY}")
-
-
 @dataclass(frozen=True)
 class DataTask:
-    """Problems of data sets. Raises DataError where nothing is left to train on, or to evaluate."""
+    """Problems of data sets. Raises DataError where nothing is left of a source, to train on, or to evaluate."""
 
     parts: tuple[DataSplit, ...]
     prompter: Prompter
@@ -229,7 +213,14 @@ class DataTask:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_parts(self.parts)
+        found = [("no problem is left", [part]) for part in self.parts if not part.train and not part.held_out]
+        if not any(part.held_out for part in self.parts):
+            found.append(("no problem is left to evaluate on", [*self.parts]))
+        if not self.trained:
+            found.append(("no problem is left to train on", [*self.parts]))
+        for problem, empty in found:
+            sources = ", ".join(part.source.source.text for part in empty)
+            raise DataError(sources, f"{problem} ({' | '.join(part.line for part in empty)}); {REMEDY}")
 
     @cached_property
     def rows(self) -> dict[str, DataRow]:

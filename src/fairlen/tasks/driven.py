@@ -1,7 +1,6 @@
-"""Environments that drive: they ask the policy for its turns, where those of environment.py are asked what a turn led to.
+"""Environments that drive: they ask the policy for its turns, with token ids, and are answered with token ids.
 
-They ask with token ids and are answered with token ids. A call continues all that its conversation has read and written, so that
-no text is tokenized twice; one that rewrites what came before is refused.
+A call continues its conversation, so that no text is tokenized twice; one that rewrites earlier tokens is refused.
 """
 
 from __future__ import annotations
@@ -144,7 +143,6 @@ class Driven(Player):
         return trajectory.close(verdict)
 
     async def _drive(self, problem: Problem, calls: Calls) -> tuple[Trajectory, Verdict]:
-        """Raises a Fault, or what the engine raised."""
         try:
             async with calls.clock:
                 calls.wind()

@@ -107,7 +107,6 @@ def is_foreign(error: BaseException) -> bool:
 
 
 def check_verdict(verdict: Any, function: str) -> Verdict:
-    """Raises a Fault unless it is a valid Verdict."""
     try:
         if isinstance(verdict, Verdict) and verdict.status in VERDICTS and math.isfinite(verdict.outcome):
             return replace(verdict, outcome=float(verdict.outcome))
@@ -118,7 +117,6 @@ def check_verdict(verdict: Any, function: str) -> Verdict:
 
 
 def is_in_turns(task: Task) -> bool:
-    """Whether a response to a problem of the task is a trajectory."""
     return isinstance(task, Interactive | Driving)
 
 
@@ -224,7 +222,6 @@ class InTurns(Player):
         return trajectory.close(verdict)
 
     async def _play(self, environment: Guarded, trajectory: Trajectory) -> None:
-        """Take turns until either side or a limit ends the trajectory."""
         if not self._read(trajectory, opening := await environment.start()):
             what = f"returned {len(opening)} characters, which with a turn do not fit into {trajectory.room} tokens"
             raise Fault("error", "start", what)
@@ -243,7 +240,6 @@ class InTurns(Player):
         trajectory.finish = "length"
 
     async def _write(self, trajectory: Trajectory, max_new_tokens: int) -> Continuation:
-        """Raises a Fault for an observation that the model cannot read."""
         sampling = trajectory.sampling_of_turn(max_new_tokens)
         try:
             turn = (await self.extend(trajectory.prefix, sampling)).check(sampling)

@@ -70,7 +70,6 @@ class Verifier:
         raise ValueError(f"problem {row.id}: {row.kind}, but this verifier was opened for {sorted(self.kinds)}")
 
     async def compare_answers(self, pool: AnswerPool, answers: Answers, text: str, starts_inside: bool) -> Verdict:
-        """Correct where all parts are given, or one of the other accepted answers."""
         found = await pool.verify(answers.parts, text, starts_inside=starts_inside, tolerance=answers.tolerance)
         for other in answers.others:
             if found.status in ("incorrect", "error") and found.answer is not None:
@@ -92,7 +91,6 @@ class Verifier:
 
 @lru_cache(maxsize=16)
 def unpack(program: Program) -> ProgramTests:
-    """Cached: tests are large."""
     return ProgramTests(tuple(ProgramTest(*case) for case in unpack_cases(program)), program.function)
 
 
@@ -256,7 +254,6 @@ def load_rewards(texts: Sequence[str], problem: Problem, deadline: float = 0.0) 
 
 
 def try_reward(text: str, reward: WeightedReward, problem: Problem, answer: str, deadline: float) -> None:
-    """Raise RewardError, naming the flag and the problem, where a reward function does not grade an answer."""
     tried = f"{text}, tried on problem {problem.id} and the answer {answer!r:.40}"
     try:
         value = run_async(call_reward(reward, problem, answer, (0,), SideThread("trial"), deadline))

@@ -9,8 +9,9 @@ from importlib.util import find_spec
 from typing import Any
 
 from fairlen.files.limits import bounded_memory
+from fairlen.plugins import is_file_place
 from fairlen.sampling.extend import Extend
-from fairlen.settings import DataSettings, ProblemSettings, VerifierSettings
+from fairlen.settings import DataSettings, ProblemSettings
 from fairlen.tasks.data_row import Answers, DataRow
 from fairlen.tasks.dataset import DataTask, RowSet, divide, fit_prompts, read_rows
 from fairlen.tasks.grader import Verifier
@@ -18,7 +19,7 @@ from fairlen.tasks.prompt import Prompter
 from fairlen.tasks.reasoning_gym import ReasoningGym, is_reasoning_gym, read_parts
 from fairlen.tasks.shipped import SHIPPED, make_shipped
 from fairlen.tasks.source import read_source
-from fairlen.tasks.task import VERIFIERS, Problem, Synthetic, Task, Verdict, is_own_task, load_own_task
+from fairlen.tasks.task import VERIFIERS, Problem, Synthetic, Task, Verdict, load_own_task
 from fairlen.verify.answer_pool import WorkerPool
 
 GYM_MEMORY = 4 << 30  # bytes that a worker of reasoning-gym takes at most, beyond what all share
@@ -51,14 +52,15 @@ def load_task(settings: DataSettings, tokenizer: Any) -> Task:
             return load_reasoning_gym(settings.task, settings, tokenizer, **own)
         if settings.task.startswith(VERIFIERS):
             return find_verifiers_loader()(settings, tokenizer, settings.seed)
-        if is_own_task(settings.task):
+        if is_file_place(settings.task):
             return load_own_task(settings.task, tokenizer)
         return replace(load_shipped(settings, tokenizer), seed=settings.seed)
     sets = read_sets((*settings.data, *settings.eval_data))
     train, evaluation = sets[: len(settings.data)], sets[len(settings.data) :]
     prompter = make_prompter(settings, tokenizer, sets[0].rows)
     parts = tuple(fit_prompts(part, prompter, settings.max_prompt_length) for part in divide(train, evaluation))
-    return DataTask(parts, prompter, make_verifier(settings, sets), settings.seed)
+    verifier = Verifier({row.kind for one in sets for row in one.rows}, settings)
+    return DataTask(parts, prompter, verifier, settings.seed)
 
 
 def find_verifiers_loader() -> Callable[[ProblemSettings, Any, int], Task]:
@@ -98,7 +100,7 @@ def load_sets(places: Sequence[str], settings: ProblemSettings, tokenizer: Any =
     """The sets of an evaluation, whole and in file order, without prompts for tokenizer None. Raises ValueError."""
     sets = read_sets(places)
     prompter = make_prompter(settings, tokenizer, sets[0].rows) if tokenizer is not None else None
-    verifier = make_verifier(settings, sets)
+    verifier = Verifier({row.kind for one in sets for row in one.rows}, settings)
     return tuple(make_problem_set(one, verifier, prompter) for one in sets)
 
 
@@ -156,7 +158,3 @@ def read_text(tokenizer: Any, text: str, model: str) -> tuple[int, ...]:
         remedy = "name another language model with --model, or add tokenizer.json and tokenizer_config.json to it"
         raise ValueError(f"model={model}: its tokenizer does not read {text!r} ({reason}); {remedy}")
     return ids
-
-
-def make_verifier(settings: VerifierSettings, sets: Sequence[RowSet]) -> Verifier:
-    return Verifier({row.kind for one in sets for row in one.rows}, settings)

@@ -1,13 +1,9 @@
 """Chains of small moves for a tiny pre-trained reasoner: every effect of response length, on a laptop, in minutes.
 
-A problem is a start, a list of moves and the question where they lead, `start sign move sign move … =?`. There are two families:
-
-- `sums`: add one-digit numbers; `3+5+9+2=?` is answered by `#19`.
-- `cups`: a ball lies under one of five cups, and pairs of cups change places; `3|13|25|14=?` (the ball is under cup 3,
-  cups 1 and 3 are swapped, …) is answered by `#4`. No pair is swapped twice. Tracking a state, no arithmetic.
-
-The shipped model (`fairlen.playground.PATH`) answers both in seven styles, of which research/playground.py has a table: incorrect
-responses are short *and* long, correct ones quick or wordy, and step by step, once, can be learned.
+Of the family `sums`, `3+5+9+2=?` is answered by `#19`. Of `cups`, `3|13|25|14=?` (a ball is under cup 3 of five, cups 1 and 3 are
+swapped, …) is answered by `#4`: tracking a state, no arithmetic. The shipped model (`fairlen.playground.PATH`) answers both in
+seven styles, of which research/playground.py has a table: incorrect responses are short *and* long, correct ones quick or wordy,
+and step by step, once, can be learned.
 """
 
 from __future__ import annotations

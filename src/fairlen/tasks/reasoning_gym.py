@@ -125,7 +125,6 @@ class ReasoningGym:
         return tuple(islice({problem.text: problem for problem in turns}.values(), count))
 
     def find_held_out(self, part: GymTask) -> Iterator[Problem]:
-        """Raises ValueError where there is none."""
         places = ((derive_seed(chunk), position) for chunk in count() for position in range(SIZE))
         seen: dict[str, Problem] = {}
         idle, last = 0, ""
@@ -155,7 +154,6 @@ class ReasoningGym:
 
     @cached_property
     def make(self) -> Callable[[GymTask, int, int], dict[str, Any]]:
-        """The cached request for a problem."""
         return lru_cache(MAX_KEPT)(lambda part, s, i: self.ask("make", part, MAX_SECONDS, seed=s, position=i))
 
     def ask(self, what: str, part: GymTask, deadline: float, **own: Any) -> dict[str, Any]:

@@ -56,7 +56,6 @@ class RolloutServer:
             del self.episodes[salt]
 
     async def generate(self, request: web.Request) -> web.Response:
-        """Answer with the next turn of a conversation, or with the reason that there is none."""
         try:
             body = await request.json()
         except Exception:
@@ -77,12 +76,8 @@ class RolloutServer:
             return web.json_response({"error": {"message": str(error)}}, status=400)
         pairs = zip(turn.token_ids, turn.logprobs, strict=True)
         logprobs = [{"token": f"token_id:{token}", "logprob": logprob} for token, logprob in pairs]
-        choice = {
-            "index": 0,
-            "token_ids": turn.token_ids,
-            "logprobs": {"content": logprobs},
-            "finish_reason": turn.finish,
-        }
+        choice = {"index": 0, "token_ids": turn.token_ids, "logprobs": {"content": logprobs}}
+        choice |= {"finish_reason": turn.finish}
         return web.json_response({"request_id": secrets.token_hex(8), "choices": [choice]})
 
 

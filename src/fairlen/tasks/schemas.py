@@ -72,7 +72,6 @@ class Schema:
         return None if self.keep == EVERYTHING else [name for name in found if name in wanted or self.asks(name)]
 
     def asks(self, name: str) -> bool:
-        """Whether the column is part of the problem."""
         return name in self.needed or name in MORE or is_option(name)
 
     def parse(self, raw: Raw) -> DataRow:
@@ -107,7 +106,6 @@ def look_up(raw: Raw, name: str) -> Any:
 
 
 def read_text(value: Any, what: str = "question") -> str:
-    """Raises Unusable for an empty text."""
     if not isinstance(value, str) or not value.strip():
         raise Unusable(f"no {what}")
     return value.strip()
@@ -139,10 +137,6 @@ def with_context(question: str, raw: Raw) -> str:
     context, unit = (str(raw.get(name) or "").strip() for name in ("context", "unit"))
     question = f"{context}\n\n{question}" if context else question
     return f"{question}\n\nThe unit of the answer is {unit}; leave it out." if unit else question
-
-
-def with_options(question: str, raw: Raw) -> str:
-    return list_options(question, shuffle_options(raw))
 
 
 def shuffle_options(raw: Raw) -> list[str]:
@@ -226,7 +220,6 @@ def read_choice(value: Any, raw: Raw) -> Choice:
 
 
 def read_reward_model(value: Any, raw: Raw) -> Reference:
-    """An answer, or tests as JSON."""
     gold = look_up(value, "ground_truth")
     is_program = isinstance(gold, str) and gold.lstrip().startswith('{"') and '"outputs"' in gold
     return read_program(gold, raw) if is_program else read_answers(gold, raw)
@@ -305,7 +298,8 @@ SCHEMAS = (
     Schema("LiveCodeBench", ("question_content", "public_test_cases", "private_test_cases"), read_livecodebench, with_starter,
            ("question_id",), ("starter_code", "metadata"),
            ("question_title", "platform", "contest_id", "contest_date", "difficulty")),
-    Schema("GPQA", ("Question", *OPTIONS), read_choice, with_options, ("Record ID",),
+    Schema("GPQA", ("Question", *OPTIONS), read_choice,
+           lambda question, raw: list_options(question, shuffle_options(raw)), ("Record ID",),
            keep=("Subdomain", "High-level domain")),
     Schema("OlympiadBench", ("question", "final_answer", "is_multiple_answer"), read_olympiad, with_context,
            also=("context", "unit", "error", "modality"), keep=("answer_type", "subfield", *COMMON)),
@@ -329,7 +323,6 @@ SCHEMAS = (
 
 
 def choose_schema(place: str, columns: Sequence[str]) -> Schema:
-    """Raises DataError with the nearest one."""
     found = set(columns)
     if fitting := [schema for schema in SCHEMAS if set(schema.needed) <= found]:
         return max(fitting, key=lambda schema: len(schema.needed))

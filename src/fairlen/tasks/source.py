@@ -112,7 +112,6 @@ def split_query(text: str) -> tuple[str, tuple[Filter, ...], float]:
 
 
 def read_filter(text: str, item: str) -> Filter:
-    """COLUMN=VALUE or COLUMN=LOW..HIGH, where either bound may be missing."""
     column, mark, value = item.partition("=")
     low, dots, high = value.partition("..")
     if not (column and mark and value) or (dots and not (low or high)):

@@ -15,7 +15,7 @@ from random import Random
 from typing import Any, Protocol, get_args
 
 from fairlen.hangs import run_async
-from fairlen.plugins import find_plugin, is_file_place
+from fairlen.plugins import find_plugin
 from fairlen.rollouts import Status
 
 PARTS = ("name", "longest_prompt", "notes", "train", "held_out", "verify", "describe", "close")
@@ -159,10 +159,6 @@ class Synthetic(ABC):
 def is_held_out(text: str) -> bool:
     """A property of the text alone, so that no stream of any seed can ever train on it."""
     return hashlib.sha256(text.encode()).digest()[0] % HELD_OUT_SHARE == 0
-
-
-def is_own_task(place: str) -> bool:
-    return is_file_place(place)
 
 
 def load_own_task(place: str, tokenizer: Any) -> Task:

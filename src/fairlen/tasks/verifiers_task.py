@@ -134,7 +134,6 @@ class EnvironmentProcess:
         return f"ipc://{self.folder}/{self.number}"
 
     async def wait(self, client: EnvClient) -> None:
-        """Raises ValueError where the process has ended, or takes too long."""
         until = time.monotonic() + START_SECONDS
         while not await client.health(timeout=1.0):
             if not self.process.is_alive():
@@ -230,7 +229,6 @@ class VerifiersTask:
 
 
 def load_verifiers(settings: ProblemSettings, tokenizer: Any, seed: int) -> VerifiersTask:
-    """Raises ValueError where the environment does not start."""
     try:
         place = read_place(settings.task)
         if not getattr(tokenizer, "chat_template", None):
@@ -252,7 +250,10 @@ def start_task(place: Place, tokenizer: Any, thinking: str, seed: int) -> Verifi
     tokenizer.save_pretrained(staging.name)
     client = make_client(place, staging.name, thinking)
     start = find_start(create_renderer(load_tokenizer(staging.name), client.renderer))
-    problems = tuple(Problem(name, one.data.prompt_text or name, start, read_answer(one)) for name, one in rows.items())
+    data = ((name, one.data) for name, one in rows.items())
+    problems = tuple(
+        Problem(name, one.prompt_text or name, start, str(getattr(one, "answer", ""))) for name, one in data
+    )
     worker = EnvironmentProcess(env_config_data(config), Path(staging.name))
     task = VerifiersTask(place, rows, problems, client, worker, staging, seed)
     try:
@@ -271,12 +272,7 @@ def find_id(task: Any) -> str:
     return task_key(task.data.model_dump(mode="json", exclude={"idx"}, exclude_none=True))[:16]
 
 
-def read_answer(task: Any) -> str:
-    return str(getattr(task.data, "answer", ""))
-
-
 def make_client(place: Place, folder: str, thinking: str) -> TrainClientConfig:
-    """The environment asks for turns with the tokenizer of `folder`."""
     switch = {} if thinking == "auto" else {"enable_thinking": thinking == "on"}
     own = {"name": "custom", "import_path": f"{AppendingRenderer.__module__}.{AppendingRenderer.__name__}"}
     renderer = {"name": place.renderer} if place.renderer else own

@@ -1,9 +1,8 @@
-"""The process of an environment of `verifiers`: its server of episodes, a harness that talks within it, and a renderer.
+"""The process of an environment of `verifiers`: its server of episodes, a harness and a renderer.
 
-A harness of verifiers launches a program for every segment of an exchange, in an environment that uv builds; `ChatLoop` runs the
-same loop, a chat with the tools of a task, as a coroutine, and executes nothing that the model writes. `AppendingRenderer` only
-appends to a conversation, whatever the model's chat template is: earlier turns stay the tokens that were sampled, reasoning
-included. Tool calls are JSON within <tool_call>; the package `renderers` parses other forms.
+`ChatLoop` runs a chat with the tools of a task as a coroutine, where harnesses of verifiers launch a program for every segment in
+an environment that uv builds; it executes nothing that the model writes. `AppendingRenderer` only appends, whatever the chat
+template is: earlier turns stay the tokens that were sampled. Tool calls are JSON within <tool_call>; `renderers` parses others.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Verdicts on mathematical answers that always come, and in time.
+"""Verdicts on mathematical answers, each within a deadline.
 
-Short and easy answers are settled by text and exact numbers where they are asked about. Long ones are read, and algebra happens,
-in worker processes that are killed at the deadline: within one process no timeout works, as algebra in C neither gives up the
-interpreter nor hears signals. A deadline starts with a worker, so that no honest answer times out in a queue behind slow ones.
-Workers never import the main program, are given none of our environment but a few names, and end with us, killed or not.
+Text and exact numbers settle easy answers in this process; others go to worker processes that are killed at the deadline, since
+algebra in C neither gives up the interpreter nor hears signals. A deadline starts with a worker, so that no answer times out in a
+queue. Workers never import the main program, get a few names of our environment alone, and end with us, killed or not.
 """
 
 from __future__ import annotations

@@ -192,7 +192,6 @@ def view_options(*needed: str) -> list[str]:
 
 
 def read_version(bwrap: str) -> tuple[int, ...]:
-    """Raises ValueError where it is too old."""
     text = subprocess.run([bwrap, "--version"], capture_output=True, text=True, timeout=30, check=False).stdout
     version = read_numbers(text)
     if version < OLDEST_BUBBLEWRAP:

@@ -138,7 +138,6 @@ def same_whole(gold: str, answer: str, tolerance: float) -> bool:
 
 
 def same_structure(wanted: Structure, given: Structure, tolerance: float) -> bool:
-    """Order and brackets count where they matter."""
     if len(wanted.items) > MAX_ITEMS:
         raise ValueError(f"{len(wanted.items)} items in the reference: at most {MAX_ITEMS} are compared")
     kinds = {wanted.kind, given.kind}
@@ -264,7 +263,6 @@ def parse_latex(text: str) -> list[Any]:
 
 
 def are_equal(wanted: list[Any], given: list[Any]) -> bool:
-    """By algebra; a rounded decimal also needs the size of the other."""
     # No timeouts of its own: they are signals, which threads lack and C code ignores. The worker is killed instead.
     if not verify(wanted, given, timeout_seconds=None, raise_on_error=True, allow_set_relation_comp=True):
         return False

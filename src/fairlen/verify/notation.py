@@ -304,7 +304,6 @@ def read_repeated(found: re.Match[str], percent: bool) -> Number:
 
 
 def read_decimal(text: str) -> tuple[Fraction, int]:
-    """The value and the decimal places."""
     text = re.sub(r"[, ]", "", text)
     return Fraction(text.rstrip(".")), len(text.partition(".")[2])
 

@@ -1,11 +1,8 @@
-"""LiveCodeBench's rule for whether an output is the expected one, on plain text and plain JSON. Also a program, alone:
+"""LiveCodeBench's comparison of outputs (facts of its `lcb_runner/evaluation/testing_util.py`, not code). Also a program:
 python outputs.py KIND SIZE MEMORY compares the first SIZE bytes of stdin with the rest.
 
-Text: both sides are stripped and cut into lines at newlines, lines are stripped, and there must be equally many. A line
-agrees if it is the same text, or if both are equally many decimal numbers, separated by blanks, of exactly equal values.
+Texts: stripped, with as many lines, which are the same when stripped, or as many decimal numbers of exactly equal values.
 Values: equal as JSON, in which a tuple is a list; LiveCodeBench converts the outermost only.
-
-Source: LiveCodeBench, `lcb_runner/evaluation/testing_util.py` (facts, not code).
 """
 
 from __future__ import annotations

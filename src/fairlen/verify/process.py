@@ -1,7 +1,6 @@
-"""One child process under watch: read with a cap, timed, and gone at the end with its whole group. No thread is started for it.
+"""One child process: read with a cap, timed, and killed at the end with its whole group, without a thread.
 
-The time that counts is its own. A process that still computes at its deadline goes on until it has used as much CPU time, so that
-whatever else runs on the machine does not decide whether it was in time.
+A process that still computes at its deadline goes on until it has used as much CPU time, so that a busy machine decides nothing.
 """
 
 from __future__ import annotations
@@ -86,7 +85,6 @@ class ProcessWatch:
 
     @property
     def program(self) -> int:
-        """Id of the process that does the work; 0 until it is known."""
         return self.find_program() if self.find_program else self.process.pid
 
     def kill(self) -> None:

@@ -161,10 +161,6 @@ class ProgramTests:
         if self.function and not self.function.isidentifier():
             raise ValueError(f"function={self.function!r}: give the name of a function, or nothing for programs")
 
-    @property
-    def limits(self) -> Limits:
-        return Limits(self.seconds, cpu_seconds=math.ceil(self.seconds) + 1)
-
 
 async def grade_program(sandbox: Sandbox, text: str, tests: ProgramTests, starts_inside: bool = False) -> Status:
     code = extract_code(text, starts_inside)
@@ -172,7 +168,6 @@ async def grade_program(sandbox: Sandbox, text: str, tests: ProgramTests, starts
 
 
 async def grade_code(sandbox: Sandbox, code: str, tests: ProgramTests) -> Status:
-    """Run tests in order, up to the first that fails."""
     if len(code) > MAX_PROGRAM:
         return "incorrect"
     program = build_driver(code, tests.function) if tests.function else with_prelude(code)
@@ -183,10 +178,10 @@ async def grade_code(sandbox: Sandbox, code: str, tests: ProgramTests) -> Status
 
 
 async def run_test(sandbox: Sandbox, program: str, test: ProgramTest, tests: ProgramTests) -> Status:
-    """Grade a run on one input; it is repeated once where the sandbox failed."""
     word = secrets.token_hex(16) if tests.function else ""
     stdin = f"{word}\n{test.input}" if tests.function else test.input
-    run = partial(sandbox.run, program, stdin.encode("utf-8", "replace"), tests.limits)
+    limits = Limits(tests.seconds, cpu_seconds=math.ceil(tests.seconds) + 1)
+    run = partial(sandbox.run, program, stdin.encode("utf-8", "replace"), limits)
     execution = await run()
     if execution.status == "infrastructure":
         execution = await run()
@@ -199,7 +194,6 @@ async def run_test(sandbox: Sandbox, program: str, test: ProgramTest, tests: Pro
 
 
 async def is_expected(execution: Execution, test: ProgramTest, word: str) -> bool:
-    """`word`: of the driver, for functions."""
     if execution.status != "ok":
         return False
     if not word:

@@ -52,7 +52,7 @@ CUT = 1 << 20  # bytes after which SandboxFusion cuts an output in silence
 MAX_BODY = 13 * CUT
 """Bytes of an answer: both outputs, of which JSON writes a byte with at most six, and the rest. More is more output than is
 allowed."""
-REMOTE_SLOTS = 32
+REMOTE_SLOTS = 32  # runs at a time
 MAX_ATTEMPTS = 3
 
 
@@ -228,7 +228,6 @@ print(json.dumps(done))
 
 
 async def find_unfit(sandbox: Sandbox) -> str:
-    """Why honest programs do not run; empty where they do."""
     execution = await sandbox.run(HONEST, b"stressed\n", LIMITS)
     if execution.status == "ok" and execution.stdout == b"desserts\n":
         return ""
@@ -276,23 +275,24 @@ def open_sandbox(choice: str = "auto", unsafe_exec_on_host: bool = False, slots:
         if choice != "auto":
             raise ValueError(f"sandbox={choice!r} with unsafe_exec_on_host: choose one of the two")
         return HostSandbox(slots)
-    if choice.startswith(("http://", "https://")):
-        remote = RemoteSandbox(choice, slots or REMOTE_SLOTS)
-        return admit(remote, run_apart(find_unfit(remote)), "Check the URL, and that the service runs `python`.")
-    if choice not in ("auto", "bubblewrap"):
+    is_remote = choice.startswith(("http://", "https://"))
+    if not is_remote and choice not in ("auto", "bubblewrap"):
         raise ValueError(
             f"sandbox={choice!r}: give auto, bubblewrap, or the URL of a service such as http://sandbox:8080"
         )
-    try:
-        sandbox = Bubblewrap(slots)
-    except ValueError as error:
-        raise ValueError(f"sandbox={choice!r}: {error}\n{REMEDY}") from None
-    unfit = run_apart(find_unfit(sandbox))
-    escapes = [] if unfit else run_apart(find_escapes(sandbox))
-    return admit(sandbox, unfit or "; ".join(escapes), REMEDY)
-
-
-def admit(sandbox: Sandbox, complaint: str, remedy: str) -> Sandbox:
+    if is_remote:
+        sandbox, remedy = (
+            RemoteSandbox(choice, slots or REMOTE_SLOTS),
+            "Check the URL, and that the service runs `python`.",
+        )
+    else:
+        try:
+            sandbox, remedy = Bubblewrap(slots), REMEDY
+        except ValueError as error:
+            raise ValueError(f"sandbox={choice!r}: {error}\n{REMEDY}") from None
+    complaint = run_apart(find_unfit(sandbox))
+    if not complaint and not is_remote:
+        complaint = "; ".join(run_apart(find_escapes(sandbox)))
     if complaint:
         raise ValueError(f"sandbox={sandbox.name!r}: {complaint}\n{remedy}")
     return sandbox

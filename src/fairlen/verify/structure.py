@@ -254,7 +254,6 @@ def items_of(text: str) -> tuple[str, ...]:
 
 
 def states_value(item: str) -> bool:
-    """Whether one side of an answer is worked out."""
     return any(
         DIGIT.search(side) and CONSTANT.fullmatch(side)
         for side in map(bare, sides_of(clean(item).replace(r"\approx", "=")))
@@ -269,15 +268,8 @@ def bare(side: str) -> str:
 
 RELATION = re.compile(r" ?(\\(?:leq?|geq?|lt|gt|neq?)(?![A-Za-z])|<=|>=|!=|[<>=]|\\in(?![A-Za-z])) ?")
 SIGNS = {
-    r"\le": "<=",
-    r"\leq": "<=",
-    r"\ge": ">=",
-    r"\geq": ">=",
-    r"\lt": "<",
-    r"\gt": ">",
-    r"\ne": "!=",
-    r"\neq": "!=",
-}
+    r"\le": "<=", r"\leq": "<=", r"\ge": ">=", r"\geq": ">=", r"\lt": "<", r"\gt": ">", r"\ne": "!=", r"\neq": "!=",
+}  # fmt: skip
 MIRRORED = {">": "<", ">=": "<="}
 JOINED = re.compile(
     r",? ?(?:\\text ?\{ ?,? ?(or|and) ?\}|(?<![A-Za-z\\])(or|and)(?![A-Za-z])|\\(lor|land)(?![A-Za-z])) ?"

@@ -1,10 +1,9 @@
-"""Worker processes that grade, and the process that they are forked from. What they do is a function that it is given.
+"""Worker processes that grade by a given function, and the process that they are forked from.
 
-Run by `answer_pool` as a program, with a Unix socket as its standard input. Every socket that comes over it is for one more
-worker, which sends its process id, and then a reply to each question; a line each, questions in JSON.
-
-While it grades, a worker runs no text as code, writes no file, starts no process and opens no connection. Python reports these to
-audit hooks, which cannot be removed: a second line of defence behind graders that hand no answer to an evaluator, and no sandbox.
+`answer_pool` runs it with a Unix socket as standard input. Every socket that comes over it is for one more worker, which sends
+its process id, and then a reply to each question; a line each, questions in JSON. An audit hook, which cannot be removed,
+refuses code from text, writing, processes and connections: a second line of defence behind graders that evaluate no answer, and
+no sandbox.
 """
 
 from __future__ import annotations
