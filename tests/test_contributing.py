@@ -24,19 +24,8 @@ EXAMPLE, FORMAT, NUMBER = re.findall(r"^```python\n(.*?)```", PAGE, re.MULTILINE
 
 
 def respond(track: int, length: int, is_correct: bool) -> Response:
-    return Response(
-        prompt=0,
-        token_ids=(1,) * (1 + length),
-        num_prompt=1,
-        logprobs=(-1.0,) * length,
-        finish="stop",
-        outcome=float(is_correct),
-        status="correct" if is_correct else "incorrect",
-        seed=track,
-        temperature=1.0,
-        policy_version=0,
-        track=track,
-    )
+    status, tokens = "correct" if is_correct else "incorrect", (1,) * (1 + length)
+    return Response(0, tokens, 1, (-1.0,) * length, "stop", seed=track, outcome=float(is_correct), status=status)
 
 
 def test_the_method_of_the_example_weighs_by_its_formula() -> None:
@@ -48,11 +37,6 @@ def test_the_method_of_the_example_weighs_by_its_formula() -> None:
     plan = names["method"].weigh(update)
     assert plan.advantage.tolist() == [1.0, -1.0]  # one right, one wrong: mean 1/2, population std 1/2
     assert plan.weight.tolist() == [1 / 4, 1 / 6]  # N = 2: 1 / (2 sqrt 4) and 1 / (2 sqrt 9)
-
-
-def test_the_example_has_six_lines() -> None:
-    stage = EXAMPLE.partition("class RootLength:")[2].partition("\n\n\n")[0]
-    assert len([line for line in stage.splitlines() if line.strip()]) == 5  # and the line of its name
 
 
 def test_the_command_line_adds_the_stage_of_the_example(tmp_path) -> None:
@@ -103,11 +87,6 @@ def test_every_target_it_names_is_in_the_help_of_make() -> None:
         re.findall(r"\bmake ([a-z-]+)", PAGE + (ROOT / "README.md").read_text() + (ROOT / ".ci/run").read_text())
     )
     assert {"test", "lint", "train"} <= named <= {line.split()[0] for line in done.stdout.splitlines()}
-
-
-def test_ci_runs_the_tests_as_the_readme_does() -> None:
-    assert "    make test " in (ROOT / "README.md").read_text()
-    assert re.search(r"^run_target test ", (ROOT / ".ci/run").read_text(), re.MULTILINE)
 
 
 def test_the_alias_of_vllm_has_the_version_that_is_tested() -> None:

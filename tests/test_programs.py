@@ -25,19 +25,6 @@ def test_every_benchmark_takes_smoke(name):
     assert "add_smoke(parser)" in (ROOT / name).read_text()
 
 
-@over("kind, place", [("ray", "tests/integrations/with_verl"), ("vllm", "tests/with_vllm")])
-def test_what_needs_more_is_started_where_that_is(kind, place):
-    tests = "".join(path.read_text() for path in (ROOT / place).glob("test_*.py"))
-    names = [Path(name).name for name, program in _all.PROGRAMS.items() if program.kind == kind]
-    assert names and all(f'"{name}"' in tests for name in names)
-
-
-def test_ci_runs_them():
-    assert "run_target bench-smoke" in (ROOT / ".ci/run").read_text()
-    recipe = re.search(r"^bench-smoke:.*\n\t(.*)$", (ROOT / "Makefile").read_text(), re.M)
-    assert recipe and recipe[1].startswith("$(BIN)/python benchmarks/_all.py --smoke")
-
-
 @pytest.mark.parametrize(
     ("code", "complaint"),
     [

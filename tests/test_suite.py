@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
-import pytest
 from loops import over
 
 TESTS = Path(__file__).parent
@@ -54,21 +50,3 @@ def test_nobody_imports_a_conftest():
     """There are several of that name; which one it is depends on what else is run."""
     named = re.compile(r"^(?:from|import) conftest\b", re.M)
     assert [str(path) for path in FILES if named.search(path.read_text())] == []
-
-
-def collect(seed: str) -> list[str]:
-    """The ids of all tests, collected by a process of its own with this seed of Python's hashes."""
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", str(TESTS)],
-        capture_output=True, text=True, check=False, env=os.environ | {"PYTHONHASHSEED": seed}, cwd=TESTS.parent,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout[-2000:]
-    return sorted(line for line in done.stdout.splitlines() if "::" in line)
-
-
-@pytest.mark.slow
-def test_ids_are_the_same_in_another_process_at_another_time():
-    """pytest-xdist refuses to run where they differ. Hashes, addresses and the second are others in each process."""
-    first, second = collect("1"), collect("2")
-    assert len(first) > 3000
-    assert set(first) ^ set(second) == set()

@@ -14,7 +14,7 @@ from itertools import chain, product
 import numpy as np
 import pytest
 from loops import over
-from test_closed_forms import balanced_form, inverse_sum, sequence_mean_form, token_mean_form
+from test_closed_forms import balanced_form, sequence_mean_form, token_mean_form
 
 from fairlen.batch import Segments, build_responses, build_segments
 from fairlen.methods.compose import compose
@@ -84,13 +84,6 @@ def test_push_on_another_turn_by_full_enumeration(rule, is_cut, closed):
                 went_on = np.arange(k) < k - 1
                 total += 0.0 if is_right else chance * float(np.array(own) @ (went_on - (1 - stop)))
     assert total == pytest.approx(-closed(size, stop), abs=1e-9)
-
-
-def test_the_law_of_sums_holds_for_two():
-    """E[1/N] of two geometric counts, s = 0.7, by their joint law."""
-    law = [0.7 * 0.3 ** (k - 1) for k in range(1, 40)]
-    direct = sum(p * q / (i + j) for i, p in enumerate(law, 1) for j, q in enumerate(law, 1))
-    assert inverse_sum(2, 0.7) == pytest.approx(direct, abs=1e-12)
 
 
 def push_on_long_turns(rule: Aggregation, is_cut: bool, share: float = 0.5, long: int = 5) -> float:

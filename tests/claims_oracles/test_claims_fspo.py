@@ -2,9 +2,7 @@
 matters; and how large the effects are that the measured claims look for."""
 
 import math
-import tomllib
 from fractions import Fraction
-from pathlib import Path
 from random import Random
 from statistics import NormalDist
 
@@ -18,7 +16,6 @@ from fairlen.methods.compose import compose
 from fairlen.methods.stages.fair_band import FairBand, band_sums
 from research.longhand.make import STYLES, write_trace
 
-DATA = Path(__file__).parents[2] / "research/ledger/data"
 PHI_1 = math.erf(1 / math.sqrt(2))
 """P(|z| <= 1) of a normal law: 0.6827."""
 
@@ -149,26 +146,6 @@ def test_the_scale_of_the_band_is_one_number(drift):
     assert edges(3, 0.01).tolist() == [pytest.approx(row.tolist()) for row in edges(2, 0.015)]
 
 
-def test_smallest_effects_are_half_of_the_paper_s():
-    """Table 1, best/last on AIME24 with Qwen3-8B-Base; LREs of section 5.2, .162, .264 and .037. Where acceptance changes evenly
-    with rank, from q (1 + d) to q (1 - d), LRE = d / 4 and the outer quarters, at 1/8 and 7/8, differ by 3/2 d q: 6 * .037 * 80 =
-    17.8 points at 80%. The exponent of theorem 2.2 is 1/2 for the spread, and for the drift 1, less the 1/2 of chance."""
-    fspo, grpo, rloo, gspo = (34.48, 34.06), (31.56, 31.25), (30.83, 28.54), (30.21, 30.21)
-    leads = [f - b for other in (rloo, grpo, gspo) for f, b in zip(fspo, other, strict=True)]
-    halved = dict(zip(("18", "19", "29", "31", "30", "32"), leads, strict=True)) | {
-        "20": (rloo[0] - rloo[1]) - (fspo[0] - fspo[1]),
-        "23": 0.264 - 0.162,
-        "24": 6 * 0.037 * 80,
-        "14": 0.037,
-        "10": 0.5,
-        "39": 0.5,
-    }
-    smallest = read_smallest("fspo")
-    for id, effect in halved.items():
-        assert smallest[f"fspo-{id}"] == pytest.approx(effect / 2, abs=0.0051 if effect > 1 else 6e-4), id
-    assert math.pow(800 / 50, 0.1) == pytest.approx(1.32, abs=5e-3)
-
-
 def test_what_the_normal_law_gives_fixed_clips_at_equal_acceptance():
     """S ~ N(0, L) and the lengths of traces that the model of the long world has learned from: 80% of all are inside at an edge
     that is the same for all lengths (RLOO), grows like L (GSPO) or like sqrt(L) (FSPO). The law's scale does not matter."""
@@ -184,14 +161,6 @@ def test_what_the_normal_law_gives_fixed_clips_at_equal_acceptance():
         found[power] = np.abs(share / inside.mean() - 1).mean() / 2, 100 * (share[-2:].mean() - share[:2].mean())
     assert found[0.0] == pytest.approx((0.069, -34), abs=0.5) and found[0.5] == pytest.approx((0, 0), abs=1e-6)
     assert [found[power][0] for power in (0.0, 1.0)] == pytest.approx([0.069, 0.071], abs=2e-3)
-    smallest = read_smallest("fspo")
-    assert [smallest[f"fspo-{id}"] for id in ("21", "22", "33", "34", "37")] == [0.034, 0.034, 0.035, 0.035, 17]
-    # the sharp and corrected bound is 1 without an LRE: half of what is missing to 1 with .069 and .071
-    cosine = [math.sqrt(1 - (2 * lre) ** 2) for lre in (0.069, 0.071)]
-    assert [(1 - one) / 2 for one in cosine] == pytest.approx([smallest["fspo-06"], smallest["fspo-40"]], abs=3e-4)
-    assert (
-        smallest["fspo-21"] < (0.162 - 0.037) / 2 and smallest["fspo-33"] < (0.264 - 0.037) / 2
-    )  # half of the paper's
 
 
 def accept_80(power: float, length: np.ndarray) -> list[float]:
@@ -203,9 +172,3 @@ def accept_80(power: float, length: np.ndarray) -> list[float]:
         shares = [math.erf(edge * n ** (power - 0.5) / math.sqrt(2)) for n in length.tolist()]
         low, high = (edge, high) if np.mean(shares) < 0.8 else (low, edge)
     return shares
-
-
-def read_smallest(paper: str) -> dict[str, float]:
-    """Return the smallest effects of interest of a paper's measured claims."""
-    data = tomllib.loads((DATA / f"{paper}.toml").read_text(encoding="utf-8"))
-    return {claim["id"]: claim["measure"]["smallest"] for claim in data["claim"] if "measure" in claim}

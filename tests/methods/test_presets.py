@@ -20,7 +20,6 @@ from fixtures import (
     gradient,
     make_batch,
     make_micro,
-    pieces,
     plan_of,
     ragged_batch,
     random_batch,
@@ -308,19 +307,6 @@ def test_no_two_presets_agree():
             assert same_plan and gap < 1e-12, (one, other)
         else:
             assert gap > 1e-3, (one, other, gap)
-
-
-@pytest.mark.parametrize("names", list(combinations(["grpo", "gspo", "gmpo", "sapo"], 2)), ids="-".join)
-def test_bases_with_one_plan_differ_by_the_ratio_alone(names):
-    one, other = (plan_of(method_of(name), ragged_batch()) for name in names)
-    for field in fields(one):
-        assert np.array_equal(getattr(one, field.name), getattr(other, field.name))
-
-
-def test_cispo_is_reinforce_with_a_token_mean_at_ratio_1():
-    logprobs, micro = pieces([2, 3], [1.0, -0.5], torch.zeros(5, dtype=torch.float64))
-    losses = [compose(name).surrogate(logprobs, micro).loss for name in ("cispo", "reinforce")]
-    assert torch.equal(*losses)
 
 
 @over_all

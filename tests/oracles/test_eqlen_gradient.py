@@ -96,13 +96,6 @@ def test_every_other_rule_is_biased(seed):
     assert compare(seed, "lineage", "none")[0] == pytest.approx(compare(seed, "halving", "none")[0], rel=1e-9)
 
 
-@over("seed", range(4))
-@over("weight", WEIGHTS)
-def test_max_presses_against_stopping(seed, weight):
-    """Every survivor's value is at least that of halving, so that every finisher, whose last token is EOS, loses more."""
-    assert compare(seed, "max", weight)[2] < compare(seed, "halving", weight)[2]
-
-
 @over("max_rounds", [1, 2])
 def test_a_limit_of_rounds_is_biased(max_rounds):
     """What survives the last round is completed and not trained; its part of the gradient is missing."""

@@ -132,25 +132,6 @@ def deviations(counts: np.ndarray, chance: np.ndarray, statistic: np.ndarray) ->
     return np.divide(found, error, out=np.zeros_like(found), where=error > 1e-12)
 
 
-def summary(stream: Stream) -> list[float]:
-    """Rounds, how it ended, answers by length, tokens drawn."""
-    lengths = [len(tokens) for tokens, *_ in stream]
-    cut = sum(TOY.finish(tokens) == "length" for tokens, *_ in stream)
-    finished = [len(tokens) for tokens, *_ in stream if TOY.finish(tokens) == "stop"]
-    drawn = sum(lengths) - sum(inherited for *_, inherited in stream)
-    return [len(stream) - 1, cut == 0, cut == 1, cut == 2, *(finished.count(n) for n in range(1, 5)), drawn]
-
-
-def test_moments_of_the_sampler_are_exact():
-    """Mean rounds, shares of ties and of streams cut in one or both tracks, answers of each length, tokens: within 4 errors."""
-    listing = all_streams(TOY)
-    statistic = np.array([summary(stream) for stream in listing.outcomes], np.float64)
-    chance, counts = listing.chance(POLICY), count_outcomes(listing, streams_of(sampled(False)))
-    print("\nexact: rounds, tie, cut 1, cut 2, lengths 1..4, tokens", np.round(chance @ statistic, 4))
-    found = deviations(counts, chance, statistic)
-    assert (chance @ statistic)[1:4].sum() == pytest.approx(1.0) and np.abs(found).max() < 4
-
-
 def test_tracks_from_the_prompt_are_plain_samples_and_forks_are_not():
     """Tracks 0 and 1 of all streams have the law of single answers; all tracks together are worth something else, and longer."""
     listing, drawn = all_streams(TOY), defaultdict(float)

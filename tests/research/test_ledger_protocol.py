@@ -74,11 +74,6 @@ def test_an_estimand_that_is_measured_otherwise_is_found(repository):
     assert claim.id in found
 
 
-def test_a_commit_that_is_not_there_says_nothing(repository):
-    root, _ = repository
-    assert list(check_protocol(load_ledger(), root, {"0" * 40})) == []
-
-
 def test_runs_of_two_commits_and_what_measures_otherwise_are_found_unless_the_protocol_names_them(repository, tmp_path):
     root = tmp_path / "copy"
     shutil.copytree(repository[0], root)

@@ -90,14 +90,6 @@ def test_numbers_are_those_of_the_figures(page, ledger):
         assert f"{result.value:.3g} {result.unit} [{result.low:.3g}, {result.high:.3g}], 6 seeds" in text
 
 
-def test_the_headline_counts_claims_by_status(page, ledger):
-    statuses = [finding.status for finding in ledger.findings.values()]
-    head = text_of(page[: page.index("<main")])
-    measured = sum(claim.measure is not None for claim in ledger.claims)
-    assert f"undecided {statuses.count('undecided')} of {measured} claims to measure" in head
-    assert f"proved or refuted {statuses.count('proved') + statuses.count('refuted')} of {len(statuses)} claims" in head
-
-
 def test_the_page_is_small_asks_for_nothing_and_is_the_same_twice(page, evidence, ledger, tmp_path):
     assert len(page.encode()) < 1_500_000
     assert "default-src &#39;none&#39;" in page and "<script src" not in page and 'href="http' not in page
@@ -119,13 +111,6 @@ def test_without_runs_every_question_is_asked_and_every_missing_run_is_named(led
     plan = Plan()
     for variant in plan.variants:
         assert f"{variant.name} {spans(plan.seeds(variant))} 0 - -" in text_of(found["runs"])
-
-
-def test_what_is_missing_is_said_beside_what_is_there(page):
-    """Four of eight seeds are there; dr_grpo rose by 0.25 from 0.4."""
-    row = re.search(r"long dr_grpo 5 to 8 4 1e-4 (\d+)%", text_of(sections(page)["runs"]))
-    assert row and 58 <= int(row[1]) <= 72
-    assert spans([1, 2, 3, 5, 7, 8]) == "1 to 3, 5, 7 to 8" and spans([]) == ""
 
 
 def test_texts_of_claims_figures_and_runs_are_escaped(ledger, tmp_path):
@@ -209,32 +194,6 @@ def test_acceptance_by_length_of_replayed_bands_and_of_the_run_s_own(tmp_path):
     assert "rloo" in own.note and "4 seeds" in own.note
 
 
-def test_variants_that_were_not_timed_have_no_picture_against_seconds(tmp_path):
-    write_kept([make_run("grpo", seed, rows=8) for seed in (1, 2, 3)], tmp_path)
-    first, *others = Picture("curves", "long", {"grpo": "GRPO"}).draw(load_evidence(tmp_path))
-    assert first.chart is None and first.says == "It needs timed runs of grpo."
-    assert [one.title for one in others] == ["Accuracy against tokens", "Accuracy against updates"]
-
-
-def test_the_search_shows_every_rate_and_what_was_chosen(page, evidence):
-    """Three rates of two variants were tried on three seeds; the runs do not depend on the rate, so that the middle is chosen.
-
-    The width of `eqlen_unbiased` was not tried: its search has not ended, and nothing is chosen.
-    """
-    text = text_of(sections(page)["search"])
-    assert "variant width rate 3e-05 rate 0.0001 rate 0.0003" in text
-    assert len(re.findall(r"long eqlen\+grpo x1 \d+% \d+% chosen \d+%", text)) == text.count("chosen") == 1
-
-
-def test_signs_of_a_mistake_are_listed(ledger, tmp_path):
-    """An update that was skipped in one run of two."""
-    fine, broken = make_run("grpo", 1, rows=8), make_run("grpo", 2, rows=8)
-    broken.tables["updates"]["skipped"][3] = True
-    write_kept([fine, broken], tmp_path)
-    text = text_of(sections(study_page(load_evidence(tmp_path), ledger))["mistakes"])
-    assert f"{broken.row.key} 1 updates were skipped" in text and f"{fine.row.key} 1 updates" not in text
-
-
 @over(
     "change, message",
     [
@@ -247,19 +206,3 @@ def test_signs_of_a_mistake_are_listed(ledger, tmp_path):
 def test_a_question_that_cannot_be_drawn_is_refused(change, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         make_question(TEXT | change)
-
-
-def test_runs_without_an_off_policy_sequence_have_no_acceptance(tmp_path):
-    runs = [make_run("rloo", seed, rows=1) for seed in (1, 2, 3)]  # the first sequence of a made run is on-policy
-    write_kept(runs, tmp_path)
-    figures = Picture("acceptance", "long", {"rloo": "RLOO"}, "rloo").draw(load_evidence(tmp_path))
-    assert [one.says for one in figures] == ["Every update was on-policy, so that no band could refuse anything."] * 2
-
-
-def test_a_picture_says_of_how_many_seeds_it_is(tmp_path):
-    write_kept([make_run("grpo", 1, rows=4), make_run("grpo", 2, rows=4), make_run("rloo", 1, rows=4)], tmp_path)
-    figures = Picture("lengths", "long", {"grpo": "GRPO", "rloo": "RLOO"}).draw(load_evidence(tmp_path))
-    assert {one.note for one in figures} == {
-        "Means over 1 to 2 seeds, with 95% t intervals over them. GRPO is grpo, RLOO is rloo."
-    }
-    assert "[" not in figures[0].table.rows[-1][1]  # no interval of two seeds

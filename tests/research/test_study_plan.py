@@ -1,13 +1,11 @@
 """What the study runs: its variants, that settings tell runs apart, its problems, and the options of its command."""
 
-import time
 from dataclasses import replace
 
 import pytest
 from loops import over
 
 from fairlen.methods.compose import explain
-from research.study.__main__ import find_commit, find_deadline, main
 from research.study.cells import WORLDS, Drawn, config_of, make_cell
 from research.study.plan import CONTROLS, CORE, LONG, SHORT, VARIANTS, Plan, Variant, clip_fields, width_settings
 from research.study.search import Settings
@@ -74,31 +72,3 @@ def test_a_part_of_the_plan_knows_the_searches_of_the_whole():
     ]  # fmt: skip
     with pytest.raises(ValueError, match="only=fpso: no variant of the study; give one of dr_grpo, dapo, "):
         Plan(only=("fpso",))
-
-
-def test_a_run_ends_at_a_time_of_day_or_after_minutes():
-    assert find_deadline(None, None) == float("inf")
-    assert find_deadline(None, 2.0) == pytest.approx(time.time() + 120, abs=5)
-    soon = time.localtime(time.time() + 7200)
-    assert find_deadline(time.strftime("%H:%M", soon), None) == pytest.approx(time.time() + 7200 - soon.tm_sec, abs=5)
-    with pytest.raises(ValueError, match="--until 25:00: give a time such as 14:30"):
-        find_deadline("25:00", None)
-
-
-def test_what_is_run_is_a_commit():
-    commit = find_commit(dirty=True)
-    assert len(commit.removesuffix(" and changes")) == 40
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["run", "--jobs", "0"], "--jobs 0: give at least 1"),
-        (["run", "--only", "fpso"], "only=fpso: no variant"),
-        (["evidence"], "no finished run there; python -m research.study run"),
-        (["status"], "no such folder; python -m research.study run"),
-    ],
-)
-def test_the_command_refuses_what_cannot_be(arguments, says, tmp_path):
-    with pytest.raises(SystemExit, match=says):
-        main([*arguments, "--out", str(tmp_path / "none")])

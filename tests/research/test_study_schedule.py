@@ -10,11 +10,10 @@ from study_runs import kept_run
 from research.study.__main__ import main
 from research.study.cells import restore
 from research.study.evidence import load_evidence, merge, write_kept
-from research.study.plan import DIRECTIONS, SIZES, Plan, Variant
+from research.study.plan import SIZES, Plan, Variant
 from research.study.schedule import Study
-from research.study.search import Settings, search_table
+from research.study.search import search_table
 
-MIDDLE = Settings(1e-4, 1.0)
 SIZE = replace(SIZES["short"], seeds=(1, 2), search_seeds=(101, 102), rollout_batches=4, search_batches=2)
 CORE = (Variant("grpo", "short", core=True), Variant("dapo", "short", core=True))
 PLAN = Plan((*CORE, Variant("rloo", "short", search="rate+width")), {"short": SIZE})
@@ -72,39 +71,6 @@ def test_a_control_has_a_search_of_its_own_or_the_settings_of_what_it_controls(t
     assert (cells["again", 1].rate, cells["again", 1].shift) == (3e-5, 20)
     assert cells["slow", 2].rate == 0.25e-4
     assert len({cell.key for cell in cells.values()}) == 6
-
-
-def test_runs_with_gradients_take_the_settings_of_their_method_and_are_not_judged(tmp_path):
-    along = Variant("grpo", "short", search="", settings_of="grpo", label=DIRECTIONS, batches=1, seeds=(1,))
-    study = Study(Plan((CORE[0], along), {"short": SIZE}), tmp_path)
-    finish(study, to_do(study))
-    (cell,) = (cell for cell in study.agenda() if cell.label == DIRECTIONS)
-    assert (cell.rate, cell.rollout_batches, cell.eval_problems, cell.final_problems) == (1e-4, 1, 1, 1)
-
-
-def test_timed_runs_are_alone_and_short(tmp_path):
-    study = Study(PLAN, tmp_path, ("search",))
-    while new := to_do(study):
-        finish(study, new)
-    cells = list(Study(PLAN, tmp_path, ("timed",)).agenda())
-    assert marks(cells)[:2] == [("grpo", "timed", 1e-4, 1), ("grpo", "timed", 1e-4, 2)]
-    assert len(cells) == 9
-    assert {cell.rollout_batches for cell in cells} == {3}
-
-
-def test_status_says_what_is_done_and_how_long_the_rest_takes(tmp_path):
-    study = Study(Plan(CORE[:1], {"short": SIZE}), tmp_path)
-    line, total = study.status(jobs=2)
-    assert "0 of   2 runs; search: 6 runs or more" in line
-    assert total.startswith("about 0.0 hours left")  # 6 x 2 + 2 x 4 batches of 2 s, by two: 20 s
-    finish(study, to_do(study))
-    for cell in study.trials(CORE[0], MIDDLE):
-        (cell.path(tmp_path) / "cell.json").write_text(
-            '{"world": "short", "variant": "grpo", "wall": 900, "rollout_batches": 2}'
-        )
-    line, total = Study(study.plan, tmp_path).status(jobs=1)
-    assert "0 of   2 runs; rate 0.0001, width x 1" in line
-    assert total.startswith("about 1.0 hours left")  # 2 x 4 batches of 450 s
 
 
 def test_no_run_is_begun_that_would_not_end_in_time(tmp_path):

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from fixtures import make_batch, random_batch
+from fixtures import make_batch
 from loops import over
 
 from fairlen.methods.stages.advantage import (
@@ -118,12 +118,6 @@ def test_large_values_that_do_not_vary_are_zero_too(stage):
     advantage = stage(batch.segments, value)
     assert advantage[:7].tolist() == [0.0] * 7
     assert advantage[8] == -advantage[7] > 0
-
-
-def test_a_leave_one_out_advantage_is_centred_times_g_over_g_minus_1():
-    batch = random_batch(3)
-    centred = GroupCentered()(batch.segments, batch.responses.outcome)
-    assert LeaveOneOut()(batch.segments, batch.responses.outcome) == pytest.approx(centred * 4 / 3, abs=1e-15)
 
 
 def test_fields_are_checked_and_errors_name_field_value_and_fix():

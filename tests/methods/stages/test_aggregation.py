@@ -7,7 +7,7 @@ import pytest
 from fixtures import LENGTH, make_batch, random_batch
 from loops import over
 
-from fairlen.methods.stages.advantage import GroupCentered, GroupNormalized
+from fairlen.methods.stages.advantage import GroupNormalized
 from fairlen.methods.stages.aggregation import (
     Balanced,
     ConstantBudget,
@@ -145,15 +145,6 @@ def test_over_the_update_the_general_form_keeps_the_balance_where_the_count_form
     # A+ = sqrt 3 (T 1) and 1/sqrt 3 (T 8, 5, 2); A- = -1/sqrt 3 (T 2, 3, 5) and -sqrt 3 (T 1);
     # times sqrt 3: (3 + 15)/32 against (10 + 3)/22
     assert (positive * np.sqrt(3), negative * np.sqrt(3)) == pytest.approx((18 / 32, 13 / 22))
-
-
-def test_balance_over_several_groups_under_balanced_group(ragged):
-    advantage = GroupCentered()(ragged.segments, ragged.responses.outcome)
-    weight = Balanced("group")(ragged.segments, advantage)
-    for group, expected in ((0, 3 / 4 / 4 / 4), (1, 2 / 3 / 3 / 4)):  # M / (N_g G)
-        rows = ragged.segments.group == group
-        both = masses(weight[rows], advantage[rows], ragged.segments.length[rows])
-        assert both == pytest.approx((expected, expected), rel=1e-13)
 
 
 def test_a_group_of_one_sign_weighs_its_own_side_only():

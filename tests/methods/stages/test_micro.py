@@ -64,18 +64,6 @@ def test_a_running_sum_is_that_of_each_sequence_wherever_its_tokens_lie():
     ]  # float32 would lose them
 
 
-@over("name", ["grpo", "dapo", "dler", "grpo+lp", "grpo+gr3"])
-def test_outcomes_of_any_type_make_one_plan(name):
-    """A framework's rewards may be whole numbers or truth values; shaped ones are fractions."""
-    prompt, length, right = [0] * 4 + [1] * 4, [1, 3, 7, 8, 2, 5, 8, 6], [1, 0, 1, 0, 1, 1, 0, 1]
-    found = []
-    for kind in (np.float64, np.int64, np.bool_):
-        responses = build_responses(prompt, length, np.array(right, kind), right, np.array(length) == 8, 8)
-        plan = columns_of(compose(name), responses, build_segments(responses, length))
-        found.append((plan["weight"] * plan["advantage"]).tolist())
-    assert found[0] == found[1] == found[2] and any(found[0])
-
-
 def test_weights_by_hand_with_rows_that_do_not_count():
     # prompt 0: lengths 2 and 4, one right, and a row of padding; prompt 1: lengths 1 and 3, one right, and no verdict
     responses, segments = tables([0, 0, 0, 1, 1, 1], [2, 4, 0, 1, 3, 5], [1, 0, 0, 0, 1, 0], active=[1, 1, 1, 1, 1, 0])

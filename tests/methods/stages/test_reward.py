@@ -243,11 +243,6 @@ def test_fractions_of_whole_numbers_are_whole():
     assert shape(TruncationPenalty(hard_target=0.29, easy_target=0.29), batch).tolist() == [1, 0]
 
 
-def test_rewards_chain_in_one_order_whatever_the_order_of_names():
-    for names in ("gr3+overlong+grpo", "overlong+gr3"):
-        assert [type(stage) for stage in compose(names).reward] == [RelativeLength, SoftOverlong]
-
-
 @over(
     "make, message",
     [
