@@ -222,10 +222,7 @@ def number_keys(keys: np.ndarray | Iterable[Hashable]) -> Ints:
 
 
 def is_on_policy(policy_version: int, generated_by: int) -> bool:
-    """True where the weights generated the rollout batch, so that every ratio is exactly 1; versions count updates.
-
-    Log-probs do not decide: an engine's differ from the trainer's by rounding.
-    """
+    """True where the weights generated the rollout batch; versions decide, since log-probs of an engine are rounded."""
     return policy_version == generated_by
 
 

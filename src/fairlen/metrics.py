@@ -1,7 +1,4 @@
-"""Metrics that a run logs: name, unit, meaning, and what to look for.
-
-`python -m fairlen.metrics` makes docs/metrics.md of them and of the columns of the records.
-"""
+"""Metrics that a run logs, with unit, meaning and what to look for; `python -m fairlen.metrics` makes docs/metrics.md of them."""
 
 from __future__ import annotations
 

@@ -32,10 +32,7 @@ def precision_of(values: Any) -> float:
 
 
 def epsilons(values: Floats) -> Floats:
-    """Machine epsilon for each number, of any shape: float32's where float32 holds it exactly, else float64's.
-
-    Of float64 numbers that were computed as such, one in 2^29 is one of float32.
-    """
+    """Machine epsilon for each number: float32's where float32 holds it exactly, as 1 in 2^29 of float64's, else float64's."""
     with np.errstate(over="ignore"):
         return np.where(values.astype(np.float32) == values, SINGLE, DOUBLE)
 

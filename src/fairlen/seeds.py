@@ -9,7 +9,7 @@ _MASK = (1 << 64) - 1
 def derive_seed(*position: int) -> int:
     """A 63-bit seed from a position such as (run, rollout batch, prompt occurrence, refill, stream, track, round).
 
-    The same position gives the same seed on every machine; positions that differ anywhere, or in length, give unrelated ones.
+    The same on every machine; positions that differ anywhere, or in length, give unrelated ones.
     """
     key = len(position)
     for number in position:

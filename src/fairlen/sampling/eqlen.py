@@ -178,10 +178,7 @@ def not_whole(response: Response, fault: str) -> ValueError:
 
 
 def combine_later(own: Floats, first: Bools, rule: SurvivorReward) -> Floats:
-    """For each end, in order of streams, the value of a piece from which that end and all later ones came, [R].
-
-    `own` are the rewards, nan where unknown; `first` marks where a stream begins.
-    """
+    """For each end, the value of a piece from which it and all later ones came, [R]; `own` is nan where unknown."""
     value, count = own.copy(), (~np.isnan(own)).astype(np.float64)
     total = np.nan_to_num(own)
     rank = np.arange(len(own)) - np.maximum.accumulate(np.where(first, np.arange(len(own)), 0))

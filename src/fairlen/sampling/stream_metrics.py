@@ -77,10 +77,7 @@ def count_rounds(segments: Segments, streams: Streams) -> Ints:
 
 
 def compare_pairs(segments: Segments, value: Floats, streams: Streams) -> tuple[Ints, Floats, Ints]:
-    """Survivors' rows, their values minus their finishers', and the number of later ends, from 1 to len(LATER).
-
-    Pairs of which one side has no value, since a verdict is missing, are left out.
-    """
+    """Of pairs with both values: survivors' rows, their values minus their finishers', and numbers of later ends."""
     survivor = np.flatnonzero(segments.survivor)
     gap = value[survivor] - value[find_finishers(segments)[segments.group[survivor]]]
     tracks = streams.num_tracks[streams.of_response[segments.response[survivor]]]
@@ -90,10 +87,7 @@ def compare_pairs(segments: Segments, value: Floats, streams: Streams) -> tuple[
 
 
 def win_rates(gap: Floats, later: Ints) -> dict[str, float]:
-    """Shares of pairs whose survivor, or finisher, has the higher value, of all and by the number of later ends.
-
-    nan where there is no such pair. Under `max` more later ends mean more chances to have been correct.
-    """
+    """Shares of pairs won by survivors and by finishers, of all and by the number of later ends; nan of none."""
     rows = {"": gap} | {f"_{name}": gap[later == number] for number, name in enumerate(LATER, 1)}
     found: dict[str, float] = {}
     for name, some in rows.items():

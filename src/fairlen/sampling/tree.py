@@ -71,10 +71,7 @@ class Tree(Checked):
     def cut_tree(
         self, responses: Sequence[Response], rows: list[int], groups: dict[tuple[int, ...], int]
     ) -> Iterator[Segment]:
-        """Yield the segments of one tree; `groups` numbers those that are compared.
-
-        Raises ValueError where tracks are missing.
-        """
+        """Yield the segments of one tree; `groups` numbers those that are compared. Raises ValueError for missing tracks."""
         size = self.find_size(responses, rows)
         for row in rows:
             response, last = responses[row], self.last_level(responses[row], size)

@@ -55,10 +55,7 @@ class Trainer(RunState):
     """Without its note on an idle surrogate, which is shown at the start."""
 
     async def train(self) -> Evaluation:
-        """Run until the last rollout batch or a limit, and evaluate before, meanwhile and after; return the last evaluation.
-
-        Raises Interrupted at a signal, after a checkpoint from which the run resumes as if it had never stopped.
-        """
+        """Run to the last rollout batch or a limit; return the last evaluation. Raises Interrupted after a checkpoint."""
         try:
             while self.started is not None or not self.progress.is_done(self.config):
                 self.interruption.check()
@@ -223,10 +220,7 @@ class Trainer(RunState):
             replace_folder(adapters, lambda path: save_adapters(policy.model, path, self.config.model))
 
     def save(self, beside: bool = False) -> bool:
-        """Write a checkpoint from which the run resumes as if it had never stopped; False where that failed.
-
-        With `beside` it is written while the run goes on, and `wait_for_checkpoint` tells; there is never more than one.
-        """
+        """Write a checkpoint; False where that failed. With `beside` it returns at once, and `wait_for_checkpoint` tells."""
         self.wait_for_checkpoint()
         with self.interruption.writing():
             checkpoint = self.capture()

@@ -27,10 +27,7 @@ from fairlen.train.step import Learner, OutOfMemoryError, is_shortage, release_m
 def try_memory(
     config: TrainConfig, learner: Learner, method: Method, needs: Memory | None, longest_prompt: int
 ) -> tuple[str, ...]:
-    """Return the result as a line for the log; nothing where it was not tried.
-
-    Raises OutOfMemoryError where not even one sequence of the longest prompt and response fits beside the optimizer.
-    """
+    """Return the result as a line for the log, none where not tried. Raises OutOfMemoryError where no sequence fits."""
     if not is_wanted(config, needs, learner.policy.device):
         return ()
     start, on_cuda = time.perf_counter(), learner.policy.device.type == "cuda"
@@ -53,10 +50,7 @@ def is_wanted(config: TrainConfig, needs: Memory | None, device: torch.device) -
 
 
 def run_largest(learner: Learner, method: Method, num_prompt: int, max_response_length: int, most_rows: int) -> None:
-    """Run forward and backward of the longest row, and of the micro-batch with most positions.
-
-    Meanwhile memory is held for the optimizer's moments, which come with its first step and stay.
-    """
+    """Run the longest row and the micro-batch with most positions, while memory is held for the optimizer's moments."""
     model, longest = learner.policy.model, num_prompt + max_response_length
     vocab_size = output_embeddings(model).weight.shape[0]
     was_training, devices = model.training, [model.device] if model.device.type == "cuda" else []

@@ -1,7 +1,4 @@
-"""Numbers of an update, and the records of a rollout batch, responses-000000.parquet and segments-000000.parquet.
-
-Rejected prompts are in them; a segment keeps its summed log ratio S at every update.
-"""
+"""Metrics and records of a rollout batch, rejected prompts included: responses-000000.parquet, segments-000000.parquet."""
 
 from __future__ import annotations
 

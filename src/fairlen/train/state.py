@@ -62,10 +62,7 @@ class Progress:
         return self.batch >= config.rollout_batches or any(0 < limit <= done for limit, done in limits)
 
     def needs_evaluation(self, config: TrainConfig) -> bool:
-        """Whether one is due, once: before the first rollout batch, after every `eval_every`, and near a limit.
-
-        Comparisons interpolate between this evaluation and the last one.
-        """
+        """Whether one is due, once: first, after every `eval_every`, and near a limit, where comparisons interpolate."""
         limits = ((config.max_generated, self.generated), (config.max_seconds, self.seconds))
         share = 1.0 + 1.5 / max(self.batch, 1)  # the next rollout batch may cost 1.5 times the mean
         is_close = any(limit and done * share >= limit for limit, done in limits)
@@ -190,10 +187,7 @@ class RunState:
         log(f"resumed from {found[0].name}")
 
     def restore(self, checkpoint: Checkpoint) -> list[str]:
-        """Go back to a checkpoint; return the losses of the logs since.
-
-        Raises ValueError for a checkpoint of another configuration, or of another version's format.
-        """
+        """Go back to a checkpoint; return the losses of the logs. Raises ValueError for another configuration or format."""
         state, tensors = checkpoint.state, checkpoint.tensors
         if state.get("format") != FORMAT:
             raise ValueError(

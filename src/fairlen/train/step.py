@@ -149,10 +149,7 @@ class Learner:
         return result
 
     def fit(self, work: Callable[[], Found], rollouts: Rollouts, plan: Plan) -> Found:
-        """Return the result of `work`, which goes through micro-batches; repeated with smaller ones where memory runs out.
-
-        Raises OutOfMemoryError where that does not help, since the longest sequence of the plan must fit.
-        """
+        """Return the result of `work`, repeated with smaller micro-batches where memory runs out, down to one sequence."""
         longest = max((rollouts.segments[row].stop for row in plan.rows), default=1)
         while True:
             self.largest = 0
@@ -207,10 +204,7 @@ class Learner:
         return result
 
     def apply(self, result: StepResult, method: Method) -> None:
-        """Clip the gradient, make the optimizer's step if every number is finite, and check the weights after it.
-
-        Raises OutOfMemoryError where memory runs out: a part of the weights may have changed, so that it cannot be repeated.
-        """
+        """Clip the gradient, step if every number is finite, and check the weights, which a shortage may leave half changed."""
         try:
             norm = torch.nn.utils.clip_grad_norm_(self.policy.model.parameters(), self.max_gradient_norm)
             result.gradient_norm = float(norm)

@@ -87,10 +87,7 @@ class Archive:
 
 
 def save_checkpoint(folder: Path, name: str, checkpoint: Checkpoint) -> Path:
-    """Write a checkpoint under `folder`; a crash at any point leaves the earlier ones as they were.
-
-    Raises OSError or SafetensorError where the disk takes no more.
-    """
+    """Write a checkpoint; a crash leaves earlier ones as they were. Raises OSError or SafetensorError on a full disk."""
     folder.mkdir(parents=True, exist_ok=True)
     staging = folder / f".tmp-{name}-{os.getpid()}"
     shutil.rmtree(staging, ignore_errors=True)
@@ -117,10 +114,7 @@ def save_checkpoint(folder: Path, name: str, checkpoint: Checkpoint) -> Path:
 
 
 def load_newest(folder: Path) -> tuple[Path, Checkpoint] | None:
-    """The newest checkpoint that verifies, or None where there never was one; newer ones become damaged-….
-
-    Raises FileNotFoundError where there are checkpoints and none verifies.
-    """
+    """The newest whole checkpoint, None without any; newer ones become damaged-…. Raises FileNotFoundError if none is whole."""
     found = list_checkpoints(folder)
     for path in reversed(found):
         if verifies(path):

@@ -39,10 +39,7 @@ class Guard(Skips):
     folder: Path = field(kw_only=True)
 
     def allows(self, quantity: str, update: int, responses: Iterable[Response]) -> bool:
-        """True where no quantity is named. Else write the responses, count, and return False.
-
-        Raises NonFiniteError at the third time in a row, or at once where the weights are damaged.
-        """
+        """True without a quantity; else dump and count. Raises NonFiniteError at the third in a row, or for damaged weights."""
         if not quantity:
             return True
         path = self.dump(quantity, update, responses)
@@ -110,10 +107,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Interruption:
-    """A signal's arrival, checked between micro-batches, updates and steps of an engine; a context manager.
-
-    Outside of it, and in threads other than the main one, signals do what they did before.
-    """
+    """A context manager that notes signals in the main thread, for checks between micro-batches, updates and steps."""
 
     def __init__(self) -> None:
         self.number = 0

@@ -73,10 +73,7 @@ def open_run(
     data: Mapping[str, Any] = NOTHING,
     facts: Mapping[str, Any] = NOTHING,
 ) -> Run:
-    """Make the run folder, or open it to resume.
-
-    Raises FileExistsError for a folder that holds a run already, and ValueError where a resumed run would change its mathematics.
-    """
+    """Make the run folder, or open it to resume. Raises FileExistsError, or ValueError where the mathematics would change."""
     folder = Path(config.out) if config.out else choose_folder(composition.name.replace("+", "-"))
     run = Run(folder, config, composition, layout, data, facts)
     if (folder / "run.json").exists():
