@@ -24,7 +24,6 @@ from fairlen import playground
 from fairlen.batch import Plan
 from fairlen.engine import Engine
 from fairlen.methods.compose import compose
-from fairlen.policy.compiled import compile_layers
 from fairlen.policy.layout import choose_layout
 from fairlen.policy.model import Policy, make_head
 from fairlen.rollouts import Response, Rollouts, Segment
@@ -194,8 +193,7 @@ def make_learner(
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1.0)
     longest = batch.prompt + max(batch.lengths)
     layout = choose_layout(kind, policy, longest)
-    compiled = compile_layers(policy, "auto")
-    return Learner(policy, optimizer, schedule, MAX_NORM, max_tokens_per_microbatch, layout=layout, compiled=compiled)
+    return Learner(policy, optimizer, schedule, MAX_NORM, max_tokens_per_microbatch, layout=layout)
 
 
 def update_of(learner: Learner, batch: Batch) -> Callable[[], float]:

@@ -15,7 +15,6 @@ from transformers import AutoModelForCausalLM, PreTrainedModel, Qwen3Config
 
 from fairlen.batch import Plan
 from fairlen.methods.compose import compose
-from fairlen.policy.compiled import compile_layers
 from fairlen.policy.lora import Adapters, add_adapters
 from fairlen.policy.model import Policy, Unadapted, make_head
 from fairlen.rollouts import Response, Rollouts, Segment
@@ -129,16 +128,6 @@ def test_checkpointing_has_the_same_gradient_in_less_memory():
     )
     assert apart(found, expected) < 1e-5
     assert less < 0.8 * most
-
-
-@pytest.mark.parametrize("rank", [0, 8])
-def test_compiled_layers_have_the_gradient_of_others(rank):
-    plain, found = learner(rank=rank, autocast=True), learner(rank=rank, autocast=True)
-    found.compiled = compile_layers(found.policy, "on")
-    assert len(found.compiled.layers) == SHAPE.num_hidden_layers
-    error = apart(update(found)[1], update(plain)[1])
-    print(f"compiled and not, in bfloat16: gradients {error:.1e} apart")
-    assert error < 0.05
 
 
 def test_adapters_have_the_gradient_of_the_cpu_and_nothing_else_has_one():

@@ -20,7 +20,6 @@ from fairlen.hangs import TrainingStopped, Watchdog, run_async
 from fairlen.methods.compose import Composition, explain
 from fairlen.methods.method import Method
 from fairlen.plugins import plugins_of
-from fairlen.policy.compiled import compile_layers
 from fairlen.policy.engines import build_engine, is_exact
 from fairlen.policy.layout import ROWS, Layout, choose_layout
 from fairlen.policy.lora import adapted_layers, adapters_of
@@ -241,7 +240,7 @@ def build_learner(config: TrainConfig, policy: Policy, method: Method, layout: L
         reference = policy.with_model(copy.deepcopy(policy.model).requires_grad_(False).eval())
     return Learner(
         policy, optimizer, schedule, config.max_gradient_norm, config.max_tokens_per_microbatch, reference, layout,
-        compile_layers(policy, config.compile), config.deterministic,
+        config.deterministic,
     )  # fmt: skip
 
 

@@ -24,7 +24,6 @@ from fairlen.loop.tally import Counts, Tally, measure_sequences
 from fairlen.loop.update import judge_update
 from fairlen.methods.method import Method
 from fairlen.methods.stages.micro import Micro
-from fairlen.policy.compiled import CompiledLayers
 from fairlen.policy.layout import ROWS, Layout
 from fairlen.policy.model import Policy, Unadapted, are_finite
 from fairlen.policy.pack import Packed, pack
@@ -127,8 +126,6 @@ class Learner:
     """Positions in one micro-batch; falls where memory runs out."""
     reference: Policy | Unadapted | None = None
     layout: Layout = ROWS
-    compiled: CompiledLayers = field(default_factory=CompiledLayers)
-    """For updates that read rows; attention along trees is compiled by itself."""
     is_deterministic: bool = False
     """Whether repeated sums over micro-batches have the same bits on CUDA too."""
     largest: int = 0
@@ -153,9 +150,8 @@ class Learner:
         longest = max((rollouts.segments[row].stop for row in plan.rows), default=1)
         while True:
             self.largest = 0
-            compiles = bool(self.compiled.layers) and not self.layout.takes_trees(rollouts, plan, self.max_tokens)
             try:
-                with determinism(self.is_deterministic), self.compiled.used(compiles):
+                with determinism(self.is_deterministic):
                     return work()
             except (RuntimeError, MemoryError) as error:
                 if not is_shortage(error):
