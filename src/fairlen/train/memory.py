@@ -10,6 +10,7 @@ from transformers import AutoModelForCausalLM, PreTrainedConfig
 
 from fairlen.engine.cache import WORK, estimate_position_bytes, heads_of, num_kept_rows
 from fairlen.engine.sampler import SAMPLING_BYTES
+from fairlen.files.formats import describe
 from fairlen.files.limits import GIB
 from fairlen.files.pretrained import find_model, read_config
 from fairlen.methods.method import Method
@@ -66,16 +67,27 @@ class Memory:
 def estimate(
     shape: PreTrainedConfig, config: TrainConfig, needs_ref: bool = False, *, device: str, longest_prompt: int, tracks: int
 ) -> Memory:  # fmt: skip
-    """The needs of a run on a model of `shape`, for prompts of `longest_prompt` tokens, `tracks` responses each."""
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(shape, trust_remote_code=False)
-        num_parameters, adapters = model.num_parameters(), adapters_of(config)
-        if adapters:
+    """The needs of a run on a model of `shape`, for prompts of `longest_prompt` tokens, `tracks` responses each.
+
+    Raises ValueError for a shape of which no model can be made, or whose sizes differ between layers, and for unfit adapters.
+    """
+    adapters, text = adapters_of(config), shape.get_text_config()
+    try:
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(shape, trust_remote_code=False)
+    except Exception as error:  # damaged shapes raise errors of any class
+        raise ValueError(f"no model of this shape: {describe(error)}") from error
+    known = [getattr(text, name, None) for name in ("hidden_size", "num_hidden_layers", "num_attention_heads")]
+    if not all(isinstance(size, int) for size in known) or isinstance(getattr(text, "intermediate_size", 0), list):
+        raise ValueError(f"{type(model).__name__} has layers whose memory is not estimated")
+    num_parameters = model.num_parameters()
+    if adapters:
+        with torch.device("meta"):
             add_adapters(model, adapters)
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     count, size, low = sum(p.numel() for p in trained), max(SIZES[config.dtype], 4), min(SIZES[config.dtype], 4)
     frozen = num_parameters * SIZES[config.dtype] if adapters else 0
-    kind, text = KINDS[choose_engine(config, device, num_parameters)], shape.get_text_config()
+    kind = KINDS[choose_engine(config, device, num_parameters)]
     longest = longest_prompt + config.max_response_length
     row = longest * estimate_position_bytes(text, low)
     return Memory(
@@ -125,10 +137,13 @@ def estimate_memory(config: TrainConfig, method: Method, device: str) -> Memory 
         return None
     try:
         shape = read_config(find_model(config.model, config.revision), config.revision)
-        tracks, longest_prompt = method.sampling.num_tracks, config.max_prompt_length
+    except Exception:  # damaged files raise errors of any class; loading the model says which
+        return None
+    tracks, longest_prompt = method.sampling.num_tracks, config.max_prompt_length
+    try:
         found = estimate(shape, config, method.needs_ref, device=device, longest_prompt=longest_prompt, tracks=tracks)
-    except Exception:
-        return None  # loading the model says what is wrong; a shape that cannot be read may still run
+    except ValueError:  # loading the model says what is wrong, or it runs without an estimate
+        return None
     return None if found.num_parameters < LARGE else found
 
 
