@@ -18,7 +18,7 @@ from fairlen.methods.compose import compose
 from fairlen.policy.head import Head
 from fairlen.policy.model import Policy, output_embeddings
 from fairlen.train import start
-from fairlen.train.memory_trial import draw_batch
+from fairlen.train.memory import draw_batch
 from fairlen.train.optimizer import build_optimizer
 from fairlen.train.run.checkpoint import (
     Checkpoint,

@@ -20,10 +20,9 @@ from fairlen.methods.compose import compose
 from fairlen.policy.head import Head
 from fairlen.policy.layout import choose_layout
 from fairlen.policy.model import Policy
-from fairlen.train.determinism import WORKSPACES, prepare_determinism
 from fairlen.train.run.config import TrainConfig
 from fairlen.train.start import build_learner
-from fairlen.train.step import Learner
+from fairlen.train.step import WORKSPACES, Learner, prepare_determinism
 
 aten = torch.ops.aten
 REFUSED = {

@@ -23,7 +23,7 @@ from fairlen.batch import Plan
 from fairlen.methods.compose import compose
 from fairlen.policy.head import Head
 from fairlen.policy.model import Policy
-from fairlen.train.memory_trial import run_largest
+from fairlen.train.memory import run_largest
 from fairlen.train.run.checkpoint import (
     Checkpoint,
     capture_moments,

@@ -15,8 +15,7 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 from fairlen.methods.compose import compose
 from fairlen.policy.head import Head
 from fairlen.policy.model import Policy
-from fairlen.train.memory import estimate
-from fairlen.train.memory_trial import hold_moments
+from fairlen.train.memory import estimate, hold_moments
 from fairlen.train.optimizer import build_optimizer, check_optimizer, count_moments, embedding_weights
 from fairlen.train.run.checkpoint import (
     capture_moments,

@@ -18,8 +18,7 @@ from fairlen.engine.device import free_memory
 from fairlen.files.limits import GIB
 from fairlen.methods.compose import compose
 from fairlen.policy.model import Policy
-from fairlen.train.memory import Memory
-from fairlen.train.memory_trial import hold_moments, is_wanted, largest_shapes, run_largest, try_memory
+from fairlen.train.memory import Memory, hold_moments, is_wanted, largest_shapes, run_largest, try_memory
 from fairlen.train.run.config import TrainConfig
 from fairlen.train.start import start_training
 from fairlen.train.step import Learner, OutOfMemoryError, is_shortage
@@ -172,7 +171,7 @@ sys.path.insert(0, sys.argv[1])
 from test_out_of_memory import CPU, make_learner
 from fairlen.methods.compose import compose
 from fairlen.train.step import is_shortage
-from fairlen.train.memory_trial import draw_batch
+from fairlen.train.memory import draw_batch
 torch.set_num_threads(1)
 rollouts, plan = draw_batch(32, 20, 220, 21)
 grads, limits = [], []

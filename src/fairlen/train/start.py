@@ -35,10 +35,8 @@ from fairlen.tasks.load import load_task
 from fairlen.tasks.shipped import place_model
 from fairlen.tasks.task import Problem, Task, find_problem_faults
 from fairlen.train.collect import Collector
-from fairlen.train.determinism import prepare_determinism
 from fairlen.train.loop import Trainer
-from fairlen.train.memory import Memory, advise, estimate_memory
-from fairlen.train.memory_trial import try_memory
+from fairlen.train.memory import Memory, advise, estimate_memory, try_memory
 from fairlen.train.optimizer import build_optimizer, check_optimizer, count_moments, embedding_weights
 from fairlen.train.run.checkpoint import Archive, seed_streams
 from fairlen.train.run.config import TrainConfig, refuse_too_many
@@ -46,7 +44,7 @@ from fairlen.train.run.display import Display, Summary, write_model_card
 from fairlen.train.run.faults import Guard, Interruption, ending
 from fairlen.train.run.folder import Run, open_run
 from fairlen.train.run.trackers import Trackers, check_trackers, choose_trackers
-from fairlen.train.step import Learner
+from fairlen.train.step import Learner, prepare_determinism
 
 
 def start_training(config: TrainConfig) -> Summary:

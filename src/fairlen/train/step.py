@@ -6,6 +6,7 @@ Where memory runs out, the same update is made again with micro-batches of half 
 from __future__ import annotations
 
 import gc
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -28,7 +29,6 @@ from fairlen.policy.layout import ROWS, Layout
 from fairlen.policy.model import Policy, Unadapted, are_finite
 from fairlen.policy.pack import Packed, pack
 from fairlen.rollouts import Rollouts
-from fairlen.train.determinism import determinism
 
 Found = TypeVar("Found")
 SHORTAGES = (
@@ -41,6 +41,8 @@ SHORTAGES = (
     "std::bad_alloc",
 )
 """In the messages of errors that are not torch.OutOfMemoryError."""
+WORKSPACES = ":4096:8"
+"""With buffers of a fixed size, products of matrices on CUDA are summed in one order."""
 
 
 class OutOfMemoryError(TrainingStopped):
@@ -55,6 +57,35 @@ def release_memory() -> None:
     """Free unreferenced memory; an exception's traceback keeps its references until it is gone."""
     gc.collect()
     torch.cuda.empty_cache()
+
+
+def prepare_determinism() -> None:
+    """Set the variable that cuBLAS reads at its start. Raises ValueError where the environment has another value."""
+    found = os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", WORKSPACES)
+    if found not in (WORKSPACES, ":16:8"):
+        raise ValueError(
+            f"deterministic=True with CUBLAS_WORKSPACE_CONFIG={found}: unset it, or give {WORKSPACES} or :16:8"
+        )
+
+
+@contextmanager
+def determinism(is_on: bool) -> Iterator[None]:
+    """Use torch's deterministic algorithms within. Raises TrainingStopped where an operation has none."""
+    if not is_on:
+        yield
+        return
+    mode: Any = torch.utils.deterministic
+    filling, mode.fill_uninitialized_memory = mode.fill_uninitialized_memory, False  # what is read was written
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    except RuntimeError as error:
+        if "deterministic" not in str(error):
+            raise
+        raise TrainingStopped(f"deterministic=True: {str(error).splitlines()[0]} Leave --deterministic out") from error
+    finally:
+        torch.use_deterministic_algorithms(False)
+        mode.fill_uninitialized_memory = filling
 
 
 @dataclass
