@@ -80,7 +80,9 @@ def read_rows(source: DataSource, name: str = "") -> RowSet:
     try:
         tables = ((path, columns_of(path)) for path in paths)
         files = [(path, names, choose_schema(f"{source.text}, file {path.name}", names)) for path, names in tables]
-        check_filters(source, files)
+        columns = dict.fromkeys(name for _, names, _ in files for name in names)
+        if missing := [one.column for one in source.filters if one.column not in columns]:
+            raise DataError(source.text, f"no column {missing[0]!r} to filter by; there are {', '.join(columns)}")
         schemas = ", ".join(dict.fromkeys(schema.name for _, _, schema in files))
         found = RowSet(name or source.name, source, schemas, revision)
         rows: dict[str, DataRow] = {}
@@ -101,13 +103,6 @@ def read_rows(source: DataSource, name: str = "") -> RowSet:
         account = [f"{found.num_read:,} rows", *(f"{count:,} {use}" for use, count in uses.items() if count)]
         raise DataError(source.text, f"no problem is left ({', '.join(account)}); check the filter, split and columns")
     return found
-
-
-def check_filters(source: DataSource, files: list[FileSchema]) -> None:
-    columns = dict.fromkeys(name for _, names, _ in files for name in names)
-    for wanted in source.filters:
-        if wanted.column not in columns:
-            raise DataError(source.text, f"no column {wanted.column!r} to filter by; there are {', '.join(columns)}")
 
 
 def select(found: RowSet, files: list[FileSchema]) -> Iterator[DataRow]:
@@ -160,12 +155,9 @@ class DataSplit:
 
     def describe(self) -> dict[str, Any]:
         return self.source.describe() | {
-            "weight": self.source.source.weight,
-            "train": len(self.train),
-            "held_out": len(self.held_out),
-            "shared_with_evaluation": self.num_shared,
-            "too_long": self.num_long,
-        }
+            "weight": self.source.source.weight, "train": len(self.train), "held_out": len(self.held_out),
+            "shared_with_evaluation": self.num_shared, "too_long": self.num_long,
+        }  # fmt: skip
 
     @property
     def line(self) -> str:

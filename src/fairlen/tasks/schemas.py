@@ -164,9 +164,8 @@ def read_answers(value: Any, raw: Raw) -> Answers:
         raise Unusable(
             "a list of answers without is_multiple_answer, which is true where all are needed, false where one is"
         )
-    return (
-        Answers(parts, aliases) if len(parts) == 1 or are_needed == "true" else Answers(parts[:1], parts[1:] + aliases)
-    )
+    are_others = len(parts) > 1 and are_needed == "false"
+    return Answers(parts[:1], parts[1:] + aliases) if are_others else Answers(parts, aliases)
 
 
 def read_answer(value: Any) -> str:
@@ -288,10 +287,8 @@ def read_livecodebench(value: Any, raw: Raw) -> Program:
 
 
 def tested(question: str, keep: tuple[str, ...] = COMMON) -> Schema:
-    columns = (question, "tests")
-    return Schema(
-        f"{question} and tests", columns, read_program, with_starter, also=("starter_code", "function"), keep=keep
-    )
+    name, also = f"{question} and tests", ("starter_code", "function")
+    return Schema(name, (question, "tests"), read_program, with_starter, also=also, keep=keep)
 
 
 SCHEMAS = (

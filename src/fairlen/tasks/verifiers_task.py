@@ -49,10 +49,8 @@ NUM_TASKS = 1024
 START_SECONDS = 300.0  # for the process to answer
 ALIVE_SECONDS = 10.0
 """For it to answer after an episode was late; it is ended otherwise, and with it all episodes that are out."""
-TOOL = {
-    "type": "function",
-    "function": {"name": "f", "description": "", "parameters": {"type": "object", "properties": {}}},
-}
+PARAMETERS = {"type": "object", "properties": {}}
+TOOL = {"type": "function", "function": {"name": "f", "description": "", "parameters": PARAMETERS}}
 
 
 @dataclass(frozen=True)

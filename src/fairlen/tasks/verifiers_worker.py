@@ -41,15 +41,9 @@ class ChatLoop(Harness[HarnessConfig]):
     NEEDS_CONTAINER = False
 
     async def launch(
-        self,
-        ctx: ModelContext,
-        trace: Trace,
-        runtime: Runtime,
-        endpoint: str,
-        secret: str,
-        mcp_urls: dict[str, str],
+        self, ctx: ModelContext, trace: Trace, runtime: Runtime, endpoint: str, secret: str, mcp_urls: dict[str, str],
         data: TaskData,
-    ) -> ProgramResult:
+    ) -> ProgramResult:  # fmt: skip
         system, prompt = self.resolve_prompt(data)
         asked = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else map(message_to_wire, prompt or [])
         messages = [*([{"role": "system", "content": system}] if system else []), *asked]
@@ -124,13 +118,9 @@ class AppendingRenderer(DefaultRenderer):
         return True
 
     def bridge_to_next_turn(
-        self,
-        previous_prompt_ids: list[int],
-        previous_completion_ids: list[int],
-        new_messages: list[Any],
-        *,
+        self, previous_prompt_ids: list[int], previous_completion_ids: list[int], new_messages: list[Any], *,
         tools: list[Any] | None = None,
-    ) -> RenderedTokens | None:
+    ) -> RenderedTokens | None:  # fmt: skip
         """Known tokens, and after them the template's text up to the next turn."""
         known = [*previous_prompt_ids, *previous_completion_ids]
         stops = self.get_stop_token_ids()
@@ -143,14 +133,11 @@ class AppendingRenderer(DefaultRenderer):
 
     def between(self, messages: Sequence[Any], tools: list[Any] | None) -> str:
         """Text of the template between the end of a turn and the next one. Raises ValueError where it cannot be told."""
+        answers = [one for one in messages if one["role"] == "tool"]
+        functions = [{"name": one.get("name") or "f", "arguments": {}} for one in answers]
         calls = [
-            {
-                "id": one.get("tool_call_id"),
-                "type": "function",
-                "function": {"name": one.get("name") or "f", "arguments": {}},
-            }
-            for one in messages
-            if one["role"] == "tool"
+            {"id": one.get("tool_call_id"), "type": "function", "function": function}
+            for one, function in zip(answers, functions, strict=True)
         ]
         said = {"role": "assistant", "content": MARK} | ({"tool_calls": calls} if calls else {})
         before = [{"role": "user", "content": MARK}, said]

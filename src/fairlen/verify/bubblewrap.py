@@ -116,7 +116,12 @@ class Bubblewrap(LocalSandbox):
         if not 0 <= slots <= NUM_UIDS:
             raise ValueError(f"slots={slots}: give 1 to {NUM_UIDS} runs at a time, or 0 for one on each core")
         self.bwrap = find_tool("bwrap", "bubblewrap")
-        self.version = read_version(self.bwrap)
+        text = subprocess.run([self.bwrap, "--version"], capture_output=True, text=True, timeout=30, check=False).stdout
+        self.version = read_numbers(text)
+        if self.version < OLDEST_BUBBLEWRAP:
+            raise ValueError(
+                f"{self.bwrap}: version {text.strip()!r}: programs need bubblewrap 0.8 or later; install a newer one"
+            )
         self.filter = build_filter(platform.machine())
         super().__init__(slots)
         self.is_root = os.geteuid() == 0
@@ -189,16 +194,6 @@ def view_options(*needed: str) -> list[str]:
     outside = [path for path in needed if path != "/usr" and (not path.startswith("/usr/") or path.startswith(LOCAL))]
     shown = [word for path in outside for word in ("--ro-bind", path, path)]
     return [*options, "--tmpfs", LOCAL, *shown, "--remount-ro", LOCAL] if Path(LOCAL).is_dir() else [*options, *shown]
-
-
-def read_version(bwrap: str) -> tuple[int, ...]:
-    text = subprocess.run([bwrap, "--version"], capture_output=True, text=True, timeout=30, check=False).stdout
-    version = read_numbers(text)
-    if version < OLDEST_BUBBLEWRAP:
-        raise ValueError(
-            f"{bwrap}: version {text.strip()!r}: programs need bubblewrap 0.8 or later; install a newer one"
-        )
-    return version
 
 
 def read_numbers(text: str) -> tuple[int, ...]:

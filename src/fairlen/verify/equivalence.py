@@ -37,13 +37,9 @@ from fairlen.verify.structure import (
 from fairlen.verify.typesetting import clean, write_fraction
 
 WARM_UP = (
-    (r"\frac{x+1}{2}", r"\frac{x}{2}+\frac{1}{2}"),
-    (r"\sqrt{8}", r"2\sqrt{2}"),
-    ("x<3", r"(-\infty,3)"),
-    ("x^2-3x+2", "(x-1)(x-2)"),
-    (r"\sin^2 x", r"1-\cos^2 x"),
-    ("y=2x+1", "y-2x=3"),
-)
+    (r"\frac{x+1}{2}", r"\frac{x}{2}+\frac{1}{2}"), (r"\sqrt{8}", r"2\sqrt{2}"), ("x<3", r"(-\infty,3)"),
+    ("x^2-3x+2", "(x-1)(x-2)"), (r"\sin^2 x", r"1-\cos^2 x"), ("y=2x+1", "y-2x=3"),
+)  # fmt: skip
 """Comparisons that fill the parser's tables and sympy's caches, which otherwise cost every new worker a second."""
 MAX_ITEMS = 64  # items of one list; matching compares all with all
 LOOSE = re.compile(
@@ -56,14 +52,10 @@ CLOSE = 1e-5
 """Relative difference of a decimal from what it rounds; Math-Verify's own bound is 5e-7 absolute, which lets 0 be 1e-7."""
 
 # Units and boxes are ours: Math-Verify takes a trailing m, c, t or x for a unit even where it is a variable.
-LATEX = [
-    LatexExtractionConfig(
-        boxed_match_priority=-1,
-        normalization_config=NormalizationConfig(
-            basic_latex=True, units=False, malformed_operators=True, nits=True, boxed="none", equations=False
-        ),
-    )
-]
+NORMALIZATION = NormalizationConfig(
+    basic_latex=True, units=False, malformed_operators=True, nits=True, boxed="none", equations=False
+)
+LATEX = [LatexExtractionConfig(boxed_match_priority=-1, normalization_config=NORMALIZATION)]
 logging.getLogger("math_verify").setLevel(logging.ERROR)
 
 
@@ -223,13 +215,13 @@ def write_plainly(text: str) -> str:
 
 
 def says_nothing(answer: str) -> bool:
-    """Return whether it is `5 6`, which Math-Verify would multiply, or `0<1`, which is true and no set of numbers."""
+    """`5 6`, which Math-Verify would multiply, or `0<1`, which is true and no set of numbers."""
     is_statement = COMPARISON.search(answer) and "=" not in answer and not letters(answer)
     return bool(is_statement or re.search(r"(?<!_)\d \d", answer))
 
 
 def is_equation_to_zero(answer: str) -> bool:
-    """Return whether it is an equation such as `x^2 - 4 = 0`, which claims no 0, as `m + n = 5` claims 5."""
+    """`x^2 - 4 = 0` claims no 0, as `m + n = 5` claims 5."""
     left, equals, right = answer.rpartition("=")
     return bool(equals) and right.strip() == "0" and strip_name(answer) == answer and left[-1:] not in "<>!"
 
@@ -285,16 +277,12 @@ def differ(wanted: Any, given: Any) -> bool:
         return False
 
 
-def write_exactly(expression: Any) -> Any:
-    """Decimals become the fractions that were written, which floats are not."""
-    return expression.xreplace({number: Rational(str(number)) for number in expression.atoms(Float)})
-
-
 def same_value(one: Any, other: Any, *rounding: int, alike: Callable[..., bool] = grader.sympy_numeric_eq) -> bool:
     """Compare two values as Math-Verify does, but for differences below 1e-15, which it takes for 0."""
     if not all(isinstance(side, Expr) and not grader.is_atomic_or_pct_atomic(side, Number) for side in (one, other)):
         return alike(one, other, *rounding)  # matrices by their entries; a number exactly, or rounded as it is written
-    one, other = write_exactly(one), write_exactly(other)
+    # decimals as they were written, which floats are not
+    one, other = (side.xreplace({n: Rational(str(n)) for n in side.atoms(Float)}) for side in (one, other))
     return alike(one, other, *rounding) and not differ(one, other)
 
 

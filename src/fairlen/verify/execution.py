@@ -82,17 +82,11 @@ print(json.dumps([sys.version.split()[0], os.path.realpath(sys.base_prefix),
                   [p for p in site.getsitepackages() if os.path.isdir(p) and os.listdir(p)]]))
 """
 ENVIRONMENT = {
-    "HOME": "/tmp",
-    "LANG": "C.UTF-8",
-    "PATH": "/usr/bin",
-    "PYTHONDONTWRITEBYTECODE": "1",
-    "PYTHONHASHSEED": "0",
-    "PYTHONUTF8": "1",
-    "TZ": "UTC",
+    "HOME": "/tmp", "LANG": "C.UTF-8", "PATH": "/usr/bin", "PYTHONDONTWRITEBYTECODE": "1", "PYTHONHASHSEED": "0",
+    "PYTHONUTF8": "1", "TZ": "UTC",
     # Every thread of a linear algebra library reserves address space.
-    "OMP_NUM_THREADS": "1",
-    "OPENBLAS_NUM_THREADS": "1",
-}
+    "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1",
+}  # fmt: skip
 """All that a program finds in its environment, beside the packages' folder. The hash seed is fixed so that a program that
 depends on the order of a set gets the same verdict every time."""
 STACK_MIB = 64
