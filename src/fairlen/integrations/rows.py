@@ -74,7 +74,6 @@ def read_trajectory(
 
 
 def has_turns(method: Method) -> bool:
-    """Return whether each turn is a sequence (unit=turn)."""
     return getattr(method.sampling, "unit", "") == "turn"
 
 
@@ -219,7 +218,6 @@ class TreeReader:
 
     @contextmanager
     def reading(self, is_on: bool) -> Iterator[None]:
-        """Have the models read rows as trees, or as what they are."""
         self.is_on = is_on
         try:
             yield

@@ -48,12 +48,11 @@ def resume_method(folder: Path, method: Method) -> Method:
 
     Raises ValueError for a checkpoint of another method, FileNotFoundError where there is no state for one that needs it.
     """
-    path = folder / STATE_FILE
-    if not path.is_file():
+    path, kept = folder / STATE_FILE, read_state(folder)
+    if not kept:
         if method.state:
             raise FileNotFoundError(f"{path}: no state of the method was saved there; start a new run from its weights")
         return method
-    kept = json.loads(path.read_text())
     before, now = kept["method"], choices_of(method)
     if changed := [name for name in now if before.get(name) != now[name]]:
         differences = "; ".join(f"{name} {before.get(name)} -> {now[name]}" for name in changed)
@@ -64,16 +63,10 @@ def resume_method(folder: Path, method: Method) -> Method:
     return method.with_state(kept["state"])
 
 
-def resume_position(folder: Path) -> Mapping[str, Any]:
-    """Return where the run folder was when a checkpoint was made; nothing where none was written."""
+def read_state(folder: Path) -> Mapping[str, Any]:
+    """Read what `save_method` wrote into a checkpoint; nothing where it wrote none."""
     path = folder / STATE_FILE
-    return json.loads(path.read_text()).get("run", NOWHERE) if path.is_file() else NOWHERE
-
-
-def resume_drawn(folder: Path) -> int:
-    """Return how many prompts had been drawn in place of dropped ones when a checkpoint was made."""
-    path = folder / STATE_FILE
-    return int(json.loads(path.read_text()).get("drawn", 0)) if path.is_file() else 0
+    return json.loads(path.read_text()) if path.is_file() else NOWHERE
 
 
 def choices_of(method: Method) -> dict[str, str]:

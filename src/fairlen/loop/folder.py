@@ -37,7 +37,6 @@ class Journal:
     failing: set[str] = field(default_factory=set)
 
     def append(self, path: Path, line: str) -> None:
-        """Write one line at the end of a file."""
         with self.attempt(path), open_to_append(path) as file:
             size, rest = os.fstat(file.fileno()).st_size, memoryview(f"{line}\n".encode())
             try:
@@ -64,7 +63,6 @@ class Journal:
             warn(f"{path}: written again; left out until now: {self.lost[path.name]}")
 
     def close(self) -> None:
-        """Warn of what was lost in all."""
         for name, count in self.lost.items():
             warn(f"{name}: {count} entries could not be written and are missing")
 
@@ -101,7 +99,6 @@ class RunFolder:
         self.journal.append(self.folder / "evaluations.jsonl", json.dumps(entry))
 
     def read_evaluation(self, place: Literal[0, -1]) -> Evaluation | None:
-        """Return the first or the last evaluation, None where there is none."""
         path = self.folder / "evaluations.jsonl"
         lines = path.read_text().splitlines() if path.exists() else []
         if not lines:
@@ -136,12 +133,10 @@ class RunFolder:
 
 
 def describe_composition(composition: Composition) -> dict[str, Any]:
-    """Return the method of run.json."""
     method, notes = composition.method, list(composition.notes)
     return {"name": composition.name, "hash": hash_method(method), "choices": to_dict(method), "notes": notes}
 
 
 def describe_program(packages: Sequence[str]) -> dict[str, Any]:
-    """Return what runs, and where."""
     machine = {"system": platform.platform(), "processor": platform.machine()}
     return {"versions": find_versions(packages), "machine": machine, "command": sys.argv}

@@ -144,7 +144,6 @@ class LearningSignal:
         return self.describe(kinds[0], self.total) if kinds else ""
 
     def describe(self, kind: str, found: Counts) -> str:
-        """One sentence: what is the case, why, what to do."""
         batches = f"{found.batches} {plural('rollout batch', found.batches, 'rollout batches')}"
         if kind == "surrogate":
             return (
@@ -168,7 +167,6 @@ class LearningSignal:
         )
 
     def explain(self, found: Counts) -> str:
-        """Why nothing was trained, and what to do."""
         if found.truncated == found.size:
             return f"all were truncated; {self.remedies.length}, or see whether the model ever ends a response"
         if found.correct + found.incorrect == 0:
@@ -182,7 +180,6 @@ class LearningSignal:
         )
 
     def advise(self, found: Counts) -> str:
-        """Return the advice on verdicts that are all the same."""
         if found.truncated == found.size:
             return self.remedies.length
         problems = "harder" if found.correct else "easier"

@@ -49,13 +49,8 @@ def policy_loss(
     the tokens that the plan counts; where seeing that would wait for a device, or is compiled, the loss is nan instead.
     """
     check_method(method)
-    refuse_types(plan, logprobs=logprobs, mask=mask, sequence=sequence, old_logprobs=old_logprobs,
+    refuse_unfit(method, plan, logprobs=logprobs, mask=mask, sequence=sequence, old_logprobs=old_logprobs,
                  rollout_logprobs=rollout_logprobs, ref_logprobs=ref_logprobs, entropy=entropy)  # fmt: skip
-    refuse_missing(method, ref_logprobs=(method.needs_ref, ref_logprobs), entropy=(method.needs_entropy, entropy))
-    refuse_shapes(
-        logprobs, mask=mask, sequence=sequence, old_logprobs=old_logprobs, rollout_logprobs=rollout_logprobs,
-        ref_logprobs=ref_logprobs, entropy=entropy,
-    )  # fmt: skip
     if not torch.compiler.is_compiling() and plan.method is not None and not is_same(plan.method, method):
         raise ValueError("plan: plan_rows made it with another method than `method`: give both the same one")
     row = find_rows(mask, sequence, len(plan))
@@ -153,13 +148,13 @@ def is_readable(values: Tensor) -> bool:
     return values.is_cpu and not torch.compiler.is_compiling()
 
 
-def refuse_types(plan: Any, **tensors: Any) -> None:
-    """Raise ValueError for a plan of arrays, for what is no tensor, and for log-probs and entropies that are no numbers."""
+def refuse_unfit(method: Method, plan: Any, logprobs: Any, **others: Any) -> None:
+    """Raise ValueError for a plan of arrays, and for tensors that are none, have no number for each log-prob, or are missing."""
     if not isinstance(plan, RowPlan):
         raise ValueError(f"plan={brief(plan)}: give what plan_rows returns, and of it the rows of the micro-batch")
     if not isinstance(plan.weight, Tensor):
         raise ValueError("plan: it holds numpy arrays; give plan.to(device), and of it the rows of the micro-batch")
-    for name, values in tensors.items():
+    for name, values in {"logprobs": logprobs, **others}.items():
         is_column = name in ("mask", "sequence")
         if values is None and name != "logprobs":
             continue
@@ -168,18 +163,10 @@ def refuse_types(plan: Any, **tensors: Any) -> None:
             raise ValueError(f"{name}={kind}: give a tensor" + ("" if is_column else " of floating-point numbers"))
         if values.device != plan.weight.device:
             raise ValueError(f"{name} on {values.device}, plan on {plan.weight.device}: give plan.to({values.device})")
-
-
-def refuse_shapes(logprobs: Tensor, **others: Tensor | None) -> None:
-    """Raise ValueError for what does not have one number for each log-prob."""
+    for name, is_needed in (("ref_logprobs", method.needs_ref), ("entropy", method.needs_entropy)):
+        if is_needed and others[name] is None:
+            terms = ", ".join(type(term).__name__ for term in method.terms)
+            raise ValueError(f"{name}=None: the method's terms ({terms}) need it for every token")
     for name, values in others.items():
         if values is not None and values.shape != logprobs.shape:
             raise ValueError(f"{name} of shape {tuple(values.shape)}: give that of logprobs, {tuple(logprobs.shape)}")
-
-
-def refuse_missing(method: Method, **asked: tuple[bool, Any]) -> None:
-    """Raise ValueError for what the method needs and was not given."""
-    for name, (is_needed, given) in asked.items():
-        if is_needed and given is None:
-            terms = ", ".join(type(term).__name__ for term in method.terms)
-            raise ValueError(f"{name}=None: the method's terms ({terms}) need it for every token")

@@ -43,7 +43,6 @@ class Tally:
     counts: Mapping[str, Any] = field(default_factory=dict)
 
     def add(self, method: Method, outputs: Outputs, micro: Micro, loss: MicroLoss) -> None:
-        """Counts one micro-batch; one without sequences counts nothing but its loss of 0."""
         self.counts = merge(self.counts, count(method, outputs, micro, loss))
 
     def finish(self, gather: Callable[[Tensor], Tensor] | None = None, device: torch.device | str = "cpu") -> Counts:
@@ -66,7 +65,6 @@ def measure_sequences(outputs: Outputs, micro: Micro, token: TokenLoss) -> Tenso
 
 
 def merge(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """The counts of two parts of one update."""
     found = dict(one)
     for name, value in other.items():
         larger = torch.maximum if isinstance(value, Tensor) else max
@@ -129,7 +127,6 @@ def update_metrics(counts: Counts) -> dict[str, float]:
 
 
 def observed(counts: Counts) -> dict[str, float]:
-    """Select the observations for `Method.update`."""
     return {name.removeprefix(OBSERVED): value for name, value in counts.items() if name.startswith(OBSERVED)}
 
 
@@ -146,7 +143,6 @@ def find_broken(counts: Counts) -> str:
 
 
 def state_metrics(method: Method) -> dict[str, float]:
-    """The method's state as metrics."""
     return {f"state/{name}": value for name, value in method.state.items()}
 
 

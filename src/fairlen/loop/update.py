@@ -62,7 +62,6 @@ class Skips:
             raise NonFiniteError(f"{quantity} was not finite in {times}: {LOOK_AT[quantity]}{where}")
 
     def passed(self) -> None:
-        """Note an update that was made: the row of skipped ones is broken."""
         self.num_in_a_row = 0
 
 

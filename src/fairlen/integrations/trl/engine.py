@@ -37,8 +37,6 @@ def has_whole_model(trainer: Any) -> bool:
 
 
 async def run_all(extend: Extend, coroutines: Sequence[Coroutine]) -> list[tuple[Response, ...]]:
-    """The responses of all coroutines by one engine, in their order."""
-
     async def run(coroutine: Coroutine) -> tuple[Response, ...]:
         return await coroutine(extend)
 
@@ -99,7 +97,6 @@ class TruncatedGRPOTrainer(GRPOTrainer):
 
     @property
     def keeps_support(self) -> bool:
-        """Return whether tokens come with what they were drawn from."""
         is_truncated = self.top_p < 1.0 or self.top_k > 0 or bool(self.min_p)
         return is_truncated and not self.allows_mismatch
 

@@ -59,7 +59,6 @@ def run_together(
         return waiting[-1].answer
 
     async def step(answers: list[Continuation]) -> int:
-        """Hands over answers and lets everything run until it waits again; returns how many do."""
         if not tasks:
             tasks.extend(asyncio.ensure_future(coroutine(extend)) for coroutine in coroutines)
         served = [waiting.pop(0) for _ in answers]
@@ -110,7 +109,6 @@ def prepare_prompts(
 
 
 async def run_prompt(sampler: Sampler, request: Request, first_stream: int, extend: Extend) -> tuple[Response, ...]:
-    """The responses to one prompt, ungraded. Raises ValueError for a number that TRL did not ask for."""
     responses = await sampler(extend, no_grader, request)
     number = sum(response.round == 0 for response in responses)
     if number != sampler.num_tracks:
@@ -274,7 +272,6 @@ def generate(trainer: Any, spare: Sequence[int], asked: list[Pending]) -> list[C
 
 
 def set_limit(trainer: Any, num_tokens: int) -> None:
-    """Have TRL generate at most so many tokens."""
     if trainer.use_vllm:
         trainer.vllm_generation.max_completion_length = num_tokens
     else:
@@ -283,7 +280,6 @@ def set_limit(trainer: Any, num_tokens: int) -> None:
 
 
 def decode(trainer: Any, prompts: Sequence[Any], responses: Sequence[Response]) -> list[Any]:
-    """Texts of responses, or messages where prompts are messages, as TRL makes them."""
     token_ids = [list(response.token_ids[response.num_prompt :]) for response in responses]
     tokenizer, is_text = trainer._tokenizer, isinstance(prompts[0], str)
     if not is_text and (getattr(tokenizer, "response_template", None) or getattr(tokenizer, "response_schema", None)):

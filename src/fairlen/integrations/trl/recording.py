@@ -52,7 +52,6 @@ class Recorder(TrainerCallback):
         return self.trainer._tokenizer.decode(token_ids, skip_special_tokens=True)
 
     def number_rows(self, size: int) -> Ints:
-        """Return the rows of the rollout batch that is planned, as a column of TRL's batch."""
         return self.num_batches * ROWS + np.arange(size)
 
     def add_whole(self, rounds: Sequence[Round], scored: Scored, plan: Plan) -> None:
@@ -126,7 +125,6 @@ class Recorder(TrainerCallback):
             self.run.start(NOWHERE)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Write down a rollout batch whose updates are all made."""
         of_batch = args.steps_per_generation * self.trainer.num_iterations
         if self.run is not None and state.global_step * args.gradient_accumulation_steps % of_batch == 0:
             self.run.write()

@@ -66,7 +66,6 @@ class Refill:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Return what a user of dynamic sampling has to know at the start."""
         return (f"prompts that the method drops are not replaced: {self.obstacle}",) if self.obstacle else ()
 
     def count_missing(self, scored: Scored, wanted: int, num_rounds: int) -> int:
@@ -157,7 +156,6 @@ def join_outputs(rounds: Sequence[Round], chosen: Ints, pad_token_id: int) -> di
 
 
 def widen(column: Tensor, width: int, from_left: bool, value: float) -> Tensor:
-    """Return a column [N, L] padded to a width; one without a width as it is."""
     if column.ndim < 2:
         return column
     missing = width - column.shape[1]
@@ -165,7 +163,6 @@ def widen(column: Tensor, width: int, from_left: bool, value: float) -> Tensor:
 
 
 def most_of(trainer: Any, number: int) -> int:
-    """The largest of a number over processes."""
     if trainer.accelerator.num_processes == 1:
         return number
     return int(trainer.accelerator.gather(torch.tensor([number], device=trainer.accelerator.device)).max())

@@ -110,7 +110,6 @@ class Outcomes:
         return cls(outcome, np.where(applies.any(axis=1), is_above(outcome, limit), NO_VERDICT))
 
     def grade(self, responses: list[Response]) -> list[Response]:
-        """The responses with their outcomes."""
         statuses: dict[float, Status] = {0.0: "incorrect", 1.0: "correct"}
         found = zip(responses, self.outcome.tolist(), self.verdict.tolist(), strict=True)
         return [

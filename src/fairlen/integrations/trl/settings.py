@@ -118,7 +118,6 @@ def take_num_generations(found: Composition, overrides: Sequence[str], number: i
 
 
 def with_num_tracks(sampling: Sampler, number: int) -> Sampler:
-    """The sampler with so many responses to a prompt. Raises ValueError where it cannot have them."""
     try:
         return sampling.with_num_tracks(number)
     except ValueError as error:
@@ -126,7 +125,6 @@ def with_num_tracks(sampling: Sampler, number: int) -> Sampler:
 
 
 def find_problems(config: Any, method: Method, allow_truncated: bool, parts: Mapping[str, Any]) -> Iterator[str]:
-    """What cannot be kept, and what to do instead."""
     if not config.max_completion_length:
         yield f"max_completion_length={config.max_completion_length}: give the max response length in tokens"
     sampling, name_of_it, number = method.sampling, short(method.sampling), config.num_generations
@@ -240,7 +238,6 @@ def refuse_defaults(given: Any, defaults: Any) -> None:
 
 
 def warn_of_dropout(model: nn.Module) -> Iterator[str]:
-    """What of the model undoes fairness."""
     found = sorted({f"{type(module).__name__}.{name}" for module, name in find_dropout(model)})
     if found:
         yield (

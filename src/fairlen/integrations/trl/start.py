@@ -109,7 +109,6 @@ def read_trl_arguments(arguments: Sequence[str], seed: int) -> tuple[Any, Any]:
 def build_trainer(
     config: TrlConfig, trl_config: Any, model_config: Any, model: str, tokenizer: Any, task: Task
 ) -> TaskTrainer:
-    """The parts of a run, put together."""
     number = config.problems or (task.num_train if isinstance(task, DataTask) else ENDLESS)
     train = [task.train(index) for index in range(number)]
     held_out = list(task.held_out(config.eval_problems)) if config.eval_problems else []

@@ -24,7 +24,7 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 
 from fairlen.batch import Bools, Plan, build_responses, is_on_policy
 from fairlen.integrations.rows import TreeReader, cut_table, fold, fold_turns, mark_depth
-from fairlen.integrations.run_folder import NOWHERE, resume_drawn, resume_method, resume_position, save_method
+from fairlen.integrations.run_folder import NOWHERE, read_state, resume_method, save_method
 from fairlen.integrations.trl.engine import TruncatedGRPOTrainer, has_whole_model, run_on_engine
 from fairlen.integrations.trl.generation import Coroutine, Sampled, sample
 from fairlen.integrations.trl.recording import Recorder
@@ -139,7 +139,6 @@ class FairGRPOTrainer(TruncatedGRPOTrainer):
             self.current = CurrentBatch()
 
     def generate_round(self, inputs: list[dict[str, Any]]) -> Round:
-        """One call of TRL's own generation and scoring."""
         with self.holding(CurrentBatch(inputs, trains=self.model.training)) as current:
             output = super()._generate_and_score_completions(inputs)
         return Round(output, inputs, *self.read_responses(output, current.open_calls), current.rewards)
@@ -164,7 +163,6 @@ class FairGRPOTrainer(TruncatedGRPOTrainer):
         return kept | self.upload(columns)
 
     def collect_sampled(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
-        """The rows of a sampler that cuts responses, with the plan in their columns."""
         with self.holding(CurrentBatch(inputs, trains=True)) as current:
             output = super()._generate_and_score_completions(inputs)
         sampled: Sampled = current.sampled
@@ -175,7 +173,6 @@ class FairGRPOTrainer(TruncatedGRPOTrainer):
         return output | self.upload(fold(columns, [row.segments for row in sampled.rows]) | {"depth": current.depth})
 
     def upload(self, columns: dict[str, Any]) -> dict[str, Tensor]:
-        """Columns of the plan as TRL shuffles and splits them."""
         return {COLUMN + name: torch.as_tensor(c).to(self.accelerator.device) for name, c in columns.items()}
 
     def _generate(self, prompts: list[Any]) -> tuple[Any, ...]:
@@ -219,7 +216,6 @@ class FairGRPOTrainer(TruncatedGRPOTrainer):
         return Outcomes.read(rewards, self.reward_weights, self.correct_threshold)
 
     def score_whole(self, rounds: Sequence[Round]) -> Scored:
-        """Rewards and advantages of the whole responses of some rounds, over all processes."""
         turns = list(chain(*(one.turns for one in rounds)))
         truncated = np.concatenate([one.truncated for one in rounds])
         graded = self.grade_rewards(torch.cat([one.rewards for one in rounds]))
@@ -380,8 +376,8 @@ class FairGRPOTrainer(TruncatedGRPOTrainer):
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)
+        kept = read_state(Path(checkpoint)) if checkpoint else NOWHERE
         if checkpoint is not None:
-            self.method = resume_method(Path(checkpoint), self.method)
-            self.refill.drawn = resume_drawn(Path(checkpoint))
+            self.method, self.refill.drawn = resume_method(Path(checkpoint), self.method), kept.get("drawn", 0)
         if self.recorder.run is not None:
-            self.recorder.run.start(resume_position(Path(checkpoint)) if checkpoint else NOWHERE)
+            self.recorder.run.start(kept.get("run", NOWHERE))

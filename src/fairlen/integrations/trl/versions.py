@@ -69,7 +69,6 @@ def refuse(version: str, changes: Iterable[str]) -> None:
 
 
 def find_changes(kind: Any) -> Iterator[str]:
-    """What of methods and functions is not as in the tables."""
     for name in (*OVERRIDDEN, *CALLED):
         where = name.replace(":", ".") if ":" in name else f"{kind.__name__}.{name}"
         found = find_signature(kind, name)

@@ -127,7 +127,6 @@ class Servers:
         return Continuation(tuple(answer.token_ids), tuple(answer.log_probs), finish)
 
     def output(self, response: Response, row: Row) -> AgentLoopOutput:
-        """The row of verl that a row of a stream is."""
         stop = response.length if row.is_end else row.stop
         extra: dict[str, Any] = {"fairlen": {**vars(row)}, "turn_scores": [], "tool_rewards": []}
         if self.versions:

@@ -66,7 +66,6 @@ class CpuModule(types.ModuleType):
 
 
 def always(value: Any) -> Any:
-    """A method that returns one value, whatever it is asked with."""
     return lambda *_, **__: value
 
 
@@ -96,7 +95,6 @@ class CpuPlatform(PlatformBase):  # type: ignore[misc]
 
 
 def name_server(rank: int) -> str:
-    """What Ray knows a server by."""
     return f"fairlen_cpu_server_{rank}"
 
 
@@ -162,7 +160,6 @@ class CpuServer:
             growing.future.cancel()
 
     async def resume_generation(self) -> None:
-        """Takes requests again."""
         self.is_open.set()
 
     async def reach(self, name: str, num_tokens: int) -> TokenOutput | None:
@@ -171,7 +168,6 @@ class CpuServer:
         return self.answer(await growing.reach(num_tokens), True) if growing else None
 
     def answer(self, made: Continuation, has_logprobs: bool, stop_reason: str = "completed") -> TokenOutput:
-        """A continuation as verl reads it."""
         return TokenOutput(
             token_ids=list(made.token_ids),
             log_probs=list(made.logprobs) if has_logprobs else None,
@@ -192,7 +188,6 @@ class CpuServer:
         self.engine.refresh(self.version)
 
     async def get_version(self) -> int:
-        """Of the weights."""
         return self.version
 
     async def do_nothing(self, *_: Any, **__: Any) -> None:
@@ -223,11 +218,10 @@ class CpuAdapter(BaseRollout):
         self.replica_rank = int(os.environ["RANK"]) if replica_rank == -1 else replica_rank
         self.is_leader_rank = True
 
-    async def resume(self, tags: Any) -> None:
+    async def do_nothing(self, *_: Any) -> None:
         """Nothing sleeps."""
 
-    async def release(self) -> None:
-        """Nothing sleeps."""
+    resume = release = do_nothing
 
     @torch.no_grad()
     async def update_weights(  # type: ignore[override]  verl calls it by keyword

@@ -50,7 +50,6 @@ def is_verls(place: str) -> bool:
 
 
 def playground_rows(count: int, held_out: bool) -> Iterator[dict[str, Any]]:
-    """Problems of the playground."""
     task = Playground()
     problems = task.held_out(count) if held_out else map(task.train, range(count))
     for number, problem in enumerate(problems):
@@ -109,7 +108,6 @@ def data_rows(places: Sequence[str], starts_inside: bool = False) -> Iterator[di
 def verl_row(
     source: str, messages: Sequence[tuple[str, str]], answer: str, number: int, stored: dict[str, Any]
 ) -> dict[str, Any]:
-    """One row of a file for verl."""
     return {
         "data_source": source,
         "prompt": [{"role": role, "content": content} for role, content in messages],
@@ -130,7 +128,6 @@ def write_rows(rows: Iterable[dict[str, Any]], path: Path) -> int:
 
 
 def read_problem(stored: dict[str, Any]) -> DataRow:
-    """The problem that `extra_info.fairlen_problem` has."""
     reference: dict[str, Any] = {
         name: tuple(tuple(x) if isinstance(x, list) else x for x in value) if isinstance(value, list) else value
         for name, value in stored["reference"].items()
@@ -171,7 +168,6 @@ async def compute_score(
 
 
 async def grade(stored: dict[str, Any], answer: str, text: str) -> Verdict:
-    """The verdict by the verifier of the problem's kind."""
     if stored["kind"] == PLAYGROUND:
         return await Playground().verify(Problem("", "", (0,), answer), text)
     row: DataRow = read_problem(stored)

@@ -31,7 +31,6 @@ def has_value_head() -> bool:
 
 
 def install() -> None:
-    """Change this process."""
     dynamic_module_utils.get_class_in_module = refuse  # type: ignore[assignment]
     for name in () if has_value_head() else READERS:
         if name in sys.modules:

@@ -38,7 +38,6 @@ UNEXPECTED = ("WORKER_DIED", "NODE_DIED")
 
 
 def find_versions() -> dict[str, str]:
-    """Find the versions on this machine."""
     found = {"python": platform.python_version()}
     for name in PACKAGES:
         try:
@@ -79,26 +78,7 @@ def describe_fault(answer: Any, mine: dict[str, str]) -> str:
     return f"{'; '.join(differ)}: install the same on every node" if differ else ""
 
 
-def start_watch() -> None:
-    """Watch the job that this process has begun until it ends; a death ends it at once."""
-    machines = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
-    threading.Thread(target=watch_deaths, args=(machines,), daemon=True).start()
-
-
-def end_job(death: str) -> None:
-    """Name a death and end this process: Ray ends what belongs to its job on every machine."""
-    log(f"{DEATH}{death}")
-    os._exit(DIED)
-
-
-def name_death() -> None:
-    """Name what has died of this process' job, where something has, before its error is shown."""
-    if ray.is_initialized() and (death := find_death(current_job(), set())):
-        log(f"{DEATH}{death}")
-
-
 def current_job() -> ray.JobID:
-    """Return the job of this process."""
     return ray.JobID.from_hex(ray.get_runtime_context().get_job_id())
 
 
@@ -108,11 +88,11 @@ def watch_deaths(machines: set[str]) -> None:
     while not ENDED.wait(INTERVAL):
         death = find_store_death(store) or find_death(job, machines)
         if death and not ENDED.is_set():
-            end_job(death)
+            log(f"{DEATH}{death}")
+            os._exit(DIED)  # Ray ends what belongs to its job on every machine
 
 
 def find_store_death(address: str) -> str:
-    """Return an error if the GCS server refuses connections; empty otherwise."""
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=5.0).close()
@@ -133,14 +113,12 @@ def find_death(job: ray.JobID, machines: set[str]) -> str:
 
 
 def is_unexpected(actor: Mapping[str, Any]) -> bool:
-    """Whether an actor has ended though nobody had asked for it."""
     context = actor["DeathCause"].actor_died_error_context
     reason = ActorDiedErrorContext.Reason.Name(context.reason)
     return actor["State"] in ("DEAD", "RESTARTING") and reason in UNEXPECTED
 
 
 def describe_death(actor: Mapping[str, Any]) -> str:
-    """Return who has died, and where."""
     name = f" {actor['Name']}" if actor["Name"] else ""
     why = actor["DeathCause"].actor_died_error_context.error_message.split(". Some common causes")[0].replace("\n", " ")
     return f"{actor['ActorClassName']}{name} (process {actor['Pid']} on {actor['Address']['IPAddress']}): {why}"
@@ -157,13 +135,9 @@ class Watched:
 
     def remote(self) -> Any:
         check_versions()
-        start_watch()
+        machines = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
+        threading.Thread(target=watch_deaths, args=(machines,), daemon=True).start()
         return self.kind.remote()
-
-
-def without_secrets(config: Any) -> Any:
-    """Return settings of hydra's as it writes them down."""
-    return OmegaConf.create(hide_all(OmegaConf.to_container(config)))
 
 
 def main() -> None:
@@ -174,14 +148,17 @@ def main() -> None:
         try:
             stock(config, Watched(task_runner_class))
         except Exception:
-            name_death()  # verl has noticed it first
+            if ray.is_initialized() and (death := find_death(current_job(), set())):
+                log(f"{DEATH}{death}")  # verl has noticed it first
             raise
         finally:
             ENDED.set()
 
     main_ppo.run_ppo = run
     save = hydra.core.utils._save_config
-    hydra.core.utils._save_config = lambda config, *place: save(without_secrets(config), *place)
+    hydra.core.utils._save_config = lambda config, *place: save(
+        OmegaConf.create(hide_all(OmegaConf.to_container(config))), *place
+    )
     main_ppo.main()
 
 

@@ -51,6 +51,7 @@ from fairlen.settings import Overrides, Repeated, Settings
 PLUGIN = "fairlen.integrations.verl.plugin"
 JOB = "fairlen.integrations.verl.job"
 GUARDS = "fairlen.integrations.verl.guards"
+TREES = "fairlen.integrations.verl.trees"
 REWARD = "pkg://fairlen.integrations.verl.data"
 MODEL, TOKENIZER = "actor_rollout_ref.model.path", "actor_rollout_ref.model.tokenizer_path"
 TRUST = ("data.trust_remote_code", "actor_rollout_ref.model.trust_remote_code")
@@ -134,7 +135,6 @@ def refuse_incomplete(config: VerlConfig, given: Sequence[str]) -> None:
 
 
 def quote_for_shell(text: str) -> str:
-    """A setting as a shell reads it, so that it can be copied."""
     harmless = not set(text) & set('"$`\\!')
     return f'"{text}"' if "'" in text and harmless else shlex.quote(text)
 
@@ -173,14 +173,13 @@ def environment_settings(config: VerlConfig, given: Sequence[str], folder: Path)
     found = {f"{place}.VERL_USE_EXTERNAL_MODULES={modules}": "loads fairlen's plug-in, loudly"}
     if os.environ.get("FAIRLEN_ANY_VERL") == "1":
         found[f"{place}.FAIRLEN_ANY_VERL='1'"] = "with an untested verl"
-    if config.cpu:
-        variables = rehearsal_variables(config, given, folder)
-        found |= {f"{place}.{name}={quote(text)}": "of a rehearsal" for name, text in variables.items()}
-    return found
+    variables = rehearsal_variables(config, given, folder)
+    return found | {f"{place}.{name}={quote(text)}": "of a rehearsal" for name, text in variables.items()}
 
 
 def rehearsal_variables(config: VerlConfig, given: Sequence[str], folder: Path) -> dict[str, str]:
-    """Variables of every process of a rehearsal."""
+    if not config.cpu:
+        return {}
     found = {"OMP_NUM_THREADS": "1", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_USAGE_STATS_ENABLED": "0"}
     found["VERL_FILE_LOGGER_PATH"] = str((folder / "verl-metrics.jsonl").resolve())
     found |= {} if config.ray_address else LOOPBACK
@@ -190,21 +189,15 @@ def rehearsal_variables(config: VerlConfig, given: Sequence[str], folder: Path) 
 def modules_of(config: VerlConfig) -> list[str]:
     """What every process of the job imports: the platform of a rehearsal, the plug-in, what the environment already asks for."""
     before = [name for name in os.environ.get("VERL_USE_EXTERNAL_MODULES", "").split(",") if name]
-    trees = (
-        () if choose_method(config.method, config.overrides).sampling.is_whole else ("fairlen.integrations.verl.trees",)
-    )
-    ours = [*((CPU_MODULE,) if config.cpu else ()), GUARDS, PLUGIN, *trees]
+    is_whole = choose_method(config.method, config.overrides).sampling.is_whole
+    ours = [*[CPU_MODULE] * config.cpu, GUARDS, PLUGIN, *[TREES] * (not is_whole)]
     return [*ours, *(name for name in before if name not in ours)]
 
 
 def environment(config: VerlConfig, given: Sequence[str], folder: Path) -> dict[str, str]:
-    """Variables of the job's first process."""
-    found = dict(os.environ) | {"VERL_USE_EXTERNAL_MODULES": ",".join(modules_of(config)), "PYTHONUNBUFFERED": "1"}
-    if config.cpu:
-        found |= rehearsal_variables(config, given, folder)
-    if config.ray_address:
-        found["RAY_ADDRESS"] = config.ray_address
-    return found
+    found = {"VERL_USE_EXTERNAL_MODULES": ",".join(modules_of(config)), "PYTHONUNBUFFERED": "1"}
+    address = {"RAY_ADDRESS": config.ray_address} if config.ray_address else {}
+    return dict(os.environ) | found | rehearsal_variables(config, given, folder) | address
 
 
 def files_of(config: VerlConfig, folder: Path) -> tuple[list[str], list[str]]:
@@ -236,7 +229,6 @@ def value_of(key: str, given: Sequence[str]) -> str:
 
 
 def data_settings(config: VerlConfig, given: Sequence[str], folder: Path) -> dict[str, str]:
-    """Where the problems are, and who grades responses."""
     train, held_out = files_of(config, folder)
     pairs = (("train", train), ("val", held_out))
     found = {f"data.{name}_files=[{','.join(map(quote, x))}]": f"problems ({name})" for name, x in pairs if x}

@@ -57,7 +57,6 @@ class FairLoss:
     def __call__(
         self, model_output: Mapping[str, Tensor], data: Any, dp_group: Any = None
     ) -> tuple[Tensor, dict[str, Any]]:
-        """The loss of one micro-batch and what is counted of it, for verl's engine."""
         logprobs = no_padding_2_padding(model_output["log_probs"], data)
         turns = read_plan(data, "length") if f"{COLUMN}length" in data else None
         mask, length = find_trained(to_padded(data, "response_mask"), read_plan(data, "trains"), turns)

@@ -62,7 +62,6 @@ class Row:
 
     @property
     def num_turns(self) -> int:
-        """Turns of the policy, at least 1."""
         return len(self.turns) or 1
 
     def cut(self, by_turn: bool) -> tuple[int, ...]:

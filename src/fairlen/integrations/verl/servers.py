@@ -52,7 +52,6 @@ class Growth:
 
 
 def load_replica() -> type[RolloutReplica]:
-    """verl's replica of vLLM with servers that can be followed."""
     from verl.workers.rollout.vllm_rollout.vllm_async_server import vLLMHttpServer, vLLMReplica
 
     class FollowedServer(vLLMHttpServer):

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +47,7 @@ def run_session(command: Sequence[str], env: dict[str, str], folder: Path) -> in
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "errors": "replace"}
     process = subprocess.Popen(command, env=env, start_new_session=True, **pipes)
     threading.Thread(target=end_orphans, args=(process,), daemon=True).start()
-    with stopping(), ending(process), open_to_append(path) as file:
+    with handled_by(stop), ending(process), open_to_append(path) as file:
         for line in process.stdout or ():
             file.write(hide(line).encode())
             summary.read(line)
@@ -59,16 +59,16 @@ def run_session(command: Sequence[str], env: dict[str, str], folder: Path) -> in
 
 
 @contextlib.contextmanager
-def stopping() -> Iterator[None]:
-    """End the block by SystemExit when the launcher is told to end."""
-    before = {number: signal.getsignal(number) for number in ENDS}
-    for number in ENDS:
-        if before[number] is not signal.SIG_IGN:  # as under nohup
-            signal.signal(number, stop)
+def handled_by(handle: Callable[[int, Any], None]) -> Iterator[dict[int, Any]]:
+    """Handle the signals that end the launcher, unless they are ignored, as under nohup; gives their handlers until now."""
+    before: dict[int, Any] = {number: signal.getsignal(number) for number in ENDS}
+    chosen = [number for number in ENDS if before[number] is not signal.SIG_IGN]
+    for number in chosen:
+        signal.signal(number, handle)
     try:
-        yield
+        yield before
     finally:
-        for number in ENDS:
+        for number in chosen:
             signal.signal(number, before[number])
 
 
@@ -80,13 +80,9 @@ def ending(process: subprocess.Popen[str]) -> Iterator[None]:
     except KeyboardInterrupt:
         raise KeyboardInterrupt("interrupted, the job was ended") from None
     finally:
-        received: list[signal.Signals] = []  # a signal that comes meanwhile acts afterwards
-        before = {number: signal.getsignal(number) for number in ENDS}
-        for number in ENDS:
-            signal.signal(number, lambda number, _: received.append(signal.Signals(number)))
-        end_processes(process)
-        for number in ENDS:
-            signal.signal(number, before[number])
+        received: list[int] = []  # a signal that comes meanwhile acts afterwards
+        with handled_by(lambda number, _: received.append(number)) as before:
+            end_processes(process)
         if received and callable(before[received[0]]):
             stop(received[0], None)
 
@@ -139,7 +135,6 @@ class Summary:
         """Accuracy by step."""
 
     def read(self, line: str) -> None:
-        """Take a line of the job."""
         text = COLOURS.sub("", line).rstrip()
         if DEATH in text:
             self.death = self.death or text.partition(DEATH)[2]

@@ -48,7 +48,6 @@ def choose_method(names: str, overrides: tuple[str, ...]) -> Method:
 
 
 def name_trainer(mode: str) -> str:
-    """Return our name of one of verl's trainers."""
     return f"fairlen_{mode}"
 
 
@@ -154,7 +153,6 @@ LOGGER = "trainer.logger"
 
 
 def key_of(text: str) -> str:
-    """Return what an override of hydra's sets."""
     return text.lstrip("+~").partition("=")[0]
 
 

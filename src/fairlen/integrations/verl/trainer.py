@@ -32,7 +32,7 @@ from verl.workers.rollout.llm_server import FullyAsyncLLMServerClient
 from fairlen.batch import CORRECT_THRESHOLD, number_keys
 from fairlen.console import warn
 from fairlen.integrations.rows import fold_turns, has_turns
-from fairlen.integrations.run_folder import NOWHERE, HomeRun, resume_method, resume_position, save_method
+from fairlen.integrations.run_folder import NOWHERE, HomeRun, read_state, resume_method, save_method
 from fairlen.integrations.verl.data import read_eos_ids
 from fairlen.integrations.verl.loss import COLUMN, COUNTS, FairDetachWorker, FairLoss, FairWorker
 from fairlen.integrations.verl.rows import (
@@ -136,12 +136,10 @@ class FairTrainer(PPOTrainer):
 
     @property
     def settings(self) -> Any:
-        """`algorithm.fairlen`."""
         return self.config.algorithm.fairlen
 
     @property
     def threshold(self) -> float:
-        """Verdict above which a response is correct."""
         return float(self.settings.get("correct_threshold", CORRECT_THRESHOLD))
 
     @property
@@ -157,7 +155,6 @@ class FairTrainer(PPOTrainer):
 
     @cached_property
     def eos_ids(self) -> frozenset[int]:
-        """Tokens that end a text."""
         return read_eos_ids(self.tokenizer)
 
     def get_llm_client(self) -> Any:
@@ -250,7 +247,6 @@ class FairTrainer(PPOTrainer):
         return float(expected - found)
 
     def _update_actor(self, batch: Any, metrics: dict[str, Any]) -> Any:
-        """The updates of a rollout batch, each of an equal share of its rows."""
         actor = self.config.actor_rollout_ref.actor
         is_fresh = not self.is_bypassed and self.local_trigger_step == 0
         chosen = {"method": self.settings.method, "overrides": list(self.settings.get("overrides") or ())}
@@ -306,7 +302,7 @@ class FairTrainer(PPOTrainer):
             folder = Path(trainer.default_local_dir) / f"global_step_{self.global_steps}"
             if trainer.resume_mode == "resume_path":
                 folder = Path(trainer.resume_from_path)
-            self.method, position = resume_method(folder, self.method), resume_position(folder)
+            self.method, position = resume_method(folder, self.method), read_state(folder).get("run", NOWHERE)
         if self.settings.get("folder"):
             self.run = HomeRun(Path(self.settings.folder), partial(self.tokenizer.decode, skip_special_tokens=True))
             overrides = list(self.settings.get("overrides") or ())
@@ -333,7 +329,6 @@ class FairTrainer(PPOTrainer):
 
 
 def register(mode: str, stock: type[Any]) -> type[Any]:
-    """Our trainer for one of verl's."""
     members = {"mode": mode, "__doc__": f"verl's {mode} with a method."}
     return register_trainer(name_trainer(mode))(type(f"Fair{stock.__name__}", (FairTrainer, stock), members))
 

@@ -44,7 +44,6 @@ class TreeEngine(STOCK):
         return module
 
     def find_obstacle(self, module: Any) -> str:
-        """Return why rows are not read as trees, or nothing."""
         is_ours = self.model_config.override_config.get("attn_implementation", NAME) in ("sdpa", NAME)
         if not is_ours or self.use_ulysses_sp or self.pad_to_length or hasattr(module.config, "vision_config"):
             return "trees need a model of text, no attn_implementation but sdpa, no Ulysses and no pad_to_length"
