@@ -33,13 +33,10 @@ def apply(text: str) -> str:
 @pytest.mark.parametrize(
     ("name", "state"),
     [
-        (
-            "fspo+balanced",
-            "'surrogate.num_updates': 3",
-        ),  # of 3 rollout batches the second epoch: the first is on-policy
+        ("fspo+balanced", "'surrogate.num_updates': 3"),  # of 3 rollout batches the second epoch: the first is on-policy
         ("dapo+balanced", "{}"),
     ],
-)
+)  # fmt: skip
 def test_the_plain_loop_runs_with_a_method(name, state, tmp_path):
     """Stock it is started by the test of all programs; here with methods of which some have a state, which has moved."""
     changed = tmp_path / "loop.py"

@@ -62,23 +62,6 @@ def test_the_table_of_commands_is_all_of_them():
     assert "--rollout-batches" in run("train", "--help").stdout
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["trian"], "did you mean 'train'"),
-        (["methods", "--yaml"], "no flag --yaml"),
-        (["train", "--config", "missing.toml"], "there is no such file"),
-        (["train", "--top-p", "0"], "top_p=0.0"),
-        (["train", "--rollout-batchs", "3"], "--rollout-batches"),
-    ],
-)
-def test_mistakes_end_with_code_2_and_one_message(arguments, message):
-    done = run(*arguments)
-    assert done.returncode == 2
-    assert message in done.stderr
-    assert "Traceback" not in done.stderr
-
-
 def write(folder: Path, text: str) -> str:
     path = folder / "run.toml"
     path.write_text(text)
@@ -170,11 +153,6 @@ def test_the_help_of_every_command_that_takes_a_file_says_so(command, capsys):
     with pytest.raises(SystemExit):
         main([command, "--help"])
     assert "--config FILE.toml" in capsys.readouterr().out
-
-
-def test_set_may_be_repeated():
-    config = read_train_config(["--set", "sampling.n=4", "--set", "surrogate.clip_high=0.3"])
-    assert config.overrides == ("sampling.n=4", "surrogate.clip_high=0.3")
 
 
 def test_a_flag_that_is_named_is_on():

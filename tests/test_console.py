@@ -75,17 +75,8 @@ def a_template(folder: Path) -> list[str]:
     model = Path(shutil.copytree(playground.PATH, folder / "model"))
     (model / "chat_template.jinja").write_text("{{ raise_exception('no " + ESCAPES + "') }}")
     rows = [{"question": f"0{n}", "answer": "1"} for n in range(4)]
-    return [
-        "train",
-        "--model",
-        str(model),
-        "--data",
-        write_rows(folder, rows),
-        "--threads",
-        "1",
-        "--out",
-        str(folder / "out"),
-    ]
+    given = ["--data", write_rows(folder, rows), "--threads", "1", "--out", str(folder / "out")]
+    return ["train", "--model", str(model), *given]
 
 
 def a_setting(folder: Path) -> list[str]:

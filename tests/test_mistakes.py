@@ -15,18 +15,8 @@ import pytest
 from fairlen import playground
 from fairlen.cli import main
 
-TINY = [
-    "--rollout-batches",
-    "1",
-    "--prompts-per-batch",
-    "1",
-    "--eval-problems",
-    "1",
-    "--eval-samples",
-    "1",
-    "--max-response-length",
-    "4",
-]
+SIZES = "--rollout-batches 1 --prompts-per-batch 1 --eval-problems 1 --eval-samples 1 --max-response-length 4"
+TINY = SIZES.split()
 
 
 def write(name: str, text: str) -> None:
@@ -95,18 +85,10 @@ MISTAKES = {
     "a typo in the file": (["train", "--config", "typo.toml"], "'lerning_rate'", "did you mean 'learning_rate'?"),
     "a wrong type in the file": (["train", "--config", "type.toml"], "seed = 'three'", "give int, such as 0"),
     "a file that is not there": (["train", "--config", "none.toml"], "--config none.toml", "there is no such file"),
-    "--set of an unknown field": (
-        ["train", "--set", "surrogate.clip_hgh=0.3"],
-        "'clip_hgh'",
-        "did you mean 'clip_high'?",
-    ),
+    "--set of an unknown field": (["train", "--set", "surrogate.clip_hgh=0.3"], "'clip_hgh'", "did you mean 'clip_high'?"),
     "--set of a wrong type": (["train", "--set", "surrogate.clip_high=lots"], "'lots' is not a number", "such as 0.2"),
     "--set without a value": (["train", "--set", "clip_high"], "--set clip_high", "write PATH=VALUE"),
-    "a number out of range": (
-        ["train", "--prompts-per-batch", "0"],
-        "prompts_per_batch=0",
-        "give a finite number above 0",
-    ),
+    "a number out of range": (["train", "--prompts-per-batch", "0"], "prompts_per_batch=0", "give a finite number above 0"),
     "greedy training": (["train", "--temperature", "0"], "temperature=0.0", "give more than 0"),
     "truncated sampling": (["train", "--engine", "vllm", "--top-p", "0.9"], "top_p=0.9", "--engine embedded"),
     "a budget over the model's positions": (
@@ -121,11 +103,7 @@ MISTAKES = {
         "add tokenizer.json and tokenizer_config.json to it",
     ),
     "a model without weights": (["train", "--model", "no_weights"], "model=no_weights", "*.safetensors"),
-    "a model that cannot end": (
-        ["train", "--model", "no_end"],
-        "eos_token_id=None",
-        "set eos_token_id in the model folder's",
-    ),
+    "a model that cannot end": (["train", "--model", "no_end"], "eos_token_id=None", "set eos_token_id in the model folder's"),
     "a hub id without a network": (["train", "--model", "nobody/nothing"], "model=nobody/nothing", "hf download"),
     "data that is not there": (["train", "--data", "none.jsonl"], "--data none.jsonl", "a source is PLACE"),
     "data without known columns": (
@@ -133,16 +111,8 @@ MISTAKES = {
         "unknown columns foo, bar",
         "rename columns to prompt",
     ),
-    "data that is empty": (
-        ["train", "--data", "empty.jsonl"],
-        "--data empty.jsonl: the file is empty",
-        "write it again",
-    ),
-    "a broken line in data": (
-        ["train", "--data", "bad.jsonl"],
-        "bad.jsonl, line 2: not JSON",
-        "mend or remove the line",
-    ),
+    "data that is empty": (["train", "--data", "empty.jsonl"], "--data empty.jsonl: the file is empty", "write it again"),
+    "a broken line in data": (["train", "--data", "bad.jsonl"], "bad.jsonl, line 2: not JSON", "mend or remove the line"),
     "data for a model of another kind": (
         ["train", "--data", "sums.jsonl"],
         "model=playground",
@@ -154,31 +124,19 @@ MISTAKES = {
         "raise --max-prompt-length",
     ),
     "a task that does not exist": (["train", "--task", "maths"], "--task maths", "there are playground"),
-    "a reward file that is not there": (
-        ["train", "--rewards", "none.py:f"],
-        "--rewards none.py:f",
-        "give the path of one",
-    ),
+    "a reward file that is not there": (["train", "--rewards", "none.py:f"], "--rewards none.py:f", "give the path of one"),
     "a reward that is not in the file": (["train", "--rewards", "reward.py:f"], "has no 'f'", "it has words"),
     "a reward that returns a word": (
         ["train", "--rewards", "reward.py:words"],
         "returned 'much'",
         "return a list with one number",
     ),
-    "an unknown sandbox": (
-        ["train", *READER, "--data", "code.jsonl", "--sandbox", "docker"],
-        "sandbox='docker'",
-        "give auto",
-    ),
+    "an unknown sandbox": (["train", *READER, "--data", "code.jsonl", "--sandbox", "docker"], "sandbox='docker'", "give auto"),
     "a folder with something in it": (["train", *TINY, "--out", "full"], "out=full", "choose another one"),
     "resume without a folder": (["train", "--resume"], "resume=True without out", "--out"),
     "resume of nothing": (["train", "--resume", "--out", "none"], "out=none: no run to resume", "leave --resume out"),
     "a device that does not exist": (["train", "--device", "tpu"], "device='tpu'", "give auto, cpu, cuda"),
-    "bfloat16 on the CPU": (
-        ["train", "--device", "cpu", "--dtype", "bfloat16"],
-        "dtype=bfloat16 on the CPU",
-        "use float32",
-    ),
+    "bfloat16 on the CPU": (["train", "--device", "cpu", "--dtype", "bfloat16"], "dtype=bfloat16 on the CPU", "use float32"),
     "one response with leave-one-out": (
         ["train", "--method", "rloo", "--set", "sampling.n=1"],
         "sampling.n=1",
@@ -188,7 +146,7 @@ MISTAKES = {
     "one method to compare": (["compare", "grpo"], "methods=grpo", "name at least two"),
     "a suite that does not exist": (["eval", "--suite", "nope"], "--suite nope", "--suite list"),
     "a flag of methods": (["methods", "--yaml"], "--yaml", "fairlen methods --help"),
-}
+}  # fmt: skip
 
 
 def say(arguments: list[str], capsys) -> tuple[int | str | None, str]:
@@ -268,20 +226,10 @@ def test_more_held_out_responses_than_memory_holds_are_refused(capsys, tmp_path)
 
 
 def test_one_response_for_each_prompt_is_said_to_teach_nothing(capsys, tmp_path):
-    assert main(["train", *TINY, "--set", "sampling.n=1", "--out", str(tmp_path / "run")]) == 0
+    arguments = ["train", *TINY, "--set", "sampling.n=1", "--out", str(tmp_path / "run")]
+    assert main(arguments) == 0
     assert "sampling.n=1: one response has nothing to be compared with" in " ".join(capsys.readouterr().out.split())
-    code, said = say(["train", *TINY, "--set", "sampling.n=1", "--out", str(tmp_path / "run")], capsys)
-    assert code == 2 and "a run is there already" in said and "--resume" in said
-    arguments = [
-        "train",
-        *TINY,
-        "--set",
-        "sampling.n=1",
-        "--learning-rate",
-        "0.1",
-        "--resume",
-        "--out",
-        str(tmp_path / "run"),
-    ]
     code, said = say(arguments, capsys)
+    assert code == 2 and "a run is there already" in said and "--resume" in said
+    code, said = say([*arguments, "--learning-rate", "0.1", "--resume"], capsys)
     assert code == 2 and "learning_rate: 0.0003 -> 0.1" in said and "Traceback" not in said

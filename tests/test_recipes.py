@@ -56,18 +56,8 @@ def test_the_job_asks_for_what_the_package_is():
 
 def test_the_jobs_command_takes_the_table():
     """Its dry run sends nothing: machine, secret and volume as the script has them, and the flags behind it."""
-    command = [
-        str(Path(sys.executable).parent / "hf"),
-        "jobs",
-        "uv",
-        "run",
-        "--dry-run",
-        str(JOB),
-        "--repo",
-        "me/x",
-        "--seed",
-        "1",
-    ]
+    words = ["jobs", "uv", "run", "--dry-run", str(JOB), "--repo", "me/x", "--seed", "1"]
+    command = [str(Path(sys.executable).parent / "hf"), *words]
     own = {"HF_HUB_OFFLINE": "1", "HF_TOKEN": "hf_of_nobody", "COLUMNS": "200", "NO_COLOR": "1"}
     done = subprocess.run(command, env=os.environ | own, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -104,12 +104,6 @@ def test_the_same_settings_take_eqlen():
     assert tracks == 1024 == 2 * 8 * config.actor_rollout_ref.rollout.max_num_seqs  # the page's rule, 8 servers
 
 
-def test_a_setting_that_verl_does_not_have_is_refused():
-    first = command("fsdp-8")
-    with pytest.raises(Exception, match=r"actor_rollout_ref\.rollout\.max_sequences"):
-        compose_verl([*first, "actor_rollout_ref.rollout.max_sequences=64"])
-
-
 @pytest.mark.parametrize("method", ["eqlen+grpo", "eqlen_unbiased"])
 def test_what_the_page_calls_refused_is_refused(method):
     asynchronous = command("async-64")

@@ -31,13 +31,6 @@ def test_nobody_is_in_a_hurry(path):
     assert find_hasty(path.read_text()) == []
 
 
-def test_haste_is_seen():
-    for hasty in ("took < 0.2", "0.1 < took <= 2", "verdict.seconds <= 2.0", "time.monotonic() - begun < 9.5"):
-        assert len(find_hasty(f"def test():\n    assert {hasty}\n")) == 1, hasty
-    for patient in ("took >= 0.2", "took < 60", "took < late", "other < 1", "time.process_time() - begun < 1"):
-        assert find_hasty(f"def test():\n    assert {patient}\n") == [], patient
-
-
 def test_ports_are_given_by_the_system():
     bound = re.compile(r"(?:Server|bind|listen|create_server)\(\(?[^()\n]*,\s*[1-9]\d{2,4}\b")
     assert bound.search('HTTPServer(("127.0.0.1", 8080), Handler)') and not bound.search('HTTPServer(("", 0), H)')

@@ -24,11 +24,9 @@ FORMS = {
     "grpo+turn_count": lambda t, i, k: 7 / (4 * len(t[i]) * 22),
     "dr_grpo": lambda t, i, k: 1 / (4 * BUDGET),
     "dapo_verl": lambda t, i, k: 1 / 22,
-    "dapo+balanced": lambda t, i, k: (
-        2 / (4 * (13 if i in (0, 2) else 9))
-    ),  # M_s = 2 |A|, Z_s = |A| tokens of the side, N = 4
+    "dapo+balanced": lambda t, i, k: (2 / (4 * (13 if i in (0, 2) else 9))),  # M_s = 2 |A|, Z_s = |A| tokens of the side, N = 4
     "dapo+balanced_turns": lambda t, i, k: 2 / (4 * (5 if i in (0, 2) else 2)) / t[i][k],
-}
+}  # fmt: skip
 
 
 @over("name", FORMS)

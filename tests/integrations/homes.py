@@ -130,15 +130,7 @@ class Home(Protocol):
     unknown: dict[str, str]
     """Metrics that it cannot have, and why."""
 
-    def run(
-        self,
-        case: Case,
-        name: str,
-        model: PreTrainedModel,
-        folder: Path,
-        own_forward: bool = False,
-        fault: Fault = NONE,
-    ) -> Found:
+    def run(self, case: Case, name: str, model: PreTrainedModel, folder: Path, own_forward=False, fault=NONE) -> Found:
         """What a method, by its name, comes to.
 
         With `own_forward` log-probs are the framework's own; else `padded_logprobs` of the model, the same in every home.
@@ -194,15 +186,7 @@ class Own:
     name = "own"
     unknown: ClassVar[dict[str, str]] = {}
 
-    def run(
-        self,
-        case: Case,
-        name: str,
-        model: PreTrainedModel,
-        folder: Path,
-        own_forward: bool = False,
-        fault: Fault = NONE,
-    ) -> Found:
+    def run(self, case: Case, name: str, model: PreTrainedModel, folder: Path, own_forward=False, fault=NONE) -> Found:
         from fairlen.integrations.run_folder import name_prompt
         from fairlen.loop.folder import RunFolder
         from fairlen.policy.model import Policy, make_head
@@ -303,15 +287,7 @@ class Trl:
         for name in ("mean", "max", "kl", "short", "long")
     }
 
-    def run(
-        self,
-        case: Case,
-        name: str,
-        model: PreTrainedModel,
-        folder: Path,
-        own_forward: bool = False,
-        fault: Fault = NONE,
-    ) -> Found:
+    def run(self, case: Case, name: str, model: PreTrainedModel, folder: Path, own_forward=False, fault=NONE) -> Found:
         from datasets import Dataset
         from transformers import TrainerCallback
         from trl.trainer import grpo_trainer
@@ -408,15 +384,7 @@ class Verl:
         "tokens/forwarded": "verl's engines do not say how they pad",
     }
 
-    def run(
-        self,
-        case: Case,
-        name: str,
-        model: PreTrainedModel,
-        folder: Path,
-        own_forward: bool = False,
-        fault: Fault = NONE,
-    ) -> Found:
+    def run(self, case: Case, name: str, model: PreTrainedModel, folder: Path, own_forward=False, fault=NONE) -> Found:
         from in_process import make_engine, make_row, make_trainer, train
 
         from fairlen.integrations.run_folder import HomeRun
@@ -502,15 +470,7 @@ class Plain:
     name: ClassVar[str] = "plain"
     unknown: ClassVar[dict[str, str]] = Verl.unknown
 
-    def run(
-        self,
-        case: Case,
-        name: str,
-        model: PreTrainedModel,
-        folder: Path,
-        own_forward: bool = False,
-        fault: Fault = NONE,
-    ) -> Found:
+    def run(self, case: Case, name: str, model: PreTrainedModel, folder: Path, own_forward=False, fault=NONE) -> Found:
         method, skips, fault.now = method_of(case, name), Skips(), -1
         sizes = [len(row.token_ids) for row in case.rows]
         graded = [row.verdict or 0.0 for row in case.rows]

@@ -70,9 +70,3 @@ def test_what_it_cannot_show(capsys, arguments, message):
 def test_one_method_and_one_flag(capsys, argument):
     assert main(["methods", "dapo", argument]) == 2
     assert f"no flag {argument}" in capsys.readouterr().err
-
-
-def test_a_class_that_no_file_has_is_without_meanings():
-    made: dict = {}
-    exec("from dataclasses import dataclass\n@dataclass\nclass Made:\n    width: int = 1", made)
-    assert field_meanings(made["Made"]) == {}

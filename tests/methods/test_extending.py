@@ -25,15 +25,8 @@ from fairlen.tasks.grader import load_reward, load_rewards
 from fairlen.tasks.task import Problem, load_own_task
 
 ROOT = Path(__file__).parents[2]
-SIZES = {
-    "rollout-batches": 1,
-    "prompts_per_batch": 4,
-    "set": "sampling.n=4",
-    "eval-problems": 16,
-    "eval-samples": 1,
-    "max_response_length": 24,
-}
-TINY = [text for name, value in SIZES.items() for text in (f"--{name}", str(value))]
+SIZES = "--rollout-batches 1 --prompts_per_batch 4 --set sampling.n=4 --eval-problems 16 --eval-samples 1"
+TINY = [*SIZES.split(), "--max_response_length", "24"]
 PROBLEM = Problem("sums:1+2=?", "1+2=?", (2, 9), "3", {"family": "sums"})
 
 
@@ -289,10 +282,7 @@ def test_names_that_name_nothing_are_refused(text):
 
 
 TASKS = {
-    (
-        "longest_prompt = 16",
-        "longest_prompt = 3",
-    ): "its prompt has 6 tokens; give 1 to longest_prompt=3",  # BOS and five signs
+    ("longest_prompt = 16", "longest_prompt = 3"): "its prompt has 6 tokens; give 1 to longest_prompt=3",  # BOS and five signs
     ("longest_prompt = 16", "longest_prompt = None"): "longest_prompt=None",
     ("    def close(self):\n        pass\n", ""): "has no close",
     ('"train", index % 60', '"train", __import__("random").randrange(60)'): "another problem each time",
@@ -304,7 +294,7 @@ TASKS = {
     ("def __init__(self, tokenizer)", "def __init__(self)"): "called with the tokenizer and tried, it raised TypeError",
     ("(bos, *ids)", "[bos, *ids]"): "give a tuple of whole numbers",
     ("range(min(count, 40))", "range(0)"): "gives 0 problems",
-}
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ from fairlen.methods.method import Method, updates
 from fairlen.methods.stages.advantage import GroupCentered
 from fairlen.methods.stages.aggregation import Balanced, TokenMean, TokenSum
 from fairlen.methods.stages.filters import MixedOutcomes
-from fairlen.methods.stages.terms import EntropyBonus, ReferenceKL, SamplerMismatch
+from fairlen.methods.stages.terms import ReferenceKL, SamplerMismatch
 from fairlen.rollouts import Response, Rollouts
 from fairlen.sampling.eqlen import EqLen
 
@@ -193,12 +193,6 @@ def test_an_on_policy_micro_batch_has_ratio_1_whatever_the_engines_noise(ragged)
     noisy = replace(micro, is_on_policy=True, old_logprobs=outputs.logprobs.detach() + 1e-2)
     assert method.loss(outputs, noisy).token.ratio.tolist() == [1.0] * 35
     assert method.loss(outputs, replace(noisy, is_on_policy=False)).token.ratio.max() < 1
-
-
-def test_needs_of_terms():
-    assert not compose("grpo").needs_ref and not compose("grpo").needs_entropy
-    assert compose("grpo+kl").needs_ref and compose("grpo+entropy").needs_entropy
-    assert compose("grpo+kl").terms == (ReferenceKL(),) and compose("grpo+entropy").terms == (EntropyBonus(),)
 
 
 def test_sign_length_coupling_is_minus_the_token_means_loss_at_ratio_1(ragged):

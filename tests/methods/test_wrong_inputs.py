@@ -18,14 +18,8 @@ PLAN: dict[str, Any] = {
 }  # fmt: skip
 NO_COLUMN = (5, True, "abc", b"abc", {}, object(), [], [1], [1] * 4, [[1], [0], [1]], [[1, 0, 1]], [[1], [1, 2], [1]])
 NO_NUMBERS = (
-    [1, "1", 0],
-    ["a", "b", "c"],
-    [1, None, 0],
-    [1j, 0, 0],
-    np.array([1, 0, 1j]),
-    [b"1", 0, 0],
-    [object()] * 3,
-)
+    [1, "1", 0], ["a", "b", "c"], [1, None, 0], [1j, 0, 0], np.array([1, 0, 1j]), [b"1", 0, 0], [object()] * 3,
+)  # fmt: skip
 WRONG_PLAN: dict[str, tuple[Any, ...]] = {
     "method": (None, "grpo", 5, compose, [], type(compose("grpo"))),
     "groups": (*NO_COLUMN[:-4], None, [0, None, 1], [0, [1], 1], [0, {}, 1], [0, NAN, 1], torch.tensor([0.0, NAN, 1.0]),

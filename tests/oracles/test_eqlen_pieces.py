@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from loops import over
-from toy import PROMPT, Toy, all_streams, random_policy, random_reward, responses_of, unbiased
+from toy import PROMPT, Toy, all_streams, random_reward, responses_of, unbiased
 
 from fairlen.methods.compose import compose
 from fairlen.methods.method import updates
@@ -22,7 +22,6 @@ from fairlen.rollouts import Response, Rollouts, Segment
 from fairlen.sampling.eqlen import EqLen
 
 TOY = Toy(4)
-REWARD = random_reward(TOY, 4, binary=True)
 LIMITS = [0, 1, 2]
 
 
@@ -134,38 +133,6 @@ def test_within_pairs_three_aggregations_are_one():
         assert rule(update.segments, update.advantage) == pytest.approx(expected, rel=1e-12)
     across = TokenMean("update")(update.segments, update.advantage)
     assert across == pytest.approx(np.full(len(update.rows), 1 / update.segments.length.sum()), rel=1e-12)
-
-
-def trunk_and_branches(tracks, pairs, push: dict[tuple[int, int], float]) -> np.ndarray:
-    """The push of a stream laid out as one row b_1 b_2 ... b_J and rows p_j a_j, from the tokens of the pieces alone."""
-    total, trunk = np.zeros((TOY.num_nodes, TOY.size)), ()
-    for round in sorted(pairs):
-        a, b = pairs[round]
-        pieces = [tracks[s.response].token_ids[s.start : s.stop] for s in (a, b)]
-        branch = TOY.path((*trunk, *pieces[0]))
-        for at in branch[len(trunk) :]:
-            total[at] += push[round, 0]
-        for at in TOY.path((*trunk, *pieces[1]))[len(trunk) :]:
-            total[at] += push[round, 1]
-        trunk += pieces[1]
-    return total
-
-
-@over("rule", ["max", "halving"])
-def test_a_trunk_with_branches_has_the_gradient_of_rows(rule):
-    """Each token of b_1 ... b_J has in the trunk the prefix that it has in its row, so every stream's gradient is the same."""
-    streams, method, policy = all_streams(TOY), unbiased(rule), random_policy(TOY, 0)
-    rows = streams.gradients(method, policy, REWARD)
-    segments = streams.pieces(method)[0]
-    scored = method.score_tables(streams.graded(REWARD), segments)
-    push = scored.advantage * segments.mass / 2
-    prompt = streams.table.prompt[segments.response]
-    by_stream = defaultdict(dict)
-    for row in range(len(segments)):
-        by_stream[prompt[row]][int(segments.round[row]), row % 2] = push[row]
-    for at, (tracks, pairs) in enumerate(streams_with_pairs(method.sampling)):
-        laid_out = TOY.gradient(policy, trunk_and_branches(tracks, pairs, by_stream[at]))
-        assert laid_out == pytest.approx(rows[at], abs=1e-15)
 
 
 @over("worth", [0.0, 1.0, 0.3])

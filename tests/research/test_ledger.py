@@ -77,13 +77,10 @@ def test_claims_that_contradict_themselves_are_refused(entry, message):
     "entry, message",
     [
         ({"text": "So it is."}, "'So it is.' names no claim"),
-        (
-            {"text": "So it is.", "needs": {"eqlen-23": ["not reproduced"]}},
-            "needs eqlen-23 'not reproduced': give proved",
-        ),
+        ({"text": "So it is.", "needs": {"eqlen-23": ["not reproduced"]}}, "needs eqlen-23 'not reproduced': give proved"),
         ({"text": "So it is.", "decide": ["x > 0"]}, "unknown key 'decide'"),
     ],
-)
+)  # fmt: skip
 def test_sentences_without_evidence_are_refused(entry, message):
     with pytest.raises(ValueError, match=message):
         make_line(entry)

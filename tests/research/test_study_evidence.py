@@ -123,12 +123,9 @@ def spoiled(**changes):
         (kept_run(seed=2, **spoiled(batches={"selected": [1]})), "1 rollout batches have fewer than 2 prompts"),
         (kept_run(seed=2, **spoiled(batches={"pairs_trained": [0.0]})), "no pair that trains"),
         (kept_run(seed=2, **spoiled(directions={"rho": [0.6]})), "the corrected bound was exceeded"),
-        (
-            kept_run(seed=2, right=[[1, 1], [2, 3]], **FULL),
-            "the model before training is not what it is for the other runs",
-        ),
+        (kept_run(seed=2, right=[[1, 1], [2, 3]], **FULL), "the model before training is not what it is for the other runs"),
     ],
-)
+)  # fmt: skip
 def test_what_would_be_our_own_mistake_is_found(run, says, tmp_path):
     good = kept_run(seed=1, **FULL)
     write_kept([good], tmp_path / "good")

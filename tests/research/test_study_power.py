@@ -1,16 +1,14 @@
 """Power by formula against simulation, seeds by hand; and coverage of the intervals, simulated."""
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
 from loops import over
 
-from research.ledger.claims import load_ledger
 from research.study.coverage import SHAPES, simulate
-from research.study.intervals import quantile, summarize
-from research.study.power import MOST_SEEDS, effect_seen, power_lines, seeds_needed, spread
+from research.study.intervals import quantile
+from research.study.power import MOST_SEEDS, effect_seen, seeds_needed
 
 
 @over("seeds", [5, 8, 20])
@@ -40,22 +38,6 @@ def test_seeds_by_hand():
     assert seeds_needed(2.0, 1.0) == 10
     assert seeds_needed(2.0, 100.0) == 3
     assert seeds_needed(2.0, 0.01) == MOST_SEEDS
-
-
-def test_the_spread_is_that_of_the_seeds():
-    assert spread(summarize({1: 1.0, 2: 2.0, 3: 6.0})) == pytest.approx(math.sqrt(7))
-
-
-def test_a_claim_is_told_what_it_needs():
-    ledger = load_ledger()
-    claim = next(claim for claim in ledger.claims if claim.measure and claim.measure.predicted != "none")
-    # 0 and twice the smallest effect: sd sqrt(8 / 7) = 1.069 times it; twice the smallest is to be seen
-    values = {seed: claim.measure.smallest * (1 + (-1) ** seed) for seed in range(1, 9)}
-    told = replace(ledger, results={claim.measure.estimand: summarize(values, "points")})
-    line = power_lines(told)[1].split()
-    # 5 seeds see (2.776 + 0.941) / sqrt 5 * 1.069 = 1.78 times it, 4 see (3.182 + 0.978) / 2 * 1.069 = 2.22 times it
-    assert (line[0], line[1], line[5], line[6]) == (claim.id, "8", "5", "points")
-    assert power_lines(replace(ledger, results={})) == ["No figure of a measured claim has an interval yet."]
 
 
 @pytest.mark.slow

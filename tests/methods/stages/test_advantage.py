@@ -95,15 +95,10 @@ def test_conditional_length_without_a_spread_of_lengths_is_zero(length):
 @over(
     "stage",
     [
-        GroupCentered(),
-        GroupNormalized(),
-        LeaveOneOut(),
-        BatchNormalized(),
-        GroupNormalized(eps=1e-4),
-        MeanNormalized(),
-        ConditionalLength(),
+        GroupCentered(), GroupNormalized(), LeaveOneOut(), BatchNormalized(), GroupNormalized(eps=1e-4),
+        MeanNormalized(), ConditionalLength(),
     ],
-)
+)  # fmt: skip
 def test_groups_without_variance_are_exactly_zero_whatever_their_rounding(stage):
     batch = make_batch([0] * 3 + [1] * 7, [1] * 10, [1] * 10)
     value = np.array([0.1] * 3 + [1 / 3] * 7)  # the means of 0.1 x 3 and 1/3 x 7 are not exact in binary

@@ -21,9 +21,7 @@ from fairlen.methods.stages.aggregation import (
 CENTRED = np.array([1 / 4, 1 / 4, 1 / 4, -3 / 4, 2 / 3, -1 / 3, -1 / 3, 0, 0, 0])
 EXPECTED = {
     SequenceMean(): [1 / (10 * t) for t in LENGTH],  # 1 / (N T)
-    TokenMean("group"): [1 / 68] * 4
-    + [1 / 32] * 3
-    + [1 / 20] * 3,  # 1 / (4 * 17), 1 / (4 * 8), 1 / (4 * 5), 1 / (4 * 5)
+    TokenMean("group"): [1 / 68] * 4 + [1 / 32] * 3 + [1 / 20] * 3,  # 1 / (4 * 17), 1 / (4 * 8), 1 / (4 * 5), 1 / (4 * 5)
     TokenMean("update"): [1 / 35] * 10,  # 17 + 8 + 5 + 5
     TokenSum(): [1 / 10] * 10,
     ConstantBudget(): [1 / 80] * 10,  # N * 8
@@ -36,7 +34,7 @@ EXPECTED = {
     Balanced("group"): [1 / 48] * 3 + [1 / 128] + [1 / 24] + [1 / 36] * 2 + [0] * 3,
     # right M = 3/4 + 2/3 = 17/12, Z = 9/4 + 4/3 = 43/12, 17/43 over N = 10; wrong M = 17/12, Z = 8, 17/96 over 10
     Balanced("update"): [17 / 430] * 3 + [17 / 960] + [17 / 430] + [17 / 960] * 2 + [0] * 3,
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("rule", EXPECTED, ids=str)

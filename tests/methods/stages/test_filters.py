@@ -22,13 +22,10 @@ from fairlen.methods.stages.filters import (
         (MixedRewards(), [1, 1, 0, 0]),
         (SomeCorrect(), [1, 1, 1, 0]),
         (SomeIncorrect(), [1, 1, 0, 1]),
-        (
-            LengthWindow(),
-            [0, 1, 0, 0],
-        ),  # of the mixed ones 8/3 is at the 0th percentile, 17/4 at the 100th: above the 95th
+        (LengthWindow(), [0, 1, 0, 0]),  # of the mixed ones 8/3 is at the 0th percentile, 17/4 at the 100th: above the 95th
     ],
     ids=lambda value: str(value),
-)
+)  # fmt: skip
 def test_kept_prompts_by_hand(ragged, rule, expected):
     assert rule(ragged.responses.with_reward(ragged.responses.outcome)).tolist() == [bool(keep) for keep in expected]
 
