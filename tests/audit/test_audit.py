@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -26,6 +27,7 @@ from fairlen.audit.readers.frameworks import VERL
 from fairlen.audit.statistics.intervals import Estimate
 from fairlen.audit.statistics.streams import StreamReport
 from fairlen.batch import build_responses, build_segments
+from fairlen.cli import main
 
 FORMATS = Path(__file__).parents[1] / "fixtures_formats"
 PROMPTS, EACH, STEPS = 80, 8, 4
@@ -58,10 +60,11 @@ def with_outcomes(log: Log, right: np.ndarray) -> Log:
     return replace(log, responses=replace(log.responses, correct=right, outcome=right.astype(float)))
 
 
-def test_longer_wrong_answers_are_one_finding():
+@pytest.mark.parametrize("num", [5, pytest.param(20, marks=pytest.mark.slow)])
+def test_longer_wrong_answers_are_one_finding(num):
     """Incorrect ones 60% longer: one effect, told once, with its interval; another one falsely in a twentieth of logs."""
-    audits = [audited(make_log(seed, longer=1.6)) for seed in range(20)]
-    assert sum(len(each.findings) > 1 for each in audits) <= 4
+    audits = [audited(make_log(seed, longer=1.6)) for seed in range(num)]
+    assert sum(len(each.findings) > 1 for each in audits) <= num / 5
     one = next(each for each in audits if len(each.findings) == 1)
     gap = one.findings[0].estimate
     assert 0.55 < gap.low < 0.6 < gap.high < 0.65
@@ -158,10 +161,11 @@ def trained_log(seed: int, slope: float) -> Log:
     return replace(log, trained=rows, known=log.known | {"trained"})
 
 
-def test_unequal_acceptance_is_found_and_equal_acceptance_is_not():
+@pytest.mark.parametrize("num", [5, pytest.param(20, marks=pytest.mark.slow)])
+def test_unequal_acceptance_is_found_and_equal_acceptance_is_not(num):
     found = found_in(trained_log(0, 0.4))["acceptance.lre"]
     assert "of the shortest responses" in found.text and found.estimate.low > 0
-    assert sum("acceptance.lre" in found_in(trained_log(seed, 0.0)) for seed in range(20)) <= 4
+    assert sum("acceptance.lre" in found_in(trained_log(seed, 0.0)) for seed in range(num)) <= num / 5
 
 
 def test_optimism_and_eos_advantage_of_streams():
@@ -217,9 +221,13 @@ def test_few_prompts_give_numbers_and_no_findings():
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "fairlen", "audit", *arguments], capture_output=True, text=True, check=False
-    )
+    out, error = StringIO(), StringIO()
+    with redirect_stdout(out), redirect_stderr(error):
+        try:
+            code = main(["audit", *arguments])
+        except SystemExit as ended:  # of the parser of flags
+            code = ended.code
+    return subprocess.CompletedProcess(arguments, code, out.getvalue(), error.getvalue())
 
 
 def rollouts(path: Path, longer: bool) -> Path:
@@ -241,25 +249,19 @@ FOLDERS = sorted(path.name for path in FORMATS.iterdir() if path.is_dir() and pa
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
-def test_every_fixture_needs_no_flag(folder, capsys):
-    from fairlen.cli import main
-
-    assert main(["audit", str(FORMATS / folder)]) == 0
-    shown = capsys.readouterr()
-    assert not shown.err
-    assert "responses to" in shown.out and "95% interval" in shown.out
-    assert "\x1b" not in shown.out  # plain when piped
+def test_every_fixture_needs_no_flag(folder):
+    done = run(str(FORMATS / folder))
+    assert done.returncode == 0 and not done.stderr
+    assert "responses to" in done.stdout and "95% interval" in done.stdout
+    assert "\x1b" not in done.stdout  # plain when piped
 
 
-def test_one_of_a_thing_is_singular(tmp_path, capsys):
+def test_one_of_a_thing_is_singular(tmp_path):
     """One answer to one prompt in one step, beside a file of another kind."""
-    from fairlen.cli import main
-
     row = {"input": "1 + 1?", "output": "It is 2.", "gts": "2", "score": 1.0, "step": 1}
     (tmp_path / "1.jsonl").write_text(json.dumps(row) + "\n")
     (tmp_path / "other.jsonl").write_text('{"a": 1}\n')
-    assert main(["audit", str(tmp_path)]) == 0
-    shown = " ".join(capsys.readouterr().out.split())
+    shown = " ".join(run(str(tmp_path)).stdout.split())
     assert (
         "1 response to 1 prompt in 1 step, 0 with correct and incorrect ones;" in shown
         and "1 other file without rollouts; name one" in shown
@@ -305,9 +307,7 @@ def test_neither_torch_nor_transformers_is_imported():
 )
 def test_mistakes_end_with_one_message(arguments, code, message):
     done = run(*arguments)
-    assert done.returncode == code
-    assert message in done.stderr
-    assert "Traceback" not in done.stderr
+    assert done.returncode == code and message in done.stderr
 
 
 def test_what_can_be_read_is_audited_beside_what_cannot(tmp_path):
@@ -374,13 +374,11 @@ def test_malformed_rows_are_shown_by_file_and_line():
     assert to_json((one,), audit([str(FORMATS / "verl")])[1])["logs"][0]["counts"]["malformed"] == 30
 
 
-def test_a_page_that_cannot_be_written_is_one_line(tmp_path, capsys):
-    from fairlen.cli import main
-
+def test_a_page_that_cannot_be_written_is_one_line(tmp_path):
     (tmp_path / "file").write_text("")
-    path = rollouts(tmp_path / "1.jsonl", longer=False)
-    assert main(["audit", str(path), "--html", str(tmp_path / "file" / "page.html")]) == 2
-    said = " ".join(capsys.readouterr().err.split())
+    done = run(str(rollouts(tmp_path / "1.jsonl", longer=False)), "--html", str(tmp_path / "file" / "page.html"))
+    said = " ".join(done.stderr.split())
+    assert done.returncode == 2
     assert "page.html: " in said and said.endswith("name a file that can be written") and "Errno" not in said
 
 

@@ -163,13 +163,14 @@ def test_one_log_is_compared_with_one(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("most", [8, 20], ids=["equal", "unequal"])
-def test_intervals_cover_the_truth(most):
-    """500 pairs of logs of 60 prompts: lengths half as long again in B, incorrect ones 10% longer in A and 30% in B.
+@pytest.mark.parametrize("num", [100, pytest.param(500, marks=pytest.mark.slow)])
+def test_intervals_cover_the_truth(most, num):
+    """Pairs of logs of 60 prompts: lengths half as long again in B, incorrect ones 10% longer in A and 30% in B.
 
-    Prompts decide length and accuracy in both; 95% of 500 is 93 to 97 in 19 of 20 cases.
+    Prompts decide length and accuracy in both; 95% of 500 is 93 to 97 in 19 of 20 cases, of 100 91 to 99.
     """
-    rng, hits = np.random.default_rng(most), []
-    for _ in range(500):
+    rng, hits, off = np.random.default_rng(most), [], 0.025 if num == 500 else 0.05
+    for _ in range(num):
         hard, logs = rng.normal(0.0, 1.0, 60), []
         for scale, gap in ((1.0, 1.1), (1.5, 1.3)):
             problem = np.repeat(np.arange(60), rng.integers(2, most, 60, endpoint=True) if most > 8 else 8)
@@ -182,4 +183,4 @@ def test_intervals_cover_the_truth(most):
         hits.append(
             [found[name].difference.low <= truth <= found[name].difference.high for name, truth in truths.items()]
         )
-    assert all(0.925 <= share <= 0.975 for share in np.mean(hits, 0)), np.mean(hits, 0)
+    assert all(0.95 - off <= share <= 0.95 + off for share in np.mean(hits, 0)), np.mean(hits, 0)

@@ -8,6 +8,7 @@ import random
 import warnings
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -21,6 +22,8 @@ from fairlen.cli import main
 
 PLANTED, SAME = 1.5, 0.02
 KINDS = {"text": lambda rows: rows, "cut": cut_rows, "images": image_rows}
+Clean = dict[tuple[float, str], tuple[list[dict[str, Any]], tuple[str, float] | str]]
+"""By planted ratio of lengths and kind: the rows of a log, and its verdict."""
 
 
 def read_verdict(path: Path) -> tuple[str, float] | str:
@@ -33,19 +36,23 @@ def read_verdict(path: Path) -> tuple[str, float] | str:
     return conclude(within).status, math.expm1(within.gap.value)
 
 
-def find_wrong(variants: Iterable[Variant], folder: Path) -> tuple[list[str], list[str]]:
+@pytest.fixture(scope="session")
+def clean(tmp_path_factory: pytest.TempPathFactory) -> Clean:
+    path, found = tmp_path_factory.mktemp("clean") / "clean.jsonl", {}
+    for gap in (PLANTED, 1.0):
+        for kind, made in KINDS.items():
+            rows = made(make_rows(gap))
+            found[gap, kind] = rows, read_verdict(write(path, list(map(plain, rows))))
+    return found
+
+
+def find_wrong(variants: Iterable[Variant], folder: Path, clean: Clean) -> tuple[list[str], list[str]]:
     """Return what is wrong with each variant, of both clean logs, and the names of those that are refused."""
     wrong, refused = list[str](), list[str]()
-    logs = {(gap, kind): made(make_rows(gap)) for gap in (PLANTED, 1.0) for kind, made in KINDS.items()}
-    truth: dict[tuple[float, str], tuple[str, float] | str] = {}
-    for key, rows in logs.items():
-        truth[key] = read_verdict(write(folder / "clean.jsonl", list(map(plain, rows))))
     for variant in variants:
         for gap in (PLANTED, 1.0):
-            found, expected = (
-                read_verdict(variant.write(folder, logs[gap, variant.clean])),
-                truth[gap, variant.clean],
-            )
+            rows, expected = clean[gap, variant.clean]
+            found = read_verdict(variant.write(folder, rows))
             assert isinstance(expected, tuple)
             if isinstance(found, str):
                 refused += [variant.name]
@@ -80,8 +87,8 @@ def test_there_are_many_variants_and_few_may_ask():
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_every_variant_has_the_clean_verdict_or_asks(tmp_path, family):
-    wrong, asked = find_wrong((v for v in VARIANTS if v.name.split(":")[0] == family), tmp_path)
+def test_every_variant_has_the_clean_verdict_or_asks(tmp_path, clean, family):
+    wrong, asked = find_wrong((v for v in VARIANTS if v.name.split(":")[0] == family), tmp_path, clean)
     assert not wrong, "\n".join(wrong)
     assert set(asked) <= ASKED
 

@@ -16,14 +16,24 @@ from fairlen.report import write_report
 __all__ = ["browser", "open_page"]
 
 
-@pytest.fixture(scope="module")
-def plain_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_report(write_run(tmp_path_factory.mktemp("runs") / "a plain run", "dapo+balanced", num_updates=2))
+@pytest.fixture(scope="session")
+def plain_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_run(tmp_path_factory.mktemp("runs") / "a plain run", "dapo+balanced", num_updates=2)
 
 
-@pytest.fixture(scope="module")
-def pairs_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_report(write_run(tmp_path_factory.mktemp("runs") / "a run with pairs", "grpo+eqlen"))
+@pytest.fixture(scope="session")
+def pairs_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_run(tmp_path_factory.mktemp("runs") / "a run with pairs", "grpo+eqlen")
+
+
+@pytest.fixture(scope="session")
+def plain_page(plain_run: Path) -> Path:
+    return write_report(plain_run)
+
+
+@pytest.fixture(scope="session")
+def pairs_page(pairs_run: Path) -> Path:
+    return write_report(pairs_run)
 
 
 @dataclass(frozen=True)

@@ -310,22 +310,21 @@ def test_a_log_of_one_response_or_one_outcome_makes_a_page(tmp_path):
 # In a browser.
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("viewport", [WIDE, PHONE], ids=["wide", "phone"])
-def test_nothing_scrolls_sideways_and_no_texts_overlap(open_page, three_page, viewport, scheme):
-    page = open_page(three_page, viewport=viewport, color_scheme=scheme).page
+def test_nothing_scrolls_sideways_and_no_texts_overlap(open_page, three_page):
+    page = open_page(three_page).page
     page.evaluate("document.querySelectorAll('details').forEach((d) => { d.open = true })")
-    assert page.evaluate("document.documentElement.scrollWidth") <= viewport["width"]
     overlaps = """[...document.querySelectorAll('svg[role=img]')].flatMap((chart) => {
       const boxes = [...chart.querySelectorAll('text')].map((t) => [t.textContent, t.getBoundingClientRect()]);
       return boxes.flatMap(([a, one], i) => boxes.slice(i + 1).filter(([, other]) =>
         one.left < other.right && other.left < one.right && one.top + 2 < other.bottom && other.top + 2 < one.bottom)
         .map(([b]) => `${chart.getAttribute('aria-label')}: ${a} / ${b}`));
     })"""
-    assert page.evaluate(overlaps) == []
     beyond = """[...document.querySelectorAll('svg text, h1, h2, h3, p, dd, li, a')]
       .filter((e) => e.getBoundingClientRect().right > innerWidth + 1).map((e) => e.textContent)"""
-    assert page.evaluate(beyond) == []
+    for viewport in (WIDE, PHONE):
+        page.set_viewport_size(viewport)
+        assert page.evaluate("document.documentElement.scrollWidth") <= viewport["width"]
+        assert page.evaluate(overlaps) == page.evaluate(beyond) == []
 
 
 def assert_values_under_the_pointer(watched: Watched, every: int = 1) -> int:
@@ -348,9 +347,11 @@ def assert_values_under_the_pointer(watched: Watched, every: int = 1) -> int:
     return charts.count()
 
 
-@pytest.mark.parametrize("viewport", [WIDE, PHONE], ids=["wide", "phone"])
-def test_every_picture_has_values_under_the_pointer(open_page, effect_page, viewport):
-    assert assert_values_under_the_pointer(open_page(effect_page, viewport=viewport)) == 4
+def test_every_picture_has_values_under_the_pointer(open_page, effect_page):
+    watched = open_page(effect_page, viewport=WIDE)
+    assert assert_values_under_the_pointer(watched) == 4
+    watched.page.set_viewport_size(PHONE)
+    assert assert_values_under_the_pointer(watched) == 4
 
 
 @pytest.mark.slow

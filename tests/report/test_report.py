@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -44,24 +43,14 @@ def describe(name: str) -> str:
     return f"{metric.unit}: {metric.meaning}"
 
 
-@pytest.fixture(scope="module")
-def plain_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_run(tmp_path_factory.mktemp("runs") / "plain", "dapo+balanced", num_updates=2)
-
-
-@pytest.fixture(scope="module")
-def pairs_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_run(tmp_path_factory.mktemp("runs") / "pairs", "grpo+eqlen")
-
-
-def test_the_command_writes_one_page(plain_run, tmp_path, capsys):
+def test_the_command_writes_one_page(plain_run, plain_page, tmp_path, capsys):
     out = tmp_path / "new" / "page.html"
     assert main(["report", str(plain_run), "--out", str(out)]) == 0
     assert capsys.readouterr().out.startswith(str(out))
     page = out.read_text()
     assert page.startswith("<!doctype html>") and page.rstrip().endswith("</html>")
-    assert write_report(plain_run) == plain_run / "report.html"
-    assert (plain_run / "report.html").read_text() == page  # the same run gives the same page
+    assert plain_page == plain_run / "report.html"
+    assert plain_page.read_text() == page  # the same run gives the same page
 
 
 @pytest.mark.parametrize(
@@ -177,7 +166,7 @@ def test_a_metric_of_no_known_time_is_named(plain_run, tmp_path, line):
         write_report(tmp_path)
 
 
-def test_what_is_damaged_or_half_written_is_named_and_the_rest_is_shown(pairs_run, tmp_path):
+def test_what_is_damaged_or_half_written_is_named_and_the_rest_is_shown(pairs_run, pairs_page, tmp_path):
     """8 rollout batches: a table of the 2nd is cut off, the last one's segments are not there yet: 6 are shown."""
     shutil.copytree(pairs_run, tmp_path / "run")
     records = tmp_path / "run" / "records"
@@ -188,9 +177,7 @@ def test_what_is_damaged_or_half_written_is_named_and_the_rest_is_shown(pairs_ru
     left_out = re.findall(r'class="note">Left out: ([^<]*)', page)
     assert len(left_out) == 2 and left_out[0].startswith(f"{cut}: ") and "damaged" in left_out[0]
     assert left_out[1].startswith(f"{records}/responses-000001.parquet: rollout batch 1 and 1 more: responses without")
-    assert "6 rollout batches" in page and page.count("<figure>") == write_report(pairs_run).read_text().count(
-        "<figure>"
-    )
+    assert "6 rollout batches" in page and page.count("<figure>") == pairs_page.read_text().count("<figure>")
     (found,) = read([str(records)]).sources  # an audit reads the same
     run = read_run(tmp_path / "run")
     assert run.records is not None and np.array_equal(found.log.batch, run.records.log.batch)
@@ -375,18 +362,15 @@ def test_markup_and_data_are_escaped(plain_run, tmp_path):
     assert not re.search("[<>&\u2028]", data) and json.loads(data) == {str(shown.number): tokens}
 
 
-def test_secrets_are_left_out(plain_run):
-    assert "hf_s3cret" not in write_report(plain_run).read_text()
-
-
-def test_a_report_begins_with_what_the_audit_finds(plain_run):
-    """Verdict, then findings, before the first figure; every word that a page links to is defined on it."""
-    page = write_report(plain_run).read_text()
+def test_a_report_begins_with_what_the_audit_finds(plain_page):
+    """Verdict, then findings, before the first figure; every word that a page links to is defined on it; no secret is."""
+    page = plain_page.read_text()
     sentence = re.search(r'<p class="sentence">(.*?) <a href="#def-verdict">', page)
     assert sentence and page.index("</h1>") < sentence.start() < page.index("<figure")
     assert page.index("<h1>") < page.index('id="lengths"') < page.index('id="learning"')
     assert set(re.findall('href="#(.*?)"', page)) <= set(re.findall('id="(.*?)"', page))
     assert "eps_in" not in page[: page.index('class="more"')]  # fields of stages are folded in
+    assert "hf_s3cret" not in page
 
 
 def test_curves_are_means_in_a_band_of_extremes(tmp_path):
@@ -406,11 +390,11 @@ def test_curves_are_means_in_a_band_of_extremes(tmp_path):
     assert "<h3>&lt;i&gt;</h3>" in write_report(run).read_text()
 
 
-def test_titles_say_what_is_seen(plain_run, pairs_run):
-    page = write_report(plain_run).read_text()
+def test_titles_say_what_is_seen(plain_page, pairs_page):
+    page = plain_page.read_text()
     assert "Held-out accuracy rose from 40% to 90%" in page and "Acceptance by length" in page
     assert f"the limit of {BUDGET} tokens" in page
-    page = write_report(pairs_run).read_text()
+    page = pairs_page.read_text()
     assert "Nothing could be clipped" in page and "Survivors win" in page and "pairs on average" in page
 
 
