@@ -92,7 +92,7 @@ def test_one_verdict_comes_first_in_words(effect_page):
     assert page.count('class="sentence"') == 1 and "An association, not a cause." in page
     assert ">median</text>" in page and "Truncated responses are left out." in page
     assert "Method: dapo, aggregation token_mean (--method)." in page
-    assert "<b>What to do:</b>" in page and "Evidence: balanced-01, balanced-02" in page
+    assert "<b>What to do:</b>" in page and "Evidence: by a token mean each side" in page
 
 
 def test_several_logs_are_sections_with_their_verdicts_listed_first(three_page):
