@@ -89,7 +89,6 @@ class Segments(Columns):
     """One row a segment, [B]: what advantage and aggregation may look at."""
 
     response: Ints
-    """Row of the response that a segment is a part of."""
     length: Ints
     """Trained tokens, EOS included, at least 1."""
     group: Ints

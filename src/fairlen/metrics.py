@@ -44,10 +44,8 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
         Metric("responses/verified", "count", "responses that went to the verifier"),
         Metric("verifier/no_answer", "share", "graded responses without an answer in the form asked for",
                "high: `--instruction` says the form"),
-        Metric("verifier/timeout", "share", "responses not graded within the deadline", "rising: `--without-verdict "
-               "incorrect`"),
-        Metric("verifier/error", "share", "responses that the verifier failed to grade", "above 0: see `status` in the "
-               "records"),
+        Metric("verifier/timeout", "share", "responses not graded within the deadline", "rising: `--without-verdict incorrect`"),
+        Metric("verifier/error", "share", "responses that the verifier failed to grade", "above 0: see `status` in the records"),
     ),
     "Prompts": (
         Metric("prompts/asked prompts/selected", "count", "of the rollout batch, rejected ones included; those kept"),
@@ -105,16 +103,14 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
         Metric("loss/total", "", "sum of weight times token loss, plus terms"),
         Metric("gradient/norm", "", "before clipping"),
         Metric("learning_rate", "", "of the next update"),
-        Metric("entropy/mean", "nats", "of the distributions that trained tokens were drawn from",
-               "falls to 0: no exploration"),
+        Metric("entropy/mean", "nats", "of the distributions that trained tokens were drawn from", "falls to 0: no exploration"),
         Metric("ratio/mean ratio/max", "ratio", "what the surrogate bounds, over tokens"),
         Metric("ratio/clipped", "share", "trained tokens whose gradient a bound made zero", "0 on-policy"),
         Metric("ratio/inside", "share", "trained tokens within the two-sided bound", "1 on-policy"),
         Metric("sequences/clipped sequences/inside", "share", "the same share of a sequence's tokens, mean over sequences"),
         Metric("kl/old", "nats per token", "mean of old minus current log-prob", "0 on-policy"),
         Metric("kl/reference", "nats per token", "k3 estimate of KL to the reference"),
-        Metric("mismatch/mean mismatch/max", "nats", "engine's minus trainer's log-prob", "mean 1e-6 in float32 on the "
-               "CPU"),
+        Metric("mismatch/mean mismatch/max", "nats", "engine's minus trainer's log-prob", "mean 1e-6 in float32 on the CPU"),
         Metric("mismatch/kl", "nats per token", "KL(engine, trainer), mean of exp(l) - 1 - l, l trainer's minus engine's",
                "above 0.01: `+mismatch`"),
         Metric("mismatch/short mismatch/long", "nats", "mean over sequences of their mean, long weighted by length "

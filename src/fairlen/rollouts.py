@@ -82,19 +82,15 @@ class Response:
             raise ValueError(
                 f"{len(self.logprobs)} logprobs for {self.length} generated tokens: give one for each, EOS included"
             )
-        if self.supports and len(self.supports) != self.length:
-            raise ValueError(
-                f"{len(self.supports)} supports for {self.length} generated tokens: give one for each, or none"
-            )
         if self.channels and sum(self.channels.values()) != self.length:
             raise ValueError(f"channels={self.channels} of {self.length} generated tokens: each belongs to one channel")
         bounds = (self.num_prompt, *chain(*self.turns), len(self.token_ids))
         if any(stop < start for start, stop in pairwise(bounds)):
             raise ValueError(f"turns={self.turns}: give spans in order, from {bounds[0]} to {bounds[-1]}")
-        if self.turn_rewards and len(self.turn_rewards) != self.num_turns:
-            raise ValueError(
-                f"{len(self.turn_rewards)} turn_rewards for {self.num_turns} turns: give one for each, or none"
-            )
+        parts = ("supports", self.length, "generated tokens"), ("turn_rewards", self.num_turns, "turns")
+        for name, number, what in parts:
+            if (given := len(getattr(self, name))) not in (0, number):
+                raise ValueError(f"{given} {name} for {number} {what}: give one for each, or none")
 
     @property
     def length(self) -> int:

@@ -34,8 +34,6 @@ PART = 256
 
 @dataclass(frozen=True)
 class Model:
-    """A policy, the sets in its tokens, and its description for the summary."""
-
     config: EvalConfig
     policy: Policy
     sets: tuple[ProblemSet, ...]
@@ -81,7 +79,6 @@ class Drawing:
 
 
 def sample_sets(model: Model, sets: Sequence[ProblemSet], folder: Path, add_bar: Callable[[str, int], Advance]) -> None:
-    """Draw, grade and write the samples of some sets, each with a bar of finished problems."""
     config = model.config
     sampling = Sampling(config.max_response_length, 0, config.temperature, config.top_p, config.top_k, config.min_p)
     engine = build_engine(config, model.policy, find_max_length(model.sets, config, model.policy))

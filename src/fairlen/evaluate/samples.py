@@ -47,8 +47,6 @@ ENDINGS = (".parquet", ".jsonl", ".json", ".csv", ".tsv", ".gz", ".zst")
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One graded response to one problem."""
-
     problem_id: str
     problem: str
     """Question and instruction, before any chat template."""
@@ -104,7 +102,6 @@ def write_tables(tables: Iterable[pa.Table], path: Path) -> None:
 
 
 def is_ours(path: Path) -> bool:
-    """True for a file of `write_samples`."""
     try:
         return set(pq.read_schema(path).names) >= set(SCHEMA.names)
     except (OSError, pa.ArrowException):

@@ -121,7 +121,6 @@ def majorities(table: Counted) -> Floats:
 
 
 def missing_verdicts(samples: Sequence[Sample], table: Counted, counted: str) -> dict[str, Any]:
-    """Samples without a verdict, and the bounds that they leave."""
     missing = np.array([not sample.has_verdict for sample in samples], np.bool_)
     size = table.per_problem(np.ones(len(samples)))
     return {
@@ -141,7 +140,6 @@ def lengths(table: Counted) -> dict[str, Any]:
 
 
 def accuracy_by_length(table: Counted) -> list[dict[str, Any]]:
-    """Accuracy by bin of length, the shortest first."""
     rows = table.counts
     problem, correct, bins = table.problem[rows], table.correct[rows], length_bins(table.length[rows], NUM_BINS)
     if not (size := len(bins)):

@@ -39,7 +39,7 @@ MAX_AT_ONCE = 256
 
 
 def open_sets(config: EvalConfig, tokenizer: Any = None) -> tuple[ProblemSet, ...]:
-    """The sets, each cut to `limit` problems, without prompts for tokenizer None. Raises ValueError for bad places."""
+    """Sets cut to `limit` problems, without prompts for tokenizer None. Raises ValueError for bad places."""
     places = places_of(config)
     if not config.data and is_file_place(config.task):
         task = load_own_task(config.task, tokenizer)

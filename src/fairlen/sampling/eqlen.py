@@ -112,7 +112,6 @@ class EqLen(Checked):
 
 
 def rows_of_streams(responses: Sequence[Response]) -> Iterable[list[int]]:
-    """Rows of each (prompt, stream)."""
     streams: dict[tuple[int, int], list[int]] = defaultdict(list)
     for row, response in enumerate(responses):
         streams[response.prompt, response.stream].append(row)

@@ -143,8 +143,6 @@ def grow(extend: Extend, prefix: TokenIds, sampling: Sampling) -> Growing:
 
 @dataclass(frozen=True, slots=True)
 class EngineStats:
-    """Counts over the life of an engine."""
-
     num_slots: int
     num_steps: int
     num_generated_tokens: int
@@ -174,8 +172,6 @@ class EngineStats:
 
 
 class RolloutEngine(Protocol):
-    """The engine of a trainer, which takes over new weights."""
-
     def extend(self, prefix: TokenIds, sampling: Sampling) -> Awaitable[Continuation]: ...
 
     def refresh(self, policy_version: int) -> None:

@@ -18,7 +18,6 @@ class Streams:
     num_tracks: Ints
     """At least 2."""
     ending: Ints
-    """Position in ENDINGS."""
     of_response: Ints
 
 
@@ -45,7 +44,6 @@ def find_streams(responses: Responses) -> Streams:
 
 
 def stream_metrics(responses: Responses, segments: Segments, value: Floats, trains: Bools) -> dict[str, float]:
-    """Metrics of one rollout batch of pairs; `value` and `trains` are of each segment, [B]."""
     streams = find_streams(responses)
     found = {f"streams/{name}": float((streams.ending == code).mean()) for code, name in enumerate(ENDINGS)}
     pairs = find_finishers(segments)  # any row of the pair tells its length, round and fate

@@ -38,8 +38,6 @@ REMEDIES = Remedies(
 
 @dataclass(kw_only=True)
 class Trainer(RunState):
-    """Everything a run is made of, and what it does."""
-
     held_out: tuple[Problem, ...]
     engine_is_exact: bool
     show: Callable[[dict[str, Any]], None]
@@ -177,7 +175,6 @@ class Trainer(RunState):
         self.trackers.log(entry)
 
     async def evaluate(self) -> Evaluation:
-        """Measure held-out accuracy and lengths; save the model if it is the best so far."""
         start, before = time.perf_counter(), self.engine.stats
         self.engine.refresh(self.progress.policy_version)
         sampling, samples = replace(self.collector.sampling, with_support=False), self.config.eval_samples

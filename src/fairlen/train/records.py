@@ -57,12 +57,9 @@ def describe_update(result: StepResult, learning_rate: float) -> dict[str, float
 
 @dataclass
 class BatchRecord:
-    """A rollout batch as its two tables, which records and checkpoints have alike."""
-
     number: int
     rollouts: Rollouts
     problems: tuple[Problem, ...]
-    """By position in the rollout batch."""
     scored: Scored
     decode: Decode
     """Leaves out special tokens."""

@@ -42,7 +42,6 @@ class Checkpoint:
     """Tensors are those of the run, or memory mapped from files: copies would double its memory."""
 
     tensors: Mapping[str, Mapping[str, Tensor]]
-    """By file and name."""
     state: dict[str, Any]
     tables: Mapping[str, pa.Table] = field(default_factory=dict)
     """The started rollout batch, as in records/."""
@@ -64,7 +63,6 @@ class Archive:
     folder: Path
     keep: int = 2
     is_behind: bool = False
-    """The last checkpoint could not be written."""
 
     def save(self, batch: int, update: int, checkpoint: Checkpoint) -> bool:
         """Write a checkpoint, then remove older ones than the newest `keep`; False where it could not be written."""

@@ -99,8 +99,6 @@ def find_non_finite(rollouts: Rollouts) -> str:
 
 
 class Interrupted(KeyboardInterrupt):
-    """A run was stopped by a signal and can be resumed."""
-
     def __init__(self, number: int) -> None:
         super().__init__(f"stopped by {signal.Signals(number).name}")
         self.exit_code = 128 + number
@@ -145,7 +143,6 @@ class Interruption:
         self.timer.start()
 
     def give_up(self) -> None:
-        """End the process, unless a checkpoint is being written."""
         if not self.is_writing:
             exit_at_once(self.number, f"no update ended within {PATIENCE:g} s: the last checkpoint stays as it is")
 

@@ -33,7 +33,6 @@ class Run(RunFolder):
     facts: Mapping[str, Any]
     """Of the model: its engine, its adapters, its memory."""
     changes: tuple[Change, ...] = ()
-    """Settings that differ from those before a resume."""
 
     @property
     def checkpoints(self) -> Path:
@@ -47,7 +46,6 @@ class Run(RunFolder):
         }
 
     def decisive(self) -> dict[str, Any]:
-        """Everything that decides an update: settings, method, problems, facts of the model."""
         method = describe_composition(self.composition)
         return {"config": asdict(self.config), "method": method, "data": self.data, **self.facts}
 

@@ -28,7 +28,6 @@ from fairlen.loop.learning_signal import NOTE
 from fairlen.train.run.folder import Run
 
 PROJECT = "fairlen"
-"""Unless WANDB_PROJECT or TRACKIO_PROJECT says otherwise."""
 MAX_WAITING = 1000
 """Entries that a tracker may be behind."""
 PATIENCE, HASTE = 30.0, 3.0
@@ -56,23 +55,20 @@ class Feed(threading.Thread):
 
     def run(self) -> None:
         """Open the service at the first entry, and send it all up to None, which is the end."""
-        tracker = None
-        while entry := self.entries.get():
+        tracker, entry = None, self.entries.get()
+        while entry or tracker is not None:
             try:
-                with self.watchdog.watch(f"tracker {self.service}"):
+                with self.watchdog.watch(f"tracker {self.service}{'' if entry else ': finish'}"):
+                    if entry is None:
+                        return tracker.finish()
                     tracker = tracker or self.open(entry[1])
                     send(tracker, *entry)
             except BaseException as error:  # whatever a service raises, SystemExit too, stays in this thread
-                self.num_lost += 1
+                self.num_lost += entry is not None
                 self.warn(f"{type(error).__name__}: {error}")
-                if tracker is None:
+                if entry is None or tracker is None:
                     return
-        if tracker is not None:
-            try:
-                with self.watchdog.watch(f"tracker {self.service}: finish"):
-                    tracker.finish()
-            except BaseException as error:
-                self.warn(f"{type(error).__name__}: {error}")
+            entry = self.entries.get()
 
     def warn(self, reason: str) -> None:
         """Warn once; later losses are counted."""
@@ -95,8 +91,6 @@ class Feed(threading.Thread):
 
 
 class Trackers:
-    """All trackers of a run; a context manager."""
-
     def __init__(self, openers: Mapping[str, Open], watchdog: Watchdog = UNWATCHED) -> None:
         self.feeds = [Feed(service, open_tracker, watchdog) for service, open_tracker in openers.items()]
 
