@@ -1,4 +1,4 @@
-"""The table of engines: how each is built, and what a run must know of it before it has one."""
+"""Engines by name: how each is built, and what a run must know of it before."""
 
 from __future__ import annotations
 
@@ -23,42 +23,39 @@ from fairlen.tasks.shipped import place_model
 
 PROBE_PREFIX, PROBE_TOKENS = 4, 8
 MAX_DIFFERENCE = {"float32": 1e-2, "bfloat16": 0.5}
-"""Nats between the two implementations on a token of the probe; arithmetic explains 1e-5 in float32 and 0.1 in bfloat16."""
+"""Nats between vLLM and the trainer on a token of the probe; rounding explains 1e-5 in float32 and 0.1 in bfloat16."""
 COMPILE = {"on": True, "off": False, "auto": "auto"}
 
 
 @dataclass(frozen=True)
 class EngineKind:
-    """Construction and memory of an engine."""
-
     build: Callable[[ModelSettings, Policy, int, int], RolloutEngine]
     has_copy: bool
-    """Whether it runs a copy of the weights, with arithmetic and a cache of its own, and can sleep during updates on CUDA."""
+    """It runs a copy of the weights, with arithmetic and a cache of its own, and can sleep during updates on CUDA."""
     asleep: int = 0
-    """Bytes of a CUDA device that it keeps while it sleeps."""
+    """Bytes of a CUDA device kept while it sleeps."""
 
 
 def build_engine(config: ModelSettings, policy: Policy, max_length: int, reserved: int = 0) -> RolloutEngine:
-    """Return the engine that `config.engine` names, for prefixes and responses of `max_length` tokens together.
+    """Build the engine of `config.engine` for prefixes and responses of `max_length` tokens together, outside of an event loop.
 
     On CUDA `reserved` bytes of the free memory are left to training. Raises ValueError where vLLM is missing, or runs the model
-    unlike the trainer, and where no sequence fits. Not within an event loop.
+    unlike the trainer, and where no sequence fits.
     """
     return find_kind(config, policy).build(config, policy, max_length, reserved)
 
 
 def is_exact(config: ModelSettings, policy: Policy) -> bool:
-    """Return whether the engine's log-probs are the trainer's, which then need not be computed for the old policy."""
+    """Whether the engine's log-probs are the trainer's, and serve as those of the old policy."""
     return not find_kind(config, policy).has_copy and not policy.autocast
 
 
 def find_kind(config: ModelSettings, policy: Policy) -> EngineKind:
-    """Return the row of the engine that a run has."""
     return KINDS[choose_engine(config, policy.device.type, policy.model.num_parameters())]
 
 
 def build_embedded(config: ModelSettings, policy: Policy, max_length: int, reserved: int) -> RolloutEngine:
-    """Return the engine on the policy's own module object: on rows of keys and values, or else on the model's own cache."""
+    """An engine on the policy's own module: on rows of keys and values, or else on the model's cache."""
     asked: Any = dict(eos_token_id=policy.eos_token_ids, max_length=max_length, max_num_seqs=config.max_num_seqs)
     try:
         memory = free_memory(policy.device) - reserved if policy.device.type == "cuda" else None
@@ -68,7 +65,7 @@ def build_embedded(config: ModelSettings, policy: Policy, max_length: int, reser
 
 
 def build_vllm(config: ModelSettings, policy: Policy, max_length: int, reserved: int) -> VllmEngine:
-    """Return vLLM with a copy of the policy's weights, compared with it once, and asleep."""
+    """vLLM with a copy of the policy's weights, compared with it once, and asleep."""
     engine = VllmEngine(
         place_model(config.model),
         lambda: checkpoint_weights(policy).items(),
@@ -94,9 +91,9 @@ def build_vllm(config: ModelSettings, policy: Policy, max_length: int, reserved:
 
 
 def checkpoint_weights(policy: Policy) -> dict[str, Tensor]:
-    """Return the weights by the names of the model's files, which is how vLLM knows them; transformers may hold them merged.
+    """Weights and saved buffers by the names in the model's files, as vLLM takes them; transformers may hold them merged.
 
-    Tied ones under each of their names: vLLM keeps a packed copy of its own for the output layer. Buffers that are saved too.
+    Tied ones under each of their names: vLLM keeps a packed copy of its own for the output layer.
     """
     named = dict(policy.named_weights())
     first_name = {parameter: name for name, parameter in policy.model.named_parameters()}
@@ -109,7 +106,7 @@ def checkpoint_weights(policy: Policy) -> dict[str, Tensor]:
 
 
 def probe(engine: VllmEngine, policy: Policy) -> float:
-    """Return the largest difference between the engine's and the trainer's log-probs, nats, on a short greedy continuation."""
+    """Largest difference between the engine's and the trainer's log-probs on a short greedy continuation, nats."""
     vocab_size = output_embeddings(policy.model).weight.shape[0]
     prefix = tuple(torch.linspace(0, vocab_size - 1, PROBE_PREFIX).long().tolist())
     (made,) = engine.generate([prefix], [Sampling(PROBE_TOKENS, seed=0, temperature=0.0)])

@@ -1,8 +1,8 @@
-"""The output layer: log-probs of trained tokens, and entropies of their distributions, a chunk of positions at a time.
+"""The output layer: log-probs of trained tokens and entropies, a chunk of positions at a time.
 
-Under autocast operands are bfloat16, and logits, softmax and every sum over positions are float32: no split into chunks changes a
-gradient by more than float32 rounds. Logits are computed again in the backward pass, which knows the weight of a token; where the
-output layer is frozen, as under adapters, the forward pass computes the derivatives, and nothing is computed again.
+Under autocast operands are bfloat16; logits, softmax and sums over positions are float32, so that chunks change no gradient
+beyond float32 rounding. The backward pass recomputes logits; where the output layer is frozen, as under adapters, the forward
+pass computes the derivatives instead.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CHUNK_LOGITS = 1 << 26
 
 @dataclass(frozen=True)
 class Head:
-    """Hidden states [N, H] to logits [N, V], as an architecture does."""
+    """An architecture's function from hidden states [N, H] to logits [N, V]."""
 
     linear: nn.Linear
     factor: float = 1.0
@@ -36,7 +36,7 @@ class Head:
         return torch.tanh(logits / self.cap) * self.cap if self.cap else logits
 
     def read(self, hidden: Tensor, inputs: ModelInput, is_low: bool, entropy: bool, entropy_grad: bool) -> Outputs:
-        """Return log-probs and entropies of trained tokens, by bfloat16 operands where it `is_low`; entropies may be NaN."""
+        """Log-probs and entropies of trained tokens; `is_low`: bfloat16 operands. Entropies are NaN where not asked for."""
         weight = self.linear.weight
         dtype = torch.bfloat16 if is_low else weight.dtype
         asked = entropy or entropy_grad, entropy_grad
@@ -48,7 +48,7 @@ class Head:
 
 @dataclass(frozen=True)
 class Chunks:
-    """The arithmetic of a chunk of n positions; matrix products have operands of `dtype` and results in at least float32."""
+    """Arithmetic of a chunk of n positions; matrix products have operands of `dtype` and at least float32 results."""
 
     head: Head
     target: Tensor
@@ -59,7 +59,7 @@ class Chunks:
     entropy_grad: bool
 
     def read_at_once(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        """Return (log-prob of each target, entropy of its distribution), [N] each, by torch's own derivatives."""
+        """Log-probs of the targets and entropies, [N] each, with torch's own derivatives."""
         logits = self.head(hidden)
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32)) / self.temperature
         logprobs = torch.log_softmax(self.support.cut(logits, slice(0, len(logits))), -1)
@@ -68,14 +68,13 @@ class Chunks:
         return logprobs.gather(-1, self.target[:, None])[:, 0], entropy
 
     def entropies(self, logprobs: Tensor) -> Tensor:
-        """Return the entropy of each distribution, or NaN."""
         if not self.entropy:
             return logprobs.new_full((len(logprobs),), torch.nan)
         probs = logprobs.exp()
         return -(probs * logprobs if self.entropy_grad else probs.mul_(logprobs)).sum(-1)
 
     def split(self, hidden: Tensor) -> Iterator[tuple[slice, Tensor]]:
-        """Yield chunks of positions, at least one, and their hidden states as operands."""
+        """Yield chunks of positions, at least one, with their hidden states."""
         rows = max(1, CHUNK_LOGITS // len(self.head.linear.weight))
         for start in range(0, max(len(hidden), 1), rows):
             yield slice(start, start + rows), hidden[start : start + rows].to(self.dtype)
@@ -83,7 +82,7 @@ class Chunks:
     def logprobs(
         self, hidden: Tensor, weight: Tensor, bias: Tensor | None, chunk: slice
     ) -> tuple[Tensor, Tensor | None]:
-        """Return log-probs of all tokens at the positions of `chunk`, [n, V], and the derivative of a soft cap."""
+        """Log-probs of all tokens, [n, V], and the derivative of a soft cap."""
         logits, cap = multiply(hidden, weight.T), self.head.cap
         if bias is not None:
             logits += bias
@@ -96,9 +95,9 @@ class Chunks:
         return torch.log_softmax(scores, -1), None
 
     def gradient(self, logprobs: Tensor, bend: Tensor | None, target: Tensor, *of_outputs: Tensor) -> Tensor:
-        """Return the gradient of the matrix product from those of log-probs and entropies; overwrites `logprobs`.
+        """Gradient of the matrix product from those of log-probs and entropies; overwrites `logprobs`.
 
-        By the score of a token of probability p they have the derivatives [it is the target] - p and -p (log p + entropy).
+        Derivatives by the score of a token of probability p: [it is the target] - p, and -p (log p + entropy).
         """
         of_logprob, *of_entropy = (of[:, None] * (self.head.factor / self.temperature) for of in of_outputs)
         surprise = (logprobs + self.entropies(logprobs)[:, None]) * of_entropy[0] if self.entropy_grad else 0.0
@@ -108,8 +107,6 @@ class Chunks:
 
 
 class ChunkedLogprobs(torch.autograd.Function):
-    """Log-probs and entropies of hidden states, by the output layer's weights."""
-
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, chunks: Chunks) -> tuple[Tensor, ...]:
         ctx.chunks, operand, found = chunks, weight.to(chunks.dtype), []
@@ -149,7 +146,7 @@ class ChunkedLogprobs(torch.autograd.Function):
 
 
 def multiply(left: Tensor, right: Tensor, total: Tensor | None = None) -> Tensor:
-    """Return the matrix product, of bfloat16 operands in float32, or add it to a total."""
+    """Matrix product, of bfloat16 operands in float32, or its sum with `total`."""
     wide: Any = dict(out_dtype=torch.float32) if left.dtype.itemsize == 2 else {}
     try:
         return torch.mm(left, right, **wide) if total is None else torch.addmm(total, left, right, **wide, out=total)

@@ -1,6 +1,6 @@
-"""How the sequences of an update are laid out for a model: padded rows, or trees where the model can read them.
+"""The layout of an update's sequences: padded rows, or trees where the model can read them.
 
-Whether a model's only memory is causal attention is found out once, by its configuration and by a small tree against rows.
+A model can if causal attention is its only memory, which its configuration and a small tree against rows show once.
 """
 
 from __future__ import annotations
@@ -24,26 +24,22 @@ from fairlen.rollouts import Response, Rollouts, Segment
 
 LIKE_DEFAULT = {"default", "linear", "yarn", "llama3", "proportional"}
 """Rotary embeddings that depend on a position alone; others depend on the length of the input."""
-
 COST_OF_BLOCKS = 1.2
-"""Time of FlexAttention for a pair of tokens over that of flash attention, whose speed its authors measure at .85 to .9."""
+"""Time of FlexAttention over that of flash attention; its authors measure .85 to .9 of the speed."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The layout of a run, and the reason for it."""
-
     kind: Literal["trees", "rows"]
     reason: str
     always: bool = True
-    """False: an update takes rows where trees would not cost less."""
+    """False: an update takes rows unless trees cost less."""
     pair_cost: float = 0.0
-    """Cost of attention between two tokens, in positions; 0 where a tree never costs more than its rows."""
+    """Attention between two tokens, in positions; 0 where a tree never costs more than its rows."""
     has_blocks: bool = False
-    """Whether attention along a tree computes the blocks that are seen, and not all pairs of each tree."""
+    """Attention along a tree computes blocks that are seen, not all pairs of each tree."""
 
     def takes_trees(self, rollouts: Rollouts, plan: Plan, max_tokens: int) -> bool:
-        """Return whether the sequences of this update are packed as trees."""
         if self.always or self.kind == "rows" or not len(plan):
             return self.kind == "trees"
         spans = [rollouts.segments[row] for row in plan.rows]
@@ -54,9 +50,9 @@ class Layout:
         return sum(self.cost_of_trees(found, part) for part in found.split(max_tokens)) < cost_of_rows
 
     def cost_of_trees(self, found: SortedRows, part: slice) -> float:
-        """Return what the trees of a part cost, in positions: by blocks that are seen, or by all pairs, as masked kernels do."""
-        sizes = np.array(found.tree_sizes(part))
-        blocks = count_blocks(found.forest(part).until) if self.has_blocks else 0
+        """Cost of a part's trees, in positions: by blocks that are seen, or by all pairs, as masked kernels do."""
+        forest = found.forest(part)
+        sizes, blocks = np.diff(forest.starts), count_blocks(forest.until) if self.has_blocks else 0
         return float(sizes.sum() + self.pair_cost * (COST_OF_BLOCKS * BLOCK**2 * blocks or (sizes**2).sum()))
 
     def __str__(self) -> str:
@@ -67,7 +63,7 @@ ROWS = Layout("rows", "the default")
 
 
 def choose_layout(wanted: Literal["auto", "trees", "rows"], policy: Policy, longest: int) -> Layout:
-    """The layout for a run whose sequences have at most `longest` tokens; installs attention along trees where it is taken.
+    """Choose the layout for sequences of at most `longest` tokens, and install its attention.
 
     Raises ValueError for trees where the model cannot read them.
     """
@@ -75,14 +71,12 @@ def choose_layout(wanted: Literal["auto", "trees", "rows"], policy: Policy, long
     if wanted == "rows":
         install_for_rows(policy)
         return Layout("rows", "as asked")
-    obstacle = find_state(model) or find_unlike(model, longest)
-    if not obstacle:
-        model.set_attn_implementation(NAME)
-        obstacle = probe(policy)
-        if obstacle:
-            model.set_attn_implementation("sdpa")
-    else:
+    if obstacle := find_state(model) or find_unlike(model, longest):
         install_for_rows(policy)
+    else:
+        model.set_attn_implementation(NAME)
+        if obstacle := probe(policy):
+            model.set_attn_implementation("sdpa")
     if obstacle and wanted == "trees":
         raise ValueError(f"layout=trees: {obstacle}; give layout=auto or layout=rows")
     if obstacle:
@@ -101,7 +95,7 @@ def install_for_rows(policy: Policy) -> None:
 
 
 def find_unlike(model: PreTrainedModel, longest: int) -> str:
-    """Return why a model of attention alone cannot read trees of sequences up to `longest`; empty where it can."""
+    """Why a model of attention alone cannot read trees of sequences up to `longest`; empty where it can."""
     name, config = type(model).__name__, model.config.get_text_config()
     if config._attn_implementation not in ("sdpa", NAME):
         return f"{name} runs with attention {config._attn_implementation}, and trees stand in for sdpa"
@@ -119,7 +113,7 @@ def find_unlike(model: PreTrainedModel, longest: int) -> str:
 
 
 def probe(policy: Policy) -> str:
-    """Return the error of a small tree against rows, or empty: in training mode, where dropout shows, on CUDA backward too."""
+    """Compare a small tree with rows: in training mode, where dropout shows, on CUDA backward too. Empty if they are alike."""
     model, (rollouts, plan) = policy.model, small_batch(policy)
     was_training = model.training
     try:
@@ -141,7 +135,7 @@ def probe(policy: Policy) -> str:
 
 
 def small_batch(policy: Policy) -> tuple[Rollouts, Plan]:
-    """Return sequences that fork twice, one of them within another."""
+    """Sequences that fork twice, one of them within another."""
     draws = np.random.default_rng(0).integers(0, output_embeddings(policy.model).weight.shape[0], 60).tolist()
     trunk = draws[:16]
     rows = [trunk, trunk[:10] + draws[20:30], trunk + draws[30:34], trunk[:14] + draws[40:46]]
@@ -153,7 +147,7 @@ def small_batch(policy: Policy) -> tuple[Rollouts, Plan]:
 
 
 def read(policy: Policy, rollouts: Rollouts, plan: Plan, trees: bool) -> Tensor:
-    """Return log-probs of the plan's tokens, row by row; trees are read in training mode, and on CUDA can be differentiated."""
+    """Log-probs of the plan's tokens, row by row; of trees in training mode, and on CUDA with gradients."""
     policy.model.train(trees)
     found: dict[int, Tensor] = {}
     with torch.set_grad_enabled(trees and policy.device.type == "cuda"):
@@ -164,7 +158,7 @@ def read(policy: Policy, rollouts: Rollouts, plan: Plan, trees: bool) -> Tensor:
 
 
 def state_of(policy: Policy) -> tuple[Tensor, Tensor]:
-    """Return queries and values of no tokens, as a layer has them."""
+    """Queries and values of no tokens, as a layer has them."""
     dtype = torch.bfloat16 if policy.autocast else policy.model.dtype
     _, _, dim = heads_of(policy.model.config.get_text_config())
     state = torch.empty(0, dim, dtype=dtype, device=policy.device)
@@ -172,7 +166,7 @@ def state_of(policy: Policy) -> tuple[Tensor, Tensor]:
 
 
 def estimate_pair_cost(policy: Policy) -> float:
-    """Return multiplications of attention for a pair of tokens, relative to those of a position in all other layers."""
+    """Multiplications of attention for a pair of tokens, relative to those of a position in all other layers."""
     config, layers = policy.model.config.get_text_config(), body(policy.model)
     heads, _, dim = heads_of(config)
     embeddings = sum(m.weight.numel() for m in layers.modules() if isinstance(m, nn.Embedding))

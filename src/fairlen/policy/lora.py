@@ -1,6 +1,6 @@
-"""Low-rank adapters (LoRA, arXiv:2106.09685) in a model: W + scale * B A in place of W, with A and B trained and W frozen.
+"""Low-rank adapters (LoRA, arXiv:2106.09685): W + scale * B A in place of W, with A and B trained and W frozen.
 
-They are peft's layers within the model itself: engine, layout and head use it as before.
+They are peft's layers within the model: engine, layout and head use it as before.
 """
 
 from __future__ import annotations
@@ -21,15 +21,13 @@ from transformers.pytorch_utils import Conv1D
 from fairlen.settings import PolicySettings
 
 NAME = "default"
-"""Of the one set of adapters in a model, as peft calls it."""
+"""peft's, of the one set of adapters."""
 BASE = ".base_layer"
-"""Part of the names of weights that have an adapter, in peft."""
+"""In peft's names of weights that have an adapter."""
 
 
 @dataclass(frozen=True)
 class Adapters:
-    """Which adapters a run trains."""
-
     rank: int
     alpha: float = 0.0
     """Their scale is alpha / rank; 0 is twice the rank."""
@@ -38,15 +36,14 @@ class Adapters:
 
 
 def adapters_of(config: PolicySettings) -> Adapters | None:
-    """Return the adapters that settings ask for, or none."""
     return Adapters(config.lora_rank, config.lora_alpha, config.lora_targets) if config.lora_rank else None
 
 
 def add_adapters(model: PreTrainedModel, adapters: Adapters) -> tuple[str, ...]:
-    """Freeze the model and put adapters into it, in at least float32. Return the modules that have one.
+    """Freeze the model and put adapters into it, in at least float32; return the modules that have one.
 
-    B is zero at first: the model's outputs are unchanged. Experts that are one tensor have no linear layers, and no adapter.
-    Raises ValueError where no module fits, where one cannot have an adapter, and without peft.
+    B is zero at first: outputs are unchanged. Experts that are one tensor have no linear layers, and no adapter. Raises
+    ValueError where no module fits, where one cannot have an adapter, and without peft.
     """
     try:
         from peft import LoraConfig, inject_adapter_in_model
@@ -72,7 +69,7 @@ def add_adapters(model: PreTrainedModel, adapters: Adapters) -> tuple[str, ...]:
 
 
 def find_targets(model: PreTrainedModel, targets: str) -> tuple[str, ...]:
-    """Return full names of the linear modules that `targets` names; the output layer is not one of them."""
+    """Full names of the linear modules of `targets`; never the output layer."""
     head: Any = model.get_output_embeddings()
     linear = {n: m for n, m in model.named_modules() if isinstance(m, nn.Linear | Conv1D) and m is not head}
     if targets == "all-linear":
@@ -90,13 +87,13 @@ def find_targets(model: PreTrainedModel, targets: str) -> tuple[str, ...]:
 
 
 def adapted_layers(model: nn.Module) -> dict[str, Any]:
-    """Return layers with an adapter, by name; none in a model without."""
+    """Layers with an adapter, by name."""
     return {name: module for name, module in model.named_modules() if hasattr(module, "lora_A")}
 
 
 @contextmanager
 def without_adapters(model: nn.Module) -> Iterator[None]:
-    """Turn the model within into the one that the adapters started from."""
+    """Within, the model is the one that the adapters started from."""
     layers = adapted_layers(model).values()
     try:
         for layer in layers:
@@ -109,7 +106,7 @@ def without_adapters(model: nn.Module) -> Iterator[None]:
 
 @torch.no_grad()
 def merged_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Yield every weight under the name that it has in a model without adapters, its adapter added; tied ones once.
+    """Yield every weight by its name without adapters, its adapter added; tied ones once.
 
     A merged weight is a new tensor, of the frozen weight's type: take one at a time where memory is short.
     """
@@ -128,7 +125,7 @@ def merged_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def save_adapters(model: PreTrainedModel, folder: Path, place: str) -> None:
-    """Save the adapters in peft's format, for `PeftModel.from_pretrained` on the model at `place`."""
+    """Save adapters of the model at `place` in peft's format."""
     folder.mkdir(parents=True, exist_ok=True)
     config: Any = getattr(model, "peft_config")[NAME]  # noqa: B009  set by peft
     config.base_model_name_or_path, config.inference_mode = place, True

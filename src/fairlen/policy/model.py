@@ -1,7 +1,6 @@
-"""The model that is trained: loading it, and log-probs of trained tokens from it.
+"""The model that is trained: loading it, and log-probs from it.
 
-Dropout is off while a policy learns: texts are drawn by the whole network, and a ratio to a network with some of it left out
-differs from 1 before anything is learned.
+Dropout is off: responses are drawn by the whole network, and a ratio to a part of it differs from 1 before anything is learned.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ from fairlen.policy.pack import ModelInput, TreeInput
 from fairlen.policy.tree import NAME
 
 CHANCES = ("drop", "jitter")
-"""In names of attributes that transformers' layers hold probabilities, or sizes of noise, in: attention_dropout, layerdrop, …"""
+"""In names of transformers' attributes with probabilities or sizes of noise: attention_dropout, layerdrop, …"""
 
 
 def find_eos(*sources: Any) -> tuple[int, ...]:
-    """Return the tokens that end a response, by the first source that has any. Raises ValueError where none has."""
+    """Tokens that end a response, by the first source that has any. Raises ValueError where none has."""
     for source in sources:
         ids = getattr(source, "eos_token_id", None)
         if ids is not None:
@@ -46,7 +45,7 @@ class Policy:
 
     model: PreTrainedModel
     tokenizer: Any
-    """Anything that encodes and decodes as transformers' tokenizers do."""
+    """Encodes and decodes as transformers' tokenizers do."""
     head: Head
     autocast: bool = False
     """bfloat16 arithmetic over float32 weights, on CUDA."""
@@ -57,11 +56,10 @@ class Policy:
 
     @property
     def eos_token_ids(self) -> tuple[int, ...]:
-        """Return the tokens that end a response. Raises ValueError for a model that has none."""
         return find_eos(self.model.generation_config, self.model.config, self.tokenizer)
 
     def forward(self, inputs: ModelInput, entropy_grad: bool = False, with_entropy: bool = True) -> Outputs:
-        """Return log-probs and entropies of the trained tokens, [T] each; entropies are NaN where not asked for."""
+        """Log-probs and entropies of the trained tokens, [T] each; entropies are NaN where not asked for."""
         # each weight is cast when it is used: a cache would hold them all beside those that checkpoints cast again
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.autocast, cache_enabled=False):
             hidden = body(self.model)(input_ids=inputs.token_ids, use_cache=False, **self.reading(inputs))[0]
@@ -69,7 +67,7 @@ class Policy:
         return self.head.read(hidden, inputs, self.autocast, with_entropy, entropy_grad)
 
     def reading(self, inputs: ModelInput) -> dict[str, Any]:
-        """Return what the model takes besides tokens. The mask of a tree is unused: it keeps transformers from building one."""
+        """The model's other arguments. The mask of a tree is unused: it keeps transformers from building one."""
         if not isinstance(inputs, TreeInput):
             return {"attention_mask": None}
         if self.model.config.get_text_config()._attn_implementation != NAME:
@@ -79,11 +77,10 @@ class Policy:
 
     @property
     def has_adapters(self) -> bool:
-        """Return whether low-rank adapters are trained, and nothing else."""
         return bool(adapted_layers(self.model))
 
     def trained(self) -> dict[str, nn.Parameter]:
-        """Return the parameters that are trained, by name, tied ones once."""
+        """Trained parameters by name, tied ones once."""
         return {name: parameter for name, parameter in self.model.named_parameters() if parameter.requires_grad}
 
     @property
@@ -91,44 +88,40 @@ class Policy:
         return sum(parameter.numel() for parameter in self.trained().values())
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield every weight by the model's own name, adapters added, tied ones once; one at a time: sums are new tensors."""
+        """See `merged_weights`."""
         return merged_weights(self.model)
 
     def save(self, folder: Path) -> None:
-        """Save the whole model and the tokenizer in Hugging Face format, adapters added to the weights."""
+        """Save model and tokenizer in Hugging Face format, adapters added to the weights."""
         merged = {name: weight.cpu() for name, weight in self.named_weights()} if self.has_adapters else None
         self.model.save_pretrained(folder, state_dict=merged)
         self.tokenizer.save_pretrained(folder)
 
     def with_model(self, model: PreTrainedModel) -> Policy:
-        """Return the same policy on another copy of its model."""
         return replace(self, model=model, head=make_head(model))
 
     def decode(self, token_ids: Any) -> str:
-        """Return the text of generated tokens without special ones."""
         return self.tokenizer.decode(token_ids, skip_special_tokens=True)
 
 
 @dataclass(frozen=True)
 class Unadapted:
-    """The policy that the adapters started from, from the same weights: a reference without a copy."""
+    """The policy that the adapters started from: a reference without a copy."""
 
     policy: Policy
 
     def forward(self, inputs: ModelInput, with_entropy: bool = True) -> Outputs:
-        """Return log-probs and entropies of the trained tokens, [T] each, without dropout and gradients."""
         model = self.policy.model
         with in_evaluation(model.modules()), without_adapters(model):
             return self.policy.forward(inputs, with_entropy=with_entropy)
 
 
 def body(model: PreTrainedModel) -> nn.Module:
-    """Return the model without its head."""
     return model.base_model if model.base_model is not model else model.get_decoder()
 
 
 def output_embeddings(model: PreTrainedModel) -> nn.Linear:
-    """Return the linear layer from hidden states to logits. Raises ValueError for a model without one."""
+    """The linear layer from hidden states to logits. Raises ValueError for a model without one."""
     linear = model.get_output_embeddings()
     if not isinstance(linear, nn.Linear):
         raise ValueError(f"model {type(model).__name__} has no linear output layer: give a causal language model")
@@ -136,11 +129,10 @@ def output_embeddings(model: PreTrainedModel) -> nn.Linear:
 
 
 def make_head(model: PreTrainedModel) -> Head:
-    """Return the function from hidden states to logits. Raises ValueError where ours is not the architecture's own."""
+    """The function from hidden states to logits. Raises ValueError where it does not give the architecture's own logits."""
     linear, config = output_embeddings(model), model.config.get_text_config()
     cap = getattr(config, "final_logit_softcapping", None)
     factor = getattr(config, "logit_scale", None) or 1.0 / (getattr(config, "logits_scaling", None) or 1.0)
-
     head = Head(linear, factor, cap)
     probe = torch.arange(3, device=model.device)[None] % linear.weight.shape[0]
     try:
@@ -161,7 +153,7 @@ def make_head(model: PreTrainedModel) -> Head:
 
 
 def are_finite(tensors: Iterable[Tensor]) -> bool:
-    """Return whether every number is; one pass over them, without copies."""
+    """One pass, without copies."""
     return math.isfinite(torch.nn.utils.get_total_norm(tensors, math.inf))
 
 
@@ -177,9 +169,9 @@ def load_policy(
 ) -> Policy:
     """Load a causal LM from a folder or hub id, ready to train, its dropout off.
 
-    `dtype` "bfloat16" keeps float32 weights and computes in bfloat16. With `random_init` its weights are drawn by torch's
-    generator, and only its config and tokenizer are read. With `adapters` they alone are trained, and the frozen weights are kept
-    in `dtype`. Raises ValueError for what cannot be loaded.
+    `dtype` "bfloat16" keeps float32 weights and computes in bfloat16. `random_init` draws weights by torch's generator, and reads
+    config and tokenizer alone. `adapters` alone are trained, and the frozen weights are kept in `dtype`. Raises ValueError for a
+    model that cannot be loaded.
     """
     weights = torch.float64 if dtype == "float64" else torch.float32
     if adapters and dtype == "bfloat16":
@@ -211,13 +203,13 @@ def load_policy(
 
 
 def turn_off_dropout(model: nn.Module) -> None:
-    """Set every probability of leaving something out, and every size of noise, to 0; the model's config stays as it is."""
+    """Set probabilities of dropout and sizes of noise to 0; the model's config stays."""
     for module, name in list(find_dropout(model)):
         setattr(module, name, 0.0)
 
 
 def find_dropout(model: nn.Module) -> Iterator[tuple[nn.Module, str]]:
-    """Yield where something is left out at random in training: a module and the name of its probability."""
+    """Yield a module and the name of its probability of dropout, or size of noise, above 0."""
     for module in model.modules():
         is_dropout = "dropout" in type(module).__name__.lower()
         for name, value in vars(module).items():

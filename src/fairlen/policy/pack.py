@@ -1,12 +1,14 @@
 """Whole sequences into micro-batches: the only place of our own trainer that knows padding and shifts.
 
-Rows are padded on the right, where a causal model never looks; in trees every token that sequences share is there once.
+Rows are padded on the right, where a causal model never looks; trees hold shared tokens once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,7 +18,7 @@ from fairlen.batch import Ints, Plan
 from fairlen.engine.device import upload
 from fairlen.methods.stages.micro import Micro
 from fairlen.policy.support import WHOLE, Support, build_support
-from fairlen.policy.tree import ForestMask, SortedRows, sort_rows
+from fairlen.policy.tree import Forest, ForestMask, SortedRows, sort_rows
 from fairlen.rollouts import Response, Rollouts, Segment
 
 CPU = torch.device("cpu")
@@ -25,10 +27,10 @@ NONE_RECOMPUTED: Mapping[int, Tensor] = {}
 
 @dataclass(frozen=True)
 class ModelInput:
-    """The input of a forward pass, and the places of the trained tokens in it."""
+    """Input of a forward pass, and places of the trained tokens in it."""
 
     token_ids: Tensor
-    """[rows, width], padded on the right with token 0, of which nothing depends."""
+    """[rows, width], padded on the right with token 0, which changes nothing."""
     source: Tensor
     """For each trained token the flat position that predicts it, [T]."""
     target: Tensor
@@ -39,25 +41,23 @@ class ModelInput:
 
 @dataclass(frozen=True)
 class TreeInput(ModelInput):
-    """The same as a forest: `token_ids` is one row [1, N] of tokens that are there once, and a position has several targets."""
+    """A forest: `token_ids` is one row [1, N] with shared tokens once, and a position may have several targets."""
 
     position_ids: Tensor
-    """[1, N], the position of each token in its sequence."""
+    """Of each token in its sequence, [1, N]."""
     tree: ForestMask
 
 
 @dataclass(frozen=True)
 class Packed:
-    """One micro-batch."""
-
     inputs: ModelInput
     micro: Micro
     rows: Ints
-    """Which rows of the plan these sequences are, [B]; of an idle one none."""
+    """Of the plan, [B]; none in an idle one."""
 
     @property
     def is_idle(self) -> bool:
-        """Return whether it stands for an update without sequences: one of weight 0, which runs forward and backward."""
+        """Whether it stands for an update without sequences: one of weight 0, which runs forward and backward."""
         return len(self.rows) == 0
 
 
@@ -73,23 +73,29 @@ def pack(
 ) -> Iterator[Packed]:
     """Yield the micro-batches of one update: whole sequences, at most `max_tokens` positions each unless one row is longer.
 
-    `trees`: tokens that sequences share are there once, for models that can read it. A tree that is too large is cut,
-    and repeats its prefix. `is_on_policy`: the model still has the weights that generated the rollout batch. `old_logprobs`
-    has the trainer's log-probs of a segment by its row in the rollout batch, where the engine's are not exact.
-    A plan without rows gives one idle micro-batch.
+    `trees`: shared tokens are there once, for models that can read it; a tree that is too large is cut, and repeats its prefix.
+    `is_on_policy`: the model still has the weights that generated the rollout batch. `old_logprobs`: the trainer's log-probs by
+    row in the rollout batch, where the engine's are not exact. A plan without rows gives one idle micro-batch.
     """
     if not len(plan):
         yield make_idle(rollouts, device)
         return
     spans = [rollouts.segments[row] for row in plan.rows]
-    for chosen, inputs in (pack_trees if trees else pack_rows)(rollouts, spans, max_tokens, device):
+    if trees:
+        found = sort_spans(rollouts, spans)
+        parts = ((found.order[part], partial(build_tree_input, found.forest(part))) for part in found.split(max_tokens))
+    else:
+        widths = np.array([span.stop for span in spans])
+        parts = ((chosen, build_input) for chosen in split_rows(widths, max_tokens))
+    for chosen, build in parts:
         picked = [spans[i] for i in chosen]
         responses = [rollouts.responses[span.response] for span in picked]
+        inputs = build(picked, responses, device)
         yield Packed(inputs, build_micro(picked, responses, plan, chosen, old_logprobs, is_on_policy, device), chosen)
 
 
 def make_idle(rollouts: Rollouts, device: torch.device) -> Packed:
-    """Return one sequence of the rollout batch, or the last token of its first response, with weight 0."""
+    """One sequence of the rollout batch, or the last token of its first response, with weight 0."""
     last = len(rollouts.responses[0].token_ids)
     span = rollouts.segments[0] if rollouts.segments else Segment(response=0, start=last - 1, stop=last, group=0)
     zero, responses = np.zeros(1), [rollouts.responses[span.response]]
@@ -99,75 +105,48 @@ def make_idle(rollouts: Rollouts, device: torch.device) -> Packed:
     return Packed(build_input([span], responses, device), micro, plan.rows[:0])
 
 
-def pack_rows(
-    rollouts: Rollouts, spans: Sequence[Segment], max_tokens: int, device: torch.device
-) -> Iterator[tuple[Ints, ModelInput]]:
-    """Yield padded rows of like length: which of the spans, and what the model reads of them."""
-    for chosen in split_rows(np.array([span.stop for span in spans]), max_tokens):
-        picked = [spans[i] for i in chosen]
-        yield chosen, build_input(picked, [rollouts.responses[span.response] for span in picked], device)
-
-
-def pack_trees(
-    rollouts: Rollouts, spans: Sequence[Segment], max_tokens: int, device: torch.device
-) -> Iterator[tuple[Ints, ModelInput]]:
-    """Yield forests: which of the spans, and what the model reads of them."""
-    found = sort_spans(rollouts, spans)
-    for part in found.split(max_tokens):
-        chosen, forest = found.order[part], found.forest(part)
-        picked = [spans[i] for i in chosen]
-        responses = [rollouts.responses[span.response] for span in picked]
-        yield (
-            chosen,
-            TreeInput(
-                token_ids=upload(forest.tokens, device)[None],
-                source=join(
-                    (path[at] for path, at in zip(forest.paths, find_sources(picked, responses), strict=True)), device
-                ),
-                target=upload(find_target(picked, responses), device),
-                temperature=responses[0].temperature,
-                support=find_support(picked, responses, device),
-                position_ids=upload(forest.depth, device)[None],
-                tree=ForestMask(forest, device),
-            ),
-        )
-
-
 def sort_spans(rollouts: Rollouts, spans: Sequence[Segment]) -> SortedRows:
-    """Return the input tokens of each span, all but the last, sorted."""
     wanted = {span.response for span in spans}
     tokens = {response: np.array(rollouts.responses[response].token_ids, np.int64) for response in wanted}
     return sort_rows([tokens[span.response][: span.stop - 1] for span in spans])
 
 
-NARROWEST = 0.8
-"""A row joins a micro-batch while it is at least this share of its width: fewer, larger calls against less padding."""
-
-
 def split_rows(widths: Ints, max_tokens: int) -> Iterator[Ints]:
-    """Yield row numbers by falling width, cut where rows * width would pass `max_tokens` or rows become much shorter."""
+    """Yield row numbers by falling width, cut where rows * width would pass `max_tokens` or rows become much shorter.
+
+    A row joins while it has at least 0.8 of the width: fewer, larger calls against less padding.
+    """
     order = np.argsort(-widths, kind="stable")
     while len(order):
         width = int(widths[order[0]])
-        similar = int((widths[order] >= NARROWEST * width).sum())
+        similar = int((widths[order] >= 0.8 * width).sum())
         take = min(similar, max(1, max_tokens // width))
         yield order[:take]
         order = order[take:]
 
 
 def build_input(spans: list[Segment], responses: list[Response], device: torch.device) -> ModelInput:
-    """Return token ids up to the end of each span, and where its tokens are predicted."""
+    """Padded rows up to the end of each span."""
     width = max(span.stop for span in spans) - 1
     token_ids = np.zeros((len(spans), width), np.int64)
     for row, (span, response) in enumerate(zip(spans, responses, strict=True)):
         token_ids[row, : span.stop - 1] = response.token_ids[: span.stop - 1]
     source = (at + row * width for row, at in enumerate(find_sources(spans, responses)))
     return ModelInput(
-        token_ids=upload(token_ids, device),
+        token_ids=upload(token_ids, device), source=join(source, device), **find_target(spans, responses, device)
+    )
+
+
+def build_tree_input(
+    forest: Forest, spans: list[Segment], responses: list[Response], device: torch.device
+) -> TreeInput:
+    source = (path[at] for path, at in zip(forest.paths, find_sources(spans, responses), strict=True))
+    return TreeInput(
+        token_ids=upload(forest.tokens, device)[None],
         source=join(source, device),
-        target=upload(find_target(spans, responses), device),
-        temperature=responses[0].temperature,
-        support=find_support(spans, responses, device),
+        position_ids=upload(forest.depth, device)[None],
+        tree=ForestMask(forest, device),
+        **find_target(spans, responses, device),
     )
 
 
@@ -177,23 +156,18 @@ def find_sources(spans: list[Segment], responses: list[Response]) -> Iterator[In
         yield np.asarray(response.positions(span.start, span.stop)) - 1
 
 
-def find_target(spans: list[Segment], responses: list[Response]) -> Ints:
-    """Return the trained tokens of the spans, back to back."""
-    pairs = zip(spans, responses, strict=True)
-    return np.concatenate([[r.token_ids[at] for at in r.positions(s.start, s.stop)] for s, r in pairs])
-
-
-def find_support(spans: list[Segment], responses: list[Response], device: torch.device) -> Support:
-    """Return what the trained tokens of the spans were drawn from."""
-    if not any(response.supports for response in responses):
-        return WHOLE
-    pairs = zip(spans, responses, strict=True)
-    found = (one for s, r in pairs for one in r.supports_of(s.start, s.stop))
-    return build_support(found, find_target(spans, responses), device)
+def find_target(spans: list[Segment], responses: list[Response], device: torch.device) -> dict[str, Any]:
+    """The trained tokens of the spans, back to back, and what they were drawn from."""
+    pairs = list(zip(spans, responses, strict=True))
+    target = np.concatenate([[r.token_ids[at] for at in r.positions(s.start, s.stop)] for s, r in pairs])
+    support = WHOLE
+    if any(response.supports for response in responses):
+        support = build_support((one for s, r in pairs for one in r.supports_of(s.start, s.stop)), target, device)
+    return {"target": upload(target, device), "temperature": responses[0].temperature, "support": support}
 
 
 def join(parts: Iterable[Sequence[float] | Ints], device: torch.device) -> Tensor:
-    """Return numbers back to back; integers are int64, others float64."""
+    """Concatenate; integers are int64, others float64."""
     return upload(np.concatenate([np.asarray(part) for part in parts]), device)
 
 
@@ -206,7 +180,7 @@ def build_micro(
     is_on_policy: bool,
     device: torch.device,
 ) -> Micro:
-    """Return the plan's numbers and the fixed log-probs of these sequences."""
+    """The plan's numbers and the fixed log-probs of these sequences."""
     length, pairs = plan.length[chosen], zip(spans, responses, strict=True)
     rollout = join((r.logprobs_of(s.start, s.stop) for s, r in pairs), device).double()
     old = [old_logprobs[row] for row in plan.rows[chosen].tolist()] if old_logprobs else []

@@ -1,7 +1,7 @@
 """The support of truncated sampling: the policy is the softmax over the tokens that sampling left.
 
-The set is that of the policy which sampled, for the old policy, the current one and a reference model alike: no ratio is between
-distributions over different tokens (DeepSeek-V3.2, arXiv:2512.02556, section 3.1). How tokens are cut is in engine/sampler.py.
+Old policy, current policy and reference model share the set of the policy that sampled, so that no ratio is between distributions
+over different tokens (DeepSeek-V3.2, arXiv:2512.02556, section 3.1). engine/sampler.py cuts the tokens.
 """
 
 from __future__ import annotations
@@ -22,16 +22,15 @@ FLOOR = -1e30
 
 @dataclass(frozen=True)
 class Support:
-    """For each of T trained tokens the ids that it was drawn from."""
+    """Ids that each of T trained tokens was drawn from."""
 
     token_ids: Tensor
     """Back to back, [M]."""
     bounds: Ints
-    """Where those of a token begin, and the end, [T + 1], on the host; nothing between two stands for the whole vocabulary. Empty
-    where all tokens were drawn from that."""
+    """Where a token's ids begin, and the end, [T + 1], on the host; none stand for the whole vocabulary. Empty where all do."""
 
     def cut(self, scores: Tensor, chunk: slice) -> Tensor:
-        """Return `scores` [n, V] of the trained tokens of `chunk`, those of cut tokens overwritten."""
+        """Overwrite, in `scores` [n, V] of the trained tokens of `chunk`, those of cut tokens."""
         bounds = self.bounds[chunk.start : chunk.stop + 1]
         counts = np.diff(bounds)
         if not counts.any():
@@ -43,13 +42,12 @@ class Support:
 
 
 WHOLE = Support(torch.empty(0, dtype=torch.int64), np.zeros(0, np.int64))
-"""Of tokens that were drawn from the whole vocabulary."""
 
 
 def build_support(supports: Iterable[bytes], target: Ints, device: torch.device) -> Support:
-    """Return those of trained tokens, which are `target` [T], from the bytes of a Response.
+    """From the bytes of a Response, for trained tokens `target` [T].
 
-    A token that is not in its own was not drawn from it, and is read over the whole vocabulary, as one without any is.
+    A token that is not in its own support was not drawn from it, and is read over the whole vocabulary, like one without any.
     """
     found = list(supports)
     token_ids, counts = np.frombuffer(b"".join(found), np.int32), np.array([len(one) // 4 for one in found])

@@ -1,8 +1,8 @@
 """Rows of tokens that share prefixes, as a forest in which every (prefix, token) has one place, and attention along it.
 
-Rows are sorted; laid out without what each shares with the one before it, they are a forest in depth-first preorder, where what
-follows a token lies between it and `until`. On the CPU `tree.c` computes attention without masks, on CUDA FlexAttention; in half
-precision on a CPU, in double on CUDA and without a compiler it is sdpa with one mask a tree, and without a forest plain sdpa.
+Sorted rows, each without what it shares with the one before it, are a forest in depth-first preorder: what follows a token lies
+between it and `until`. Attention is `tree.c` on the CPU and FlexAttention on CUDA; in half precision on a CPU, in double on CUDA
+and without a compiler sdpa with one mask a tree; without a forest plain sdpa.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ from fairlen.policy import tree_blocks
 LEAST_SHARED = 8
 """A shorter common prefix is repeated: a first token that all rows have would make one tree of all trees."""
 NAME = "fairlen_tree"
-"""Under which attention along trees is registered."""
 SOURCE = Path(__file__).with_name("tree.c")
 TYPES: dict[torch.dtype, dict[str, object]] = {torch.float32: {}, torch.float64: {"DOUBLE": 1}}
 DIM_MULTIPLE = 16
@@ -41,17 +40,17 @@ UNGROUPED = nn.Identity()
 
 @dataclass(frozen=True)
 class SortedRows:
-    """Rows in the order that puts common prefixes next to each other."""
+    """Rows with common prefixes next to each other."""
 
     rows: Sequence[Ints]
     """Token ids, at least one each."""
     order: Ints
     """Positions in `rows`."""
     shared: Ints
-    """For each in that order, leading tokens that it shares with the one before it; 0 where a tree begins."""
+    """In that order, leading tokens shared with the row before; 0 where a tree begins."""
 
     def split(self, max_tokens: int) -> Iterator[slice]:
-        """Yield parts of the order that make forests of at most `max_tokens`; one row may have more."""
+        """Yield parts of the order that are forests of at most `max_tokens`; one row may have more."""
         begin, taken = 0, 0
         for place, (row, shared) in enumerate(zip(self.order, self.shared.tolist(), strict=True)):
             length = len(self.rows[row])
@@ -61,19 +60,9 @@ class SortedRows:
             taken += length - shared
         yield slice(begin, len(self.order))
 
-    def shared_within(self, part: slice) -> list[int]:
-        """Return `shared` where a part of the order is a forest of its own."""
-        return [0, *self.shared[part][1:].tolist()]
-
-    def tree_sizes(self, part: slice) -> list[int]:
-        """Return the tokens of each tree that a part of the order makes."""
-        shared = np.array(self.shared_within(part))
-        new = np.array([len(self.rows[row]) for row in self.order[part]]) - shared
-        return np.add.reduceat(new, np.flatnonzero(shared == 0)).tolist()
-
     def forest(self, part: slice) -> Forest:
-        """Return the forest of a part of the order; its paths are in that order."""
-        return build_forest([self.rows[row] for row in self.order[part]], self.shared_within(part))
+        """The forest of a part of the order, with paths in that order."""
+        return build_forest([self.rows[row] for row in self.order[part]], [0, *self.shared[part][1:].tolist()])
 
 
 @dataclass(frozen=True)
@@ -82,27 +71,26 @@ class Forest:
 
     tokens: Ints
     depth: Ints
-    """Tokens before it on its path: the position in its row, [N]."""
+    """Position in its row, [N]."""
     parent: Ints
-    """Where the token before it is, -1 at a root, [N]."""
+    """Place of the token before it, -1 at a root, [N]."""
     until: Ints
-    """One past the last token that follows it on some row; those from it to here see it, [N]."""
+    """One past the last token that follows it on some row: tokens from it to there see it, [N]."""
     starts: Ints
-    """Where each tree begins, and the end, [trees + 1]."""
+    """Of each tree, and the end, [trees + 1]."""
     paths: tuple[Ints, ...]
-    """For each row where its tokens are."""
+    """Places of each row's tokens."""
 
     def __len__(self) -> int:
         return len(self.tokens)
 
     @property
     def longest(self) -> int:
-        """Return the tokens of the longest row."""
         return int(self.depth.max()) + 1
 
 
 def sort_rows(rows: Sequence[Ints], least_shared: int = LEAST_SHARED) -> SortedRows:
-    """Sort rows of token ids, and count what neighbours share; less than `least_shared` tokens count as none."""
+    """Sort rows of token ids, and count what neighbours share: less than `least_shared` tokens count as none."""
     keys = [row.astype(">u4").tobytes() for row in rows]  # bytes of this order compare as the tokens do
     order = sorted(range(len(rows)), key=keys.__getitem__)
     shared = np.zeros(len(rows), np.int64)
@@ -113,7 +101,7 @@ def sort_rows(rows: Sequence[Ints], least_shared: int = LEAST_SHARED) -> SortedR
 
 
 def build_forest(rows: Sequence[Ints], shared: Sequence[int]) -> Forest:
-    """Return the forest of sorted rows, each sharing `shared` leading tokens with the one before it."""
+    """The forest of sorted rows, each sharing `shared` leading tokens with the one before it."""
     lengths = [len(row) for row in rows]
     num_tokens = sum(lengths) - sum(shared)
     depth, parent, until = np.empty(num_tokens, np.int64), np.arange(-1, num_tokens - 1), np.empty(num_tokens, np.int64)
@@ -135,19 +123,18 @@ def build_forest(rows: Sequence[Ints], shared: Sequence[int]) -> Forest:
 
 
 class ForestMask:
-    """A forest that a model reads as one row; no dataclass, of which FSDP makes a copy without masks for every layer."""
+    """A forest that a model reads as one row; FSDP would copy a dataclass, without masks, for every layer."""
 
     def __init__(self, forest: Forest, device: torch.device) -> None:
         self.forest, self.device = forest, device
 
     @cached_property
     def block_mask(self) -> BlockMask:
-        """Return which token sees which, by blocks."""
         return tree_blocks.build_block_mask(self.forest.until, self.device)
 
     @cached_property
     def masks(self) -> tuple[Tensor, ...]:
-        """Return for each tree which token (row) sees which (column), [n, n]."""
+        """By tree, whether a token (row) sees another (column), [n, n]."""
         until = torch.from_numpy(self.forest.until).to(self.device)
         places = torch.arange(len(until), device=self.device)
         parts = [slice(*bounds) for bounds in pairwise(self.forest.starts.tolist())]
@@ -194,7 +181,6 @@ def attend(
 
 
 def attend_masked(query: Tensor, key: Tensor, value: Tensor, tree: ForestMask, scale: float) -> Tensor:
-    """Attend by matrix products, tree by tree."""
     key, value = repeat_heads(query, key, value)
     sizes = [len(mask) for mask in tree.masks]
     parts = zip(*(tensor.split(sizes, 2) for tensor in (query, key, value)), tree.masks, strict=True)
@@ -203,7 +189,7 @@ def attend_masked(query: Tensor, key: Tensor, value: Tensor, tree: ForestMask, s
 
 
 def repeat_heads(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-    """Return keys and values for each head of the queries; with one head a group they are what they were."""
+    """Keys and values for each head of the queries."""
     groups = query.shape[1] // key.shape[1]
     return (key, value) if groups == 1 else (key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1))
 
@@ -248,12 +234,11 @@ class AlongTree(torch.autograd.Function):
 
 
 def with_dense_heads(tensor: Tensor) -> Tensor:
-    """Return the same numbers, each head's back to back."""
     return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
 
 
 def call(function: str, forest: Forest, scale: float, **tensors: Tensor) -> None:
-    """Call a function of `tree.c`. Raises MemoryError where it has none to work in."""
+    """Call a function of `tree.c`. Raises MemoryError where it cannot allocate."""
     query, key, value = tensors["query"], tensors["key"], tensors["value"]
     job = Job(scale=scale, threads=torch.get_num_threads(), heads=query.shape[1], key_heads=key.shape[1])
     for name, tensor in tensors.items():
@@ -271,7 +256,7 @@ def call(function: str, forest: Forest, scale: float, **tensors: Tensor) -> None
 
 
 def find_kernel(query: Tensor, value: Tensor) -> dict[str, Callable[..., int]] | None:
-    """Return the functions of `tree.c` for these states; None where it does not serve."""
+    """The functions of `tree.c` for these states; None where it does not serve."""
     dims = query.shape[-1], value.shape[-1]
     if query.device.type != "cpu" or query.dtype not in TYPES or any(dim % DIM_MULTIPLE for dim in dims):
         return None
@@ -280,7 +265,7 @@ def find_kernel(query: Tensor, value: Tensor) -> dict[str, Callable[..., int]] |
 
 @cache
 def build(dtype: torch.dtype, dim: int, value_dim: int) -> dict[str, Callable[..., int]] | None:
-    """Return the functions of `tree.c` for one shape of heads; None where there is no compiler that builds them."""
+    """Build `tree.c` for one shape of heads; None where no compiler does."""
     library = build_library(SOURCE, TYPES[dtype] | {"DIM": dim, "VALUE_DIM": value_dim})
     if library is None:
         return None

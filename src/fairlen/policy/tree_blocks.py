@@ -23,12 +23,12 @@ BLOCK = 128
 
 
 def serves(query: Tensor, value: Tensor) -> bool:
-    """Return whether the kernels take these states: on CUDA, single precision at most, heads as wide as tensor cores want."""
+    """Whether the kernels take these states: on CUDA, single precision at most, heads wide enough for tensor cores."""
     return query.device.type == "cuda" and query.dtype != torch.float64 and min(query.shape[-1], value.shape[-1]) >= 16
 
 
 def find_blocks(until: Ints) -> tuple[np.ndarray, np.ndarray]:
-    """Return of which blocks of queries (row) and keys (column) a part is seen, and which are seen whole, [blocks, blocks]."""
+    """Blocks of queries (row) and keys (column) that are seen in part, and those seen whole, [blocks, blocks]."""
     first = np.arange(0, len(until), BLOCK)
     query, last, least = first[:, None], np.maximum.reduceat(until, first), np.minimum.reduceat(until, first)
     whole = (query > first) & (query + BLOCK <= least)
@@ -36,12 +36,11 @@ def find_blocks(until: Ints) -> tuple[np.ndarray, np.ndarray]:
 
 
 def count_blocks(until: Ints) -> int:
-    """Return the blocks that are seen, in part or whole."""
     return int(sum(blocks.sum() for blocks in find_blocks(until)))
 
 
 def build_block_mask(until: Ints, device: torch.device) -> BlockMask:
-    """Return which token of a forest sees which, as FlexAttention reads it; the host does not wait for the device."""
+    """A forest's mask as FlexAttention reads it; the host does not wait for the device."""
     ends = upload(until.astype(np.int32), device)
 
     def sees(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
@@ -53,7 +52,7 @@ def build_block_mask(until: Ints, device: torch.device) -> BlockMask:
 
 
 def list_blocks(blocks: np.ndarray, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return for each row how many blocks there are, [1, 1, rows], and which, those first, [1, 1, rows, columns]."""
+    """By row, the number of blocks, [1, 1, rows], and their columns before all others, [1, 1, rows, columns]."""
     if len(blocks) == 1:
         blocks = np.pad(blocks, (0, 1))  # compilers take a size of 1 for a constant, and all others for one kind
     order = np.argsort(~blocks, axis=1, kind="stable").astype(np.int32)
@@ -62,7 +61,7 @@ def list_blocks(blocks: np.ndarray, device: torch.device) -> tuple[Tensor, Tenso
 
 @cache
 def compile_flex(scale: float) -> Callable[[Tensor, Tensor, Tensor, BlockMask], Tensor]:
-    """Return attention from [1, heads, N, D] to keys and values [1, key heads, N, D or Dv], compiled once for all N."""
+    """Attention from [1, heads, N, D] to keys and values [1, key heads, N, D or Dv], compiled once for all N."""
     options: Any = {"BACKEND": "TRITON"}  # below 128 positions another kernel would be compiled, that of decoding
 
     def attend(query: Tensor, key: Tensor, value: Tensor, blocks: BlockMask) -> Any:
