@@ -12,8 +12,7 @@ from fairlen.sampling.eqlen import EqLen
 BALANCED = {"fairlen": "`+balanced`", "TRL": '`FairGRPOTrainer(method="grpo+balanced")`'}
 BALANCED["verl"] = "`fairlen verl --method grpo+balanced`"
 UNIFORM = {"TRL": '`loss_type="dr_grpo"`', "verl": "`loss_agg_mode=seq-mean-token-sum`"}
-UNIFORM["SkyRL"] = "`loss_reduction=seq_mean_token_sum_norm`"
-"""By program, what gives every token one weight."""
+UNIFORM["SkyRL"] = "`loss_reduction=seq_mean_token_sum_norm`"  # by program, what gives every token one weight
 
 
 @dataclass(frozen=True)
@@ -21,8 +20,7 @@ class Evidence:
     """A statement that is proved, and where."""
 
     text: str
-    link: str
-    """URL of a paper, or page of fairlen's documentation with its heading."""
+    link: str  # URL of a paper, or page of fairlen's documentation with its heading
 
     def __str__(self) -> str:
         return f"{self.text} ({self.link})"
@@ -33,8 +31,7 @@ class Advice:
     """A change, or that nothing is to be changed."""
 
     text: str
-    evidence: tuple[Evidence, ...]
-    """Empty where it follows from no method."""
+    evidence: tuple[Evidence, ...]  # empty where it follows from no method
     sets: tuple[str, ...] = ()
     """The change as `--set` of a method of fairlen's has it; empty where nothing is to be changed."""
 

@@ -44,31 +44,23 @@ MARGINS = Margins()
 class Selection:
     """Which responses are not compared, or not there. Shares are of responses that started from their prompt, or of prompts."""
 
-    truncated: Estimate
-    """nan where truncation is not known."""
+    truncated: Estimate  # nan where truncation is not known
     truncated_correct: Estimate
     truncated_incorrect: Estimate
-    dropped: Estimate
-    """Responses without a verdict: aborted, timed out, too old."""
-    dropped_gap: Effect
-    """Log length of a dropped response minus that of a kept one to the same prompt."""
-    group_size: int
-    """Responses that most prompts have in a step."""
-    incomplete: Estimate
-    """Prompts with fewer."""
+    dropped: Estimate  # responses without a verdict: aborted, timed out, too old
+    dropped_gap: Effect  # log length of a dropped response minus that of a kept one to the same prompt
+    group_size: int  # responses that most prompts have in a step
+    incomplete: Estimate  # prompts with fewer
 
 
 @dataclass(frozen=True)
 class Shares:
     """What describes the rollouts; intervals over prompts. It is no effect of length, and gives no advice about it."""
 
-    difficulty: Estimate
-    """Correlation of a prompt's mean log length with its accuracy, between the prompts of a step."""
-    all_correct: Estimate
-    """Prompts with several responses, all of them correct."""
+    difficulty: Estimate  # correlation of a prompt's mean log length with its accuracy, between the prompts of a step
+    all_correct: Estimate  # prompts with several responses, all of them correct
     all_incorrect: Estimate
-    duplicate: Estimate
-    """Responses that repeat an earlier one to the same prompt."""
+    duplicate: Estimate  # responses that repeat an earlier one to the same prompt
 
 
 @dataclass(frozen=True)
@@ -78,13 +70,10 @@ class AuditFinding:
     measure: str
     """One of a `Quantity`, as within.length, or selection.truncated, selection.dropped, acceptance.lre, streams.optimism,
     streams.eos_advantage."""
-    estimate: Estimate
-    """With its 95% interval: of lengths a relative difference, else in the measure's unit."""
-    p_value: float
-    """nan of a share, which is no test."""
+    estimate: Estimate  # with its 95% interval: of lengths a relative difference, else in the measure's unit
+    p_value: float  # nan of a share, which is no test
     text: str
-    more: tuple[str, ...] = ()
-    """What has to be known with it."""
+    more: tuple[str, ...] = ()  # what has to be known with it
     advice: Advice | None = None
 
 
@@ -94,8 +83,7 @@ class Audit:
     method: InUse | None
     conclusion: Conclusion
     findings: tuple[AuditFinding, ...]
-    within: Within
-    """Without truncated responses."""
+    within: Within  # without truncated responses
     with_truncated: Within
     selection: Selection
     lengths: Lengths
@@ -104,8 +92,7 @@ class Audit:
     shares: Shares
     acceptance: Acceptance | None
     streams: StreamReport | None
-    turns: TurnReport | None
-    """None where every response is one turn."""
+    turns: TurnReport | None  # None where every response is one turn
 
     @property
     def conclusions(self) -> tuple[Conclusion, ...]:

@@ -27,8 +27,7 @@ from fairlen.console import complain, log, make_console, plural, visible
 from fairlen.files.formats import Unreadable, describe
 from fairlen.settings import Flag, Positional
 
-MAX_ROWS = 10
-"""Malformed rows that are shown."""
+MAX_ROWS = 10  # malformed rows that are shown
 
 
 @dataclass(frozen=True)

@@ -30,8 +30,7 @@ BY_QUESTION = (
     "no prompt is the same in both, as with messages and a template's text: prompts are paired by their last question"
 )
 ONE_SIDED = "truncation is known in one log only: effects in the other include truncated responses"
-Means = tuple[Ints, Floats, Floats]
-"""Of a measure: prompts, sorted, with weight and mean of each, [K]."""
+Means = tuple[Ints, Floats, Floats]  # of a measure: prompts, sorted, with weight and mean of each, [K]
 
 
 @dataclass(frozen=True)
@@ -41,12 +40,10 @@ class Contrast:
     measure: str
     first: Estimate
     second: Estimate
-    difference: Estimate
-    """nan where the logs cannot be compared, without an interval where prompts are too few."""
+    difference: Estimate  # nan where the logs cannot be compared, without an interval where prompts are too few
     p_value: float
     num_prompts: int
-    is_significant: bool = False
-    """Whether the difference stands at a false discovery rate of 5% over the whole comparison."""
+    is_significant: bool = False  # at a false discovery rate of 5% over the whole comparison
 
     def row(self) -> tuple[str, ...]:
         """Return five cells of a table: what, A, B, B minus A, and the 95% interval of that."""
@@ -61,8 +58,7 @@ class Contrast:
 @dataclass(frozen=True)
 class Against:
     num_common: int
-    num_first: int
-    """Prompts of A alone."""
+    num_first: int  # prompts of A alone
     num_second: int
     contrasts: tuple[Contrast, ...]
     notes: tuple[str, ...]

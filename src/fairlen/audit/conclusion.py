@@ -22,12 +22,9 @@ from fairlen.sampling.stream_metrics import count_continued
 
 Status = Literal["none", "effect", "unknown"]
 Name = Literal["gap", "order", "bend", "curve"]
-MANY = 0.2
-"""Share of truncated responses from which on that is said first."""
-TOLD: tuple[Name, ...] = ("gap", "order", "curve", "bend")
-"""Effects, of each finding the one first that stands for it."""
-RATE = 0.05
-"""False discovery rate of a log's findings."""
+MANY = 0.2  # share of truncated responses from which on that is said first
+TOLD: tuple[Name, ...] = ("gap", "order", "curve", "bend")  # effects, of each finding the one first that stands for it
+RATE = 0.05  # false discovery rate of a log's findings
 
 
 @dataclass(frozen=True)
@@ -50,8 +47,7 @@ class Quantity:
     """What is compared within prompts, and the words for its effects: {0} is a number with its interval, {1} is more or less."""
 
     noun: str
-    measures: tuple[str, str]
-    """Names of its two findings: more or less of it, and the best amount in the middle."""
+    measures: tuple[str, str]  # names of its two findings: more or less of it, and the best amount in the middle
     of: Callable[[Responses], Floats]
     words: tuple[str, str]
     subject: str
@@ -60,8 +56,7 @@ class Quantity:
     near: str
     medium: str
     ends: str
-    is_more: str
-    """What is said of the incorrect response of a pair that has more of it."""
+    is_more: str  # what is said of the incorrect response of a pair that has more of it
 
     def measure_of(self, name: str) -> str:
         """Return the finding that an effect belongs to: gap and order are one, bend and curve are one."""
@@ -96,16 +91,11 @@ TURN_QUANTITIES = (TURNS, TURN_LENGTH)
 class Conclusion:
     status: Status
     sentence: str
-    effect: Name | None
-    """Of the finding that is the largest relative to its margin, of `none` and `unknown` too."""
-    estimate: Estimate
-    """Of it: of gap the relative difference of length, incorrect over correct, else a difference of shares."""
-    significant: tuple[Name, ...]
-    """Effects that stand at the false discovery rate and may be as large as what matters."""
-    bar: float
-    """P-value up to which findings of this log stand, -1 where none does."""
-    num_prompts: int
-    """Prompts with a correct and an incorrect response in one step."""
+    effect: Name | None  # of the finding that is the largest relative to its margin, of `none` and `unknown` too
+    estimate: Estimate  # of gap the relative difference of length, incorrect over correct, else a difference of shares
+    significant: tuple[Name, ...]  # effects that stand at the false discovery rate and may be as large as what matters
+    bar: float  # p-value up to which findings of this log stand, -1 where none does
+    num_prompts: int  # prompts with a correct and an incorrect response in one step
     prompts_needed: int
     """About how many would show the smallest effects that matter in four cases of five; 0 where that cannot be said."""
     margins: Margins = Margins()
@@ -270,8 +260,7 @@ class ByOutcome:
     """A quantity of trajectories: effects of it within prompts, and arithmetic means over all prompts."""
 
     conclusion: Conclusion
-    within: Within
-    """Without truncated responses, as the verdict is."""
+    within: Within  # without truncated responses, as the verdict is
     mean: Estimate
     correct: Estimate
     incorrect: Estimate
@@ -281,10 +270,8 @@ class ByOutcome:
 class TurnReport:
     """What a log says about turns; intervals are over prompts."""
 
-    number: ByOutcome
-    """Turns of a response."""
-    length: ByOutcome
-    """Mean length of its turns."""
+    number: ByOutcome  # turns of a response
+    length: ByOutcome  # mean length of its turns
     another_turn: Estimate
     """Net advantage on another turn, a response: the sum of advantages over turns that another one followed."""
 

@@ -22,18 +22,12 @@ Unit = Literal["tokens", "words", "characters"]
 class Trained(Columns):
     """Sequences of updates, [U]."""
 
-    segment: Ints
-    """Row among the log's segments."""
-    update: Ints
-    """Number of the update in the run."""
-    weight: Floats
-    """Per trained token."""
-    log_ratio: Floats
-    """S, nats: sum of current minus old log-probs. Exactly 0 where the update was on-policy."""
-    clipped: Floats
-    """Share of tokens whose gradient the bound made zero."""
-    inside: Floats
-    """Share of tokens within the two-sided bound."""
+    segment: Ints  # row among the log's segments
+    update: Ints  # number of the update in the run
+    weight: Floats  # per trained token
+    log_ratio: Floats  # S, nats: sum of current minus old log-probs. Exactly 0 where the update was on-policy
+    clipped: Floats  # share of tokens whose gradient the bound made zero
+    inside: Floats  # share of tokens within the two-sided bound
 
 
 NO_INTS, NO_FLOATS = np.zeros(0, np.int64), np.zeros(0)
@@ -43,26 +37,20 @@ NO_UPDATES = Trained(NO_INTS, NO_INTS, NO_FLOATS, NO_FLOATS, NO_FLOATS, NO_FLOAT
 @dataclass(frozen=True)
 class Malformed:
     file: str
-    line: int
-    """From 1; of a table its row."""
+    line: int  # from 1; of a table its row
     reason: str
 
 
 @dataclass(frozen=True)
 class Log:
     format: str
-    unit: Unit
-    """Of every length; words or characters where the files hold no tokens."""
+    unit: Unit  # of every length; words or characters where the files hold no tokens
     responses: Responses
     """`prompt` is unique over rollout batches; `truncated`, `stream`, `round` are false or 0 where not `known`."""
-    batch: Ints
-    """Rollout batch of each response, [R]."""
-    segments: Segments
-    """Whole responses unless parts of them were recorded; `group` is unique over rollout batches."""
-    advantage: Floats | None = None
-    """As recorded, [B]."""
-    value: Floats | None = None
-    """As recorded, [B]."""
+    batch: Ints  # rollout batch of each response, [R]
+    segments: Segments  # whole responses unless parts of them were recorded; `group` is unique over rollout batches
+    advantage: Floats | None = None  # as recorded, [B]
+    value: Floats | None = None  # as recorded, [B]
     trained: Trained = NO_UPDATES
     known: frozenset[str] = frozenset()
     """Columns that the files had: of "correct", "truncated", "advantage", "reward", "trained", "streams"."""
@@ -78,8 +66,7 @@ class Log:
     """Number of the last question of each prompt, whatever its template, 0 where it is not known, [R]; or empty."""
     file: Ints = field(default_factory=lambda: NO_INTS)
     """Position of each response's file among those read, [R]; empty where nothing was read from files."""
-    line: Ints = field(default_factory=lambda: NO_INTS)
-    """Line, or row of a table, of each response in its file, from 1, [R]."""
+    line: Ints = field(default_factory=lambda: NO_INTS)  # in its file, or row of a table, from 1, [R]
 
     def __len__(self) -> int:
         return len(self.responses)
@@ -170,8 +157,7 @@ class OffPolicy(Columns):
     """Sequences of updates whose log ratio is not exactly 0, [N]: every bound accepts the others."""
 
     length: Ints
-    log_ratio: Floats
-    """S, nats."""
+    log_ratio: Floats  # S, nats
     inside: Floats
     clipped: Floats
     prompt: Ints
@@ -189,13 +175,10 @@ def off_policy(log: Log) -> OffPolicy:
 class Weighed:
     """What updates add up, [n]; a segment once for each update that it was part of."""
 
-    segments: Segments
-    """Groups dense from 0, never in two units."""
+    segments: Segments  # groups dense from 0, never in two units
     advantage: Floats
-    unit: Ints
-    """Dense from 0."""
-    names: Ints
-    """Number of the update, or rollout batch, that each unit is, [units]."""
+    unit: Ints  # dense from 0
+    names: Ints  # number of the update, or rollout batch, that each unit is, [units]
     prompt: Ints
     correct: Bools
     """Of pieces, where responses were cut, the better ones, whatever their own end: a survivor has the reward of later ends."""

@@ -62,14 +62,10 @@ USERS = {
 class InUse:
     """The method that made some rollouts, or as much as is known of it."""
 
-    name: str
-    """As its user knows it: "grpo+balanced", "verl: loss_agg_mode=token-mean"."""
-    aggregation: str
-    """A key of `coupling.ALL_RULES`."""
-    origin: str
-    """The file that says so, or "--method"."""
-    method: Method | None = None
-    """fairlen's, where it is one."""
+    name: str  # as its user knows it: "grpo+balanced", "verl: loss_agg_mode=token-mean"
+    aggregation: str  # a key of `coupling.ALL_RULES`
+    origin: str  # the file that says so, or "--method"
+    method: Method | None = None  # fairlen's, where it is one
 
     @property
     def program(self) -> str:

@@ -18,8 +18,7 @@ from fairlen.audit.statistics.intervals import Bins, Estimate
 from fairlen.audit.statistics.within import Within
 from fairlen.console import plural
 
-MAX_ROWS_JSON = 100
-"""Malformed rows that are listed."""
+MAX_ROWS_JSON = 100  # malformed rows that are listed
 AGGREGATIONS = "what each aggregation would do"
 Rows = Iterator[tuple[str, str, str]]
 
@@ -43,7 +42,6 @@ def describe_method(one: Audit) -> str:
 
 
 def line(name: str, found: Estimate, style: str = ".3g") -> tuple[str, str, str]:
-    """Return one row; "unknown" where the number does not exist."""
     if not found.exists:
         return name, "unknown", ""
     interval = "" if math.isnan(found.low + found.high) else f"[{found.low:{style}}, {found.high:{style}}]"
@@ -61,7 +59,6 @@ def within_rows(one: Audit) -> Rows:
 
 
 def effect_rows(within: Within, quantity: Quantity, what: str) -> Rows:
-    """Give the four effects of one quantity; `what` says of which responses."""
     found, noun = {name: as_estimate(name, effect) for name, effect in list_effects(within)}, quantity.noun
     yield line(f"{noun} of incorrect over correct responses{what}".removeprefix("the "), found["gap"], "+.1%")
     yield line(f"  pairs in which the incorrect response {quantity.is_more}", above_half(found["order"]), ".1%")

@@ -40,8 +40,7 @@ MADE = (
     f"half as long again as correct ones, truncated at {BUDGET:,} tokens; log ratios of tokens are independent, of standard "
     f"deviation {SPREAD}."
 )
-THIRDS, FINE = 3, 12
-"""Bins of length of the table, and of the picture."""
+THIRDS, FINE = 3, 12  # bins of length of the table, and of the picture
 HEAD = (
     "method", "weight of a token: short", "middle", "long", "shorter over longer", "EOS", "inside: short", "middle", "long",
 )  # fmt: skip
@@ -50,8 +49,7 @@ MEANING = (
     "shorter half of a prompt's correct responses less that of the longer half; EOS: sum of weight * advantage over that of its "
     "size, at EOS; inside: share of tokens within the two-sided bound, mean over responses"
 )
-SMALL = 0.01
-"""Difference of advantages, or net advantage, that is called none."""
+SMALL = 0.01  # difference of advantages, or net advantage, that is called none
 
 
 @dataclass(frozen=True)
@@ -82,16 +80,12 @@ def make_rollouts() -> Rollouts:
 @dataclass(frozen=True)
 class LengthEffect:
     name: str
-    weight: Floats
-    """Mean weight of a token in each third over that of all tokens, [3]."""
+    weight: Floats  # mean weight of a token in each third over that of all tokens, [3]
     shorter: float
     """Advantage of the shorter half of a prompt's correct responses less that of the longer half, mean over prompts."""
-    eos: float
-    """Sum of weight * advantage at EOS, over the sum of its size there: above 0 stopping is reinforced."""
-    inside: Floats
-    """Share of a response's tokens within the two-sided bound, mean of each third, [3]."""
-    curves: dict[str, Floats]
-    """`weight` and `inside` in finer bins, for the picture."""
+    eos: float  # sum of weight * advantage at EOS, over the sum of its size there: above 0 stopping is reinforced
+    inside: Floats  # share of a response's tokens within the two-sided bound, mean of each third, [3]
+    curves: dict[str, Floats]  # `weight` and `inside` in finer bins, for the picture
 
     def describe(self) -> str:
         (low, light), (high, heavy) = sorted(zip(self.weight[[0, 2]].tolist(), ("short", "long"), strict=True))

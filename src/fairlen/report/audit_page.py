@@ -23,8 +23,7 @@ from fairlen.report.rollouts import ROOM, show_rollouts
 from fairlen.report.run import TEXT_BYTES
 from fairlen.report.terms import VERDICTS, define
 
-MAX_LOGS = 12
-"""With pictures; of others the verdict alone."""
+MAX_LOGS = 12  # with pictures; of others the verdict alone
 COUNTS = {"effect": "with an effect of length", "none": "with none", "unknown": "not known yet"}
 
 

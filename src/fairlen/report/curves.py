@@ -25,8 +25,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
 """By what a name begins with."""
 OTHERS = "Other"
 MAX_CURVES = 150
-SAME = 1e-12
-"""A spread that rounding makes."""
+SAME = 1e-12  # a spread that rounding makes
 X = ("update", "rollout_batch")
 
 

@@ -17,12 +17,10 @@ from fairlen.audit.statistics.intervals import Bins, Counted, Estimates
 from fairlen.batch import Floats, Ints
 
 HEIGHT = 210
-LINE = 15
-"""Pixels that a line of text needs."""
+LINE = 15  # pixels that a line of text needs
 MAX_WINDOWS = 40
 INTERVAL = "Bands and whiskers are 95% intervals over prompts."
-MIN_ROWS = 5
-"""In a bin of length that is drawn."""
+MIN_ROWS = 5  # in a bin of length that is drawn
 Tone = Literal["correct", "incorrect", "plain", "third", "fourth"]
 TONES: tuple[Tone, ...] = ("plain", "correct", "incorrect", "third", "fourth")
 Form = Callable[[float], str]
@@ -46,14 +44,12 @@ HIT = Markup('<rect x="{x}" width="{width}" y="{y}" height="{height}" class="hit
 NAME = Markup('<text x="100%" dx="9" y="{y}" class="name c-{tone}">{text}</text>')
 LEGEND = Markup('<p class="legend">{names}</p>')
 KEY = Markup('<b class="c-{tone}">&#9679;&nbsp;{text}</b> ')
-MAX_NAME = 11
-"""Letters of a name beside a chart; longer ones stand above it."""
+MAX_NAME = 11  # letters of a name beside a chart; longer ones stand above it
 UP = Markup('<line x1="{x}" x2="{x}" y1="0" y2="{height}" class="{kind}"/>')
 ROW = Markup('<text x="0" y="{y}" class="row-name c-{tone}">{text}</text>')
 SPAN = Markup('<line x1="{low}" x2="{high}" y1="{y}" y2="{y}" class="whisker"/>')
 SMALL = Markup('<circle cx="{x}" cy="{y}" r="3" class="small c-{tone}"/>')
-ROW_HEIGHT, MAX_ROW_NAME = 48, 36
-"""Pixels of a row, and letters of its name that a phone has room for."""
+ROW_HEIGHT, MAX_ROW_NAME = 48, 36  # pixels of a row, and letters of its name that a phone has room for
 
 
 def percent(value: float) -> str:
@@ -160,18 +156,14 @@ class Frame:
     x: Axis
     y: Axis
     x_label: str
-    x_places: Sequence[tuple[float, str]] = ()
-    """Ticks of an axis that is not linear: (0 to 1, text)."""
-    level: float | None = None
-    """A value of y that is marked by a line."""
-    names: Callable[[float], str] | None = None
-    """What a place on x is called under the pointer; otherwise by its number."""
+    x_places: Sequence[tuple[float, str]] = ()  # ticks of an axis that is not linear: (0 to 1, text)
+    level: float | None = None  # a value of y that is marked by a line
+    names: Callable[[float], str] | None = None  # what a place on x is called; otherwise by its number
 
     def name(self, x: float) -> str:
         return self.names(x) if self.names else f"{self.x_label} {self.x.form(x)}"
 
     def down(self, value: float) -> float:
-        """Return pixels from the top; beyond the plot its edge."""
         return round(HEIGHT * (1 - min(max(self.y.at(value), 0.0), 1.0)), 2)
 
 
@@ -205,14 +197,12 @@ class ChartRow:
     name: str
     marks: Sequence[tuple[Tone, Sequence[float]]]
     """Of each its value and the ends of its interval, nan where there is none."""
-    says: str
-    """Under the pointer."""
+    says: str  # under the pointer
     points: Sequence[float] = ()
     tone: Tone = "plain"
 
 
 def rows(found: Sequence[ChartRow], axis: Axis, x_label: str, label: str, level: float | None = None) -> Markup:
-    """Draw a row under each name along one axis."""
     height, shapes = ROW_HEIGHT * len(found), []
     for tick in axis.ticks:
         x = percent(axis.at(tick))
@@ -236,7 +226,6 @@ def rows(found: Sequence[ChartRow], axis: Axis, x_label: str, label: str, level:
 
 
 def draw_paths(frame: Frame, one: Series) -> Markup:
-    """Draw the band and the line; gaps where there is nothing."""
 
     def points(y: Floats, rows: Sequence[int]) -> list[str]:
         return [f"{1000 * frame.x.at(one.x[i]):.1f},{frame.down(float(y[i])):.1f}" for i in rows]
@@ -254,13 +243,11 @@ def draw_paths(frame: Frame, one: Series) -> Markup:
 
 
 def runs(present: np.ndarray) -> list[list[int]]:
-    """Return rows of consecutive True."""
     rows = np.flatnonzero(present)
     return [part.tolist() for part in np.split(rows, np.flatnonzero(np.diff(rows) > 1) + 1)] if len(rows) else []
 
 
 def draw_points(frame: Frame, one: Series) -> list[Markup]:
-    """Draw a dot each, with a whisker for its interval."""
     shapes: list[Markup] = []
     for i in np.flatnonzero(np.isfinite(one.y)):
         x, value, whisker = percent(frame.x.at(float(one.x[i]))), float(one.y[i]), ""
@@ -314,17 +301,13 @@ class Table:
 
 @dataclass(frozen=True)
 class Figure:
-    title: str
-    """What is seen."""
-    says: str
-    """What is drawn, with units."""
+    title: str  # what is seen
+    says: str  # what is drawn, with units
     chart: Markup | None = None
     table: Table | None = None
-    note: str = ""
-    """Uncertainty, and what to look for."""
+    note: str = ""  # uncertainty, and what to look for
     id: str = ""
-    terms: tuple[str, ...] = ()
-    """Of the page's definitions, those that it shows."""
+    terms: tuple[str, ...] = ()  # of the page's definitions, those that it shows
 
 
 @dataclass(frozen=True)
@@ -333,13 +316,11 @@ class Section:
     title: str
     lead: str
     figures: list[Figure] = field(default_factory=list)
-    audit: Any = None
-    """Of the log that it is about: its findings and notes are shown."""
+    audit: Any = None  # of the log that it is about: its findings and notes are shown
     facts: Sequence[tuple[str, str, str]] = ()
     rollouts: Sequence[Any] = ()
     notes: Sequence[str] = ()
-    groups: Sequence[tuple[str, Sequence[Figure]]] = ()
-    """More figures, each group closed but the first."""
+    groups: Sequence[tuple[str, Sequence[Figure]]] = ()  # more figures, each group closed but the first
 
 
 def change(name: str, series: Series) -> str:

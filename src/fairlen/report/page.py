@@ -28,8 +28,7 @@ from fairlen.secrets import hide_all
 
 HERE = Path(__file__).parent
 FILE = "report.html"
-MAX_NOTES = 10
-"""Sentences of a kind that are shown, such as those about what could not be read."""
+MAX_NOTES = 10  # sentences of a kind that are shown, such as those about what could not be read
 EMPTY: dict[str, Any] = {name: [] for name in ("audits", "notes", "choices", "settings", "versions", "machine")}
 EMPTY |= {
     "kind": "report",
@@ -109,7 +108,6 @@ def policy(style: str, script: str) -> str:
 
 
 def describe_run(run: RecordedRun) -> dict[str, Any]:
-    """Return the header, with names as the run folder has them."""
     given = hide_all(run.description)
     method, command = of_type(given, "method", dict), [str(word) for word in of_type(given, "command", list)]
     notes = [f"Left out: {sentence}" for sentence in first_of(run.left_out, MAX_NOTES)]
@@ -146,7 +144,6 @@ def stage_text(stage: Any) -> tuple[str, str]:
 
 
 def headline(run: RecordedRun) -> list[tuple[str, str, str]]:
-    """Return (what, number, more) of the numbers that matter most."""
     found: list[tuple[str, str, str]] = []
     if run.evaluations:
         names = ("accuracy", "accuracy_low", "accuracy_high", "length_correct", "length_incorrect", "truncated")

@@ -13,8 +13,7 @@ from fairlen.audit.statistics.intervals import bootstrap, length_bins, mean, rat
 from fairlen.batch import Bools, Floats, Ints, sum_by
 from fairlen.report import figure
 
-NUM_BINS = 9
-"""Of length relative to the prompt's median; an odd number, so that the median is in the middle of one."""
+NUM_BINS = 9  # of length relative to the prompt's median; an odd number, so that the median is in the middle of one
 LEFT_OUT = {True: "Truncated responses are left out.", False: "Which responses were truncated is not known."}
 
 
@@ -27,7 +26,6 @@ def relate(stratum: Ints, x: Floats, correct: Bools) -> tuple[Floats, Floats]:
 
 
 def within_figures(log: Log, quantity: Quantity = LENGTH) -> list[figure.Figure]:
-    """Draw a quantity of correct and incorrect responses relative to the median of their prompt, and accuracy by that."""
     rows, noun = np.flatnonzero(plain_samples(log)), quantity.noun.removeprefix("the ")
     amount = quantity.of(log.responses)[rows]
     relative, above = relate(log.responses.prompt[rows], np.log(amount), log.correct[rows])

@@ -19,10 +19,8 @@ from fairlen.batch import Bools, Floats, Ints
 from fairlen.files.formats import Chunk, Unreadable, describe, stream
 from fairlen.report.run import Passage, divide, shorten, show_passages, visible
 
-NUM_ALONE, NUM_PAIRS = 3, 4
-"""Responses of a kind, and prompts with a pair of them, that are shown."""
-ROOM = 6000
-"""Bytes that a response may take in the page; a prompt a quarter of that."""
+NUM_ALONE, NUM_PAIRS = 3, 4  # responses of a kind, and prompts with a pair of them, that are shown
+ROOM = 6000  # bytes that a response may take in the page; a prompt a quarter of that
 GONE = "the text cannot be read again"
 
 
@@ -36,10 +34,8 @@ class Rollout:
     passages: list[Passage]
 
 
-Texts = dict[int, tuple[str, Passages]]
-"""By row of a log, prompt and response."""
-Group = tuple[str, str, list[list[Rollout]]]
-"""A title, what it shows, and rows of what stands side by side."""
+Texts = dict[int, tuple[str, Passages]]  # by row of a log, prompt and response
+Group = tuple[str, str, list[list[Rollout]]]  # a title, what it shows, and rows of what stands side by side
 
 
 def show_rollouts(one: Audit, room: int = ROOM) -> list[Group]:
@@ -87,7 +83,6 @@ def far_pairs(prompt: Ints, score: Floats, correct: Bools, rows: Ints) -> list[l
 
 
 def read_texts(source: Source, rows: Ints) -> Texts:
-    """Return prompt and response of some rows, or a sentence that says why not."""
     found: Texts = {}
     for number in np.unique(source.log.file[rows]).tolist():
         here = rows[source.log.file[rows] == number]
@@ -139,7 +134,6 @@ def number_blocks(passages: Passages) -> tuple[Ints, dict[int, str]]:
 
 
 def show(source: Source, row: int, text: tuple[str, Passages], room: int) -> Rollout:
-    """Return one response, its text cut to the room there is."""
     log, table = source.log, source.log.responses
     letters, (block, labels) = "".join(one for _, one in text[1]), number_blocks(text[1])
     if source.format is fairlen_records.FORMAT and table.num_turns[row] > 1:

@@ -23,12 +23,9 @@ from fairlen.console import visible_lines as visible
 from fairlen.files.formats import DAMAGED, describe
 
 MAX_SHOWN = 200
-OF_PROMPT = 8
-"""Responses to a prompt that are shown together."""
-END = "\u220e"
-"""What a special token is shown as."""
-TEXT_BYTES = 440_000
-"""That all texts may take, and a fifth of that for all problems and answers."""
+OF_PROMPT = 8  # responses to a prompt that are shown together
+END = "\u220e"  # what a special token is shown as
+TEXT_BYTES = 440_000  # that all texts may take, and a fifth of that for all problems and answers
 TEXTS = (
     "problem_id", "problem", "answer", "text", "status", "finish", "token_ids", "num_prompt", "logprobs", "turns", "turn_rewards",
 )  # fmt: skip
@@ -37,15 +34,11 @@ TEXTS = (
 @dataclass(frozen=True)
 class RecordedRun:
     folder: Path
-    description: dict[str, Any]
-    """run.json."""
-    updates: list[dict[str, Any]]
-    """Of metrics.jsonl, updates and skipped ones."""
+    description: dict[str, Any]  # run.json
+    updates: list[dict[str, Any]]  # of metrics.jsonl, updates and skipped ones
     evaluations: list[dict[str, Any]]
-    records: Records | None
-    """None where no rollout batch was recorded."""
-    left_out: tuple[str, ...] = ()
-    """A sentence for everything in records/ that could not be read."""
+    records: Records | None  # None where no rollout batch was recorded
+    left_out: tuple[str, ...] = ()  # a sentence for everything in records/ that could not be read
 
 
 def read_run(folder: Path) -> RecordedRun:
@@ -115,8 +108,7 @@ class Piece:
     round: int
     value: float
     advantage: float
-    weight: float
-    """Mean over its updates; nan where it did not train."""
+    weight: float  # mean over its updates; nan where it did not train
 
 
 @dataclass(frozen=True)
@@ -125,8 +117,7 @@ class Passage:
 
     kind: Literal["own", "read", "left-out"]
     text: str
-    label: str = ""
-    """What stands above it; empty where a response is one turn."""
+    label: str = ""  # what stands above it; empty where a response is one turn
 
 
 @dataclass(frozen=True)
@@ -166,7 +157,6 @@ class Shown:
 
 
 def show_sample(folder: Path, records: Records) -> list[Shown]:
-    """Return the responses to show, in order of training."""
     rows = choose_rows(records)
     tokenizer, texts, room = read_tokenizer(folder), read_texts(records, rows), TEXT_BYTES // max(len(rows), 1)
     log, of, size = records.log, records.log.trained.segment, len(records.log.segments)
@@ -228,7 +218,6 @@ def find_pieces(records: Records, row: int, num_prompt: int, numbers: list[Float
 
 
 def show(records: Records, row: int, text: dict[str, Any], tokenizer: Any, room: int, numbers: list[Floats]) -> Shown:
-    """Return one response."""
     log, num_prompt = records.log, int(text.get("num_prompt") or 0)
     names = ("prompt", "stream", "round", "length", "outcome", "correct", "truncated", "num_turns")
     columns = {name: getattr(log.responses, name) for name in names}
@@ -250,7 +239,6 @@ def size_of(text: str) -> int:
 
 
 def shorten(text: str, room: int) -> str:
-    """Return the beginning of a text that is too long."""
     return text if size_of(text) <= room else text[: max(room * len(text) // size_of(text), 1)] + " \u2026"
 
 
@@ -292,7 +280,6 @@ def blocks_of(position: Ints, spans: Ints) -> Ints:
 
 
 def label_turns(size: Ints, rewards: Sequence[float], advantages: Sequence[float]) -> dict[int, str]:
-    """Return what stands above each block, of so many tokens."""
     tokens = [f"{number} {plural('token', number)}" for number in size.tolist()]
     labels = {at: f"read, {tokens[at]}, not trained" for at in range(0, len(tokens), 2)}
     for turn, number in enumerate(tokens[1::2]):
@@ -321,7 +308,6 @@ def divide(parts: Sequence[str], block: Ints, room: int) -> list[tuple[int, int,
 def show_passages(
     parts: Sequence[str], stretches: list[tuple[int, int, int]], labels: dict[int, str], more: int = 0
 ) -> list[Passage]:
-    """Return stretches with their texts, each block under its label once; `more` letters are left out besides."""
     left, found = dict(labels), []
     for at, start, stop in stretches:
         text = "".join(parts[start:stop])

@@ -43,8 +43,7 @@ from fairlen.report.run import RecordedRun, column
 from fairlen.sampling.stream_metrics import ENDINGS, LATER, Streams, compare_pairs, count_rounds, find_streams
 
 BATCH = "rollout batch"
-MIN_BATCHES = 4
-"""Rollout batches in a stretch of training: what an interval over batches needs."""
+MIN_BATCHES = 4  # rollout batches in a stretch of training: what an interval over batches needs
 ENDS: tuple[tuple[str, str, Tone], ...] = (
     ("tie", "both tracks stopped at one position", "correct"),
     ("one cut", "one stopped where the other was truncated", "fourth"),
@@ -78,7 +77,6 @@ def plain_rows(log: Log) -> tuple[Responses, Ints]:
 
 
 def held_out(run: RecordedRun, name: str) -> Series:
-    """Return a held-out number over training, with its interval where it was logged."""
     x, y, low, high = (column(run.evaluations, n) for n in ("rollout_batch", name, f"{name}_low", f"{name}_high"))
     return Series("held out", x, y, "plain", low, high, "points", share)
 
@@ -108,7 +106,6 @@ def accuracy_figure(run: RecordedRun) -> Figure:
 
 
 def over_training(series: list[Series], zero: bool = True, level: float | None = None) -> Frame:
-    """Return the frame of shares from 0 to at most 1, or of another quantity, against rollout batches."""
     form, x = series[0].form, np.concatenate([s.x for s in series])
     last = float(np.max(x, initial=1.0))
     y = nice_axis(ends_of(series), form, zero=zero, most=1.0 if form is share else np.inf)
@@ -210,7 +207,6 @@ def weights_section(run: RecordedRun, log: Log) -> Section:
 
 
 def weight_figure(log: Log) -> Figure:
-    """Draw weight x |advantage| x length by length and sign."""
     rows = log.trained.segment
     advantage, length = advantages(log)[rows], log.segments.length[rows]
     bins = length_bins(length)
@@ -259,7 +255,6 @@ def over_run(run: RecordedRun, name: str, once: bool, title: tuple[str, str, str
 
 
 def acceptance_figure(log: Log) -> Figure:
-    """Draw tokens within the bound, and tokens without a gradient, by length, of off-policy updates."""
     rows = off_policy(log)
     bins = length_bins(rows.length)
     inside, clipped = (rate(v, rows.prompt, bins.index, len(bins)) for v in (rows.inside, rows.clipped))
@@ -293,7 +288,6 @@ def stream_figures(log: Log) -> list[Figure]:
 
 
 def win_figure(log: Log, streams: Streams) -> Figure:
-    """Draw who had the higher value, by the number of ends that came later."""
     survivors, gap, later = compare_pairs(log.segments, values(log), streams)
     prompt = log.responses.prompt[log.segments.response[survivors]]
     middle, names = middles(len(LATER)), [name.replace("_", " ") for name in LATER]

@@ -11,9 +11,7 @@ from fairlen.report.figure import percent, plain
 from fairlen.report.run import Piece, Shown
 from fairlen.report.sections import ENDS
 
-LANE = 34
-TOP = 26
-"""Pixels between tracks, and above the first one."""
+LANE, TOP = 34, 26  # pixels between tracks, and above the first one
 PLOT = Markup(
     '<div class="stream-plot"><svg width="100%" height="{height}" role="group" '
     'aria-label="stream of {number} tracks; each piece leads to its text">{shapes}</svg></div>'
@@ -84,7 +82,6 @@ def draw_stream(tracks: list[Shown]) -> Markup:
 
 
 def draw_end(track: Shown, y: int, longest: int) -> Markup:
-    """Draw a dot for a correct end, a ring for an incorrect one, a bar for a track that was truncated."""
     x, words = percent(track.length / longest), f"{track.status}, {track.length} tokens, {track.finish}"
     shape = ENDINGS[track.kind].format(x=x, y=y, top=y - 8, bottom=y + 8)
     shape += NAME.format(x=x, base=y + 4, text=track.kind)
@@ -95,7 +92,6 @@ def draw_end(track: Shown, y: int, longest: int) -> Markup:
 
 
 def draw_piece(track: Shown, piece: Piece, y: int, longest: int) -> Markup:
-    """Draw a bar in the colour of its advantage, with its value."""
     tone = "correct" if piece.advantage > 0 else "incorrect" if piece.advantage < 0 else "muted"
     words = (
         f"track {track.track}, round {piece.round}, {piece.role}, tokens {piece.start} to {piece.stop}: "

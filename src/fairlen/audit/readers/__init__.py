@@ -22,14 +22,10 @@ from fairlen.files.databases import RUN
 from fairlen.files.formats import DAMAGED, EMPTY, Chunk, Reject, Unreadable, columns_of, describe, natural, stream
 from fairlen.files.limits import name_special
 
-MAX_LOOKS = 100
-"""Lines without an object after which a file is not looked at further."""
-MAX_SNIFFED = 10
-"""Rows whose names are taken."""
-MAX_OPEN = 64
-"""Files that stay open between being recognised and read; more are opened again."""
-MAX_LOOKED_INTO, MAX_FILES = 2048, 4
-"""Rows, and files of a source, by which it is chosen what columns hold."""
+MAX_LOOKS = 100  # lines without an object after which a file is not looked at further
+MAX_SNIFFED = 10  # rows whose names are taken
+MAX_OPEN = 64  # files that stay open between being recognised and read; more are opened again
+MAX_LOOKED_INTO, MAX_FILES = 2048, 4  # rows, and files of a source, by which it is chosen what columns hold
 BY_STEP = re.compile(r"((completions_)?|(train|val)_data_step)\d+\.(jsonl|parquet)")
 """Names of files that TRL, verl and NeMo-RL write, one a step: all that are given of a folder are one log."""
 NO_RECORDS = "a run without a recorded rollout batch, so that there are no rollouts to audit yet: go on with it by"
@@ -53,10 +49,8 @@ class Source:
 @dataclass(frozen=True)
 class Reading:
     sources: tuple[Source, ...]
-    unreadable: tuple[str, ...]
-    """One sentence a file, with what to do."""
-    skipped: tuple[str, ...]
-    """Files in folders that hold no rollouts, with the reason."""
+    unreadable: tuple[str, ...]  # one sentence a file, with what to do
+    skipped: tuple[str, ...]  # files in folders that hold no rollouts, with the reason
 
     @property
     def not_rollouts(self) -> tuple[str, ...]:

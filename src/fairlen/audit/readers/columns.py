@@ -69,12 +69,10 @@ NO_RESPONSE = re.compile(
 """Names of texts that nobody gives what the policy wrote."""
 COUNTS_RESPONSE = re.compile("response|completion|output|mask", re.I)
 """Names of numbers of tokens that say of what; with reasoning that is hidden they are more than the text."""
-MUCH_LONGER = 4
-"""Times the length of another text, from which on the longer one may be the response."""
+MUCH_LONGER = 4  # times the length of another text, from which on the longer one may be the response
 
 
 def choose(columns: set[str], given: dict[str, str]) -> dict[str, str]:
-    """Return which column is what by name alone: as given, else the first usual name that is there and not taken."""
     chosen = dict(given)
     for role, names in ROLES.items():
         free = (name for name in names if name in columns and name not in chosen.values())
@@ -99,7 +97,6 @@ def is_numeric(values: Values) -> bool:
 
 
 def check_given(given: dict[str, str], columns: set[str]) -> str:
-    """Return what is wrong with --columns for this file; empty where nothing is."""
     for role, names in given.items():
         for part in names.partition(">")[0].split("+"):
             name = part.rpartition("*")[2]
@@ -230,7 +227,6 @@ def list_identities(head: Chunk, roles: dict[str, str]) -> Iterator[tuple[str, r
 
 
 def is_regular(group: Ints) -> bool:
-    """Return whether most groups have one size, or several times it."""
     size = count_by(group, int(group.max()) + 1).astype(np.int64)
     return bool(np.mean(size % np.bincount(size).argmax() == 0) > 0.5)
 
@@ -281,7 +277,6 @@ def is_inside(parts: list[str], wholes: list[str]) -> bool:
 
 
 def is_beside(head: Chunk, roles: dict[str, str], group: Ints, mixed: Bools) -> bool:
-    """Return whether a column of reasoning is what the policy wrote besides the response."""
     name, response = roles["reasoning"], roles.get("response", "")
     texts, said = (read_texts("response", column_at(head, one)) for one in (name, response))
     if name == response or not texts or not said or is_inside(texts, said):

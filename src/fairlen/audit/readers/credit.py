@@ -8,8 +8,7 @@ import numpy as np
 
 from fairlen.batch import Floats, Ints, count_by, sum_by
 
-MAX_PARTS = 8
-"""Columns of which all sets are tried."""
+MAX_PARTS = 8  # columns of which all sets are tried
 SAME, ENOUGH = (1e-9, 1e-4, 0.5), 0.9
 """Share of an advantage's squares in a prompt that may be left: of exact numbers, rounded ones, and what a method changed, as by
 a penalty on length; share of prompts explained."""

@@ -39,14 +39,10 @@ class Records:
     """A log of records, and what only they know: how tracks hang together, and where each response is written."""
 
     log: Log
-    track: Ints
-    """[R]"""
-    inherited: Ints
-    """Generated tokens that were taken over from another track, [R]."""
-    start: Ints
-    """First position of each segment in its response's token_ids, [B]."""
-    files: tuple[Path, ...]
-    """Those that `log.file` counts."""
+    track: Ints  # [R]
+    inherited: Ints  # generated tokens that were taken over from another track, [R]
+    start: Ints  # first position of each segment in its response's token_ids, [B]
+    files: tuple[Path, ...]  # those that `log.file` counts
 
 
 def read_records(files: list[Path], texts: bool = True) -> tuple[Records | None, tuple[str, ...]]:

@@ -26,19 +26,13 @@ class Format:
 
     name: str
     title: str
-    max_response_length: str
-    """What its users call the limit."""
-    fits: Callable[[set[str]], bool]
-    """Whether a file with columns of these names is of it."""
-    read: Callable[[Chunk, Found], Chunk]
-    """Gives a chunk with columns as rows.read_rows names them."""
-    remedy: dict[str, str] = field(default_factory=dict)
-    """What its files lack."""
+    max_response_length: str  # what its users call the limit
+    fits: Callable[[set[str]], bool]  # whether a file with columns of these names is of it
+    read: Callable[[Chunk, Found], Chunk]  # gives a chunk with columns as rows.read_rows names them
+    remedy: dict[str, str] = field(default_factory=dict)  # what its files lack
     finish: Callable[[Part, Found], Part] = lambda rows, found: rows
-    notes: tuple[str, ...] = ()
-    """How its columns were chosen; files of other notes are another source."""
-    columns: frozenset[str] = frozenset()
-    """Those of a file of which files with others are another source."""
+    notes: tuple[str, ...] = ()  # how its columns were chosen; files of other notes are another source
+    columns: frozenset[str] = frozenset()  # those of a file of which files with others are another source
     settle: Callable[[Format, Chunk, Options], Format] = lambda format, head, options: format
     """Gives the format as it is for files with these first rows, whose columns it looks into; raises Unreadable to ask."""
 
@@ -112,7 +106,6 @@ def add_named(value: Any, found: Found) -> Any:
 
 
 def unfold(row: Row, file: str, line: int, found: Found) -> Iterator[Row]:
-    """Give a row for each response where a row has lists of them and of their rewards."""
     lists = {role: row[role] for role in LISTED if isinstance(row.get(role), list)}
     if not lists.keys() & {"reward", "correct"}:
         yield row
@@ -129,7 +122,6 @@ def unfold(row: Row, file: str, line: int, found: Found) -> Iterator[Row]:
 
 
 def count_of(value: Any) -> Any:
-    """Return a number of tokens, or how many there are in a list."""
     return len(value) if isinstance(value, list) else value
 
 
@@ -159,7 +151,6 @@ def settle_columns(format: Format, head: Chunk, options: Options) -> Format:
 
 
 def describe_missing(roles: dict[str, str], columns: Iterable[str]) -> str:
-    """Return that columns are not enough for a log, with the flag that names them."""
     known = {"response": "NAME", "reward": "NAME"} | roles
     names, flag = ", ".join(sorted(columns)[:12]), f"--columns response={known['response']},reward={known['reward']}"
     return f"no column of responses and rewards among {names}: name them: {flag}"

@@ -89,7 +89,6 @@ def is_mostly_numbers(values: list[Any]) -> bool:
 
 
 def is_verdict(name: str, values: np.ndarray) -> bool:
-    """Return whether a reward function says 0 or 1 and is named like a verdict."""
     known, is_named = values[~np.isnan(values)], any(word in name.lower() for word in VERDICT_NAMES)
     return is_named and len(known) > 0 and bool(np.isin(known, (0.0, 1.0)).all())
 
@@ -199,7 +198,6 @@ def read_trace(episode: Row, trace: Row, found: Found) -> Row:
 
 
 def rewards_of(trace: Row) -> list[float]:
-    """Return score times weight of each reward that ran."""
     named = trace.get("rewards")
     found = []
     for reward in named.values() if isinstance(named, dict) else ():
@@ -331,7 +329,6 @@ def infer_ended(part: Part, found: Found) -> Part:
 
 
 def verdict_in(named: Any, found: Found) -> float | None:
-    """Return the first number that is 0 or 1 and named like a verdict; None where there is none."""
     for name, value in named.items() if isinstance(named, dict) else ():
         if is_number(value) and is_verdict(name, np.array([value], np.float64)):
             found.notes[f"correct or not is what `{name}` says"] = 0

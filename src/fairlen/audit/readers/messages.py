@@ -11,24 +11,20 @@ REASONING = ("reasoning_content", "reasoning", "thinking", "thought", "reasoning
 """Fields of a message, and of a part of one, that hold what the policy thought."""
 MESSAGE, MORE = {"content", "role", "text", *REASONING}, {"tool_calls", *REASONING}
 """Fields by one of which an object is a message, and those that say more than its content does."""
-THOUGHT = re.compile("reason|think|thought")
-"""Types of the parts of a message that are reasoning."""
+THOUGHT = re.compile("reason|think|thought")  # types of the parts of a message that are reasoning
 ASKS = "user\n", "user<|end_header_id|>", "user<|message|>", "<|user|>", "<\uff5cUser\uff5c>", "[INST]"
 ENDS = (
     "<|im_end", "<|eot", "<|end", "<end_of_turn", "[/INST]", "<|assistant", "<\uff5cAssistant", "\nassistant", "\nmodel\n"
 )  # fmt: skip
 """Before and after a question in what chat templates make of messages, with their special tokens and without."""
 
-Passages = list[tuple[bool, str]]
-"""Whether the policy wrote it, and the text."""
-Said = list[tuple[str, str]]
-"""The channel, reasoning, content or call, and the text."""
+Passages = list[tuple[bool, str]]  # whether the policy wrote it, and the text
+Said = list[tuple[str, str]]  # the channel, reasoning, content or call, and the text
 UNSPACED = re.compile(
     r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
 )
 """A character of a script without spaces between words: Thai, Lao, Burmese, Khmer, Japanese, Chinese."""
-ITEM = re.compile(r"message|reasoning|.*_call(_output)?")
-"""Types of the items of OpenAI's Responses."""
+ITEM = re.compile(r"message|reasoning|.*_call(_output)?")  # types of the items of OpenAI's Responses
 
 
 class Output(NamedTuple):
@@ -76,7 +72,6 @@ def question_of(prompt: Any) -> str:
 
 
 def describe_no_text(value: Any) -> str:
-    """Return what is wrong with a response whose length its text does not tell."""
     if value is None:
         return "is missing"
     if text_of(value) is not None:

@@ -36,14 +36,11 @@ Values = list[Any]
 
 @dataclass(frozen=True)
 class Options:
-    columns: dict[str, str] = field(default_factory=dict)
-    """Role to column, for files of no known format."""
-    unit: Unit | None = None
-    """None: tokens where the files have them, words elsewhere."""
+    columns: dict[str, str] = field(default_factory=dict)  # role to column, for files of no known format
+    unit: Unit | None = None  # None: tokens where the files have them, words elsewhere
     tokenizer: str = ""
     """Folder with a tokenizer.json, that file, or the name of a model on the hub whose file is in the local cache."""
-    max_response_length: int = 0
-    """In tokens; 0 is unknown."""
+    max_response_length: int = 0  # in tokens; 0 is unknown
     pool: bool = False
     """Read files of one format as one log, in whatever folders, and compare responses of one step across them."""
 
@@ -53,10 +50,8 @@ class Found:
     malformed: list[Malformed] = field(default_factory=list)
     notes: Counter[str] = field(default_factory=Counter)
     """Sentences about what was left out or taken how, and the rows of each; 0 where it is about all."""
-    chosen: dict[str, Any] = field(default_factory=dict)
-    """What the reader of a format decided once for all files."""
-    files: dict[str, int] = field(default_factory=dict)
-    """Position of each file among those of the source."""
+    chosen: dict[str, Any] = field(default_factory=dict)  # what the reader of a format decided once for all files
+    files: dict[str, int] = field(default_factory=dict)  # position of each file among those of the source
     has_steps: bool = False
 
     def reject(self, file: str, line: int, reason: str) -> None:
@@ -112,21 +107,14 @@ class Part(Columns):
     """Rows that could be read, [N]; nan or 0 where the file does not say."""
 
     step: Ints
-    prompt: Ints
-    """Hash of the prompt, with what tells it from others of the same text."""
-    group: Ints
-    """Hash of what tells responses of one step and prompt apart."""
-    question: Ints
-    """Hash of the last question, whatever template is around it; 0 where there is no text of one."""
-    text: Ints
-    """Hash of the response; 0 where there is no text."""
-    whole: Bools
-    """Whether the text ends as one that is finished does."""
-    measured: Ints
-    """Length of the text in the meter's unit."""
+    prompt: Ints  # hash of the prompt, with what tells it from others of the same text
+    group: Ints  # hash of what tells responses of one step and prompt apart
+    question: Ints  # hash of the last question, whatever template is around it; 0 where there is no text of one
+    text: Ints  # hash of the response; 0 where there is no text
+    whole: Bools  # whether the text ends as one that is finished does
+    measured: Ints  # length of the text in the meter's unit
     characters: Ints
-    unspaced: Floats
-    """Whether the text has hardly any spaces between words; nan of one too short to show it."""
+    unspaced: Floats  # whether the text has hardly any spaces between words; nan of one too short to show it
     tokens: Ints
     turns: Ints
     outcome: Floats
@@ -139,7 +127,6 @@ class Part(Columns):
 
     @property
     def share_unspaced(self) -> float:
-        """Return the share of texts, of those that show it, that have hardly any spaces between words."""
         return float(np.nansum(self.unspaced) / max((~np.isnan(self.unspaced)).sum(), 1))
 
 
@@ -235,7 +222,6 @@ def whole_numbers(values: Values, name: str, problems: list[str]) -> Ints:
 
 
 def hashes(values: Values) -> Ints:
-    """Return one whole number for each value, equal for equal ones."""
     texts = (v if isinstance(v, str) else json.dumps(v, sort_keys=True, default=str) for v in values)
     return np.array([number_text(text) for text in texts], np.int64)
 
@@ -261,7 +247,6 @@ def join(parts: list[Part]) -> Part:
 
 
 def make_log(name: str, part: Part, meter: Meter, found: Found, options: Options, num_files: int) -> Log:
-    """Return a log of rows, at least one."""
     length, unit = choose_lengths(part, meter, found, options)
     counts, step = ~part.dropped, part.step if options.pool else find_steps(part, found)
     known = {name: not np.isnan(vars(part)[name][counts]).any() for name in ("correct", "truncated", "advantage")}

@@ -29,8 +29,7 @@ from fairlen.audit.statistics.intervals import (
 )
 from fairlen.batch import Bools, Floats, Ints, sum_by
 
-MAX_DRAWS = 20_000_000
-"""Rows that may be shuffled for a p-value, all shuffles together; at least 99 shuffles are made."""
+MAX_DRAWS = 20_000_000  # rows that may be shuffled for a p-value, all shuffles together; at least 99 shuffles are made
 MIN_PROMPTS = 10
 NUM_TRIED = 25
 
@@ -41,15 +40,12 @@ class Acceptance:
 
     num_sequences: int
     bins: Bins
-    share: Estimates
-    """q of each bin, [K], with intervals over prompts."""
-    overall: Estimate
-    """qbar, the accepted share of all."""
+    share: Estimates  # q of each bin, [K], with intervals over prompts
+    overall: Estimate  # qbar, the accepted share of all
     lre: Estimate
     """Length Reweighting Error, 0..1. The estimate is biased upwards (`floor`); its interval is not, and reaches 0 where the
     error cannot be told from none."""
-    floor: float
-    """What the estimate would be on average if acceptance did not depend on length."""
+    floor: float  # what the estimate would be on average if acceptance did not depend on length
     p_value: float
     """Of an error as large, lengths shuffled over segments: exact where answers to one prompt are independent of each other."""
     p_value_prompts: float

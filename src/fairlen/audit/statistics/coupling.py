@@ -32,14 +32,10 @@ from fairlen.methods.stages.aggregation import (
 class Coupling:
     """Means over mixed groups; intervals are over prompts."""
 
-    sign_length: Estimate
-    """sum A L / sum L over all rows: the objective of a token mean over them at ratio 1."""
-    gap: Estimate
-    """(T- - T+) / mean length."""
-    variation: Estimate
-    """std / mean of length."""
-    imbalance: Estimate
-    """(T- - T+) / (T- + T+): the imbalance of weight under a token mean of the group."""
+    sign_length: Estimate  # sum A L / sum L over all rows: the objective of a token mean over them at ratio 1
+    gap: Estimate  # (T- - T+) / mean length
+    variation: Estimate  # std / mean of length
+    imbalance: Estimate  # (T- - T+) / (T- + T+): the imbalance of weight under a token mean of the group
     variation_within_sign: Estimate
     """sqrt(sum (L / T_sign - 1)^2 / sum (rows - 2)): spread of lengths about the mean of their own sign. Where lengths are
     skewed and a sign has few responses it reads low (by a seventh for 4 responses of lognormal lengths)."""
@@ -128,10 +124,8 @@ class WeightShares:
     """Weight * |advantage| * tokens of incorrect responses over that of correct ones, whatever their signs."""
     loss: Floats
     """Policy-gradient loss at ratio 1, -sum w A L, of each update, or of each rollout batch: 2605.04077, figure 2."""
-    turn_bins: Bins
-    """Of the turns of the trajectory."""
-    per_turn: Floats
-    """Mean weight of a turn, all of its tokens together, in each of those over that of all turns."""
+    turn_bins: Bins  # of the turns of the trajectory
+    per_turn: Floats  # mean weight of a turn, all of its tokens together, in each of those over that of all turns
 
     @property
     def long_to_short(self) -> float:

@@ -16,14 +16,12 @@ import numpy as np
 from fairlen.batch import Bools, Floats, Ints, count_by, sum_by
 
 NUM_RESAMPLES = 1000
-MAX_BLOCKS = 2000
-"""More prompts are first pooled at random into so many blocks, which leaves the spread of a mean as it is."""
+MAX_BLOCKS = 2000  # more prompts are pooled at random into so many, which leaves the spread of a mean as it is
 Z95 = 1.959963984540054
 NORMAL = NormalDist()
 NAN = float("nan")
 NUM_BINS = 10
-MIN_IN_BIN = 30
-"""Sequences in a bin of `length_bins`."""
+MIN_IN_BIN = 30  # sequences in a bin of `length_bins`
 
 
 @dataclass(frozen=True)
@@ -71,7 +69,6 @@ class Counted(Estimates):
     count: Ints
 
     def of_at_least(self, number: int) -> Counted:
-        """Return the same without bins that hold fewer rows."""
         value, low, high = (np.where(self.count >= number, v, np.nan) for v in (self.value, self.low, self.high))
         return Counted(value, low, high, self.count)
 
@@ -263,8 +260,7 @@ def between(values: Floats, value: Floats, cluster: Ints, bin: Ints, size: int) 
 class Bins:
     """[K] bins of [N] sequences, from the shortest; equal lengths are never apart."""
 
-    index: Ints
-    """Bin of each sequence, [N]."""
+    index: Ints  # bin of each sequence, [N]
     low: Ints
     high: Ints
     count: Ints

@@ -21,15 +21,11 @@ class Lengths:
     mean: Estimate
     correct: Estimate
     incorrect: Estimate
-    difference: Estimate
-    """Mean length of incorrect responses minus that of correct ones."""
+    difference: Estimate  # mean length of incorrect responses minus that of correct ones
     accuracy: Estimate
-    truncated: Estimate
-    """nan where that is not known."""
-    batch: Ints
-    """Rollout batches of the log, [batches]."""
-    trend: Estimate
-    """Change of the mean length a rollout batch: least squares over responses."""
+    truncated: Estimate  # nan where that is not known
+    batch: Ints  # rollout batches of the log, [batches]
+    trend: Estimate  # change of the mean length a rollout batch: least squares over responses
 
 
 def lengths(log: Log) -> Lengths:

@@ -16,12 +16,9 @@ import numpy as np
 from fairlen.audit.statistics.intervals import student, two_sided
 from fairlen.batch import Floats, Ints, sum_by
 
-MAX_GROUP = 256
-"""Responses of one prompt and step that are compared with each other; of more, so many drawn at random."""
-MAX_CELLS = 1 << 22
-"""Pairs that are held at a time."""
-MIN_PROMPTS = 10
-"""Prompts with a better and a worse response below which no interval is trusted."""
+MAX_GROUP = 256  # responses of one prompt and step that are compared with each other; of more, so many drawn at random
+MAX_CELLS = 1 << 22  # pairs that are held at a time
+MIN_PROMPTS = 10  # prompts with a better and a worse response below which no interval is trusted
 NUM_SUMS = 11
 
 
@@ -30,14 +27,10 @@ class Effect:
     """A mean over pairs, and how far it may be from the truth. `nan` where nothing could be compared."""
 
     value: float
-    error: float
-    """Standard error: delete-one jackknife over prompts."""
-    freedom: float
-    """Degrees of freedom: prompts, counted by their share of the weight, minus one."""
-    num_prompts: int
-    """Prompts with a pair."""
-    least_p: float = 0.0
-    """p-value of a condition without which the effect is not what it is called."""
+    error: float  # standard error: delete-one jackknife over prompts
+    freedom: float  # degrees of freedom: prompts, counted by their share of the weight, minus one
+    num_prompts: int  # prompts with a pair
+    least_p: float = 0.0  # p-value of a condition without which the effect is not what it is called
 
     @property
     def exists(self) -> bool:
@@ -73,10 +66,8 @@ class Within:
     (van Elteren 1960). The fourth is of least squares with a constant for each prompt and step.
     """
 
-    gap: Effect
-    """Log length of the worse response minus that of the better one."""
-    order: Effect
-    """Share of pairs in which the worse response is the longer one, minus a half; ties count half."""
+    gap: Effect  # log length of the worse response minus that of the better one
+    order: Effect  # share of pairs in which the worse response is the longer one, minus a half; ties count half
     bend: Effect
     """Share of pairs in which the worse response is farther from the prompt's median length (by rank), minus a half: above 0
     where responses of medium length are the best of their prompt."""
@@ -87,8 +78,7 @@ class Within:
     on log length and its square within prompts, the shortest and longest 5% counted as of the length where those begin, since a
     peak has flat tails: above 0 where accuracy peaks at one length for all prompts. Its p-value asks
     that accuracy rises at the 10% quantile of length and falls at the 90% one (Sasabuchi 1980; Lind and Mehlum 2010)."""
-    best_length: float
-    """Where that curve turns, in units of length; beyond all lengths, or nan, where it does not."""
+    best_length: float  # where that curve turns, in units of length; beyond all lengths, or nan, where it does not
 
 
 def compare_within(stratum: Ints, prompt: Ints, outcome: Floats, length: Floats) -> Within:
