@@ -40,19 +40,15 @@ PYTHON: dict[str, str] = {
     "line continuation": "1\\\n+open('PATH', 'w').fileno()",
 }  # fmt: skip
 SYMPY: dict[str, str] = {
-    "sympify": "sympify(\"open('PATH', 'w')\")",
-    "S": "S(\"open('PATH', 'w')\") + x",
-    "argument": "sin(\"open('PATH', 'w')\")",
-    "number": "Rational(\"open('PATH', 'w')\")",
-    "symbol": "Symbol(\"open('PATH', 'w')\") + C",
-    "function": "Function(\"open('PATH', 'w')\")(x)",
-    "factorial": "(\"open('PATH', 'w')\")!",
-    "substitution": "x.subs(x, \"open('PATH', 'w')\")",
+    "sympify": "sympify(\"open('PATH', 'w')\")", "S": "S(\"open('PATH', 'w')\") + x",
+    "argument": "sin(\"open('PATH', 'w')\")", "number": "Rational(\"open('PATH', 'w')\")",
+    "symbol": "Symbol(\"open('PATH', 'w')\") + C", "function": "Function(\"open('PATH', 'w')\")(x)",
+    "factorial": "(\"open('PATH', 'w')\")!", "substitution": "x.subs(x, \"open('PATH', 'w')\")",
     "lambdify": "lambdify(x, 'x', modules=[{'x': open('PATH', 'w')}])(1)",
     "preview": "preview(x, viewer='file', filename='PATH')",
     "attribute of a number": "(1).__class__.__base__.__subclasses__()",
     "numexpr": "numexpr.evaluate(\"open('PATH', 'w')\")",
-}
+}  # fmt: skip
 OTHERS: dict[str, str] = {
     "shell": "$(touch PATH)",
     "backticks": "`touch PATH`",

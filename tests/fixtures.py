@@ -69,26 +69,16 @@ def make_batch(
     """A batch of whole responses; features are drawn row by row, so that a row keeps its own wherever it goes."""
     rows = np.arange(len(prompt))
     responses = Responses(
-        prompt=np.array(prompt, np.int64),
-        length=np.array(length, np.int64),
-        outcome=np.array(right if outcome is None else outcome, np.float64),
-        correct=np.array(right, np.bool_),
-        truncated=np.isin(rows, truncated),
-        active=~np.isin(rows, inactive),
-        stream=np.zeros(len(rows), np.int64),
-        round=np.zeros(len(rows), np.int64),
-        max_response_length=max_response_length,
-    )
+        prompt=np.array(prompt, np.int64), length=np.array(length, np.int64),
+        outcome=np.array(right if outcome is None else outcome, np.float64), correct=np.array(right, np.bool_),
+        truncated=np.isin(rows, truncated), active=~np.isin(rows, inactive), stream=np.zeros(len(rows), np.int64),
+        round=np.zeros(len(rows), np.int64), max_response_length=max_response_length,
+    )  # fmt: skip
     segments = Segments(
-        response=rows,
-        length=responses.length,
-        group=responses.prompt,
-        active=responses.active,
-        mass=np.ones(len(rows)),
-        survivor=np.zeros(len(rows), np.bool_),
-        round=responses.round,
+        response=rows, length=responses.length, group=responses.prompt, active=responses.active,
+        mass=np.ones(len(rows)), survivor=np.zeros(len(rows), np.bool_), round=responses.round,
         max_response_length=max_response_length,
-    )
+    )  # fmt: skip
     draws = [np.random.default_rng((seed, row)) for row in rows]
     return Batch(
         responses,
@@ -120,17 +110,12 @@ def ragged_rollouts() -> Rollouts:
     """The ragged batch as responses with tokens."""
     responses = tuple(
         Response(
-            prompt=prompt,
-            token_ids=(7, 8, *range(10, 10 + length)),
-            num_prompt=2,
-            logprobs=(-1.0,) * length,
-            finish="length" if row == 3 else "stop",
-            seed=row,
-            outcome=float(right),
+            prompt=prompt, token_ids=(7, 8, *range(10, 10 + length)), num_prompt=2, logprobs=(-1.0,) * length,
+            finish="length" if row == 3 else "stop", seed=row, outcome=float(right),
             status="correct" if right else "incorrect",
         )
         for row, (prompt, length, right) in enumerate(zip(PROMPT, LENGTH, RIGHT, strict=True))
-    )
+    )  # fmt: skip
     return Rollouts(responses, whole_segments(responses), BUDGET)
 
 
@@ -172,16 +157,12 @@ def make_micro(
             speak(weight_matrix(name).to(dtype), features, tokens).logprobs for name in ("old", "rollout", "ref")
         )
     micro = Micro(
-        length=length,
-        sequence=torch.repeat_interleave(torch.arange(len(index)), length),
+        length=length, sequence=torch.repeat_interleave(torch.arange(len(index)), length),
         advantage=torch.from_numpy(plan.advantage[index]).to(dtype),
         weight=torch.from_numpy(plan.weight[index]).to(dtype),
-        term_weight=torch.from_numpy(plan.term_weight[index]).to(dtype),
-        old_logprobs=old,
-        rollout_logprobs=rollout,
-        is_on_policy=False,
-        ref_logprobs=ref,
-    )
+        term_weight=torch.from_numpy(plan.term_weight[index]).to(dtype), old_logprobs=old, rollout_logprobs=rollout,
+        is_on_policy=False, ref_logprobs=ref,
+    )  # fmt: skip
     return micro, features, tokens
 
 
@@ -219,15 +200,10 @@ def pieces(
     ones = torch.ones(len(lengths), dtype=log_ratio.dtype)
     old = logprobs.detach() - log_ratio
     micro = Micro(
-        length=length,
-        sequence=torch.repeat_interleave(torch.arange(len(lengths)), length),
-        advantage=torch.tensor(advantages, dtype=log_ratio.dtype),
-        weight=ones,
-        term_weight=ones,
-        old_logprobs=old,
-        rollout_logprobs=old,
-        is_on_policy=on_policy,
-    )
+        length=length, sequence=torch.repeat_interleave(torch.arange(len(lengths)), length),
+        advantage=torch.tensor(advantages, dtype=log_ratio.dtype), weight=ones, term_weight=ones, old_logprobs=old,
+        rollout_logprobs=old, is_on_policy=on_policy,
+    )  # fmt: skip
     return logprobs, micro
 
 

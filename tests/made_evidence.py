@@ -28,18 +28,9 @@ def make_run(
 ) -> Kept:
     """Return one run whose numbers follow from its variant, with the noise of its seed."""
     row = RunRow(
-        f"{role}-{variant}-{label}-{rate:g}-{factor:.3g}-{seed}",
-        role,
-        "long",
-        variant,
-        label,
-        seed,
-        rate,
-        factor,
-        (),
-        "0" * 40,
-        0.0,
-    )
+        f"{role}-{variant}-{label}-{rate:g}-{factor:.3g}-{seed}", role, "long", variant, label, seed, rate, factor,
+        (), "0" * 40, 0.0,
+    )  # fmt: skip
     rng = np.random.default_rng((seed, len(variant)))
     tables = {
         "evaluations": encode(make_evaluations(variant, rng), "evaluations"),

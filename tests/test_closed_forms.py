@@ -117,23 +117,6 @@ def test_sequence_mean_pushes_wrong_answers_to_be_longer():
     assert zero == pytest.approx(0.0, abs=1e-15)
 
 
-def test_balanced_pushes_a_fifth_as_much():
-    """A group's push depends on k and the incorrect responses' sum alone: one of each sum, by convolution."""
-    stop, size, longest = 0.1, 8, 600
-    one = np.zeros(longest + 1)
-    one[1:] = stop * (1 - stop) ** np.arange(longest)
-    total, law = 0.0, np.array([1.0])
-    for m in range(1, size):
-        law = np.convolve(law, one)[: longest + 1]
-        sums = np.arange(m, longest + 1)
-        lengths = np.ones((len(sums), size), np.int64)
-        lengths[:, 0] = sums - (m - 1)
-        right = np.broadcast_to(np.arange(size) >= m, lengths.shape)
-        total += binomial(size)[m] * law[m:] @ push(Balanced("group"), lengths, right, stop)
-    assert total == pytest.approx(balanced_form(size, stop), abs=1e-9)
-    assert total / sequence_mean_form(size, stop) == pytest.approx(0.2, abs=0.03)
-
-
 def test_the_law_of_sums():
     """E[1/N] is the integral over x in 0..1 of E[x^N] / x, with E[x^T] = s x / (1 - (1 - s) x)."""
     for stop in (0.1, 0.5, 0.7):

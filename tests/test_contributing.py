@@ -57,9 +57,8 @@ def test_a_format_is_one_block_of_one_file(tmp_path, monkeypatch, capsys) -> Non
     (tmp_path / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert main(["audit", str(tmp_path / "log.jsonl")]) == 0
     title, verdict, *_ = (line.strip() for line in capsys.readouterr().out.splitlines() if line.strip())
-    assert title.startswith("rollouts of mine") and verdict.startswith(
-        "effect: incorrect responses are 200%"
-    )  # 3 words, 1
+    # 3 words, 1
+    assert title.startswith("rollouts of mine") and verdict.startswith("effect: incorrect responses are 200%")
 
 
 def test_a_number_of_the_audit_is_one_line_in_the_terminal_and_on_the_page(tmp_path, monkeypatch, capsys) -> None:

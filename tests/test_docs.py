@@ -44,12 +44,8 @@ def lines_of_audit() -> list[tuple[list[str], list[str]]]:
 
 def printed_names(one: Audit) -> set[str]:
     """What the lines of an audit are called: without units, numbers, and what says which responses are meant."""
-    tables = (
-        numbers.within_rows(one),
-        numbers.selection_rows(one),
-        numbers.measured_rows(one),
-        numbers.recorded_rows(one),
-    )
+    kinds = (numbers.within_rows, numbers.selection_rows, numbers.measured_rows, numbers.recorded_rows)
+    tables = [rows_of(one) for rows_of in kinds]
     cut = re.compile(r", truncated ones left out$|, with truncated ones$|(?<=length) \(\w+\)$")
     return {re.sub(r"(?<=than |lone )[\d.e-]+", "…", cut.sub("", row[0].strip())) for table in tables for row in table}
 
@@ -68,11 +64,7 @@ def test_every_line_of_the_audit_is_on_the_page_and_where_it_is_in_json(folder):
 
 
 def test_every_link_between_pages_leads_somewhere():
-    for page in (
-        *DOCS.rglob("*.md"),
-        DOCS.parent / "README.md",
-        DOCS.parent / "CHANGELOG.md",
-        DOCS.parent / "CONTRIBUTING.md",
-    ):
+    top = [DOCS.parent / f"{name}.md" for name in ("README", "CHANGELOG", "CONTRIBUTING")]
+    for page in (*DOCS.rglob("*.md"), *top):
         for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name}: {target}"

@@ -39,15 +39,11 @@ EQUAL: dict[str, Any] = {
     "float64, large": [1e9 + 0.1 + 0.2, 1e9 + 0.3],
 }
 DIFFERENT: dict[str, Any] = {
-    "float64, 1e-9": [0.7, 0.7 + 1e-9],
-    "float64, small": [1e-9, 2e-9],
-    "float64, 2^-40": [1.0, 1.0 + 2.0**-40],
-    "float64, large": [1e9, 1e9 + 0.01],
-    "float32, 1e-5": np.array([0.7, 0.70001], SINGLE),
-    "float16, .01": np.array([0.7, 0.71], HALF),
-    "bfloat16, .05": torch.tensor([0.95, 1.0]).bfloat16(),
+    "float64, 1e-9": [0.7, 0.7 + 1e-9], "float64, small": [1e-9, 2e-9], "float64, 2^-40": [1.0, 1.0 + 2.0**-40],
+    "float64, large": [1e9, 1e9 + 0.01], "float32, 1e-5": np.array([0.7, 0.70001], SINGLE),
+    "float16, .01": np.array([0.7, 0.71], HALF), "bfloat16, .05": torch.tensor([0.95, 1.0]).bfloat16(),
     "whole numbers": [10**9, 10**9 + 1],
-}
+}  # fmt: skip
 
 
 def plan(name: str, rewards: Any, **more: Any) -> Any:

@@ -58,23 +58,12 @@ TEXTS = {
     f"-----BEGIN RSA PRIVATE KEY-----\n{P}\n-----END RSA PRIVATE KEY-----": P,
 }
 SETTINGS = (
-    {"password": P},
-    {"db": {"passwd": P}},
-    {"hub_token": P},
-    {"accessToken": P},
-    {"credentials": [P, P]},
-    {"apikey": P},
-    {"auth": P},
-    {"stripe_key": "4f9Ab83kd92jf84jfd02"},
-    ["fairlen", "--passwd", P, "--seed", "1"],
-    ["x", "--auth", f"Bearer {P}"],
-    ["x", "--proxy-password", P],
-    ["x", "-u", f"me:{P}"],
-    ["x", "--set", f"a.api_key={P}"],
-    {"task": f"web:https://a:{P}@b"},
-    {"data": (f"https://b/x.jsonl?token={P}",)},
+    {"password": P}, {"db": {"passwd": P}}, {"hub_token": P}, {"accessToken": P}, {"credentials": [P, P]},
+    {"apikey": P}, {"auth": P}, {"stripe_key": "4f9Ab83kd92jf84jfd02"}, ["fairlen", "--passwd", P, "--seed", "1"],
+    ["x", "--auth", f"Bearer {P}"], ["x", "--proxy-password", P], ["x", "-u", f"me:{P}"],
+    ["x", "--set", f"a.api_key={P}"], {"task": f"web:https://a:{P}@b"}, {"data": (f"https://b/x.jsonl?token={P}",)},
     {"password": 31337},
-)
+)  # fmt: skip
 ORDINARY = (
     {"max_tokens_per_microbatch": 8192},
     {"tokenizer": "Qwen/Qwen3-8B"},

@@ -24,13 +24,8 @@ def test_biases_are_those_that_the_program_prints():
 
     found = compare("two levels", 2)
     names = [
-        "siblings, none",
-        "siblings, branching",
-        "leaves, none",
-        "leaves, branching",
-        "tree+grpo",
-        "grpo of leaves",
-    ]
+        "siblings, none", "siblings, branching", "leaves, none", "leaves, branching", "tree+grpo", "grpo of leaves",
+    ]  # fmt: skip
     rows = rows_after("python tests/oracles/test_tree_gradient.py")
     assert len(rows) == len(names)
     for name, (_, _, error, cosine, stop) in zip(names, rows, strict=True):

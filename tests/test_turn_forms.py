@@ -167,9 +167,8 @@ def naive_push(counts: tuple[int, ...], right: tuple[bool, ...], go_on: float) -
     final = [float(is_right) - PAID * (k - 1) for k, is_right in zip(counts, right, strict=True)]
     total = 0.0
     for row, k in enumerate(counts):
-        advantage = (
-            final[row] - final[1 - row]
-        )  # what turns paid is the same for all who took them: less its mean it is 0
+        # what turns paid is the same for all who took them: less its mean it is 0
+        advantage = final[row] - final[1 - row]
         total += sum(advantage * ((turn + 1 < k) - go_on) for turn in range(min(k, 2))) / 2
     return total
 

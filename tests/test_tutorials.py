@@ -40,13 +40,9 @@ def do(page: str, folder: Path) -> str:
             (folder / name).write_text(text)
             continue
         done = subprocess.run(
-            ["bash", "-c", text],
-            cwd=folder,
-            env=os.environ | {"PATH": place},
-            capture_output=True,
-            text=True,
+            ["bash", "-c", text], cwd=folder, env=os.environ | {"PATH": place}, capture_output=True, text=True,
             check=False,
-        )
+        )  # fmt: skip
         assert done.returncode == 0, f"{text}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
         printed.append(done.stdout)
     return "".join(printed)

@@ -23,9 +23,8 @@ ROOT = Path(__file__).parents[1]
 
 
 def run(*command: str | Path) -> str:
-    environment = {
-        name: value for name, value in os.environ.items() if name != "PYTHONPATH"
-    }  # nothing of this checkout
+    # nothing of this checkout
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     return done.stdout

@@ -58,16 +58,10 @@ def pad(plan: Plan, seed: int, scale: float) -> Padded:
     chosen = mask.bool()
     advantage = torch.from_numpy(plan.advantage)
     micro = Micro(
-        length=length,
-        sequence=torch.repeat_interleave(torch.arange(rows), length),
-        advantage=advantage,
-        weight=torch.from_numpy(plan.weight),
-        term_weight=torch.from_numpy(plan.term_weight),
-        old_logprobs=old[chosen],
-        rollout_logprobs=rollout[chosen],
-        is_on_policy=False,
-        ref_logprobs=ref[chosen],
-    )
+        length=length, sequence=torch.repeat_interleave(torch.arange(rows), length), advantage=advantage,
+        weight=torch.from_numpy(plan.weight), term_weight=torch.from_numpy(plan.term_weight),
+        old_logprobs=old[chosen], rollout_logprobs=rollout[chosen], is_on_policy=False, ref_logprobs=ref[chosen],
+    )  # fmt: skip
     entropy = noise(1.0).abs().requires_grad_()
     return Padded(logprobs.requires_grad_(), entropy, old, rollout, ref, mask, advantage, micro)
 

@@ -65,14 +65,8 @@ def with_choices(names, surrogate, **choices):
 
 def test_the_functions_we_compare_with_have_the_signature_we_know():
     expected = [
-        "old_log_prob",
-        "log_prob",
-        "advantages",
-        "response_mask",
-        "loss_agg_mode",
-        "config",
-        "rollout_is_weights",
-    ]
+        "old_log_prob", "log_prob", "advantages", "response_mask", "loss_agg_mode", "config", "rollout_is_weights",
+    ]  # fmt: skip
     for name in ("vanilla", "gspo", "sapo", "geo_mean", "cispo"):
         assert list(inspect.signature(core_algos.get_policy_loss_fn(name)).parameters) == expected
 

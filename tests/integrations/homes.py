@@ -444,20 +444,12 @@ class Verl:
         found = {name: columns[name] for name in ("trains", "advantage", "weight", "term_weight")}
         if "length" in columns:  # of each turn: those of a row lie side by side
             found = {name: column[columns["length"] > 0] for name, column in found.items()}
-        return Found(
-            scored.responses,
-            scored.segments,
-            found,
-            workers.planned,
-            [
-                update_metrics(reduce(merge, (counts for _, counts, _ in update)))
-                | {"updates/skipped": entry["updates/skipped"]}
-                for update, entry in zip(workers.counts, logged, strict=True)
-            ],
-            [(before - after) / RATE for before, after in pairwise(weights)],
-            trainer.method.state,
-            folder,
-        )
+        counted = [update_metrics(reduce(merge, (counts for _, counts, _ in update))) for update in workers.counts]
+        skipped = [{"updates/skipped": entry["updates/skipped"]} for entry in logged]
+        metrics = [own | added for own, added in zip(counted, skipped, strict=True)]
+        gradients = [(before - after) / RATE for before, after in pairwise(weights)]
+        tables = scored.responses, scored.segments, found, workers.planned
+        return Found(*tables, metrics, gradients, trainer.method.state, folder)
 
 
 @dataclass(frozen=True)

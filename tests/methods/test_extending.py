@@ -106,13 +106,9 @@ def weigh(value: str) -> str:
 
 
 def lose(value: str) -> str:
-    return stage(
-        "surrogate",
-        "def __call__(self, logprobs, micro):",
-        "    ratio = (logprobs - micro.old_logprobs).exp()",
-        "    off = torch.zeros_like(ratio, dtype=torch.bool)",
-        f"    return TokenLoss({value}, ratio.detach(), off, ~off)",
-    )
+    lines = ("    ratio = (logprobs - micro.old_logprobs).exp()", "    off = torch.zeros_like(ratio, dtype=torch.bool)")
+    result = f"    return TokenLoss({value}, ratio.detach(), off, ~off)"
+    return stage("surrogate", "def __call__(self, logprobs, micro):", *lines, result)
 
 
 PLAIN_LOSS = "-ratio * micro.per_token(micro.advantage)"

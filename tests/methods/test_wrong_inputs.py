@@ -43,17 +43,9 @@ LOSS: dict[str, Any] = {
 }  # fmt: skip
 NO_TENSOR = (5, True, "abc", [], [[-1.0] * 4] * 3, ONE.numpy(), object())
 NO_NATS = (
-    *NO_TENSOR,
-    ONE.long(),
-    ONE.bool(),
-    ONE.to(torch.cfloat),
-    ONE[:2],
-    ONE[:, :3],
-    ONE[None],
-    ONE[0],
-    ONE[:0],
+    *NO_TENSOR, ONE.long(), ONE.bool(), ONE.to(torch.cfloat), ONE[:2], ONE[:, :3], ONE[None], ONE[0], ONE[:0],
     ONE[0, 0],
-)
+)  # fmt: skip
 WRONG_LOSS: dict[str, tuple[Any, ...]] = {
     "method": (None, "grpo", 5, compose),
     "plan": (None, "grpo", 5, NUMBERS, NUMBERS.to("cpu")[:2], NUMBERS.to("cpu")[[0, 1, 2, 2]], dict(vars(NUMBERS)),

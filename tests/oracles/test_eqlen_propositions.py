@@ -51,11 +51,8 @@ def test_the_example_step_by_step(stream):
     # the prompt is one token, so that generated token t is at position 1 + t; b_1 is written by track 1, whatever it became
     spans = [(s.response, s.start - 1, s.stop - 1, s.role, s.round) for s in rollouts.segments]
     assert spans == [
-        (0, 0, 2, "finisher", 0),
-        (1, 0, 2, "survivor", 0),
-        (o_2, 2, 4, "finisher", 1),
-        (o_3, 2, 4, "survivor", 1),
-    ]
+        (0, 0, 2, "finisher", 0), (1, 0, 2, "survivor", 0), (o_2, 2, 4, "finisher", 1), (o_3, 2, 4, "survivor", 1),
+    ]  # fmt: skip
     scored = EQLEN.score(rollouts)
     assert scored.value.tolist() == [1.0, 1.0, 0.0, 1.0]
     assert scored.trains.tolist() == [False, False, True, True]

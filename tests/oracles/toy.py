@@ -162,19 +162,11 @@ def responses_of(toy: Toy, stream: Stream, prompt: int = 0, number: int = 0) -> 
     """A stream as the sampler returns it, without verdicts."""
     return [
         Response(
-            prompt=prompt,
-            token_ids=(PROMPT, *tokens),
-            num_prompt=1,
-            logprobs=(-1.0,) * len(tokens),
-            finish=toy.finish(tokens),
-            seed=0,
-            stream=number,
-            track=track,
-            round=round,
-            inherited=inherited,
+            prompt=prompt, token_ids=(PROMPT, *tokens), num_prompt=1, logprobs=(-1.0,) * len(tokens),
+            finish=toy.finish(tokens), seed=0, stream=number, track=track, round=round, inherited=inherited,
         )
         for track, (tokens, round, inherited) in enumerate(stream)
-    ]
+    ]  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)

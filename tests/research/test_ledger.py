@@ -189,14 +189,8 @@ def test_a_renamed_test_and_a_changed_number_are_found():
 
 def test_arithmetic_is_computed_to_its_last_digit():
     """2.95 / 2 = 1.475 may be written as 1.47 or 1.48; a comparison that is so counts as 1."""
-    for line in (
-        "2.95 / 2 = 1.48",
-        "2.95 / 2 = 1.47",
-        "max(2, 3) - 1.0 ** 2 = 2",
-        "(1 < 2) + (2 < 1) = 1",
-        "33.19 > 32.92",
-    ):
-        assert holds(line), line
+    right = ("2.95 / 2 = 1.48", "2.95 / 2 = 1.47", "max(2, 3) - 1.0 ** 2 = 2", "(1 < 2) + (2 < 1) = 1", "33.19 > 32.92")
+    assert [line for line in right if not holds(line)] == []
     for line in ("2.95 / 2 = 1.46", "84.2 - 78.8 = 5.5", "33.19 < 32.92", "2 - 1"):
         assert not holds(line), line
     for line in ("__import__('os') = 1", "abs(1) = 1", "'a' = 1", "1 < 2 < 3", "[1] = 1"):

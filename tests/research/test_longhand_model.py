@@ -18,20 +18,12 @@ def drawn() -> Responses:
 
 
 @pytest.mark.slow
-def test_a_third_to_six_tenths_are_correct(drawn: Responses):
+def test_responses_are_long_and_incorrect_as_they_are_too_short_and_too_long(drawn: Responses):
     # 200 problems of 8 responses: three standard errors are 3 * 0.5 / sqrt(1600) = 0.04, were all independent
     assert 0.30 <= drawn.correct.mean() <= 0.60
-
-
-@pytest.mark.slow
-def test_lengths_are_hundreds_of_tokens_and_vary(drawn: Responses):
     assert drawn.length.mean() >= 200
     assert 500 <= np.percentile(drawn.length, 95) <= 1500
     assert 0 < drawn.truncated.mean() < 0.08
-
-
-@pytest.mark.slow
-def test_responses_are_incorrect_as_they_are_too_short_and_too_long(drawn: Responses):
     quarters = np.array_split(np.argsort(drawn.length, kind="stable"), 4)
     assert all(0.3 < drawn.correct[rows].mean() < 0.7 for rows in quarters)  # at no length is the verdict clear
     hurried, careful, long = (
@@ -40,10 +32,6 @@ def test_responses_are_incorrect_as_they_are_too_short_and_too_long(drawn: Respo
     )
     # one pass in haste has 41 to 77 tokens: 0.50 of 183 when this was written, 0.59 of 500, and 0.30 of the 64 longest
     assert hurried < careful - 0.02 and long < careful - 0.15
-
-
-@pytest.mark.slow
-def test_nearly_every_prompt_has_both_verdicts(drawn: Responses):
     share = np.bincount(drawn.prompt, drawn.correct) / np.bincount(drawn.prompt)
     assert ((share > 0) & (share < 1)).mean() >= 0.8
 

@@ -161,24 +161,6 @@ def test_curves_are_read_where_costs_are_equal(tmp_path):
     assert [row[0] for row in figures[2].table.rows][-1] == str(4 * BATCHES)
 
 
-def test_lengths_of_correct_and_incorrect_responses(tmp_path):
-    """Correct responses have 0.9 of a problem's mean length; top-lambda shortens them to 0.7, about 215 * 0.9 * 0.7 = 135."""
-    correct, incorrect, accuracy = draw(tmp_path, "lengths", {"grpo+toplambda": "lambda"})
-    first, last = (float(correct.table.rows[place][1].split(" ")[0]) for place in (0, -1))
-    assert first == pytest.approx(193.5, rel=0.02) and last == pytest.approx(135.4, rel=0.02)
-    assert float(incorrect.table.rows[-1][1].split(" ")[0]) > last
-    assert accuracy.title == "Accuracy against updates"
-
-
-def test_streams_show_rounds_and_pairs_a_prompt(tmp_path):
-    """5.2 rounds within a tenth, 8 streams a prompt: 41.6 pairs; two of five train."""
-    rounds, pairs, training = draw(tmp_path, "streams", {"eqlen+grpo": "EqLen"})
-    assert len(rounds.table.rows) == BATCHES
-    numbers = [[float(row[1].split(" ")[0].rstrip("%")) for row in one.table.rows] for one in (rounds, pairs, training)]
-    assert np.mean(numbers[0]) == pytest.approx(5.2, rel=0.03) and np.mean(numbers[1]) == pytest.approx(41.6, rel=0.03)
-    assert set(numbers[2]) == {40.0}
-
-
 def test_acceptance_by_length_of_replayed_bands_and_of_the_run_s_own(tmp_path):
     """Log ratios that spread like the root of length: a fair band is flat, a fixed one refuses the long."""
     replayed, own = draw(tmp_path, "acceptance", {"rloo": "RLOO", "fspo_v3": "FSPO v3"}, replayed="rloo")

@@ -205,11 +205,8 @@ def test_the_band_of_the_root_is_fair_where_the_spread_grows_with_the_root():
 def test_the_drift_of_a_band_is_what_earlier_updates_showed():
     """20 tokens with S = -2 in update 1: k = 0.1 from update 2 on; update 2 shows 0.3: (0.9 * 0.01 + 0.1 * 0.3) / (1 - 0.9^2)."""
     sequences = {
-        "length": [10, 10, 20, 20],
-        "log_ratio": [-1, -1, -6, 0.1],
-        "update": [1, 1, 2, 3],
-        "off_policy": [True] * 4,
-    }
+        "length": [10, 10, 20, 20], "log_ratio": [-1, -1, -6, 0.1], "update": [1, 1, 2, 3], "off_policy": [True] * 4,
+    }  # fmt: skip
     assert drifts(make_run(sequences=sequences)) == pytest.approx([0, 0, 0.1, 0.039 / 0.19])
 
 

@@ -46,12 +46,7 @@ def test_core_variants_are_searched_first_and_then_run_in_turn_seed_by_seed(tmp_
     grpo = [("grpo", "study", 1e-4, seed) for seed in (1, 2)]
     assert marks(to_do(study))[:4] == [("dapo", "search", 1e-3, 101), ("dapo", "search", 1e-3, 102), *grpo]
     finish(study, to_do(study)[:2])
-    turns = [
-        ("grpo", "study", 1e-4, 1),
-        ("dapo", "study", 3e-4, 1),
-        ("grpo", "study", 1e-4, 2),
-        ("dapo", "study", 3e-4, 2),
-    ]
+    turns = [(name, "study", rate, seed) for seed in (1, 2) for name, rate in (("grpo", 1e-4), ("dapo", 3e-4))]
     assert marks(to_do(study))[:4] == turns
 
 

@@ -65,9 +65,8 @@ def test_the_table_has_means_over_seeds_and_what_they_choose(tmp_path):
     assert final_accuracy(evidence.run_tables(0)) == 1 / 8
     plan = Plan((Variant("grpo", "short"),))
     tried = [[3e-5, 1.0, 0.1875, 2], [1e-4, 1.0, 0.25, 2], [3e-4, 1.0, 0.375, 2]]
-    assert search_table(evidence, plan) == {
-        "short grpo": {"edges": [], "tried": tried}
-    }  # 3e-4 is best: 1e-3 is missing
+    # 3e-4 is best: 1e-3 is missing
+    assert search_table(evidence, plan) == {"short grpo": {"edges": [], "tried": tried}}
     write_kept([*runs, kept_run(seed=101, role="search", rate=1e-3, right=[[0, 0], [0, 0]])], tmp_path)
     found = search_table(load_evidence(tmp_path), plan)["short grpo"]
     assert (found["rate"], found["factor"], found["edges"]) == (3e-4, 1.0, [])

@@ -36,13 +36,8 @@ def test_normalized_by_hand(ragged):
 
 def test_normalized_with_bessel_and_eps_by_hand(ragged):
     # prompt 0: sum of squares 3/4, over 3: 1/4, std 1/2; prompt 1: 2/3 over 2: 1/3
-    expected = [1 / 4 / 0.6] * 3 + [
-        -3 / 4 / 0.6,
-        *(x / (math.sqrt(1 / 3) + 0.1) for x in (2 / 3, -1 / 3, -1 / 3)),
-        0,
-        0,
-        0,
-    ]
+    low, high = -1 / 3 / (math.sqrt(1 / 3) + 0.1), 2 / 3 / (math.sqrt(1 / 3) + 0.1)
+    expected = [1 / 4 / 0.6] * 3 + [-3 / 4 / 0.6, high, low, low, 0, 0, 0]
     assert GroupNormalized(ddof=1, eps=0.1)(ragged.segments, OUTCOME) == pytest.approx(expected, rel=1e-14)
     inside = GroupNormalized(eps=1 / 16, eps_in="variance")(ragged.segments, OUTCOME)
     assert inside[3] == pytest.approx(-3 / 4 / math.sqrt(3 / 16 + 1 / 16))  # = -3/2

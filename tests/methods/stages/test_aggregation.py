@@ -134,9 +134,8 @@ def test_over_the_update_the_general_form_keeps_the_balance_where_the_count_form
     advantage, length = GroupNormalized()(batch.segments, batch.responses.outcome), batch.segments.length
     positive, negative = masses(Balanced("update")(batch.segments, advantage), advantage, length)
     assert positive == pytest.approx(negative, rel=1e-12)
-    assert positive == pytest.approx(
-        2 * np.sqrt(3) / 8
-    )  # each prompt brings sum |A+| = sqrt(k (G - k)) = sqrt 3, over N = 8
+    # each prompt brings sum |A+| = sqrt(k (G - k)) = sqrt 3, over N = 8
+    assert positive == pytest.approx(2 * np.sqrt(3) / 8)
     # counts: both sides have 4 of 8 rows; right tokens 16, wrong 11: weights 1/32 and 1/22
     count = np.where(advantage > 0, 1 / 32, 1 / 22)
     positive, negative = masses(count, advantage, length)

@@ -70,18 +70,8 @@ def test_truncation_penalty_by_hand(ragged):
     assert TruncationPenalty()(correct_truncated, ragged.responses.outcome).tolist() == [1, 1, 0, 0, 1, 0, 0, 1, 1, 0]
     # accuracy 3/4 and 1 are above 1/2: target 4 of 8 tokens there, 8 elsewhere: row 2 (5 tokens) loses its reward
     assert shape(TruncationPenalty(easy_target=0.5), ragged).tolist() == [1, 1, 0, 0, 1, 0, 0, 1, 1, 0]
-    assert shape(TruncationPenalty(hard_target=0.125, easy_target=0.25), ragged).tolist() == [
-        1,
-        0,
-        0,
-        0,
-        0,
-        0,
-        0,
-        1,
-        0,
-        0,
-    ]
+    short = shape(TruncationPenalty(hard_target=0.125, easy_target=0.25), ragged)
+    assert short.tolist() == [1, 0, 0, 0, 0, 0, 0, 1, 0, 0]
 
 
 def test_length_penalty_by_hand(ragged):
@@ -134,9 +124,8 @@ def test_defect_3_equal_lengths_and_single_right_answers_have_no_z_and_nothing_o
         long = replace(batch.responses, length=np.array([4, 4, 10**9, 7, 10**9]), max_response_length=10**9)
         assert stage(long, batch.responses.outcome).tolist() == [0.7, 0.7, 0, 0.7, 0]  # 1 - 0.6 * sigmoid(0)
         batch = make_batch([0] * 3, [4, 5, 1], [1, 1, 0])
-        long = replace(
-            batch.responses, length=np.array([4, 5, 10**9]), max_response_length=10**9
-        )  # z of the wrong one is 2e9
+        length = np.array([4, 5, 10**9])  # z of the incorrect one is 2e9
+        long = replace(batch.responses, length=length, max_response_length=10**9)
         assert stage(long, batch.responses.outcome)[2] == 0
 
 
@@ -168,9 +157,8 @@ def test_defect_6_selection_is_over_the_rollout_batch_whatever_the_split_into_up
     scored = compose("grpo+toplambda", ["reward.0.fraction=0.25"]).score_tables(ragged.responses, ragged.segments)
     assert scored.reward.tolist()[:7] == [1, 1, 1, 0, 1, 0, 0] and scored.reward[7] < 1
     split = np.concatenate([update.advantage for update in updates(scored, 3)])
-    assert (
-        split.tolist() == scored.advantage[scored.trains].tolist()
-    )  # one call a process would select one of each part
+    # one call a process would select one of each part
+    assert split.tolist() == scored.advantage[scored.trains].tolist()
 
 
 def test_defect_7_lengths_are_generated_tokens_with_eos():

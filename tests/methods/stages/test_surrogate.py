@@ -29,30 +29,15 @@ ADVANTAGES = [0.5, -1.5, 2.0, -0.25, 1.0]
 DRIFTED = band_sums(num_sequences=10.0, num_tokens=35.0, log_ratio=-0.7, squared_log_ratio=0.05)
 
 BOUNDED = [
-    TokenClip(),
-    TokenClip(clip_high=0.28),
-    TokenClip(dual_clip=3.0),
-    TokenClip(delta=4.0),
-    TokenClip(dual_clip=5.0, delta=3.0),
-    TokenClip(clip_high=math.inf),
-    SequenceTokenClip(),
-    SequenceClip(),
-    SequenceClip(clip_low=0.2, clip_high=0.3, dual_clip=2.0),
-    SequenceRatioClip(),
-    SequenceRatioClip(dual_clip=3.0),
-    PowerClip(),
-    PowerClip(power=0.5, clip_low=0.1, clip_high=0.2),
-    FairBand(),
-    FairBand(drift="none", dual_width=0.1),
-    FairBand(drift="symmetric").update(DRIFTED),
-    FairBand(drift="centred", lower_share=0.5).update(DRIFTED),
-    FairBand(z=2.0).update(DRIFTED),
-    GeometricClip(),
-    GeometricClip(width_low=0.1, width_high=0.3),
-    PrefixBand(),
-    PrefixBand(power=0.0, dual_width=math.inf),
+    TokenClip(), TokenClip(clip_high=0.28), TokenClip(dual_clip=3.0), TokenClip(delta=4.0),
+    TokenClip(dual_clip=5.0, delta=3.0), TokenClip(clip_high=math.inf), SequenceTokenClip(), SequenceClip(),
+    SequenceClip(clip_low=0.2, clip_high=0.3, dual_clip=2.0), SequenceRatioClip(), SequenceRatioClip(dual_clip=3.0),
+    PowerClip(), PowerClip(power=0.5, clip_low=0.1, clip_high=0.2), FairBand(),
+    FairBand(drift="none", dual_width=0.1), FairBand(drift="symmetric").update(DRIFTED),
+    FairBand(drift="centred", lower_share=0.5).update(DRIFTED), FairBand(z=2.0).update(DRIFTED), GeometricClip(),
+    GeometricClip(width_low=0.1, width_high=0.3), PrefixBand(), PrefixBand(power=0.0, dual_width=math.inf),
     InvertedClip(),
-]
+]  # fmt: skip
 SMOOTH = [PolicyGradient(), DetachedClip(), DetachedClip(clip_low=0.2, clip_high=0.3), SoftGate(), GammaKernel()]
 DETACHED = (PolicyGradient, SequenceTokenClip, PrefixBand, DetachedClip, InvertedClip, GammaKernel)
 """Their gradient is not the derivative of their value: they stop it on purpose."""
