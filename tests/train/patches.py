@@ -9,9 +9,19 @@ from __future__ import annotations
 
 import errno
 import os
+import random
 import shutil
 import signal
+import time
 from pathlib import Path
+
+from fairlen.engine import Engine
+from fairlen.methods.method import Method
+from fairlen.train import loop, state
+from fairlen.train.run import checkpoint
+from fairlen.train.run.folder import Run
+from fairlen.train.state import RunState
+from fairlen.train.step import Learner
 
 
 def apply(patch: str) -> None:
@@ -28,102 +38,35 @@ def apply(patch: str) -> None:
             Trap(kind, int(what)).set()
 
 
-def forget(name: str) -> None:
-    """A function that `restore` calls does nothing."""
-    from fairlen.train import state
-
-    setattr(state, name, lambda *_: None)
-
-
-def forget_drift() -> None:
-    from fairlen.methods.method import Method
-
-    Method.with_state = lambda self, values: self
-
-
-def forget_position() -> None:
-    after_restoring(lambda trainer: setattr(trainer.progress, "next_problem", 0))
-
-
-def forget_started() -> None:
+def forget_started(trainer) -> None:
     """The run takes the rollout batch for done."""
-
-    def drop(trainer) -> None:
-        if trainer.started is not None:
-            trainer.end_batch()
-
-    after_restoring(drop)
+    if trainer.started is not None:
+        trainer.end_batch()
 
 
-def forget_schedule() -> None:
-    from fairlen.train.step import Learner
+def prolong(owner, name: str, seconds: float, message: str = "") -> None:
+    """A function takes longer, and says that it is called."""
+    whole = getattr(owner, name)
 
-    Learner.restore_schedule = lambda self, state: None
+    def call(*arguments, **named):
+        if message:
+            print(message, flush=True)
+        time.sleep(seconds)
+        return whole(*arguments, **named)
 
-
-def forget_python_stream() -> None:
-    import random
-
-    after_restoring(lambda trainer: random.seed(0))
-
-
-def forget_logs() -> None:
-    from fairlen.train.run.folder import Run
-
-    Run.truncate_logs = lambda self, sizes: []
-
-
-def forget_the_rollback() -> None:
-    """A checkpoint has the random streams after what an interruption cut off, not before."""
-    from fairlen.train.state import RunState
-
-    whole = RunState.capture
-
-    def capture(trainer):
-        trainer.rollback = None
-        return whole(trainer)
-
-    RunState.capture = capture
+    setattr(owner, name, call)
 
 
 def slow_down() -> None:
     """Says what a run is doing and takes a while for it, so that a signal comes in the middle."""
-    import time
-
-    from fairlen.engine import Engine
-    from fairlen.train.loop import Trainer
-    from fairlen.train.step import Learner
-
-    def mark(owner, name: str) -> None:
-        whole = getattr(owner, name)
-
-        def call(*arguments, **named):
-            print(f"doing: {name}", flush=True)
-            return whole(*arguments, **named)
-
-        setattr(owner, name, call)
-
-    def delay(owner, name: str, seconds: float) -> None:
-        whole = getattr(owner, name)
-
-        def call(*arguments, **named):
-            time.sleep(seconds)
-            return whole(*arguments, **named)
-
-        setattr(owner, name, call)
-
     for name in ("collect", "learn", "evaluate"):
-        mark(Trainer, name)
-    delay(Engine, "_step", 0.02)
-    delay(Learner, "accumulate", 0.2)
+        prolong(loop.Trainer, name, 0.0, f"doing: {name}")
+    prolong(Engine, "_step", 0.02)
+    prolong(Learner, "accumulate", 0.2)
 
 
 def get_stuck() -> None:
     """The second micro-batch never ends."""
-    import time
-
-    from fairlen.train.step import Learner
-
     whole, count = Learner.accumulate, [0]
 
     def accumulate(*arguments):
@@ -138,10 +81,6 @@ def get_stuck() -> None:
 
 def write_slowly() -> None:
     """The second checkpoint takes for ever."""
-    import time
-
-    from fairlen.train.run import checkpoint
-
     whole, count = checkpoint.sync, [0]
 
     def sync(path: Path) -> None:
@@ -157,11 +96,6 @@ def write_slowly() -> None:
 
 def save_beside(how: str) -> None:
     """Each checkpoint takes as long as an update does, or for ever from the second on; or its tensors and lists are shared."""
-    import time
-
-    from fairlen.train import loop
-    from fairlen.train.run import checkpoint
-
     train, sync, count = loop.Trainer.train, checkpoint.sync, [0]
 
     async def train_beside(trainer):
@@ -189,8 +123,6 @@ def save_beside(how: str) -> None:
 
 
 def after_restoring(change) -> None:
-    from fairlen.train.state import RunState
-
     whole = RunState.restore
 
     def restore(trainer, checkpoint) -> list[str]:
@@ -201,17 +133,20 @@ def after_restoring(change) -> None:
     RunState.restore = restore
 
 
+def nothing(*_: object) -> list[str]:
+    return []
+
+
 FORGETTING = {
-    "weights": lambda: forget("restore_weights"),
-    "optimizer": lambda: forget("restore_moments"),
-    "streams": lambda: forget("restore_streams"),
-    "python stream": forget_python_stream,
-    "drift": forget_drift,
-    "position": forget_position,
-    "started batch": forget_started,
-    "schedule": forget_schedule,
-    "logs": forget_logs,
-    "rollback": forget_the_rollback,
+    "weights": lambda: setattr(state, "restore_weights", nothing),
+    "optimizer": lambda: setattr(state, "restore_moments", nothing),
+    "streams": lambda: setattr(state, "restore_streams", nothing),
+    "python stream": lambda: after_restoring(lambda _: random.seed(0)),
+    "drift": lambda: setattr(Method, "with_state", lambda method, _: method),
+    "position": lambda: after_restoring(lambda trainer: setattr(trainer.progress, "next_problem", 0)),
+    "started batch": lambda: after_restoring(forget_started),
+    "schedule": lambda: setattr(Learner, "restore_schedule", nothing),
+    "logs": lambda: setattr(Run, "truncate_logs", nothing),
 }
 
 
@@ -222,8 +157,6 @@ class Trap:
         self.kind, self.place, self.count, self.is_saving = kind, place, 0, False
 
     def set(self) -> None:
-        from fairlen.train.run import checkpoint
-
         whole = checkpoint.Archive.save
 
         def save(archive, *arguments) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 
@@ -34,3 +35,8 @@ def without_times(entries: list[dict], *more: str) -> list[dict]:
 def updates_of(folder: Path) -> list[dict]:
     """Updates, as a resumed run has them too: occupancy is a mean over the life of a process."""
     return [entry for entry in without_times(metrics(folder), "engine/occupancy") if "loss/total" in entry]
+
+
+def digest_model(folder: Path) -> str:
+    """Equal for models of the same bits."""
+    return hashlib.sha256((folder / "model/model.safetensors").read_bytes()).hexdigest()

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 
-import numpy as np
 import pytest
 from runs import metrics, small, without_times
 
@@ -55,19 +54,12 @@ class Service:
         self.is_finished = True
 
 
+@dataclass
 class Raises(Service):
+    error: BaseException = field(kw_only=True)
+
     def log(self, numbers, update):
-        raise ConnectionError("the service is down")
-
-
-class Leaves(Service):
-    def log(self, numbers, update):
-        raise SystemExit(1)
-
-
-class FillsMemory(Service):
-    def log(self, numbers, update):
-        self.got.append(np.ones(1 << 50))  # a pebibyte: a real MemoryError
+        raise self.error
 
 
 class Hangs(Service):
@@ -89,9 +81,9 @@ def refuse(_):
 
 
 HOSTILE = {
-    "down": lambda _: Raises(),
-    "leaves": lambda _: Leaves(),
-    "full": lambda _: FillsMemory(),
+    "down": lambda _: Raises(error=ConnectionError("the service is down")),
+    "leaves": lambda _: Raises(error=SystemExit(1)),
+    "full": lambda _: Raises(error=MemoryError("Unable to allocate")),
     "hangs": lambda _: Hangs(),
     "lingers": lambda _: HangsAtTheEnd(),
     "closed": refuse,
