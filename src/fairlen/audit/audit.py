@@ -142,10 +142,7 @@ def audit_source(source: Source, method: InUse | None = None, margins: Margins =
 
 
 def find_advice(one: AuditFinding, method: InUse | None, weights: dict[str, WeightShares]) -> Advice | None:
-    """Return the advice that follows; none where the effect does not reach the weights that it would change.
-
-    A token mean weighs by arithmetic means of length, and the effect is of typical lengths: one may be there without the other.
-    """
+    """Return the advice; none where the effect, of typical lengths, does not reach the weights, of arithmetic means."""
     if method and one.measure == "within.length" and method.aggregation in ("token_mean", "token_mean_update"):
         weight = weights[method.aggregation].incorrect_to_correct
         if not weight.excludes(1.0) or (weight.value > 1.0) != (one.estimate.value > 0):

@@ -93,10 +93,7 @@ def parse_columns(text: str) -> dict[str, str]:
 
 
 def run(config: AuditConfig, write_page: Callable[[Path, Sequence[Audit], Reading, Against | None], Path]) -> int:
-    """Print the audit; 1 where a file could not be read. Raises ValueError for settings that cannot be.
-
-    `write_page` is fairlen.report.audit_page.write_audit_page.
-    """
+    """Print the audit; `write_page` writes the page of --html. Return 1 where a file could not be read. Raises ValueError."""
     options, margins = config.options(), config.margins()
     method = parse_method(config.method) if config.method else None
     audits, reading = read_audits(config.paths, options, method, margins)

@@ -1,7 +1,4 @@
-"""The verdict on a log: an effect of length within prompts, none that matters, or more rollouts needed to know.
-
-docs/audit.md says how it follows from the effects.
-"""
+"""The verdict on a log, as docs/audit.md derives it: an effect of length within prompts, none that matters, or unknown."""
 
 from __future__ import annotations
 

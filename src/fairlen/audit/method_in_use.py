@@ -95,10 +95,7 @@ def in_use(names: str, overrides: Sequence[str], origin: str) -> InUse:
 
 
 def parse_method(text: str) -> InUse:
-    """Return the method of a name: one of fairlen's, an aggregation, or a framework's setting such as loss_type=dapo.
-
-    Raises ValueError with the nearest names for an unknown one.
-    """
+    """Return a method of fairlen's, an aggregation, or a setting as loss_type=dapo. Raises ValueError for an unknown one."""
     given, _, value = (part.strip() for part in text.rpartition("=")) if ": " not in text else text.rpartition(": ")
     if value in ALL_RULES and not given:
         return InUse(value, value, "--method")

@@ -35,10 +35,7 @@ def write_audit_page(
     first: Sequence[Section] = (),
     name: str = "",
 ) -> Path:
-    """Write an audit as one page that is whole or not there, and return its path; a comparison is of its first two logs.
-
-    A page about more than an audit has a `name`, and sections that stand `first`.
-    """
+    """Write one page that is whole or not there; a comparison is of the first two logs; sections may stand `first`."""
     room = min(ROOM, TEXT_BYTES // (14 * max(min(len(audits), MAX_LOGS), 1)))
     shown = [log_section(f"log{place}", one, room) for place, one in enumerate(audits[:MAX_LOGS], 1)]
     shown = [*first, *([compare_section(comparison)] if comparison else []), *shown]

@@ -353,10 +353,7 @@ def by_length(bins: Bins, y: Axis, label: str, unit: str) -> Frame:
 
 
 def windows(batch: Ints, least: int = 1) -> tuple[Ints, Floats]:
-    """Return the stretch of training of each row, and the middle of each stretch, of equal numbers of rollout batches.
-
-    At least `least` batches each.
-    """
+    """Return the stretch of training of each row, of at least `least` rollout batches each, and the middle of each stretch."""
     low, high = int(batch.min(initial=0)), int(batch.max(initial=0))
     width = max(int(np.ceil((high - low + 1) / MAX_WINDOWS)), least)
     starts = low + width * np.arange((high - low) // width + 1)

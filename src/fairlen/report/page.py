@@ -75,10 +75,7 @@ def render_page(
     total: int = 0,
     terms: Sequence[tuple[str, str, list[str]]] = (),
 ) -> str:
-    """Return a page: a header, figures, and responses to read out of `total`.
-
-    The header has "name" and "folder", and may have all of `describe_run`. `terms` are defined at the end: id, name, texts.
-    """
+    """Return a page; the head has "name" and "folder", and may have all of `describe_run`; `terms` are id, name, texts."""
     style, script = (Markup((HERE / name).read_text(encoding="utf-8")) for name in ("style.css", "app.js"))
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(HERE), autoescape=True, undefined=jinja2.StrictUndefined,

@@ -94,10 +94,7 @@ def read_texts(source: Source, rows: Ints) -> Texts:
 
 
 def read_file(source: Source, number: int, wanted: Ints) -> Texts:
-    """Return the texts on some lines of a file, which is read no further than the last of them, by row of the log.
-
-    Of a line with several responses only where none of them was left out.
-    """
+    """Return texts on some lines of a file, by row of the log; of a line with several responses where none was left out."""
     log, is_own = source.log, source.format is fairlen_records.FORMAT
     names = ("problem", "text") if is_own else ("prompt", "response")
     found: Texts = {}

@@ -165,10 +165,7 @@ def show_sample(folder: Path, records: Records) -> list[Shown]:
 
 
 def choose_rows(records: Records) -> Ints:
-    """Return at most MAX_SHOWN rows, whole streams or up to OF_PROMPT of a prompt: of each eighth of the run as many of a kind.
-
-    Of one kind are those with correct and incorrect ends.
-    """
+    """Return at most MAX_SHOWN rows, whole streams or OF_PROMPT of a prompt: of each eighth as many with mixed ends as others."""
     log, responses = records.log, records.log.responses
     part = responses.stream
     if "streams" not in log.known:
@@ -290,10 +287,7 @@ def label_turns(size: Ints, rewards: Sequence[float], advantages: Sequence[float
 
 
 def divide(parts: Sequence[str], block: Ints, room: int) -> list[tuple[int, int, int]]:
-    """Return (block, first part, one past the last) of what is shown in as many bytes as there are, in order.
-
-    Two thirds are from the beginning, one from the end; what is left out between has the block -1.
-    """
+    """Return (block, first part, one past the last) of what fits: two thirds of the room from the beginning; -1 is left out."""
     first, last = len(parts), len(parts)
     if sum(map(size_of, parts)) > room:
         sizes = np.array([size_of(p) for p in parts])

@@ -93,10 +93,7 @@ def read(paths: list[str], options: Options = DEFAULTS) -> Reading:
 
 
 def find_files(paths: list[str]) -> list[tuple[Path, str]]:
-    """Return the files of the paths, each with the path it came by; folders are searched, patterns expanded.
-
-    Raises Unreadable for a path where nothing is, or a pipe.
-    """
+    """Return files, each with the path, folder or pattern that it came by. Raises Unreadable where nothing is, and for a pipe."""
     found: dict[Path, str] = {}
     for text in paths:
         if not text:

@@ -106,10 +106,7 @@ def check_given(given: dict[str, str], columns: set[str]) -> str:
 
 
 def column_at(chunk: Chunk, name: str, role: str = "") -> Values:
-    """Return the column, what a path such as info.score finds inside its objects, or of several joined by + the sum.
-
-    Of columns of a prompt all of them, 2*a is twice a number, and a>0.5 whether it is above.
-    """
+    """Return a column, a path such as info.score inside objects, a sum a+b, of a prompt both, a multiple 2*a, or a bar a>0.5."""
     if name in chunk.columns:
         return chunk.get(name)
     if ">" in name:
@@ -191,10 +188,7 @@ def find_correct(head: Chunk, roles: dict[str, str]) -> Bools:
 
 
 def tell_problems(head: Chunk, roles: dict[str, str], step: Ints, correct: Bools) -> dict[str, str]:
-    """Return the columns by which responses are of one problem: the prompt, and ids and references that tell more apart.
-
-    What leaves no group with a correct and an incorrect response is an answer, or an id of responses.
-    """
+    """Return the prompt, and ids and references that tell more problems apart; what leaves no mixed group is an answer."""
     found, fresh, prompt = [roles["prompt"]], list[str](), hashes(column_at(head, roles["prompt"]))
     group = pair_keys(step, prompt)
     for name, kind in list_identities(head, roles):
@@ -232,10 +226,7 @@ def is_regular(group: Ints) -> bool:
 
 
 def find_response(head: Chunk, roles: dict[str, str], group: Ints, mixed: Bools, first: str) -> dict[str, str]:
-    """Return the column of what the policy wrote: one that differs within prompts, by name or length; none without a text.
-
-    `first` is what its name alone would choose.
-    """
+    """Return the column of texts that differ within prompts, by name or length; `first` is what its name alone would choose."""
     taken = {name for role, names in roles.items() if role != "reasoning" for name in names.split("+")}
     texts = {name: told for name in head.columns if name not in taken and (told := read_texts(name, head.get(name)))}
     named = [name for name in (*ROLES["response"], *ROLES["reasoning"]) if name in texts] or [first] * bool(first)

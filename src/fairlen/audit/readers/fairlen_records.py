@@ -68,10 +68,7 @@ def read_records(files: list[Path], texts: bool = True) -> tuple[Records | None,
 
 
 def read_table(path: Path, number: int, texts: bool) -> pa.Table:
-    """Return the columns that measures need and where each row is from, tokens left out; hashes stand for texts and problems.
-
-    Raises Unreadable for a damaged file and for numbers that no run writes.
-    """
+    """Return columns that measures need, with hashes of texts. Raises Unreadable for damage and numbers that no run writes."""
     with refused(path), pq.ParquetFile(path) as file:
         names = set(file.schema_arrow.names)
         is_responses = "finish" in names

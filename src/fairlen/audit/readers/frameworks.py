@@ -268,10 +268,7 @@ def read_slime(sample: Row, file: str, line: int, found: Found) -> Iterator[Row]
 
 
 def read_sample(sample: Row, file: str, line: int, found: Found) -> Iterator[Row]:
-    """Give a row for a sample of Inspect; epochs are responses to one prompt, and the first scorer's value is the reward.
-
-    Only logs that `fairlen report --inspect` wrote of a run have steps.
-    """
+    """Give a sample of Inspect: epochs are responses to one prompt, steps there are in logs that fairlen wrote alone."""
     messages = [one for one in sample.get("messages") or [] if inside(one, "source") != "input"]
     spoken = [one for one in messages if inside(one, "role") == "assistant"]
     scores, output = sample.get("scores") or {}, sample.get("output")

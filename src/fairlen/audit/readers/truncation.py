@@ -17,10 +17,7 @@ many times as many responses it has as any stretch of its width there."""
 
 
 def find_truncated(log: Log, limit: int, exact: bool, is_whole: Bools) -> tuple[Bools, str]:
-    """Return the responses that reach a limit in tokens, else those in a pile of lengths; and how, empty where unknown.
-
-    `is_whole`: whether a text ends like one that is finished, [R].
-    """
+    """Return responses that reach a limit in tokens, else those in a pile of lengths; and how, empty where unknown."""
     least = (limit if exact else NEAR_LIMIT * limit) if log.unit == "tokens" else 0
     truncated = log.responses.length >= least if least else np.zeros(len(log), np.bool_)
     note = f"truncated: responses of at least {least:g} tokens" + ("" if exact else ", an estimate") if least else ""

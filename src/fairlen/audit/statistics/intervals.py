@@ -169,10 +169,7 @@ def ratio_over(cluster: Ints, above: np.ndarray, below: np.ndarray) -> Estimate:
 
 
 def mean_over(cluster: Ints, values: np.ndarray) -> Estimate:
-    """Return the mean of values [N] with an interval over clusters [N]; nan of nothing.
-
-    What happened always, or never, resampling takes for certain: then it is Wilson's interval for the number of clusters.
-    """
+    """Return the mean of values [N] over clusters [N]; of what was always or never so, where resampling is certain, by Wilson."""
     found = ratio_over(cluster, values, np.ones(len(values)))
     if found.value in (0.0, 1.0) and found.low == found.high and np.isin(values, (0, 1)).all():
         return share_of(np.full(len(np.unique(cluster)), found.value))

@@ -1,7 +1,4 @@
-"""Length and turns by outcome, accuracy and truncation of plain samples, in the log's unit.
-
-Forks of EqLen's streams are none: they continue what survived, and are longer.
-"""
+"""Length by outcome, accuracy and truncation of plain samples; forks of EqLen's streams are none, and are longer."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What EqLen's streams did to values, with intervals over prompts; counts of one rollout batch are in sampling/stream_metrics.py.
-
-Source: docs/methods/eqlen.md, for `halving` and the optimism of `max`.
-"""
+"""What EqLen's streams did to values, with intervals over prompts. Source: docs/methods/eqlen.md."""
 
 from __future__ import annotations
 

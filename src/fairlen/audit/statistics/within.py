@@ -82,10 +82,7 @@ class Within:
 
 
 def compare_within(stratum: Ints, prompt: Ints, outcome: Floats, length: Floats) -> Within:
-    """Return the effects of length on outcome within strata [N], with errors over prompts [N].
-
-    A stratum is what can be compared: responses to one prompt in one step. A prompt may have many strata.
-    """
+    """Return effects of length on outcome within strata [N], one prompt in one step each, with errors over prompts [N]."""
     centre = float(np.log(length).mean()) if len(length) else 0.0
     x = np.log(length) - centre
     _, total = sum_pairs(stratum, prompt, outcome, x)
@@ -108,10 +105,7 @@ def has_gap(x: Floats) -> bool:
 
 
 def sum_pairs(stratum: Ints, prompt: Ints, outcome: Floats, x: Floats) -> tuple[Ints, Floats]:
-    """Return prompts with a pair, [K] in order, and the sums of `pair_sums` over their strata, [K, NUM_SUMS].
-
-    The first is the weight km / (k + m), by which the three comparisons are multiplied.
-    """
+    """Return prompts with a pair, [K] in order, and sums of `pair_sums`, [K, NUM_SUMS], the first the weight km / (k + m)."""
     clipped = np.clip(x, *np.quantile(x, (0.05, 0.95))) if len(x) else x
     parts = [(pair_sums(outcome[rows], x[rows], clipped[rows]), prompt[rows[:, 0]]) for rows in equal_groups(stratum)]
     sums = np.concatenate([np.zeros((0, NUM_SUMS)), *(p[0] for p in parts)])
@@ -211,9 +205,6 @@ def solve_curve(sums: Floats) -> tuple[Floats, Floats]:
 
 
 def find_bar(p_values: list[float], rate: float) -> float:
-    """Return the p-value up to which findings stand at a false discovery rate, -1 where none does; nan is no test.
-
-    Source: Benjamini and Hochberg 1995.
-    """
+    """Return the p-value up to which findings stand at a rate (Benjamini and Hochberg 1995), -1 for none; nan is no test."""
     known = sorted(p for p in p_values if not math.isnan(p))
     return max((p for place, p in enumerate(known, 1) if p <= rate * place / len(known)), default=-1.0)
