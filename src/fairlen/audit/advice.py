@@ -17,8 +17,6 @@ UNIFORM["SkyRL"] = "`loss_reduction=seq_mean_token_sum_norm`"  # by program, wha
 
 @dataclass(frozen=True)
 class Evidence:
-    """A statement that is proved, and where."""
-
     text: str
     link: str  # URL of a paper, or page of fairlen's documentation with its heading
 
@@ -28,8 +26,6 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Advice:
-    """A change, or that nothing is to be changed."""
-
     text: str
     evidence: tuple[Evidence, ...]  # empty where it follows from no method
     sets: tuple[str, ...] = ()

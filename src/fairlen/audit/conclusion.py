@@ -254,8 +254,6 @@ def show_share(found: Effect, side: int) -> str:
 
 @dataclass(frozen=True)
 class ByOutcome:
-    """A quantity of trajectories: effects of it within prompts, and arithmetic means over all prompts."""
-
     conclusion: Conclusion
     within: Within  # without truncated responses, as the verdict is
     mean: Estimate
@@ -265,8 +263,6 @@ class ByOutcome:
 
 @dataclass(frozen=True)
 class TurnReport:
-    """What a log says about turns; intervals are over prompts."""
-
     number: ByOutcome  # turns of a response
     length: ByOutcome  # mean length of its turns
     another_turn: Estimate

@@ -192,8 +192,6 @@ def lines(frame: Frame, series: Sequence[Series], label: str) -> Markup:
 
 @dataclass(frozen=True)
 class ChartRow:
-    """A line of a chart of rows: marks with their intervals, and small points behind them."""
-
     name: str
     marks: Sequence[tuple[Tone, Sequence[float]]]
     """Of each its value and the ends of its interval, nan where there is none."""
@@ -231,7 +229,9 @@ def draw_paths(frame: Frame, one: Series) -> Markup:
         return [f"{1000 * frame.x.at(one.x[i]):.1f},{frame.down(float(y[i])):.1f}" for i in rows]
 
     shapes: list[Markup] = []
-    for rows in runs(np.isfinite(one.y)):
+    known = np.flatnonzero(np.isfinite(one.y))
+    for part in np.split(known, np.flatnonzero(np.diff(known) > 1) + 1) if len(known) else ():
+        rows = part.tolist()
         if one.low is not None and one.high is not None:
             inner = [i for i in rows if np.isfinite(one.low[i]) and np.isfinite(one.high[i])]
             around = points(one.high, inner) + points(one.low, inner[::-1])
@@ -240,11 +240,6 @@ def draw_paths(frame: Frame, one: Series) -> Markup:
         kind = "line" if one.mark == "line" else "line faint"
         shapes.append(PATH.format(points="L".join(points(one.y, rows)), kind=kind))
     return PATHS.format(height=HEIGHT, tone=one.tone, shapes=Markup("").join(shapes))
-
-
-def runs(present: np.ndarray) -> list[list[int]]:
-    rows = np.flatnonzero(present)
-    return [part.tolist() for part in np.split(rows, np.flatnonzero(np.diff(rows) > 1) + 1)] if len(rows) else []
 
 
 def draw_points(frame: Frame, one: Series) -> list[Markup]:

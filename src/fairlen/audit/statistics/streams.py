@@ -14,8 +14,6 @@ from fairlen.sampling.stream_metrics import count_rounds, ends_at_eos, find_stre
 
 @dataclass(frozen=True)
 class StreamReport:
-    """Means over all streams of a log."""
-
     rounds: Estimate  # pairs of a stream; streams without a pair count 0
     optimism: Estimate  # what `max` would value survivors above `halving`, in units of the reward
     eos_advantage: Estimate  # net advantage on EOS, a response
