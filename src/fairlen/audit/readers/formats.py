@@ -83,7 +83,7 @@ def read_by_name(chunk: Chunk, found: Found, chosen: dict[str, str]) -> Chunk:
         chunk.columns.setdefault("turns", [count_turns(one) for one in masks])
         chunk.columns["tokens"] = [sum(one) if isinstance(one, list) else one for one in masks]
     elif "tokens" in roles:
-        chunk.columns["tokens"] = [len(one) if isinstance(one, list) else one for one in chunk.get("tokens")]
+        chunk.columns["tokens"] = [count_of(value) for value in chunk.get("tokens")]
     return chunk
 
 
@@ -117,6 +117,10 @@ def unfold(row: Row, file: str, line: int, found: Found) -> Iterator[Row]:
         return found.reject(file, line, "lists of " + ", ".join(f"{size} for {role}" for role, size in sizes.items()))
     of_all = row | {"tokens": None}  # a number of the whole row says nothing about one response
     yield from (of_all | dict(zip(lists, values, strict=True)) for values in zip(*lists.values(), strict=True))
+
+
+def count_of(value: Any) -> Any:
+    return len(value) if isinstance(value, list) else value
 
 
 def count_turns(mask: Any) -> int | None:
