@@ -1,7 +1,7 @@
-"""The one rule for secrets, and their removal from all output: files, pages, services, the console.
+"""Secrets, and their removal from all output: files, pages, services, the console.
 
-A text loses what follows a name such as password or api_key, what opens a URL, tokens of known forms, private keys, and values of
-environment variables with such names. Texts of models and problems are recorded as they are.
+Removed are values of names such as password or api_key, in texts and in the environment, credentials in URLs, tokens of known
+forms, and private keys. Texts of models and problems are recorded as they are.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 HIDDEN = "***"
 MIN_LENGTH = 8
-"""Shorter values of the environment, such as "always", are no secrets."""
+"""Shorter values in the environment, such as "always", are no secrets."""
 WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 SURE = re.compile(r"passw|passphrase|secret|credential|authorization|bearer|api_?key|sshpass|pgpass")
 """Within a name, in lower case with its words joined by _."""
@@ -29,7 +29,7 @@ ORDINARY = re.compile(
     r"|(forward|backward|single|first|second|one)_pass)$"
 )
 OPENS = re.compile(r"(?i)(^|[^a-z])(key|sig|signature|sign|code|hmac)$")
-"""At the end of a name in the query of a URL; elsewhere such names say nothing."""
+"""At the end of a name in a URL's query; elsewhere such names say nothing."""
 USER = ("-u", "--user")
 """Flags that take NAME:PASSWORD."""
 RANDOM = re.compile(r"(?=[A-Za-z0-9+/]*\d)(?=[A-Za-z0-9+/]*[A-Za-z])[A-Za-z0-9+/]{16,}")
@@ -54,7 +54,7 @@ NO_SECRET = {"", "none", "null", "true", "false", "()", "[]", "{}", HIDDEN}
 
 
 def is_secret(name: str, value: object) -> bool:
-    """Return whether a value is a secret by the name that it has."""
+    """Whether a value is a secret by its name."""
     words = "_".join(WORD.findall(name)).lower()
     if str(value).strip("\"'").lower() in NO_SECRET:
         return False
@@ -67,7 +67,7 @@ def is_secret(name: str, value: object) -> bool:
 
 
 def hide(text: str, environment: Mapping[str, str] = os.environ) -> str:
-    """Return a text without secrets, `***` in the place of each."""
+    """Replace secrets by `***`."""
     for name, value in environment.items():
         if len(value) >= MIN_LENGTH and is_secret(name, value):
             text = text.replace(value, HIDDEN)
@@ -78,7 +78,7 @@ def hide(text: str, environment: Mapping[str, str] = os.environ) -> str:
 
 
 def hide_value(found: re.Match[str]) -> str:
-    """Return a name with its value as they stood, or without the value where that is a secret."""
+    """A name with its value, or with `***` for a secret."""
     name, between, value = found["name"], found["between"], found["value"]
     quote = value[0] if value[0] in "\"'" else ""
     known = is_secret(name, value)
@@ -92,7 +92,7 @@ def hide_value(found: re.Match[str]) -> str:
 
 
 def hide_all(value: Any, name: str = "") -> Any:
-    """Return settings without secrets: in texts, behind names, and in a command's words behind flags."""
+    """Replace secrets in settings: in texts, behind names, and in a command's words behind flags."""
     if isinstance(value, Mapping):
         return {key: hide_all(one, str(key)) for key, one in value.items()}
     if type(value) in (list, tuple):
@@ -105,11 +105,11 @@ def hide_all(value: Any, name: str = "") -> Any:
 
 
 SEALED = "sealed"
-"""Key under which settings that were written without secrets keep a seal of each that had one."""
+"""Key of settings that were written without secrets, with a seal of each secret."""
 
 
 def leaves_of(settings: Any, place: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the place and value of every setting that is no mapping or list, such as ("config/seed", 0)."""
+    """Yield place and value of every setting that is no mapping or list, such as ("config/seed", 0)."""
     if isinstance(settings, Mapping):
         for key, one in settings.items():
             yield from leaves_of(one, f"{place}/{key}" if place else str(key))
@@ -121,12 +121,12 @@ def leaves_of(settings: Any, place: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def compute_seal(value: object, salt: bytes) -> str:
-    """Return a salted scrypt digest, from which a weak secret cannot be guessed in useful time."""
+    # scrypt: a weak secret cannot be guessed from it in useful time
     return f"{salt.hex()}.{hashlib.scrypt(str(value).encode(), salt=salt, n=2**14, r=8, p=1, dklen=16).hex()}"
 
 
 def seal(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings without secrets, and with a seal of each that had one: `restore` tells whether it is the same later."""
+    """Hide secrets, with a seal of each, by which `restore` knows it again."""
     hidden = dict(leaves_of(hide_all(settings)))
     changed = [(place, value) for place, value in leaves_of(settings) if hidden[place] != value]
     seals = [[place, compute_seal(value, os.urandom(16))] for place, value in changed]
@@ -134,10 +134,7 @@ def seal(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def restore(settings: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings without secrets, as `before` has them where they are the same.
-
-    One with another secret than `before`, or with one that `before` does not let check, differs from what stands there.
-    """
+    """Hide secrets, as `before` has them where they are the same; one that changed, or cannot be checked, differs."""
     given, old, seals = dict(leaves_of(settings)), dict(leaves_of(before)), dict(before.get(SEALED, ()))
 
     def choose(hidden: Any, place: str) -> Any:

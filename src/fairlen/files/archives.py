@@ -16,7 +16,7 @@ from fairlen.files.limits import NotJSONError, RefusedError, TooLargeError, boun
 from fairlen.files.pickled import REMEDY, read_plain
 
 ZSTANDARD = 93
-"""Method of members that Python's zipfile reads from 3.14 on."""
+"""A compression that zipfile reads from Python 3.14 on."""
 PICKLE = "data.pkl"
 POINTER, FETCH = "pointer, not the file itself: git", "not the file itself: fetch it again, as one who may read it"
 SIGNATURES: dict[str, tuple[bytes, ...]] = {
@@ -32,14 +32,14 @@ SIGNATURES: dict[str, tuple[bytes, ...]] = {
 
 
 def name_foreign(start: bytes) -> str:
-    """Return the format of a file with these first bytes and a remedy; empty where it may hold rows."""
+    """Name a format that holds no rows, with a remedy, by a file's first bytes; empty where it may hold some."""
     begins = (start, start.lstrip()[:64].lower())
     what = next((what for what, magic in SIGNATURES.items() if any(one.startswith(magic) for one in begins)), "")
     return "a tar archive: unpack it first" if start[257:262] == b"ustar" else what
 
 
 def kind_of(path: Path) -> str:
-    """Return what an archive holds: pickle or log. Raises RefusedError for any other."""
+    """Return "pickle" or "log". Raises RefusedError for other archives."""
     with ZipFile(path) as archive:
         names = {info.filename.rpartition("/")[2] for info in archive.infolist()}
     if PICKLE not in names and not names & {"header.json", "start.json"}:
@@ -48,7 +48,7 @@ def kind_of(path: Path) -> str:
 
 
 def read_pickle(path: Path) -> Any:
-    """Return the plain data that torch.save wrote. Raises RefusedError where it is more than that."""
+    """Read plain data that torch.save wrote. Raises RefusedError for anything else."""
     with ZipFile(path) as archive, path.open("rb") as file, bounded_memory():
         info = next(one for one in archive.infolist() if one.filename.rpartition("/")[2] == PICKLE)
         if info.compress_type != ZIP_STORED:
@@ -57,8 +57,8 @@ def read_pickle(path: Path) -> Any:
 
 
 def read_log(path: Path) -> Iterator[tuple[int, dict[str, Any] | str, int]]:
-    """Yield number, row and size of each sample in a log of Inspect; where it is no row, the reason."""
-    room = max(limits.UNPACKED, limits.RATIO * path.stat().st_size)
+    """Yield number, row, or the reason why it is none, and size of each sample in a log of Inspect."""
+    room = limits.max_unpacked(path)
     with ZipFile(path) as archive, path.open("rb") as file:
         members = {one.filename: one for one in archive.infolist() if one.filename.startswith("samples/")}
         for number, info in enumerate(members.values(), 1):  # one that was written again counts once
@@ -73,7 +73,7 @@ def read_log(path: Path) -> Iterator[tuple[int, dict[str, Any] | str, int]]:
 
 
 def unpack(archive: ZipFile, file: IO[bytes], info: ZipInfo, most: int) -> bytes:
-    """Return the bytes of a member. Raises TooLargeError for more than `most`, ValueError where they are not those written."""
+    """Read a member. Raises TooLargeError for more than `most` bytes, ValueError for a wrong checksum."""
     if info.file_size > most:
         raise TooLargeError(f"{info.filename} unpacks to more than {most:,} bytes: leave it out")
     if info.compress_type != ZSTANDARD:

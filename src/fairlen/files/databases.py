@@ -14,18 +14,18 @@ from fairlen.files.limits import RefusedError, TooLargeError, bounded_memory, ch
 
 MAGIC = b"SQLite format 3\x00"
 RUN = "trackio.run"
-"""Column with the run of each row where there are several: their responses are not of one policy."""
+"""Column with a row's run where there are several, whose responses are not of one policy."""
 METRICS = "SELECT run_name, step, metrics FROM metrics"
 TRACES = "SELECT run_name, step, key, messages, metadata FROM traces"
 Row = dict[str, Any]
 
 
 def read_database(path: Path) -> Iterator[tuple[int, Row | str, int]]:
-    """Yield number, row and size of what was logged: tables, where there are none traces; of several names those of the first.
+    """Yield number, row and size of what was logged: tables, else traces; of several names those of the first.
 
     The file is read as it is, without lock or journal, and nothing that its schema defines is run.
     """
-    total, number, first, most = 0, 0, "", max(limits.UNPACKED, limits.RATIO * path.stat().st_size)
+    total, number, first, most = 0, 0, "", limits.max_unpacked(path)
     try:
         with closing(open_database(path)) as database:
             (runs,) = database.execute("SELECT count(DISTINCT run_name) FROM metrics").fetchone()
@@ -49,7 +49,7 @@ def read_database(path: Path) -> Iterator[tuple[int, Row | str, int]]:
 
 
 def open_database(path: Path) -> sqlite3.Connection:
-    """Open a database to read alone. Raises RefusedError for one of another program, or with a part still in its journal."""
+    """Open read-only. Raises RefusedError for another program's database, or one with a part still in its journal."""
     for journal in (path.with_name(f"{path.name}-{end}") for end in ("wal", "journal")):
         if journal.is_file() and journal.stat().st_size:
             remedy = "end the program that writes it, or use sqlite3's .backup"
@@ -64,13 +64,13 @@ def open_database(path: Path) -> sqlite3.Connection:
 
 
 def has(database: sqlite3.Connection, table: str) -> bool:
-    """Return whether there is a table of that name which is no view and no program."""
+    """Whether there is a table of that name which is no view and no program."""
     plain = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ? AND sql NOT LIKE 'CREATE VIRTUAL%'"
     return database.execute(plain, (table,)).fetchone() is not None
 
 
 def values_of(cells: list[Any]) -> list[tuple[str, Any]]:
-    """Return the names and values in a row of metrics, or the trace in a row of traces."""
+    """Names and values in a row of metrics, or the trace in a row of traces."""
     if len(cells) > 1:
         return [(str(cells[0]), {"_type": "", "messages": parse_json(cells[1]), "metadata": parse_json(cells[2])})]
     metrics = parse_json(cells[0])
@@ -78,7 +78,7 @@ def values_of(cells: list[Any]) -> list[tuple[str, Any]]:
 
 
 def rows_of(value: Any, kind: str) -> list[Row | str]:
-    """Return the rows of a logged value of a kind: those of a table, a trace with its metadata, or of a list of these."""
+    """Rows of a logged value of that kind: of a table, a trace with its metadata, or a list of these."""
     if isinstance(value, list):
         return [row for one in value if isinstance(one, dict) for row in rows_of(one, kind)]
     if not isinstance(value, dict) or value.get("_type") != kind:

@@ -1,4 +1,4 @@
-"""Output folders of commands, and the one way in which files are written there: links are never followed."""
+"""Output folders, and the one way in which files are written there: links are never followed."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from fairlen.secrets import hide, hide_all
 
 
 def choose_folder(name: str, root: str = "runs") -> Path:
-    """Name a new folder under `root` that says when and what."""
+    """A new path under `root` with time and `name`."""
     stem = f"{time.strftime('%Y%m%d-%H%M%S')}-{name}"
     candidates = (Path(root) / (stem if i == 1 else f"{stem}-{i}") for i in range(1, 1000))
     return next(path for path in candidates if not path.exists())
 
 
 def replace_folder(path: Path, write: Callable[[Path], None]) -> None:
-    """Replace a folder by the files of `write`; until all are written, it is as it was."""
+    """Replace a folder by what `write` writes; until all is written, it is as it was."""
     staging = stage(path)
     staging.mkdir()
     try:
@@ -36,7 +36,7 @@ def replace_folder(path: Path, write: Callable[[Path], None]) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a new file, which takes the name of `path` at the end; until then, and where writing fails, that is as it was."""
+    """Yield a new file that replaces `path` at the end; until then, and where writing fails, `path` is as it was."""
     path.parent.mkdir(parents=True, exist_ok=True)
     staging = stage(path)
     os.close(os.open(staging, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666))
@@ -48,30 +48,30 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def write_file(path: Path, content: str | bytes) -> None:
-    """Write a file that is whole or as it was; of a text, without secrets."""
+    """Write a file, which is whole or as it was; a text without secrets."""
     with replacing(path) as staging:
         staging.write_bytes(hide(content).encode() if isinstance(content, str) else content)
 
 
 def write_json(path: Path, value: object, **options: Any) -> None:
-    """Write a value as JSON, without secrets, into a file that is whole or as it was; `options` are those of `json.dumps`."""
+    """Write JSON without secrets by `write_file`; `options` are those of `json.dumps`."""
     write_file(path, (json.dumps(hide_all(value), indent=1, **options) + "\n").encode())
 
 
 def open_to_append(path: Path) -> IO[bytes]:
-    """Open a file to write at its end; the caller closes it. Raises OSError where a link has its name."""
+    """Raises OSError for a link."""
     return open(path, "ab", buffering=0, opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW, 0o666))
 
 
 def stage(path: Path) -> Path:
-    """Name a free path beside `path`, to be renamed to it."""
+    """A free path beside `path`, to be renamed to it."""
     staging = path.with_name(f".tmp-{path.name}")
     remove(staging)
     return staging
 
 
 def remove(path: Path) -> None:
-    """Remove a file, a folder with all that is in it, or a link alone, where there is one."""
+    """Remove a file, a folder with its contents, or a link alone, if there is one."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
@@ -79,9 +79,9 @@ def remove(path: Path) -> None:
 
 
 def refuse_links(folder: Path) -> None:
-    """Raise ValueError for a link in a folder that leads out of it; the folder itself may be reached through one.
+    """Raise ValueError for a link in a folder that leads out of it; the folder itself may be a link.
 
-    A folder `wandb` is not searched: wandb links logs there to ~/.cache, and fairlen writes nothing there.
+    `wandb` is not searched: wandb links logs there to ~/.cache, and fairlen writes nothing there.
     """
     root = os.path.realpath(folder)
     for place, folders, files in os.walk(root):
@@ -94,7 +94,7 @@ def refuse_links(folder: Path) -> None:
 
 
 def refuse_occupied(folder: Path, known: str) -> None:
-    """Raise FileExistsError for a file, what lies in one, and a folder with anything in it; it holds no `known` kind of work."""
+    """Raise FileExistsError at or below a file, and for a folder that is not empty; `known`: what it should hold."""
     if any(path.is_file() for path in (folder, *folder.parents)):
         raise FileExistsError(f"out={folder}: a file is there, and a folder is wanted; choose another one")
     if folder.exists() and any(folder.iterdir()):
@@ -103,7 +103,7 @@ def refuse_occupied(folder: Path, known: str) -> None:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Within, no other process writes to the folder. Raises ValueError where one does; the system unlocks for those that die."""
+    """Hold the folder's lock, which the system frees when a process dies. Raises ValueError while another holds it."""
     with open_to_append(folder / ".lock") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -114,7 +114,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def going_on_in(folder: Path) -> Iterator[None]:
-    """Within, an interruption names the folder in which the same command resumes."""
+    """Name the folder, in which the same command resumes, in an interruption."""
     try:
         yield
     except KeyboardInterrupt as stop:
@@ -123,7 +123,6 @@ def going_on_in(folder: Path) -> Iterator[None]:
 
 
 def sync(path: Path) -> None:
-    """Wait until the file or folder is on the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -1,6 +1,6 @@
-"""Rows of foreign files, with bounds on their size in memory, the number of a broken line, and cells as they are written.
+"""Rows of foreign files: bounded memory, the number of a broken line, cells as they are written.
 
-By hand, because no library does these three together: pyarrow and `datasets` also guess one type for each column.
+No library does these three together: pyarrow and `datasets` also guess one type for each column.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from fairlen.files.limits import NotJSONError, RefusedError, TooLargeError, boun
 CHUNK = 4096
 """Rows read at once."""
 CHUNK_BYTES = 16 * 2**20
-"""Of text read at once: rows with tokens in them can be large."""
+"""Of text read at once: rows with tokens can be large."""
 EMPTY = "the file is empty: there are no rows in it; write it again, or leave it out"
 DAMAGED = "the file is damaged or was not finished: fetch it or write it again"
 DAMAGES = (
@@ -40,14 +40,12 @@ READABLE = (
     "plain data, a log of Inspect, or a database of trackio"
 )
 PACKED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
-"""First bytes of compressed files that are unpacked, under any name."""
-
-Columns = dict[str, list[Any]]
+"""First bytes of compressed files that are unpacked, whatever their name."""
 Row = dict[str, Any]
 Reject = Callable[[int, str], None]
-"""Called with the line of an unreadable row and the reason; an exception of it ends the reading."""
+"""Called with line and reason of an unreadable row; an exception of it ends the reading."""
 Candidate = tuple[int, Row | str, int]
-"""A line's number, the row in it or the fault of it, and its size."""
+"""A line's number, its row or fault, and its size."""
 
 
 class Unreadable(ValueError):
@@ -56,30 +54,25 @@ class Unreadable(ValueError):
 
 @dataclass(frozen=True)
 class Chunk:
-    """Some rows of one file."""
-
     file: str
     lines: Sequence[int]
-    """Line of each row, from 1; of a table or an array its row."""
-    columns: Columns
+    """From 1; of a table or an array its rows."""
+    columns: dict[str, list[Any]]
 
     def __len__(self) -> int:
         return len(self.lines)
 
     def get(self, name: str) -> list[Any]:
-        """Return a column; None in every row where the file has none of that name."""
+        """A column, of None where the file has none of that name."""
         return self.columns.get(name) or [None] * len(self)
 
     def rows(self) -> Iterator[Row]:
-        """Yield the rows; None in columns that a row of JSON lacks."""
+        """Rows, with None in columns that a row of JSON lacks."""
         return ({name: cells[place] for name, cells in self.columns.items()} for place in range(len(self)))
 
 
 def container_of(path: Path) -> str:
-    """Return the container of a file, by its first bytes: parquet, arrow, jsonl, json, csv, database, pickle or log (`archives`).
-
-    Raises Unreadable for everything else.
-    """
+    """Tell, by first bytes, parquet, arrow, jsonl, json, csv, database, pickle or log. Raises Unreadable for all else."""
     with refused(path), open_bytes(path) as file:
         start = file.peek(4096)
         is_one = start[:1] == b"{" and is_one_object(file)
@@ -110,13 +103,13 @@ def container_of(path: Path) -> str:
 
 
 def is_one_object(file: IO[bytes]) -> bool:
-    """Return whether a text that begins with { is one JSON object, and not one a line: by where its first line ends."""
+    """Whether a text that begins with { is one JSON object, not one a line: by the end of its first line."""
     first = file.readline(limits.MAX_LINE).rstrip()
     return first[-1:] in (b"[", b"{", b",") or not file.read(4096).strip()
 
 
 def columns_of(path: Path, reject: Reject | None = None, size: int = CHUNK) -> list[str]:
-    """Return the names of a file's columns, of text those of its first `size` rows. Raises Unreadable where there are no rows."""
+    """Names of columns, of text those of its first `size` rows. Raises Unreadable for no rows."""
     if container_of(path) == "parquet":
         with refused(path):
             return list(pq.read_schema(path).names)
@@ -137,8 +130,8 @@ def stream(
 ) -> Iterator[Chunk]:
     """Yield the rows of a file in chunks of at most `size`, the first one of text of `first`, with the given columns or all.
 
-    `counts`: a table's lists of numbers are given as how many there are, but for those in columns of `lists`. Raises
-    Unreadable where the file breaks off, exceeds a limit or, without `reject`, has a row that cannot be read, naming its line.
+    `counts`: a table's lists of numbers become their lengths, except in columns of `lists`. Raises Unreadable where the file
+    breaks off, exceeds a limit or, without `reject`, has an unreadable row, with its line.
     """
     container = container_of(path)
     unit = "line" if container in ("jsonl", "csv") else "row"
@@ -147,22 +140,22 @@ def stream(
         raise Unreadable(f"{path}, {unit} {line}: {reason}; mend or remove the {unit}")
 
     with refused(path):
-        if container in ("parquet", "arrow"):
-            with pq.ParquetFile(path, memory_map=True) if container == "parquet" else pa.memory_map(str(path)) as file:
-                keep = None if columns is None else list(columns)
-                if container == "parquet":
-                    limits.check_rows(file.metadata.num_rows, limits.max_rows(path))
-                    limits.check_columns(len(file.schema_arrow.names))
-                batches = file.iter_batches(size, columns=keep) if container == "parquet" else slices(file, keep, size)
-                yield from stream_batches(path, batches, lambda name: counts and name not in lists)
-        else:
+        if container not in ("parquet", "arrow"):
             yield from gather(path, READERS[container](path), reject or refuse, columns, (first or size, size))
+            return
+        with pq.ParquetFile(path, memory_map=True) if container == "parquet" else pa.memory_map(str(path)) as file:
+            keep = None if columns is None else list(columns)
+            if container == "parquet":
+                limits.check_rows(file.metadata.num_rows, limits.max_rows(path))
+                limits.check_columns(len(file.schema_arrow.names))
+            batches = file.iter_batches(size, columns=keep) if container == "parquet" else slices(file, keep, size)
+            yield from stream_batches(path, batches, lambda name: counts and name not in lists)
 
 
 def gather(
     path: Path, candidates: Iterable[Candidate], reject: Reject, columns: Sequence[str] | None, sizes: tuple[int, int]
 ) -> Iterator[Chunk]:
-    """Yield chunks of the rows that can be read; `sizes` are of the first one and of the others."""
+    """Yield chunks of readable rows; `sizes`: of the first one, of the others."""
     size, others = sizes
     rows: list[Row] = []
     lines: list[int] = []
@@ -182,14 +175,13 @@ def gather(
 
 
 def make_chunk(path: Path, lines: list[int], rows: list[Row], columns: Sequence[str] | None) -> Chunk:
-    """Return rows as a chunk; None where one lacks a name."""
     names = dict.fromkeys(chain.from_iterable(rows)) if columns is None else columns
     limits.check_columns(len(names))
     return Chunk(str(path), lines, {name: [row.get(name) for row in rows] for name in names})
 
 
 def slices(file: pa.MemoryMappedFile, columns: list[str] | None, size: int) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of an Arrow file or stream; each batch is checked, as a wrong offset would be read beyond the file."""
+    """Yield slices of an Arrow file or stream; batches are validated, as a wrong offset would be read beyond the file."""
     is_stream = file.read(6) != b"ARROW1"
     file.seek(0)
     reader = ipc.open_stream(file) if is_stream else ipc.open_file(file)
@@ -200,7 +192,7 @@ def slices(file: pa.MemoryMappedFile, columns: list[str] | None, size: int) -> I
 
 
 def stream_batches(path: Path, batches: Iterator[pa.RecordBatch], counts: Callable[[str], bool]) -> Iterator[Chunk]:
-    """Yield the rows of a table. A kilobyte of one can be written to become gigabytes."""
+    """Yield a table's rows, with bounds: a kilobyte of one can become gigabytes."""
     first, most = 1, limits.max_rows(path)
     while True:
         with bounded_memory():
@@ -213,7 +205,7 @@ def stream_batches(path: Path, batches: Iterator[pa.RecordBatch], counts: Callab
 
 
 def convert(column: Any, counts: bool) -> list[Any]:
-    """Return a column as Python values; with `counts`, lists of numbers as their lengths."""
+    """Python values; with `counts`, lengths for lists of numbers."""
     kind = column.type
     if counts and (pa.types.is_list(kind) or pa.types.is_large_list(kind)) and pa.types.is_primitive(kind.value_type):
         return column.value_lengths().to_pylist()
@@ -221,7 +213,6 @@ def convert(column: Any, counts: bool) -> list[Any]:
 
 
 def read_objects(path: Path) -> Iterator[Candidate]:
-    """Yield the objects of JSON lines."""
     with open_bytes(path) as file:
         for number, line in enumerate(limits.read_lines(file, path), 1):
             if line.isspace():
@@ -245,9 +236,9 @@ def read_array(path: Path) -> Iterator[Candidate]:
 
 
 def read_values(value: Any, escaped: bool) -> Iterator[Candidate]:
-    """Yield the objects of a list, rows of a table, or `samples` or the one list of objects in an object, which is else a row.
+    """Yield objects of a list, rows of a table, or of `samples` or the one list of objects in an object, which is else a row.
 
-    What stands beside such a list comes with each of its rows, as `header`.
+    Values beside such a list come with each of its rows, as `header`.
     """
     header = {}
     if is_table(value):
@@ -267,18 +258,18 @@ def read_values(value: Any, escaped: bool) -> Iterator[Candidate]:
 
 
 def is_table(value: Any) -> bool:
-    """Return whether a JSON value is a table as W&B and pandas write it: names of columns, and rows as lists of cells."""
+    """Whether it is a table as W&B and pandas write it: names of columns, and rows as lists of cells."""
     names, rows = (value.get(name) for name in ("columns", "data")) if isinstance(value, dict) else (None, None)
     return isinstance(names, list) and isinstance(rows, list) and all(isinstance(row, list) for row in rows)
 
 
 def is_rows(value: Any) -> bool:
-    """Return whether a JSON value is a list of objects, but not of messages."""
+    """Whether it is a list of objects, but not of messages."""
     return isinstance(value, list) and bool(value) and all(isinstance(v, dict) and "role" not in v for v in value)
 
 
 def read_cells(path: Path) -> Iterator[Candidate]:
-    """Yield rows of text below a line of names, separated by what the names have most of; empty cells are None."""
+    """Yield rows below a line of names, by the separator that the names have most of; empty cells are None."""
     csv.field_size_limit(limits.MAX_LINE)
     with open_bytes(path) as file:
         lines = limits.read_lines(file, path)
@@ -311,21 +302,20 @@ READERS: dict[str, Callable[[Path], Iterator[Candidate]]] = {
 
 
 def is_packed(path: Path) -> str:
-    """Return how a file is compressed, by its first bytes; empty where it is not in a way that is unpacked."""
+    """The compression of a file, by its first bytes; empty for none that is unpacked."""
     with path.open("rb") as file:
         start = file.read(4)
     return next((name for magic, name in PACKED.items() if start.startswith(magic)), "")
 
 
 def open_bytes(path: Path) -> io.BufferedReader:
-    """Open a file to read its bytes, unpacked where it is compressed."""
     kind = is_packed(path) or "detect"
     return io.BufferedReader(cast(io.RawIOBase, pa.input_stream(str(path), compression=kind)))
 
 
 @contextmanager
 def refused(path: Path) -> Iterator[None]:
-    """Within, any error of reading becomes an Unreadable that names the file."""
+    """Turn any error of reading into an Unreadable that names the file."""
     try:
         yield
     except Unreadable:
@@ -343,11 +333,10 @@ def refused(path: Path) -> Iterator[None]:
 
 
 def describe(error: Exception) -> str:
-    """Return an operating system's or library's error in one line."""
     text = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error).strip()
     return text.splitlines()[0].rstrip(".") if text else type(error).__name__
 
 
 def natural(name: str) -> list[tuple[int, int, str]]:
-    """Return a key that sorts test2.jsonl after test.jsonl and before test10.jsonl."""
+    """Sort key: test.jsonl, test2.jsonl, test10.jsonl."""
     return [(1, int(p), "") if p.isdecimal() else (0, 0, p) for p in re.split(r"(\d+|\.|/)", name)]

@@ -15,48 +15,45 @@ from typing import IO, Any
 
 GIB = 2**30
 MAX_MEMORY = 4 * GIB
-"""Bytes that a piece of a file may take while it is read."""
+"""Bytes of a piece of a file while it is read."""
 MAX_LINE = 64 * 2**20
-"""Bytes of a line."""
 MAX_JSON = 256 * 2**20
 """Bytes of a file that is one JSON value, which cannot be read in pieces."""
 THREAD = 256 * 2**20
-"""Address space that threads reserve for each core, unused: those of two pools (Rust's and Arrow's), each with its stack and an
-arena of malloc, 64 MiB that are 128 until they are aligned."""
+"""Unused address space that threads reserve for each core: in two pools (Rust's and Arrow's) a stack and an arena of malloc, 64
+MiB that are 128 until they are aligned."""
 UNPACKED, RATIO = GIB, 100
-"""Bytes that any compressed file may become, and how many times its own size a larger one."""
+"""Bytes that any compressed file may become, and multiples of its size for a larger one."""
 MAX_ROWS = 2 * 2**20
-"""Rows or lines of any file; a larger one may have one for each byte that it takes on the disk."""
+"""Rows or lines; a larger file may have one a byte."""
 MAX_COLUMNS = 4096
-"""Names of columns in the rows of a file."""
 MAX_DEPTH = 64
-"""Lists and objects within each other."""
+"""Of lists and objects within each other."""
 STATUS = Path("/proc/self/statm")
 
 
 class TooLargeError(ValueError):
-    """Something is larger than a limit."""
+    """Larger than a limit."""
 
 
 class RefusedError(ValueError):
-    """Something that is not read by intention: why, and what to do instead."""
+    """Not read by intention: why, and what to do instead."""
 
 
 class NotJSONError(ValueError):
-    """A text that cannot be read as JSON: why."""
+    """Not readable as JSON: why."""
 
 
 LOCK = threading.Lock()
 HELD: list[tuple[int, int]] = []
-"""Earlier limits of the address space, one for each `bounded_memory` that is entered."""
+"""Earlier limits of the address space, by entered `bounded_memory`."""
 
 
 @contextmanager
 def bounded_memory(most: int = MAX_MEMORY) -> Iterator[None]:
-    """Within, this process cannot take more than `most` bytes besides what it has: MemoryError. Needs Linux, else no bound.
+    """Raise MemoryError where this process takes more than `most` further bytes, reservations of threads aside; Linux only.
 
-    What threads reserve comes on top of that. Within another bound, or while another thread is in one, that one holds for both:
-    the first who enters sets it, the last who leaves takes it back.
+    Nested bounds and those of several threads are one: the first to enter sets it, the last to leave takes it back.
     """
     with LOCK:
         before = HELD[0] if HELD else resource.getrlimit(resource.RLIMIT_AS)
@@ -76,19 +73,19 @@ def bounded_memory(most: int = MAX_MEMORY) -> Iterator[None]:
 
 
 def address_space() -> int:
-    """Return the bytes that this process has mapped; 0 where the system does not say."""
+    """Bytes that this process has mapped; 0 where the system does not say."""
     return int(STATUS.read_text().split()[0]) * resource.getpagesize() if STATUS.exists() else 0
 
 
 def count_threads() -> int:
-    """Return the threads of the largest pool: one for each core, unless the environment asks Rust's for more."""
+    """Threads of the largest pool: one a core, unless the environment asks Rust's for more."""
     asked = os.environ.get("RAYON_NUM_THREADS", "")
     return max(os.cpu_count() or 1, int(asked) if asked.isdecimal() else 0)
 
 
 @contextmanager
 def bounded_seconds(seconds: float) -> Iterator[None]:
-    """Within, what takes longer is broken off by a TimeoutError. In other threads than the main one there is no bound."""
+    """Raise TimeoutError after `seconds`; in the main thread only."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -108,8 +105,8 @@ def bounded_seconds(seconds: float) -> Iterator[None]:
 
 
 def read_lines(file: IO[bytes], path: Path) -> Iterator[bytes]:
-    """Yield the lines of a file that was opened at `path`. Raises TooLargeError for a line, or all of them, beyond the limits."""
-    most, total, number, rows = max(UNPACKED, RATIO * path.stat().st_size), 0, 0, max_rows(path)
+    """Yield the lines of a file that was opened at `path`. Raises TooLargeError beyond the limits."""
+    most, total, number, rows = max_unpacked(path), 0, 0, max_rows(path)
     while line := file.readline(MAX_LINE + 1):
         number, total = number + 1, total + len(line)
         check_rows(number, rows)
@@ -120,25 +117,25 @@ def read_lines(file: IO[bytes], path: Path) -> Iterator[bytes]:
         yield line
 
 
+def max_unpacked(path: Path) -> int:
+    return max(UNPACKED, RATIO * path.stat().st_size)
+
+
 def max_rows(path: Path) -> int:
-    """Return how many rows, or lines, a file may have."""
     return max(MAX_ROWS, path.stat().st_size)
 
 
 def check_rows(number: int, most: int) -> None:
-    """Raise TooLargeError for more rows than a file may have."""
     if number > most:
         raise TooLargeError(f"more than {most:,} rows, beyond what its size explains: write it as several files")
 
 
 def check_columns(number: int) -> None:
-    """Raise TooLargeError for more columns than a file may have."""
     if number > MAX_COLUMNS:
         raise TooLargeError(f"more than {MAX_COLUMNS:,} names of columns: put what differs into one list of objects")
 
 
 def is_deep(value: Any) -> bool:
-    """Return whether lists and objects are nested deeper than a row may have them."""
     level = [value]
     for _ in range(MAX_DEPTH):
         inner = (one.values() if isinstance(one, dict) else one for one in level)
@@ -149,7 +146,7 @@ def is_deep(value: Any) -> bool:
 
 
 def name_special(path: Path) -> str:
-    """Return the kind of a path that is no regular file or folder, with a remedy; else empty. A pipe can be read only once."""
+    """Name a path that is no regular file or folder, with a remedy; else empty. A pipe can be read only once."""
     if not path.exists() or path.is_file() or path.is_dir():
         return ""
     kind = "a pipe" if path.is_fifo() else "a socket" if path.is_socket() else "a device"
@@ -157,7 +154,7 @@ def name_special(path: Path) -> str:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Read one JSON value. Raises NotJSONError saying why in words of ours: some of Python's are advice to programmers."""
+    """Raises NotJSONError in words of ours: some of Python's are advice to programmers."""
     try:
         text = text if isinstance(text, str) else text.decode("utf-8-sig")
         value = json.loads(text)
@@ -176,7 +173,7 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def find_half(value: Any) -> str:
-    """Return the fault of a value with a lone surrogate, which no tokenizer reads; else empty."""
+    """Name a lone surrogate, which no tokenizer reads; else empty."""
     try:
         json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
@@ -185,7 +182,7 @@ def find_half(value: Any) -> str:
 
 
 def check_row(value: Any, escaped: bool) -> dict[str, Any] | str:
-    """Return a JSON value as a row, or why it is none; only where something was `escaped` may there be half of a character."""
+    """A JSON value as a row, or why it is none; only where something was `escaped` may there be half of a character."""
     if not isinstance(value, dict):
         return f"not an object but {type(value).__name__}"
     return (escaped and find_half(value)) or value

@@ -1,4 +1,4 @@
-"""Plain data of a pickle: texts, numbers, lists and dicts. Its opcodes are read; nothing is imported, called or constructed."""
+"""Plain data of a pickle, by its opcodes: texts, numbers, lists, dicts; nothing is imported, called or constructed."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from fairlen.files.limits import MAX_DEPTH, RATIO, RefusedError, TooLargeError, 
 
 REMEDY = "reading one runs whatever code is in it; load it where you trust it and write one JSON object a line"
 MIN_COPIED = 64 * 2**20
-"""Characters that may occur again, a value counting for 64, or 100 for each byte: a hundred bytes could stand for a billion."""
+"""Characters that may be repeated, 64 for a value, or 100 a byte of a larger file: a hundred bytes could stand for a billion."""
 NUMBER = re.compile(rb"K.|M..|J....|G.{8}", re.DOTALL)
 RUN = re.compile(rb"(?:%b){1,1000}" % NUMBER.pattern, re.DOTALL)
-"""Numbers of one list, of which rollouts are full; a pickle gives them in thousands."""
+"""Numbers of one list, of which rollouts are full."""
 SHAPES = dict(zip(b"KMJG", (struct.Struct(shape).unpack for shape in ("<xB", "<xH", "<xi", ">xd")), strict=True))
 VALUES = {"BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8"}
 NEW = {"NONE": lambda: None, "NEWTRUE": lambda: True, "NEWFALSE": bool}
 NEW |= {"EMPTY_LIST": list, "EMPTY_TUPLE": list, "EMPTY_DICT": dict}
 TAKEN = {"APPEND": 1, "APPENDS": 0, "SETITEM": 2, "SETITEMS": 0, "TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3, "TUPLE": 0}
-"""How many values an opcode takes from the stack; 0 is all from the last mark on."""
+"""Values that an opcode takes from the stack; 0 is all from the last mark on."""
 
 
 def read_plain(data: bytes) -> Any:
-    """Return the value of a pickle, tuples as lists and keys as texts; what occurs twice is copied, so that it is a tree.
+    """Read the value of a pickle: tuples as lists, keys as texts, and copies of values that occur twice.
 
-    Raises RefusedError for anything else, ValueError for opcodes that make no value.
+    Raises RefusedError for more than plain data, ValueError for opcodes that make no value.
     """
     file, plain = BytesIO(data), Plain(max(MIN_COPIED, RATIO * len(data)))
     try:
@@ -56,7 +56,6 @@ class Plain:
         self.room = self.most = room
 
     def apply(self, name: str, argument: Any) -> None:
-        """Do what one opcode says."""
         stack = self.stack
         if name in VALUES:
             stack.append(argument)
@@ -82,7 +81,7 @@ class Plain:
             raise RefusedError(f"a pickle of more than plain data ({asked!r:.60}): {REMEDY}")
 
     def copy(self, value: Any) -> Any:
-        """Return a value once more. Raises TooLargeError where all such copies together are too large."""
+        """Raises TooLargeError where all copies together are too large."""
         keys = sum(map(len, value)) if isinstance(value, dict) else 0
         self.room -= len(value) + 1 if isinstance(value, str) else 64 + keys
         if self.room < 0:

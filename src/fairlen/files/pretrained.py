@@ -1,6 +1,6 @@
-"""A model's config, weights and tokenizer, read from its folder or hub id by classes of transformers' own.
+"""A model's config, weights and tokenizer, read from its folder or hub id by transformers' own classes.
 
-Reading runs no code of the model, takes weights from safetensors within the folder alone, and leaves attention to transformers.
+No code of the model runs, weights come from safetensors within the folder alone, and attention is transformers' choice.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ATTENTION = None
 """sdpa where the architecture has it, else eager: never the one that a config.json names, which may be a kernel from a hub."""
 LANGUAGE = (AutoModelForCausalLM,)
 ANY_KIND = (AutoModelForImageTextToText, AutoModelForCausalLM, AutoModel)
-"""Classes of models: what fairlen trains, and what verl may, in the order in which it asks them for a config."""
+"""Classes of models that fairlen trains, and that verl may, in the order in which verl asks them for a config."""
 PATIENCE = 10
 """Seconds for the hub's first answer."""
 INDEX = "model.safetensors.index.json"
@@ -41,9 +41,9 @@ WITH_CODE = ("config.json", "tokenizer_config.json", "processor_config.json", "p
 
 
 def find_model(place: str, revision: str = "") -> str:
-    """Return the place itself, or its folder in the cache if the hub does not answer: transformers would ask for a minute.
+    """The place itself, or its folder in the cache if the hub does not answer: transformers would ask for a minute.
 
-    Raises OSError where there is neither. A name that the hub does not know is left to transformers, which says so.
+    Raises OSError where there is neither. A name that the hub does not know is left to transformers' own error.
     """
     if Path(place).exists() or constants.HF_HUB_OFFLINE:
         return place
@@ -61,7 +61,7 @@ def find_model(place: str, revision: str = "") -> str:
 
 
 def read_config(place: str | Path, revision: str = "") -> PreTrainedConfig:
-    """Read the config. Raises ValueError where only code of the model could, or where it leads out of the folder."""
+    """Raises ValueError where only code of the model could read it, or where it leads out of the folder."""
     config = AutoConfig.from_pretrained(place, revision=revision or "main", trust_remote_code=False)
     config._attn_implementation = config._experts_implementation = ATTENTION  # arguments do not replace all of it
     weights = getattr(config, "transformers_weights", None)
@@ -77,7 +77,7 @@ def read_model(
     device: str | None = None,
     kinds: Sequence[Any] = LANGUAGE,
 ) -> PreTrainedModel:
-    """Read the model with all of its weights. Raises ValueError where some are missing, or are not safetensors of the folder.
+    """Read a model. Raises ValueError where weights are missing, or are not safetensors of the folder.
 
     On the device "meta" shapes alone are read, which finds missing and damaged files without the memory.
     """
@@ -103,7 +103,7 @@ def read_model(
 
 
 def draw_model(place: str | Path, dtype: torch.dtype, revision: str = "") -> PreTrainedModel:
-    """Draw a model of the same shape with random weights, which ends responses as the real one does."""
+    """A model of the same shape and EOS with random weights."""
     config = read_config(place, revision)
     model = AutoModelForCausalLM.from_config(
         config, dtype=dtype, trust_remote_code=False, attn_implementation=ATTENTION
@@ -114,7 +114,7 @@ def draw_model(place: str | Path, dtype: torch.dtype, revision: str = "") -> Pre
 
 
 def read_tokenizer(place: str | Path, revision: str = "", **sides: str) -> Any:
-    """Read the tokenizer beside the model. Raises ValueError where none can be loaded."""
+    """Raises ValueError where none can be loaded."""
     try:
         with quiet():
             return AutoTokenizer.from_pretrained(place, revision=revision or "main", trust_remote_code=False, **sides)
@@ -139,15 +139,12 @@ def check_files(place: str | Path, revision: str = "") -> None:
 
 
 def is_plain(name: str) -> bool:
-    """Return whether a file of weights is safetensors, or an index of them, in the folder itself."""
+    """Whether it names safetensors, or an index of them, in the folder itself."""
     return PurePath(name).name == name and name.endswith((".safetensors", ".safetensors.index.json"))
 
 
 def check_for_others(place: str | Path, revision: str = "", kinds: Sequence[Any] = LANGUAGE) -> None:
-    """Raise ValueError for a model that another library could not load, or would take more of than its own weights.
-
-    What the arguments of transformers do not rule out is refused: a config.json that asks for a kernel from a hub.
-    """
+    """Raise ValueError for a model that another library could not load, or for which it would load code from a hub."""
     try:
         if asks_for_kernel(read_json(place, "config.json", revision)):
             raise ValueError("its config.json asks for attention from a hub, which is code: remove attn_implementation")
@@ -157,7 +154,7 @@ def check_for_others(place: str | Path, revision: str = "", kinds: Sequence[Any]
 
 
 def unreadable(place: str | Path, error: Exception, hint: str = "") -> ValueError:
-    """Return a one-line error for a model that cannot be loaded, with the form of a loadable one."""
+    """A one-line error for a model that cannot be loaded, with what can be."""
     return ValueError(
         f"model={place}: neither a model folder nor a hub id that can be loaded ({describe(error)}); give a folder with "
         f"config.json, *.safetensors and a tokenizer, or a hub id that is downloaded (hf download){hint}"
@@ -165,7 +162,7 @@ def unreadable(place: str | Path, error: Exception, hint: str = "") -> ValueErro
 
 
 def asks_for_kernel(value: Any) -> bool:
-    """Return whether a setting of attention, anywhere in a config, has the form of a hub's id."""
+    """Whether a setting of attention, anywhere in a config, has the form of a hub id."""
     if isinstance(value, list):
         return any(map(asks_for_kernel, value))
     if not isinstance(value, dict):
@@ -174,13 +171,13 @@ def asks_for_kernel(value: Any) -> bool:
 
 
 def read_json(place: str | Path, name: str, revision: str = "") -> Any:
-    """Read a JSON file of the model; an empty object where there is none."""
+    """A JSON file of the model; an empty object where there is none."""
     path = find_file(place, name, revision)
     return json.loads(path.read_text()) if path else {}
 
 
 def names_code(place: str | Path, revision: str = "") -> str:
-    """Name the first file that has the model's own code run, where it is allowed to; empty where none does."""
+    """The first file that would run the model's own code if that were allowed; else empty."""
     for name in WITH_CODE:
         with contextlib.suppress(OSError, ValueError, TypeError):
             if "auto_map" in read_json(place, name, revision):
@@ -189,7 +186,7 @@ def names_code(place: str | Path, revision: str = "") -> str:
 
 
 def find_file(place: str | Path, name: str, revision: str = "") -> Path | None:
-    """Find a file of the model: in its folder, in the hub's cache, or on the hub. None where it is in none of them."""
+    """A file in the model's folder, in the hub's cache, or on the hub; else None."""
     if Path(place).is_dir():
         path = Path(place) / name
         return path if path.is_file() else None
@@ -200,7 +197,7 @@ def find_file(place: str | Path, name: str, revision: str = "") -> Path | None:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Within, transformers logs errors alone: missing weights are raised here, and its tables hold names from files."""
+    """Have transformers log errors alone: missing weights are raised here, and its tables hold names from files."""
     before = logging.get_verbosity()
     logging.set_verbosity_error()
     try:
