@@ -41,14 +41,9 @@ def unwrapped(question: str, gold: str, index: str) -> dict[str, Any]:
     """A row of its processed copy."""
     row = wrapped(question, gold, index)
     return {
-        "prompt": question,
-        "solution": gold,
-        "data_source": row["data_source"],
-        "source_prompt": row["prompt"],
-        "ability": row["ability"],
-        "reward_model": row["reward_model"],
-        "extra_info": row["extra_info"],
-    }
+        "prompt": question, "solution": gold, "data_source": row["data_source"], "source_prompt": row["prompt"],
+        "ability": row["ability"], "reward_model": row["reward_model"], "extra_info": row["extra_info"],
+    }  # fmt: skip
 
 
 def pack(tests: list[dict[str, str]]) -> str:

@@ -41,17 +41,9 @@ def evaluate(model: Path, template: str, tmp_path: Path, capsys) -> tuple[int | 
     rows = [{"question": f"{n} + 1?", "answer": str(n + 1)} for n in range(3)]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     flags = [
-        "--data",
-        str(tmp_path / "rows.jsonl"),
-        "--samples",
-        "1",
-        "--max-response-length",
-        "4",
-        "--threads",
-        "1",
-        "--compile",
-        "off",
-    ]
+        "--data", str(tmp_path / "rows.jsonl"), "--samples", "1", "--max-response-length", "4", "--threads", "1",
+        "--compile", "off",
+    ]  # fmt: skip
     capsys.readouterr()
     try:
         code: int | str = main(["eval", "--model", str(model), *flags, "--out", str(tmp_path / "out")])

@@ -68,20 +68,17 @@ def test_mistakes_in_sources_are_named(text, message):
 @over(
     "bounds, value, accepted",
     [
-        (("", "2023"), 2023, True),
-        (("", "2023"), 2024, False),
+        (("", "2023"), 2023, True), (("", "2023"), 2024, False),
         (("9", ""), "10", True),  # numbers, though as text "10" < "9"
         (("9", ""), 8.5, False),
         (("2024-08", "2024-08"), "2024-08-31T12:00:00", True),  # the upper bound includes all that begins with it
         (("2024-08-01", "2024-09"), "2024-10-01T00:00:00", False),
-        (("2024-08-01", ""), datetime.datetime(2024, 8, 1), True),
-        (("English", "English"), "English", True),
+        (("2024-08-01", ""), datetime.datetime(2024, 8, 1), True), (("English", "English"), "English", True),
         (("English", "English"), "Chinese", False),
         (("Level 1", "Level 1"), "Level 10", False),  # no date, so that nothing but the value itself is meant
-        (("5", "5"), "5.0", True),
-        (("", "5"), None, False),
+        (("5", "5"), "5.0", True), (("", "5"), None, False),
     ],
-)
+)  # fmt: skip
 def test_filters(bounds, value, accepted):
     assert Filter("x", *bounds).accepts(value) is accepted
 

@@ -54,16 +54,13 @@ def test_a_game_by_hand():
     "turns, status, answer",
     [
         ((":150", ":150"), "incorrect", "150"),  # ruled out by its own answer
-        ((":150", ":160"), "incorrect", "160"),
-        ((":120", ":110"), "incorrect", "110"),
+        ((":150", ":160"), "incorrect", "160"), ((":120", ":110"), "incorrect", "110"),
         ((":099",), "incorrect", "099"),  # never in the range
-        ((":150", "130"), "no_answer", None),
-        (("130:",), "no_answer", None),
-        ((":130?",), "no_answer", None),
+        ((":150", "130"), "no_answer", None), (("130:",), "no_answer", None), ((":130?",), "no_answer", None),
         ((":٠٣١",), "no_answer", None),  # other digits
         (("",), "no_answer", None),
     ],
-)
+)  # fmt: skip
 def test_what_loses(turns, status, answer):
     seen, has_ended, verdict = play(Game(100, 200, 130), *turns)
     assert has_ended and seen[-1] == ""

@@ -74,19 +74,15 @@ def test_held_out_problems_run_out_exactly_when_there_are_no_more():
 @over(
     "text, status, outcome",
     [
-        ("#19", "correct", 1.0),
-        ("3+5=8;8+9=17;17+2=19;#19", "correct", 1.0),
+        ("#19", "correct", 1.0), ("3+5=8;8+9=17;17+2=19;#19", "correct", 1.0),
         ("#18;#19", "correct", 1.0),  # the last one counts
-        ("#19;#18", "incorrect", 0.0),
-        ("#019", "incorrect", 0.0),
+        ("#19;#18", "incorrect", 0.0), ("#019", "incorrect", 0.0),
         ("3+5=8;8+9=17;17+2=19;", "no_answer", 0.0),  # the right number, never given as the answer
-        ("#19;", "no_answer", 0.0),
-        ("#", "no_answer", 0.0),
-        ("", "no_answer", 0.0),
+        ("#19;", "no_answer", 0.0), ("#", "no_answer", 0.0), ("", "no_answer", 0.0),
         ("#١٩", "no_answer", 0.0),  # 19 in other digits
         ("##?\n\x00", "no_answer", 0.0),
     ],
-)
+)  # fmt: skip
 def test_verdicts(text, status, outcome):
     assert grade(text) == (status, outcome)
 

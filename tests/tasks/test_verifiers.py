@@ -144,14 +144,8 @@ def test_tools_are_called_and_their_answers_read(tmp_path):
     assert any(has_called[:3])
     again = tmp_path / "again"
     command = [
-        sys.executable,
-        "-m",
-        "verifiers.v1.cli.replay",
-        tmp_path / "results",
-        "--output-dir",
-        again,
-        "--no-rich",
-    ]
+        sys.executable, "-m", "verifiers.v1.cli.replay", tmp_path / "results", "--output-dir", again, "--no-rich",
+    ]  # fmt: skip
     subprocess.run(command, check=True, capture_output=True)  # its own program reads the results, and grades them anew
     rescored = read_episodes(again, Trace[WireTaskData, State, WireAgentConfig])
     assert sorted(episode.traces[0].reward for episode in rescored) == sorted(one.outcome for one in played.found)
@@ -230,17 +224,8 @@ def test_an_evaluation_plays_it_too(talking, tmp_path):
     out = tmp_path / "eval"
     place = 'verifiers:phone_book?names=["Bob","Ada"]'
     arguments = [
-        "--model",
-        str(talking),
-        "--task",
-        place,
-        "--samples",
-        "4",
-        "--max-response-length",
-        "400",
-        "--out",
-        str(out),
-    ]
+        "--model", str(talking), "--task", place, "--samples", "4", "--max-response-length", "400", "--out", str(out),
+    ]  # fmt: skip
     assert main(["eval", *arguments]) == 0
     (path,) = (out / "samples").iterdir()
     rows = pq.read_table(path).to_pylist()

@@ -187,19 +187,15 @@ def test_every_kind_is_drawn_with_right_and_wrong_answers():
 @over(
     "gold, answer, tolerance, status",
     [
-        (["1", "2"], "2, 1", 0.0, "correct"),
-        (["1", "2"], "1", 0.0, "incorrect"),
-        (["1", "2"], "1, 2, 3", 0.0, "incorrect"),
-        (["2,5"], "5, 2", 0.0, "correct"),
-        (["(1,2)", "(3,4)"], "(3,4),(1,2)", 0.0, "correct"),
-        (["x+1"], "1+x", 0.0, "correct"),
+        (["1", "2"], "2, 1", 0.0, "correct"), (["1", "2"], "1", 0.0, "incorrect"),
+        (["1", "2"], "1, 2, 3", 0.0, "incorrect"), (["2,5"], "5, 2", 0.0, "correct"),
+        (["(1,2)", "(3,4)"], "(3,4),(1,2)", 0.0, "correct"), (["x+1"], "1+x", 0.0, "correct"),
         (r"\sqrt{2}", "1.41", 0.01, "correct"),  # 1.41421... - 1.41 < 0.01
-        (r"\sqrt{2}", "1.40", 0.01, "incorrect"),
-        ("3.14", r"\pi", 0.01, "correct"),
+        (r"\sqrt{2}", "1.40", 0.01, "incorrect"), ("3.14", r"\pi", 0.01, "correct"),
         ("1.5, 2.5", "2.49, 1.51", 0.02, "correct"),
         (r"x \Rightarrow (", "5", 0.0, "error"),  # nobody can read the reference
         ("5", r"x \Rightarrow (", 0.0, "incorrect"),
     ],
-)
+)  # fmt: skip
 def test_several_references_and_tolerances(pool, gold, answer, tolerance, status):
     assert compare(pool, gold, answer, tolerance=tolerance).status == status

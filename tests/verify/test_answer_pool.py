@@ -69,14 +69,11 @@ def fork_server_of(pool: AnswerPool) -> int:
 @over(
     "text, status, answer",
     [
-        (r"so \boxed{5}", "correct", "5"),
-        (r"so \boxed{6}", "incorrect", "6"),
-        ("so 5", "no_answer", None),
-        (r"<think>\boxed{5}", "no_answer", None),
-        (r"<think>\boxed{6}</think>\boxed{5}", "correct", "5"),
+        (r"so \boxed{5}", "correct", "5"), (r"so \boxed{6}", "incorrect", "6"), ("so 5", "no_answer", None),
+        (r"<think>\boxed{5}", "no_answer", None), (r"<think>\boxed{6}</think>\boxed{5}", "correct", "5"),
         (r"\boxed{" + "1+" * 6000 + "5}", "incorrect", "1+" * 6000 + "5"),  # no reference is so long
     ],
-)
+)  # fmt: skip
 def test_easy_verdicts_start_no_worker(text, status, answer):
     with closing(AnswerPool()) as pool:
         verdict = asyncio.run(pool.verify("5", text))

@@ -88,13 +88,9 @@ def test_hostile_programs_leave_nothing_behind(hostile: dict) -> None:
 def test_hostile_programs_end_as_expected(hostile: dict) -> None:
     status = {name: result["status"] for name, result in hostile["programs"].items()}
     certain = (
-        "busy_loop",
-        "sleep_for_ever",
-        "ignores_every_signal",
-        "closes_everything",
-        "becomes_something_else",
+        "busy_loop", "sleep_for_ever", "ignores_every_signal", "closes_everything", "becomes_something_else",
         "huge_power",
-    )
+    )  # fmt: skip
     assert {status[name] for name in certain} == {"timeout"}
     assert {name for name in status if status[name] == "timeout"} <= hostile_programs.ENDLESS
     assert {status[name] for name in ("floods_stdout", "floods_stderr", "one_huge_line")} == {"output_limit"}

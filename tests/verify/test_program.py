@@ -25,26 +25,19 @@ def grade(sandbox: Bubblewrap, code: str, tests: ProgramTests) -> str:
 @over(
     "text, code",
     [
-        ("```python\nprint(1)\n```", "print(1)\n"),
-        ("So:\n```\nprint(1)\n```\nDone.", "print(1)\n"),
+        ("```python\nprint(1)\n```", "print(1)\n"), ("So:\n```\nprint(1)\n```\nDone.", "print(1)\n"),
         ("```py\na\n```\ntext\n```python3\nb\nc\n```\n", "b\nc\n"),  # the last block
         ("```python\na\n```\nand\n```python\nb", "a\n"),  # an unclosed block is no answer
         ("```python\na\n\n```python\nb\n```", "b\n"),  # the first was never closed
         ("  ```python\n  if a:\n    b\n c\n  ```", "if a:\n  b\nc\n"),  # as CommonMark: as far as the fence is
-        ("1. So:\n\n   ```python\n   a\n   ```", "a\n"),
-        ("```python title='x'\na\n```", "a\n"),
-        ("```\n\n```", None),
-        ("```python\nb", None),
-        ("no code", None),
-        ("inline ```a``` only", None),
-        ("", None),
+        ("1. So:\n\n   ```python\n   a\n   ```", "a\n"), ("```python title='x'\na\n```", "a\n"), ("```\n\n```", None),
+        ("```python\nb", None), ("no code", None), ("inline ```a``` only", None), ("", None),
         ("<think>\n```\na\n```\n</think>\n```\nb\n```", "b\n"),
         ("<think>\n```\na\n```\n</think>\nI am sure.", None),  # nothing after the thinking
-        ("<think>\n```\na\n```", None),
-        ("```python\ns = '```'\nprint(s)\n```", "s = '```'\nprint(s)\n"),
+        ("<think>\n```\na\n```", None), ("```python\ns = '```'\nprint(s)\n```", "s = '```'\nprint(s)\n"),
         ("```python\r\nprint(1)\r\n```", "print(1)\r\n"),
     ],
-)
+)  # fmt: skip
 def test_the_last_closed_block_counts(text: str, code: str | None) -> None:
     assert extract_code(text) == code
 
@@ -95,17 +88,13 @@ def test_a_block_is_found_in_linear_time(name: str) -> None:
 @over(
     "code, status",
     [
-        ("print(2 * int(input()))", "correct"),
-        ("n = int(input())\nprint(float(2 * n))", "correct"),  # 6.0 is 6
+        ("print(2 * int(input()))", "correct"), ("n = int(input())\nprint(float(2 * n))", "correct"),  # 6.0 is 6
         ("print(abs(2 * int(input())))", "incorrect"),  # 8 is not -8
-        ("print(6)", "incorrect"),
-        ("print(2 * int(input())", "incorrect"),  # does not compile
+        ("print(6)", "incorrect"), ("print(2 * int(input())", "incorrect"),  # does not compile
         ("print(2 * int(input()))\n1 / 0", "incorrect"),  # the right output, and then a crash
-        ("\0", "incorrect"),
-        ("print('\ud800')", "incorrect"),
-        ("while True: pass", "incorrect"),
+        ("\0", "incorrect"), ("print('\ud800')", "incorrect"), ("while True: pass", "incorrect"),
     ],
-)
+)  # fmt: skip
 def test_programs(sandbox: Bubblewrap, code: str, status: str) -> None:
     tests = ProgramTests(DOUBLE.tests, seconds=2.0)
     assert grade(sandbox, code, tests) == status
