@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
-from transformers import PreTrainedTokenizerFast
+from transformers import LlamaConfig, PreTrainedTokenizerFast
 
 LINES = [
     "Mara has 3 marbles and finds 4 more. How many has she?",
@@ -37,24 +39,30 @@ def make_tokenizer(template: str = "", bos: bool = False, eos: bool = False) -> 
     core = Tokenizer(models.BPE())
     core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     core.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(
-        vocab_size=400,
-        special_tokens=SPECIALS,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
+        vocab_size=400, special_tokens=SPECIALS, initial_alphabet=alphabet, show_progress=False
     )
     core.train_from_iterator(LINES, trainer)
     around = f"{'<|begin|> ' if bos else ''}$A{' <|endoftext|>' if eos else ''}"
     specials = [(name, core.token_to_id(name)) for name in ("<|begin|>", "<|endoftext|>")]
-    core.post_processor = processors.Sequence(
-        [
-            processors.ByteLevel(trim_offsets=False),
-            processors.TemplateProcessing(single=around, special_tokens=specials),
-        ]
-    )
+    template_processor = processors.TemplateProcessing(single=around, special_tokens=specials)
+    core.post_processor = processors.Sequence([processors.ByteLevel(trim_offsets=False), template_processor])
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=core, bos_token="<|begin|>", eos_token="<|endoftext|>", pad_token="<|endoftext|>"
     )
     if template:
         tokenizer.chat_template = template
     return tokenizer
+
+
+def write_shape(folder: Path, positions: int = 2048) -> str:
+    """The shape of a language model of one layer, for random weights, and its tokenizer with ChatML."""
+    tokenizer = make_tokenizer(CHATML)
+    shape = LlamaConfig(
+        vocab_size=len(tokenizer), hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2,
+        max_position_embeddings=positions, bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id,
+    )  # fmt: skip
+    shape.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)

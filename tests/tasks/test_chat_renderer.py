@@ -41,9 +41,8 @@ def test_a_conversation_is_what_the_template_makes_of_the_whole(template, said, 
     """Where the sampled tokens are those of the text, appended turns and one rendering of all messages are the same tokens."""
     renderer = make_renderer(template, **variables)
     prompt = renderer.render(BEGIN, tools=tools, add_generation_prompt=True).token_ids
-    closed = (
-        make_renderer(template) if variables else renderer
-    )  # what is said does not stand after the generation prompt
+    # what is said does not stand after the generation prompt
+    closed = make_renderer(template) if variables else renderer
     start = closed.render(BEGIN, tools=tools, add_generation_prompt=True).token_ids
     whole = closed.render_ids([*BEGIN, said], tools=tools)
     ends = [place for place, token in enumerate(whole) if token in renderer.get_stop_token_ids()]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 import torch
 from chat_tokenizers import CHATML, make_tokenizer
+from data_sets import sums, write
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from fairlen.cli import main
@@ -38,8 +38,7 @@ def model(tmp_path_factory) -> Path:
 def evaluate(model: Path, template: str, tmp_path: Path, capsys) -> tuple[int | str, str]:
     """The exit code and stderr of an evaluation with a template, or the name of the error that got through."""
     (model / "chat_template.jinja").write_text(template)
-    rows = [{"question": f"{n} + 1?", "answer": str(n + 1)} for n in range(3)]
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write(tmp_path, "rows.jsonl", sums(0, 3))
     flags = [
         "--data", str(tmp_path / "rows.jsonl"), "--samples", "1", "--max-response-length", "4", "--threads", "1",
         "--compile", "off",

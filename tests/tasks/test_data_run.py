@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from chat_tokenizers import CHATML, make_tokenizer
-from transformers import LlamaConfig
+from chat_tokenizers import write_shape
 
 from fairlen.train.run.config import TrainConfig
 from fairlen.train.start import start_training
@@ -25,17 +24,11 @@ def write_problems(path: Path, count: int, shift: int = 1) -> None:
 @pytest.fixture(scope="module")
 def config(tmp_path_factory) -> TrainConfig:
     folder = tmp_path_factory.mktemp("small")
-    tokenizer = make_tokenizer(CHATML)
-    shape = LlamaConfig(
-        vocab_size=len(tokenizer), hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2,
-        max_position_embeddings=512, bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id,
-    )  # fmt: skip
-    shape.save_pretrained(folder / "model")
-    tokenizer.save_pretrained(folder / "model")
+    model = write_shape(folder / "model", positions=512)
     write_problems(folder / "sums.jsonl", 40)
     (folder / "reward.py").write_text(REWARD)
     return TrainConfig(
-        model=str(folder / "model"), random_init=True, data=(str(folder / "sums.jsonl"),), max_prompt_length=300,
+        model=model, random_init=True, data=(str(folder / "sums.jsonl"),), max_prompt_length=300,
         method="grpo", overrides=("sampling.n=3",), rewards=(f"{folder}/reward.py:spread",),
         prompts_per_batch=2, rollout_batches=2, max_response_length=12, eval_problems=4, eval_samples=1,
         save_every=1, threads=1, compile="off",

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import gzip
-import json
 from collections import Counter
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from data_sets import SETS, SUMS
+from data_sets import SETS, SUMS, write
 from loops import over
 
 from fairlen.tasks.data_row import Answers, Choice, Program, normalize
@@ -19,22 +17,15 @@ from fairlen.tasks.schemas import choose_schema, read_answer, read_olympiad, shu
 from fairlen.tasks.source import read_source
 
 QUESTIONS = tuple(question for question, _ in SUMS)
+LIMITS = ("Find the limit of $1/n$.", "Evaluate $\\int_0^1 x\\,dx$.")
 GOLDS = tuple(str(answer) for _, answer in SUMS)  # 7, 42, 100
 
 EXPECTED = {
     "dapo": ("verl", QUESTIONS, GOLDS),
     "dapo_processed": ("verl", QUESTIONS, GOLDS),
     "polaris": ("problem and answer", QUESTIONS, GOLDS),
-    "deepmath": (
-        "DeepMath",
-        ("Find the limit of $1/n$.", "Evaluate $\\int_0^1 x\\,dx$.", "Is the empty set open?"),
-        ("0", "\\dfrac{1}{2}", "Yes"),
-    ),
-    "deepmath_trl": (
-        "prompt and solution",
-        ("Find the limit of $1/n$.", "Evaluate $\\int_0^1 x\\,dx$."),
-        ("0", "\\frac{1}{2}"),
-    ),
+    "deepmath": ("DeepMath", (*LIMITS, "Is the empty set open?"), ("0", "\\dfrac{1}{2}", "Yes")),
+    "deepmath_trl": ("prompt and solution", LIMITS, ("0", "\\frac{1}{2}")),
     "aime_2024": ("problem and answer", QUESTIONS, ("007", "042", "100")),
     "aime_2024_capitals": ("Problem and Answer", QUESTIONS, GOLDS),
     "aime_2024_boxed": ("problem and solution", QUESTIONS, GOLDS),
@@ -98,9 +89,8 @@ def test_copies_are_counted(load):
 def test_ids_are_those_of_the_source(load):
     assert [row.id for row in load("dapo").rows] == ["dapo/u0", "dapo/u1", "dapo/u2"]
     assert load("math_500").rows[0].id == "math_500/test/precalculus/1.json"
-    assert [row.id for row in load("aime_by_year").rows] == [
-        f"aime_by_year/{i}" for i in ("1983-1", "2020-II-3", "2024-I-1")
-    ]
+    ids = [f"aime_by_year/{i}" for i in ("1983-1", "2020-II-3", "2024-I-1")]
+    assert [row.id for row in load("aime_by_year").rows] == ids
 
 
 def test_columns_are_handed_on(load):
@@ -172,19 +162,13 @@ def test_programs_and_messages_of_other_schemas(load):
 
 
 def test_open_code_reasoning_is_refused(load):
-    with pytest.raises(
-        ValueError, match=r"unknown columns .*rename columns to prompt and answer, or to prompt and tests"
-    ):
+    why = r"unknown columns .*rename columns to prompt and answer, or to prompt and tests"
+    with pytest.raises(ValueError, match=why):
         load("open_code_reasoning")
 
 
-def write(folder: Path, rows: list[dict], name: str = "x.jsonl") -> str:
-    (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return str(folder / name)
-
-
 def test_unknown_columns_are_named_with_the_nearest_schema(tmp_path):
-    place = write(tmp_path, [{"problem": "1+1?", "reply": "2"}])
+    place = write(tmp_path, "x.jsonl", [{"problem": "1+1?", "reply": "2"}])
     with pytest.raises(ValueError, match=r"unknown columns problem, reply; nearest is .*, without answer; rename"):
         read_rows(read_source(place))
     with pytest.raises(ValueError, match=r"unknown columns a, b; none is near"):
@@ -194,17 +178,17 @@ def test_unknown_columns_are_named_with_the_nearest_schema(tmp_path):
 def test_rows_without_an_answer_are_counted(tmp_path):
     cells = [("a?", ""), ("b?", None), (" ", "1"), ("c?", "$ $"), ("d?", "2"), ("e?", float("nan"))]
     rows = [{"problem": question, "answer": answer} for question, answer in cells]
-    found = read_rows(read_source(write(tmp_path, rows)))
+    found = read_rows(read_source(write(tmp_path, "x.jsonl", rows)))
     assert [row.question for row in found.rows] == ["d?"]
     assert found.dropped == {"no answer": 4, "no question": 1}
     with pytest.raises(ValueError, match=r"no problem is left \(4 rows, 3 no answer, 1 no question\)"):
-        read_rows(read_source(write(tmp_path, rows[:4])))
+        read_rows(read_source(write(tmp_path, "x.jsonl", rows[:4])))
 
 
 def test_copies_that_contradict_each_other_are_left_out(tmp_path):
     rows = [{"problem": "a?", "answer": "1"}, {"problem": "a ?", "answer": "2"}, {"problem": "b?", "answer": "27"},
             {"problem": "b?", "answer": "27.0"}, {"problem": "$b$?", "answer": "\\frac{54}{2}"}]  # fmt: skip
-    found = read_rows(read_source(write(tmp_path, rows)))
+    found = read_rows(read_source(write(tmp_path, "x.jsonl", rows)))
     assert [row.question for row in found.rows] == ["b?"]
     assert found.dropped == {"copies with different answers": 2}
     assert found.num_copies == 2

@@ -127,19 +127,12 @@ def test_files_by_the_card():
 
 
 def test_files_by_their_names():
-    names = [
-        "data/train-00000-of-00002.parquet",
-        "data/train-00001-of-00002.parquet",
-        "data/test-00000-of-00001.parquet",
-    ]
+    names = [f"data/{part}.parquet" for part in ("train-00000-of-00002", "train-00001-of-00002", "test-00000-of-00001")]
     assert choose(names, split="train") == names[:2]
     with pytest.raises(ValueError, match="it has the splits test, train"):
         choose(names)
-    assert choose(["part-2.jsonl", "part-10.jsonl", "part-1.jsonl"]) == [
-        "part-1.jsonl",
-        "part-2.jsonl",
-        "part-10.jsonl",
-    ]
+    parts = ["part-1.jsonl", "part-2.jsonl", "part-10.jsonl"]
+    assert choose(parts[::-1]) == parts
     assert choose(["en/a.parquet", "cn/a.parquet"], config="en") == ["en/a.parquet"]
     assert choose(["a.jsonl", "a.parquet", "dataset_infos.json"]) == ["a.parquet"]  # the same twice: Parquet
     with pytest.raises(ValueError, match=r"loading script \(a.py\), which is never run"):

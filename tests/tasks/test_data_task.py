@@ -120,11 +120,8 @@ def test_the_playground_is_the_default():
 
 
 def test_sets_for_evaluation_are_whole_and_in_order(sets, tokenizer):
-    year, code = load_sets(
-        [f"{sets}/aime_by_year.jsonl?Year=..2023", f"{sets}/livecodebench.parquet?contest_date=2024-09..=2"],
-        TrainConfig(),
-        tokenizer,
-    )
+    places = [f"{sets}/aime_by_year.jsonl?Year=..2023", f"{sets}/livecodebench.parquet?contest_date=2024-09..=2"]
+    year, code = load_sets(places, TrainConfig(), tokenizer)
     assert [problem.id for problem in year.problems] == ["aime_by_year/1983-1", "aime_by_year/2020-II-3"]
     assert (year.name, year.revision, year.details["filtered"]) == ("aime_by_year", "", 1)
     assert [problem.id for problem in code.problems] == [f"livecodebench/q{n}" for n in (2, 3, 4)]
@@ -224,11 +221,7 @@ def test_mathematics_and_programs_together_from_tokens_to_outcomes(sets, load, t
                 (f"I think {good}", "no_answer"),  # the thinking never ended
             ):
                 response = graded(task, tokenizer, problem, text)
-                assert (response.status, response.outcome, response.active) == (
-                    status,
-                    float(status == "correct"),
-                    True,
-                )
+                assert (response.status, response.outcome) == (status, float(status == "correct")) and response.active
         assert {row.kind for row in task.rows.values()} == {"math", "code"}
     finally:
         task.close()

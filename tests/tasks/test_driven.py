@@ -9,7 +9,7 @@ import pytest
 
 from fairlen.sampling.extend import Continuation, Sampling
 from fairlen.settings import DataSettings
-from fairlen.tasks.driven import Calls, Driven, Refused, first_stop
+from fairlen.tasks.driven import Calls, Driven, Refused
 from fairlen.tasks.environment import Driving, Fault, Played, about
 from fairlen.tasks.load import load_task
 from fairlen.tasks.playground import Playground
@@ -129,16 +129,10 @@ def test_an_environment_may_ask_for_less():
     async def act(calls: Calls) -> None:
         turn = await calls("a", (9, 2), limit=2)
         assert (turn.token_ids, turn.finish) == ((5, 6), "length")
-        await calls("a", (9, 2, 5, 6, 4), stops={6})
+        await calls("a", (9, 2, 5, 6, 4), stops={END, 6})  # the first of them ends it
 
     found = play(act)
     assert (found.token_ids, found.finish) == ((2, 5, 6, 4, 5, 6), "stop")
-
-
-def test_a_turn_ends_with_the_first_of_the_environments_tokens():
-    turn = Continuation((5, 6, 7), (-1.0, -2.0, -3.0), "length")
-    assert first_stop(turn, {7, 6}) == Continuation((5, 6), (-1.0, -2.0), "stop")
-    assert first_stop(turn, {4}) is turn
 
 
 def test_one_that_hangs_has_no_verdict_and_the_clock_stands_while_the_policy_writes():

@@ -16,7 +16,7 @@ from fairlen.methods.compose import compose
 from fairlen.policy.model import Policy, load_policy
 from fairlen.sampling.extend import Continuation, Sampling, gather
 from fairlen.sampling.independent import Request
-from fairlen.tasks.environment import Environment, Interactive, InTurns, Observation, about
+from fairlen.tasks.environment import Environment, InTurns, Observation, about
 from fairlen.tasks.grader import Grader
 from fairlen.tasks.playground import Playground, encode
 from fairlen.tasks.task import Problem, Verdict
@@ -89,13 +89,6 @@ def load_small() -> Policy:
 def play(engine: Any, make: Any, budget: int = 60, deadline: float = 5.0, **settings: Any) -> Continuation:
     turns = InTurns(engine, Turned(make=make, **settings), decode, deadline)
     return asyncio.run(about(turns, PROBLEM)(PROBLEM.token_ids, Sampling(budget, seed=5)))
-
-
-def test_a_task_in_turns_is_told_from_others():
-    assert isinstance(Turned(make=lambda seed: None), Interactive)
-    assert not isinstance(Playground(), Interactive)
-    engine = Scripted("7")
-    assert about(engine, PROBLEM) is engine
 
 
 def test_a_trajectory_is_what_was_written_and_read():

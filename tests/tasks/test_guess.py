@@ -12,7 +12,7 @@ from loops import over
 from fairlen.cli import main
 from fairlen.tasks.environment import Interactive
 from fairlen.tasks.guess import MAX_TURNS, TOKEN_IDS, Game, Guess, encode, read_range
-from fairlen.tasks.shipped import make_shipped, shipped_settings
+from fairlen.tasks.shipped import make_shipped
 from fairlen.tasks.task import Verdict, is_held_out
 
 TASK = Guess()
@@ -69,7 +69,6 @@ def test_what_loses(turns, status, answer):
 
 def test_it_is_a_task_in_turns_that_is_shipped():
     assert isinstance(make_shipped("guess"), Interactive) and TASK.max_turns == MAX_TURNS == 12
-    assert shipped_settings("guess") == {"model": "guess", "max_response_length": 192}
     assert TASK.describe() == {"task": "guess", "widths": [20, 900]}
     # 12 turns of a range, a guess and <eos>, and 11 answers: 12 * (7 + 4 + 1) + 11 = 155
     assert 12 * (7 + 4 + 1) + 11 <= 192

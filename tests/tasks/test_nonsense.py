@@ -228,14 +228,11 @@ class Drives(Playground):
         return await DRIVEN.get(problem.id, returns(Played("a", GOOD)))(calls)
 
 
-def test_nonsense_of_an_environment_that_drives_ends_its_own_trajectory():
+def test_nonsense_of_an_environment_that_drives_ends_its_own_trajectory(capsys):
+    """And one line tells of each kind."""
     kinds = {"good": None, **DRIVEN}
     found = play(Drives(), kinds, Driven(extend, Drives(), 2.0))
     assert len(found) > 40 and ended_alone(found) == []
-
-
-def test_one_line_tells_of_each_kind(capsys):
-    test_nonsense_of_an_environment_that_drives_ends_its_own_trajectory()
     told = capsys.readouterr().err.splitlines()
     assert told and all(len(line) < 500 for line in told)
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from data_sets import write
 from loops import over
 
 from fairlen.tasks.data_row import Answers, Choice
@@ -17,8 +17,7 @@ COLOURS = ["red", "blue", "green", "grey"]
 
 
 def read(folder: Path, *rows: dict[str, Any]) -> RowSet:
-    (folder / "x.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return read_rows(read_source(str(folder / "x.jsonl")))
+    return read_rows(read_source(write(folder, "x.jsonl", [*rows])))
 
 
 SETS: dict[str, dict[str, Any]] = {

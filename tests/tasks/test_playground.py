@@ -1,6 +1,7 @@
 """The problems of the playground: what they ask, that the two streams are apart, and what the verifier says."""
 
 import asyncio
+import re
 
 import pytest
 from loops import over
@@ -97,11 +98,9 @@ def test_token_ids_are_those_of_the_shipped_tokenizer():
 
 
 def test_what_cannot_be_done_is_refused():
-    with pytest.raises(ValueError, match=r"families=\('summs',\).*: give families of sums, cups"):
-        Playground(families=("summs",))
-    with pytest.raises(ValueError, match=r"families=\(\),.*: give families of sums, cups"):
-        Playground(families=())
-    with pytest.raises(ValueError, match=r"num_moves=\(3, 9\).* most <= 8 moves"):
-        Playground(num_moves=(3, 9))
-    with pytest.raises(ValueError, match=r"num_moves=\(0, 3\).*0 < fewest"):
-        Playground(num_moves=(0, 3))
+    for families in (("summs",), ()):
+        with pytest.raises(ValueError, match=rf"families={re.escape(str(families))}.*: give families of sums, cups"):
+            Playground(families=families)
+    for num_moves in ((3, 9), (0, 3)):
+        with pytest.raises(ValueError, match=rf"num_moves={re.escape(str(num_moves))}.*0 < fewest <= most <= 8 moves"):
+            Playground(num_moves=num_moves)

@@ -15,10 +15,9 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 import reasoning_gym
-from chat_tokenizers import CHATML, make_tokenizer
+from chat_tokenizers import CHATML, make_tokenizer, write_shape
 from loops import over
 from reasoning_gym.factory import DATASETS
-from transformers import LlamaConfig
 
 from fairlen.cli import main
 from fairlen.tasks.data_row import normalize
@@ -192,25 +191,13 @@ def test_every_task_trains(twenty, name):
         assert task.grade(problem.id, "junk") == "incorrect"
 
 
-def write_model(folder: Path) -> str:
-    """A language model of one layer with random weights, and a tokenizer of bytes and pairs."""
-    tokenizer = make_tokenizer(CHATML)
-    shape = LlamaConfig(
-        vocab_size=len(tokenizer), hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2,
-        max_position_embeddings=2048, bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id,
-    )  # fmt: skip
-    shape.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return str(folder)
-
-
 def read_rows(folder: Path) -> list[dict]:
     return [row for path in sorted(folder.glob("[!.]*.parquet")) for row in pq.read_table(path).to_pylist()]
 
 
 def test_twenty_tasks_train(tmp_path):
     start_training(TrainConfig(
-        model=write_model(tmp_path / "model"), random_init=True, task=f"reasoning-gym:{'+'.join(TWENTY)}",
+        model=write_shape(tmp_path / "model"), random_init=True, task=f"reasoning-gym:{'+'.join(TWENTY)}",
         max_prompt_length=1000, method="grpo", overrides=("sampling.n=2",), prompts_per_batch=20, rollout_batches=2,
         max_extra_batches=0, max_response_length=8, eval_problems=2, eval_samples=1, threads=1, compile="off",
         verify_workers=1, out=str(tmp_path / "run"),
@@ -225,7 +212,7 @@ def test_twenty_tasks_train(tmp_path):
 
 
 def test_it_is_evaluated_and_rescored(tmp_path, capsys):
-    model, first, again = write_model(tmp_path / "model"), tmp_path / "first", tmp_path / "again"
+    model, first, again = write_shape(tmp_path / "model"), tmp_path / "first", tmp_path / "again"
     place = "reasoning-gym:gcd?max_numbers=3"
     flags = ["--limit", "3", "--samples", "2", "--max-response-length", "8", "--threads", "1", "--verify-workers", "1"]
     assert main(["eval", "--model", model, "--random-init", "--data", place, *flags, "--out", str(first)]) == 0
@@ -245,6 +232,7 @@ REFUSED = {
     "composite": "there is no task 'composite': there are ",
     "chain_sum?max_term=4": "there is no field 'max_term': did you mean 'max_terms'?",
     "chain_sum?seed=4": "there is no field 'seed': there are min_terms, ",
+    "spell_backward?data_file=../../../etc/passwd": "there is no field 'data_file'",
     "chain_sum?max_terms=many": "chain_sum does not take max_terms=many: Expecting value",
     "chain_sum?max_terms=4.5": "max_terms is of int, such as 6",
     "chain_sum?max_terms=1": "chain_sum does not take max_terms=1: max_terms must be >= min_terms",

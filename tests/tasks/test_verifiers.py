@@ -110,9 +110,8 @@ def check_exact(played: Played) -> None:
         assert [place for place, is_sampled in enumerate(branch.sampled_mask) if is_sampled] == written
         assert [branch.logprobs[place] for place in written] == [round(x, RECORD_FLOAT_DECIMALS) for x in one.logprobs]
         assert (trace.reward, trace.num_turns) == (one.outcome, len(one.turns))
-        assert trace.is_truncated <= (
-            one.finish == "length"
-        )  # it does not call so what had no room for another message
+        # it does not call so what had no room for another message
+        assert trace.is_truncated <= (one.finish == "length")
 
 
 @pytest.mark.slow
@@ -138,9 +137,8 @@ def test_tools_are_called_and_their_answers_read(tmp_path):
         calls = sum(turn.split("<|im_end|>")[0].count(CALL) for turn in turns[:-1])
         assert text.count("<|im_start|>tool\n4711<|im_end|>") == calls
         has_called.append(calls > 0)
-        assert one.status == ("correct" if row < 3 and calls else "incorrect") and one.outcome == float(
-            row < 3 and calls > 0
-        )
+        is_correct = row < 3 and calls > 0
+        assert (one.status, one.outcome) == ("correct" if is_correct else "incorrect", float(is_correct))
     assert any(has_called[:3])
     again = tmp_path / "again"
     command = [

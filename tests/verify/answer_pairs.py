@@ -35,28 +35,16 @@ def draw_fraction(rng: Random) -> Drawn:
     p, q, k = value.numerator, value.denominator, rng.randint(2, 9)
     sign = "-" if p < 0 else ""
     same = [rf"{sign}\frac{{{abs(p)}}}{{{q}}}", rf"\dfrac{{{k * p}}}{{{k * q}}}", f"{float(value):.6f}", f"${p}/{q}$"]
-    return (
-        f"{p}/{q}",
-        same,
-        [rf"\frac{{{p + 1}}}{{{q}}}", f"{p}/{q + 1}", f"{-float(value):.6f}", f"{float(value) + 0.01:.6f}"],
-    )
+    different = [rf"\frac{{{p + 1}}}{{{q}}}", f"{p}/{q + 1}", f"{-float(value):.6f}", f"{float(value) + 0.01:.6f}"]
+    return f"{p}/{q}", same, different
 
 
 def draw_radical(rng: Random) -> Drawn:
     a, b = rng.randint(2, 9), rng.choice((2, 3, 5, 6, 7, 10, 11))
-    same = [
-        rf"\sqrt{{{a * a * b}}}",
-        rf"\frac{{{a * b}}}{{\sqrt{{{b}}}}}",
-        rf"\sqrt{{{b}}} \cdot {a}",
-        rf"\left({a}\right)\sqrt{b}",
-    ]
-    if b > 9:
-        same.pop()  # \sqrt10 boxes the 1 alone
-    return (
-        rf"{a}\sqrt{{{b}}}",
-        same,
-        [rf"\sqrt{{{a * a * b + 1}}}", rf"{a + 1}\sqrt{{{b}}}", rf"-{a}\sqrt{{{b}}}", str(a * b)],
-    )
+    same = [rf"\sqrt{{{a * a * b}}}", rf"\frac{{{a * b}}}{{\sqrt{{{b}}}}}", rf"\sqrt{{{b}}} \cdot {a}"]
+    same += [rf"\left({a}\right)\sqrt{b}"] * (b < 10)  # \sqrt10 boxes the 1 alone
+    different = [rf"\sqrt{{{a * a * b + 1}}}", rf"{a + 1}\sqrt{{{b}}}", rf"-{a}\sqrt{{{b}}}", str(a * b)]
+    return rf"{a}\sqrt{{{b}}}", same, different
 
 
 def draw_polynomial(rng: Random) -> Drawn:
@@ -71,11 +59,8 @@ def draw_set(rng: Random) -> Drawn:
     text = ", ".join(map(str, mixed))
     other = [*mixed[:3], mixed[3] + 50]
     different = [", ".join(map(str, mixed[:3])), ", ".join(map(str, other)), f"{text}, 99", str(mixed[0])]
-    return (
-        r"\{" + ",".join(map(str, items)) + r"\}",
-        [rf"\{{{text}\}}", text, rf"x \in \left\{{{text}\right\}}"],
-        different,
-    )
+    same = [rf"\{{{text}\}}", text, rf"x \in \left\{{{text}\right\}}"]
+    return r"\{" + ",".join(map(str, items)) + r"\}", same, different
 
 
 def draw_interval(rng: Random) -> Drawn:
@@ -99,33 +84,24 @@ def draw_matrix(rng: Random) -> Drawn:
         return rf"\begin{{{kind}}}{entries[0]} & {entries[1]} \\ {entries[2]} & {entries[3]}\end{{{kind}}}"
 
     different = [matrix("pmatrix", (a, c, b, d)), matrix("pmatrix", (a, b, c, d + 1)), str(a)]
-    return (
-        matrix("pmatrix", (a, b, c, d)),
-        [matrix("bmatrix", (a, b, c, d)), matrix("pmatrix", (a, b, c, d))],
-        different,
-    )
+    gold = matrix("pmatrix", (a, b, c, d))
+    return gold, [matrix("bmatrix", (a, b, c, d)), gold], different
 
 
 def draw_scientific(rng: Random) -> Drawn:
     a, k = rng.randint(11, 99), rng.randint(3, 7)
     value = a * 10 ** (k - 1)
     same = [str(value), f"{value:,}", rf"{a / 10} \cdot 10^{k}", f"{a / 10}e{k}", rf"{a} \times 10^{{{k - 1}}}"]
-    return (
-        rf"{a / 10}\times 10^{{{k}}}",
-        same,
-        [str(value * 10), rf"{a / 10}\times 10^{{{k + 1}}}", rf"{a / 10}\times 10^{{-{k}}}"],
-    )
+    different = [str(value * 10), rf"{a / 10}\times 10^{{{k + 1}}}", rf"{a / 10}\times 10^{{-{k}}}"]
+    return rf"{a / 10}\times 10^{{{k}}}", same, different
 
 
 def draw_measure(rng: Random) -> Drawn:
     value, unit = rng.randint(2, 99), rng.choice(("cm", "km", "kg", "miles", "hours", "degrees"))
     other = {"cm": "mm", "km": "cm", "kg": "g", "miles": "km", "hours": "minutes", "degrees": "radians"}[unit]
     same = [str(value), rf"{value} \text{{ {unit}}}", rf"{value}\,\mathrm{{{unit}}}", f"{value} {unit}"]
-    return (
-        rf"{value}\text{{ {unit}}}",
-        same,
-        [rf"{value}\text{{ {other}}}", rf"{value + 1}\text{{ {unit}}}", str(value + 1)],
-    )
+    different = [rf"{value}\text{{ {other}}}", rf"{value + 1}\text{{ {unit}}}", str(value + 1)]
+    return rf"{value}\text{{ {unit}}}", same, different
 
 
 def draw_percent(rng: Random) -> Drawn:

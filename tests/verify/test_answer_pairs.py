@@ -45,18 +45,12 @@ def test_pairs_by_hand_and_drawn(pool):
     check(pool, pairs)
 
 
-def test_pairs_that_were_written_before_the_code(pool):
-    pairs = fixed_pairs("answer_pairs_before.tsv")
+@over("table, num_pairs, num_unnamed", [("answer_pairs_before", 300, 150), ("answer_pairs_before_2", 227, 104)])
+def test_pairs_that_were_written_before_the_code(pool, table, num_pairs, num_unnamed):
+    """Also of families that were not named to whoever wrote the code."""
+    pairs = fixed_pairs(f"{table}.tsv")
     unnamed = [pair for pair in pairs if not pair.kind.endswith("(named)")]
-    assert len(pairs) == 300 and len(unnamed) == 150
-    check(pool, pairs)
-
-
-def test_more_pairs_that_were_written_before_the_code(pool):
-    """Numbers that are nearly equal, questions restated, units, subscripts and ellipses, and families that were not named."""
-    pairs = fixed_pairs("answer_pairs_before_2.tsv")
-    unnamed = [pair for pair in pairs if not pair.kind.endswith("(named)")]
-    assert len(pairs) == 227 and len(unnamed) == 104
+    assert (len(pairs), len(unnamed)) == (num_pairs, num_unnamed)
     check(pool, pairs)
 
 
@@ -83,11 +77,6 @@ RESTATED = [
     (r"\frac{1+\sqrt{5}}{4}", r"\cos 36^\circ"), (r"\sqrt{2}", r"2^{\log_4 2}"), (r"\sqrt{2}", r"\lfloor 1.5\rfloor\sqrt{2}"),
     (r"\begin{pmatrix}1\\x\end{pmatrix}", r"\begin{pmatrix}1\\\int_0^x dt\end{pmatrix}"),
 ]  # fmt: skip
-
-
-def test_an_operator_that_is_not_worked_out_is_no_number(pool):
-    passed = [pair for pair in RESTATED if compare(pool, *pair).status != "incorrect"]
-    assert not passed
 
 
 @over(
@@ -140,11 +129,6 @@ NEARLY = [
 ]  # fmt: skip
 
 
-def test_a_difference_below_any_float_is_a_difference(pool):
-    assert not [pair for pair in NEARLY if compare(pool, *pair).status != "incorrect"]
-    assert compare(pool, "0.3x", "0.1x+0.2x").status == "correct"  # as decimals, not as floats
-
-
 WRITTEN = [
     ("3", "3 Å"), ("5", r"5~\mathring{A}"), ("5", "5 kΩ"), ("5", "5 µm"), (r"3.2\times 10^{-19}", r"3.2\times 10^{-19} J"),
     ("5000", r"5000\ \mathrm{J/(kg\cdot K)}"), ("9.8", "9.8 m s^{-2}"), ("60 mph", "60 miles per hour"), ("37", "37 ℃"),
@@ -154,10 +138,6 @@ WRITTEN = [
 ]  # fmt: skip
 
 
-def test_units_names_and_functions_as_responses_write_them(pool):
-    assert not [pair for pair in WRITTEN if compare(pool, *pair).status != "correct"]
-
-
 MISREAD = [
     ("5", "5x y^{-1}"), ("5", r"5\mu m g"), ("5", r"5\Omega x"), (r"20\text{ N m}", r"20\text{ nm}"), ("12 m/s", "12 m/s^2"),
     ("12 m/s", "12 m"), ("300 K", r"300^\circ C"), ("E_1", "E"), ("e_1", "e"), ("5", r"5\text{A}"), ("5", r"5\mathrm{e}"),
@@ -165,8 +145,18 @@ MISREAD = [
 ]  # fmt: skip
 
 
-def test_what_looks_like_a_unit_a_name_or_an_ellipsis(pool):
-    assert not [pair for pair in MISREAD if compare(pool, *pair).status == "correct"]
+@over(
+    "pairs, status",
+    [
+        (RESTATED, "incorrect"),  # an operator that is not worked out is no number
+        (NEARLY, "incorrect"),  # a difference below any float is a difference
+        ([("0.3x", "0.1x+0.2x")], "correct"),  # as decimals, not as floats
+        (WRITTEN, "correct"),  # units, names and functions as responses write them
+        (MISREAD, "incorrect"),  # what looks like a unit, a name or an ellipsis
+    ],
+)
+def test_families_of_pairs(pool, pairs, status):
+    assert not [pair for pair in pairs if compare(pool, *pair).status != status]
 
 
 def test_operators_count_where_they_are_asked_for():

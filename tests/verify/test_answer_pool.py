@@ -132,16 +132,12 @@ def test_every_verdict_comes_in_time_with_bombs_among_honest_answers():
     """Honest ones are right, no hostile one is correct, and the event loop stands still over none: it would take a deadline."""
     deadline = 4.0
     hostile = [Pair(name, r"7+\sqrt{2}x", answer, False) for name, answer in (BOMBS | RAISING).items()]
-    pairs = [
-        one
-        for two in zip(list(rewritten(seed=7, rounds=20))[:: 400 // len(hostile)], hostile, strict=False)
-        for one in two
-    ]
+    honest = list(rewritten(seed=7, rounds=20))[:: 400 // len(hostile)]
+    pairs = [one for two in zip(honest, hostile, strict=False) for one in two]
 
     async def grade_together(pool: AnswerPool) -> tuple[list[AnswerVerdict], float]:
-        return await longest_pause(
-            asyncio.gather(*(pool.verify(one.gold, rf"So \boxed{{{one.answer}}}.") for one in pairs))
-        )
+        verdicts = (pool.verify(one.gold, rf"So \boxed{{{one.answer}}}.") for one in pairs)
+        return await longest_pause(asyncio.gather(*verdicts))
 
     with closing(AnswerPool(workers=2, deadline=deadline)) as pool:
         verdicts, pause = asyncio.run(grade_together(pool))

@@ -105,9 +105,8 @@ def find_evaluators(path: Path) -> Iterator[str]:
         if isinstance(node, ast.Call):
             called = ast.unparse(node.func)
             owner, _, name = called.rpartition(".")
-            if (name in NAMES and owner in ("", "sympy", "sp", "ast", "importlib", "builtins")) or (
-                owner in MODULES or called in MODULES
-            ):
+            is_named = name in NAMES and owner in ("", "sympy", "sp", "ast", "importlib", "builtins")
+            if is_named or owner in MODULES or called in MODULES:
                 yield called
 
 
@@ -118,11 +117,10 @@ def list_evaluators(package: str) -> dict[str, str]:
     root = Path(spec.origin)
     files = root.parent.rglob("*.py") if root.name == "__init__.py" else [root]
     found = {str(path.relative_to(root.parent)): Counter(find_evaluators(path)) for path in sorted(files)}
-    return {
-        name: " ".join(f"{call}:{count}" for call, count in sorted(calls.items()))
-        for name, calls in found.items()
-        if calls
+    shown = {
+        name: " ".join(f"{call}:{count}" for call, count in sorted(calls.items())) for name, calls in found.items()
     }
+    return {name: calls for name, calls in shown.items() if calls}
 
 
 REVIEWED = {

@@ -27,7 +27,6 @@ def grade(sandbox: Bubblewrap, code: str, tests: ProgramTests) -> str:
     [
         ("```python\nprint(1)\n```", "print(1)\n"), ("So:\n```\nprint(1)\n```\nDone.", "print(1)\n"),
         ("```py\na\n```\ntext\n```python3\nb\nc\n```\n", "b\nc\n"),  # the last block
-        ("```python\na\n```\nand\n```python\nb", "a\n"),  # an unclosed block is no answer
         ("```python\na\n\n```python\nb\n```", "b\n"),  # the first was never closed
         ("  ```python\n  if a:\n    b\n c\n  ```", "if a:\n  b\nc\n"),  # as CommonMark: as far as the fence is
         ("1. So:\n\n   ```python\n   a\n   ```", "a\n"), ("```python title='x'\na\n```", "a\n"), ("```\n\n```", None),

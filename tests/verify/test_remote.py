@@ -67,9 +67,8 @@ def test_an_output_that_the_service_may_have_cut_is_too_long(service: Service) -
 
 def test_an_answer_of_megabytes_is_not_read_to_its_end(service: Service) -> None:
     """Of a service that cuts nothing: 48 MB of JSON for 8 MB that a program printed."""
-    service.plan[:] = [
-        json.dumps({"status": "Success", "run_result": {"status": "Finished", "stdout": "\0" * (8 << 20)}})
-    ]
+    run_result = {"status": "Finished", "stdout": "\0" * (8 << 20)}
+    service.plan[:] = [json.dumps({"status": "Success", "run_result": run_result})]
     execution = run(service, "print(1)")
     assert (execution.status, execution.stdout, len(service.requests)) == ("output_limit", b"", 1)
 

@@ -19,7 +19,7 @@ from leftovers import find_processes
 from loops import over
 from turns import longest_pause
 
-from fairlen.verify.bubblewrap import CALLS, Bubblewrap, build_filter
+from fairlen.verify.bubblewrap import Bubblewrap, build_filter
 from fairlen.verify.execution import Limits
 from fairlen.verify.process import supervise
 from fairlen.verify.sandbox import HostSandbox, find_escapes, find_unfit, open_sandbox
@@ -63,11 +63,6 @@ def test_a_sandbox_with_one_hole_is_found_out(replaced: dict, filtered: bool, co
     assert any(complaint in escape for escape in escapes), escapes
 
 
-def test_the_whole_sandbox_has_none(sandbox: Bubblewrap) -> None:
-    assert asyncio.run(find_escapes(sandbox)) == []
-    assert sandbox.describe()["unsafe"] is False
-
-
 @pytest.mark.parametrize("choice", ["auto", "bubblewrap"])
 def test_without_bubblewrap_nothing_is_opened(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, choice: str) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -96,9 +91,8 @@ def test_old_bubblewrap_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
 
 def test_without_namespaces_nothing_is_opened() -> None:
     """In a container that forbids them; bubblewrap itself makes such a one."""
-    code = (
-        "from fairlen.verify.sandbox import open_sandbox\ntry: open_sandbox()\nexcept ValueError as error: print(error)"
-    )
+    attempt = "try: open_sandbox()\nexcept ValueError as error: print(error)"
+    code = f"from fairlen.verify.sandbox import open_sandbox\n{attempt}"
     nested = ["bwrap", "--dev-bind", "/", "/", "--unshare-user", "--disable-userns", "--", sys.executable, "-c", code]
     done = subprocess.run(nested, capture_output=True, text=True, timeout=120, check=False)
     assert "an honest program ended with 'infrastructure': bubblewrap: " in done.stdout, done
@@ -204,11 +198,8 @@ def test_programs_on_the_host_die_with_the_process_that_started_them(tmp_path: P
     assert not command.exists() or not command.read_bytes()
 
 
-def test_the_filter_names_each_call_once_and_for_both_machines() -> None:
-    names = CALLS.split()[::3]
-    assert len(names) == len(set(names)) > 100 and len(CALLS.split()) == 3 * len(names)
-    for machine in ("x86_64", "aarch64"):
-        assert len(build_filter(machine)) % 8 == 0
+def test_there_is_a_filter_for_two_machines() -> None:
+    assert len(build_filter("x86_64")) % 8 == len(build_filter("aarch64")) % 8 == 0
     with pytest.raises(ValueError, match="machine='riscv64'"):
         build_filter("riscv64")
 
