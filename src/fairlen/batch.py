@@ -43,7 +43,7 @@ class Columns:
 
 @dataclass(frozen=True)
 class Responses(Columns):
-    """One row a response, [R]: what a reward stage may look at."""
+    """One row a response, [R]: the input of a reward stage."""
 
     prompt: Ints
     """Position of the prompt in the rollout batch, from 0."""
@@ -79,14 +79,14 @@ class Responses(Columns):
 
 @dataclass(frozen=True)
 class Rewarded(Responses):
-    """Responses with their rewards after shaping: what a prompt filter may look at."""
+    """Responses with their rewards after shaping: the input of a prompt filter."""
 
     reward: Floats = field(kw_only=True)
 
 
 @dataclass(frozen=True)
 class Segments(Columns):
-    """One row a segment, [B]: what advantage and aggregation may look at."""
+    """One row a segment, [B]: the input of advantage and aggregation."""
 
     response: Ints
     length: Ints
@@ -96,7 +96,7 @@ class Segments(Columns):
     active: Bools
     mass: Floats
     survivor: Bools
-    """A cut piece, whose value comes from what later ended from it."""
+    """A cut piece, whose value comes from the responses that continue it."""
     round: Ints
     max_response_length: int
     planned: int = 0
@@ -105,7 +105,7 @@ class Segments(Columns):
     """Its first turn, among those of its response."""
     num_turns: Ints = field(default=ONES, kw_only=True)
     earned: Floats = field(default=ZEROS, kw_only=True)
-    """Paid by the environment before, where turns are compared by what came after."""
+    """Paid by the environment before, where turns are compared by later rewards."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -149,13 +149,12 @@ def build_responses(
     round: ArrayLike = 0,
     num_turns: ArrayLike = 1,
 ) -> Responses:
-    """The table of responses from what any framework has for each, [R]; every home builds it here.
+    """The table of responses, [R], from columns of any framework; every home builds it here.
 
     `prompt` is a position (an integer array, taken as it is) or any key (see `number_keys`). A response is correct where its
     verdict is above `correct_threshold` (one number, or [R]) by more than rounding; without a verdict (nan, `NO_VERDICT`) or
     without a token it is inactive: in no count, no comparison and no loss. `length` counts generated tokens by the framework's
-    mask, EOS included.
-    Raises ValueError for outcomes of active rows that are not finite.
+    mask, EOS included. Raises ValueError for outcomes of active rows that are not finite.
     """
     positions = prompt if isinstance(prompt, np.ndarray) and prompt.ndim == 1 else number_keys(prompt)
     size, tokens, verdicts = len(positions), np.asarray(length), np.asarray(verdict, np.float64)

@@ -1,8 +1,8 @@
-"""The precision in which numbers came: what differs by less is rounding, and is neither a difference nor above a threshold.
+"""Precision of numbers by their types: differences below it are rounding.
 
 A sum of n parts, each of them and each partial sum rounded to a machine epsilon e, is off by at most n e / 2 of its scale:
-two such sums of one number differ by at most n e. The scale is the larger of the two, and at least 1, that of a verdict: what
-is left where parts cancel has their rounding, not its own.
+two such sums of one number differ by at most n e. The scale is the larger of the two, and at least 1, that of a verdict:
+the remainder of parts that cancel has their rounding, not its own.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Equal-length pairs built during generation: what a stream's pairs are, their values, and which of them train.
+"""Equal-length pairs built during generation: the pairs of a stream, their values, and which of them train.
 
     prompt --+-- a_1 EOS                      round 0: a_1 and b_1 have equal length
              +-- b_1 --+-- a_2 EOS            round 1: both tracks continue b_1
                        +-- b_2 -- ...
 
-Whenever one track has ended, a new one starts from what the other had written by then. Tracks are decoded on their own and
-compared afterwards, which gives the law of decoding them in lockstep: who ended first is decided by the position of EOS, never by
-time. Forks are of token ids, never of text; nothing that was generated is thrown away.
+Whenever one track has ended, a new one starts from the tokens of the other so far. Tracks are decoded on their own and
+compared afterwards, which gives the law of decoding them in lockstep: the position of EOS decides who ended first, never
+time. Forks are of token ids, never of text; no generated token is thrown away.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ Result = TypeVar("Result")
 
 
 class PrefixError(ValueError):
-    """A prefix that is empty, or holds what is no token of the model's vocabulary."""
+    """A prefix that is empty, or has ids outside of the model's vocabulary."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Sampling:
     temperature: float = 1.0
     """The policy is softmax(logits / temperature); 0 is greedy, for evaluation only."""
     top_p: float = 1.0
-    """Nucleus; 1 is off. The policy is what this and the next two leave, renormalised."""
+    """Nucleus; 1 is off. The policy is the distribution that this and the next two leave, renormalised."""
     top_k: int = 0
     """Most likely tokens kept; 0 is off."""
     min_p: float = 0.0
@@ -50,7 +50,7 @@ class Continuation:
     token_ids: TokenIds
     """EOS included where there was one; at least one token."""
     logprobs: Logprobs
-    """Under softmax(logits / temperature) over what was not cut; when greedy under softmax(logits)."""
+    """Under softmax(logits / temperature) over the tokens left by truncation; when greedy under softmax(logits)."""
     finish: Finish
     turns: Spans = ()
     """Of a trajectory, in positions of `token_ids`."""
@@ -69,7 +69,7 @@ class Continuation:
         return Continuation(*found, "length", supports=self.supports[:num_tokens])
 
     def check(self, sampling: Sampling) -> Continuation:
-        """Return itself. Raises ValueError for what no engine may return, of which streams of tracks would never end."""
+        """Return itself. Raises ValueError for the continuations of a faulty engine, of which streams would never end."""
         made, asked = len(self.token_ids), sampling.max_new_tokens
         is_right = self.finish == "stop" or (self.finish == "length" and (made == asked or len(self.turns) > 0))
         written = sum(stop - start for start, stop in self.turns) if self.turns else made
@@ -99,15 +99,15 @@ class Growing(Protocol):
     def __await__(self) -> Generator[Any, None, Continuation]: ...
 
     def reach(self, num_tokens: int) -> Awaitable[Continuation]:
-        """What `extend` with that limit would have returned, as soon as it is there."""
+        """The first tokens, as soon as they are there, as `extend` with that limit would return them."""
         ...
 
     def fork(self, num_tokens: int, sampling: Sampling) -> Growing:
-        """What `extend` would return after its prefix and its first `num_tokens` tokens, which it has reached."""
+        """A continuation of its prefix and its first `num_tokens` tokens, which it has reached."""
         ...
 
     def release(self) -> None:
-        """Give up what is kept for forks."""
+        """Let the engine drop its state for forks."""
         ...
 
 

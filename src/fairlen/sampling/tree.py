@@ -47,7 +47,7 @@ class Tree(Checked):
     parts: Count = 8
     """Parts of the max response length; a node above the last level is one of them long."""
     level_weight: Literal["none", "branching"] = "none"
-    """branching: level k weighs branching^-k (from 0), because states there are visited so many times as often."""
+    """branching: level k weighs branching^-k (from 0), because states there are visited branching^k times as often."""
     compare: Literal["siblings", "leaves"] = "siblings"
     """leaves: whole responses with all others of the prompt, so that a token trains once for every response that has it."""
     is_whole = False

@@ -54,7 +54,7 @@ class Collector:
     num_prompts: int
     """Selected prompts wanted in a rollout batch."""
     max_extra_batches: int
-    """Times that rejected prompts are replaced; then the batch trains with what it has."""
+    """Times that rejected prompts are replaced; after that the batch trains with fewer."""
     seed: int
 
     async def __call__(self, method: Method, batch: int, first_problem: int, policy_version: int) -> Collected:

@@ -101,7 +101,7 @@ class StepResult:
     method: Method
     """With its state moved, after a step."""
     quantity: str = ""
-    """Empty after a step; else what was not finite, and no step was made, except for "weights", which are damaged."""
+    """Empty after a step; else the quantity that was not finite, so that no step was made, or damaged "weights"."""
     counts: Counts = field(default_factory=dict)
     """Of loop/tally.py, over all micro-batches."""
     gradient_norm: float = 0.0
