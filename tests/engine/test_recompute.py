@@ -83,22 +83,6 @@ def test_never_more_rows_than_slots_and_rows_are_given_up(model):
     assert sum(rows) < 2 * sum(len(one.token_ids) for one in made)
 
 
-def test_a_continuation_can_be_followed_and_forked_while_it_grows(model):
-    engine, prefix = anew(model), prompts(1)[0]
-
-    async def follow():
-        pending = engine.extend(prefix, Sampling(20, seed=5))
-        first = await pending.reach(3)
-        fork = engine.extend(prefix + first.token_ids, Sampling(17, seed=6))
-        return first, await pending, await fork
-
-    first, whole, fork = asyncio.run(follow())
-    assert first == whole.first(3) and len(whole.token_ids) > 3
-    assert differences(model, [prefix, prefix + first.token_ids], [whole, fork]).max() <= 1e-4
-    (alone,) = anew(model).generate([prefix], [Sampling(20, seed=5)])
-    assert alone.token_ids == whole.token_ids
-
-
 def test_whoever_is_cancelled_frees_his_row(model):
     engine = anew(model, max_num_seqs=2)
 

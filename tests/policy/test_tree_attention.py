@@ -75,12 +75,6 @@ def test_the_kernel_is_the_masked_products_on_ragged_forests(seed, precision):
     assert worst(found, with_gradients(attend_masked(*precise, tree, scale), precise)) < tolerance
 
 
-def test_the_kernel_passes_gradcheck():
-    _, forest = forest_of([np.array(row) for row in ([1, 2, 3], [1, 2, 4, 5], [1, 2], [6])])
-    inputs = states(forest, (2, 1, 16, 16), torch.float64)
-    assert torch.autograd.gradcheck(lambda *x: attend(nn.Identity(), *x, None, tree=ForestMask(forest, CPU))[0], inputs)
-
-
 def test_any_layout_of_the_states_serves():
     """Heads cut out of one tensor, heads outermost, and elements that do not lie back to back."""
     _, forest = forest_of(random_rows(2))

@@ -98,18 +98,6 @@ def test_the_blocks_are_those_that_torch_finds_in_the_dense_mask_and_their_entri
     assert count_blocks(forest.until) == (some | whole).sum() == len(list(blocks_of(torchs)))
 
 
-def test_the_blocks_of_a_trunk_with_two_branches():
-    """Four blocks: queries of the trunk's 0, 1; of the branches 2 and 3, which do not see each other.
-
-    On the diagonal a part is seen: 4. Whole: (1, 0), (2, 0), (2, 1), (3, 0), (3, 1): 5. Causal attention would have 10.
-    """
-    forest = whole_blocks()
-    some, whole = find_blocks(forest.until)
-    assert np.argwhere(some).tolist() == [[0, 0], [1, 1], [2, 2], [3, 3]]
-    assert np.argwhere(whole).tolist() == [[1, 0], [2, 0], [2, 1], [3, 0], [3, 1]]
-    assert count_blocks(forest.until) == 9
-
-
 def test_a_mask_is_made_without_waiting_and_without_an_entry_for_each_pair():
     """8,192 positions on a device that has no contents: 64 x 64 blocks, and the bytes that the account has."""
     rows = [np.r_[np.full(1024, 1), np.full(1024, branch)] for branch in range(2, 9)]

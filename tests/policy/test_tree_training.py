@@ -78,34 +78,6 @@ def test_a_wrong_tree_would_be_seen():
         assert (trees.forward(inputs).logprobs - expected[order]).abs().max() < 1e-10
 
 
-def test_gradient_checkpointing_comes_back_to_the_tree():
-    rows, trees = readers("qwen3")
-    trees.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    rollouts, method = forked_rollouts(), compose("grpo")
-    plan = random_plan(rollouts)
-    assert max(differences(learn(trees, rollouts, plan, method, True),
-                           learn(rows, rollouts, plan, method, False))) < 1e-5  # fmt: skip
-
-
-def test_what_is_forwarded_and_where_it_is_predicted():
-    rollouts = forked_rollouts(streams=2)
-    plan = random_plan(rollouts)
-    (packed,) = pack(rollouts, plan, 1 << 20, trees=True)
-    inputs = packed.inputs
-    rows = [rollouts.responses[s.response].token_ids[: s.stop - 1] for s in rollouts.segments]
-    assert inputs.token_ids.numel() == len({row[: end + 1] for row in rows for end in range(len(row))})
-    sources = inputs.source.split(packed.micro.length.tolist())
-    targets = inputs.target.split(packed.micro.length.tolist())
-    for row, source, target in zip(packed.rows, sources, targets, strict=True):
-        span = rollouts.segments[row]
-        tokens = rollouts.responses[span.response].token_ids
-        assert tuple(target.tolist()) == tokens[span.start : span.stop]
-        assert tuple(inputs.token_ids[0, source].tolist()) == tokens[span.start - 1 : span.stop - 1]
-        assert inputs.position_ids[0, source].tolist() == list(range(span.start - 1, span.stop - 1))
-    firsts = {row: int(source[0]) for row, source in zip(packed.rows.tolist(), sources, strict=True)}
-    assert firsts[0] == firsts[1] != firsts[2] == firsts[3]  # tracks of a round part at one position
-
-
 def test_a_learner_makes_the_same_update_from_either_layout(batch, policy):
     method = compose("grpo+balanced")
     (update,) = updates(method.score(batch.rollouts))
