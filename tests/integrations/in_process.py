@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
 from itertools import chain
 from types import SimpleNamespace
 from typing import Any
@@ -23,15 +22,13 @@ from verl.workers.engine.base import BaseEngine
 from verl.workers.engine.fsdp import transformer_impl
 
 import fairlen.integrations.verl.plugin  # noqa: F401  registers
-from fairlen.batch import NO_VERDICT
 from fairlen.integrations.verl import trainer as trainer_module
-from fairlen.integrations.verl.agent_loop import cut_rows
 from fairlen.integrations.verl.loss import COUNTS, finish_after_steps
 from fairlen.integrations.verl.settings import read_method
 from fairlen.integrations.verl.trainer import REMEDIES
 from fairlen.loop.learning_signal import LearningSignal
 from fairlen.loop.update import Skips
-from fairlen.rollouts import Response, Rollouts
+from fairlen.rollouts import Response
 
 EOS = 0
 """Token id."""
@@ -74,23 +71,6 @@ def whole_row(response: Response, mask: Sequence[int] = ()) -> dict[str, Any]:
     """A response as verl's own agent loops return it, with what a reward function says."""
     info = {"acc": float(response.status == "correct"), "verdict": float(response.active)}
     return make_row(response, 0, response.length, {"reward_extra_info": info}, mask)
-
-
-def stream_rows(rollouts: Rollouts) -> list[tuple[int, dict[str, Any]]]:
-    """The rows of all prompts as our agent loop returns them: (response, row)."""
-    rows = []
-    for prompt in sorted({response.prompt for response in rollouts.responses}):
-        members = [number for number, response in enumerate(rollouts.responses) if response.prompt == prompt]
-        mine = [s for s in rollouts.segments if s.response in members]
-        segments = [replace(s, response=members.index(s.response)) for s in mine]
-        for local, row in cut_rows([rollouts.responses[number] for number in members], segments):
-            response = rollouts.responses[members[local]]
-            verdict = float(response.status == "correct") if response.active else NO_VERDICT
-            extra = {"fairlen": asdict(replace(row, outcome=response.outcome, verdict=verdict))}
-            stop = response.length if row.is_end else row.stop
-            mask = [int(row.start <= place < row.stop) for place in range(stop)]
-            rows.append((members[local], make_row(response, row.start, stop, extra, mask)))
-    return rows
 
 
 def make_trainer(names: str, overrides: Sequence[str] = (), *, limit: int, prompts: int, updates: int = 1, mode: str = "sync",

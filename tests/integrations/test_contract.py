@@ -6,6 +6,7 @@ through each framework's own forward pass (TRL's is in float32; with_verl/test_u
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -17,8 +18,11 @@ from random import Random
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from homes import EOS, FIRST, HOMES, VOCABULARY, Case, Fault, Found, Home, Plain, Row, make_model
+
+from fairlen.rollouts import RESPONSES, SEGMENTS
 
 LIMIT, TURNS_LIMIT = 6, 28
 PROMPTS = ((2, 5, 7), (2, 9), (2, 4, 4, 8), (2, 6, 3))
@@ -165,6 +169,42 @@ def compare(found: Found, expected: Found, home: Home, tolerance: float) -> None
     assert found.state == pytest.approx(expected.state, rel=tolerance, abs=tolerance)
 
 
+UNTOLD = {"logprobs": "TRL's own generation does not say them"}
+"""Columns of records that TRL cannot have, and why; what reward functions said, `outcomes`, is each home's own."""
+FOLDERS = ("plain", "tool tokens", "three updates", "split into two updates", "turns that a limit ends")
+"""Cases whose run folders are compared too: in the others responses without a verdict are named by each home in its words."""
+
+
+def read_table(found: Found, kind: str) -> list[dict[str, Any]]:
+    """Rows in order of prompts and tracks."""
+    rows = pq.read_table(found.folder / "records" / f"{kind}-000000.parquet").to_pylist()
+    return [{name: value for name, value in row.items() if name != "outcomes"} for row in rows]
+
+
+def approximate(value: Any) -> Any:
+    """Lists of updates and numbers as they may round."""
+    is_number = isinstance(value, float) or (isinstance(value, list) and any(isinstance(x, float) for x in value))
+    return pytest.approx(value, rel=1e-9, abs=1e-12, nan_ok=True) if is_number else value
+
+
+def compare_folders(found: Found, own: Found, home: Home, num_updates: int) -> None:
+    """The same rollouts leave the same tables and metrics, by the same names."""
+    for kind, columns in (("responses", len(RESPONSES) - 1), ("segments", len(SEGMENTS))):
+        expected, rows = read_table(own, kind), read_table(found, kind)
+        assert len(rows) == len(expected) > 8 and expected[0].keys() == rows[0].keys() and len(rows[0]) == columns
+        for row, ours in zip(rows, expected, strict=True):
+            for column in ours.keys() - (UNTOLD if home.name == "trl" else {}):
+                assert row[column] == approximate(ours[column]), (kind, column)
+    lines = [
+        [json.loads(line) for line in (one.folder / "metrics.jsonl").read_text().splitlines()] for one in (own, found)
+    ]
+    assert len(lines[0]) == len(lines[1]) == num_updates
+    for ours, theirs in zip(*lines, strict=True):
+        assert not ours.keys() - theirs.keys() - home.unknown.keys()
+        for metric in ours.keys() & theirs.keys() - {"learning_rate"}:
+            assert theirs[metric] == approximate(ours[metric]), metric
+
+
 def combine(cases: list[str], names: tuple[str, ...]) -> list[Any]:
     """Every home with every case and every method; each case once and each method once in a home, and the others slow."""
     found = []
@@ -180,6 +220,8 @@ def combine(cases: list[str], names: tuple[str, ...]) -> list[Any]:
 def test_every_home_comes_to_the_same(home, case, name, own, tmp_path):
     found = home.run(CASES[case], name, make_model(), tmp_path)
     compare(found, own(case, name), home, 1e-12)
+    if case in FOLDERS:
+        compare_folders(found, own(case, name), home, CASES[case].num_iterations * CASES[case].num_updates)
 
 
 @pytest.mark.parametrize(("home", "case", "name"), combine([case for case in CASES if "turns" in case], TURNED))
@@ -187,7 +229,10 @@ def test_every_home_has_the_same_turns(home, case, name, own, tmp_path):
     """Those of one trajectory as one sequence, and each as a sequence."""
     expected = own(case, name)
     assert expected.responses.num_turns.tolist() == [len(row.spans) for row in CASES[case].rows]
-    compare(home.run(CASES[case], name, make_model(), tmp_path), expected, home, 1e-12)
+    found = home.run(CASES[case], name, make_model(), tmp_path)
+    compare(found, expected, home, 1e-12)
+    if case in FOLDERS:
+        compare_folders(found, expected, home, CASES[case].num_iterations * CASES[case].num_updates)
 
 
 @pytest.mark.parametrize("name", ("grpo", "dapo+balanced", "gspo+turns", "dapo+balanced_turns"))

@@ -1,4 +1,4 @@
-"""The same weights after the same rollout batch: as stock TRL where TRL has the method, as fairlen's own trainer for all.
+"""The same weights after the same rollout batch as stock TRL, where TRL has the method; test_contract.py has our own trainer.
 
 Whole trainers run, through shuffling, splitting into updates and gradient accumulation, in float64 with plain SGD and without
 clipping of the gradient norm, so that a wrong factor anywhere shows. Answers are scripted.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 import asyncio
 import itertools
-import math
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -23,8 +22,7 @@ from trl_runs import Script, ScriptedFair, ScriptedStock, graded, problems, scri
 
 from fairlen import playground
 from fairlen.methods.compose import compose
-from fairlen.methods.method import Method, updates
-from fairlen.methods.presets import BASES
+from fairlen.methods.method import Method
 from fairlen.methods.stages.advantage import GroupNormalized
 from fairlen.methods.stages.surrogate import SoftGate, TokenClip
 from fairlen.methods.stages.terms import ReferenceKL
@@ -32,7 +30,6 @@ from fairlen.policy.model import load_policy
 from fairlen.rollouts import Response, Rollouts
 from fairlen.sampling.extend import Sampling
 from fairlen.sampling.independent import Independent, Request
-from fairlen.train.step import Learner
 
 TRLS = GroupNormalized(ddof=1, eps=1e-4)
 """TRL's standard deviation."""
@@ -157,55 +154,10 @@ def collect(method: Method, policy, prompts: list[str], max_response_length: int
     return Rollouts(tuple(responses), method.sampling.cut(tuple(responses)), max_response_length)
 
 
-def train_here(method: Method, prompts: list[str], epochs: int) -> tuple[Method, torch.Tensor]:
-    """fairlen's own updates with plain SGD, and how the weights moved."""
-    policy = load_policy(playground.PATH, "float64", "cpu", gradient_checkpointing=False)
-    rollouts = collect(method, policy, prompts)
-    optimizer = torch.optim.SGD(policy.trained().values(), lr=RATE)
-    schedule = torch.optim.lr_scheduler.ConstantLR(optimizer, 1.0)
-    learner = Learner(policy, optimizer, schedule, math.inf, max_tokens=400)
-    if method.needs_ref:
-        learner.reference = load_policy(playground.PATH, "float64", "cpu", gradient_checkpointing=False)
-    start = torch.cat([p.detach().flatten() for p in policy.model.parameters()]).clone()
-    (update,) = updates(method.score(rollouts))
-    plan = method.weigh(update)
-    old = learner.old_logprobs(rollouts, plan)
-    for epoch in range(epochs):
-        method = learner.step(method, rollouts, plan, old, is_on_policy=epoch == 0).method
-    return method, torch.cat([p.detach().flatten() for p in policy.model.parameters()]) - start
-
-
 def prompts_of(trainer, num_prompts: int) -> list[str]:
     """The prompts of the first rollout batch, in TRL's order."""
     order = list(itertools.islice(iter(trainer._get_train_sampler()), num_prompts * trainer.num_generations))
     return [trainer.train_dataset[row]["prompt"] for row in order[:: trainer.num_generations]]
-
-
-QUICK = {
-    "grpo",
-    "dapo",
-    "gspo",
-    "fspo",
-    "vespo",
-    "sapo",
-    "dr_grpo",
-    "eqlen+grpo",
-    "eqlen+fspo",
-    "dapo+balanced",
-    "tree_unbiased",
-}
-"""One of each kind of surrogate, of state and of sampling; all others run in `make test-slow`."""
-NAMES = [
-    *BASES,
-    "dapo+balanced",
-    "grpo+toplambda",
-    "eqlen+grpo",
-    "eqlen+fspo",
-    "eqlen+dapo",
-    "tree+dapo",
-    "grpo+kl",
-    "grpo+overlong_filter",
-]
 
 
 def test_the_rows_of_pairs_have_the_segments_of_fairlens_own_collection(tmp_path):

@@ -25,21 +25,13 @@ def rollout(trainer, num_prompts: int = 4):
     return trainer._generate_and_score_completions([row for row in problems(num_prompts) for _ in range(4)])
 
 
-def mixed_prompts(output) -> tuple[int, int]:
-    """Prompts with a correct and an incorrect response among the rows that train, and all prompts of such rows."""
-    verdicts: dict[tuple[int, ...], list[bool]] = {}
-    for prompt, mask, ids, own, trains in zip(
-        *(
-            output[name].tolist()
-            for name in ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask", "fair_trains")
-        ),
-        strict=True,
-    ):
-        if trains:
-            key = tuple(token for token, there in zip(prompt, mask, strict=True) if there)
-            total = sum(token for token, there in zip(ids, own, strict=True) if there)
-            verdicts.setdefault(key, []).append(total % 3 == 0)
-    return sum(len(set(said)) == 2 for said in verdicts.values()), len(verdicts)
+def trained_rows(output) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Prompt and completion of each row that trains, without padding."""
+    found = []
+    for row in output["fair_trains"].nonzero()[:, 0].tolist():
+        parts = (output[f"{name}_ids"][row][output[f"{name}_mask"][row] > 0] for name in ("prompt", "completion"))
+        found.append(tuple(tuple(part.tolist()) for part in parts))
+    return found
 
 
 @pytest.mark.parametrize("method", ["grpo+dynamic", "dapo", "dapo+balanced"])
@@ -50,8 +42,10 @@ def test_a_rollout_batch_has_as_many_selected_prompts_as_asked(method, tmp_path)
     assert metrics["prompts/selected"] == [8.0] and metrics["prompts/extra_batches"][0] >= 1
     # a prompt may be drawn twice: its responses are then of two groups, each with both verdicts
     assert int(output["fair_trains"].sum()) == 8 * 4 == len(output["fair_trains"])
-    mixed, prompts = mixed_prompts(output)
-    assert mixed == prompts > 1
+    verdicts: dict[tuple[int, ...], set[bool]] = {}
+    for prompt, ids in trained_rows(output):
+        verdicts.setdefault(prompt, set()).add(sum(ids) % 3 == 0)
+    assert all(len(said) == 2 for said in verdicts.values()) and len(verdicts) > 1
     asked, dropped = metrics["prompts/asked"][0], metrics["dropped/filtered_responses"][0]
     assert asked == 8 + trainer.refill.drawn and dropped == 4 * (asked - 8) > 0
     assert metrics["dropped/filtered_tokens"][0] >= dropped
@@ -60,38 +54,11 @@ def test_a_rollout_batch_has_as_many_selected_prompts_as_asked(method, tmp_path)
     assert mass == pytest.approx(1.0, rel=1e-6) or method == "dapo+balanced"
 
 
-class InTurns(ScriptedFair):
-    """Every fourth token was read."""
-
-    def _generate(self, prompts):
-        given = list(super()._generate(prompts))
-        given[2] = [[1, *(int(token % 4 > 0) for token in ids[1:])] for ids in given[1]]
-        return tuple(given)
-
-
 def test_rows_that_were_kept_are_those_of_the_first_round_and_what_was_drawn(tmp_path):
     """A row keeps its prompt and its completion, whatever the widths of the rounds."""
     once, refilled = rollout(make(tmp_path / "a", most=0)), rollout(make(tmp_path / "b", most=40))
-
-    def texts(output):
-        found = []
-        for p, pm, c, cm, t in zip(
-            *(
-                output[n].tolist()
-                for n in ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask", "fair_trains")
-            ),
-            strict=True,
-        ):
-            if t:
-                found.append(
-                    (
-                        tuple(x for x, m in zip(p, pm, strict=True) if m),
-                        tuple(x for x, m in zip(c, cm, strict=True) if m),
-                    )
-                )
-        return Counter(found)
-
-    assert texts(once) <= texts(refilled) and texts(once).total() < texts(refilled).total() == 16
+    first, both = Counter(trained_rows(once)), Counter(trained_rows(refilled))
+    assert first <= both and first.total() < both.total() == 16
 
 
 def test_the_bound_is_kept_and_then_the_batch_trains_with_what_it_has(tmp_path):

@@ -8,7 +8,6 @@ from random import Random
 
 import pytest
 
-from fairlen.integrations.rows import build_rows
 from fairlen.integrations.trl.generation import Pending, prepare_prompts, run_together
 from fairlen.rollouts import Rollouts
 from fairlen.sampling.eqlen import EqLen
@@ -106,11 +105,6 @@ def test_what_goes_wrong_in_a_stream_is_raised():
         run_together(streams_of(range(2), 2), generate, number)
 
 
-def make_rollouts(prompts: range) -> Rollouts:
-    responses = tuple(run_together(streams_of(prompts, 2), serve(script()), number))
-    return Rollouts(responses, EqLen(streams=2).cut(responses), BUDGET)
-
-
 def test_a_process_with_some_rows_of_a_prompt_runs_as_many_tracks_of_it():
     """12 rows of prompts with 8 each, the second process: the last 4 of prompt 0 and, of prompt 1, all."""
     places = []
@@ -137,18 +131,3 @@ def test_trees_are_generated_in_a_call_a_level():
     rollouts = Rollouts(tuple(found), tree.cut(tuple(found)), BUDGET)
     trained = sum(s.stop - s.start for s in rollouts.segments)
     assert trained == sum(r.length - r.inherited for r in found)  # every generated token once
-
-
-def test_rows_of_pieces_train_what_is_new_alone():
-    rollouts = make_rollouts(range(2))
-    rows = build_rows(rollouts.responses, rollouts.segments, range(len(rollouts.segments)), 0)
-    assert len(rows) == len(rollouts.segments)
-    for row in rows:
-        (number,) = row.segments
-        segment = rollouts.segments[number]
-        response = rollouts.responses[segment.response]
-        assert tuple(row.prompt_ids + row.token_ids) == response.token_ids[: segment.stop]
-        assert sum(row.mask) == segment.stop - segment.start
-        assert len(row.mask) == len(row.token_ids) == len(row.logprobs) == len(row.depth)
-        assert row.mask == sorted(row.mask)  # what was inherited comes first
-        assert row.depth == list(range(len(row.depth)))

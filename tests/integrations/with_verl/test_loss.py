@@ -1,4 +1,4 @@
-"""Losses, gradients, state and metrics of a rollout batch in verl: equal to ours, and to verl's own where verl has the method.
+"""Losses and gradients of a rollout batch in verl, equal to verl's own where verl has the method; verdicts, warnings, padding.
 
 The trainer and the loss run in one process, on log-probs that are given (in_process.py).
 """
@@ -17,18 +17,9 @@ from in_process import EOS, make_trainer, train, whole_row
 from verl.trainer.ppo import core_algos
 from verl.workers.config import ActorConfig
 
-from fairlen.loop.tally import Tally, observed, scored_metrics, update_metrics
-from fairlen.methods.method import updates
-from fairlen.methods.presets import BASES
-from fairlen.methods.stages.micro import Outputs
-from fairlen.policy.pack import pack
 from fairlen.rollouts import Response, Rollouts, whole_segments
 
 LIMIT = 12
-WHOLE = [
-    *sorted(set(BASES) - {"eqlen_unbiased", "tree_unbiased"}),
-    "dapo+balanced", "grpo+toplambda", "dapo+entropy", "grpo+mismatch",
-]  # fmt: skip
 
 
 def make_rollouts(seed: int, num_prompts: int = 6, num_tracks: int = 4) -> Rollouts:
@@ -66,48 +57,10 @@ class Model:
         return old + self.drawn[row] + self.theta[ids]
 
 
-def ours(method, rollouts, model, is_on_policy):
-    """(loss, gradient, metrics, method) of fairlen's own packer and tally, for the whole rollout batch as one update."""
-    scored, tally, total = method.score(rollouts), Tally(), 0.0
-    model.theta.grad = None
-    for update in updates(scored):
-        for packed in pack(rollouts, method.weigh(update), 64, is_on_policy=is_on_policy):
-            responses = [rollouts.segments[update.rows[row]].response for row in packed.rows]
-            logprobs = torch.cat([model(row) for row in responses]) if responses else model.theta.sum()[None][:0]
-            outputs = Outputs(logprobs, torch.zeros_like(logprobs))
-            loss = method.loss(outputs, packed.micro)
-            loss.total.backward()
-            total += float(loss.total.detach())
-            tally.add(method, outputs, packed.micro, loss)
-    counts = tally.finish()
-    return (
-        total,
-        model.theta.grad,
-        scored_metrics(scored, method) | update_metrics(counts),
-        method.update(observed(counts)),
-    )
-
-
 def bypassed(trainer):
     """A trainer for which the first update has ratios too."""
     trainer.config.algorithm.rollout_correction.bypass_mode = True
     return trainer
-
-
-def test_a_state_moves_once_an_update_in_workers_and_driver(monkeypatch):
-    """Two updates of a rollout batch: the first is on-policy and moves nothing, the second sees the drift."""
-    rollouts = make_rollouts(1)
-    model = Model(rollouts, 0.02)
-    trainer = make_trainer("fspo", limit=LIMIT, prompts=6, updates=2)
-    rows = [whole_row(response) for response in rollouts.responses]
-    workers, metrics, _ = train(trainer, rows, model, [model.theta], monkeypatch)
-    assert len(workers.losses) == 2
-    second = [row for row in range(12, 24) if rollouts.responses[row].active]
-    log_ratio = np.array([float((model(row).detach() - model.rows[row][1]).sum()) for row in second])
-    length = np.array([rollouts.responses[row].length for row in second])
-    drift = -log_ratio.sum() / length.sum()
-    assert metrics["state/surrogate.drift_average"] == pytest.approx(0.1 * drift, rel=1e-12)
-    assert trainer.method == workers.loss_fn.method
 
 
 def test_a_stage_from_a_file_carries_its_state(monkeypatch):

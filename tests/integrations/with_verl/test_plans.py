@@ -100,19 +100,6 @@ def test_the_plan_of_rows_is_the_plan_of_responses(names):
     assert doubled["advantage"] == pytest.approx(columns["advantage"][:-1], rel=1e-12)
 
 
-def test_balanced_by_hand():
-    """One prompt, correct with 2 and 6 tokens, incorrect with 4: A = +-0.5 without std; N = 3.
-
-    correct: mean 2/3, A = 1/3 each; incorrect: A = -2/3. M+ = 2/3, Z+ = 1/3 (2 + 6) = 8/3, weight 1/4 / 3 = 1/12;
-    M- = 2/3, Z- = 2/3 * 4 = 8/3, weight 1/12.
-    """
-    rows = [Row(length, False, track=track, stop=length) for track, length in enumerate((2, 6, 4))]
-    graded = [replace(row, outcome=x, verdict=x) for row, x in zip(rows, (1.0, 1.0, 0.0), strict=True)]
-    _, found = plan_batch(compose("dr_grpo+balanced", ["sampling.n=3"]), "uuu", graded, 12)
-    assert found["advantage"].tolist() == pytest.approx([1 / 3, 1 / 3, -2 / 3])
-    assert found["weight"].tolist() == pytest.approx([1 / 12] * 3)
-
-
 def test_every_track_has_one_row_that_carries_its_verdict():
     rollouts = make_rollouts(EqLen(streams=6))
     numbers, rows = rows_of(rollouts)
