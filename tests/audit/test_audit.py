@@ -248,14 +248,6 @@ def rollouts(path: Path, longer: bool) -> Path:
 FOLDERS = sorted(path.name for path in FORMATS.iterdir() if path.is_dir() and path.name[0] != "_")
 
 
-@pytest.mark.parametrize("folder", FOLDERS)
-def test_every_fixture_needs_no_flag(folder):
-    done = run(str(FORMATS / folder))
-    assert done.returncode == 0 and not done.stderr
-    assert "responses to" in done.stdout and "95% interval" in done.stdout
-    assert "\x1b" not in done.stdout  # plain when piped
-
-
 def test_one_of_a_thing_is_singular(tmp_path):
     """One answer to one prompt in one step, beside a file of another kind."""
     row = {"input": "1 + 1?", "output": "It is 2.", "gts": "2", "score": 1.0, "step": 1}

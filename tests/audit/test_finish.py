@@ -42,16 +42,12 @@ UNKNOWN = {"finish_reason": ("banana", "R2", 0, 1, 2, True, {"type": "novel"}, "
 UNSAID = (None, "", "null", "unknown", "FINISH_REASON_UNSPECIFIED", {}, {"type": None})
 
 
-def rollouts(path: Path, column: str, last: Any, others: Any, num_rows: int = 24) -> Source:
+def rollouts(path: Path, column: str, last: Any, others: Any) -> Source:
     """Three rows of four have one finish reason, the fourth another one; no length is the largest of many."""
+    ends = [last if n % 4 == 3 else others for n in range(24)]
     rows = [
-        {
-            "prompt": f"q{n // 4}",
-            "response": "a " * (5 + n),
-            "reward": float(n % 2),
-            column: last if n % 4 == 3 else others,
-        }
-        for n in range(num_rows)
+        {"prompt": f"q{n // 4}", "response": "a " * (5 + n), "reward": float(n % 2), column: end}
+        for n, end in enumerate(ends)
     ]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     reading = read([str(path)])

@@ -7,6 +7,7 @@ import gzip
 import json
 import random
 import sqlite3
+from functools import partial
 from pathlib import Path
 
 from fairlen.audit.readers import Source, read
@@ -131,13 +132,8 @@ def test_databases_that_are_not_read_say_why(tmp_path):
     view.close()
     broken = tmp_path / "broken.db"
     broken.write_bytes(written.read_bytes()[:5000])
-    names = (
-        ("other.db", "not of trackio"),
-        ("written.db", "written.db-wal"),
-        ("view.db", "not of trackio"),
-        ("broken.db", ""),
-    )
-    for name, why in names:
+    reasons = {"other": "not of trackio", "written": "written.db-wal", "view": "not of trackio", "broken": ""}
+    for name, why in ((f"{name}.db", why) for name, why in reasons.items()):
         (sentence,) = read([str(tmp_path / name)]).unreadable
         assert sentence.startswith(f"{tmp_path / name}: ") and why in sentence, sentence
 
@@ -192,20 +188,13 @@ def test_what_is_no_file_of_rows_is_named(tmp_path):
 
 def respond(size: int, is_cut: bool, **more) -> dict:
     """An object of OpenAI's Responses, as NeMo-Gym's servers give it: two calls of the model, with a tool between them."""
+    thought = {"type": "reasoning_text", "text": "think " * (size - 4)}
+    said = {"type": "output_text", "text": "it is done", "annotations": []}
     items = [
-        {
-            "type": "reasoning",
-            "id": "r",
-            "summary": [],
-            "content": [{"type": "reasoning_text", "text": "think " * (size - 4)}],
-        },
+        {"type": "reasoning", "id": "r", "summary": [], "content": [thought]},
         {"type": "function_call", "name": "calc", "arguments": '{"a": 1}', "call_id": "c"},
         {"type": "function_call_output", "call_id": "c", "output": "9 " * 50},
-        {
-            "type": "message",
-            "role": "assistant",
-            "content": [{"type": "output_text", "text": "it is done", "annotations": []}],
-        },
+        {"type": "message", "role": "assistant", "content": [said]},
     ]
     reason = {"reason": "max_output_tokens"} if is_cut else None
     usage = {"input_tokens": 9, "output_tokens": size, "total_tokens": 9 + size}
@@ -228,15 +217,11 @@ def test_nemo_gym(tmp_path):
 
 
 def test_objects_of_openais_servers_in_any_table(tmp_path):
+    answer = partial(dict, [("role", "assistant")])
     outputs = {
         "responses": lambda size, is_cut: respond(size, is_cut, status="incomplete" if is_cut else "completed"),
         "chat": lambda size, is_cut: {
-            "choices": [
-                {
-                    "message": {"role": "assistant", "content": "w " * size},
-                    "finish_reason": "length" if is_cut else "stop",
-                }
-            ],
+            "choices": [{"message": answer(content="w " * size), "finish_reason": "length" if is_cut else "stop"}],
             "usage": {"completion_tokens": size},
         },
     }
@@ -263,18 +248,11 @@ def nemo_rows(size_of_prompt: int = 7) -> list[dict]:
 
 def test_nemo_rl_of_training_and_validation(tmp_path):
     write(tmp_path / "train_data_step3.jsonl", nemo_rows())
-    chats = [
-        [
-            {"role": "user", "content": f"q{n}"},
-            {"role": "assistant", "content": "w " * size},
-            {"role": "environment", "content": "ok"},
-        ]
-        for n, _, size, _ in ROWS
-    ]
-    held_out = [
-        {"content": [chat], "rewards": [float(row[1])], "idx": n}
-        for n, (chat, row) in enumerate(zip(chats, ROWS, strict=True))
-    ]
+    held_out = []
+    for place, (n, ok, size, _) in enumerate(ROWS):
+        said = (("user", f"q{n}"), ("assistant", "w " * size), ("environment", "ok"))
+        chat = [{"role": role, "content": text} for role, text in said]
+        held_out.append({"content": [chat], "rewards": [float(ok)], "idx": place})
     write(tmp_path / "val_data_step3.jsonl", held_out)
     reading = read([str(tmp_path)])
     assert len(reading.sources) == 2, reading

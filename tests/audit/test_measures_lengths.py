@@ -107,13 +107,6 @@ def test_logs_without_streams_have_no_report(streams):
     assert stream_report(replace(streams, known=KNOWN)) is None
 
 
-def test_answers_of_one_prompt_count_once_where_they_are_all_alike():
-    """4 prompts of 25 answers, one of them solved every time: 25%, and the interval is of 4 prompts, not of 100 answers."""
-    prompt = np.repeat(np.arange(4), 25)
-    found = rate(prompt == 0, prompt, np.zeros(100, np.int64), 1)
-    assert found.value[0] == 0.25 and found.high[0] - found.low[0] > 0.5
-
-
 def test_what_never_happened_is_not_certain():
     """None of 8 prompts' 40 answers is right: Wilson's interval of 0 of 8 ends at z^2 / (8 + z^2), and so does all of 8 begin."""
     prompt, z2 = np.repeat(np.arange(8), 5), 1.959964**2

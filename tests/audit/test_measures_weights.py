@@ -20,15 +20,10 @@ from fairlen.methods.stages.advantage import GroupNormalized
 from fairlen.methods.stages.aggregation import Balanced, ConstantBudget, LengthPower, SequenceMean, TokenMean, TokenSum
 
 STAGES = {
-    "sequence_mean": SequenceMean(),
-    "token_mean": TokenMean(),
-    "token_mean_update": TokenMean("update"),
-    "token_sum": TokenSum(),
-    "constant_budget": ConstantBudget(),
-    "length_power": LengthPower(),
-    "balanced": Balanced(),
+    "sequence_mean": SequenceMean(), "token_mean": TokenMean(), "token_mean_update": TokenMean("update"),
+    "token_sum": TokenSum(), "constant_budget": ConstantBudget(), "length_power": LengthPower(), "balanced": Balanced(),
     "balanced_update": Balanced("update"),
-}
+}  # fmt: skip
 ADVANTAGE = np.array([1.0, 1, 1, -3, 2, -1, -1, 0, 0, 0])
 
 
@@ -175,8 +170,8 @@ def test_without_mixed_groups_nothing_is_decided():
 
 
 def test_the_interval_of_the_coupling_covers_zero_where_there_is_none():
-    covered = sum(not coupling(simulate(0.5, 0.0, 60, seed=seed)).sign_length.excludes(0.0) for seed in range(100))
-    assert 87 <= covered <= 100
+    covered = sum(not coupling(simulate(0.5, 0.0, 60, seed=seed)).sign_length.excludes(0.0) for seed in range(40))
+    assert 34 <= covered <= 40
     assert coupling(simulate(0.5, 0.3, 60)).sign_length.excludes(0.0)
 
 
@@ -188,12 +183,12 @@ def test_intervals_are_over_prompts_not_rows():
 
 def test_intervals_cover_for_ragged_prompts():
     covered = 0
-    for seed in range(200):
+    for seed in range(100):
         rng = np.random.default_rng(seed)
         prompt = np.repeat(np.arange(80), rng.integers(1, 9, 80))
         found = mean_over(prompt, rng.normal(size=80)[prompt] + rng.normal(size=len(prompt)))
         covered += found.low <= 0 <= found.high
-    assert 0.90 <= covered / 200 <= 0.985
+    assert 88 <= covered <= 99
 
 
 def test_pooling_many_prompts_leaves_the_spread_as_it_is():

@@ -13,16 +13,7 @@ import pytest
 from loops import over
 from report_runs import write_run
 
-from fairlen.audit.method_in_use import (
-    MAX_BYTES,
-    SETTINGS,
-    USERS,
-    InUse,
-    find_method,
-    in_use,
-    parse_method,
-    read_yaml,
-)
+from fairlen.audit.method_in_use import MAX_BYTES, SETTINGS, USERS, InUse, find_method, in_use, parse_method, read_yaml
 from fairlen.audit.readers import read
 from fairlen.audit.statistics.coupling import ALL_RULES, weight_shares
 from fairlen.methods.compose import compose
@@ -193,15 +184,8 @@ def test_a_job_of_fairlen_in_verl(tmp_path):
 
 def test_outputs_of_hydra_belong_to_the_rollouts_that_they_name(tmp_path):
     for number, (mode, rollouts) in enumerate((("token-mean", "data/first"), ("seq-mean-token-mean", "data/second"))):
-        place(
-            tmp_path,
-            verl_yaml(mode, rollouts=rollouts),
-            "outputs",
-            "2026-01-01",
-            f"10-0{number}-00",
-            ".hydra",
-            "config.yaml",
-        )
+        parts = "outputs", "2026-01-01", f"10-0{number}-00", ".hydra", "config.yaml"
+        place(tmp_path, verl_yaml(mode, rollouts=rollouts), *parts)
     names = {name: found(tmp_path / "data" / name) for name in ("first", "second", "third")}
     assert {name: method and method.aggregation for name, method in names.items()} == {
         "first": "token_mean_update", "second": "sequence_mean", "third": None,
@@ -313,12 +297,8 @@ def test_a_bomb_in_training_arguments_is_not_unpacked(tmp_path):
 def test_yaml_as_hydra_writes_it():
     text = "a:\n  b: 1\n  c:\n  - x\n  - 'y: z'\n  d: \"q\"  # why\ne: null\nf:\n    g: 2\n  \n# h: 3\n"
     values = read_yaml(text.encode())
-    assert {key: value for key, value in values.items() if "c." not in key} == {
-        "a.b": "1",
-        "a.d": "q",
-        "e": "null",
-        "f.g": "2",
-    }
+    plain = {key: value for key, value in values.items() if "c." not in key}
+    assert plain == {"a.b": "1", "a.d": "q", "e": "null", "f.g": "2"}
     assert [value for key, value in values.items() if key.startswith("a.c.")] == ["x", "y: z"]
 
 

@@ -411,17 +411,9 @@ def test_no_text_of_rollouts_runs(open_page, tmp_path, start):
     """40 payloads, ten a page: in prompts, responses, names of files, folders and columns, rejected rewards, the method."""
     assert len(PAYLOADS) >= 40
     for payload in PAYLOADS[start : start + 10]:
-        rows = [
-            {
-                "step": 0,
-                "prompt": f"{payload} {i // 4}",
-                "completion": f"{payload} {i}" + " w" * (i % 4),
-                payload: float(i % 2),
-                "advantage": 0.5,
-            }
-            for i in range(48)
-        ]
-        rows.append({"step": 0, "prompt": payload, "completion": "w", payload: payload, "advantage": 0.5})
+        known = {"step": 0, "advantage": 0.5}
+        said = [(f"{payload} {i // 4}", f"{payload} {i}" + " w" * (i % 4), float(i % 2)) for i in range(48)]
+        rows = [known | {"prompt": p, "completion": r, payload: x} for p, r, x in (*said, (payload, "w", payload))]
         write_rows(tmp_path / name_of(payload) / f"{name_of(payload)}.jsonl", rows)
     audits, reading = audit([str(tmp_path)])
     assert len(audits) == 10

@@ -222,12 +222,6 @@ def test_a_rollout_batch_without_a_pair_counts(pairs_run, tmp_path):
     assert "8 rollout batches" in write_report(tmp_path / "run").read_text()
 
 
-def test_wilson_without_clusters():
-    """8 of 10 independent rows: Wilson's interval is [0.490, 0.943]."""
-    found = rate(np.arange(10) < 8, np.arange(10), np.zeros(10, np.int64), 1)
-    assert (found.value[0], found.low[0], found.high[0]) == pytest.approx((0.8, 0.4902, 0.9433), abs=1e-4)
-
-
 def test_copies_of_a_prompt_tell_nothing_new():
     """Every prompt answered four times alike: the interval of one answer each, within the C / (C - 1) of few clusters."""
     hits, cluster = np.arange(100) % 4 < 3, np.arange(100)

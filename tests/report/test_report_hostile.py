@@ -50,35 +50,20 @@ def test_no_text_of_the_description_runs(open_page, tmp_path):
     folder = write_run(tmp_path / "run", batches=1, prompts=1)
     description = json.loads((folder / "run.json").read_text())
     each = {payload: payload for payload in PAYLOADS}
-    description |= {
-        "config": each | {"max_response_length": 60},
-        "versions": each,
-        "machine": each,
-        "command": ["x", *PAYLOADS],
-    }
+    description |= {"config": each | {"max_response_length": 60}, "versions": each, "machine": each}
+    description["command"] = ["x", *PAYLOADS]
     choices = {p: {"kind": p, p: p} for p in PAYLOADS} | {f"{p} ": p for p in PAYLOADS}
-    description["method"] = {
-        "name": "".join(PAYLOADS),
-        "hash": "".join(PAYLOADS),
-        "notes": list(PAYLOADS),
-        "choices": choices,
-    }
+    whole = "".join(PAYLOADS)
+    description["method"] = {"name": whole, "hash": whole, "notes": list(PAYLOADS), "choices": choices}
     (folder / "run.json").write_text(json.dumps(description))
     watched = open_page(write_report(folder))
     watched.page.evaluate("document.querySelectorAll('details').forEach((d) => { d.open = true })")
     assert_unharmed(watched)
+    parts = ".note", ".settings dt", ".settings dd", ".command", ".choices dt", ".choices b", ".choices span", "h1"
+    texts = {part: watched.page.locator(part).all_text_contents() for part in parts}
     for payload in map(visible, PAYLOADS):
-        for part in (
-            ".note",
-            ".settings dt",
-            ".settings dd",
-            ".command",
-            ".choices dt",
-            ".choices b",
-            ".choices span",
-            "h1",
-        ):
-            assert any(payload in text for text in watched.page.locator(part).all_text_contents()), (payload, part)
+        for part, found in texts.items():
+            assert any(payload in text for text in found), (payload, part)
 
 
 @pytest.mark.slow
