@@ -301,7 +301,6 @@ class Mixture:
 
     @cached_property
     def shares(self) -> tuple[int, ...]:
-        """The weights as the smallest whole numbers."""
         thousandths = [round(weight * 1000) for weight in self.weights]
         return tuple(number // gcd(*thousandths) for number in thousandths)
 

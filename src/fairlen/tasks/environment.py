@@ -107,6 +107,7 @@ def is_foreign(error: BaseException) -> bool:
 
 
 def check_verdict(verdict: Any, function: str) -> Verdict:
+    """Raises a Fault unless it is a valid Verdict."""
     try:
         if isinstance(verdict, Verdict) and verdict.status in VERDICTS and math.isfinite(verdict.outcome):
             return replace(verdict, outcome=float(verdict.outcome))
@@ -240,6 +241,7 @@ class InTurns(Player):
         trajectory.finish = "length"
 
     async def _write(self, trajectory: Trajectory, max_new_tokens: int) -> Continuation:
+        """Raises a Fault for an observation that the model cannot read."""
         sampling = trajectory.sampling_of_turn(max_new_tokens)
         try:
             turn = (await self.extend(trajectory.prefix, sampling)).check(sampling)
@@ -304,7 +306,6 @@ class Trajectory:
         self.supports += turn.supports
 
     def forget(self) -> None:
-        """Leave out observations after the last turn."""
         self.token_ids = self.token_ids[: self.turns[-1][1] if self.turns else 0]
 
     def close(self, verdict: Verdict) -> Continuation:

@@ -57,7 +57,6 @@ class Verifier:
         self.sandbox = open_sandbox(settings.sandbox, on_host, workers) if is_needed else None
 
     async def __call__(self, row: DataRow, text: str, starts_inside: bool = False) -> Verdict:
-        """Raises ValueError only for kinds that it was not opened for."""
         match row.reference:
             case Answers() as answers if self.pool is not None:
                 return await self.compare_answers(self.pool, answers, text, starts_inside)

@@ -124,7 +124,6 @@ def make_problem_set(found: RowSet, verifier: Verifier, prompter: Prompter | Non
 
 
 def read_sets(places: Sequence[str]) -> tuple[RowSet, ...]:
-    """Each set has a name of its own."""
     sources = [read_source(place) for place in places]
     names = [source.name for source in sources]
     before = [names[:place].count(name) for place, name in enumerate(names)]

@@ -59,7 +59,6 @@ class Prompter:
         return f"{row.question}\n\n{instruction}" if instruction else row.question
 
     def render(self, row: DataRow) -> str:
-        """All text of the prompt, the template's included."""
         messages = self.messages(row)
         if not self.is_chat:
             return "\n\n".join(message["content"] for message in messages) + "\n"

@@ -125,6 +125,7 @@ class ReasoningGym:
         return tuple(islice({problem.text: problem for problem in turns}.values(), count))
 
     def find_held_out(self, part: GymTask) -> Iterator[Problem]:
+        """Raises ValueError where there is none."""
         places = ((derive_seed(chunk), position) for chunk in count() for position in range(SIZE))
         seen: dict[str, Problem] = {}
         idle, last = 0, ""
@@ -163,7 +164,6 @@ class ReasoningGym:
         return json.loads(reply) if reply.startswith("{") else {"error": reply}
 
     async def verify(self, problem: Problem, text: str) -> Verdict:
-        """Grade the last box after the thinking, as it stands."""
         answer = extract_answer(text, problem.starts_inside)
         if answer is None:
             return Verdict("no_answer", 0.0)
@@ -182,7 +182,6 @@ class ReasoningGym:
         return "correct" if found["score"] >= 1 - CLOSE else "incorrect"
 
     def describe(self) -> dict[str, Any]:
-        """Problems depend on the package's version."""
         made_by = f"reasoning-gym {version('reasoning-gym')}"
         sets = [{"name": one.text, "weight": one.weight, "fingerprint": made_by} for one in self.parts]
         prompt = self.prompter.describe() if self.prompter else {}

@@ -36,7 +36,6 @@ class RolloutServer:
         return f"http://127.0.0.1:{self.socket.getsockname()[1]}/v1"
 
     async def start(self) -> None:
-        """Answer on the running event loop, until it ends."""
         app = web.Application(client_max_size=MAX_REQUEST_BYTES)
         app.router.add_post("/inference/v1/generate", self.generate)
         runner = web.AppRunner(app, access_log=None)

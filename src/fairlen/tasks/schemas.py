@@ -241,7 +241,6 @@ def read_program(value: Any, raw: Raw) -> Program:
 
 
 def pair_tests(value: Raw) -> list[Raw]:
-    """Arguments and results of functions are kept as JSON."""
     inputs, outputs = value.get("inputs"), value.get("outputs")
     if not isinstance(inputs, list) or not isinstance(outputs, list) or len(inputs) != len(outputs):
         raise Unusable("tests without as many outputs as inputs")
@@ -320,6 +319,7 @@ SCHEMAS = (
 
 
 def choose_schema(place: str, columns: Sequence[str]) -> Schema:
+    """Raises DataError with the nearest one."""
     found = set(columns)
     if fitting := [schema for schema in SCHEMAS if set(schema.needed) <= found]:
         return max(fitting, key=lambda schema: len(schema.needed))

@@ -49,7 +49,6 @@ def make_shipped(place: str, flag: str = "--task") -> Synthetic:
 
 
 def shipped_settings(place: str) -> dict[str, Any]:
-    """Defaults of settings for a shipped task; empty for others."""
     name = place.partition(":")[0]
     return {"model": name, "max_response_length": SHIPPED[name].max_response_length} if name in SHIPPED else {}
 

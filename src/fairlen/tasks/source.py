@@ -65,7 +65,6 @@ class DataSource:
 
     @property
     def name(self) -> str:
-        """Fit for a file name."""
         path = Path(self.place)
         stem = re.split(r"\.(parquet|jsonl|json|csv)", path.name)[0] if path.is_file() else path.name
         parts = [stem or path.resolve().name, self.config.replace("/", "-"), self.split]

@@ -132,6 +132,7 @@ class EnvironmentProcess:
         return f"ipc://{self.folder}/{self.number}"
 
     async def wait(self, client: EnvClient) -> None:
+        """Raises ValueError where the process has ended, or takes too long."""
         until = time.monotonic() + START_SECONDS
         while not await client.health(timeout=1.0):
             if not self.process.is_alive():
@@ -202,7 +203,6 @@ class VerifiersTask:
         return read_episode(episode, calls)
 
     async def connect(self) -> EnvClient:
-        """Connect this event loop to the worker; both run afterwards."""
         loop = asyncio.get_running_loop()
         if loop not in self.clients:
             self.clients[loop] = EnvClient(self.worker.address)
@@ -227,6 +227,7 @@ class VerifiersTask:
 
 
 def load_verifiers(settings: ProblemSettings, tokenizer: Any, seed: int) -> VerifiersTask:
+    """Raises ValueError where the environment does not start."""
     try:
         place = read_place(settings.task)
         if not getattr(tokenizer, "chat_template", None):
@@ -266,7 +267,6 @@ def start_task(place: Place, tokenizer: Any, thinking: str, seed: int) -> Verifi
 
 
 def find_id(task: Any) -> str:
-    """An id that does not depend on the place of a task in its set."""
     return task_key(task.data.model_dump(mode="json", exclude={"idx"}, exclude_none=True))[:16]
 
 

@@ -80,7 +80,6 @@ async def take_turn(
 
 
 async def answer_call(call: Any, dispatch: Any, connections: Any) -> Any:
-    """The tool's answer, or a message about the fault of the call."""
     name = call.function.name
     try:
         arguments = json.loads(call.function.arguments or "{}")

@@ -88,7 +88,6 @@ def extract_choice(text: str, letters: Sequence[str] = "ABCD", starts_inside: bo
 
 
 def choice_in_box(box: str, one: str) -> str | None:
-    """The letter that is alone, marked as an option, or before the text of its option."""
     if len(box) > MAX_LENGTH:
         return None
     said = " ".join(TEXT_IN_BOX.sub("", clean(box)).split())
@@ -102,7 +101,6 @@ def choice_in_box(box: str, one: str) -> str | None:
 
 
 def choice_in_words(text: str, one: str) -> str | None:
-    """The last letter that a sentence names as the answer."""
     said = (
         r"(?i:answer)(?i:\s{1,8}is)?[\s:*$(\[]{1,8}(?:\\(?:text|textbf|mathrm|mathbf)\{\(?)?"
         + rf"({one})(?![A-Za-z0-9])(?=(.{{0,40}}))"

@@ -44,9 +44,7 @@ class Execution:
 
 class Sandbox(Protocol):
     @property
-    def name(self) -> str:
-        """As in `--sandbox`."""
-        ...
+    def name(self) -> str: ...
 
     def describe(self) -> dict[str, Any]:
         """Return what the run folder records of it: plain values; `unsafe` says whether programs run without containment."""

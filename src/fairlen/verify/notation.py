@@ -183,7 +183,6 @@ MAX_CACHED = 200  # characters of an answer whose reading is kept: 2,048 reading
 
 
 def read(answer: str) -> Reading:
-    """Read an answer; one above `MAX_LENGTH` stays the text itself."""
     if len(answer) > MAX_LENGTH:
         return Reading(answer, answer)
     return read_short(answer) if len(answer) <= MAX_CACHED else read_uncached(answer)
@@ -309,7 +308,6 @@ def read_decimal(text: str) -> tuple[Fraction, int]:
 
 
 def scale(value: Fraction, exponent: int, places: int, percent: bool) -> Number | None:
-    """value * 10^exponent, unless that is enormous."""
     if abs(exponent) > MAX_EXPONENT:
         return None
     return Number(value * Fraction(10) ** exponent, max(places - exponent, 0) if places else 0, percent)

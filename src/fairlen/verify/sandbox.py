@@ -235,7 +235,6 @@ async def find_unfit(sandbox: Sandbox) -> str:
 
 
 async def find_escapes(sandbox: Sandbox) -> list[str]:
-    """Forbidden attempts of a program that succeeded; empty for a sandbox that holds."""
     with (
         tempfile.NamedTemporaryFile(prefix="fairlen-probe-") as canary,
         socket.create_server(("127.0.0.1", 0)) as server,

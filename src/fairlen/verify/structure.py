@@ -35,7 +35,6 @@ class Structure:
 
     @property
     def names(self) -> frozenset[str]:
-        """Left-hand sides of the items."""
         return frozenset(found.group() for item in self.items if (found := NAME.match(item)))
 
 

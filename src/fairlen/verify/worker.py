@@ -41,7 +41,6 @@ def serve(memory: int, grade: Callable[..., str], warm_up: Callable[[], None]) -
 
 
 def work(connection: int, memory: int, grade: Callable[..., str]) -> NoReturn:
-    """Answer questions until there are no more, or a worker's life is over."""
     try:
         os.dup2(connection, 0)  # in place of the server's
         os.close(connection)
