@@ -124,8 +124,7 @@ class Program:
     kind: ClassVar = "code"
     cases: tuple[tuple[str, str], ...]
     """Input and expected output of each test; of a function, one JSON value a line and the JSON of its result."""
-    packed: str = field(default="", repr=False)
-    """More tests as they lie in the data set, unpacked only while they are needed: `unpack_tests`."""
+    packed: str = field(default="", repr=False)  # more tests, unpacked only while they are needed: `unpack_tests`
     function: str = ""
     """The function or method of class Solution that is called; empty where a program reads stdin and writes stdout."""
 

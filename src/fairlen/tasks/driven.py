@@ -30,8 +30,7 @@ class Calls:
     prompt: TokenIds  # prompt of the problem; what an agent reads after it counts as read before its first turn
     sampling: Sampling  # sampling of the whole; `max_new_tokens` limits what a conversation reads and writes together
     deadline: float
-    clock: asyncio.Timeout = field(default_factory=lambda: asyncio.timeout(None))
-    """Runs while nothing is asked of the policy."""
+    clock: asyncio.Timeout = field(default_factory=lambda: asyncio.timeout(None))  # stands while a turn is asked
     conversations: dict[str, Trajectory] = field(default_factory=dict)
     out: set[str] = field(default_factory=set)  # names of conversations that wait for a turn
     refusal: str = ""

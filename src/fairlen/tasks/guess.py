@@ -19,15 +19,13 @@ from fairlen.tasks.environment import Observation
 from fairlen.tasks.task import Problem, Synthetic, Verdict
 
 SPECIALS = ("<pad>", "<eos>", "<bos>")
-ALPHABET = "0123456789-?:<>"
-"""Every character of prompts, turns and answers; the vocabulary is the special tokens and these."""
+ALPHABET = "0123456789-?:<>"  # all characters of prompts, turns and answers
 TOKEN_IDS = {token: i for i, token in enumerate((*SPECIALS, *ALPHABET))}
 LOWER, HIGHER = "<", ">"
 DIGITS = 3
 LARGEST = 10**DIGITS - 1
 MAX_TURNS = 12
-MAX_RESPONSE_LENGTH = 192
-"""Tokens of a trajectory, as the shipped model is meant to be run: room for 12 turns that write the range."""
+MAX_RESPONSE_LENGTH = 192  # tokens of a trajectory: room for 12 turns that write the range
 GUESS = re.compile(rf":(\d{{{DIGITS}}})$", re.ASCII)
 
 

@@ -23,8 +23,7 @@ from fairlen.tasks.task import VERIFIERS, Problem, Synthetic, Task, Verdict, loa
 from fairlen.verify.answer_pool import WorkerPool
 
 GYM_MEMORY = 4 << 30  # bytes that a worker of reasoning-gym takes at most, beyond what all share
-EXAMPLE = DataRow("example", "example", "What is 1 + 1?", Answers(("2",)))
-"""Row that a tokenizer has to read before a task makes its first problem."""
+EXAMPLE = DataRow("example", "example", "What is 1 + 1?", Answers(("2",)))  # to try a tokenizer on
 Decode = Callable[[Sequence[int]], str]
 
 

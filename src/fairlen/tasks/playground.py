@@ -16,8 +16,7 @@ from random import Random
 from fairlen.tasks.task import Problem, Synthetic
 
 SPECIALS = ("<pad>", "<eos>", "<bos>")
-ALPHABET = "0123456789+|=;#.c?"
-"""Every character of prompts and responses; the vocabulary is the special tokens and these, so that none is unused."""
+ALPHABET = "0123456789+|=;#.c?"  # all characters of prompts and responses
 TOKEN_IDS = {token: i for i, token in enumerate((*SPECIALS, *ALPHABET))}
 MAX_MOVES = 8  # the shipped model was pre-trained on 1 to this many moves
 

@@ -20,8 +20,7 @@ class Prompter:
     """Turns rows into problems. Raises ValueError for settings that the tokenizer cannot follow."""
 
     tokenizer: Any
-    template: str = "auto"
-    """"chat" by the tokenizer's chat template, "plain" as text, "auto" chat where there is a template."""
+    template: str = "auto"  # "chat" by the chat template, "plain" as text, "auto" chat where there is a template
     system_prompt: str = ""  # system message, or text before a plain prompt
     instruction: str = "auto"  # text after each question; "auto" asks for the form of answer that the verifier reads
     thinking: str = "auto"  # handed to templates that know `enable_thinking`; "auto" leaves it to the template

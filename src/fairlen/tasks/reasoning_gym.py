@@ -98,8 +98,7 @@ class ReasoningGym:
     pool: WorkerPool
     prompter: Prompter | None
     seed: int = 0  # seed of the training stream; the held-out problems are the same for every seed
-    longest_prompt: int = sys.maxsize
-    """Tokens that a prompt may have: in place of problems with longer ones others are drawn."""
+    longest_prompt: int = sys.maxsize  # tokens of a prompt; others are drawn in place of longer ones
     notes: tuple[str, ...] = ()
 
     @cached_property

@@ -36,8 +36,7 @@ COMMON = (
 )  # fmt: skip
 """Columns that are handed on wherever a set has them."""
 EVERYTHING = ("*",)
-RESERVED = {"prompts", "completions", "completion_ids", "answer"}
-"""Arguments of reward functions, which columns must not take."""
+RESERVED = {"prompts", "completions", "completion_ids", "answer"}  # arguments of reward functions, no columns
 MAX_BARE = 100  # characters of a `solution` without a box that is taken as the answer itself
 EITHER = re.compile(r"(\S+) or (\S+) \(both were accepted\)")
 """One problem of AIME 1983 to 2023 has two accepted answers, written like that."""

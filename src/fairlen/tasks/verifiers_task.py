@@ -47,8 +47,7 @@ from fairlen.tasks.verifiers_worker import HARNESS, AppendingRenderer, register,
 MODEL = "policy"
 NUM_TASKS = 1024
 START_SECONDS = 300.0  # for the process to answer
-ALIVE_SECONDS = 10.0
-"""For it to answer after an episode was late; it is ended otherwise, and with it all episodes that are out."""
+ALIVE_SECONDS = 10.0  # for it to answer after a late episode; else it is ended with all episodes that are out
 PARAMETERS = {"type": "object", "properties": {}}
 TOOL = {"type": "function", "function": {"name": "f", "description": "", "parameters": PARAMETERS}}
 

@@ -22,8 +22,7 @@ BOX_OR_BRACE = re.compile(
 )
 """Escaped braces are text."""
 CLOCK = re.compile(r"(\d{1,2}):([0-5]\d)")
-ROUNDED_PLACES = 6
-"""Fewest decimal places, and digits after leading zeros, of a decimal that stands for what it rounds; Math-Verify rounds to 6."""
+ROUNDED_PLACES = 6  # least places, and digits after leading zeros, of a rounded decimal; Math-Verify rounds to 6
 
 
 def after_thinking(text: str, starts_inside: bool = False) -> str | None:

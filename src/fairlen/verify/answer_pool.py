@@ -33,8 +33,7 @@ from fairlen.verify.typesetting import MAX_LENGTH
 MAX_START = 120.0
 MAX_END = 10.0
 MAX_TRIES = 3  # a worker may have died since its last question, and the server with it
-MAX_QUICK = 1_000
-"""Characters of an answer and its reference that are read where they are asked about; longer ones are read in a worker."""
+MAX_QUICK = 1_000  # characters of an answer and its reference; longer ones are read in a worker
 KEPT = ("HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PATH", "TMPDIR")  # environment variables that workers are given
 
 

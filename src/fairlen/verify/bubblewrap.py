@@ -57,8 +57,7 @@ fchmodat 268 53
 CLONE, IOCTL = {"x86_64": 56, "aarch64": 220}, {"x86_64": 16, "aarch64": 29}
 X32 = 0x40000000  # first number of the x32 calls, which have their own table
 CLONE_THREAD = 0x00010000
-CLONE_NEW = 0x7E020000
-"""All flags of <linux/sched.h> that make a namespace and fit into 32 bits, but CLONE_NEWTIME, which clone cannot make."""
+CLONE_NEW = 0x7E020000  # all namespace flags of <linux/sched.h> in 32 bits, but CLONE_NEWTIME, which clone cannot make
 REQUESTS = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)
 """ioctl: TCGETS, TIOCGWINSZ, FIONREAD, FIONBIO, FIONCLEX, FIOCLEX."""
 LOAD, EQUAL, AT_LEAST, ANY_BIT, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
@@ -99,8 +98,7 @@ def when(number: int, body: list[tuple[int, int, int, int]]) -> Iterable[tuple[i
     return [(EQUAL, 0, len(body), number), *body]
 
 
-FIRST_UID, NUM_UIDS = 60706, 478
-"""User ids of runs started by root: systemd's list of ranges leaves 60706 to 61183 unused."""
+FIRST_UID, NUM_UIDS = 60706, 478  # user ids of runs started by root: unused in systemd's list of ranges
 OLDEST_BUBBLEWRAP, OLDEST_LINUX = (0, 8), (5, 14)  # with `--disable-userns`; with processes counted per user namespace
 PROGRAM = "/box/program.py"
 HELPERS = 1

@@ -46,10 +46,8 @@ LOOSE = re.compile(
     r"\\(?:cup|cap|le|leq|ge|geq|lt|gt|ne|neq|in|setminus|mathbb|begin|pm|emptyset|varnothing)(?![A-Za-z])|[<>≤≥∪]"
 )
 """Marks expressions that may be another way to write a set, interval or vector."""
-DIGITS, MAX_DIGITS = 15, 1000
-"""Significant digits of a difference that is no rounding error, and most digits of both numbers that are computed for it."""
-CLOSE = 1e-5
-"""Relative difference of a decimal from what it rounds; Math-Verify's own bound is 5e-7 absolute, which lets 0 be 1e-7."""
+DIGITS, MAX_DIGITS = 15, 1000  # significant digits of a true difference, and most digits that are computed for it
+CLOSE = 1e-5  # relative error of a rounded decimal; Math-Verify's own bound is 5e-7 absolute, which lets 0 be 1e-7
 
 # Units and boxes are ours: Math-Verify takes a trailing m, c, t or x for a unit even where it is a variable.
 NORMALIZATION = NormalizationConfig(

@@ -87,8 +87,7 @@ ENVIRONMENT = {
 }  # fmt: skip
 """All that a program finds in its environment, beside the packages' folder. The hash seed is fixed so that a program that
 depends on the order of a set gets the same verdict every time."""
-STACK_MIB = 64
-"""Stack of the main thread, and of each other one whose size the program does not set: deep recursion through C needs it."""
+STACK_MIB = 64  # of each thread whose size the program does not set: deep recursion through C needs it
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,8 +22,7 @@ UNITS = {
     "micron": "um", "us": "us", "ohm": "ohm", "kohm": "kohm", "angstrom": "angstrom", "kcal": "kcal", "mol": "mol", "mole": "mol",
     "kpa": "kpa", "pascal": "pa", "hertz": "hz", "ev": "ev", "coulomb": "c", "ampere": "a", "amp": "a",
 }  # fmt: skip
-LETTER_UNITS = "mgshlLNJWVK"
-"""A variable as well: a unit only after a number and a space, and only where the other answer has no letter."""
+LETTER_UNITS = "mgshlLNJWVK"  # variables too: units after a number and a space, where the other answer has no letter
 RAISED = r"\^\s?(?:\{\s?-?\d\s?\}|-?\d)"
 POWER = rf"\s?{RAISED}"
 SYMBOL = r"\\(?:mu(?![A-Za-z]) ?(?=\\text|[mgsFAC](?![A-Za-z]))|(?:Omega|AA)(?![A-Za-z])|mathring ?\{? ?A ?\}?)|Å"
@@ -44,8 +43,7 @@ ANGLE = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![A-Za-z])")
 COUNT = re.compile(
     r"((?=[-+.\d\\])[+-]?(?:[\d., ]*\d(?:/\d+)?)?(?: ?\\frac ?\{\d+\} ?\{\d+\})?) ((?:[A-Za-z]{3,} ){0,2}[A-Za-z]{3,})"
 )
-IRREGULAR = {"children", "men", "women", "fish", "sheep", "mice", "geese", "teeth", "dice"}
-"""Nouns in the plural without an s."""
+IRREGULAR = {"children", "men", "women", "fish", "sheep", "mice", "geese", "teeth", "dice"}  # plurals without an s
 FACTORS = {
     "half", "third", "quarter", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth", "hundredth", "thousandth",
     "halve", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "pi", "squared", "cubed", "factorial",
@@ -142,8 +140,7 @@ QUOTIENT = re.compile(
     rf"([+-]?)\s?(?:(\d+) ?)?\\frac\s?(?:\{{\s?({DECIMAL})\s?\}}|(\d))\s?(?:\{{\s?({DECIMAL})\s?\}}|(\d))"
 )
 SLASHED = re.compile(rf"()()({DECIMAL})\s?/\s?({DECIMAL})")
-REPEATED = re.compile(r"([+-]?) ?0?\.(\d{0,20})\((\d{1,20})\)")
-"""`0.1(6)`, alone: in a longer expression it is a product."""
+REPEATED = re.compile(r"([+-]?) ?0?\.(\d{0,20})\((\d{1,20})\)")  # `0.1(6)` alone; elsewhere a product
 SCALED = re.compile(rf"({DECIMAL}) ?(?:\\text ?\{{ ?)?({'|'.join(SCALES)})s? ?\}}?")
 DATE = re.compile(r"(?:(\d{4})([-/])(\d\d?)\2(\d\d?)|(\d\d?)([-/])(\d\d?)\6(\d{4}))")
 OPTION = re.compile(r"\\text ?\{ ?\(([A-Z])\) ?\} ?(.+)|\\text ?\{ ?\(([A-Z])\) (.+)\}|\(([A-Z])\) (.+)")
@@ -162,8 +159,7 @@ class Number:
     value: Fraction
     places: int = 0
     percent: bool = False
-    product: Fraction | None = None
-    """Value of `0.5(3)` as a product: it repeats and has the value 8/15, and as an answer may mean 0.5 times 3."""
+    product: Fraction | None = None  # of `0.5(3)`: it repeats, 8/15, and as an answer may mean 0.5 times 3
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,8 +111,7 @@ def read_frame(stdout: bytes, word: str) -> bytes | None:
 
 
 SHORT = 1 << 16  # bytes and characters of both sides that are compared at once
-MEMORY, MAX_SECONDS = 1 << 30, 60.0
-"""Bytes and seconds of a comparison in a process; what takes more is not the expected output."""
+MEMORY, MAX_SECONDS = 1 << 30, 60.0  # bytes and seconds of a comparison in a process; what takes more differs
 
 
 async def agrees(kind: OutputKind, given: bytes, expected: str) -> bool:
@@ -150,8 +149,7 @@ class ProgramTests:
     """The tests that a program must pass. Raises ValueError where there is no test."""
 
     tests: tuple[ProgramTest, ...]
-    function: str = ""
-    """Function, or method of a class `Solution`, that is called; empty for programs that read stdin and print."""
+    function: str = ""  # function, or method of class `Solution`, to call; empty for programs of stdin and stdout
     seconds: float = 6.0  # for each test, six as in LiveCodeBench; `Limits` says what counts
 
     def __post_init__(self) -> None:

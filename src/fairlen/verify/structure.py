@@ -134,12 +134,10 @@ NAMES = {*GREEK.values(), "varepsilon", "vartheta", "varrho", "varphi", "ell"} -
 COMMAND = re.compile(rf"\\(?!(?:{'|'.join(sorted(NAMES))})(?![A-Za-z]))[A-Za-z]+")
 LETTER = re.compile(r"(?:\\[A-Za-z]+|[A-Za-z])(?:_ ?(?:\{[^{}]*\}|\w))?'*")
 CONSTANTS = {"e", "i"}  # in expressions; alone on their side they name something, as in `e = 1/2`
-EQUALS = re.compile(r"(?<![<>:])(?<!(?<![\d)}])!)==?(?!=)|\\equiv(?![A-Za-z])")
-"""Matches in `5!=120` as well, but not in `x!=2`."""
+EQUALS = re.compile(r"(?<![<>:])(?<!(?<![\d)}])!)==?(?!=)|\\equiv(?![A-Za-z])")  # in `5!=120` too, not in `x!=2`
 DEEPEST = 4
 UNEQUAL = re.compile(r"\\not ?=")
-OTHERWISE = re.compile(r"\\begin\{(?!.?matrix|array)|\\[pb]mod(?![A-Za-z])")
-"""Texts whose signs of equality make no chain of equal sides."""
+OTHERWISE = re.compile(r"\\begin\{(?!.?matrix|array)|\\[pb]mod(?![A-Za-z])")  # no chain of equal sides
 
 
 def read_equation(answer: str, gold: str) -> tuple[str, str, tuple[str, ...]]:

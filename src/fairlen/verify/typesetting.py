@@ -10,8 +10,7 @@ from collections.abc import Callable
 from fractions import Fraction
 from unicodedata import decomposition, normalize
 
-MAX_LENGTH = 10_000
-"""Characters of an answer. No reference is nearly as long; what is longer is not read, and incorrect."""
+MAX_LENGTH = 10_000  # characters of an answer; no reference is nearly as long, and a longer answer is incorrect
 MAX_LAYERS = 10  # braces around an answer that are taken off; each takes a walk through all of it
 SYMBOLS = {
     "−": "-", "–": "-", "×": r"\times ", "·": r"\cdot ", "⋅": r"\cdot ", "÷": r"\div ", "∞": r"\infty ", "°": r"^\circ ",
