@@ -74,7 +74,7 @@ PROGRAMS = {
     ),
     "recipes/hf_jobs.py": Program(
         "cpu", r"(?s)points \[.* in 1 update.*fairlen records .*(effect|none|unknown): ",
-        ("--rollout-batches", "1", "--prompts-per-batch", "4", "--eval-problems", "8", "--eval-samples", "2"),
+        ("--rollout-batches", "1", "--prompts-per-batch", "4", "--problems", "8", "--samples", "2"),
     ),
     "recipes/judge.py": Program("cpu", r"(?s)points \[.* in 1 update", ()),
     "recipes/mine.py": Program("cpu", r"^$", ()),

@@ -25,10 +25,10 @@ class OurTrainer:
 
     def __init__(self, **settings: Any) -> None:
         self.folder = tempfile.TemporaryDirectory()
-        config = TrainConfig(out=str(Path(self.folder.name) / "run"), warmup_updates=0, eval_problems=1, **settings)
+        config = TrainConfig.of(out=str(Path(self.folder.name) / "run"), warmup_updates=0, problems=1, **settings)
         composition = explain(config.method, config.overrides)
         policy = load_policy(playground.PATH, "float32", "cpu", gradient_checkpointing=False)
-        task = load_task(config, policy.tokenizer)
+        task = load_task(config, policy.tokenizer, config.run.seed)
         longest = find_max_length(config, policy, task.longest_prompt)
         layout, engine = choose_layout("auto", policy, longest), build_engine(config, policy, longest)
         run = open_run(config, composition, layout)

@@ -35,7 +35,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "recipes"))
 CHANGES = {
     "--prompts-per-batch": "4", "--updates-per-batch": "1", "--rollout-batches": "1", "--max-extra-batches": "0",
-    "--method": "grpo", "--eval-problems": "1", "--eval-samples": "1", "--save-every": "0", "--max-prompt-length": "1024",
+    "--method": "grpo", "--problems": "1", "--samples": "1", "--save-every": "0", "--max-prompt-length": "1024",
 }  # fmt: skip
 TINY = {
     "--prompts-per-batch": "1", "--set": "sampling.n=4", "--max-response-length": "16", "--max-num-seqs": "4",
@@ -53,13 +53,13 @@ def updates_of(folder: Path) -> list[dict[str, Any]]:
 
 def resume(device: str, folder: Path) -> dict[str, Any]:
     """Three rollout batches at once, and one and two of them with a resume between."""
-    config = TrainConfig(
+    config = TrainConfig.of(
         method="grpo", device=device, dtype="bfloat16" if device == "cuda" else "float32", prompts_per_batch=4,
-        max_response_length=60, eval_problems=4, eval_samples=1, save_every=1, max_num_seqs=64, rollout_batches=3, threads=1,
+        max_response_length=60, problems=4, samples=1, save_every=1, max_num_seqs=64, rollout_batches=3, threads=1,
         deterministic=device == "cuda", out=str(folder / "whole"),
     )  # fmt: skip
     start_training(config)
-    parted = replace(config, out=str(folder / "parted"))
+    parted = config.replace(out=str(folder / "parted"))
     start_training(replace(parted, rollout_batches=1))
     start_training(replace(parted, resume=True))
     whole, found = updates_of(folder / "whole"), updates_of(folder / "parted")

@@ -23,7 +23,7 @@ from fairlen.policy.engines import build_engine
 from fairlen.policy.model import Policy, load_policy
 from fairlen.rollouts import TokenIds
 from fairlen.sampling.extend import Continuation, RolloutEngine, Sampling
-from fairlen.settings import ModelSettings
+from fairlen.settings import RolloutConfig
 from fairlen.tasks.playground import Playground
 
 RESPONSES, SLOTS, BUDGET, PER_PROMPT = 256, 96, 160, 16
@@ -56,7 +56,7 @@ def build_engines(policy: Policy, slots: int) -> tuple[dict[str, RolloutEngine],
     engines: dict[str, RolloutEngine] = {}
     taken = {}
     for name in ("embedded", "vllm"):
-        settings = ModelSettings(engine=name, max_num_seqs=slots, compile="off")
+        settings = RolloutConfig.of(engine=name, max_num_seqs=slots, compile="off")
         taken[name] = seconds(lambda n=name, s=settings: engines.update({n: build_engine(s, policy, 256)}))
     return engines, taken
 

@@ -61,7 +61,7 @@ def main(settings: Settings) -> None:
     rows = [COLUMNS]
     with tempfile.TemporaryDirectory() as folder:
         for method in settings.methods:
-            config = TrainConfig(
+            config = TrainConfig.of(
                 method=method, rollout_batches=settings.rollout_batches, prompts_per_batch=settings.prompts_per_batch,
                 seed=settings.seed,
                 threads=settings.threads, eval_every=0, save_every=0, out=str(Path(folder) / method),

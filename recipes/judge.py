@@ -60,7 +60,7 @@ def main() -> int:
     Thread(target=server.serve_forever, daemon=True).start()
     os.environ["JUDGE_URL"] = f"http://127.0.0.1:{server.server_port}/v1"
     with tempfile.TemporaryDirectory() as folder:
-        small = ["--rollout-batches", "1", "--prompts-per-batch", "2", "--eval-problems", "4", "--eval-samples", "1"]
+        small = ["--rollout-batches", "1", "--prompts-per-batch", "2", "--problems", "4", "--samples", "1"]
         return fairlen(["train", "--rewards", f"{__file__}:judge=0.5", *small, "--out", f"{folder}/run"])
 
 

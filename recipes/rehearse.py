@@ -63,22 +63,22 @@ def main(size: str = "0.6B", folder: str = "runs/rehearsal") -> None:
     (Path(folder) / "sums.jsonl").write_text("".join(json.dumps(row) + "\n" for row in PROBLEMS))
     (Path(folder) / "low.py").write_text(REWARD)
     for name, settings in {"all weights": {}, "adapters": {"lora_rank": 32}}.items():
-        real = TrainConfig(model=str(place), dtype="bfloat16", max_response_length=4096, max_num_seqs=32,
+        real = TrainConfig.of(model=str(place), dtype="bfloat16", max_response_length=4096, max_num_seqs=32,
         max_tokens_per_microbatch=8192,
                            gradient_checkpointing=True, **settings)  # fmt: skip
         needs = estimate(shape, real, device="cuda", longest_prompt=1024, tracks=16)
         print(f"Qwen3-{size} on one GPU, budget 4096, {name}:\n{needs.describe()}\n")
-    small = TrainConfig(
+    small = TrainConfig.of(
         model=str(place), random_init=True, data=(f"{folder}/sums.jsonl",), rewards=(f"{folder}/low.py:low",), method="grpo",
         overrides=("sampling.n=4",), max_response_length=16, prompts_per_batch=1, rollout_batches=1, max_extra_batches=0,
-        eval_problems=1, eval_samples=1,
+        problems=1, samples=1,
         max_num_seqs=4, max_prompt_length=128, out=str(Path(folder) / f"run-{size}"),
     )  # fmt: skip
     try:
         start_training(small)
     finally:
         for heavy in ("checkpoints", "model", "best"):
-            shutil.rmtree(Path(small.out) / heavy, ignore_errors=True)
+            shutil.rmtree(Path(small.run.out) / heavy, ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -60,7 +60,7 @@ def train(threads: int, rollout_batches: int) -> Path:
     folder = Path("runs/replay")
     if not (folder / "run.json").exists():
         start_training(
-            TrainConfig(
+            TrainConfig.of(
                 method="grpo",
                 updates_per_batch=4,
                 prompts_per_batch=16,

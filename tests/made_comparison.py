@@ -20,7 +20,7 @@ def make_comparison(folder: Path, last: dict[str, float], seeds: int = 3, match:
     Three evaluations, from none to that many, at 0, 500 and 1,000 generated tokens, and 30 more a seed.
     """
     folder.mkdir(parents=True)
-    (folder / "comparison.json").write_text(json.dumps(asdict(TrainConfig(eval_samples=2)) | {"match": match}))
+    (folder / "comparison.json").write_text(json.dumps(asdict(TrainConfig.of(samples=2)) | {"match": match}))
     (folder / "results.json").write_text(json.dumps([{"name": name} for name in last]))
     for name, solved in last.items():
         for seed in range(seeds):

@@ -69,24 +69,30 @@ def write(folder: Path, text: str) -> str:
 
 
 def test_a_flag_beats_the_file_and_the_file_beats_the_default(tmp_path):
-    path = write(tmp_path, 'method = "dapo"\nlearning_rate = 1e-4\nseed = 3\nset = ["surrogate.clip_high=0.3"]\n')
+    path = write(
+        tmp_path,
+        'method = "dapo"\nset = ["surrogate.clip_high=0.3"]\n[update]\nlearning_rate = 1e-4\n[run]\nseed = 3\n',
+    )
     config = read_train_config(["--config", path, "--seed", "7"])
-    assert (config.method, config.learning_rate, config.seed) == ("dapo", 1e-4, 7)
+    assert (config.method, config.update.learning_rate, config.run.seed) == ("dapo", 1e-4, 7)
     assert config.overrides == ("surrogate.clip_high=0.3",)
-    assert config.prompts_per_batch == 16
+    assert config.sampling.prompts_per_batch == 16
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("lerning_rate = 1e-4", "unknown key 'lerning_rate': did you mean 'learning_rate'"),
-        ('seed = "three"', "seed = 'three': give int"),
-        ("seed = ", "Invalid value"),
-        ("temperature = 0", "temperature=0.0: give more than 0"),
-        ('engine = "vlm"', "engine='vlm': give one of auto, embedded, vllm"),
-        ('without_verdict = "Wrong"', "without_verdict='Wrong': give one of inactive, incorrect"),
-        ('compile = "no"', "compile='no': give one of auto, on, off"),
-        ('data = "x.jsonl"', "data = 'x.jsonl': give a list of texts, such as [\"x.jsonl\"]"),
+        ("[update]\nlerning_rate = 1e-4", "unknown key 'lerning_rate': did you mean 'learning_rate'"),
+        ("learning_rate = 1e-4", "learning_rate: write it under [update], as learning_rate = 0.0001"),
+        ("[run]\nverify_workers = 2", "verify_workers: write it under [verifier], as workers = 2"),
+        ('[run]\nmethod = "grpo"', 'method: write it before all tables, as method = "grpo"'),
+        ('[run]\nseed = "three"', "seed = 'three': give int"),
+        ("[run]\nseed = ", "Invalid value"),
+        ("[sampling]\ntemperature = 0", "temperature=0.0: give more than 0"),
+        ('[sampling]\nengine = "vlm"', "engine='vlm': give one of auto, embedded, vllm"),
+        ('[verifier]\nwithout_verdict = "Wrong"', "without_verdict='Wrong': give one of inactive, incorrect"),
+        ('[model]\ncompile = "no"', "compile='no': give one of auto, on, off"),
+        ('[data]\nplaces = "x.jsonl"', "places = 'x.jsonl': give a list of texts, such as [\"x.jsonl\"]"),
     ],
 )
 def test_mistakes_in_the_file_name_the_key_and_the_fix(tmp_path, text, message):
@@ -95,20 +101,20 @@ def test_mistakes_in_the_file_name_the_key_and_the_fix(tmp_path, text, message):
 
 
 def test_lists_of_the_file_give_way_to_flags_but_fields_of_the_method_are_added_to(tmp_path):
-    path = write(tmp_path, 'data = ["a", "b"]\neval_data = ["e"]\nset = ["surrogate.clip_high=0.3"]\n')
+    path = write(tmp_path, 'set = ["surrogate.clip_high=0.3"]\n[data]\nplaces = ["a", "b"]\nheld_out = ["e"]\n')
     config = read_train_config(["--config", path, "--data", "c", "--set", "sampling.n=4"])
-    assert (config.data, config.eval_data) == (("c",), ("e",))
+    assert (config.data.places, config.data.held_out) == (("c",), ("e",))
     assert config.overrides == ("surrogate.clip_high=0.3", "sampling.n=4")
 
 
 def test_one_file_and_no_more(tmp_path):
-    path = write(tmp_path, "seed = 1\n")
+    path = write(tmp_path, "[run]\nseed = 1\n")
     with pytest.raises(ValueError, match="name one TOML file"):
         read_train_config(["--config", path, "--config", path])
 
 
 def chosen(config: Any) -> tuple[str, int]:
-    return config.model, config.max_response_length
+    return config.model.name, config.sampling.max_response_length
 
 
 def test_a_shipped_task_brings_its_model_and_length_unless_they_are_given(tmp_path):
@@ -122,11 +128,11 @@ def test_a_shipped_task_brings_its_model_and_length_unless_they_are_given(tmp_pa
 
 
 def test_a_shipped_task_of_the_file_brings_them_too_and_the_flag_beats_it(tmp_path):
-    path = write(tmp_path, 'task = "guess"\nseed = 3\n')
+    path = write(tmp_path, '[data]\ntask = "guess"\n[run]\nseed = 3\n')
     config = read_train_config(["--config", path])
-    assert (*chosen(config), config.seed, config.task) == ("guess", 192, 3, "guess")
+    assert (*chosen(config), config.run.seed, config.data.task) == ("guess", 192, 3, "guess")
     assert chosen(read_train_config(["--config", path, "--task", "playground"])) == ("playground", 160)
-    path = write(tmp_path, 'task = "guess"\nmax_response_length = 500\n')
+    path = write(tmp_path, '[data]\ntask = "guess"\n[sampling]\nmax_response_length = 500\n')
     assert chosen(read_train_config(["--config", path])) == ("guess", 500)
 
 
@@ -137,7 +143,7 @@ def test_an_evaluation_takes_a_shipped_task_as_data_too(tmp_path):
     assert chosen(read_eval_config(["--model", "m", "--data", "guess", "--data", "playground"])) == ("m", 192)
     assert chosen(read_eval_config(["--data", "x.jsonl"])) == ("playground", 160)
     assert chosen(read_eval_config(["--suite", "fspo"]))[1] == 8192
-    path = write(tmp_path, 'data = ["guess"]\n')
+    path = write(tmp_path, '[data]\nplaces = ["guess"]\n')
     assert chosen(read_eval_config(["--config", path])) == ("guess", 192)
 
 
@@ -158,8 +164,8 @@ def test_the_help_of_every_command_that_takes_a_file_says_so(command, capsys):
 def test_a_flag_that_is_named_is_on():
     from fairlen.cli import read_train_config
 
-    assert read_train_config(["--resume", "--out", "x"]).resume
-    assert not read_train_config(["--out", "x"]).resume
+    assert read_train_config(["--resume", "--out", "x"]).run.resume
+    assert not read_train_config(["--out", "x"]).run.resume
 
 
 def test_an_interrupted_run_says_how_to_go_on(monkeypatch, capsys):

@@ -67,7 +67,7 @@ def test_a_number_of_the_audit_is_one_line_in_the_terminal_and_on_the_page(tmp_p
     before = numbers.measured_rows
     monkeypatch.setattr(numbers, "measured_rows", lambda one: (*before(one), *names["more"](one)))
     log = ROOT / "tests/fixtures_formats/trl_run"
-    assert main(["audit", str(log), "--html", str(tmp_path / "page.html")]) == 0
+    assert main(["audit", str(log), "--out", str(tmp_path / "page.html")]) == 0
     name = "of incorrect minus of correct responses"
     assert name in capsys.readouterr().out and name in (tmp_path / "page.html").read_text()
 

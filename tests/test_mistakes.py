@@ -15,7 +15,7 @@ import pytest
 from fairlen import playground
 from fairlen.cli import main
 
-SIZES = "--rollout-batches 1 --prompts-per-batch 1 --eval-problems 1 --eval-samples 1 --max-response-length 4"
+SIZES = "--rollout-batches 1 --prompts-per-batch 1 --problems 1 --samples 1 --max-response-length 4"
 TINY = SIZES.split()
 
 
@@ -40,8 +40,8 @@ def desk(tmp_path_factory) -> Path:
         )
         write("empty.jsonl", "")
         write("bad.jsonl", '{"question": "1 + 1", "answer": "2"}\n{"question": "1 + 2", \n')
-        write("typo.toml", "lerning_rate = 1e-4\n")
-        write("type.toml", 'seed = "three"\n')
+        write("typo.toml", "[update]\nlerning_rate = 1e-4\n")
+        write("type.toml", '[run]\nseed = "three"\n')
         write("reward.py", "def words(prompts, completions, **columns):\n    return 'much'\n")
         Path("full").mkdir()
         write("full/note.txt", "mine")
@@ -88,7 +88,7 @@ MISTAKES = {
     "--set of an unknown field": (["train", "--set", "surrogate.clip_hgh=0.3"], "'clip_hgh'", "did you mean 'clip_high'?"),
     "--set of a wrong type": (["train", "--set", "surrogate.clip_high=lots"], "'lots' is not a number", "such as 0.2"),
     "--set without a value": (["train", "--set", "clip_high"], "--set clip_high", "write PATH=VALUE"),
-    "a number out of range": (["train", "--prompts-per-batch", "0"], "prompts_per_batch=0", "give a finite number above 0"),
+    "a number out of range": (["train", "--prompts-per-batch", "0"], "prompts_per_batch=0", "give 1 or more"),
     "greedy training": (["train", "--temperature", "0"], "temperature=0.0", "give more than 0"),
     "truncated sampling": (["train", "--engine", "vllm", "--top-p", "0.9"], "top_p=0.9", "--engine embedded"),
     "a budget over the model's positions": (
@@ -217,10 +217,10 @@ def test_a_file_where_a_folder_is_wanted(arguments, within, capsys, tmp_path):
 
 
 def test_more_held_out_responses_than_memory_holds_are_refused(capsys, tmp_path):
-    code, said = say(["train", "--eval-problems", "99999999", "--out", str(tmp_path / "run")], capsys)
+    code, said = say(["train", "--problems", "99999999", "--out", str(tmp_path / "run")], capsys)
     assert code == 2 and not (tmp_path / "run").exists()
     assert (
-        "eval_problems=99999999 with 4 responses each: 399,999,996 responses in an evaluation" in said
+        "problems=99999999 with 4 responses each: 399,999,996 responses in an evaluation" in said
         and "give a smaller" in said
     )
 

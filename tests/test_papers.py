@@ -20,6 +20,7 @@ from fairlen.methods.method import Method
 from fairlen.methods.modifiers import MODIFIERS
 from fairlen.methods.presets import BASES
 from fairlen.methods.stages.micro import is_state
+from fairlen.settings import names_of
 from fairlen.train.run.config import TrainConfig
 
 PAGE = (Path(__file__).parents[1] / "docs" / "papers.md").read_text()
@@ -92,7 +93,7 @@ def our_spans(text: str) -> Iterator[list[str]]:
 def check_ours(words: list[str]) -> None:
     """A method name with settings composes; any other flag is one of `fairlen train`."""
     names = words.pop(0) if is_name(words[0]) else "grpo"
-    settings, flags, waiting = [], {f.name for f in dataclasses.fields(TrainConfig)}, iter(words)
+    settings, flags, waiting = [], set(names_of(TrainConfig)), iter(words)
     for word in waiting:
         if word == "--set":
             settings.append(next(waiting))

@@ -6,7 +6,6 @@ import json
 import re
 import sys
 import zipfile
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -66,19 +65,19 @@ def test_no_file_that_is_left_behind_has_a_secret(tmp_path, monkeypatch, capsys)
     monkeypatch.setattr(sys, "argv", ["fairlen", "train", *FLAGS, told])
     train = small(tmp_path / "all" / "run", rollout_batches=1, tracker=("tensorboard",), sandbox=URL)
     start_training(train)
-    start_training(replace(train, rollout_batches=2, resume=True))
-    few = TrainConfig(
-        rollout_batches=1, prompts_per_batch=3, max_response_length=40, eval_problems=6, eval_samples=2, threads=1
+    start_training(train.replace(rollout_batches=2, resume=True))
+    few = TrainConfig.of(
+        rollout_batches=1, prompts_per_batch=3, max_response_length=40, problems=6, samples=2, threads=1
     )
-    few = replace(few, tracker=("tensorboard",), sandbox=URL, out=str(tmp_path / "all" / "comparison"))
+    few = few.replace(tracker=("tensorboard",), sandbox=URL, out=str(tmp_path / "all" / "comparison"))
     methods = CompareConfig(("grpo:sampling.n=4", "dapo:sampling.n=4"), seeds=1, train=few)
     start_comparison(methods)
     start_comparison(methods)
     evaluation = tmp_path / "all" / "evaluation"
     for _ in range(2):  # goes on
         start_evaluation(
-            EvalConfig(
-                model=str(tmp_path / "all" / "run" / "model"), limit=4, threads=1, sandbox=URL, out=str(evaluation)
+            EvalConfig.of(
+                model=str(tmp_path / "all" / "run" / "model"), problems=4, threads=1, sandbox=URL, out=str(evaluation)
             )
         )
     for folder in (tmp_path / "all" / "run", evaluation):
@@ -99,7 +98,7 @@ def test_no_file_that_is_left_behind_has_a_secret(tmp_path, monkeypatch, capsys)
     assert not left
     assert (
         b"box.test:81" in files["all/run/run.json"]
-        and json.loads(files["all/run/run.json"])["config"]["seed"] == train.seed
+        and json.loads(files["all/run/run.json"])["config"]["run"]["seed"] == train.run.seed
     )
 
 
@@ -108,11 +107,11 @@ def open_training(prompt: str, folder: Path) -> None:
 
 
 def open_evaluation(prompt: str, folder: Path) -> None:
-    open_folder(folder, describe(EvalConfig(system_prompt=prompt, out=str(folder)), {}, {}))
+    open_folder(folder, describe(EvalConfig.of(system_prompt=prompt, out=str(folder)), {}, {}))
 
 
 def open_methods(prompt: str, folder: Path) -> None:
-    train = TrainConfig(system_prompt=prompt, out=str(folder))
+    train = TrainConfig.of(system_prompt=prompt, out=str(folder))
     open_comparison(CompareConfig(("grpo", "dapo"), seeds=1, train=train), folder)
 
 

@@ -212,9 +212,9 @@ def train_cell(cell: Cell, folder: Path, row: RunRow) -> Kept:
     composition = explain(config.method, config.overrides)
     keep_freed_memory()
     torch.set_num_threads(1)
-    torch.manual_seed(config.seed)
+    torch.manual_seed(config.run.seed)
     needs = estimate_memory(config, composition.method, "cpu")
-    policy, end = policy_of(cell, config.dtype), cell.rollout_batches
+    policy, end = policy_of(cell, config.model.dtype), cell.rollout_batches
     try:
         train_on(task_of(cell), config, composition, policy, needs, ())
     except NonFiniteError:
@@ -231,7 +231,7 @@ def evaluate_rest(cell: Cell, config: Any, policy: Any) -> Evaluation:
 
     task = task_of(cell)
     problems = task.held_out(cell.final_problems)[cell.eval_problems :]
-    engine = build_engine(config, policy, task.longest_prompt + config.max_response_length)
+    engine = build_engine(config, policy, task.longest_prompt + config.sampling.max_response_length)
     grader = Grader(task, policy.decode)
     return asyncio.run(
         evaluate(engine.extend, grader, problems, cell.eval_samples, sampling_of(config), EVALUATION_SEED + 1)
@@ -271,7 +271,7 @@ def config_of(cell: Cell, folder: str) -> Any:
     from fairlen.train.run.config import TrainConfig
 
     variant = parse_variant(cell.variant)
-    return TrainConfig(
+    return TrainConfig.of(
         method=variant.method,
         overrides=(*variant.settings, *cell.settings),
         learning_rate=cell.rate,
@@ -281,5 +281,7 @@ def config_of(cell: Cell, folder: str) -> Any:
         threads=1,
         device="cpu",
         compile="off",
-        **{name: getattr(cell, name) for name in (*SIZED, *JUDGED)},
+        problems=cell.eval_problems,
+        samples=cell.eval_samples,
+        **{name: getattr(cell, name) for name in (*SIZED, "rollout_batches", "eval_every")},
     )

@@ -94,8 +94,8 @@ async def follow_run(cell: Cell) -> list[dict[str, Any]]:
     """The run, measured before every off-policy update."""
     config = config_of(cell, "")
     method = explain(config.method, config.overrides).method
-    policy, task = policy_of(cell, config.dtype), task_of(cell)
-    engine = build_engine(config, policy, task.longest_prompt + config.max_response_length)
+    policy, task = policy_of(cell, config.model.dtype), task_of(cell)
+    engine = build_engine(config, policy, task.longest_prompt + config.sampling.max_response_length)
     collector = Collector(
         engine.extend,
         Grader(task, policy.decode),
@@ -103,7 +103,7 @@ async def follow_run(cell: Cell) -> list[dict[str, Any]]:
         sampling_of(config),
         cell.prompts_per_batch,
         0,
-        config.seed,
+        config.run.seed,
     )
     learner, found = build_learner(config, policy, method), Found()
     version = place = 0

@@ -26,6 +26,10 @@ Positive = Annotated[float, POSITIVE]
 Count = Annotated[int, Rule(lambda value: value >= 1, "1 or more")]
 NotNegative = Annotated[float, NOT_NEGATIVE]
 """Infinity is allowed where it switches a bound off."""
+Amount = Annotated[float, Rule(lambda value: 0 <= value < math.inf, "a finite number, 0 or more")]
+Natural = Annotated[int, NOT_NEGATIVE]
+Seed = Annotated[int, Rule(lambda value: 0 <= value < 2**63, "0 to 9223372036854775807")]
+"""One that every library takes."""
 Fraction = Annotated[float, Rule(lambda value: 0 <= value <= 1, "a fraction from 0 to 1")]
 PositiveFraction = Annotated[float, Rule(lambda value: 0 < value <= 1, "a fraction from more than 0 to 1")]
 
@@ -40,16 +44,16 @@ def is_described(stage: Any, one: Field[Any]) -> bool:
     return not one.metadata.get("added_later") or getattr(stage, one.name) != one.default
 
 
-def owner_of(stage: Any) -> str:
-    """The beginning of an error: the stage, or nothing for settings, whose fields are flags."""
-    return getattr(stage, "named_in_errors", f"{type(stage).__name__}: ")
+def label(stage: Any, name: str) -> str:
+    """The beginning of an error: the stage and its field, or a setting as users name it."""
+    return stage.label(name) if hasattr(stage, "label") else f"{type(stage).__name__}: {name}"
 
 
 def check(rule: Rule, stage: Any, *names: str) -> None:
     """Raises ValueError where one of the fields is not what the rule says."""
     for name in names:
         if not rule.holds(getattr(stage, name)):
-            raise ValueError(f"{owner_of(stage)}{name}={getattr(stage, name)}: give {rule.wanted}")
+            raise ValueError(f"{label(stage, name)}={getattr(stage, name)}: give {rule.wanted}")
 
 
 check_finite = partial(check, FINITE)
@@ -60,9 +64,9 @@ check_not_negative = partial(check, NOT_NEGATIVE)
 def check_fields(stage: Any) -> None:
     """Every field is what it is declared as: by the rules above, or one of some words."""
     for name, hint in get_type_hints(type(stage), include_extras=True).items():
-        value = getattr(stage, name)
-        if get_origin(hint) is Literal and value not in get_args(hint):
-            raise ValueError(f"{owner_of(stage)}{name}={value!r}: give one of {', '.join(map(str, get_args(hint)))}")
+        value, kind = getattr(stage, name), get_args(hint)[0] if get_origin(hint) is Annotated else hint
+        if get_origin(kind) is Literal and value not in get_args(kind):
+            raise ValueError(f"{label(stage, name)}={value!r}: give one of {', '.join(map(str, get_args(kind)))}")
         for rule in getattr(hint, "__metadata__", ()):
             if isinstance(rule, Rule):
                 check(rule, stage, name)
@@ -73,12 +77,6 @@ class Checked:
 
     def __post_init__(self) -> None:
         check_fields(self)
-
-
-def check_seed(stage: Any, most: int = 2**63 - 1) -> None:
-    """The seed is one that every library takes."""
-    if not 0 <= stage.seed <= most:
-        raise ValueError(f"{owner_of(stage)}seed={stage.seed}: give 0 to {most}")
 
 
 WHAT_HOLDS = {"Floats": (np.float64, "numbers"), "Ints": (np.int64, "whole numbers"), "Bools": (np.bool_, "0 or 1")}

@@ -10,7 +10,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -73,7 +73,7 @@ COMMANDS: dict[str, Command] = {
     "audit": Command(
         "PATH... [FLAGS]",
         "what anyone's rollouts say about length",
-        ("rollouts.jsonl --html page.html", "runs/first --against runs/second"),
+        ("rollouts.jsonl --out page.html", "runs/first --against runs/second"),
     ),
     "report": Command(
         "FOLDER [--out FILE.html] [--inspect DIR]",
@@ -282,7 +282,9 @@ def run_trl(arguments: list[str]) -> int:
     from fairlen.flags import begin_with, find_flag, read_some
     from fairlen.integrations.trl.config import TrlConfig
 
-    default = begin_with(TrlConfig(), find_flag(arguments, "--data"), find_flag(arguments, "--task") or TrlConfig.task)
+    default = begin_with(
+        TrlConfig(), find_flag(arguments, "--data"), find_flag(arguments, "--task") or TrlConfig().data.task
+    )
     config, rest = read_some(TrlConfig, "fairlen trl", arguments, default, write_page("trl"))
     from fairlen.integrations.trl.start import start_trl
 
@@ -346,7 +348,7 @@ def read_eval_config(arguments: list[str]) -> EvalConfig:
 
         default = rescore_settings(samples)
     if find_flag(rest, "--data"):
-        default = replace(default, data=(), suite="")  # which is no longer that of the paper
+        default = default.replace(data=(), suite="")  # which is no longer that of the paper
     if find_flag(rest, "--temperature") in ("0", "0.0"):
-        default = replace(default, samples=1)  # greedy responses to one problem are all the same
+        default = default.replace(samples=1)  # greedy responses to one problem are all the same
     return read_config(default, "eval", arguments)

@@ -12,38 +12,21 @@ import sys
 import textwrap
 import tomllib
 from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, BooleanOptionalAction
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
-from functools import cache
+from dataclasses import MISSING
+from functools import cache, partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, NoReturn, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NoReturn, TypeVar, get_args, get_origin
 
 from docstring_parser import parse_from_object
 
 from fairlen.console import log, suggest
-from fairlen.settings import Flag
+from fairlen.settings import Setting, change, list_settings, names_of
 
 Config = TypeVar("Config")
-FLAGS_ALONE = ("suite", "from_samples")
-"""What no file gives: other settings begin with them."""
 WIDTH, MARGIN = 100, 28
 """Columns of a page of help at most, and of its flags."""
-GROUPS = {
-    "method": "method set rewards verifier-weight without-verdict",
-    "model": "model revision template system-prompt thinking random-init lora-rank lora-alpha lora-targets",
-    "problems": "task data eval-data instruction max-prompt-length seed",
-    "responses": "max-response-length temperature top-p top-k min-p allow-truncated-sampling",
-    "length of the run": "rollout-batches max-updates max-generated max-seconds out resume",
-    "batches and updates": "prompts-per-batch updates-per-batch epochs-per-batch max-extra-batches optim learning-rate "
-    "warmup-updates weight-decay max-gradient-norm",
-    "evaluations and checkpoints": "eval-every eval-problems eval-samples save-every save-every-updates keep-checkpoints tracker",
-    "memory and speed": "device dtype threads engine max-num-seqs max-tokens-per-microbatch gradient-checkpointing layout "
-    "try-memory gpu-memory-utilization sleep-level request-seeds compile deterministic",
-    "verifier": "answer-deadline accept-unevaluated verify-workers sandbox unsafe-exec-on-host reward-deadline "
-    "environment-deadline stall-seconds",
-}
-"""Flags that commands share, by what they are about; those of one command alone come before them."""
 
 WORDS = {
     "--learning-rate {}": "lr actor_lr",
@@ -54,8 +37,9 @@ WORDS = {
     "--max-completion-length {}": "max_new_tokens max_tokens response_length max_response_length max_length",
     "--max-response-length {}": "max_new_tokens max_tokens response_length max_completion_length max_length",
     "--num-generations {}": "n group_size num_samples samples",
-    "--set sampling.n={}": "num_generations n group_size num_samples samples",
+    "--set sampling.n={}": "num_generations n group_size num_samples",
     "--samples {}": "num_generations n group_size num_samples eval_samples",
+    "--problems {}": "limit eval_problems",
     "--prompts-per-batch {}": "train_batch_size gen_batch_size batch_size rollout_batch_size",
     "--prompts-per-batch N (prompts) and --set sampling.n=N (responses to each)": "per_device_train_batch_size",
     "--updates-per-batch N, which is steps_per_generation / gradient_accumulation_steps": "steps_per_generation",
@@ -106,66 +90,9 @@ class Parser(ArgumentParser):
         raise ValueError(re.sub(r"^argument (--[\w-]+)(/\S+)*:", r"\1:", message))  # of its spellings, the first
 
 
-@dataclass(frozen=True)
-class Option:
-    """A field as the command line has it."""
-
-    field: str
-    name: str
-    kind: Any
-    flag: Flag
-    default: Any
-    """MISSING where it must be given."""
-    settings: type
-    """The dataclass that has the field."""
-
-    @property
-    def meaning(self) -> str:
-        """What --help says of it."""
-        return field_meanings(self.settings).get(self.field, "")
-
-    @property
-    def is_list(self) -> bool:
-        """Whether several values make one of it."""
-        return get_origin(self.kind) is tuple
-
-    @property
-    def choices(self) -> dict[str, Any]:
-        """The values that it can have, by their texts; none where there is no list of them."""
-        return {str(one): one for one in get_args(self.kind)} if get_origin(self.kind) is Literal else {}
-
-    @property
-    def shape(self) -> str:
-        """How it is written."""
-        if self.kind is bool:
-            return f"--{'[no-]' if self.default is True else ''}{self.name}"
-        value = "|".join(self.choices) or {int: "N", float: "X"}.get(self.kind, "TEXT")
-        more = " …" if self.is_list and not self.flag.is_repeated else ""
-        return f"{self.name.upper()}{more}" if self.flag.is_positional else f"--{self.name} {value}{more}"
-
-    def add_to(self, parser: ArgumentParser) -> None:
-        """Add it to a parser, which leaves out of its result what was not given."""
-        is_needed, common = self.default is MISSING, {"default": SUPPRESS, "type": self.read}
-        spellings = dict.fromkeys((f"--{self.name}", f"--{self.name.replace('-', '_')}"))
-        if self.flag.is_positional:
-            nargs = ("+" if is_needed else "*") if self.is_list else (None if is_needed else "?")
-            parser.add_argument(self.field, metavar=self.name.upper(), nargs=nargs, **common)
-        elif self.kind is bool:
-            parser.add_argument(*spellings, dest=self.field, action=BooleanOptionalAction, default=SUPPRESS)
-        elif self.flag.is_repeated:
-            parser.add_argument(*spellings, dest=self.field, action="append", **common)
-        else:
-            parser.add_argument(*spellings, dest=self.field, nargs="*" if self.is_list else None, **common)
-
-    def read(self, text: str) -> Any:
-        """Return a text as a value. Raises ArgumentTypeError saying what to give."""
-        if self.choices and text not in self.choices:
-            raise ArgumentTypeError(f"{text!r}: give one of {', '.join(self.choices)}")
-        kind = get_args(self.kind)[0] if self.is_list else self.kind
-        try:
-            return self.choices[text] if self.choices else kind(text)
-        except ValueError:
-            raise ArgumentTypeError(f"{text!r}: give {'a whole number' if kind is int else 'a number'}") from None
+def is_list(one: Setting) -> bool:
+    """Return whether several values make one of it."""
+    return get_origin(one.kind) is tuple
 
 
 @cache
@@ -182,19 +109,45 @@ def field_meanings(kind: type) -> Mapping[str, str]:
     return found
 
 
-def list_options(settings: type, default: Any = None) -> Iterator[Option]:
-    """Yield the options of a dataclass, and of those that its fields are, with the defaults of an instance if there is one."""
-    hints = get_type_hints(settings, include_extras=True)
-    for one in fields(settings):
-        hint = hints[one.name]
-        kind, *notes = get_args(hint) if get_origin(hint) is Annotated else (hint,)
-        value = one.default if default is None else getattr(default, one.name)
-        if is_dataclass(kind):
-            yield from list_options(kind, None if value is MISSING else value)  # type: ignore[arg-type]
-            continue
-        flag = next((note for note in notes if isinstance(note, Flag)), Flag())
-        name = flag.name or one.name.replace("_", "-")
-        yield Option(one.name, name, kind, flag, value, settings)
+def choices_of(one: Setting) -> dict[str, Any]:
+    """Return the values that it can have, by their texts; none where there is no list of them."""
+    return {str(value): value for value in get_args(one.kind)} if get_origin(one.kind) is Literal else {}
+
+
+def write_shape(one: Setting) -> str:
+    """Return how it is written on the command line."""
+    if one.kind is bool:
+        return f"--{'[no-]' if one.default is True else ''}{one.spelling}"
+    value = "|".join(choices_of(one)) or {int: "N", float: "X"}.get(one.kind, "TEXT")
+    more = " …" if is_list(one) and not one.flag.is_repeated else ""
+    return f"{one.spelling.upper()}{more}" if one.flag.is_positional else f"--{one.spelling} {value}{more}"
+
+
+def add_to(parser: ArgumentParser, one: Setting) -> None:
+    """Add a setting to a parser, which leaves out of its result what was not given."""
+    is_needed, common = one.default is MISSING, {"default": SUPPRESS, "type": partial(read_text, one)}
+    spellings = dict.fromkeys((f"--{one.spelling}", f"--{one.spelling.replace('-', '_')}"))
+    if one.flag.is_positional:
+        nargs = ("+" if is_needed else "*") if is_list(one) else (None if is_needed else "?")
+        parser.add_argument(one.name, metavar=one.spelling.upper(), nargs=nargs, **common)
+    elif one.kind is bool:
+        parser.add_argument(*spellings, dest=one.name, action=BooleanOptionalAction, default=SUPPRESS)
+    elif one.flag.is_repeated:
+        parser.add_argument(*spellings, dest=one.name, action="append", **common)
+    else:
+        parser.add_argument(*spellings, dest=one.name, nargs="*" if is_list(one) else None, **common)
+
+
+def read_text(one: Setting, text: str) -> Any:
+    """Return a text as a value of a setting. Raises ArgumentTypeError saying what to give."""
+    choices = choices_of(one)
+    if choices and text not in choices:
+        raise ArgumentTypeError(f"{text!r}: give one of {', '.join(choices)}")
+    kind = get_args(one.kind)[0] if is_list(one) else one.kind
+    try:
+        return choices[text] if choices else kind(text)
+    except ValueError:
+        raise ArgumentTypeError(f"{text!r}: give {'a whole number' if kind is int else 'a number'}") from None
 
 
 def read_flags(
@@ -214,46 +167,34 @@ def read_some(
     settings: type[Config], command: str, arguments: Sequence[str], default: Config | None = None, page: str = ""
 ) -> tuple[Config, list[str]]:
     """Return the settings that arguments give, and the arguments that are others."""
-    options = list(list_options(settings, default))
+    options = list(list_settings(settings, default))
     if {"-h", "--help"} & set(arguments):
-        shown = [one for one in options if one.field not in getattr(settings, "refused", ())]
+        shown = [one for one in options if one.name not in getattr(settings, "refused", ())]
         log(write_help(command, page or settings.__doc__ or "", shown), end="")
         sys.exit(0)
     parser = Parser(add_help=False, allow_abbrev=False)
     for one in options:
-        one.add_to(parser)
+        add_to(parser, one)
     found, left = parser.parse_known_intermixed_args(arguments)
-    return build(settings, vars(found), default), left
+    given = {name: tuple(value) if isinstance(value, list) else value for name, value in vars(found).items()}
+    if "overrides" in given:  # added to those that were there; of other lists, what is named is meant alone
+        given["overrides"] = (*getattr(default, "overrides", ()), *given["overrides"])
+    return change(settings if default is None else default, given), left
 
 
 def flag_names(settings: type) -> list[str]:
     """Return the names of the flags of a dataclass."""
-    return [one.name for one in list_options(settings) if not one.flag.is_positional]
-
-
-def build(settings: type[Config], given: dict[str, Any], default: Config | None) -> Config:
-    """Return an instance with the values that were given, those of its nested dataclasses among them.
-
-    Fields of the method are added to those that were there; of other lists, what is named is meant alone.
-    """
-    values: dict[str, Any] = {}
-    for one in fields(settings):  # type: ignore[arg-type]
-        if default is not None and is_dataclass(before := getattr(default, one.name)):
-            values[one.name] = build(type(before), given, before)  # type: ignore[arg-type]
-        elif one.name in given:
-            value = given[one.name]
-            value = tuple(value) if isinstance(value, list) else value
-            values[one.name] = (*getattr(default, one.name, ()), *value) if one.name == "overrides" else value
-    return replace(default, **values) if default is not None else settings(**values)  # type: ignore[type-var]
+    return [one.spelling for one in list_settings(settings) if not one.flag.is_positional]
 
 
 def read_defaults(default: Any, arguments: list[str]) -> tuple[Any, list[str]]:
     """Return what flags begin with, the settings of a shipped task and those of the file of --config, and the flags."""
     path, flags = split_config(arguments)
     named = overlay(default, path) if path else default
-    data = find_flag(flags, "--data") or "".join(() if named.data == default.data else named.data[:1])
+    places = () if named.data.places == default.data.places else named.data.places[:1]
     if not find_flag(flags, "--from-samples"):
-        default = begin_with(default, data, find_flag(flags, "--task") or named.task)
+        data = find_flag(flags, "--data") or "".join(places)
+        default = begin_with(default, data, find_flag(flags, "--task") or named.data.task)
     return overlay(default, path) if path else default, flags
 
 
@@ -262,8 +203,8 @@ def begin_with(default: Any, data: str, task: str) -> Any:
     from fairlen.tasks.shipped import is_shipped, shipped_settings
 
     place = task if not data else data if is_shipped(data) else ""
-    found = {} if place == default.task else shipped_settings(place)
-    return replace(default, **{f.name: found[f.name] for f in fields(default) if f.name in found})
+    found = {} if place == default.data.task else shipped_settings(place)
+    return change(default, {name: value for name, value in found.items() if name in names_of(type(default))})
 
 
 def find_flag(arguments: Sequence[str], name: str) -> str:
@@ -292,23 +233,36 @@ def overlay(config: Any, path: Path) -> Any:
     """
     if not path.is_file():
         raise FileNotFoundError(f"--config {path}: there is no such file")
-    names = {"set" if f.name == "overrides" else f.name for f in fields(config)}
-    clean: dict[str, Any] = {}
+    given: dict[str, Any] = {}
+    tables = {one.group for one in list_settings(type(config))}
     try:
         for key, value in tomllib.loads(path.read_text()).items():
-            name = key.replace("-", "_")
-            if name not in names:
-                flags = {one.replace("_", "-") for one in names}
-                raise ValueError(
-                    f"unknown key {key!r}: {find_meant(key, str(value), flags) or suggest(name, sorted(names))}"
-                )
-            if name in FLAGS_ALONE:
-                raise ValueError(f"{key}: give it as a flag; it decides what other settings begin with")
-            name = "overrides" if name == "set" else name
-            clean[name] = convert(key, value, getattr(config, name))
+            is_table = key in tables and isinstance(value, dict)
+            for name, held in value.items() if is_table else ((key, value),):
+                setting = find_key(config, name, held, key if is_table else "")
+                given[setting.name] = convert(name, held, setting.default)
     except ValueError as error:  # of TOML too
         raise ValueError(f"--config {path}: {error}") from None
-    return replace(config, **clean)
+    return change(config, given)
+
+
+def find_key(config: Any, key: str, value: Any, table: str) -> Setting:
+    """Return the setting of a key in a table of a file. Raises ValueError with the place of the one that was meant."""
+    word, settings = key.replace("-", "_"), list(list_settings(type(config), config))
+    for one in settings:
+        if one.group == table and word == (one.flag.spelling or one.field):
+            if one.flag.is_alone:
+                raise ValueError(f"{key}: give it as a flag; it decides what other settings begin with")
+            return one
+    for one in settings:
+        if word in (one.name, one.field, one.flag.spelling):
+            place = f"under [{one.group}]" if one.group else "before all tables"
+            raise ValueError(
+                f"{key}: write it {place}, as {one.flag.spelling or one.field} = {json.dumps(value, default=str)}"
+            )
+    names = [one.spelling for one in settings]
+    known = {one.field for one in settings if table in ("", one.group)} | {one.group for one in settings} - {""}
+    raise ValueError(f"unknown key {key!r}: {find_meant(key, str(value), names) or suggest(word, sorted(known))}")
 
 
 def convert(key: str, value: Any, default: Any) -> Any:
@@ -347,28 +301,24 @@ def find_meant(word: str, value: str, names: Collection[str]) -> str:
     return ""
 
 
-def write_help(command: str, page: str, options: Sequence[Option]) -> str:
-    """Return a page of help: what a command does, then its flags in groups, with their defaults."""
+def write_help(command: str, page: str, options: Sequence[Setting]) -> str:
+    """Return a page of help: what a command does, then its flags with their defaults, by the tables of a file."""
     width = min(shutil.get_terminal_size().columns, WIDTH)
-    shared = {name for names in GROUPS.values() for name in names.split()}
-    groups = {command: [one for one in options if one.name not in shared]}
-    for title, names in GROUPS.items():
-        order = names.split()
-        groups[title] = sorted((one for one in options if one.name in order), key=lambda one: order.index(one.name))
     lines = [page.rstrip()]
-    for title, members in groups.items():
-        lines += ["", title] if members else []
+    for group in dict.fromkeys(("", *(one.group for one in options))):
+        members = [one for one in options if one.group == group]
+        lines += ["", f"[{group}]" if group else command] if members else []
         for one in members:
             lines += write_option(one, width)
     return "\n".join([*lines, ""])
 
 
-def write_option(one: Option, width: int) -> list[str]:
+def write_option(one: Setting, width: int) -> list[str]:
     """Return the lines of an option: how it is written, what it means, its default where it has one that is something."""
     is_shown = type(one.default) in (int, float) or (isinstance(one.default, str) and one.default)
-    default = f" [{one.default}]" if is_shown else ""
-    shape = f"  {one.shape}"
-    text = textwrap.wrap(f"{one.meaning}{default}", width - MARGIN, break_long_words=False, break_on_hyphens=False)
+    meaning = field_meanings(one.owner).get(one.field, "") + (f" [{one.default}]" if is_shown else "")
+    shape = f"  {write_shape(one)}"
+    text = textwrap.wrap(meaning, width - MARGIN, break_long_words=False, break_on_hyphens=False)
     head = [shape] if len(shape) >= MARGIN else []
     first = "" if head else shape
     return [*head, *(f"{first if place == 0 else '':{MARGIN}}{line}" for place, line in enumerate(text))]

@@ -1,41 +1,145 @@
-"""Settings that commands share, each field a flag: which model, which problems, how answers are graded and drawn."""
+"""Settings in groups that commands share: the model, the problems, the verifier, how responses are drawn.
+
+A group is a frozen dataclass; each of its fields is a flag of the command line and a key of its table in TOML. All that is known
+of a setting is declared at its field: its range, its flag, and what changing it means for a run that resumes.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
+from functools import cache
 from importlib.util import find_spec
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, Literal, Self, get_args, get_origin, get_type_hints
 
-from fairlen.checks import Fraction, check_fields, check_not_negative, check_positive
+from fairlen.checks import FINITE, Amount, Count, Fraction, Natural, Positive, check_fields
 
 
 @dataclass(frozen=True)
 class Flag:
-    """How a field is given on the command line, where it is not by its own name and once."""
+    """How a setting is named, where it is not by its field alone, and given on the command line."""
 
     name: str = ""
+    """Outside its group, on the command line and in errors."""
+    spelling: str = ""
+    """On the command line alone."""
     is_repeated: bool = False
     is_positional: bool = False
+    is_alone: bool = False
+    """No file gives it: other settings begin with it."""
 
 
-Repeated, Positional = Flag(is_repeated=True), Flag(is_positional=True)
-Overrides = Annotated[tuple[str, ...], Flag("set", is_repeated=True)]
+@dataclass(frozen=True)
+class Effect:
+    """What changing a setting means for a run that resumes; without one, it changes the mathematics."""
+
+    name: str
+
+
+Repeated, Positional, Alone = Flag(is_repeated=True), Flag(is_positional=True), Flag(is_alone=True)
+HARMLESS = Effect("harmless")
+"""It changes nothing of what an update computes."""
+ROUNDING = Effect("rounds differently")
+"""The same mathematics with another order of sums: close results, not the same bits."""
+Overrides = Annotated[tuple[str, ...], Flag(spelling="set", is_repeated=True)]
 """Fields of the method, by the flag --set."""
 LARGE = 50_000_000
 """Parameters of a model from which on preparation of a minute pays off on CUDA, and an estimate of memory is worth making."""
 
 
-class Settings:
-    """Errors of its fields begin with the flag."""
+@dataclass(frozen=True)
+class Setting:
+    """A field of a group, as it is declared."""
 
-    named_in_errors: ClassVar[str] = ""
+    group: str
+    """The table that has it; empty for a field outside of groups."""
+    field: str
+    kind: Any
+    flag: Flag
+    effect: Effect | None
+    default: Any
+    """MISSING where it must be given."""
+    owner: type
+
+    @property
+    def name(self) -> str:
+        """Its name outside of its group."""
+        return self.flag.name or self.field
+
+    @property
+    def spelling(self) -> str:
+        """Its flag, without dashes before it."""
+        return (self.flag.spelling or self.name).replace("_", "-")
+
+
+def list_settings(kind: type, default: Any = None, group: str = "") -> Iterator[Setting]:
+    """Yield the settings of a dataclass and of its groups, with the defaults of an instance if one is given."""
+    hints = get_type_hints(kind, include_extras=True)
+    for one in fields(kind):
+        hint = hints[one.name]
+        held, *notes = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+        value = one.default if default is None else getattr(default, one.name)
+        if is_dataclass(held):
+            yield from list_settings(held, None if value is MISSING else value, one.name)  # type: ignore[arg-type]
+            continue
+        flag = next((note for note in notes if isinstance(note, Flag)), Flag())
+        effect = next((note for note in notes if isinstance(note, Effect)), None)
+        yield Setting(group, one.name, held, flag, effect, value, kind)
+
+
+@cache
+def names_of(kind: type) -> dict[str, Setting]:
+    """Return the settings of a dataclass by their names."""
+    return {one.name: one for one in list_settings(kind)}
+
+
+def name_of(kind: type, field: str) -> str:
+    """Return the name of a field of a dataclass outside of it."""
+    return next(one.name for one in names_of(kind).values() if one.field == field and not one.group)
+
+
+class Settings:
+    """A dataclass of settings, or of groups of them; its errors name a setting as users do."""
+
+    label = classmethod(name_of)
+
+    @classmethod
+    def of(cls, **values: Any) -> Self:
+        """Return settings with these values, each by its name whatever its group."""
+        return change(cls, values)
+
+    def replace(self, **values: Any) -> Self:
+        """Return a copy with these values, each by its name whatever its group."""
+        return change(self, values)
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+def change(config: Any, values: Mapping[str, Any]) -> Any:
+    """Return settings, or those that a class begins with, with other values by their names.
+
+    Raises TypeError for a name that is none.
+    """
+    kind = config if isinstance(config, type) else type(config)
+    if unknown := values.keys() - names_of(kind).keys():
+        raise TypeError(f"{kind.__name__} has no setting {', '.join(sorted(unknown))}")
+    chosen: dict[str, Any] = {}
+    for one in fields(kind):
+        before = getattr(config, one.name, MISSING)
+        if is_dataclass(before):
+            if own := {name: value for name, value in values.items() if name in names_of(type(before))}:  # type: ignore[arg-type]
+                chosen[one.name] = change(before, own)
+        elif (name := name_of(kind, one.name)) in values:
+            chosen[one.name] = values[name]
+    return config(**chosen) if isinstance(config, type) else replace(config, **chosen)
 
 
 @dataclass(frozen=True)
 class PromptSettings(Settings):
-    """Which model is asked, and how."""
+    """A language model, and how it is asked."""
 
-    model: str = "playground"
+    name: Annotated[str, Flag("model")] = "playground"
     """Folder or hub id of a causal language model; "playground" and "guess" are shipped, for the tasks so named."""
     template: Literal["auto", "chat", "plain"] = "auto"
     """How a problem becomes a prompt: "chat" by the tokenizer's chat template, "plain" as text; "auto": chat if there is one."""
@@ -47,7 +151,7 @@ class PromptSettings(Settings):
 
 @dataclass(frozen=True)
 class ModelSettings(PromptSettings):
-    """A causal language model, and how it is asked."""
+    """A causal language model, how it is loaded, and how it is asked."""
 
     revision: str = ""
     """Commit, branch or tag of a model from the hub; a commit never changes."""
@@ -55,107 +159,37 @@ class ModelSettings(PromptSettings):
     """Random weights of the shape in the model's config.json, to rehearse without the weights. It is recorded."""
     dtype: Literal["float32", "bfloat16", "float64"] = "float32"
     """bfloat16 computes in bfloat16 over float32 weights, on CUDA; frozen weights under LoRA are kept in bfloat16."""
-    device: str = "auto"
+    device: Annotated[str, ROUNDING] = "auto"
     """"auto" is CUDA where there is one, else the CPU."""
-    threads: int = 0
+    threads: Annotated[Natural, ROUNDING] = 0
     """CPU threads of torch; 0 leaves torch's choice."""
-    engine: Literal["auto", "embedded", "vllm"] = "auto"
-    """What generates: "embedded" runs the model as training does, with exact log-probs; "vllm" needs fairlen[vllm]; "auto" is
-    vLLM on CUDA where it is installed, for models above 50M parameters."""
-    max_num_seqs: int = 256
-    """Responses that the engine decodes at a time."""
-    gpu_memory_utilization: Fraction = 0.0
-    """Share of the device's memory that vLLM has while it generates; 0 is what training leaves, 0.4 where it does not sleep."""
-    sleep_level: Literal[0, 1, 2] = 2
-    """What vLLM frees during updates on CUDA: 2 its weights, keys and values, 1 too but with weights kept in RAM, 0 nothing."""
-    request_seeds: bool = True
-    """Give vLLM a seed for each response, so that it is drawn alike whatever else is decoded; else all draw from one stream."""
-    compile: Literal["auto", "on", "off"] = "auto"
+    compile: Annotated[Literal["auto", "on", "off"], ROUNDING] = "auto"
     """Compile the engine's step, and layers in updates: "auto" on CUDA alone, layers where the model is large enough."""
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-        check_positive(self, "max_num_seqs")
-        check_not_negative(self, "threads")
-
-    @property
-    def needs_support(self) -> bool:
-        """Return whether the engine has to return what tokens were drawn from, as the embedded one does."""
-        return False
-
-
-def choose_device(config: ModelSettings) -> str:
-    """Return the device of a run. Raises ValueError where it is missing, or cannot compute what is asked for."""
-    import torch
-
-    best = "cuda" if torch.cuda.is_available() else "cpu"
-    device = best if config.device == "auto" else config.device
-    if device != "cpu" and not device.startswith("cuda"):
-        raise ValueError(f"device={config.device!r}: give auto, cpu, cuda or cuda:0")
-    if device.startswith("cuda") and not torch.cuda.is_available():
-        raise ValueError(
-            f"device={config.device}: this torch sees no CUDA device; use device=cpu, or a CUDA build of torch"
-        )
-    if config.dtype == "bfloat16" and not device.startswith("cuda"):
-        raise ValueError("dtype=bfloat16 on the CPU: log-probs would be wrong by up to half a nat; use float32")
-    return device
-
-
-def choose_engine(config: ModelSettings, device: str, num_parameters: int) -> Literal["embedded", "vllm"]:
-    """Return the engine of a run; "auto" is vLLM where it is installed and its speed wins back the time of its start."""
-    if config.engine != "auto":
-        return config.engine
-    if config.needs_support:
-        return "embedded"
-    gains = device.startswith("cuda") and num_parameters > LARGE and config.dtype != "float64"
-    return "vllm" if gains and find_spec("vllm") else "embedded"
 
 
 @dataclass(frozen=True)
 class PolicySettings(ModelSettings):
-    """A model that is trained, and what of it."""
+    """A model that is trained, and which of its weights."""
 
-    lora_rank: int = 0
+    lora_rank: Natural = 0
     """Trains low-rank adapters (LoRA) of this rank instead of all weights; 0 trains all weights."""
-    lora_alpha: float = 0.0
+    lora_alpha: Amount = 0.0
     """Scale of the adapters is lora_alpha / lora_rank; 0 is twice the rank."""
     lora_targets: str = "all-linear"
     """Modules with adapters: "all-linear", or names joined by commas, such as q_proj,v_proj."""
-    gradient_checkpointing: bool = False
+    gradient_checkpointing: Annotated[bool, ROUNDING] = False
     """Recompute activations in the backward pass: less memory, more time."""
 
 
 @dataclass(frozen=True)
-class VerifierSettings(Settings):
-    """How finished responses are graded."""
-
-    without_verdict: Literal["inactive", "incorrect"] = "inactive"
-    """What a response without a verdict (deadline, failed verifier) is worth: nothing counts it, or it is incorrect."""
-    answer_deadline: float = 5.0
-    """Seconds for one mathematical comparison; past it there is no verdict."""
-    accept_unevaluated: bool = False
-    """Where the reference is a number, take operators that are left to the reader for it: a sum, 5!, a logarithm."""
-    verify_workers: int = 0
-    """Comparisons, and programs, at a time; 0 is one for each core, and 32 programs at a remote sandbox."""
-    sandbox: str = "auto"
-    """Where programs of the model run: "auto" and "bubblewrap" on this machine, or the URL of a SandboxFusion-like service."""
-    unsafe_exec_on_host: bool = False
-    """Run programs of the model on this machine without a sandbox: they can do whatever you can. It is recorded."""
-
-    def __post_init__(self) -> None:
-        check_positive(self, "answer_deadline")
-        check_not_negative(self, "verify_workers")
-
-
-@dataclass(frozen=True)
-class ProblemSettings(VerifierSettings, PromptSettings):
-    """Which problems, how they are asked and how responses are graded."""
+class ProblemSettings(Settings):
+    """Problems, and the instruction that follows each."""
 
     task: str = "playground"
     """Problems where no --data is given: "playground", its family playground:sums or playground:cups, "guess" (a
     game in turns), reasoning-gym:NAME, an environment as verifiers:ID?FIELD=VALUE, or your FILE.py:NAME. A shipped task brings
     its model and its max response length."""
-    data: Annotated[tuple[str, ...], Repeated] = ()
+    places: Annotated[tuple[str, ...], Flag("data", is_repeated=True)] = ()
     """PLACE[@REVISION][:SPLIT][?COLUMN=VALUE][=WEIGHT]; PLACE: file, folder or hub id. Repeat it; training mixes by WEIGHT."""
     instruction: str = "auto"
     """Text after each problem; "auto" asks for the form of answer that the verifier reads, "" adds nothing."""
@@ -165,32 +199,72 @@ class ProblemSettings(VerifierSettings, PromptSettings):
 class DataSettings(ProblemSettings):
     """Problems to train on and to evaluate on."""
 
-    eval_data: Annotated[tuple[str, ...], Repeated] = ()
+    held_out: Annotated[tuple[str, ...], Flag("eval_data", is_repeated=True)] = ()
     """Held-out data, named as for --data; by default a part of --data is held out."""
-    max_prompt_length: int = 1024
+    max_prompt_length: Count = 1024
     """Most tokens of a prompt of --data; problems with longer ones are left out and counted."""
-    seed: int = 0
-    """Of the run: order of problems, generation, shuffling."""
+
+
+@dataclass(frozen=True)
+class VerifierSettings(Settings):
+    """How finished responses are graded."""
+
+    without_verdict: Literal["inactive", "incorrect"] = "inactive"
+    """What a response without a verdict (deadline, failed verifier) is worth: nothing counts it, or it is incorrect."""
+    answer_deadline: Positive = 5.0
+    """Seconds for one mathematical comparison; past it there is no verdict."""
+    accept_unevaluated: bool = False
+    """Where the reference is a number, take operators that are left to the reader for it: a sum, 5!, a logarithm."""
+    workers: Annotated[Natural, Flag("verify_workers"), HARMLESS] = 0
+    """Comparisons, and programs, at a time; 0 is one for each core, and 32 programs at a remote sandbox."""
+    sandbox: str = "auto"
+    """Where programs of the model run: "auto" and "bubblewrap" on this machine, or the URL of a SandboxFusion-like service."""
+    unsafe_exec_on_host: bool = False
+    """Run programs of the model on this machine without a sandbox: they can do whatever you can. It is recorded."""
+
+
+@dataclass(frozen=True)
+class RewardSettings(VerifierSettings):
+    """How finished responses are graded, by rewards of the user's own too."""
+
+    rewards: Annotated[tuple[str, ...], Repeated] = ()
+    """A reward function of your own as FILE.py:FUNCTION or FILE.py:FUNCTION=WEIGHT, added to the verifier's; may be repeated."""
+    weight: Annotated[float, Flag("verifier_weight"), FINITE] = 1.0
+    """Weight of the verifier's verdict in the outcome."""
+    reward_deadline: Annotated[Amount, HARMLESS] = 60.0
+    """Seconds for one call of a reward function, past which the response has no verdict; 0 is none."""
+    environment_deadline: Annotated[Amount, HARMLESS] = 60.0
+    """Seconds for one call of an environment, past which its trajectory has no verdict; 0 is none."""
 
 
 @dataclass(frozen=True)
 class SamplingSettings(Settings):
-    """How responses are drawn."""
+    """How responses are drawn, and by which engine."""
 
-    max_response_length: int = 160
+    max_response_length: Count = 160
     """Most tokens of a response."""
-    temperature: float = 1.0
+    temperature: Amount = 1.0
     """Of the policy, in training and in evaluation; above 0."""
     top_p: float = 1.0
     """Nucleus; 1 is off. Training is of the policy that this and the next two leave; not with vLLM."""
-    top_k: int = 0
+    top_k: Natural = 0
     """Most likely tokens kept; 0 is off."""
     min_p: float = 0.0
     """Floor relative to the most likely token; 0 is off."""
+    engine: Literal["auto", "embedded", "vllm"] = "auto"
+    """What generates: "embedded" runs the model as training does, with exact log-probs; "vllm" needs fairlen[vllm]; "auto" is
+    vLLM on CUDA where it is installed, for models above 50M parameters."""
+    max_num_seqs: Annotated[Count, ROUNDING] = 256
+    """Responses that the engine decodes at a time."""
+    gpu_memory_utilization: Annotated[Fraction, ROUNDING] = 0.0
+    """Share of the device's memory that vLLM has while it generates; 0 is what training leaves, 0.4 where it does not sleep."""
+    sleep_level: Annotated[Literal[0, 1, 2], ROUNDING] = 2
+    """What vLLM frees during updates on CUDA: 2 its weights, keys and values, 1 too but with weights kept in RAM, 0 nothing."""
+    request_seeds: bool = True
+    """Give vLLM a seed for each response, so that it is drawn alike whatever else is decoded; else all draw from one stream."""
 
     def __post_init__(self) -> None:
-        check_positive(self, "max_response_length")
-        check_not_negative(self, "top_k")
+        super().__post_init__()
         if not 0.0 < self.top_p <= 1.0 or not 0.0 <= self.min_p < 1.0:
             raise ValueError(f"top_p={self.top_p}, min_p={self.min_p}: give top_p in (0, 1] and min_p in [0, 1)")
 
@@ -199,6 +273,80 @@ class SamplingSettings(Settings):
         """The settings by which tokens of the policy get probability zero, as name=value."""
         off = (("top_p", 1.0), ("top_k", 0), ("min_p", 0.0))
         return tuple(f"{name}={getattr(self, name)}" for name, value in off if getattr(self, name) != value)
+
+
+@dataclass(frozen=True)
+class ProblemConfig(Settings):
+    """Groups of a command that asks a model problems and grades its responses."""
+
+    model: PromptSettings = PromptSettings()
+    data: ProblemSettings = ProblemSettings()
+    verifier: VerifierSettings = VerifierSettings()
+
+
+@dataclass(frozen=True)
+class TaskConfig(ProblemConfig):
+    """Those of a command that trains."""
+
+    data: DataSettings = DataSettings()
+
+
+@dataclass(frozen=True)
+class RolloutConfig(ProblemConfig):
+    """Those of a command that draws responses with an engine of ours."""
+
+    model: ModelSettings = ModelSettings()
+    sampling: SamplingSettings = SamplingSettings()
+
+    @property
+    def needs_support(self) -> bool:
+        """Whether the engine has to return what tokens were drawn from, as the embedded one does."""
+        return False
+
+
+GROUPS = {"model": PolicySettings, "data": DataSettings, "verifier": RewardSettings}
+"""Groups with fields that have another name outside."""
+BEFORE = {"eval_problems": "problems", "eval_samples": "samples", "limit": "problems"}
+"""Names of settings in records from before there were groups, by which they are read."""
+
+
+def flatten(recorded: Mapping[str, Any]) -> dict[str, Any]:
+    """Return recorded settings by their names, be they in groups or, as they once were, in none."""
+    found: dict[str, Any] = {}
+    for key, value in recorded.items():
+        if isinstance(value, Mapping) and key in (*GROUPS, "sampling", "update", "run"):
+            names = {one.field: one.name for one in list_settings(GROUPS[key])} if key in GROUPS else {}
+            found |= {names.get(str(field), str(field)): inner for field, inner in value.items()}
+        else:
+            found[BEFORE.get(key, key)] = value
+    return found
+
+
+def choose_device(model: ModelSettings) -> str:
+    """Return the device of a run. Raises ValueError where it is missing, or cannot compute what is asked for."""
+    import torch
+
+    best = "cuda" if torch.cuda.is_available() else "cpu"
+    device = best if model.device == "auto" else model.device
+    if device != "cpu" and not device.startswith("cuda"):
+        raise ValueError(f"device={model.device!r}: give auto, cpu, cuda or cuda:0")
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        raise ValueError(
+            f"device={model.device}: this torch sees no CUDA device; use device=cpu, or a CUDA build of torch"
+        )
+    if model.dtype == "bfloat16" and not device.startswith("cuda"):
+        raise ValueError("dtype=bfloat16 on the CPU: log-probs would be wrong by up to half a nat; use float32")
+    return device
+
+
+def choose_engine(config: RolloutConfig, device: str, num_parameters: int) -> Literal["embedded", "vllm"]:
+    """Return the engine of a run; "auto" is vLLM where it is installed and its speed wins back the time of its start."""
+    if config.sampling.engine != "auto":
+        return config.sampling.engine
+    if config.needs_support:
+        return "embedded"
+    gains = device.startswith("cuda") and num_parameters > LARGE and config.model.dtype != "float64"
+    return "vllm" if gains and find_spec("vllm") else "embedded"
 
 
 @dataclass(frozen=True)

@@ -368,7 +368,7 @@ def test_malformed_rows_are_shown_by_file_and_line():
 
 def test_a_page_that_cannot_be_written_is_one_line(tmp_path):
     (tmp_path / "file").write_text("")
-    done = run(str(rollouts(tmp_path / "1.jsonl", longer=False)), "--html", str(tmp_path / "file" / "page.html"))
+    done = run(str(rollouts(tmp_path / "1.jsonl", longer=False)), "--out", str(tmp_path / "file" / "page.html"))
     said = " ".join(done.stderr.split())
     assert done.returncode == 2
     assert "page.html: " in said and said.endswith("name a file that can be written") and "Errno" not in said

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,8 +13,8 @@ from fairlen.compare.config import CompareConfig
 from fairlen.compare.start import open_comparison, start_comparison
 from fairlen.train.run.config import TrainConfig
 
-SMALL = TrainConfig(
-    rollout_batches=2, prompts_per_batch=3, max_response_length=40, eval_problems=6, eval_samples=2, eval_every=1, save_every=1,
+SMALL = TrainConfig.of(
+    rollout_batches=2, prompts_per_batch=3, max_response_length=40, problems=6, samples=2, eval_every=1, save_every=1,
     threads=1, max_num_seqs=32
 )  # fmt: skip
 METHODS = ("grpo:sampling.n=4", "grpo+balanced:sampling.n=4", "eqlen+grpo:sampling.streams=2")
@@ -24,7 +23,7 @@ METHODS = ("grpo:sampling.n=4", "grpo+balanced:sampling.n=4", "eqlen+grpo:sampli
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
     place = tmp_path_factory.mktemp("compare") / "first"
-    start_comparison(CompareConfig(METHODS, seeds=1, train=replace(SMALL, out=str(place))))
+    start_comparison(CompareConfig(METHODS, seeds=1, train=SMALL.replace(out=str(place))))
     return place
 
 
@@ -59,7 +58,7 @@ def test_the_page_has_every_method_and_nothing_runs_on_it(folder):
 def test_what_is_done_is_not_done_again(folder, capsys):
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("metrics.jsonl")}
     results = (folder / "results.json").read_text()
-    start_comparison(CompareConfig(METHODS, seeds=1, train=replace(SMALL, out=str(folder))))
+    start_comparison(CompareConfig(METHODS, seeds=1, train=SMALL.replace(out=str(folder))))
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("metrics.jsonl")} == before
     assert (folder / "results.json").read_text() == results
     assert capsys.readouterr().out.count("done before") == 3
@@ -73,12 +72,12 @@ def test_a_run_that_was_cut_off_goes_on_to_the_same_numbers(folder, tmp_path):
     before = (cell / "evaluations.jsonl").read_text().splitlines()[-1]
     (cell / "done.json").unlink()
     shutil.rmtree(sorted((cell / "checkpoints").iterdir())[-1])
-    start_comparison(CompareConfig(METHODS, seeds=1, train=replace(SMALL, out=str(again))))
+    start_comparison(CompareConfig(METHODS, seeds=1, train=SMALL.replace(out=str(again))))
     assert (cell / "evaluations.jsonl").read_text().splitlines()[-1] == before
 
 
 def test_another_comparison_in_the_same_folder_is_refused(folder):
-    other = CompareConfig(METHODS, seeds=1, train=replace(SMALL, prompts_per_batch=4, out=str(folder)))
+    other = CompareConfig(METHODS, seeds=1, train=SMALL.replace(prompts_per_batch=4, out=str(folder)))
     with pytest.raises(ValueError, match="prompts_per_batch: 3 -> 4"):
         start_comparison(other)
 
@@ -94,7 +93,7 @@ def test_another_comparison_in_the_same_folder_is_refused(folder):
 )
 def test_runs_that_results_would_lose_are_named_and_kept(methods, seeds, lost, tmp_path):
     """A comparison of grpo with a variant, two seeds of it; what adds methods or seeds goes on, what names fewer is refused."""
-    out = replace(SMALL, out=str(tmp_path))
+    out = SMALL.replace(out=str(tmp_path))
     first = CompareConfig(("grpo", "grpo:surrogate.clip_high=0.3"), seeds=2, train=out)
     open_comparison(first, tmp_path)
     for seed in range(2):

@@ -27,7 +27,7 @@ BY_NAME = {check.name: check for check in CHECKS}
 
 def find(name: str, **settings) -> Finding:
     """What the check of that name finds of a planned run; a check that crashes shows it."""
-    return run_check(BY_NAME[name], TrainConfig(**settings))
+    return run_check(BY_NAME[name], TrainConfig.of(**settings))
 
 
 def make_tokenizer() -> Tokenizer:

@@ -10,7 +10,7 @@ from fairlen.evaluate.config import EvalConfig
 
 def small(out: Path, **changes) -> EvalConfig:
     settings = {
-        "limit": 12,
+        "problems": 12,
         "samples": 4,
         "max_response_length": 60,
         "threads": 1,
@@ -18,7 +18,7 @@ def small(out: Path, **changes) -> EvalConfig:
         "out": str(out),
         "seed": 3,
     }
-    return EvalConfig(**(settings | changes))
+    return EvalConfig.of(**(settings | changes))
 
 
 def write_set(path: Path, shift: int, size: int = 4) -> Path:

@@ -110,7 +110,7 @@ def test_places_without_samples(tmp_path):
     with pytest.raises(ValueError, match="no samples there"):
         find_files(str(tmp_path))
     with pytest.raises(FileNotFoundError, match="no such file or folder"):
-        start_evaluation(EvalConfig(from_samples=str(tmp_path / "nothing")))
+        start_evaluation(EvalConfig.of(from_samples=str(tmp_path / "nothing")))
 
 
 def test_a_pipe_is_refused_at_once(tmp_path):

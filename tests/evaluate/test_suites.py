@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 
 from loops import over
@@ -28,21 +27,22 @@ def test_the_page_has_every_suite_with_its_sets():
 def test_what_the_papers_state():
     """EqLen: appendix B. FSPO: Avg@32. Balanced Aggregation: 8 responses at temperature 1."""
     eqlen = suite_settings("eqlen")
-    assert (eqlen.samples, eqlen.temperature, eqlen.top_p, eqlen.top_k, eqlen.min_p) == (32, 0.6, 0.95, 20, 0.0)
+    drawn = eqlen.sampling
+    assert (eqlen.run.samples, drawn.temperature, drawn.top_p, drawn.top_k, drawn.min_p) == (32, 0.6, 0.95, 20, 0.0)
     assert [one.name for one in SUITES["eqlen"].benchmarks] == ["AIME25", "HMMT25", "LiveCodeBench"]
-    assert suite_settings("fspo").samples == 32
+    assert suite_settings("fspo").run.samples == 32
     assert [one.name for one in SUITES["fspo"].benchmarks] == ["MATH-500", "AMC23", "AIME24", "AIME25"]
     balanced = suite_settings("balanced")
-    assert (balanced.samples, balanced.temperature) == (8, 1.0)
+    assert (balanced.run.samples, balanced.sampling.temperature) == (8, 1.0)
     assert len(SUITES["balanced"].benchmarks) == 6 and len(SUITES["grpo_lambda"].benchmarks) == 5
 
 
 @over("name", SUITES)
 def test_every_suite_makes_settings_of_sets_that_parse(name):
     config = suite_settings(name, model="x", seed=3)
-    assert (config.suite, config.model, config.seed) == (name, "x", 3)
-    assert config.data == tuple(one.place for one in find_suite(name).benchmarks)
-    for place in config.data:
+    assert (config.run.suite, config.model.name, config.run.seed) == (name, "x", 3)
+    assert config.data.places == tuple(one.place for one in find_suite(name).benchmarks)
+    for place in config.data.places:
         source = read_source(place)
         assert not source.is_local and source.split
 
@@ -56,6 +56,6 @@ def test_every_number_says_where_it_comes_from(name):
 
 def test_what_differs_from_the_suite_is_recorded():
     assert describe_suite(suite_settings("fspo")) == {"name": "fspo", "paper": "2509.09177", "changed": {}}
-    changed = replace(suite_settings("fspo"), samples=4, max_response_length=100)
+    changed = suite_settings("fspo").replace(samples=4, max_response_length=100)
     assert describe_suite(changed)["changed"] == {"samples": 4, "max_response_length": 100}
     json.dumps(describe_suite(changed))

@@ -22,10 +22,10 @@ EVIL = """open({mark!r}, "w").write("ran")
 from transformers import PreTrainedTokenizerFast as T, Qwen3Config as C, Qwen3ForCausalLM as M
 """
 SMALL = {
-    "eval": "--max-response-length 8 --samples 1 --limit 4 --threads 1 --out",
-    "train": "--rollout-batches 1 --prompts-per-batch 2 --max-response-length 8 --eval-problems 2 --eval-samples 1 "
+    "eval": "--max-response-length 8 --samples 1 --problems 4 --threads 1 --out",
+    "train": "--rollout-batches 1 --prompts-per-batch 2 --max-response-length 8 --problems 2 --samples 1 "
     "--threads 1 --set sampling.n=2 --out",
-    "trl": "--problems 2 --num-generations 2 --per-device-train-batch-size 2 --max-completion-length 8 --report-to none "
+    "trl": "--train-problems 2 --num-generations 2 --per-device-train-batch-size 2 --max-completion-length 8 --report-to none "
     "--bf16 False --max-steps 1 --output-dir",
     "verl": "--cpu --dry-run --out",
 }

@@ -156,11 +156,11 @@ def make_fairlen(folder: Path) -> None:
         with tempfile.TemporaryDirectory() as out:
             run = Path(out) / "run"
             start_training(
-                TrainConfig(
+                TrainConfig.of(
                     method=method, overrides=changes, prompts_per_batch=4, rollout_batches=2, updates_per_batch=2,
                     max_response_length=60,
-                    eval_problems=4,
-                    eval_samples=2, threads=1, max_num_seqs=24, out=str(run),
+                    problems=4,
+                    samples=2, threads=1, max_num_seqs=24, out=str(run),
                 )
             )  # fmt: skip
             copy(run / "records", folder / name / "records")

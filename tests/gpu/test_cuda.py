@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -161,15 +160,15 @@ def test_the_gradient_is_that_of_the_cpu(kind):
     assert float((there.cpu() - cpu).norm() / cpu.norm()) < 1e-3
 
 
-RUN = TrainConfig(
-    method="grpo", rollout_batches=16, device=DEVICE, eval_every=0, eval_problems=128, eval_samples=2, save_every=0,
+RUN = TrainConfig.of(
+    method="grpo", rollout_batches=16, device=DEVICE, eval_every=0, problems=128, samples=2, save_every=0,
     layout="rows",
 )  # fmt: skip
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_playground_run_improves(tmp_path, dtype):
-    summary = start_training(replace(RUN, dtype=dtype, out=str(tmp_path / "run")))
+    summary = start_training(RUN.replace(dtype=dtype, out=str(tmp_path / "run")))
     before, after = summary.before.accuracy.value, summary.after.accuracy.value
     print(f"{dtype}: {before:.3f} -> {after:.3f} in {summary.training_seconds:.0f} s")
     assert after > before + 0.2  # from a half right

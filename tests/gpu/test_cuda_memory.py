@@ -32,7 +32,7 @@ SHAPE = Qwen3Config(
 @pytest.mark.parametrize("rank", [0, 32], ids=["all weights", "LoRA"])
 def test_the_estimate_of_an_update_is_within_a_quarter_of_its_peak(rank, checkpointing):
     """Qwen3-0.6B, 4,096 positions: the second of two updates, with gradients and moments there."""
-    config = TrainConfig(
+    config = TrainConfig.of(
         dtype="bfloat16", max_prompt_length=512, max_response_length=3584, max_tokens_per_microbatch=4096, engine="vllm",
         layout="rows", lora_rank=rank, gradient_checkpointing=checkpointing,
     )  # fmt: skip

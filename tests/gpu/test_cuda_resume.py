@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -40,9 +39,9 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="this torch sees no CUDA device: nothing of it was tested"),
 ]  # fmt: skip
 METHOD = compose("grpo")
-RUN = TrainConfig(
+RUN = TrainConfig.of(
     method="fspo+balanced", overrides=("sampling.n=4",), device=DEVICE, prompts_per_batch=4, rollout_batches=4,
-    updates_per_batch=2, eval_every=0, eval_problems=8, eval_samples=1, save_every_updates=1, keep_checkpoints=100,
+    updates_per_batch=2, eval_every=0, problems=8, samples=1, save_every_updates=1, keep_checkpoints=100,
 )  # fmt: skip
 """8 updates, a checkpoint after each."""
 
@@ -51,7 +50,7 @@ RUN = TrainConfig(
 def whole(tmp_path_factory) -> Path:
     """An uninterrupted run."""
     folder = tmp_path_factory.mktemp("cuda") / "whole"
-    start_training(replace(RUN, out=str(folder)))
+    start_training(RUN.replace(out=str(folder)))
     return folder
 
 
@@ -82,7 +81,7 @@ def test_a_resumed_run_makes_the_updates_of_an_uninterrupted_one(whole, tmp_path
     whole_build = start.build_trainer
     monkeypatch.setattr(start, "build_trainer", lambda *parts: built.append(whole_build(*parts)) or built[-1])
     folder = stop_at(whole, place, tmp_path / "run")
-    start_training(replace(RUN, out=str(folder), resume=True))
+    start_training(RUN.replace(out=str(folder), resume=True))
     assert len(losses(folder)) == len(losses(whole)) == 8
     assert losses(folder)[place + 1] == pytest.approx(losses(whole)[place + 1], abs=1e-3)
     print(f"from update {place + 1}: largest difference of a weight {distance(whole, folder):.1e}")
@@ -102,7 +101,7 @@ def test_after_a_resume_an_update_in_which_memory_ran_out_is_made_again(whole, t
         return accumulate(learner, *rest)
 
     monkeypatch.setattr(Learner, "accumulate", ask_for_too_much)
-    start_training(replace(RUN, out=str(folder), resume=True, try_memory="off"))
+    start_training(RUN.replace(out=str(folder), resume=True, try_memory="off"))
     assert calls[1] < calls[0] and len(losses(folder)) == 8
     assert losses(folder)[4] == pytest.approx(losses(whole)[4], abs=1e-3)
 
@@ -110,10 +109,10 @@ def test_after_a_resume_an_update_in_which_memory_ran_out_is_made_again(whole, t
 def test_a_deterministic_run_is_the_same_run_again(tmp_path):
     """Twice, and resumed within a rollout batch: the same weights, bit for bit."""
     for name in ("first", "second"):
-        start_training(replace(RUN, deterministic=True, out=str(tmp_path / name)))
+        start_training(RUN.replace(deterministic=True, out=str(tmp_path / name)))
     assert distance(tmp_path / "first", tmp_path / "second") == 0.0
     folder = stop_at(tmp_path / "first", 2, tmp_path / "resumed")
-    start_training(replace(RUN, deterministic=True, out=str(folder), resume=True))
+    start_training(RUN.replace(deterministic=True, out=str(folder), resume=True))
     assert distance(tmp_path / "first", folder) == 0.0
     assert losses(folder) == losses(tmp_path / "first")
 
@@ -131,7 +130,7 @@ def test_an_update_has_the_same_bits_again():
     rollouts, plan = draw_batch(16, 256, 1024, shape.vocab_size)
     seconds = {}
     for is_on in (False, True):
-        config = TrainConfig(deterministic=is_on, max_tokens_per_microbatch=8192)
+        config = TrainConfig.of(deterministic=is_on, max_tokens_per_microbatch=8192)
         learner = build_learner(config, policy, METHOD)
         found = []
         for _ in range(3):
@@ -156,7 +155,7 @@ def test_moments_of_8_bits_and_pages_are_put_back_as_they_were(tmp_path, optim):
         torch.manual_seed(0)
         model = AutoModelForCausalLM.from_config(shape).to(DEVICE)
         policy = Policy(model, None, Head(output_embeddings(model)))
-        return policy, build_optimizer(TrainConfig(optim=optim), policy)
+        return policy, build_optimizer(TrainConfig.of(optim=optim), policy)
 
     first, one = build()
     take_steps(first, one, 0, 3)

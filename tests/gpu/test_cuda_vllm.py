@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, Qwen3Config
 from fairlen.policy.engines import build_engine, probe
 from fairlen.policy.model import Policy, make_head
 from fairlen.sampling.extend import Sampling
-from fairlen.settings import ModelSettings
+from fairlen.settings import RolloutConfig
 
 DEVICE = "cuda"
 pytest.importorskip("vllm", reason="no vLLM in this environment: make install-vllm-cuda", exc_type=ImportError)
@@ -44,7 +44,7 @@ def policy(tmp_path_factory) -> tuple[Policy, Path]:
 def test_it_samples_sleeps_wakes_with_the_weights_of_the_update_and_frees_memory(policy):
     """One engine: a second one in a process would find the groups of processes of the first."""
     trained, folder = policy
-    settings = ModelSettings(
+    settings = RolloutConfig.of(
         model=str(folder), engine="vllm", dtype="bfloat16", max_num_seqs=ROWS, gpu_memory_utilization=0.3
     )
     engine = build_engine(settings, trained, max_length=2 * LENGTH)

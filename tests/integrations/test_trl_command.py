@@ -19,7 +19,7 @@ from fairlen.integrations.trl.start import TaskTrainer, data_of, verifier_of
 from fairlen.tasks.task import Problem, Verdict
 
 SMALL = (
-    "--problems", "4", "--num-generations", "4", "--per-device-train-batch-size", "8", "--max-completion-length", "40",
+    "--train-problems", "4", "--num-generations", "4", "--per-device-train-batch-size", "8", "--max-completion-length", "40",
     "--learning-rate", "1e-4", "--report-to", "none", "--bf16", "False", "--logging-steps", "1", "--save-steps", "1",
 )  # fmt: skip
 
@@ -65,7 +65,7 @@ def test_the_verdict_decides_what_is_right_whatever_rewards_add(tmp_path):
     changes = (
         "--rewards",
         f"{tmp_path}/r.py:dull",
-        "--eval-problems",
+        "--problems",
         "2",
         "--eval-strategy",
         "steps",

@@ -47,10 +47,10 @@ def train_in_trl(method: str, folder: Path) -> float:
 
 def train_here(method: str, folder: Path) -> tuple[float, float]:
     tracks = f"sampling.streams={ANSWERS // 2}" if "eqlen" in method else f"sampling.n={ANSWERS}"
-    config = TrainConfig(
+    config = TrainConfig.of(
         method=method, overrides=(tracks,), prompts_per_batch=PROMPTS, rollout_batches=UPDATES, max_extra_batches=0,
         max_response_length=BUDGET, seed=1,
-        learning_rate=RATE, warmup_updates=0, eval_every=0, save_every=0, eval_problems=HELD_OUT, eval_samples=SAMPLES,
+        learning_rate=RATE, warmup_updates=0, eval_every=0, save_every=0, problems=HELD_OUT, samples=SAMPLES,
         threads=1, out=str(folder),
     )  # fmt: skip
     summary = start_training(config)

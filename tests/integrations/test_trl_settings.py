@@ -163,14 +163,14 @@ def test_a_shipped_task_brings_its_length_unless_it_is_given():
     from fairlen.integrations.trl.start import choose_length, read_trl_arguments
 
     def length(*flags: str, **settings: Any) -> int:
-        chosen = choose_length(TrlConfig(**settings))
+        chosen = choose_length(TrlConfig.of(**settings))
         return read_trl_arguments([*chosen, "--output_dir", "unused", "--bf16", "False", *flags], 0)[
             0
         ].max_completion_length
 
     assert length(task="guess") == 192 and length(task="playground:sums") == 160
     assert length("--max-completion-length", "300", task="guess") == 300
-    assert choose_length(TrlConfig(task="guess", data=("sums.jsonl",))) == []  # the task is not asked
+    assert choose_length(TrlConfig.of(task="guess", data=("sums.jsonl",))) == []  # the task is not asked
 
 
 def test_a_machine_without_accelerator_trains_on_its_cpu(monkeypatch):
@@ -234,6 +234,6 @@ def test_a_task_in_turns_is_refused_before_anything_trains(tmp_path):
     from fairlen.integrations.trl.start import start_trl
 
     (tmp_path / "turned.py").write_text(TURNED)
-    config = TrlConfig(model="playground", task=f"{tmp_path / 'turned.py'}:make")
+    config = TrlConfig.of(model="playground", task=f"{tmp_path / 'turned.py'}:make")
     with pytest.raises(ValueError, match="solved in turns, which `fairlen train` plays"):
         start_trl(config, ["--output_dir", str(tmp_path / "out"), "--bf16", "False"])

@@ -63,11 +63,11 @@ def train_own(folder: Path) -> Any:
         "prompts_per_batch": 2,
         "rollout_batches": 1,
         "max_response_length": 16,
-        "eval_problems": 1,
-        "eval_samples": 1,
+        "problems": 1,
+        "samples": 1,
     }
     return start.start_training(
-        TrainConfig(method="grpo", overrides=("sampling.n=4",), threads=1, out=str(folder / "run"), **settings)
+        TrainConfig.of(method="grpo", overrides=("sampling.n=4",), threads=1, out=str(folder / "run"), **settings)
     )
 
 

@@ -25,7 +25,7 @@ from fairlen.tasks.grader import load_reward, load_rewards
 from fairlen.tasks.task import Problem, load_own_task
 
 ROOT = Path(__file__).parents[2]
-SIZES = "--rollout-batches 1 --prompts_per_batch 4 --set sampling.n=4 --eval-problems 16 --eval-samples 1"
+SIZES = "--rollout-batches 1 --prompts_per_batch 4 --set sampling.n=4 --problems 16 --samples 1"
 TINY = [*SIZES.split(), "--max_response_length", "24"]
 PROBLEM = Problem("sums:1+2=?", "1+2=?", (2, 9), "3", {"family": "sums"})
 
@@ -63,7 +63,18 @@ def test_the_example_trains_and_a_changed_file_is_not_resumed(mine, capsys):
     mine.write_text(mine.read_text() + "\n# changed\n")
     assert main(["train", *flags, "--resume"]) == 2
     assert "rewards brief" in capsys.readouterr().err
-    flags = ["--task", "mine.py:Sums", "--samples", "2", "--limit", "5", "--max-response-length", "16", "--out", "eval"]
+    flags = [
+        "--task",
+        "mine.py:Sums",
+        "--samples",
+        "2",
+        "--problems",
+        "5",
+        "--max-response-length",
+        "16",
+        "--out",
+        "eval",
+    ]
     assert main(["eval", *flags]) == 0
     summary = json.loads(Path("eval/summary.json").read_text())
     assert summary["sets"]["sums"]["problems"] == 5

@@ -19,11 +19,11 @@ OUTSIDE = Path(__file__).with_name("outside.py")
 
 def settings(out: Path, method: str, **changes) -> TrainConfig:
     small = {
-        "prompts_per_batch": 3, "rollout_batches": 3, "updates_per_batch": 2, "max_response_length": 40, "eval_problems": 2,
-        "eval_samples": 1, "save_every": 1, "eval_every": 0, "threads": 1, "max_num_seqs": 18, "compile": "off",
+        "prompts_per_batch": 3, "rollout_batches": 3, "updates_per_batch": 2, "max_response_length": 40, "problems": 2,
+        "samples": 1, "save_every": 1, "eval_every": 0, "threads": 1, "max_num_seqs": 18, "compile": "off",
         "learning_rate": 1e-3, "warmup_updates": 0, "out": str(out), "method": method,
     }  # fmt: skip
-    return TrainConfig(**(small | changes))
+    return TrainConfig.of(**(small | changes))
 
 
 def updates_of(folder: Path) -> list[dict]:

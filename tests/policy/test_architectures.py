@@ -23,10 +23,10 @@ def run_of(folder: Path, name: str, **changes) -> Path:
     settings = dict(
         model=write_shape(folder / "shape", CONFIGS[name]()), random_init=True, rewards=(write_reward(folder),),
         method="grpo", overrides=("sampling.n=6",), prompts_per_batch=2, rollout_batches=1, max_response_length=24,
-        eval_problems=2, eval_samples=1,
+        problems=2, samples=1,
         threads=1, max_num_seqs=8, compile="off", learning_rate=0.01, warmup_updates=0, out=str(folder / "run"),
     )  # fmt: skip
-    start_training(TrainConfig(**(settings | changes)))
+    start_training(TrainConfig.of(**(settings | changes)))
     return folder / "run"
 
 
@@ -62,7 +62,7 @@ def test_what_cannot_be_forked_is_computed_anew_and_says_so(run_folders):
     assert described["engine"]["class"] == "RecomputingEngine"
     assert "the state of Qwen3NextForCausalLM cannot be forked" in described["engine"]["notes"][0]
     assert described["layout"]["kind"] == "rows" and "linear_attention" in described["layout"]["reason"]
-    assert described["config"]["random_init"] is True
+    assert described["config"]["model"]["random_init"] is True
     others = json.loads((run_folders("qwen3") / "run.json").read_text())
     assert others["engine"] == {"class": "Engine", "notes": []} and others["layout"]["kind"] == "trees"
 

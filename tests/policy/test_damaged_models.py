@@ -124,7 +124,7 @@ def say(command: list[str], copied: Path, tmp_path: Path, capsys) -> tuple[int |
 @pytest.mark.parametrize("damage", list(DAMAGES))
 def test_a_damaged_model_is_one_line(copied, tmp_path, capsys, damage):
     DAMAGES[damage](copied)
-    code, said = say(["eval", "--samples", "1", "--limit", "4"], copied, tmp_path, capsys)
+    code, said = say(["eval", "--samples", "1", "--problems", "4"], copied, tmp_path, capsys)
     assert code in ((0, 2) if damage in LOADED else (2,)), said
     assert code == 0 or ([line[:12] for line in said.splitlines()] == ["fairlen eval"] and len(said) < 2000)
 

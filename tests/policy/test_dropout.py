@@ -71,8 +71,8 @@ def test_a_run_that_learns_nothing_has_ratios_of_1(tmp_path, monkeypatch):
             rollout_batches=1,
             eval_every=0,
             save_every=0,
-            eval_problems=1,
-            eval_samples=1,
+            problems=1,
+            samples=1,
             learning_rate=1e-12,
             max_response_length=30,
         )

@@ -17,7 +17,7 @@ from fairlen.methods.compose import compose
 from fairlen.policy.engines import build_engine, checkpoint_weights, is_exact
 from fairlen.policy.head import Head
 from fairlen.policy.model import Policy
-from fairlen.settings import ModelSettings, choose_engine
+from fairlen.settings import RolloutConfig, choose_engine
 from fairlen.train.memory import Memory
 from fairlen.train.start import find_reserved
 
@@ -41,7 +41,7 @@ def test_the_choice_of_an_engine(monkeypatch, choice):
     """By device, size and installation; what is named is taken, and building it says what is missing."""
     (settings, device, num_parameters, is_installed, engine), asked = choice, []
     monkeypatch.setattr("fairlen.settings.find_spec", lambda name: asked.append(name) or (is_installed or None))
-    assert choose_engine(ModelSettings(**settings), device, num_parameters) == engine
+    assert choose_engine(RolloutConfig.of(**settings), device, num_parameters) == engine
     assert set(asked) <= {"vllm"}
 
 
@@ -85,18 +85,18 @@ def test_an_engine_that_stays_leaves_all_that_an_update_takes():
 
 
 def test_the_embedded_engine_runs_the_policy_itself(policy):
-    config = ModelSettings(max_num_seqs=2, compile="off")
+    config = RolloutConfig.of(max_num_seqs=2, compile="off")
     engine = build_engine(config, policy, max_length=64)
     assert isinstance(engine, Engine) and engine.max_length == 64 and engine.stats.num_slots == 2
     assert is_exact(config, policy)
     assert not is_exact(config, replace(policy, autocast=True))
-    assert not is_exact(replace(config, engine="vllm"), policy)
+    assert not is_exact(config.replace(engine="vllm"), policy)
 
 
 def test_without_vllm_the_error_says_what_to_install(policy, monkeypatch):
     monkeypatch.setitem(sys.modules, "vllm", None)  # importing it now fails
     with pytest.raises(ValueError, match=r"engine=vllm needs the package vllm: pip install 'fairlen\[vllm\]'"):
-        build_engine(ModelSettings(engine="vllm"), policy, max_length=64)
+        build_engine(RolloutConfig.of(engine="vllm"), policy, max_length=64)
 
 
 def test_tied_weights_have_all_of_their_names(policy):

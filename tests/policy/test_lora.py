@@ -26,6 +26,7 @@ from fairlen.policy.lora import Adapters, find_targets, without_adapters
 from fairlen.policy.model import Policy, Unadapted, load_policy
 from fairlen.policy.pack import pack
 from fairlen.sampling.extend import Sampling
+from fairlen.settings import flatten
 from fairlen.tasks.playground import Playground
 from fairlen.train.run.config import TrainConfig
 from fairlen.train.start import build_learner, start_training
@@ -62,7 +63,7 @@ def read(policy: Policy, batch, plan) -> torch.Tensor:
 def gradients(policy: Policy, batch, plan, layout: str = "rows") -> dict[str, torch.Tensor]:
     """Of one update, by parameter."""
     method = compose("grpo", ["sampling.n=8"])
-    learner = build_learner(TrainConfig(learning_rate=1e-9), policy, method, choose_layout(layout, policy, 160))
+    learner = build_learner(TrainConfig.of(learning_rate=1e-9), policy, method, choose_layout(layout, policy, 160))
     result = learner.step(method, batch.rollouts, plan, {}, is_on_policy=True)
     assert result.quantity == ""
     return {name: parameter.grad.clone() for name, parameter in policy.trained().items()}
@@ -113,7 +114,7 @@ def test_without_adapters_it_is_a_frozen_copy(policy, batch, plan):
 def test_a_reference_between_forward_and_backward_changes_no_gradient(batch, plan):
     """With a KL term the adapters are off between the forward pass and the backward pass of one micro-batch."""
     method = replace(compose("grpo", ["sampling.n=8"]), terms=(ReferenceKL(coefficient=0.5),))
-    config, found = TrainConfig(learning_rate=1e-9), []
+    config, found = TrainConfig.of(learning_rate=1e-9), []
     for frozen in (False, True):
         own = adapted(gradient_checkpointing=not frozen)
         learner = build_learner(config, own, method)
@@ -182,8 +183,8 @@ def test_a_resumed_run_ends_as_an_uninterrupted_one(finished, tmp_path):
     settings = dict(rollout_batches=1, save_every=1, eval_every=1, **LORA)
     half = run_of(tmp_path, "qwen3", **settings)
     asked = json.loads((half / "run.json").read_text())["config"]
-    again = {name: tuple(value) if isinstance(value, list) else value for name, value in asked.items()}
-    start_training(TrainConfig(**(again | dict(resume=True, rollout_batches=3))))
+    again = {name: tuple(value) if isinstance(value, list) else value for name, value in flatten(asked).items()}
+    start_training(TrainConfig.of(**(again | dict(resume=True, rollout_batches=3))))
     for part in ("model/model.safetensors", "adapter/adapter_model.safetensors"):
         first, second = (load_file(run / part) for run in (finished, half))
         assert first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)

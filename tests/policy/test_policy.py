@@ -27,8 +27,8 @@ class NoEos:
 
 def test_a_budget_beyond_the_models_positions_is_refused(policy):
     with pytest.raises(ValueError, match="max_response_length=512: the model has 512 positions"):
-        find_max_length(TrainConfig(max_response_length=512), policy, 28)
-    assert find_max_length(TrainConfig(max_response_length=160), policy, 28) == 188  # 28 + 160
+        find_max_length(TrainConfig.of(max_response_length=512), policy, 28)
+    assert find_max_length(TrainConfig.of(max_response_length=160), policy, 28) == 188  # 28 + 160
 
 
 def test_the_head_of_a_model_with_a_soft_cap_is_the_models_own():

@@ -216,7 +216,7 @@ def test_forks_keep_what_their_prefix_was_drawn_from():
 def test_a_truncated_run_is_recorded_and_resumes(tmp_path):
     """Ratios of its first updates are 1; the records and a checkpoint in the middle of a rollout batch keep the sets."""
     config = small(tmp_path / "run", method="grpo", rollout_batches=1, top_p=0.9, top_k=20, save_every_updates=1)
-    start_training(replace(config, temperature=1.5, eval_problems=1))
+    start_training(config.replace(temperature=1.5, problems=1))
     first, second = updates_of(tmp_path / "run")
     assert abs(first["ratio/max"] - 1) < 1e-6 and second["ratio/max"] < 1.5
     table = pq.read_table(tmp_path / "run/records/responses-000000.parquet").to_pylist()

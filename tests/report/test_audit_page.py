@@ -122,7 +122,7 @@ def test_a_comparison_stands_before_its_logs(tmp_path, capsys):
     write_rows(tmp_path / "a" / "rows.jsonl", make_rows(longer=1.5))
     write_rows(tmp_path / "b" / "rows.jsonl", make_rows())
     out = tmp_path / "page.html"
-    assert main(["audit", str(tmp_path / "a"), "--against", str(tmp_path / "b"), "--html", str(out)]) == 0
+    assert main(["audit", str(tmp_path / "a"), "--against", str(tmp_path / "b"), "--out", str(out)]) == 0
     assert f"page: {out}" in capsys.readouterr().out.replace("\n", "")
     page = out.read_text()
     assert "80 prompts are in both, 0 in A alone, 0 in B alone." in page
@@ -132,11 +132,11 @@ def test_a_comparison_stands_before_its_logs(tmp_path, capsys):
 
 def test_the_command_writes_a_page_beside_json(tmp_path, capsys):
     rows, out = write_rows(tmp_path / "rows.jsonl", make_rows(prompts=12)), tmp_path / "new" / "page.html"
-    assert main(["audit", str(rows), "--json", "--html", str(out)]) == 0
+    assert main(["audit", str(rows), "--json", "--out", str(out)]) == 0
     captured = capsys.readouterr()
     assert json.loads(captured.out)["logs"] and captured.err.startswith("page: ")
     assert out.read_text().startswith("<!doctype html>")
-    assert main(["audit", str(rows), "--html", str(tmp_path)]) != 0
+    assert main(["audit", str(rows), "--out", str(tmp_path)]) != 0
     assert "that is a folder; name a file in it" in capsys.readouterr().err
 
 

@@ -77,9 +77,9 @@ def test_a_real_run_has_a_report(tmp_path, method):
     from fairlen.train.run.config import TrainConfig
     from fairlen.train.start import start_training
 
-    config = TrainConfig(
+    config = TrainConfig.of(
         method=method, prompts_per_batch=4, rollout_batches=2, updates_per_batch=2, max_response_length=40,
-        eval_problems=8, eval_samples=2,
+        problems=8, samples=2,
         threads=1, max_num_seqs=32, out=str(tmp_path / "run"),
     )  # fmt: skip
     start_training(config)

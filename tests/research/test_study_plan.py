@@ -26,7 +26,7 @@ def test_variants_have_different_names_and_take_settings_from_one_that_has_its_o
 def test_every_variant_is_a_method_with_settings_that_training_takes(variant):
     config = config_of(make_cell(Plan(), variant, SETTINGS, seed=1), "somewhere")
     assert explain(config.method, config.overrides).method.sampling.num_tracks == 16
-    assert (config.threads, config.compile, config.updates_per_batch) == (1, "off", 4)
+    assert (config.model.threads, config.model.compile, config.update.updates_per_batch) == (1, "off", 4)
 
 
 def test_widths_are_multiples_of_the_published_one():

@@ -33,9 +33,8 @@ def load(tmp_path, tokenizer):
     def load_rows(rows: dict[str, list[dict]], weights: dict[str, str] | None = None, **flags) -> DataTask:
         places = [write(tmp_path, name, some) + (weights or {}).get(name, "") for name, some in rows.items()]
         data = tuple(place for place in places if "eval" not in Path(place).name)
-        task = load_task(
-            TrainConfig(data=data, eval_data=tuple(p for p in places if p not in data), **flags), tokenizer
-        )
+        config = TrainConfig.of(data=data, eval_data=tuple(p for p in places if p not in data), **flags)
+        task = load_task(config, tokenizer, config.run.seed)
         assert isinstance(task, DataTask)
         return task
 

@@ -35,7 +35,7 @@ def test_too_little_data_is_refused(load, tokenizer):
     ):
         load({"a.jsonl": sums(0, 9), "eval.jsonl": sums(0, 9)})
     with pytest.raises(ValueError, match=r"--eval-data x: it goes with --data"):
-        load_task(TrainConfig(eval_data=("x",)), tokenizer)
+        load_task(TrainConfig.of(eval_data=("x",)), tokenizer)
 
 
 @pytest.mark.parametrize("data", [(), ("a.jsonl",)])
@@ -44,7 +44,7 @@ def test_a_model_without_a_tokenizer_is_refused(data, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write(tmp_path, "a.jsonl", sums(0, 40))
     Qwen3Config().save_pretrained("notok")
-    config = TrainConfig(model="notok", random_init=True, data=data)
+    config = TrainConfig.of(model="notok", random_init=True, data=data)
     with pytest.raises(ValueError, match=r"model=notok: its tokenizer does not read .*add tokenizer\.json"):
         load_task(config, AutoTokenizer.from_pretrained("notok"))
 
@@ -54,7 +54,7 @@ def test_the_playgrounds_model_does_not_read_text(tmp_path):
     with pytest.raises(
         ValueError, match=r"model=playground: this shipped model .* 'What is 0 .*a language model with --model"
     ):
-        load_task(TrainConfig(data=(place,)), AutoTokenizer.from_pretrained(PATH))
+        load_task(TrainConfig.of(data=(place,)), AutoTokenizer.from_pretrained(PATH))
 
 
 def test_files_of_a_folder_are_read_by_their_own_columns(tmp_path):

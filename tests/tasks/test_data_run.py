@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -27,10 +26,10 @@ def config(tmp_path_factory) -> TrainConfig:
     model = write_shape(folder / "model", positions=512)
     write_problems(folder / "sums.jsonl", 40)
     (folder / "reward.py").write_text(REWARD)
-    return TrainConfig(
+    return TrainConfig.of(
         model=model, random_init=True, data=(str(folder / "sums.jsonl"),), max_prompt_length=300,
         method="grpo", overrides=("sampling.n=3",), rewards=(f"{folder}/reward.py:spread",),
-        prompts_per_batch=2, rollout_batches=2, max_response_length=12, eval_problems=4, eval_samples=1,
+        prompts_per_batch=2, rollout_batches=2, max_response_length=12, problems=4, samples=1,
         save_every=1, threads=1, compile="off",
     )  # fmt: skip
 
@@ -38,7 +37,7 @@ def config(tmp_path_factory) -> TrainConfig:
 @pytest.fixture(scope="module")
 def finished(config, tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("runs") / "run"
-    start_training(replace(config, out=str(out)))
+    start_training(config.replace(out=str(out)))
     return out
 
 
@@ -61,8 +60,8 @@ def test_records_hold_problems_of_the_set_and_rewards_see_their_columns(finished
 
 
 def test_a_run_whose_data_changed_is_not_resumed(finished, config, tmp_path):
-    again = replace(config, out=str(finished), resume=True, rollout_batches=3)
-    place = Path(config.data[0])
+    again = config.replace(out=str(finished), resume=True, rollout_batches=3)
+    place = Path(config.data.places[0])
     before = place.read_text()
     try:
         write_problems(place, 40, shift=2)
@@ -81,5 +80,5 @@ def test_a_model_with_too_few_positions_is_refused(config, tmp_path):
         ValueError,
         match=r"max_response_length=500: the model has 512 positions, and prompts take up to \d+ of them.*max_prompt_length",
     ):
-        start_training(replace(config, max_response_length=500, out=str(tmp_path / "run")))
+        start_training(config.replace(max_response_length=500, out=str(tmp_path / "run")))
     assert not (tmp_path / "run").exists()

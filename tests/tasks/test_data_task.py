@@ -111,10 +111,10 @@ def test_the_playground_is_the_default():
 
     own = AutoTokenizer.from_pretrained(PATH)
     assert load_task(TrainConfig(), own) == Playground()
-    assert load_task(TrainConfig(task="playground:cups"), own) == Playground(("cups",))
+    assert load_task(TrainConfig.of(task="playground:cups"), own) == Playground(("cups",))
     assert max(len(Playground().train(i).token_ids) for i in range(500)) <= Playground().longest_prompt
     with pytest.raises(ValueError, match=r"--task gsm8k: there are playground.*data sets are named with --data"):
-        load_task(TrainConfig(task="gsm8k"), own)
+        load_task(TrainConfig.of(task="gsm8k"), own)
     with pytest.raises(ValueError, match=r"does not read the prompts of playground; give --model playground.*--data"):
         load_task(TrainConfig(), make_tokenizer(CHATML))
 
@@ -146,7 +146,7 @@ CASES = [
 
 
 def test_verdicts_by_kind():
-    with closing(Verifier(("math", "code"), VerifierSettings(verify_workers=1))) as verifier:
+    with closing(Verifier(("math", "code"), VerifierSettings.of(verify_workers=1))) as verifier:
         for reference, text, starts_inside, status, answer in CASES:
             verdict = asyncio.run(verifier(DataRow("a", "s", "?", reference), text, starts_inside))
             assert verdict == Verdict(status, float(status == "correct"), answer), (reference, text)
@@ -154,7 +154,7 @@ def test_verdicts_by_kind():
 
 
 def test_choices_need_neither_workers_nor_sandbox(sets, tokenizer):
-    (found,) = load_sets([f"{sets}/gpqa.parquet"], TrainConfig(sandbox="nowhere"), tokenizer)
+    (found,) = load_sets([f"{sets}/gpqa.parquet"], TrainConfig.of(sandbox="nowhere"), tokenizer)
     for problem in found.problems:
         right = problem.answer
         wrong = "ABCD".replace(right, "")[0]
@@ -186,7 +186,7 @@ else:
 
 def test_programs_need_a_sandbox_at_the_start(sets, tokenizer):
     with pytest.raises(ValueError, match="sandbox='nowhere'"):
-        load_sets([f"{sets}/own_tests.jsonl"], TrainConfig(sandbox="nowhere"), tokenizer)
+        load_sets([f"{sets}/own_tests.jsonl"], TrainConfig.of(sandbox="nowhere"), tokenizer)
 
 
 def graded(task: DataTask, tokenizer, problem, text: str) -> Response:
@@ -201,7 +201,7 @@ def test_mathematics_and_programs_together_from_tokens_to_outcomes(sets, load, t
     tokenizer = make_tokenizer(OPENED)
     math, code = write(tmp_path, "math.jsonl", sums(0, 8)), f"{sets}/livecodebench.jsonl"
     held = write(tmp_path, "eval.jsonl", sums(900, 2))
-    task = load_task(TrainConfig(data=(math, code), eval_data=(held,), verify_workers=1), tokenizer)
+    task = load_task(TrainConfig.of(data=(math, code), eval_data=(held,), verify_workers=1), tokenizer)
     assert isinstance(task, DataTask)
     try:
         for index in range(16):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fairlen.sampling.extend import Continuation, Sampling
-from fairlen.settings import DataSettings
+from fairlen.settings import TaskConfig
 from fairlen.tasks.driven import Calls, Driven, Refused
 from fairlen.tasks.environment import Driving, Fault, Played, about
 from fairlen.tasks.load import load_task
@@ -164,7 +164,7 @@ def test_one_that_raises_before_a_turn_still_has_a_token(error):
 def test_without_the_package_it_is_named(monkeypatch):
     monkeypatch.setattr("fairlen.tasks.load.find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"pip install 'fairlen\[verifiers\]'"):
-        load_task(DataSettings(task="verifiers:wordle"), None)
+        load_task(TaskConfig.of(task="verifiers:wordle"), None)
 
 
 def test_an_engine_that_fails_ends_the_run():

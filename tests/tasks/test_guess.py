@@ -88,7 +88,7 @@ def test_widths_that_cannot_be_are_refused(widths):
 
 def test_an_evaluation_plays_it(tmp_path, capsys):
     """What each sample says of its game is played again: the turns are what stands before every answer."""
-    flags = ["--limit", "12", "--samples", "2", "--threads", "1", "--seed", "1", "--out", str(tmp_path / "out")]
+    flags = ["--problems", "12", "--samples", "2", "--threads", "1", "--seed", "1", "--out", str(tmp_path / "out")]
     assert main(["eval", "--task", "guess", *flags]) == 0
     rows = pq.read_table(tmp_path / "out/samples/guess.parquet").to_pylist()
     assert len(rows) == 24 and {row["status"] for row in rows} == {"correct", "incorrect"}

@@ -29,7 +29,9 @@ DEADLINE = 3.0
 
 @pytest.fixture(scope="module")
 def task() -> Iterator[ReasoningGym]:
-    settings = TrainConfig(task="reasoning-gym:gcd", max_prompt_length=8000, verify_workers=1, answer_deadline=DEADLINE)
+    settings = TrainConfig.of(
+        task="reasoning-gym:gcd", max_prompt_length=8000, verify_workers=1, answer_deadline=DEADLINE
+    )
     with closing(load_task(settings, make_tokenizer(CHATML))) as found:
         assert isinstance(found, ReasoningGym)
         yield found

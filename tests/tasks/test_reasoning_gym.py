@@ -41,7 +41,8 @@ JUNK = ("\ud800", "\x00", "٣", "9" * 5000, "0", "7", "junk", "None", "[1, 2]", 
 
 def load(place: str, **flags) -> ReasoningGym:
     settings = {"task": f"reasoning-gym:{place}", "max_prompt_length": 4000, "verify_workers": 1} | flags
-    task = load_task(TrainConfig(**settings), make_tokenizer(CHATML))
+    config = TrainConfig.of(**settings)
+    task = load_task(config, make_tokenizer(CHATML), config.run.seed)
     assert isinstance(task, ReasoningGym)
     return task
 
@@ -196,10 +197,10 @@ def read_rows(folder: Path) -> list[dict]:
 
 
 def test_twenty_tasks_train(tmp_path):
-    start_training(TrainConfig(
+    start_training(TrainConfig.of(
         model=write_shape(tmp_path / "model"), random_init=True, task=f"reasoning-gym:{'+'.join(TWENTY)}",
         max_prompt_length=1000, method="grpo", overrides=("sampling.n=2",), prompts_per_batch=20, rollout_batches=2,
-        max_extra_batches=0, max_response_length=8, eval_problems=2, eval_samples=1, threads=1, compile="off",
+        max_extra_batches=0, max_response_length=8, problems=2, samples=1, threads=1, compile="off",
         verify_workers=1, out=str(tmp_path / "run"),
     ))  # fmt: skip
     rows = [row for row in read_rows(tmp_path / "run/records") if "problem_id" in row]
@@ -214,7 +215,18 @@ def test_twenty_tasks_train(tmp_path):
 def test_it_is_evaluated_and_rescored(tmp_path, capsys):
     model, first, again = write_shape(tmp_path / "model"), tmp_path / "first", tmp_path / "again"
     place = "reasoning-gym:gcd?max_numbers=3"
-    flags = ["--limit", "3", "--samples", "2", "--max-response-length", "8", "--threads", "1", "--verify-workers", "1"]
+    flags = [
+        "--problems",
+        "3",
+        "--samples",
+        "2",
+        "--max-response-length",
+        "8",
+        "--threads",
+        "1",
+        "--verify-workers",
+        "1",
+    ]
     assert main(["eval", "--model", model, "--random-init", "--data", place, *flags, "--out", str(first)]) == 0
     rows = read_rows(first / "samples")
     assert len(rows) == 6 and {row["problem_id"].split("/")[0] for row in rows} == {"gcd?max_numbers=3"}

@@ -20,7 +20,7 @@ from talkers import CALL, make_talker, make_talking_model, write_words
 from fairlen.cli import main
 from fairlen.engine import Engine
 from fairlen.sampling.extend import Continuation, Sampling, gather
-from fairlen.settings import DataSettings
+from fairlen.settings import TaskConfig
 from fairlen.tasks.driven import Driven
 from fairlen.tasks.environment import about
 from fairlen.tasks.load import load_task
@@ -72,7 +72,7 @@ def play(place: str, folder: Path, rows: list[int], deadline: float = DEADLINE) 
     """Play the tasks at these places at the same time, by a random model in float64."""
     tokenizer = make_talker()
     model = make_talking_model(tokenizer)
-    task: Any = load_task(DataSettings(task=f"{place}&results={folder}"), tokenizer)
+    task: Any = load_task(TaskConfig.of(task=f"{place}&results={folder}"), tokenizer)
     try:
         positions = task.longest_prompt + BUDGET
         engine = Engine(model, eos_token_id=tokenizer.eos_token_id, max_length=positions, max_num_seqs=4, compile=False)
@@ -173,7 +173,7 @@ def test_one_that_blocks_its_process_is_ended_and_the_next_episode_plays(tmp_pat
     """Both were out, and the process answers nobody: it is started again."""
     tokenizer = make_talker()
     model = make_talking_model(tokenizer)
-    task: Any = load_task(DataSettings(task='verifiers:broken?ways=["fine","blocks"]'), tokenizer)
+    task: Any = load_task(TaskConfig.of(task='verifiers:broken?ways=["fine","blocks"]'), tokenizer)
     try:
         engine = Engine(model, eos_token_id=tokenizer.eos_token_id, max_length=500, max_num_seqs=4, compile=False)
         fine, blocks = task.problems
@@ -202,10 +202,10 @@ def talking(tmp_path) -> Iterator[Path]:
 @pytest.mark.slow
 def test_a_run_trains_on_an_environment(talking, tmp_path):
     """Bob is held out, and Ada trained on: of 8 trajectories some read her number and some do not, so there is a gradient."""
-    config = TrainConfig(
+    config = TrainConfig.of(
         model=str(talking), task='verifiers:phone_book?names=["Bob","Ada"]', method="dapo+balanced", out=str(tmp_path / "run"),
-        overrides=("sampling.n=8",), rollout_batches=1, prompts_per_batch=1, max_response_length=400, eval_problems=1,
-        eval_samples=1, environment_deadline=DEADLINE, learning_rate=1e-3, warmup_updates=0, compile="off", stall_seconds=0,
+        overrides=("sampling.n=8",), rollout_batches=1, prompts_per_batch=1, max_response_length=400, problems=1,
+        samples=1, environment_deadline=DEADLINE, learning_rate=1e-3, warmup_updates=0, compile="off", stall_seconds=0,
     )  # fmt: skip
     summary = start_training(config)
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
@@ -257,7 +257,7 @@ def test_a_place_is_read(text, settings):
 )  # fmt: skip
 def test_what_cannot_be_played_is_refused(text, why):
     with pytest.raises(ValueError, match=why) as raised:
-        load_task(DataSettings(task=text), make_talker())
+        load_task(TaskConfig.of(task=text), make_talker())
     assert str(raised.value).startswith(f"--task {text}: ")
 
 
@@ -272,14 +272,14 @@ def test_commands_of_a_model_do_not_run_on_this_machine():
     for harness in ("bash", "mini_swe_agent", "terminus_2"):
         place = f"verifiers:phone_book?env.agent.harness.id={harness}&env.agent.runtime.type=subprocess"
         with pytest.raises(ValueError, match=r"runs commands of the model.*give env\.agent\.runtime\.type=docker"):
-            load_task(DataSettings(task=place), make_talker())
+            load_task(TaskConfig.of(task=place), make_talker())
 
 
 def test_settings_that_would_not_be_heeded_are_refused():
     with pytest.raises(ValueError, match=r"env\.taskset\.system_prompt=FILE"):
-        load_task(DataSettings(task="verifiers:phone_book", system_prompt="Hello."), make_talker())
+        load_task(TaskConfig.of(task="verifiers:phone_book", system_prompt="Hello."), make_talker())
     with pytest.raises(ValueError, match="no chat template"):
-        load_task(DataSettings(task="verifiers:phone_book"), make_talker(""))
+        load_task(TaskConfig.of(task="verifiers:phone_book"), make_talker(""))
 
 
 def test_an_id_is_the_tasks_wherever_it_stands():

@@ -23,7 +23,7 @@ from fairlen.train.run.checkpoint import list_checkpoints
 
 SMALL = {
     "method": "fspo+balanced", "overrides": ["sampling.n=4"], "prompts_per_batch": 3, "rollout_batches": 2,
-    "updates_per_batch": 2, "epochs_per_batch": 2, "max_response_length": 40, "eval_problems": 4, "eval_samples": 1,
+    "updates_per_batch": 2, "epochs_per_batch": 2, "max_response_length": 40, "problems": 4, "samples": 1,
     "eval_every": 1, "save_every": 1,
     "save_every_updates": 1, "keep_checkpoints": 3, "threads": 1, "max_num_seqs": 12, "warmup_updates": 4, "learning_rate": 1e-3,
 }  # fmt: skip
@@ -209,7 +209,7 @@ def go(request: dict) -> int:
     from fairlen.train.start import start_training
 
     config = request["config"]
-    start_training(TrainConfig(**{k: tuple(v) if isinstance(v, list) else v for k, v in config.items()}))
+    start_training(TrainConfig.of(**{k: tuple(v) if isinstance(v, list) else v for k, v in config.items()}))
     return 0
 
 

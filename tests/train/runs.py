@@ -16,11 +16,11 @@ def small(out: Path, **changes) -> TrainConfig:
     """3 rollout batches of 4 prompts, two updates each, evaluated and saved between them."""
     settings = {
         "method": "fspo+balanced", "overrides": ("sampling.n=6",), "prompts_per_batch": 4, "rollout_batches": 3,
-        "updates_per_batch": 2, "max_response_length": 60, "eval_problems": 8, "eval_samples": 2,
+        "updates_per_batch": 2, "max_response_length": 60, "problems": 8, "samples": 2,
         "save_every": 1, "eval_every": 2, "threads": 1, "max_num_seqs": 24,
         "out": str(out),
     }  # fmt: skip
-    return TrainConfig(**(settings | changes))
+    return TrainConfig.of(**(settings | changes))
 
 
 def metrics(folder: Path) -> list[dict]:

@@ -239,7 +239,9 @@ sys.exit(main(sys.argv[1:]))
 @pytest.mark.slow
 def test_a_model_that_cannot_be_saved_at_the_end_is_one_line(tmp_path):
     """The disk takes no file of more than 200,000 bytes, and the shipped model's weights are larger."""
-    few = "--rollout-batches 1 --prompts-per-batch 2 --eval-problems 2 --set sampling.n=2 --max-response-length 20 --threads 1"
+    few = (
+        "--rollout-batches 1 --prompts-per-batch 2 --problems 2 --set sampling.n=2 --max-response-length 20 --threads 1"
+    )
     command = [sys.executable, "-c", FULL, "train", *few.split(), "--out", str(tmp_path / "run")]
     found = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert found.returncode == 1 and "Traceback" not in found.stderr, found.stderr[-2000:]

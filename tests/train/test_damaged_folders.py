@@ -13,8 +13,8 @@ from fairlen.cli import main
 from fairlen.train.start import start_training
 
 small = partial(
-    runs.small, prompts_per_batch=2, overrides=("sampling.n=2",), updates_per_batch=1, max_response_length=24, eval_problems=2,
-    eval_samples=1,
+    runs.small, prompts_per_batch=2, overrides=("sampling.n=2",), updates_per_batch=1, max_response_length=24, problems=2,
+    samples=1,
 )  # fmt: skip
 
 
@@ -56,7 +56,7 @@ def test_a_reward_that_breaks_within_a_run_ends_it_with_1_and_says_how_to_go_on(
         "calls = []\n\ndef late(prompts, completions, **columns):\n"
         "    calls.append(1)\n    return [1.0 if len(calls) < 5 else {}['gone']]\n"
     )
-    flags = "--rollout-batches 1 --prompts-per-batch 2 --max-response-length 24 --eval-problems 2 --eval-samples 1 --threads 1 "
+    flags = "--rollout-batches 1 --prompts-per-batch 2 --max-response-length 24 --problems 2 --samples 1 --threads 1 "
     flags += "--compile off"
     code = main(["train", *flags.split(), "--set", "sampling.n=2", "--rewards", "mine.py:late", "--out", "run"])
     said = capsys.readouterr().err

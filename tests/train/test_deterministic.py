@@ -58,7 +58,7 @@ def build(layout: str, is_deterministic: bool) -> Learner:
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(CONFIGS["qwen3"]())
     policy = Policy(model, None, Head(model.get_output_embeddings()))
-    config = TrainConfig(deterministic=is_deterministic, max_gradient_norm=1e9)
+    config = TrainConfig.of(deterministic=is_deterministic, max_gradient_norm=1e9)
     return build_learner(config, policy, compose("grpo"), choose_layout(layout, policy, 24))
 
 

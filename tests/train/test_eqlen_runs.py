@@ -146,7 +146,7 @@ def test_500_updates_without_incident(tmp_path):
     """The paper's pairs, 4 prompts x 4 streams: no number that is not finite, nothing lost, and it has learned."""
     config = small(
         tmp_path / "long", method="eqlen+grpo", overrides=("sampling.streams=4",), rollout_batches=2000, max_updates=500,
-        updates_per_batch=1, max_response_length=160, eval_every=0, save_every=0, eval_problems=64, learning_rate=1e-4,
+        updates_per_batch=1, max_response_length=160, eval_every=0, save_every=0, problems=64, learning_rate=1e-4,
     )  # fmt: skip
     summary = start_training(config)
     entries = metrics(tmp_path / "long")

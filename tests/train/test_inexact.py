@@ -22,7 +22,7 @@ def test_bfloat16_computes_old_logprobs_anew(policy, batch):
     assert is_exact(TrainConfig(), policy) and not is_exact(TrainConfig(), low)
     method = compose("grpo", ["sampling.n=8"])
     plan = method.weigh(next(iter(updates(method.score(batch.rollouts)))))
-    config = TrainConfig(learning_rate=1e-12, warmup_updates=0)
+    config = TrainConfig.of(learning_rate=1e-12, warmup_updates=0)
     own, engines = build_learner(config, low, method), build_learner(config, low, method)
     old = own.old_logprobs(batch.rollouts, plan)
     assert sorted(old) == sorted(plan.rows.tolist())

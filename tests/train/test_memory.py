@@ -49,10 +49,8 @@ def shape_of(name: str) -> Qwen3Config:
 
 
 def needs_of(shape: PreTrainedConfig, device: str = "cpu", **changes: Any) -> Memory:
-    settings = (
-        dict(prompts_per_batch=2, max_response_length=56, max_num_seqs=4, eval_problems=1, eval_samples=1) | changes
-    )
-    return estimate(shape, TrainConfig(**settings), device=device, longest_prompt=8, tracks=4)
+    settings = dict(prompts_per_batch=2, max_response_length=56, max_num_seqs=4, problems=1, samples=1) | changes
+    return estimate(shape, TrainConfig.of(**settings), device=device, longest_prompt=8, tracks=4)
 
 
 def parts(**given: int) -> Memory:
@@ -85,7 +83,7 @@ def test_what_autograd_keeps_of_a_layer_is_as_the_estimate_says(name, dtype):
         shape = type(CONFIGS[name]())(**(SHAPE | wide | {"num_hidden_layers": layers}))
         model = AutoModelForCausalLM.from_config(shape, attn_implementation="sdpa").train()
         counted.append(count_saved(model, dtype == "bfloat16"))
-        config = TrainConfig(dtype=dtype, max_response_length=256, prompts_per_batch=1)
+        config = TrainConfig.of(dtype=dtype, max_response_length=256, prompts_per_batch=1)
         kept.append(estimate(shape, config, device="cpu", longest_prompt=64, tracks=1).work)
     ratio = (kept[1] - kept[0]) / (counted[1] - counted[0])
     print(f"{name}, {dtype}: {ratio:.2f}")
@@ -129,7 +127,7 @@ def test_what_changes_with_settings():
 def test_vllm_has_its_own_weights_and_leaves_memory_while_it_sleeps():
     shape, given = shape_of("Qwen3-0.6B"), dict(dtype="bfloat16", max_response_length=1536, max_num_seqs=12)
     asleep, awake, embedded = (
-        estimate(shape, TrainConfig(**given, **some), device="cuda", longest_prompt=512, tracks=16)
+        estimate(shape, TrainConfig.of(**given, **some), device="cuda", longest_prompt=512, tracks=16)
         for some in (dict(engine="vllm"), dict(engine="vllm", sleep_level=0), dict(engine="embedded"))
     )
     assert asleep.num_parameters == 596_049_920  # as the public model
@@ -154,8 +152,8 @@ def test_the_three_commands_fit_with_5_percent_to_spare():
         config = read_train_config(shlex.split(command)[2:])
         method = compose(config.method, config.overrides)
         needs = estimate(
-            shape_of(config.model.removeprefix("Qwen/")), config, device="cuda", longest_prompt=config.max_prompt_length,
-            tracks=method.sampling.num_tracks, needs_ref=method.needs_ref,
+            shape_of(config.model.name.removeprefix("Qwen/")), config, device="cuda",
+            longest_prompt=config.data.max_prompt_length, tracks=method.sampling.num_tracks, needs_ref=method.needs_ref,
         )  # fmt: skip
         print(size, needs.describe(), f"{needs.total / GIB / DEVICES[size]:.0%}")
         assert needs.total / GIB <= 0.95 * DEVICES[size]
@@ -164,7 +162,7 @@ def test_the_three_commands_fit_with_5_percent_to_spare():
 def test_on_cuda_a_cache_that_is_too_large_is_no_reason_to_stop():
     """Of 60 GiB 40 are keys and values: with 30 there, 10 of 40 rows of a GiB have room. On a CPU nobody takes fewer."""
     needs = parts(weights=20 * GIB - LIBRARIES, cache=40 * GIB, row=GIB)
-    config = TrainConfig(max_num_seqs=40, lora_rank=8)
+    config = TrainConfig.of(max_num_seqs=40, lora_rank=8)
     assert "keys and values of 10 responses at full length fit" in advise(needs, 30 * GIB, config, "cuda")
     assert advise(needs, 30 * GIB, config, "cpu").endswith("try --max-num-seqs 10")
     assert "try" in advise(needs, 21 * GIB, config, "cuda")
@@ -182,7 +180,7 @@ def test_segments_grow_unless_somebody_decided_otherwise(monkeypatch):
 def test_it_says_what_to_try():
     model = dict(weights=2 * GIB, gradients=2 * GIB, moments=4 * GIB)
     needs = parts(**model, cache=13 * GIB - LIBRARIES, row=GIB, work=10 * GIB)
-    config = TrainConfig(max_num_seqs=256)
+    config = TrainConfig.of(max_num_seqs=256)
     assert advise(needs, 32 * GIB, config) == ""
     assert advise(needs, 23 * GIB, config).endswith(
         "there are 23.0: try --lora-rank 32, --gradient-checkpointing, --max-tokens-per-microbatch 4096, --max-num-seqs 64"
@@ -195,11 +193,11 @@ def test_small_models_and_what_cannot_be_read_are_passed_over(tmp_path):
     method = compose("grpo")
     assert estimate_memory(TrainConfig(), method, "cpu") is None
     place = write_shape(tmp_path, CONFIGS["qwen3"]())
-    assert estimate_memory(TrainConfig(model=place), method, "cpu") is None
+    assert estimate_memory(TrainConfig.of(model=place), method, "cpu") is None
     large = write_shape(tmp_path / "large", shape_of("Qwen3-0.6B"))
-    found = estimate_memory(TrainConfig(model=large), method, "cpu")
+    found = estimate_memory(TrainConfig.of(model=large), method, "cpu")
     assert found is not None and found.num_parameters == 596_049_920
-    assert estimate_memory(TrainConfig(model=str(tmp_path / "nothing")), method, "cpu") is None
+    assert estimate_memory(TrainConfig.of(model=str(tmp_path / "nothing")), method, "cpu") is None
 
 
 def test_advice_is_from_before_the_weights_are_there(tmp_path, monkeypatch):
@@ -232,7 +230,7 @@ import json, sys
 from fairlen.train.run.config import TrainConfig
 from fairlen.train.start import start_training
 settings = {k: tuple(v) if isinstance(v, list) else v for k, v in json.loads(sys.argv[1]).items()}
-start_training(TrainConfig(**settings))
+start_training(TrainConfig.of(**settings))
 """
 BIG = dict(
     hidden_size=512, intermediate_size=1536, num_hidden_layers=8, num_attention_heads=8, num_key_value_heads=4, head_dim=64
@@ -257,7 +255,7 @@ def test_a_run_takes_what_was_foreseen(tmp_path, changes, shape):
         model=write_shape(tmp_path / "shape", Qwen3Config(**(SHAPE | BIG | shape), tie_word_embeddings=True)),
         random_init=True, rewards=[write_reward(tmp_path)], method="grpo", overrides=["sampling.n=8"], prompts_per_batch=4,
         max_response_length=90,
-        rollout_batches=2, eval_problems=4, eval_samples=1, threads=1, max_num_seqs=32, compile="off", layout="rows",
+        rollout_batches=2, problems=4, samples=1, threads=1, max_num_seqs=32, compile="off", layout="rows",
         max_prompt_length=20, out=str(tmp_path / "run"),
     )  # fmt: skip
     command = [sys.executable, "-c", RUN + PRINT_LARGEST, json.dumps(settings | changes)]
@@ -279,7 +277,7 @@ def test_a_model_of_600_million_parameters_is_rehearsed_within_16_gib(tmp_path):
     assert done.returncode == 0, done.stderr
     taken = int(done.stdout.split()[-1])
     described = json.loads((tmp_path / "run-0.6B/run.json").read_text())
-    assert described["model"]["parameters"] == 596_049_920 and described["config"]["random_init"]
+    assert described["model"]["parameters"] == 596_049_920 and described["config"]["model"]["random_init"]
     (update,) = updates_of(tmp_path / "run-0.6B")
     assert update["gradient/norm"] > 0 and update["mismatch/max"] <= 1e-3
     assert taken <= 16 * GIB and 0.75 < taken / Memory(**described["memory"]).total < 1.25

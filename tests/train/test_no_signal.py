@@ -9,13 +9,13 @@ from fairlen.train.run.config import TrainConfig
 from fairlen.train.start import start_training
 
 SMALL = {
-    "method": "grpo", "overrides": ("sampling.n=4",), "prompts_per_batch": 2, "eval_problems": 4, "eval_samples": 1,
+    "method": "grpo", "overrides": ("sampling.n=4",), "prompts_per_batch": 2, "problems": 4, "samples": 1,
     "save_every": 0, "eval_every": 0, "threads": 1, "max_num_seqs": 8, "layout": "rows",
 }  # fmt: skip
 
 
 def run(folder, **changes):
-    return start_training(TrainConfig(**(SMALL | changes), out=str(folder / "run")))
+    return start_training(TrainConfig.of(**(SMALL | changes), out=str(folder / "run")))
 
 
 @pytest.mark.parametrize("method", ["grpo", "dapo", "eqlen+grpo"])

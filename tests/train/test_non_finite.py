@@ -95,7 +95,7 @@ def test_nothing_non_finite_is_saved_and_the_run_ends(tmp_path, monkeypatch, poi
     config = small(
         tmp_path / "run", method=method, overrides=("sampling.n=6",), prompts_per_batch=4, max_response_length=16,
         updates_per_batch=1, rollout_batches=9,
-        rewards=(f"{tmp_path}/reward.py:parity",), verifier_weight=0.0, eval_problems=4, eval_samples=1, eval_every=0,
+        rewards=(f"{tmp_path}/reward.py:parity",), verifier_weight=0.0, problems=4, samples=1, eval_every=0,
         try_memory="off",
     )  # fmt: skip
     with pytest.raises(NonFiniteError, match=f"^{point} was not finite in .*nothing non-finite was saved"):

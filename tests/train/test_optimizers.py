@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import sys
-from dataclasses import replace
 
 import pytest
 import torch
@@ -24,7 +23,7 @@ from fairlen.train.run.checkpoint import (
 from fairlen.train.run.config import TrainConfig
 from fairlen.train.start import find_reserved, start_training
 
-LOW = TrainConfig(optim="adamw_8bit", learning_rate=1e-3)
+LOW = TrainConfig.of(optim="adamw_8bit", learning_rate=1e-3)
 SHAPE = Qwen3Config(
     vocab_size=300, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
     head_dim=16, tie_word_embeddings=True,
@@ -67,7 +66,7 @@ def test_what_moments_take_is_counted(library):
     assert (
         estimate(SHAPE, LOW, device="cuda", longest_prompt=10, tracks=4).moments
         == sum(counted)
-        == find_reserved(policy, compose("grpo"), None, LOW.optim)
+        == find_reserved(policy, compose("grpo"), None, LOW.update.optim)
     )
     assert hold_moments(optimizer, embeddings) == []
 
@@ -80,7 +79,7 @@ def test_the_account_of_qwen3_is_by_the_setting():
     )  # fmt: skip
     found = {}
     for optim in ("adamw", "adamw_8bit", "paged_adamw_32bit", "paged_adamw_8bit"):
-        config = TrainConfig(optim=optim, dtype="bfloat16", engine="vllm")
+        config = TrainConfig.of(optim=optim, dtype="bfloat16", engine="vllm")
         found[optim] = estimate(shape, config, device="cuda", longest_prompt=512, tracks=4).moments
     vectors, embedding = 28 * (2 * 1024 + 2 * 128) + 1024, 151_936 * 1024
     matrices = 28 * (2 * 1024 * 2048 + 2 * 1024 * 1024 + 3 * 1024 * 3072)
@@ -95,7 +94,7 @@ def test_the_account_of_qwen3_is_by_the_setting():
 def test_a_run_on_8_bits_is_resumed_bit_for_bit(library, tmp_path):
     whole, folder = tmp_path / "whole", tmp_path / "run"
     changes = dict(
-        optim="adamw_8bit", save_every_updates=1, keep_checkpoints=10, eval_every=0, eval_problems=1, rollout_batches=2,
+        optim="adamw_8bit", save_every_updates=1, keep_checkpoints=10, eval_every=0, problems=1, rollout_batches=2,
         max_response_length=24,
     )  # fmt: skip
     start_training(small(whole, **changes))
@@ -110,15 +109,15 @@ def test_a_run_on_8_bits_is_resumed_bit_for_bit(library, tmp_path):
 
 
 def test_what_cannot_be_is_refused_before_anything_is_loaded(monkeypatch):
-    paged = TrainConfig(optim="paged_adamw_32bit")
+    paged = TrainConfig.of(optim="paged_adamw_32bit")
     with pytest.raises(
         ValueError, match=r"optim=paged_adamw_32bit pages for CUDA, and the run is on the CPU: leave --optim at adamw"
     ):
         check_optimizer(paged, "cpu")
     with pytest.raises(ValueError, match=r"optim=adamw_8bit computes in float32: give --dtype float32 or bfloat16"):
-        check_optimizer(replace(LOW, dtype="float64"), "cpu")
+        check_optimizer(LOW.replace(dtype="float64"), "cpu")
     with pytest.raises(ValueError, match=r"optim='adam': give one of adamw, adamw_8bit"):
-        TrainConfig(optim="adam")
+        TrainConfig.of(optim="adam")
     monkeypatch.setitem(sys.modules, "bitsandbytes", None)
     with pytest.raises(
         ValueError, match=r"optim=adamw_8bit needs bitsandbytes .*pip install 'fairlen\[bitsandbytes\]'"

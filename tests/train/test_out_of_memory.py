@@ -226,7 +226,7 @@ def noisy(prompts, completions, **columns):
 def test_the_trial_changes_no_bit_of_a_run(tmp_path):
     (tmp_path / "draws.py").write_text(DRAWS)
     changes = dict(
-        rollout_batches=1, eval_every=0, save_every=0, eval_problems=2, max_response_length=24,
+        rollout_batches=1, eval_every=0, save_every=0, problems=2, max_response_length=24,
         rewards=(f"{tmp_path}/draws.py:noisy",),
     )  # fmt: skip
     for choice in ("on", "off"):
@@ -270,9 +270,9 @@ def test_when_it_is_tried(capsys):
     config, cpu = TrainConfig(), torch.device("cpu")
     assert [is_wanted(config, needs, cpu) for needs in (None, far, near)] == [False, False, True]
     assert is_wanted(config, None, torch.device("cuda"))
-    assert is_wanted(replace(config, try_memory="on"), None, cpu)
-    assert not is_wanted(replace(config, try_memory="off"), near, torch.device("cuda"))
+    assert is_wanted(config.replace(try_memory="on"), None, cpu)
+    assert not is_wanted(config.replace(try_memory="off"), near, torch.device("cuda"))
     learner = make_learner(max_tokens=1 << 11)
-    (note,) = try_memory(replace(config, try_memory="on", max_response_length=70), learner, compose("gspo"), None, 30)
+    (note,) = try_memory(config.replace(try_memory="on", max_response_length=70), learner, compose("gspo"), None, 30)
     assert note.startswith("memory: a micro-batch of 2016 positions fits (")
     assert try_memory(config, learner, compose("gspo"), None, 30) == ()

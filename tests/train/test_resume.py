@@ -153,7 +153,9 @@ def test_counters_and_the_size_of_micro_batches_come_back(whole, tmp_path, monke
     for given, expected in ((16384, 512), (4096, 4096)):  # what the user now asks for counts more than what was found
         config = settings(folder, **whole.changes("fspo") | {"max_tokens_per_microbatch": given})
         with pytest.raises(InterruptedError):
-            start.start_training(TrainConfig(**{k: tuple(v) if isinstance(v, list) else v for k, v in config.items()}))
+            start.start_training(
+                TrainConfig.of(**{k: tuple(v) if isinstance(v, list) else v for k, v in config.items()})
+            )
         trainer = found.pop()
         assert (trainer.guard.num_skipped, trainer.guard.num_in_a_row) == (3, 1)
         assert trainer.learner.max_tokens == expected
@@ -162,7 +164,7 @@ def test_counters_and_the_size_of_micro_batches_come_back(whole, tmp_path, monke
     with pytest.raises(
         ValueError, match=r"its checkpoint has format 1, and this version of fairlen goes on from format 2"
     ):
-        start.start_training(TrainConfig(**{k: tuple(v) if isinstance(v, list) else v for k, v in config.items()}))
+        start.start_training(TrainConfig.of(**{k: tuple(v) if isinstance(v, list) else v for k, v in config.items()}))
 
 
 DESCRIPTION = {

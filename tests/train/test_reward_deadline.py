@@ -185,7 +185,7 @@ def test_a_hanging_reward_in_a_run_is_passed_over_and_counted(tmp_path):
         "    return [float(len(calls) % 2)]\n"
     )
     start_training(
-        small(tmp_path / "run", method="grpo", rollout_batches=1, updates_per_batch=1, eval_problems=2, eval_every=0,
+        small(tmp_path / "run", method="grpo", rollout_batches=1, updates_per_batch=1, problems=2, eval_every=0,
               rewards=(f"{path}:hangs",), reward_deadline=0.5)
     )  # fmt: skip
     (update,) = [entry for entry in metrics(tmp_path / "run") if "loss/total" in entry]

@@ -29,10 +29,10 @@ import sys
 from fairlen.train.run.config import TrainConfig
 from fairlen.train.start import start_training
 out, reward, updates = sys.argv[1:]
-start_training(TrainConfig(
+start_training(TrainConfig.of(
     method="fspo+balanced", overrides=("sampling.n=4",), prompts_per_batch=4, updates_per_batch=2, epochs_per_batch=2,
     max_response_length=12,
-    rollout_batches=-(-int(updates) // 4), max_updates=int(updates), rewards=(reward,), eval_problems=4, eval_samples=1,
+    rollout_batches=-(-int(updates) // 4), max_updates=int(updates), rewards=(reward,), problems=4, samples=1,
     eval_every=10, save_every=10, threads=1, max_num_seqs=16, learning_rate=1e-6, compile="off", tracker=("tensorboard",),
     try_memory="on", out=out,
 ))

@@ -198,7 +198,7 @@ class Faulty(Playground):
 @over("length", [0, 99])
 def test_a_held_out_prompt_that_is_empty_or_too_long_is_named(tmp_path, length):
     (tmp_path / "task.py").write_text(TASK.replace("LENGTH", str(length)))
-    changes = dict(task=f"{tmp_path / 'task.py'}:Faulty", eval_problems=12)
+    changes = dict(task=f"{tmp_path / 'task.py'}:Faulty", problems=12)
     with pytest.raises(
         ValueError, match=rf"held_out\(12\)\[9\]: its prompt has {length} tokens; give 1 to longest_prompt="
     ):
@@ -218,7 +218,7 @@ def test_a_held_out_prompt_that_is_empty_or_too_long_is_named(tmp_path, length):
 )
 def test_settings_out_of_range_name_the_field_and_the_fix(changes, message):
     with pytest.raises(ValueError, match=re.escape(message)):
-        TrainConfig(**changes)
+        TrainConfig.of(**changes)
 
 
 def test_a_reward_function_that_fails_or_has_no_weight_is_named(tmp_path):

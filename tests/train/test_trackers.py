@@ -245,7 +245,7 @@ def test_the_run_is_the_same_with_a_tracker(tmp_path):
 
 def test_what_is_not_there_is_said_before_anything_is_written(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="tracker=mlflow: give one of wandb, trackio, tensorboard"):
-        TrainConfig(tracker=("mlflow",))
+        TrainConfig.of(tracker=("mlflow",))
     monkeypatch.setattr(trackers, "find_spec", lambda name: None)
     with pytest.raises(
         ValueError, match=r"tracker=wandb: it needs the package wandb: pip install 'fairlen\[trackers\]'"

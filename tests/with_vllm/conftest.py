@@ -13,7 +13,7 @@ from fairlen.engine.vllm import VllmEngine
 from fairlen.policy.engines import build_engine
 from fairlen.policy.model import Policy, load_policy
 from fairlen.rollouts import TokenIds
-from fairlen.settings import ModelSettings
+from fairlen.settings import RolloutConfig
 from fairlen.tasks.playground import Playground
 
 
@@ -39,7 +39,7 @@ def engine(policy, engines):
     if not (engines and model_parallel_is_initialized()):
         engines.clear()
         gc.collect()
-        engines.append(build_engine(ModelSettings(engine="vllm", max_num_seqs=16), policy, max_length=256))
+        engines.append(build_engine(RolloutConfig.of(engine="vllm", max_num_seqs=16), policy, max_length=256))
     engines[0].refresh(0)
     return engines[0]
 

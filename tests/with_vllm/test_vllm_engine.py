@@ -21,7 +21,7 @@ from fairlen.policy.lora import Adapters
 from fairlen.policy.model import Policy, load_policy
 from fairlen.rollouts import TokenIds
 from fairlen.sampling.extend import Continuation, Sampling
-from fairlen.settings import ModelSettings
+from fairlen.settings import RolloutConfig
 
 pytestmark = pytest.mark.vllm
 GREEDY = Sampling(80, seed=0, temperature=0.0)
@@ -234,7 +234,7 @@ def test_refresh_forgets_keys_and_values(engine, prompts):
 
 def test_adapters_are_pushed_as_merged_weights(prompts):
     policy = load_policy(playground.PATH, "float32", "cpu", False, adapters=Adapters(rank=4))
-    engine = build_engine(ModelSettings(engine="vllm", max_num_seqs=8), policy, max_length=256)
+    engine = build_engine(RolloutConfig.of(engine="vllm", max_num_seqs=8), policy, max_length=256)
     samplings = [Sampling(40, seed=seed) for seed in range(8)]
     engine.generate(prompts[:1], samplings[:1])  # it is awake, with the weights of now
     with torch.no_grad():
@@ -313,4 +313,4 @@ def test_weights_that_do_not_arrive_are_noticed(policy, monkeypatch):
     assert "lm_head.weight" not in names and "lm_head.weight" in checkpoint_weights(policy)
     monkeypatch.setattr("fairlen.policy.engines.checkpoint_weights", lambda policy: dict(policy.named_weights()))
     with pytest.raises(ValueError, match="did not take all of its weights"):
-        build_engine(ModelSettings(engine="vllm", max_num_seqs=2), policy, max_length=64)
+        build_engine(RolloutConfig.of(engine="vllm", max_num_seqs=2), policy, max_length=64)

@@ -17,7 +17,7 @@ from fairlen.engine.vllm import BLOCK_SIZE, VllmEngine, divide_memory
 from fairlen.policy.engines import build_engine, checkpoint_weights
 from fairlen.policy.model import Policy
 from fairlen.sampling.extend import Sampling
-from fairlen.settings import ModelSettings
+from fairlen.settings import RolloutConfig
 
 pytestmark = pytest.mark.vllm
 EOS, GREEDY = 1, Sampling(60, seed=0, temperature=0.0)
@@ -33,7 +33,7 @@ def tokens_of(engine: VllmEngine, prompts, samplings) -> list[tuple[int, ...]]:
 
 
 def test_a_new_engine_sleeps_until_something_is_asked_for(policy, prompts):
-    engine = build_engine(ModelSettings(engine="vllm", max_num_seqs=16), policy, max_length=256)
+    engine = build_engine(RolloutConfig.of(engine="vllm", max_num_seqs=16), policy, max_length=256)
     assert engine._llm.is_sleeping()
     engine.generate(prompts[:1], [GREEDY])
     assert not engine._llm.is_sleeping()

@@ -102,10 +102,10 @@ def settings(out: Path, **changes) -> TrainConfig:
     small = {
         "engine": "vllm", "method": "grpo", "overrides": ("sampling.n=8",), "prompts_per_batch": 6, "rollout_batches": 3,
         "max_response_length": 120,
-        "eval_problems": 16, "eval_samples": 2, "save_every": 0, "eval_every": 0, "threads": 1, "max_num_seqs": 48,
+        "problems": 16, "samples": 2, "save_every": 0, "eval_every": 0, "threads": 1, "max_num_seqs": 48,
         "out": str(out),
     }  # fmt: skip
-    return TrainConfig(**(small | changes))
+    return TrainConfig.of(**(small | changes))
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_training_logs_accuracy_and_a_small_mismatch_of_short_and_long(tmp_path,
     """Also in later updates of a rollout batch, where the trainer computes the old log-probs itself."""
     config = settings(tmp_path / "run", **changes)
     summary = start_training(config)
-    assert summary.num_updates == 3 * config.updates_per_batch and summary.before.accuracy.value > 0.2
+    assert summary.num_updates == 3 * config.update.updates_per_batch and summary.before.accuracy.value > 0.2
     entries = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert {name for entry in entries for name in entry} <= DOCUMENTED
     learned = [entry for entry in entries if "loss/total" in entry]
@@ -147,7 +147,7 @@ def test_resuming_pushes_the_weights_of_the_checkpoint(tmp_path):
 def test_default_flags_train(tmp_path):
     """128 slots of prompts of 18 tokens are more than the 2,048 tokens that vLLM prefills in a step by default."""
     try:
-        summary = start_training(TrainConfig(engine="vllm", rollout_batches=1, out=str(tmp_path / "run")))
+        summary = start_training(TrainConfig.of(engine="vllm", rollout_batches=1, out=str(tmp_path / "run")))
         failure, num_updates = "", summary.num_updates
     except Exception as error:
         failure, num_updates = f"{type(error).__name__}: {error}", 0

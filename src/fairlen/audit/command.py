@@ -55,7 +55,7 @@ class AuditConfig:
     """Smallest difference of length that matters, relatively: `none` excludes it."""
     smallest_share: float = 0.05
     """Smallest difference of accuracy, or of pairs, that matters, in shares of 1: `none` excludes it."""
-    html: str = ""
+    out: str = ""
     """File to write the audit to as one page, such as page.html, with pictures, rollouts behind the findings and definitions."""
     as_json: Annotated[bool, Flag("json")] = False
     """One JSON object instead of text."""
@@ -69,8 +69,8 @@ class AuditConfig:
 
     def options(self) -> Options:
         """Return how to read. Raises ValueError for what cannot be."""
-        if self.html and Path(self.html).is_dir():
-            raise ValueError(f"--html {self.html}: that is a folder; name a file in it, such as page.html")
+        if self.out and Path(self.out).is_dir():
+            raise ValueError(f"--out {self.out}: that is a folder; name a file in it, such as page.html")
         if self.max_response_length < 0:
             raise ValueError(f"--max-response-length {self.max_response_length}: give a number of tokens above 0")
         if self.tokenizer and self.unit not in ("auto", "tokens"):
@@ -107,11 +107,11 @@ def run(config: AuditConfig, write_page: Callable[[Path, Sequence[Audit], Readin
         log(json.dumps(to_json(audits, reading, against), allow_nan=False, indent=1))
     else:
         show(audits, reading, against=against)
-    if config.html:
+    if config.out:
         try:
-            page = write_page(Path(config.html), audits, reading, against)
+            page = write_page(Path(config.out), audits, reading, against)
         except OSError as error:
-            raise ValueError(f"--html {config.html}: {describe(error)}; name a file that can be written") from None
+            raise ValueError(f"--out {config.out}: {describe(error)}; name a file that can be written") from None
         log(f"page: {page}", sys.stderr if config.as_json else None)
     unreadable = list(reading.unreadable)
     if not audits and not unreadable:

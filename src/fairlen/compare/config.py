@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 from fairlen.methods.compose import explain
-from fairlen.settings import Positional
+from fairlen.settings import Positional, flatten
 from fairlen.train.run.config import TrainConfig
 
 Match = Literal["generated", "seconds", "updates"]
@@ -50,7 +50,7 @@ class CompareConfig:
     """The method that sets what is spent and that others are compared with; by default the first."""
     seeds: int = 3
     """Runs of each method; they differ in prompts, samples and nothing else."""
-    train: TrainConfig = field(default_factory=TrainConfig)
+    train: TrainConfig = field(default=TrainConfig())
     """Settings of every run. rollout_batches is the reference's; out is the folder of the comparison: what is done there
     already is not done again."""
 
@@ -72,9 +72,9 @@ class CompareConfig:
             raise ValueError(f"seeds={self.seeds}: give at least 1; intervals over seeds need 3 or more")
         if self.reference and self.reference not in texts:
             raise ValueError(f"reference={self.reference}: it is none of the methods; there are {', '.join(texts)}")
+        given, default = (flatten(asdict(config)) for config in (self.train, TrainConfig()))
         for name in self.refused:
-            value = getattr(self.train, name)
-            if value != getattr(TrainConfig(), name):
+            if (value := given[name]) != default[name]:
                 how = "limits by --match" if name.startswith("max_") else "this for each run"
                 raise ValueError(f"{name}={value}: a comparison sets {how}; leave it out")
         for variant in () if self.are_runs else self.variants:
@@ -88,7 +88,7 @@ class CompareConfig:
     @property
     def all_seeds(self) -> range:
         """The seeds of the runs of each method."""
-        return range(self.train.seed, self.train.seed + self.seeds)
+        return range(self.train.run.seed, self.train.run.seed + self.seeds)
 
     @property
     def variants(self) -> tuple[Variant, ...]:

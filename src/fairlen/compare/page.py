@@ -22,6 +22,7 @@ from fairlen.report.page import render_page
 from fairlen.report.run import column, read_metrics, visible
 from fairlen.report.terms import define
 from fairlen.secrets import SEALED, hide_all
+from fairlen.settings import flatten
 
 MATCHED: dict[Match, str] = {"generated": "generated tokens", "seconds": "seconds of training", "updates": "updates"}
 """What is equal."""
@@ -40,7 +41,7 @@ def report_comparison(folder: Path, path: Path) -> Path:
     variants = [parse_variant(result["name"]) for result in json.loads(results.read_text())]
     places = [(one, place) for one in variants for place in sorted((folder / one.folder).glob("seed-*/done.json"))]
     cells = [Cell(one, place.parent, Spent(**json.loads(place.read_text()))) for one, place in places]
-    settings = json.loads((folder / "comparison.json").read_text())
+    settings = flatten(json.loads((folder / "comparison.json").read_text()))
     return write_comparison(settings, cells, summarize(cells, settings["match"]), path)
 
 
@@ -71,7 +72,7 @@ def write_comparison(settings: dict[str, Any], cells: Sequence[Cell], results: S
     lead = f"Every method was given the {cost} of the reference, {results[0].name}. "
     lead += f"{describe_match(results, cost).capitalize()}."
     figures = [
-        ends(results, settings["eval_samples"]),
+        ends(results, settings["samples"]),
         learning(cells, cost, COSTS[match]),
         differences(results),
         lengths(results),

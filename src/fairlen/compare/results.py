@@ -250,7 +250,7 @@ def describe_match(results: Sequence[Result], cost: str) -> str:
 def print_results(console: Console, config: CompareConfig, results: Sequence[Result], title: str) -> None:
     """Print one line a method."""
     rows = [cells_of(result, with_intervals=False) for result in results]
-    print_table(make_console(200, console.file), title, headings(config.train.eval_samples), rows, left=(0, 1))
+    print_table(make_console(200, console.file), title, headings(config.train.run.samples), rows, left=(0, 1))
     console.print(f"{PAIRED} `at its best` is chosen afterwards", soft_wrap=True)
     if config.seeds in FEW_SEEDS:
         console.print(f"note: {FEW_SEEDS[config.seeds]}", soft_wrap=True)

@@ -23,6 +23,7 @@ from fairlen.files.folders import going_on_in, refuse_links, refuse_occupied, wr
 from fairlen.report.page import FILE
 from fairlen.report.run import read_metrics
 from fairlen.secrets import restore, seal
+from fairlen.settings import flatten
 from fairlen.train.run.config import TrainConfig
 from fairlen.train.start import start_training
 
@@ -36,13 +37,17 @@ def start_comparison(config: CompareConfig) -> list[Result]:
     console = make_console()
     if config.are_runs:
         return compare_runs(config, console)
-    folder = Path(config.train.out) if config.train.out else Path("runs") / f"compare-{time.strftime('%Y%m%d-%H%M%S')}"
+    folder = (
+        Path(config.train.run.out)
+        if config.train.run.out
+        else Path("runs") / f"compare-{time.strftime('%Y%m%d-%H%M%S')}"
+    )
     open_comparison(config, folder)
     with going_on_in(folder):
         cells = run_cells(config, folder, lambda line: console.print(f"compare: {line}", style="bold", soft_wrap=True))
     results = summarize(cells, config.match)
     write_json(folder / "results.json", plain(results), allow_nan=False)  # numbers that do not exist are null
-    write_comparison(json.loads((folder / "comparison.json").read_text()), cells, results, folder / FILE)
+    write_comparison(flatten(json.loads((folder / "comparison.json").read_text())), cells, results, folder / FILE)
     seeds = f"held-out problems, {config.seeds} seeds, matched by {config.match}"
     print_results(console, config, results, seeds)
     console.print(describe_match(results, MATCHED[config.match]), soft_wrap=True)
@@ -55,14 +60,14 @@ def compare_runs(config: CompareConfig, console: Console) -> list[Result]:
     cells = [Cell(one, Path(one.text), read_spent(Path(one.text))) for one in config.variants]
     results = summarize(cells)
     samples = int(sum(read_end(cells[0], None, 0.0).values[[3, 5], 0]))
-    shown = replace(config, seeds=1, train=replace(config.train, eval_samples=samples))
+    shown = replace(config, seeds=1, train=config.train.replace(samples=samples))
     print_results(console, shown, results, "held-out problems, paired by their order; each run spent what it did")
     return results
 
 
 def open_comparison(config: CompareConfig, folder: Path) -> None:
     """Make the folder, or check that it holds the same comparison. Raises ValueError naming what differs."""
-    asked = json.loads(json.dumps(asdict(config.train) | {"out": "", "match": config.match}))
+    asked = json.loads(json.dumps(asdict(config.train.replace(out="")) | {"match": config.match}))
     path = folder / "comparison.json"
     if not path.exists():
         refuse_occupied(folder, "comparison")
@@ -70,8 +75,8 @@ def open_comparison(config: CompareConfig, folder: Path) -> None:
         return
     refuse_links(folder)
     before = json.loads(path.read_text())
-    now = restore(asked, before)
-    changed = [f"{name}: {before.get(name)} -> {value}" for name, value in now.items() if before.get(name) != value]
+    old, new = flatten(before), flatten(restore(asked, before))
+    changed = [f"{name}: {old.get(name)} -> {value}" for name, value in new.items() if old.get(name) != value]
     if changed:
         raise ValueError(
             f"out={folder}: a comparison with other settings is there ({'; '.join(changed)}); choose another folder"
@@ -113,7 +118,7 @@ def run_cell(train: TrainConfig, folder: Path, name: str, log: Callable[[str], N
     if folder.exists() and not resume:
         shutil.rmtree(folder)  # ended before its first checkpoint: nothing to resume
     log(f"{name}: {'resumes' if resume else 'starts'}")
-    start_training(replace(train, resume=resume))
+    start_training(train.replace(resume=resume))
     spent = read_spent(folder)
     write_json(done, asdict(spent))
     return spent
@@ -135,8 +140,8 @@ def settings_of(
     config: CompareConfig, variant: Variant, seed: int, folder: Path, reference: Spent | None
 ) -> TrainConfig:
     """Return a run's settings: the comparison's, limited to what the reference spent where there is one."""
-    train = replace(config.train, method=variant.method, overrides=variant.settings, seed=seed, out=str(folder))
+    train = config.train.replace(method=variant.method, overrides=variant.settings, seed=seed, out=str(folder))
     if reference is None:
         return train
     limit = {LIMITS[config.match]: getattr(reference, config.match)}
-    return replace(train, rollout_batches=PATIENCE * train.rollout_batches, **limit)
+    return train.replace(rollout_batches=PATIENCE * train.run.rollout_batches, **limit)

@@ -55,12 +55,12 @@ def check_device(config: TrainConfig) -> Finding:
     """Return the device of the run, and whether it has the engine that is made for it."""
     import torch
 
-    device = choose_device(config)
+    device = choose_device(config.model)
     name = f" ({torch.cuda.get_device_name(device)})" if device != "cpu" else ""
-    is_slow = config.device == "auto" and device == "cpu"
+    is_slow = config.model.device == "auto" and device == "cpu"
     slow = "; no CUDA device: models of more than some hundred million parameters are slow" if is_slow else ""
     found = f"torch {torch.__version__}, {device}{name}{slow}"
-    if device == "cpu" or config.engine != "auto" or config.model in SHIPPED or takes_vllm(config):
+    if device == "cpu" or config.sampling.engine != "auto" or config.model.name in SHIPPED or takes_vllm(config):
         return Finding("pass", found)
     found += "; vLLM is not installed, and the embedded engine several times slower"
     return Finding("warn", found, "pip install 'fairlen[vllm]' in an environment of its own")
@@ -68,12 +68,12 @@ def check_device(config: TrainConfig) -> Finding:
 
 def check_memory(config: TrainConfig) -> Finding | str:
     """Compare the estimate of `fairlen train` with the memory that is free; shipped models were measured."""
-    if config.model in SHIPPED:
-        return f"{config.model} needs under {SHIPPED[config.model].memory}"
+    if config.model.name in SHIPPED:
+        return f"{config.model.name} needs under {SHIPPED[config.model.name].memory}"
     from fairlen.engine.device import free_memory
     from fairlen.train.memory import advise, estimate_memory
 
-    device = choose_device(config)
+    device = choose_device(config.model)
     needs = estimate_memory(config, compose(config.method, config.overrides), device)
     if needs is None:
         return "a small model: memory is no question"
@@ -85,7 +85,7 @@ def check_memory(config: TrainConfig) -> Finding | str:
 
 def check_disks(config: TrainConfig) -> Finding:
     """Look at the disks of the run folder and of temporary files, and at /dev/shm, through which verl and vLLM share tensors."""
-    out = Path(config.out or "runs").absolute()
+    out = Path(config.run.out or "runs").absolute()
     disks: tuple[tuple[Path, str, int, Status], ...] = (
         (next(p for p in (out, *out.parents) if p.exists()), "choose --out on another disk", 5 * GIB, "fail"),
         (Path(tempfile.gettempdir()), "make room there, or set TMPDIR to a larger disk", 5 * GIB, "fail"),
@@ -129,38 +129,38 @@ def check_fairness(config: TrainConfig) -> Finding | str:
 
 def check_data(config: TrainConfig) -> str:
     """Read every place of --data as one, without reading the problems."""
-    places = (*config.data, *config.eval_data)
+    places = (*config.data.places, *config.data.held_out)
     for place in places:
         read_source(place)
-    return ", ".join(places) or f"task {config.task}"
+    return ", ".join(places) or f"task {config.data.task}"
 
 
 def check_plugins(config: TrainConfig) -> str:
     """Load what is the user's own."""
-    found = plugins_of(config.method, config.task, config.rewards)
-    untried = "; rewards are tried when the run starts, on its first problem" if config.rewards else ""
+    found = plugins_of(config.method, config.data.task, config.verifier.rewards)
+    untried = "; rewards are tried when the run starts, on its first problem" if config.verifier.rewards else ""
     return ", ".join(f"{one['setting']} {one['name']}" for one in found) + untried or "none named"
 
 
 def check_sandbox(config: TrainConfig) -> Finding | str:
     """Attempt to break out of what programs of a model run in."""
-    if config.unsafe_exec_on_host:
+    if config.verifier.unsafe_exec_on_host:
         found = "unsafe_exec_on_host: programs of the model can do whatever you can"
         return Finding("warn", found, "leave it out; use bubblewrap")
     try:
-        return f"{open_sandbox(config.sandbox).name} holds"
+        return f"{open_sandbox(config.verifier.sandbox).name} holds"
     except ValueError as error:
         found, _, remedy = str(error).partition("\n")
-        return Finding("warn" if config.sandbox == "auto" else "fail", found, " ".join(remedy.split()))
+        return Finding("warn" if config.verifier.sandbox == "auto" else "fail", found, " ".join(remedy.split()))
 
 
 INSTALL = "see what it says; pip install 'fairlen[train]' in a fresh environment brings what is tested"
 PACKAGES: dict[str, tuple[str, Callable[[TrainConfig], Status]]] = {
     "core packages": ("", lambda c: "fail"),
     "training packages": ("train", lambda c: "fail"),
-    "adapters (peft)": ("lora", lambda c: "fail" if c.lora_rank else "warn"),
+    "adapters (peft)": ("lora", lambda c: "fail" if c.model.lora_rank else "warn"),
     "math verifier": ("math", lambda c: "warn"),
-    "vllm": ("vllm", lambda c: "fail" if c.engine == "vllm" else "pass"),
+    "vllm": ("vllm", lambda c: "fail" if c.sampling.engine == "vllm" else "pass"),
     "trl": ("trl", lambda c: "warn"),
     "verl": ("verl", lambda c: "warn"),
 }

@@ -33,7 +33,7 @@ def open_tokenizer(model: str, revision: str) -> tuple[Any, tuple[int, ...]]:
 
 def check_end(config: TrainConfig) -> Finding | str:
     """Look at what ends a response."""
-    tokenizer, ends = open_tokenizer(config.model, config.revision)
+    tokenizer, ends = open_tokenizer(config.model.name, config.model.revision)
     named = ", ".join(f"{tokenizer.convert_ids_to_tokens(one)!r} ({one})" for one in ends)
     if tokenizer.eos_token_id is not None and tokenizer.eos_token_id not in ends:
         found = f"responses end with {named}, and the tokenizer says {tokenizer.eos_token!r}"
@@ -47,8 +47,8 @@ def check_end(config: TrainConfig) -> Finding | str:
 
 def check_template(config: TrainConfig) -> Finding | str:
     """Render the chat template with and without an opened turn, and with a response."""
-    tokenizer, ends = open_tokenizer(config.model, config.revision)
-    if config.template == "plain" or not tokenizer.chat_template:
+    tokenizer, ends = open_tokenizer(config.model.name, config.model.revision)
+    if config.model.template == "plain" or not tokenizer.chat_template:
         return "prompts are plain text"
     opened, closed = (render(tokenizer, [QUESTION], opens) for opens in (True, False))
     if QUESTION["content"] not in opened:

@@ -5,13 +5,13 @@ none, it is ours and says so. Hub ids are ours throughout.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
+from typing import Annotated, Any
 
-from fairlen.checks import check_finite, check_not_negative, check_positive, check_seed
+from fairlen.checks import Count, Natural, Seed
 from fairlen.console import suggest
-from fairlen.settings import ModelSettings, ProblemSettings, SamplingSettings, VerifierSettings
+from fairlen.settings import HARMLESS, Alone, RolloutConfig, Settings
 
 
 @dataclass(frozen=True)
@@ -37,11 +37,11 @@ class Suite:
     """The numbers of the paper, by the names of this library."""
     benchmarks: tuple[Benchmark, ...]
     settings: Mapping[str, tuple[float, str]]
-    """How responses are drawn, by field of EvalConfig: the number, and its place in the paper or "ours" with the reason."""
+    """How responses are drawn, by the name of the setting: the number, and its place in the paper or "ours" with the reason."""
 
     @property
     def values(self) -> dict[str, Any]:
-        """Settings by field of EvalConfig, the sets included."""
+        """Settings by name, the sets included."""
         places = tuple(benchmark.place for benchmark in self.benchmarks)
         return {"data": places, **{name: value for name, (value, _) in self.settings.items()}}
 
@@ -124,45 +124,46 @@ def find_suite(name: str) -> Suite:
 
 
 @dataclass(frozen=True)
-class EvalConfig(SamplingSettings, ProblemSettings, ModelSettings):
-    """Grade a model on held-out problems, with intervals over problems; or rescore responses that are there already."""
+class EvaluationSettings(Settings):
+    """How much is evaluated, and where it is written."""
 
-    suite: str = ""
+    suite: Annotated[str, Alone] = ""
     """Benchmarks and settings of one of the four papers; "list" shows them. Your own flags win."""
-    samples: int = 8
-    """Responses to each problem, the n of avg@n; 1 with --temperature 0."""
-    temperature: float = 1.0
-    """Of the policy; 0 is greedy."""
-    limit: int = 0
-    """First problems of each set; 0 is all (of the playground, which has no end, 128)."""
-    from_samples: str = ""
-    """Rescore responses that are there: an evaluation's folder, or any Parquet, JSON lines or CSV with texts and answers."""
-    seed: int = 0
+    problems: Natural = 0
+    """Held-out problems: the first of each set; 0 is all (of the playground, which has no end, 128)."""
+    samples: Count = 8
+    """Responses to each held-out problem, the n of avg@n; 1 with --temperature 0."""
+    seed: Seed = 0
     """Of the responses; each has its own by its problem's and its own position."""
-    out: str = ""
+    from_samples: Annotated[str, Alone, HARMLESS] = ""
+    """Rescore responses that are there: an evaluation's folder, or any Parquet, JSON lines or CSV with texts and answers."""
+    out: Annotated[str, HARMLESS] = ""
     """Folder of the evaluation; by default a new one under eval/. Problems that are done there are not sampled again."""
 
+
+@dataclass(frozen=True)
+class EvalConfig(RolloutConfig):
+    """Grade a model on held-out problems, with intervals over problems; or rescore responses that are there already."""
+
+    run: EvaluationSettings = EvaluationSettings()
+
     def __post_init__(self) -> None:
-        for part in (ModelSettings, VerifierSettings, SamplingSettings):
-            part.__post_init__(self)
-        check_positive(self, "samples")
-        check_finite(self, "temperature")
-        check_not_negative(self, "temperature", "limit")
-        check_seed(self)
-        if self.temperature == 0 and self.samples > 1:
+        super().__post_init__()
+        run = self.run
+        if self.sampling.temperature == 0 and run.samples > 1:
             raise ValueError(
-                f"--temperature 0 with --samples {self.samples}: greedy responses to one problem are all the same; "
+                f"--temperature 0 with --samples {run.samples}: greedy responses to one problem are all the same; "
                 "give --samples 1, or a temperature above 0"
             )
-        if self.suite and find_suite(self.suite) and not self.data and not self.from_samples:
+        if run.suite and find_suite(run.suite) and not self.data.places and not run.from_samples:
             raise ValueError(
-                f"--suite {self.suite} without its sets: give --suite as a flag; in Python, suite_settings({self.suite!r})"
+                f"--suite {run.suite} without its sets: give --suite as a flag; in Python, suite_settings({run.suite!r})"
             )
 
 
 def suite_settings(name: str, **changes: Any) -> EvalConfig:
     """Return the settings of a suite: its sets and how responses are drawn, with `changes`. Refuses unknown ones."""
-    return replace(EvalConfig(), **{"suite": name, **find_suite(name).values, **changes})
+    return EvalConfig.of(**{"suite": name, **find_suite(name).values, **changes})
 
 
 def suite_tables() -> list[list[tuple[str, ...]]]:

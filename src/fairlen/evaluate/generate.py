@@ -43,14 +43,15 @@ class Model:
 def open_model(config: EvalConfig) -> Model:
     """Load the model and the sets. Raises ValueError where they cannot be loaded, or do not fit together."""
     disable_progress_bar()
-    torch.manual_seed(config.seed)
-    if config.threads:
-        torch.set_num_threads(config.threads)
-    device = choose_device(config)
-    place = place_model(config.model, config.revision, config.random_init)
-    policy = load_policy(place, config.dtype, device, False, revision=config.revision, random_init=config.random_init)
+    torch.manual_seed(config.run.seed)
+    if config.model.threads:
+        torch.set_num_threads(config.model.threads)
+    device = choose_device(config.model)
+    asked = config.model
+    place = place_model(asked.name, asked.revision, asked.random_init)
+    policy = load_policy(place, asked.dtype, device, False, revision=asked.revision, random_init=asked.random_init)
     policy.model.eval()
-    config = replace(config, engine=choose_engine(config, device, policy.model.num_parameters()))
+    config = config.replace(engine=choose_engine(config, device, policy.model.num_parameters()))
     sets = open_sets(config, policy.tokenizer)
     find_max_length(sets, config, policy)
     return Model(config, policy, sets, describe_model(place, config, policy.model.config))
@@ -60,12 +61,12 @@ def find_max_length(sets: Sequence[ProblemSet], config: EvalConfig, policy: Poli
     """Positions that the engine makes room for. Raises ValueError naming the problem that does not fit."""
     positions = getattr(policy.model.config, "max_position_embeddings", None) or math.inf
     length, name = max((len(p.token_ids), f"{found.name}, {p.id}") for found in sets for p in found.problems)
-    if length + config.max_response_length > positions:
+    if length + config.sampling.max_response_length > positions:
         raise ValueError(
-            f"--max-response-length {config.max_response_length}: the model has {positions} positions, "
+            f"--max-response-length {config.sampling.max_response_length}: the model has {positions} positions, "
             f"and the longest prompt ({name}) takes {length}; give at most {int(positions) - length}"
         )
-    return length + config.max_response_length
+    return length + config.sampling.max_response_length
 
 
 @dataclass(frozen=True)
@@ -80,9 +81,10 @@ class Drawing:
 
 def sample_sets(model: Model, sets: Sequence[ProblemSet], folder: Path, add_bar: Callable[[str, int], Advance]) -> None:
     config = model.config
-    sampling = Sampling(config.max_response_length, 0, config.temperature, config.top_p, config.top_k, config.min_p)
+    asked = config.sampling
+    sampling = Sampling(asked.max_response_length, 0, asked.temperature, asked.top_p, asked.top_k, asked.min_p)
     engine = build_engine(config, model.policy, find_max_length(model.sets, config, model.policy))
-    drawing = Drawing(engine.extend, model.policy.decode, sampling, config.samples, config.seed)
+    drawing = Drawing(engine.extend, model.policy.decode, sampling, config.run.samples, config.run.seed)
 
     async def sample_each() -> None:
         for found in sets:

@@ -41,14 +41,14 @@ MAX_AT_ONCE = 256
 def open_sets(config: EvalConfig, tokenizer: Any = None) -> tuple[ProblemSet, ...]:
     """Sets cut to `limit` problems, without prompts for tokenizer None. Raises ValueError for bad places."""
     places = places_of(config)
-    if not config.data and is_file_place(config.task):
-        task = load_own_task(config.task, tokenizer)
-        details = {"task": task.describe(), "plugins": plugins_of("", config.task)}
+    if not config.data.places and is_file_place(config.data.task):
+        task = load_own_task(config.data.task, tokenizer)
+        details = {"task": task.describe(), "plugins": plugins_of("", config.data.task)}
         return (set_of_task(task.name, task, config, details),)
     others = [place for place in places if not is_made(place)]
     loaded = iter(load_sets(others, config, tokenizer) if others else ())
     found = [made_set(config, place, tokenizer) if is_made(place) else next(loaded) for place in places]
-    return tuple(replace(one, problems=one.problems[: config.limit or None]) for one in found)
+    return tuple(replace(one, problems=one.problems[: config.run.problems or None]) for one in found)
 
 
 def check_places(config: EvalConfig) -> None:
@@ -62,7 +62,7 @@ def check_places(config: EvalConfig) -> None:
 
 def places_of(config: EvalConfig) -> tuple[str, ...]:
     """The places of --data, or the task. Raises ValueError for doubles."""
-    given = config.data or (config.task,)
+    given = config.data.places or (config.data.task,)
     for text in given:
         if given.count(text) > 1:
             raise ValueError(f"--data {text}: it is named twice; leave it out once")
@@ -79,20 +79,20 @@ def made_set(config: EvalConfig, place: str, tokenizer: Any) -> ProblemSet:
         gym = load_reasoning_gym(place, config, tokenizer)
         return set_of_task(place, gym, config, gym.describe())
     if place.startswith(VERIFIERS):
-        environment = find_verifiers_loader()(replace(config, task=place), tokenizer, config.seed)
+        environment = find_verifiers_loader()(config.replace(task=place), tokenizer, config.run.seed)
         return set_of_task(place, environment, config, environment.describe())
     task = make_shipped(place, "--data")
-    task = task if tokenizer is None else load_shipped(replace(config, task=place), tokenizer)
+    task = task if tokenizer is None else load_shipped(config.replace(task=place), tokenizer)
     return set_of_task(place, task, config, {})
 
 
 def set_of_task(name: str, task: Task, config: EvalConfig, details: dict[str, Any]) -> ProblemSet:
     """The first held-out problems of a task. Refuses to rescore one in turns."""
-    if is_in_turns(task) and config.from_samples:
+    if is_in_turns(task) and config.run.from_samples:
         raise ValueError(
             f"--from-samples of {name}: it is solved in turns, which its environment grades as they are played"
         )
-    problems = tuple(task.held_out(config.limit or SHIPPED_PROBLEMS))
+    problems = tuple(task.held_out(config.run.problems or SHIPPED_PROBLEMS))
     rows = (json.dumps([problem.id, problem.text, problem.answer]) for problem in problems)
     digest = hashlib.sha256("\n".join(rows).encode()).hexdigest()
     found = ProblemSet(file_name(name), problems, digest, "", details, task.verify, task.close)
@@ -105,9 +105,9 @@ def set_of_task(name: str, task: Task, config: EvalConfig, details: dict[str, An
 
 def find_sets(config: EvalConfig, given: Mapping[str, Sequence[Sample]]) -> dict[str, ProblemSet]:
     """Set of each file of samples, by --data or the references beside the samples. Raises ValueError without one."""
-    if not config.data:
+    if not config.data.places:
         return {name: set_of_answers(config, name, samples) for name, samples in given.items()}
-    for place in config.data:
+    for place in config.data.places:
         if is_file_place(place) or place.startswith(VERIFIERS):
             raise ValueError(
                 f"--from-samples of --task {place}: such problems are code, which is not run to rescore samples; "
@@ -135,7 +135,7 @@ def set_of_answers(config: EvalConfig, name: str, samples: Sequence[Sample]) -> 
     rows = tuple(DataRow(one.problem_id, name, one.problem, Answers((one.answer,))) for one in answers.values())
     source, schema = DataSource(name, name, True), "answers beside the samples"
     found = RowSet(name, source, schema, rows=rows, num_read=len(samples))
-    return make_problem_set(found, Verifier({"math"}, config))
+    return make_problem_set(found, Verifier({"math"}, config.verifier))
 
 
 def choose_set(name: str, first: Sample, sets: Sequence[ProblemSet]) -> ProblemSet:

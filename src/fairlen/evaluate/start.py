@@ -37,7 +37,7 @@ Graded = tuple[Path, dict[str, Any], dict[str, tuple[Sample, ...]]]
 def start_evaluation(config: EvalConfig, console: Console | None = None) -> dict[str, Any]:
     """Run the whole job and return the summary. Raises ValueError for what does not fit together before it samples."""
     with make_progress(console) as progress:
-        folder, facts, samples = (rescore_given if config.from_samples else sample_all)(config, progress)
+        folder, facts, samples = (rescore_given if config.run.from_samples else sample_all)(config, progress)
     summary = summarize(config, facts, samples)
     write_json(folder / "summary.json", summary, allow_nan=False)
     show_summary(progress.console, summary, str(folder))
@@ -47,7 +47,7 @@ def start_evaluation(config: EvalConfig, console: Console | None = None) -> dict
 def sample_all(config: EvalConfig, progress: Progress) -> Graded:
     """Draw and grade what is not done yet."""
     check_places(config)
-    folder = Path(config.out) if config.out else choose_folder(file_name(Path(config.model).name), "eval")
+    folder = Path(config.run.out) if config.run.out else choose_folder(file_name(Path(config.model.name).name), "eval")
     refuse_others(folder)
     from fairlen.evaluate.generate import open_model, sample_sets  # needs torch
 
@@ -57,7 +57,7 @@ def sample_all(config: EvalConfig, progress: Progress) -> Graded:
     missing = [found for found in model.sets if not sample_path(folder, found.name).exists()]
     for found in model.sets:
         done, count = "" if found in missing else ", done before", len(found.problems)
-        log_set(progress, found, f"{found.name}: {count} {plural('problem', count)} x {config.samples}{done}")
+        log_set(progress, found, f"{found.name}: {count} {plural('problem', count)} x {config.run.samples}{done}")
     if missing:
         with going_on_in(folder):
             sample_sets(model, missing, folder, partial(add_bar, progress))
@@ -68,11 +68,11 @@ def sample_all(config: EvalConfig, progress: Progress) -> Graded:
 
 def rescore_given(config: EvalConfig, progress: Progress) -> Graded:
     """Verify what is given, each file a set of its own."""
-    refuse_service(recorded := read_recorded(config.from_samples), config)
-    files = find_files(config.from_samples)
+    refuse_service(recorded := read_recorded(config.run.from_samples), config)
+    files = find_files(config.run.from_samples)
     given = {name: read_file(path) for name, path in files.items()}
     sets = find_sets(config, given)
-    folder = Path(config.out) if config.out else choose_folder("rescored", "eval")
+    folder = Path(config.run.out) if config.run.out else choose_folder("rescored", "eval")
     facts = open_folder(folder, describe(config, sets, None) | {"sampled": recorded})
 
     async def rescore_each() -> dict[str, tuple[Sample, ...]]:
@@ -91,7 +91,7 @@ def rescore_given(config: EvalConfig, progress: Progress) -> Graded:
 
 def summarize(config: EvalConfig, facts: dict[str, Any], samples: Mapping[str, Sequence[Sample]]) -> dict[str, Any]:
     """Return the numbers of every set and over sets, with all facts."""
-    scored = {name: score(rows, config.without_verdict) for name, rows in samples.items()}
+    scored = {name: score(rows, config.verifier.without_verdict) for name, rows in samples.items()}
     sets = {name: {"scores": found} | facts["sets"][name] for name, (found, _) in scored.items()}
     means = overall([each for _, each in scored.values()]) if len(scored) > 1 else None
     return facts | {"sets": sets, "overall": means}

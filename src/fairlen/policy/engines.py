@@ -18,7 +18,7 @@ from fairlen.files.limits import GIB
 from fairlen.policy.model import Policy, output_embeddings
 from fairlen.policy.pack import ModelInput
 from fairlen.sampling.extend import RolloutEngine, Sampling
-from fairlen.settings import ModelSettings, choose_engine
+from fairlen.settings import RolloutConfig, choose_engine
 from fairlen.tasks.shipped import place_model
 
 PROBE_PREFIX, PROBE_TOKENS = 4, 8
@@ -29,15 +29,15 @@ COMPILE = {"on": True, "off": False, "auto": "auto"}
 
 @dataclass(frozen=True)
 class EngineKind:
-    build: Callable[[ModelSettings, Policy, int, int], RolloutEngine]
+    build: Callable[[RolloutConfig, Policy, int, int], RolloutEngine]
     has_copy: bool
     """It runs a copy of the weights, with arithmetic and a cache of its own, and can sleep during updates on CUDA."""
     asleep: int = 0
     """Bytes of a CUDA device kept while it sleeps."""
 
 
-def build_engine(config: ModelSettings, policy: Policy, max_length: int, reserved: int = 0) -> RolloutEngine:
-    """Build the engine of `config.engine` for prefixes and responses of `max_length` tokens together, outside of an event loop.
+def build_engine(config: RolloutConfig, policy: Policy, max_length: int, reserved: int = 0) -> RolloutEngine:
+    """Build the engine of `sampling.engine` for prefixes and responses of `max_length` tokens together, outside of an event loop.
 
     On CUDA `reserved` bytes of the free memory are left to training. Raises ValueError where vLLM is missing, or runs the model
     unlike the trainer, and where no sequence fits.
@@ -45,46 +45,51 @@ def build_engine(config: ModelSettings, policy: Policy, max_length: int, reserve
     return find_kind(config, policy).build(config, policy, max_length, reserved)
 
 
-def is_exact(config: ModelSettings, policy: Policy) -> bool:
+def is_exact(config: RolloutConfig, policy: Policy) -> bool:
     """Whether the engine's log-probs are the trainer's, and serve as those of the old policy."""
     return not find_kind(config, policy).has_copy and not policy.autocast
 
 
-def find_kind(config: ModelSettings, policy: Policy) -> EngineKind:
+def find_kind(config: RolloutConfig, policy: Policy) -> EngineKind:
     return KINDS[choose_engine(config, policy.device.type, policy.model.num_parameters())]
 
 
-def build_embedded(config: ModelSettings, policy: Policy, max_length: int, reserved: int) -> RolloutEngine:
+def build_embedded(config: RolloutConfig, policy: Policy, max_length: int, reserved: int) -> RolloutEngine:
     """An engine on the policy's own module: on rows of keys and values, or else on the model's cache."""
-    asked: Any = dict(eos_token_id=policy.eos_token_ids, max_length=max_length, max_num_seqs=config.max_num_seqs)
+    asked: Any = dict(
+        eos_token_id=policy.eos_token_ids, max_length=max_length, max_num_seqs=config.sampling.max_num_seqs
+    )
     try:
         memory = free_memory(policy.device) - reserved if policy.device.type == "cuda" else None
-        return Engine(policy.model, **asked, compile=COMPILE[config.compile], autocast=policy.autocast, memory=memory)
+        return Engine(
+            policy.model, **asked, compile=COMPILE[config.model.compile], autocast=policy.autocast, memory=memory
+        )
     except StateError:
         return RecomputingEngine(policy.model, **asked)
 
 
-def build_vllm(config: ModelSettings, policy: Policy, max_length: int, reserved: int) -> VllmEngine:
+def build_vllm(config: RolloutConfig, policy: Policy, max_length: int, reserved: int) -> VllmEngine:
     """vLLM with a copy of the policy's weights, compared with it once, and asleep."""
     engine = VllmEngine(
-        place_model(config.model),
+        place_model(config.model.name),
         lambda: checkpoint_weights(policy).items(),
         eos_token_id=policy.eos_token_ids,
         max_length=max_length,
-        max_num_seqs=config.max_num_seqs,
-        dtype=config.dtype,
-        revision=config.revision or None,
-        compile=COMPILE[config.compile],
-        gpu_memory_utilization=config.gpu_memory_utilization,
+        max_num_seqs=config.sampling.max_num_seqs,
+        dtype=config.model.dtype,
+        revision=config.model.revision or None,
+        compile=COMPILE[config.model.compile],
+        gpu_memory_utilization=config.sampling.gpu_memory_utilization,
         reserved=reserved,
-        sleep_level=config.sleep_level,
-        request_seeds=config.request_seeds,
+        sleep_level=config.sampling.sleep_level,
+        request_seeds=config.sampling.request_seeds,
     )
     found = probe(engine, policy)
-    if not found <= MAX_DIFFERENCE[config.dtype]:
+    if not found <= MAX_DIFFERENCE[config.model.dtype]:
         raise ValueError(
-            f"engine=vllm: its log-probs differ from the trainer's by up to {found:.3g} nats on a probe of model={config.model}: "
-            "vLLM does not run this model as transformers does, or did not take all of its weights; use engine=embedded"
+            f"engine=vllm: its log-probs differ from the trainer's by up to {found:.3g} nats on a probe of "
+            f"model={config.model.name}: vLLM does not run this model "
+            "as transformers does, or did not take all of its weights; use engine=embedded"
         )
     engine.sleep()
     return engine

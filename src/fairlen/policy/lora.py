@@ -35,8 +35,8 @@ class Adapters:
     """"all-linear", or the last parts of module names, joined by commas."""
 
 
-def adapters_of(config: PolicySettings) -> Adapters | None:
-    return Adapters(config.lora_rank, config.lora_alpha, config.lora_targets) if config.lora_rank else None
+def adapters_of(model: PolicySettings) -> Adapters | None:
+    return Adapters(model.lora_rank, model.lora_alpha, model.lora_targets) if model.lora_rank else None
 
 
 def add_adapters(model: PreTrainedModel, adapters: Adapters) -> tuple[str, ...]:

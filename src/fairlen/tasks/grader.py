@@ -46,7 +46,7 @@ class Verifier:
 
     def __init__(self, kinds: Iterable[str], settings: VerifierSettings = DEFAULTS) -> None:
         """`kinds` of problems: math, choice, code. Raises ValueError, with what to install, where a kind cannot be verified."""
-        self.kinds, workers = frozenset(kinds), settings.verify_workers
+        self.kinds, workers = frozenset(kinds), settings.workers
         deadline, unevaluated = settings.answer_deadline, settings.accept_unevaluated
         num_workers = workers or len(os.sched_getaffinity(0))
         try:

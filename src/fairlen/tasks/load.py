@@ -11,7 +11,7 @@ from typing import Any
 from fairlen.files.limits import bounded_memory
 from fairlen.plugins import is_file_place
 from fairlen.sampling.extend import Extend
-from fairlen.settings import DataSettings, ProblemSettings
+from fairlen.settings import ProblemConfig, TaskConfig
 from fairlen.tasks.data_row import Answers, DataRow
 from fairlen.tasks.dataset import DataTask, RowSet, divide, fit_prompts, read_rows
 from fairlen.tasks.grader import Verifier
@@ -41,28 +41,30 @@ class ProblemSet:
     """Makes of an engine's `extend` what plays whole trajectories, where problems are solved in turns."""
 
 
-def load_task(settings: DataSettings, tokenizer: Any) -> Task:
+def load_task(config: TaskConfig, tokenizer: Any, seed: int = 0) -> Task:
     """Load data sets, the user's own task, reasoning-gym, verifiers or a shipped task. Raises ValueError."""
-    if not settings.data:
-        if settings.eval_data:
-            raise ValueError(f"--eval-data {settings.eval_data[0]}: it goes with --data, which names what to train on")
-        if is_reasoning_gym(settings.task):
-            own = {"seed": settings.seed, "longest_prompt": settings.max_prompt_length}
-            return load_reasoning_gym(settings.task, settings, tokenizer, **own)
-        if settings.task.startswith(VERIFIERS):
-            return find_verifiers_loader()(settings, tokenizer, settings.seed)
-        if is_file_place(settings.task):
-            return load_own_task(settings.task, tokenizer)
-        return replace(load_shipped(settings, tokenizer), seed=settings.seed)
-    sets = read_sets((*settings.data, *settings.eval_data))
-    train, evaluation = sets[: len(settings.data)], sets[len(settings.data) :]
-    prompter = make_prompter(settings, tokenizer, sets[0].rows)
-    parts = tuple(fit_prompts(part, prompter, settings.max_prompt_length) for part in divide(train, evaluation))
-    verifier = Verifier({row.kind for one in sets for row in one.rows}, settings)
-    return DataTask(parts, prompter, verifier, settings.seed)
+    if not config.data.places:
+        if config.data.held_out:
+            raise ValueError(
+                f"--eval-data {config.data.held_out[0]}: it goes with --data, which names what to train on"
+            )
+        if is_reasoning_gym(config.data.task):
+            own = {"seed": seed, "longest_prompt": config.data.max_prompt_length}
+            return load_reasoning_gym(config.data.task, config, tokenizer, **own)
+        if config.data.task.startswith(VERIFIERS):
+            return find_verifiers_loader()(config, tokenizer, seed)
+        if is_file_place(config.data.task):
+            return load_own_task(config.data.task, tokenizer)
+        return replace(load_shipped(config, tokenizer), seed=seed)
+    sets = read_sets((*config.data.places, *config.data.held_out))
+    train, evaluation = sets[: len(config.data.places)], sets[len(config.data.places) :]
+    prompter = make_prompter(config, tokenizer, sets[0].rows)
+    parts = tuple(fit_prompts(part, prompter, config.data.max_prompt_length) for part in divide(train, evaluation))
+    verifier = Verifier({row.kind for one in sets for row in one.rows}, config.verifier)
+    return DataTask(parts, prompter, verifier, seed)
 
 
-def find_verifiers_loader() -> Callable[[ProblemSettings, Any, int], Task]:
+def find_verifiers_loader() -> Callable[[ProblemConfig, Any, int], Task]:
     if find_spec("verifiers") is None:
         raise ValueError(f"--task {VERIFIERS}...: the package verifiers is missing; pip install 'fairlen[verifiers]'")
     from fairlen.tasks.verifiers_task import load_verifiers
@@ -70,36 +72,36 @@ def find_verifiers_loader() -> Callable[[ProblemSettings, Any, int], Task]:
     return load_verifiers
 
 
-def load_shipped(settings: ProblemSettings, tokenizer: Any) -> Synthetic:
+def load_shipped(config: ProblemConfig, tokenizer: Any) -> Synthetic:
     """Raises ValueError for an unknown task, or a model that does not read its prompts."""
-    task = make_shipped(settings.task)
+    task = make_shipped(config.data.task)
     problem = task.train(0)
     try:
-        ids = read_text(tokenizer, problem.text, settings.model)
+        ids = read_text(tokenizer, problem.text, config.model.name)
     except ValueError as error:
         raise ValueError(f"{error}, or give --model {task.name}, whose tokenizer does") from None
     if ids != problem.token_ids[1:]:
         raise ValueError(
-            f"model={settings.model}: its tokenizer does not read the prompts of {task.name}; give --model {task.name} "
+            f"model={config.model.name}: its tokenizer does not read the prompts of {task.name}; give --model {task.name} "
             "or one trained from it, or problems of your own with --data"
         )
     return task
 
 
-def load_reasoning_gym(place: str, settings: ProblemSettings, tokenizer: Any, **own: Any) -> ReasoningGym:
+def load_reasoning_gym(place: str, config: ProblemConfig, tokenizer: Any, **own: Any) -> ReasoningGym:
     """Fields of `own` are those of `ReasoningGym`; no prompts are made for tokenizer None. Raises ValueError."""
     parts = read_parts(place)
-    prompter = make_prompter(settings, tokenizer, (EXAMPLE,)) if tokenizer is not None else None
-    size = settings.verify_workers or len(os.sched_getaffinity(0))
-    pool = WorkerPool(size, settings.answer_deadline, GYM_MEMORY, "fairlen.verify.gym")
+    prompter = make_prompter(config, tokenizer, (EXAMPLE,)) if tokenizer is not None else None
+    size = config.verifier.workers or len(os.sched_getaffinity(0))
+    pool = WorkerPool(size, config.verifier.answer_deadline, GYM_MEMORY, "fairlen.verify.gym")
     return ReasoningGym(place, parts, pool, prompter, **own)
 
 
-def load_sets(places: Sequence[str], settings: ProblemSettings, tokenizer: Any = None) -> tuple[ProblemSet, ...]:
+def load_sets(places: Sequence[str], config: ProblemConfig, tokenizer: Any = None) -> tuple[ProblemSet, ...]:
     """The sets of an evaluation, whole and in file order, without prompts for tokenizer None. Raises ValueError."""
     sets = read_sets(places)
-    prompter = make_prompter(settings, tokenizer, sets[0].rows) if tokenizer is not None else None
-    verifier = Verifier({row.kind for one in sets for row in one.rows}, settings)
+    prompter = make_prompter(config, tokenizer, sets[0].rows) if tokenizer is not None else None
+    verifier = Verifier({row.kind for one in sets for row in one.rows}, config.verifier)
     return tuple(make_problem_set(one, verifier, prompter) for one in sets)
 
 
@@ -130,12 +132,13 @@ def read_sets(places: Sequence[str]) -> tuple[RowSet, ...]:
     return tuple(map(read_rows, sources, numbered))
 
 
-def make_prompter(settings: ProblemSettings, tokenizer: Any, rows: Sequence[DataRow]) -> Prompter:
+def make_prompter(config: ProblemConfig, tokenizer: Any, rows: Sequence[DataRow]) -> Prompter:
     """Raises ValueError for a tokenizer that does not read the first row's prompt."""
-    prompter = Prompter(tokenizer, settings.template, settings.system_prompt, settings.instruction, settings.thinking)
+    model = config.model
+    prompter = Prompter(tokenizer, model.template, model.system_prompt, config.data.instruction, model.thinking)
     with bounded_memory():  # of the template
         for row in rows[:1]:
-            read_text(tokenizer, prompter.render(row), settings.model)
+            read_text(tokenizer, prompter.render(row), model.name)
     return prompter
 
 

@@ -36,7 +36,7 @@ from verifiers.v1.utils.trace_store import write_episode
 
 from fairlen.batch import CORRECT_THRESHOLD
 from fairlen.rollouts import TokenIds
-from fairlen.settings import ProblemSettings
+from fairlen.settings import ProblemConfig
 from fairlen.tasks.dataset import shuffle
 from fairlen.tasks.driven import Calls
 from fairlen.tasks.environment import Fault, Played
@@ -225,18 +225,18 @@ class VerifiersTask:
         self.staging.cleanup()
 
 
-def load_verifiers(settings: ProblemSettings, tokenizer: Any, seed: int) -> VerifiersTask:
+def load_verifiers(settings: ProblemConfig, tokenizer: Any, seed: int) -> VerifiersTask:
     """Raises ValueError where the environment does not start."""
     try:
-        place = read_place(settings.task)
+        place = read_place(settings.data.task)
         if not getattr(tokenizer, "chat_template", None):
             raise ValueError("the model's tokenizer has no chat template, and environments talk in messages")
-        if settings.system_prompt:
+        if settings.model.system_prompt:
             raise ValueError("--system-prompt: the environment has its own; give env.taskset.system_prompt=FILE")
         register()
-        return start_task(place, tokenizer, settings.thinking, seed)
+        return start_task(place, tokenizer, settings.model.thinking, seed)
     except Exception as error:
-        raise ValueError(f"--task {settings.task}: {error or type(error).__name__}") from error
+        raise ValueError(f"--task {settings.data.task}: {error or type(error).__name__}") from error
 
 
 def start_task(place: Place, tokenizer: Any, thinking: str, seed: int) -> VerifiersTask:

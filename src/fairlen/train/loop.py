@@ -177,7 +177,7 @@ class Trainer(RunState):
     async def evaluate(self) -> Evaluation:
         start, before = time.perf_counter(), self.engine.stats
         self.engine.refresh(self.progress.policy_version)
-        sampling, samples = replace(self.collector.sampling, with_support=False), self.config.eval_samples
+        sampling, samples = replace(self.collector.sampling, with_support=False), self.config.run.samples
         with (
             self.cancellable(),
             self.guard.evaluating(),
@@ -214,7 +214,7 @@ class Trainer(RunState):
         replace_folder(folder / name, policy.save)
         if policy.has_adapters:
             adapters = folder / {"model": "adapter", "best": "best-adapter"}[name]
-            replace_folder(adapters, lambda path: save_adapters(policy.model, path, self.config.model))
+            replace_folder(adapters, lambda path: save_adapters(policy.model, path, self.config.model.name))
 
     def save(self, beside: bool = False) -> bool:
         """Write a checkpoint; False where that failed. With `beside` it returns at once, and `wait_for_checkpoint` tells."""

@@ -80,7 +80,7 @@ def estimate(
 
     Raises ValueError for a shape of which no model can be made, or whose sizes differ between layers, and for unfit adapters.
     """
-    adapters, text = adapters_of(config), shape.get_text_config()
+    adapters, text = adapters_of(config.model), shape.get_text_config()
     try:
         with torch.device("meta"):
             model = AutoModelForCausalLM.from_config(shape, trust_remote_code=False)
@@ -94,31 +94,32 @@ def estimate(
         with torch.device("meta"):
             add_adapters(model, adapters)
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    count, size, low = sum(p.numel() for p in trained), max(SIZES[config.dtype], 4), min(SIZES[config.dtype], 4)
-    frozen = num_parameters * SIZES[config.dtype] if adapters else 0
+    given = SIZES[config.model.dtype]
+    count, size, low = sum(p.numel() for p in trained), max(given, 4), min(given, 4)
+    frozen = num_parameters * given if adapters else 0
     kind = KINDS[choose_engine(config, device, num_parameters)]
-    longest = longest_prompt + config.max_response_length
+    longest = longest_prompt + config.sampling.max_response_length
     row = longest * estimate_position_bytes(text, low)
     return Memory(
         num_parameters, weights=frozen + count * size, gradients=count * size, row=row,
-        moments=sum(count_moments(config.optim, trained, embedding_weights(model), size)),
+        moments=sum(count_moments(config.update.optim, trained, embedding_weights(model), size)),
         reference=count * size if needs_ref and not adapters else 0,
         engine=(num_parameters * low + (kind.asleep if device != "cpu" else 0)) if kind.has_copy else 0,
         cache=measure_cache(text, row, config, kind, device, tracks),
         work=measure_work(text, config, longest, tracks, device),
-        engine_sleeps=device != "cpu" and config.sleep_level > 0 and kind.has_copy,
+        engine_sleeps=device != "cpu" and config.sampling.sleep_level > 0 and kind.has_copy,
     )  # fmt: skip
 
 
 def measure_cache(text: Any, row: int, config: TrainConfig, kind: EngineKind, device: str, tracks: int) -> int:
-    asked = max(config.prompts_per_batch * tracks, config.eval_problems * config.eval_samples)
-    running = min(config.max_num_seqs, asked)
+    asked = max(config.sampling.prompts_per_batch * tracks, config.run.problems * config.run.samples)
+    running = min(config.sampling.max_num_seqs, asked)
     work = SAMPLING_BYTES * running * text.vocab_size + (0 if device == "cpu" else WORK)
-    kept = 0 if kind.has_copy else num_kept_rows(row, config.max_num_seqs)
+    kept = 0 if kind.has_copy else num_kept_rows(row, config.sampling.max_num_seqs)
     if device == "cpu":  # pages are taken when they are first written
-        kept = min(kept, asked + max(config.prompts_per_batch, config.eval_problems))
+        kept = min(kept, asked + max(config.sampling.prompts_per_batch, config.run.problems))
     elif not kind.has_copy:
-        running = config.max_num_seqs
+        running = config.sampling.max_num_seqs
     return row * (running + kept) + work
 
 
@@ -129,26 +130,26 @@ def measure_work(text: Any, config: TrainConfig, longest: int, tracks: int, devi
     position, and 5 d in float32 (7 d beside bfloat16): within a tenth for Llama, Qwen2, Qwen3 and Gemma, less with adapters.
     """
     heads, key_heads, dim = heads_of(text)
-    positions = -(-config.prompts_per_batch * tracks // config.updates_per_batch) * longest
-    positions = max(longest, min(config.max_tokens_per_microbatch, positions))
-    inner, size = getattr(text, "intermediate_size", None) or 4 * text.hidden_size, SIZES[config.dtype]
+    positions = -(-config.sampling.prompts_per_batch * tracks // config.update.updates_per_batch) * longest
+    positions = max(longest, min(config.update.max_tokens_per_microbatch, positions))
+    inner, size = getattr(text, "intermediate_size", None) or 4 * text.hidden_size, SIZES[config.model.dtype]
     width = max(size, 4) * text.hidden_size
     layer = int(size * (4 * inner + 3.3 * (heads + 2 * key_heads) * dim) + (7 if size == 2 else 5) * width)
     kept = layer * text.num_hidden_layers
-    if config.gradient_checkpointing:  # what lies between layers, and one layer again, with its gradients
+    if config.model.gradient_checkpointing:  # what lies between layers, and one layer again, with its gradients
         kept = width * text.num_hidden_layers + layer * (6 if device == "cpu" else 2)
     return positions * kept + 2 * 4 * min(2 * positions * text.vocab_size, CHUNK_LOGITS)  # the latter of logits
 
 
 def estimate_memory(config: TrainConfig, method: Method, device: str) -> Memory | None:
     """The needs of a run; None for small models, and for those whose shape cannot be read."""
-    if config.model in SHIPPED:
+    if config.model.name in SHIPPED:
         return None
     try:
-        shape = read_config(find_model(config.model, config.revision), config.revision)
+        shape = read_config(find_model(config.model.name, config.model.revision), config.model.revision)
     except Exception:  # damaged files raise errors of any class; loading the model says which
         return None
-    tracks, longest_prompt = method.sampling.num_tracks, config.max_prompt_length
+    tracks, longest_prompt = method.sampling.num_tracks, config.data.max_prompt_length
     try:
         found = estimate(shape, config, method.needs_ref, device=device, longest_prompt=longest_prompt, tracks=tracks)
     except ValueError:  # loading the model says what is wrong, or it runs without an estimate
@@ -166,14 +167,14 @@ def advise(needs: Memory, free: int, config: TrainConfig, device: str = "cpu") -
         return f"{text}: keys and values of {fitting} responses at full length fit at a time; nothing needs to change"
     is_work = needs.work > needs.total / 8
     tries = {
-        "--lora-rank 32": needs.model > needs.total / 4 and not config.lora_rank,
-        "--gradient-checkpointing": is_work and not config.gradient_checkpointing,
-        f"--max-tokens-per-microbatch {max(config.max_tokens_per_microbatch // 4, 1024)}": is_work,
-        f"--max-num-seqs {max(config.max_num_seqs // 4, 1)}": needs.cache > needs.total / 8,
+        "--lora-rank 32": needs.model > needs.total / 4 and not config.model.lora_rank,
+        "--gradient-checkpointing": is_work and not config.model.gradient_checkpointing,
+        f"--max-tokens-per-microbatch {max(config.update.max_tokens_per_microbatch // 4, 1024)}": is_work,
+        f"--max-num-seqs {max(config.sampling.max_num_seqs // 4, 1)}": needs.cache > needs.total / 8,
     }
     remedy = f"try {', '.join(flag for flag, helps in tries.items() if helps) or 'a smaller model'}"
     if needs.model > free:
-        text = f"model={config.model} {text}; its weights and their optimizer alone need {needs.model / GIB:.1f}"
+        text = f"model={config.model.name} {text}; its weights and their optimizer alone need {needs.model / GIB:.1f}"
         raise ValueError(f"{text}: {remedy}")
     return f"{text}: {remedy}"
 
@@ -187,8 +188,8 @@ def try_memory(
     start, on_cuda = time.perf_counter(), learner.policy.device.type == "cuda"
     if on_cuda:
         torch.cuda.reset_peak_memory_stats(learner.policy.device)
-    most = -(-config.prompts_per_batch * method.sampling.num_tracks // config.updates_per_batch)
-    run_largest(learner, method, longest_prompt, config.max_response_length, most)
+    most = -(-config.sampling.prompts_per_batch * method.sampling.num_tracks // config.update.updates_per_batch)
+    run_largest(learner, method, longest_prompt, config.sampling.max_response_length, most)
     seconds = time.perf_counter() - start
     peak = f", {torch.cuda.max_memory_allocated(learner.policy.device) / GIB:.1f} GiB at the peak" if on_cuda else ""
     return (f"memory: a micro-batch of {learner.largest} positions fits{peak} ({seconds:.1f} s)",)
@@ -196,8 +197,8 @@ def try_memory(
 
 def is_wanted(config: TrainConfig, needs: Memory | None, device: torch.device) -> bool:
     """True on CUDA; on the CPU, where a trial takes long and a shortage may kill the process, only near the limit."""
-    if config.try_memory != "auto":
-        return config.try_memory == "on"
+    if config.update.try_memory != "auto":
+        return config.update.try_memory == "on"
     if device.type != "cpu":
         return True
     return needs is not None and 2 * (needs.work + needs.gradients) > free_memory("cpu")

@@ -20,30 +20,34 @@ MIN_8BIT, MIN_PAGED, BLOCK = 4096, 100_000, 256
 
 def check_optimizer(config: TrainConfig, device: str) -> None:
     """Raise ValueError where the optimizer is not installed, or cannot run on that device."""
-    if config.optim == "adamw":
+    if config.update.optim == "adamw":
         return
-    if config.dtype == "float64":
-        raise ValueError(f"optim={config.optim} computes in float32: give --dtype float32 or bfloat16")
-    if config.optim.startswith("paged") and device == "cpu":
-        raise ValueError(f"optim={config.optim} pages for CUDA, and the run is on the CPU: leave --optim at adamw")
+    if config.model.dtype == "float64":
+        raise ValueError(f"optim={config.update.optim} computes in float32: give --dtype float32 or bfloat16")
+    if config.update.optim.startswith("paged") and device == "cpu":
+        raise ValueError(
+            f"optim={config.update.optim} pages for CUDA, and the run is on the CPU: leave --optim at adamw"
+        )
     try:
         import_module("bitsandbytes")
     except ImportError as error:
         raise ValueError(
-            f"optim={config.optim} needs bitsandbytes ({error}): pip install 'fairlen[bitsandbytes]', or leave it at adamw"
+            f"optim={config.update.optim} needs bitsandbytes ({error}): pip install 'fairlen[bitsandbytes]', or leave it at adamw"
         ) from None
 
 
 def build_optimizer(config: TrainConfig, policy: Policy) -> torch.optim.Optimizer:
     weights, device = policy.trained().values(), policy.device.type
-    options: dict[str, Any] = dict(lr=config.learning_rate, betas=(0.9, 0.95), weight_decay=config.weight_decay)
-    if config.optim == "adamw":  # fused: without a second copy of what it works on
+    options: dict[str, Any] = dict(
+        lr=config.update.learning_rate, betas=(0.9, 0.95), weight_decay=config.update.weight_decay
+    )
+    if config.update.optim == "adamw":  # fused: without a second copy of what it works on
         return torch.optim.AdamW(weights, **options, fused=device == "cuda" or None)
     optim: Any = import_module("bitsandbytes.optim")
     manager = optim.GlobalOptimManager.get_instance()
     manager.initialize()  # it knows parameters of earlier runs by addresses that may be used again
     manager.override_config(embedding_weights(policy.model), "optim_bits", 32)
-    return getattr(optim, CLASSES[config.optim])(weights, **options)
+    return getattr(optim, CLASSES[config.update.optim])(weights, **options)
 
 
 def embedding_weights(model: nn.Module) -> list[Tensor]:

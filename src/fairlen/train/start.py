@@ -6,7 +6,7 @@ import copy
 import math
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -50,31 +50,31 @@ from fairlen.train.step import Learner, prepare_determinism
 def start_training(config: TrainConfig) -> Summary:
     """Run the whole job. Raises ValueError for settings that do not fit together, before anything is trained or written."""
     composition = explain(config.method, config.overrides)
-    check_trackers(config.tracker)
+    check_trackers(config.run.tracker)
     disable_progress_bar()
     keep_freed_memory()
-    if config.deterministic:
+    if config.update.deterministic:
         prepare_determinism()
-    if config.threads:
-        torch.set_num_threads(config.threads)
-    device = choose_device(config)
+    if config.model.threads:
+        torch.set_num_threads(config.model.threads)
+    device = choose_device(config.model)
     check_optimizer(config, device)
     refuse_too_many(config, composition.method.sampling.num_tracks)
     needs = estimate_memory(config, composition.method, device)
     # before the weights have taken their part of what is free
     memory = (needs.describe(), advise(needs, free_memory(device), config, device)) if needs else ()
-    seed_streams(config.seed)
+    seed_streams(config.run.seed)
     policy = load_policy(
-        place_model(config.model, config.revision, config.random_init),
-        config.dtype,
+        place_model(config.model.name, config.model.revision, config.model.random_init),
+        config.model.dtype,
         device,
-        config.gradient_checkpointing,
-        revision=config.revision,
-        random_init=config.random_init,
-        adapters=adapters_of(config),
+        config.model.gradient_checkpointing,
+        revision=config.model.revision,
+        random_init=config.model.random_init,
+        adapters=adapters_of(config.model),
     )
-    config = replace(config, engine=choose_engine(config, device, policy.model.num_parameters()))
-    with closing(load_task(config, policy.tokenizer)) as task:
+    config = config.replace(engine=choose_engine(config, device, policy.model.num_parameters()))
+    with closing(load_task(config, policy.tokenizer, config.run.seed)) as task:
         return train_on(task, config, composition, policy, needs, tuple(filter(None, memory)))
 
 
@@ -87,22 +87,22 @@ def train_on(
     memory: tuple[str, ...],
 ) -> Summary:
     """Run the whole job on the problems of a task."""
-    rewards = load_rewards(config.rewards, task.train(0), config.reward_deadline)
-    watchdog = Watchdog(config.stall_seconds)
+    graded = config.verifier
+    rewards = load_rewards(graded.rewards, task.train(0), graded.reward_deadline)
+    watchdog = Watchdog(config.run.stall_seconds)
     grader = Grader(
-        task, policy.decode, rewards, config.verifier_weight, config.without_verdict, config.reward_deadline, watchdog
+        task, policy.decode, rewards, graded.weight, graded.without_verdict, graded.reward_deadline, watchdog
     )
     max_length = find_max_length(config, policy, task.longest_prompt)
-    held_out = tuple(task.held_out(config.eval_problems))
-    for place, problem in enumerate(held_out):
-        for fault in find_problem_faults(f"held_out({config.eval_problems})[{place}]", problem, task.longest_prompt):
-            raise ValueError(fault)
-    layout = choose_layout(config.layout, policy, max_length)
-    engine = build_engine(config, policy, max_length, find_reserved(policy, composition.method, needs, config.optim))
+    held_out = hold_out(task, config.run.problems)
+    layout = choose_layout(config.update.layout, policy, max_length)
+    engine = build_engine(
+        config, policy, max_length, find_reserved(policy, composition.method, needs, config.update.optim)
+    )
     facts = describe_model(config, policy, engine, needs)
     run = open_run(config, composition, layout, task.describe(), facts)
     watchdog.folder = run.folder / "debug"
-    trackers = Trackers(choose_trackers(config.tracker, run), watchdog)
+    trackers = Trackers(choose_trackers(config.run.tracker, run), watchdog)
     with closing(watchdog), locked(run.folder), trackers, Interruption() as interruption:
         display = Display(config, composition)
         for note in (*task.notes, *memory, *notes_on(policy, engine), f"layout: {layout}"):
@@ -110,7 +110,7 @@ def train_on(
         trainer = build_trainer(run, policy, engine, grader, held_out, display.show)
         trainer.interruption, trainer.trackers = interruption, trackers
         trainer.learner.pause = interruption.check
-        if config.resume:
+        if config.run.resume:
             trainer.resume(display.log)
         for note in try_memory(config, trainer.learner, trainer.method, needs, task.longest_prompt):
             display.log(note)
@@ -119,6 +119,15 @@ def train_on(
         describe_end(run, summary)
         display.finish(summary)
     return summary
+
+
+def hold_out(task: Task, number: int) -> tuple[Problem, ...]:
+    """Return the held-out problems of a task. Raises ValueError for one that cannot be asked."""
+    found = tuple(task.held_out(number))
+    for place, problem in enumerate(found):
+        for fault in find_problem_faults(f"held_out({number})[{place}]", problem, task.longest_prompt):
+            raise ValueError(fault)
+    return found
 
 
 def describe_end(run: Run, summary: Summary) -> None:
@@ -154,23 +163,23 @@ def build_trainer(
             grader,
             grader.task.train,
             sampling_of(config),
-            config.prompts_per_batch,
-            config.max_extra_batches,
-            config.seed,
+            config.sampling.prompts_per_batch,
+            config.sampling.max_extra_batches,
+            config.run.seed,
         ),
         grader=grader,
         held_out=held_out,
         guard=Guard(folder=run.folder / "debug"),
         engine_is_exact=is_exact(config, policy),
         show=show,
-        archive=Archive(run.checkpoints, config.keep_checkpoints),
+        archive=Archive(run.checkpoints, config.run.keep_checkpoints),
         saves_beside=policy.device.type == "cuda",
     )
 
 
 def choose_extend(run: Run, policy: Policy, engine: RolloutEngine, task: Task) -> Extend:
     """Return what continues prompts. Raises ValueError for a task in turns with a method that cuts responses itself."""
-    deadline = run.config.environment_deadline
+    deadline = run.config.verifier.environment_deadline
     if isinstance(task, Driving):
         extend = Driven(engine.extend, task, deadline)
     elif isinstance(task, Interactive):
@@ -203,33 +212,36 @@ def describe_model(config: TrainConfig, policy: Policy, engine: RolloutEngine, n
         "model": {"class": type(model).__name__, "parameters": model.num_parameters(), "trained": policy.num_trained},
         "engine": {"class": type(engine).__name__, "notes": notes_on(policy, engine)},
         "memory": asdict(needs) if needs else None,
-        "plugins": plugins_of(config.method, config.task, config.rewards),
+        "plugins": plugins_of(config.method, config.data.task, config.verifier.rewards),
     }
 
 
 def sampling_of(config: TrainConfig) -> Sampling:
     """Return how responses are drawn; each has a seed of its own."""
-    limits = config.top_p, config.top_k, config.min_p
-    return Sampling(config.max_response_length, 0, config.temperature, *limits, config.engine == "embedded")
+    asked = config.sampling
+    limits = asked.top_p, asked.top_k, asked.min_p
+    return Sampling(asked.max_response_length, 0, asked.temperature, *limits, asked.engine == "embedded")
 
 
 def find_max_length(config: TrainConfig, policy: Policy, longest_prompt: int) -> int:
     """Return the positions that the engine makes room for. Raises ValueError where the model has fewer."""
     positions = getattr(policy.model.config, "max_position_embeddings", None) or math.inf
-    if longest_prompt + config.max_response_length > positions:
+    length = config.sampling.max_response_length
+    if longest_prompt + length > positions:
         room = positions - longest_prompt
         fitting = f"a max_response_length of at most {room}" if room > 0 else "a model with more"
         raise ValueError(
-            f"max_response_length={config.max_response_length}: the model has {positions} positions, and prompts take up "
-            f"to {longest_prompt} of them; give {fitting}" + (" or a smaller max_prompt_length" if config.data else "")
+            f"max_response_length={length}: the model has {positions} positions, and prompts take up "
+            f"to {longest_prompt} of them; give {fitting}"
+            + (" or a smaller max_prompt_length" if config.data.places else "")
         )
-    return longest_prompt + config.max_response_length
+    return longest_prompt + length
 
 
 def build_learner(config: TrainConfig, policy: Policy, method: Method, layout: Layout = ROWS) -> Learner:
     """Return AdamW with a linear warm-up over what is trained, and the model as it now is where a term needs a reference."""
     optimizer = build_optimizer(config, policy)
-    warmup = config.warmup_updates + 1
+    warmup = config.update.warmup_updates + 1
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda update: min(1.0, (update + 1) / warmup))
     reference: Policy | Unadapted | None = None
     if method.needs_ref and policy.has_adapters:
@@ -237,8 +249,8 @@ def build_learner(config: TrainConfig, policy: Policy, method: Method, layout: L
     elif method.needs_ref:
         reference = policy.with_model(copy.deepcopy(policy.model).requires_grad_(False).eval())
     return Learner(
-        policy, optimizer, schedule, config.max_gradient_norm, config.max_tokens_per_microbatch, reference, layout,
-        config.deterministic,
+        policy, optimizer, schedule, config.update.max_gradient_norm, config.update.max_tokens_per_microbatch, reference, layout,
+        config.update.deterministic,
     )  # fmt: skip
 
 

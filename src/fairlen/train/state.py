@@ -55,23 +55,25 @@ class Progress:
 
     def is_done(self, config: TrainConfig) -> bool:
         limits = (
-            (config.max_updates, self.update),
-            (config.max_generated, self.generated),
-            (config.max_seconds, self.seconds),
+            (config.run.max_updates, self.update),
+            (config.run.max_generated, self.generated),
+            (config.run.max_seconds, self.seconds),
         )
-        return self.batch >= config.rollout_batches or any(0 < limit <= done for limit, done in limits)
+        return self.batch >= config.run.rollout_batches or any(0 < limit <= done for limit, done in limits)
 
     def needs_evaluation(self, config: TrainConfig) -> bool:
         """Whether one is due, once: first, after every `eval_every`, and near a limit, where comparisons interpolate."""
-        limits = ((config.max_generated, self.generated), (config.max_seconds, self.seconds))
+        limits = ((config.run.max_generated, self.generated), (config.run.max_seconds, self.seconds))
         share = 1.0 + 1.5 / max(self.batch, 1)  # the next rollout batch may cost 1.5 times the mean
         is_close = any(limit and done * share >= limit for limit, done in limits)
-        return (self.batch == 0 or is_due(config.eval_every, self.batch) or is_close) and self.evaluated != self.batch
+        return (
+            self.batch == 0 or is_due(config.run.eval_every, self.batch) or is_close
+        ) and self.evaluated != self.batch
 
     def needs_checkpoint(self, config: TrainConfig, is_within_batch: bool) -> bool:
         """Whether one is due: every `save_every_updates`, every `save_every` rollout batches, and at the end."""
-        return is_due(config.save_every_updates, self.update) or (
-            not is_within_batch and (is_due(config.save_every, self.batch) or self.is_done(config))
+        return is_due(config.run.save_every_updates, self.update) or (
+            not is_within_batch and (is_due(config.run.save_every, self.batch) or self.is_done(config))
         )
 
 
@@ -144,7 +146,7 @@ class RunState:
             "sizes": self.run.log_sizes(),
             "streams": self.rollback or capture_streams(),
             "skipped": [self.guard.num_skipped, self.guard.num_in_a_row],
-            "max_tokens_per_microbatch": [self.config.max_tokens_per_microbatch, learner.max_tokens],
+            "max_tokens_per_microbatch": [self.config.update.max_tokens_per_microbatch, learner.max_tokens],
             "format": FORMAT,
         }
         if self.started is None:
@@ -155,9 +157,9 @@ class RunState:
 
     def start_batch(self, collected: Collected, policy_version: int) -> StartedBatch:
         scored, config = collected.scored, self.config
-        plans = [collected.method.weigh(update) for update in updates(scored, config.updates_per_batch)]
+        plans = [collected.method.weigh(update) for update in updates(scored, config.update.updates_per_batch)]
         record = BatchRecord(self.progress.batch, collected.rollouts, collected.problems, scored, self.grader.decode)
-        return StartedBatch(collected, plans, config.epochs_per_batch, policy_version, record)
+        return StartedBatch(collected, plans, config.update.epochs_per_batch, policy_version, record)
 
     def resume_batch(self, checkpoint: Checkpoint) -> StartedBatch:
         found, first = checkpoint.state["started"], self.progress.next_problem - checkpoint.state["started"]["problems"]
@@ -211,7 +213,7 @@ class RunState:
         restore_streams(state["streams"])
         self.guard.num_skipped, self.guard.num_in_a_row = state["skipped"]
         given, found = state["max_tokens_per_microbatch"]
-        if given == self.config.max_tokens_per_microbatch:  # else the user has chosen another one
+        if given == self.config.update.max_tokens_per_microbatch:  # else the user has chosen another one
             learner.max_tokens = found
         if "started" in state:
             self.started = self.resume_batch(checkpoint)

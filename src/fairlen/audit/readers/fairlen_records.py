@@ -18,6 +18,7 @@ from fairlen.batch import NO_VERDICT, Floats, Ints, build_responses, build_segme
 from fairlen.files.formats import Unreadable, refused
 from fairlen.rollouts import RESPONSES, SEGMENTS, UPDATES
 from fairlen.schema import arrow_schema, number_text
+from fairlen.settings import flatten
 
 OF_RESPONSES = (
     "rollout_batch", "prompt", "length", "finish", "outcome", "status", "active", "reward", "stream", "track", "round",
@@ -196,7 +197,9 @@ def find_limit(folder: Path, responses: pa.Table) -> int:
     """Return the run's max response length, or the longest response where its settings are not at hand."""
     longest = int(column(responses, "length").max(initial=1))
     try:
-        return max(int(json.loads((folder.parent / "run.json").read_text())["config"]["max_response_length"]), longest)
+        return max(
+            int(flatten(json.loads((folder.parent / "run.json").read_text())["config"])["max_response_length"]), longest
+        )
     except (OSError, ValueError, KeyError, TypeError):
         return longest
 

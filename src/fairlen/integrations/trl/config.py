@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from fairlen.checks import check_fields, check_finite, check_not_negative, check_positive, check_seed
+from fairlen.checks import FINITE, Natural, Rule
 from fairlen.methods.compose import DEFAULT_METHOD
-from fairlen.settings import DataSettings, Overrides, Repeated
+from fairlen.settings import Overrides, Repeated, TaskConfig
 
 
 @dataclass(frozen=True)
-class TrlConfig(DataSettings):
+class TrlConfig(TaskConfig):
     """Trains with TRL: FairGRPOTrainer on problems that fairlen verifies.
 
     Every other flag is a field of TRL's GRPOConfig or ModelConfig, such as --output-dir out --max-steps 200 --num-generations 16
@@ -23,25 +23,21 @@ class TrlConfig(DataSettings):
     """Names joined by "+": one base and any modifiers; `fairlen methods` lists them. Takes --num-generations from TRL."""
     overrides: Overrides = ()
     """One field of the method, such as surrogate.clip_high=0.3. Repeat it for several."""
-    problems: int = 0
+    seed: Annotated[int, Rule(lambda value: 0 <= value < 2**32, "0 to 4294967295")] = (
+        0  # what TRL, through numpy, takes
+    )
+    """Of the run: order of problems, generation, shuffling."""
+    train_problems: Natural = 0
     """Problems that TRL is given, an epoch: the first of the training stream. 0 is every one of --data once, 1,024 of a task."""
-    eval_problems: int = 0
+    problems: Natural = 0
     """Held-out problems for TRL's evaluation (--eval-strategy); 0 is none."""
     rewards: Annotated[tuple[str, ...], Repeated] = ()
     """FILE.py:FUNCTION=WEIGHT, a reward function as TRL calls them, added to the verifier's verdict. Repeat it for several."""
-    verifier_weight: float = 1.0
+    verifier_weight: Annotated[float, FINITE] = 1.0
     """Weight of the verifier's verdict in the outcome."""
-    correct_threshold: float = 0.5
+    correct_threshold: Annotated[float, FINITE] = 0.5
     """A response is correct where the verifier's verdict, 0 to 1, is above this, whatever reward functions add."""
-    max_extra_batches: int = 4
+    max_extra_batches: Natural = 4
     """Times per rollout batch that dropped prompts are replaced by new ones; then it trains with what it has."""
     allow_truncated_sampling: bool = False
     """Train on samples of another distribution than the policy's (top_p, top_k, …): every ratio is then wrong."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_fields(self)
-        check_positive(self, "max_prompt_length")
-        check_not_negative(self, "problems", "eval_problems", "max_extra_batches")
-        check_seed(self, 2**32 - 1)  # what TRL, through numpy, takes
-        check_finite(self, "verifier_weight", "correct_threshold")

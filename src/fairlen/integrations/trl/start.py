@@ -36,7 +36,7 @@ from fairlen.tasks.shipped import place_model, shipped_settings
 from fairlen.tasks.task import Problem, Task
 
 ENDLESS = 1024
-"""Problems of a task that makes new ones forever, unless --problems says otherwise; a data set has each of its own once."""
+"""Problems of a task that makes new ones forever, unless --train-problems says otherwise; a data set has each of its own once."""
 PLACE = "fairlen_problem"
 """Column of the data sets: a problem's place among all. Two problems may be asked in the same words."""
 
@@ -66,15 +66,15 @@ class TaskTrainer(FairGRPOTrainer):
 def start_trl(config: TrlConfig, arguments: Sequence[str]) -> None:
     """Runs the whole job; `arguments` are flags of GRPOConfig and ModelConfig. Raises ValueError for settings that do not fit."""
     trl_config, model_config = read_trl_arguments([*choose_length(config), *arguments], config.seed)
-    name = place_model(config.model)
+    name = place_model(config.model.name)
     refuse_links(Path(trl_config.output_dir))
     revision = model_config.model_revision or ""
     check_for_others(name, revision)
     tokenizer = read_tokenizer(name, revision, padding_side="left", truncation_side="left")
-    with closing(load_task(config, tokenizer)) as task:
+    with closing(load_task(config, tokenizer, config.seed)) as task:
         if is_in_turns(task):
             raise ValueError(
-                f"--task {config.task}: it is solved in turns, which `fairlen train` plays; here a response has one"
+                f"--task {config.data.task}: it is solved in turns, which `fairlen train` plays; here a response has one"
             )
         for note in task.notes:
             log(note)
@@ -85,7 +85,7 @@ def start_trl(config: TrlConfig, arguments: Sequence[str]) -> None:
 
 def choose_length(config: TrlConfig) -> list[str]:
     """The flag that a shipped task begins with: its max response length. The user's own comes after it, and counts."""
-    length = shipped_settings("" if config.data else config.task).get("max_response_length")
+    length = shipped_settings("" if config.data.places else config.data.task).get("max_response_length")
     return ["--max_completion_length", str(length)] if length else []
 
 
@@ -109,9 +109,9 @@ def read_trl_arguments(arguments: Sequence[str], seed: int) -> tuple[Any, Any]:
 def build_trainer(
     config: TrlConfig, trl_config: Any, model_config: Any, model: str, tokenizer: Any, task: Task
 ) -> TaskTrainer:
-    number = config.problems or (task.num_train if isinstance(task, DataTask) else ENDLESS)
+    number = config.train_problems or (task.num_train if isinstance(task, DataTask) else ENDLESS)
     train = [task.train(index) for index in range(number)]
-    held_out = list(task.held_out(config.eval_problems)) if config.eval_problems else []
+    held_out = list(task.held_out(config.problems)) if config.problems else []
     problems = [*train, *held_out]
     rewards = load_rewards(config.rewards, train[0])
     if trl_config.reward_weights is not None:
@@ -127,7 +127,10 @@ def build_trainer(
     }
     return TaskTrainer(
         model=model,
-        reward_funcs=[verifier_of(task, problems, config.without_verdict), *(reward.function for reward in rewards)],
+        reward_funcs=[
+            verifier_of(task, problems, config.verifier.without_verdict),
+            *(reward.function for reward in rewards),
+        ],
         args=trl_config,
         train_dataset=data_of(train),
         eval_dataset=data_of(held_out, len(train)) if held_out else None,

@@ -49,8 +49,8 @@ class Summary:
 class Display:
     def __init__(self, config: TrainConfig, composition: Composition, console: Console | None = None) -> None:
         self.console = console or make_console()
-        is_limited = config.max_updates or config.max_generated or config.max_seconds
-        self.total = f"{'up to ' if is_limited else ''}{config.rollout_batches}"
+        is_limited = config.run.max_updates or config.run.max_generated or config.run.max_seconds
+        self.total = f"{'up to ' if is_limited else ''}{config.run.rollout_batches}"
         stages = (f"{path.partition('.')[0]} {short(stage)}" for path, stage in composition.method.stages())
         self.console.print(f"fairlen train: {composition.name}", style="bold")
         self.console.print(", ".join(stages), soft_wrap=True, style="dim")
@@ -58,10 +58,11 @@ class Display:
             self.log(note)
         for wrong, remedy in find_undoing(config, composition.method):
             self.console.print(f"warning: {wrong}: {remedy}", soft_wrap=True, style="bold")
-        if config.prompts_per_batch < config.updates_per_batch:
+        prompts, updates = config.sampling.prompts_per_batch, config.update.updates_per_batch
+        if prompts < updates:
             self.log(
-                f"prompts_per_batch={config.prompts_per_batch} make at most {config.prompts_per_batch} updates of a "
-                f"rollout batch, not {config.updates_per_batch}: a prompt is never split over updates"
+                f"prompts_per_batch={prompts} make at most {prompts} updates of a rollout batch, not {updates}: "
+                "a prompt is never split over updates"
             )
 
     def log(self, note: str) -> None:
@@ -161,22 +162,22 @@ Trained with fairlen {version} from `{model}` on {data}.
 def write_model_card(folder: Path, run: Run, summary: Summary, found: Audit | None) -> None:
     """Write the card into the model's folder; `found` is the audit of the run's rollouts."""
     config = run.config
-    is_of_hub = re.fullmatch(r"[\w.-]+/[\w.-]+", config.model) and not Path(config.model).exists()
+    is_of_hub = re.fullmatch(r"[\w.-]+/[\w.-]+", config.model.name) and not Path(config.model.name).exists()
     card = CARD.format(
-        base=f"base_model: {config.model}\n" if is_of_hub else "",
+        base=f"base_model: {config.model.name}\n" if is_of_hub else "",
         name=run.folder.name,
         version=run.describe()["versions"]["fairlen"],
-        model=config.model,
-        data=", ".join(f"`{place}`" for place in config.data or (config.task,)),
+        model=config.model.name,
+        data=", ".join(f"`{place}`" for place in config.data.places or (config.data.task,)),
         table=tabulate(summary.before, summary.after, "before", "after"),
         gain=describe_gain(summary),
         after=summary.after,
-        temperature=config.temperature,
-        max_response_length=config.max_response_length,
+        temperature=config.sampling.temperature,
+        max_response_length=config.sampling.max_response_length,
         updates=f"{summary.num_updates} {plural('update', summary.num_updates)}",
-        prompts=config.prompts_per_batch,
-        rate=config.learning_rate,
-        seed=config.seed,
+        prompts=config.sampling.prompts_per_batch,
+        rate=config.update.learning_rate,
+        seed=config.run.seed,
         section=describe_training(run.composition, found),
     )
     write_file(folder / "README.md", card)

@@ -72,10 +72,10 @@ def open_run(
     facts: Mapping[str, Any] = NOTHING,
 ) -> Run:
     """Make the run folder, or open it to resume. Raises FileExistsError, or ValueError where the mathematics would change."""
-    folder = Path(config.out) if config.out else choose_folder(composition.name.replace("+", "-"))
+    folder = Path(config.run.out) if config.run.out else choose_folder(composition.name.replace("+", "-"))
     run = Run(folder, config, composition, layout, data, facts)
     if (folder / "run.json").exists():
-        if not config.resume:
+        if not config.run.resume:
             raise FileExistsError(
                 f"out={folder}: a run is there already; choose another folder, or go on with it: --resume"
             )
@@ -89,7 +89,7 @@ def open_run(
             ) from None
         run.resume_from(before)
         return run
-    if config.resume:
+    if config.run.resume:
         raise FileNotFoundError(f"out={folder}: no run to resume there; leave --resume out to start one")
     refuse_occupied(folder, "run")
     folder.mkdir(parents=True, exist_ok=True)
