@@ -218,7 +218,7 @@ class CpuAdapter(BaseRollout):
         self.replica_rank = int(os.environ["RANK"]) if replica_rank == -1 else replica_rank
         self.is_leader_rank = True
 
-    async def do_nothing(self, *_: Any) -> None:
+    async def do_nothing(self, tags: Any = None) -> None:
         """Nothing sleeps."""
 
     resume = release = do_nothing

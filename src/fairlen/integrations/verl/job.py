@@ -156,9 +156,12 @@ def main() -> None:
 
     main_ppo.run_ppo = run
     save = hydra.core.utils._save_config
-    hydra.core.utils._save_config = lambda config, *place: save(
-        OmegaConf.create(hide_all(OmegaConf.to_container(config))), *place
-    )
+
+    def save_hidden(config: Any, *place: Any) -> None:
+        hidden: Any = OmegaConf.create(hide_all(OmegaConf.to_container(config)))
+        save(hidden, *place)
+
+    hydra.core.utils._save_config = save_hidden
     main_ppo.main()
 
 
