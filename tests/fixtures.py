@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from fairlen.batch import Plan, Responses, Segments
-from fairlen.methods.method import Method, updates
+from fairlen.methods.method import Method
 from fairlen.methods.stages.fair_band import band_sums
 from fairlen.methods.stages.micro import Micro, Outputs
 from fairlen.rollouts import Response, Rollouts, whole_segments
@@ -121,12 +121,7 @@ def ragged_rollouts() -> Rollouts:
 
 def plan_of(method: Method, batch: Batch) -> Plan:
     """The plan of a batch that is trained in one update; without rows where nothing trains."""
-    found = list(updates(method.score_tables(batch.responses, batch.segments)))
-    if not found:
-        nothing = np.zeros(0)
-        return Plan(nothing.astype(np.int64), nothing.astype(np.int64), nothing, nothing, nothing)
-    (update,) = found
-    return method.weigh(update)
+    return method.plan(method.score_tables(batch.responses, batch.segments))
 
 
 def weight_matrix(name: str) -> Tensor:
@@ -183,11 +178,9 @@ def gradient(
 def random_parts(size: int, seed: int) -> list[list[int]]:
     """A random partition of 0..size-1 in random order, some parts of one row."""
     rng = np.random.default_rng(seed)
-    cuts = (
-        np.sort(rng.choice(np.arange(1, size), min(size - 1, int(rng.integers(1, size))), replace=False))
-        if size > 1
-        else []
-    )
+    if size < 2:
+        return [list(range(size))]
+    cuts = np.sort(rng.choice(np.arange(1, size), min(size - 1, int(rng.integers(1, size))), replace=False))
     return [part.tolist() for part in np.split(rng.permutation(size), cuts)]
 
 

@@ -33,10 +33,6 @@ class Plugin:
     """Of the file; empty for a package, whose version says what it is."""
     value: Any = field(repr=False, compare=False)
 
-    def identity(self) -> dict[str, str]:
-        """Return what run.json holds; a run is resumed only with the same content."""
-        return {"setting": self.setting, "name": self.name, "source": self.source, "sha256": self.sha256}
-
 
 class ReadSource(SourceFileLoader):
     """Compiles bytes that were read before."""
@@ -147,9 +143,10 @@ def with_full_paths(method: str) -> str:
 
 
 def plugins_of(method: str, task: str = "", rewards: Sequence[str] = ()) -> list[dict[str, str]]:
-    """Objects of files and entry points that the settings of a run name, each once: for run.json."""
+    """Objects of files and entry points that the settings of a run name, each once: a run is resumed with the same content."""
     places = [("method", normalize(name)) for name in method.split("+")]
     places += [("task", task), *(("rewards", text.partition("=")[0]) for text in rewards)]
     known = {setting: {point.name for point in installed(setting)} for setting in GROUPS}
     named = dict.fromkeys(one for one in places if is_file_place(one[1]) or one[1] in known[one[0]])
-    return [find_plugin(*one).identity() for one in named]
+    found = [find_plugin(*one) for one in named]
+    return [{key: getattr(plugin, key) for key in ("setting", "name", "source", "sha256")} for plugin in found]

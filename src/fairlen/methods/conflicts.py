@@ -72,10 +72,6 @@ WARNED: Pairs = (
 )
 
 
-TURNED = ("turn", "turns", "both")
-"""Values of fields that ask for turns."""
-
-
 def find_pairs(method: Method, table: Pairs) -> list[str]:
     kinds = {type(stage) for _, stage in method.stages()}
     rows = [(one, other, reason) for some, others, reason in table for one in some for other in others]
@@ -102,10 +98,11 @@ def refuse_bad_pairs(method: Method) -> None:
 
 def refuse_turns(method: Method, place: str) -> None:
     """Raise ValueError for a choice about turns where a response is one sequence."""
-    choices = [
-        name for name, stage in method.stages()
-        if isinstance(stage, TurnCount) or any(getattr(stage, field, "") in TURNED for field in ("unit", "by", "of"))
-    ]  # fmt: skip
+    choices = []
+    for name, stage in method.stages():
+        asked = [getattr(stage, field, "") for field in ("unit", "by", "of")]
+        if isinstance(stage, TurnCount) or any(one in ("turn", "turns", "both") for one in asked):
+            choices.append(name)
     if choices:
         raise ValueError(
             f"{choices[0]} of turns: in {place} a response is one sequence, whatever was read in between; leave it out, or train "

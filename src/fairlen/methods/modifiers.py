@@ -64,20 +64,16 @@ def pair_tracks(method: Method) -> Method:
     A token mean of the group becomes one of the update, as in the paper's combination with DAPO: within a pair it would be the
     sequence mean.
     """
-    refuse_cuts(method, "eqlen")
     of_update = TokenMean("update") if method.aggregation == TokenMean("group") else method.aggregation
-    return replace(method, sampling=EqLen(), aggregation=of_update)
+    return replace(fork(method, "eqlen", EqLen()), aggregation=of_update)
 
 
-def grow_trees(method: Method, name: str, sampling: Tree) -> Method:
-    refuse_cuts(method, name)
-    return replace(method, sampling=sampling)
-
-
-def refuse_cuts(method: Method, name: str) -> None:
+def fork(method: Method, name: str, sampling: EqLen | Tree) -> Method:
+    """The method with tracks that fork. Raises ValueError where they are forked already."""
     if isinstance(method.sampling, EqLen | Tree):
         kind = type(method.sampling).__name__
         raise ValueError(f"{name} with a base that has {kind} already: leave {name} out, or name another base")
+    return replace(method, sampling=sampling)
 
 
 def cut_turns(method: Method, name: str, aggregation: Aggregation | None = None, **compared: Any) -> Method:
@@ -135,9 +131,9 @@ def set_clip(method: Method, name: str, **values: float) -> Method:
 COMPONENTS = (
     Component("eqlen", "sampling", apply=pair_tracks,
         summary="Compares equal-length pairs built during generation, in 8 streams of two tracks (EqLen, 2604.17328)."),
-    Component("tree", "sampling", apply=partial(grow_trees, name="tree", sampling=Tree()),
+    Component("tree", "sampling", apply=partial(fork, name="tree", sampling=Tree()),
         summary="Compares siblings of trees: 4 tracks that fork in two at 1/8 and 2/8 of the max response length (2506.05183)."),
-    Component("treerpo", "sampling", apply=partial(grow_trees, name="treerpo", sampling=Tree(n=8, branching=8, depth=3, parts=3)),
+    Component("treerpo", "sampling", apply=partial(fork, name="treerpo", sampling=Tree(n=8, branching=8, depth=3, parts=3)),
         summary="The same with the sizes of TreeRPO: 8 tracks that fork in eight at each third, up to 512 responses "
                 "(arXiv:2506.05183)."),
     Component("dynamic", "filter", apply=partial(replace, filter=MixedOutcomes()),
