@@ -19,21 +19,16 @@ def test_too_little_data_is_refused(load, tokenizer):
     held = [row for row in sums(0, 60) if is_held_out(normalize(row["prompt"]))]
     trained = [row for row in sums(0, 60) if row not in held][:9]
     copy, blank = trained[0], {"prompt": "?", "answer": ""}
-    with pytest.raises(
-        ValueError,
-        match=r"a\.jsonl: no problem is left to evaluate on \(a: 9 problems in 11 rows, 1 copy left out, 1 dropped: no answer; "
-        r"9 to train on\); raise --max-prompt-length, .*or name others to evaluate on with --eval-data",
-    ):
-        load({"a.jsonl": [*trained, copy, blank]})
-    with pytest.raises(
-        ValueError, match=r"left to train on \(a: 2 problems in 2 rows; 2 held out\); .* give more problems"
-    ):
-        load({"a.jsonl": held[:2]})
-    with pytest.raises(
-        ValueError,
-        match=r"no problem is left \(a: 9 .*; 9 left out because evaluation has them\); .*others to evaluate on",
-    ):
-        load({"a.jsonl": sums(0, 9), "eval.jsonl": sums(0, 9)})
+    for rows, why in (
+        ({"a.jsonl": [*trained, copy, blank]},
+         r"a\.jsonl: no problem is left to evaluate on \(a: 9 problems in 11 rows, 1 copy left out, 1 dropped: no answer; "
+         r"9 to train on\); raise --max-prompt-length, .*or name others to evaluate on with --eval-data"),
+        ({"a.jsonl": held[:2]}, r"left to train on \(a: 2 problems in 2 rows; 2 held out\); .* give more problems"),
+        ({"a.jsonl": sums(0, 9), "eval.jsonl": sums(0, 9)},
+         r"no problem is left \(a: 9 .*; 9 left out because evaluation has them\); .*others to evaluate on"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=why):
+            load(rows)
     with pytest.raises(ValueError, match=r"--eval-data x: it goes with --data"):
         load_task(TrainConfig.of(eval_data=("x",)), tokenizer)
 
@@ -51,9 +46,8 @@ def test_a_model_without_a_tokenizer_is_refused(data, tmp_path, monkeypatch):
 
 def test_the_playgrounds_model_does_not_read_text(tmp_path):
     place = write(tmp_path, "a.jsonl", sums(0, 40))
-    with pytest.raises(
-        ValueError, match=r"model=playground: this shipped model .* 'What is 0 .*a language model with --model"
-    ):
+    why = r"model=playground: this shipped model .* 'What is 0 .*a language model with --model"
+    with pytest.raises(ValueError, match=why):
         load_task(TrainConfig.of(data=(place,)), AutoTokenizer.from_pretrained(PATH))
 
 
@@ -80,9 +74,8 @@ def test_a_filter_needs_its_column_in_one_file_of_a_folder(tmp_path):
 def test_counts_add_up_where_nothing_is_left(tmp_path):
     """10 rows: 3 + 1 without an answer, of which 2 are copies; 2 with different answers; 4 of another year."""
     rows = [{"prompt": "a?", "answer": "", "year": 1}] * 3 + [{"prompt": "b?", "answer": None, "year": 1}]
-    rows += [{"prompt": "c?", "answer": answer, "year": 1} for answer in "12"] + [
-        {**row, "year": 2} for row in sums(0, 4)
-    ]
+    rows += [{"prompt": "c?", "answer": answer, "year": 1} for answer in "12"]
+    rows += [{**row, "year": 2} for row in sums(0, 4)]
     place = write(tmp_path, "a.jsonl", rows)
     message = r"\(10 rows, 2 no answer, 2 copies with different answers, 2 copies of other rows, 4 filtered out\)"
     with pytest.raises(ValueError, match=message):  # 2 + 2 + 2 + 4 = 10

@@ -65,10 +65,8 @@ def test_a_run_whose_data_changed_is_not_resumed(finished, config, tmp_path):
     before = place.read_text()
     try:
         write_problems(place, 40, shift=2)
-        with pytest.raises(
-            ValueError,
-            match=r"would not continue the same run:\n  problems of sums: \w+ -> \w+ \(changes the mathematics\)",
-        ):
+        why = r"would not continue the same run:\n  problems of sums: \w+ -> \w+ \(changes the mathematics\)"
+        with pytest.raises(ValueError, match=why):
             start_training(again)
     finally:
         place.write_text(before)

@@ -18,12 +18,10 @@ from fairlen.tasks.source import DataSource, Filter, choose_files, format_of, lo
         ("owner/name@abc:test=2", DataSource("", "owner/name", False, revision="abc", split="test", weight=2.0)),
         ("owner/name:train=0.125", DataSource("", "owner/name", False, split="train", weight=0.125)),
         ("owner/n?Year=..2023", DataSource("", "owner/n", False, filters=(Filter("Year", "", "2023"),))),
-        (
-            "owner/n/c@r:s?a=1..2,b=x=0.5",
-            DataSource("", "owner/n", False, "c", "r", "s", (Filter("a", "1", "2"), Filter("b", "x", "x")), 0.5),
-        ),
+        ("owner/n/c@r:s?a=1..2,b=x=0.5",
+         DataSource("", "owner/n", False, "c", "r", "s", (Filter("a", "1", "2"), Filter("b", "x", "x")), 0.5)),
     ],
-)
+)  # fmt: skip
 def test_the_grammar_of_hub_ids(text, expected):
     found = read_source(text)
     assert found == DataSource(text, *(getattr(expected, name) for name in list(DataSource.__dataclass_fields__)[1:]))
@@ -35,9 +33,8 @@ def test_a_path_that_exists_wins(tmp_path, monkeypatch):
     (tmp_path / "owner" / "name").mkdir()
     (tmp_path / "a=3:b?c=d.jsonl").write_text("{}\n")
     assert read_source("owner/name").is_local
-    assert read_source("owner/name:test=2") == DataSource(
-        "owner/name:test=2", "owner/name", True, split="test", weight=2.0
-    )
+    split = DataSource("owner/name:test=2", "owner/name", True, split="test", weight=2.0)
+    assert read_source("owner/name:test=2") == split
     assert read_source("a=3:b?c=d.jsonl") == DataSource("a=3:b?c=d.jsonl", "a=3:b?c=d.jsonl", True)
     assert not read_source("owner/other").is_local
 

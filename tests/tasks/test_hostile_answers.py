@@ -172,9 +172,8 @@ def test_formulas_are_read_as_sympy_reads_them():
         "7/3*3", "Abs(x)", "ab*x",
     ):  # fmt: skip
         names = {"x": x, "C": sympy.Symbol("C")}
-        assert read_formula(text, names) == sympy.sympify(
-            text, {**names, "ab": sympy.Symbol("ab")}, convert_xor=False
-        ), text
+        expected = sympy.sympify(text, {**names, "ab": sympy.Symbol("ab")}, convert_xor=False)
+        assert read_formula(text, names) == expected, text
 
 
 @over(

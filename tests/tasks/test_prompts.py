@@ -52,9 +52,8 @@ def test_thinking_is_switched_where_the_template_knows_it():
 def test_a_template_that_opens_the_thinking():
     problem = Prompter(make_tokenizer(OPENED)).pose(ROW)
     assert problem.starts_inside
-    with pytest.raises(
-        ValueError, match=r"the chat template fails on problem s/1: .*no system messages.*leave --system-prompt out"
-    ):
+    why = r"the chat template fails on problem s/1: .*no system messages.*leave --system-prompt out"
+    with pytest.raises(ValueError, match=why):
         Prompter(make_tokenizer(OPENED), system_prompt="Be brief.").pose(ROW)
 
 
@@ -79,9 +78,8 @@ def test_plain_text_has_the_tokenizers_own_bos_and_nothing_behind_it(bos, eos):
 def test_a_system_prompt_comes_first():
     found = text_of(Prompter(make_tokenizer(CHATML), system_prompt="Be brief."))
     assert found.startswith("<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n")
-    row = DataRow(
-        "s/2", "s", "1+1?", Answers(("2",)), earlier=(("system", "Think."), ("user", "Hi."), ("assistant", "Hello."))
-    )
+    earlier = (("system", "Think."), ("user", "Hi."), ("assistant", "Hello."))
+    row = DataRow("s/2", "s", "1+1?", Answers(("2",)), earlier=earlier)
     found = text_of(Prompter(make_tokenizer(CHATML), instruction=""), row)
     assert found == (
         "<|im_start|>system\nThink.<|im_end|>\n<|im_start|>user\nHi.<|im_end|>\n<|im_start|>assistant\nHello.<|im_end|>\n"
