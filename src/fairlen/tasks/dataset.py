@@ -171,11 +171,8 @@ class DataSplit:
 
 
 def divide(train: Sequence[RowSet], evaluation: Sequence[RowSet]) -> tuple[DataSplit, ...]:
-    """Choose which problems train and which are held out.
-
-    Without evaluation sets one in eight is held out by a hash of its question, the same in every run and copy; else training
-    loses every problem whose question they have.
-    """
+    """Without evaluation sets one in eight is held out by a hash of its question, the same in every run and copy; else training
+    loses every problem whose question they have."""
     taken = {row.key for one in evaluation for row in one.rows}
     parts = []
     for one in train:
@@ -270,10 +267,8 @@ class DataTask:
 
 
 def shuffle(position: int, count: int, seed: tuple[int, ...]) -> int:
-    """Return which of `count` things is at a position of an endless stream that has each once an epoch, in a new order.
-
-    A Feistel network over the next power of four, walked until it falls within `count`: no table, no generator of a library.
-    """
+    """Which of `count` things is at a position of an endless stream that has each once an epoch, in a new order: a Feistel
+    network over the next power of four, walked until it falls within `count`, without a table or a generator of a library."""
     epoch, place = divmod(position, count)
     half = max(1, ((count - 1).bit_length() + 1) // 2)
     mask = (1 << half) - 1
@@ -312,10 +307,8 @@ class Mixture:
 
     @cached_property
     def schedule(self) -> tuple[tuple[int, int], ...]:
-        """One period. Of the sources that are behind their share by enough, the one that must be drawn soonest is next.
-
-        Source: Tijdeman, "The chairman assignment problem", 1980: with k sources none is ever off by more than 1 - 1/(2k - 2).
-        """
+        """One period. Of the sources that are behind their share by enough, the one that must be drawn soonest is next (Tijdeman,
+        "The chairman assignment problem", 1980: with k sources none is ever off by more than 1 - 1/(2k - 2))."""
         total, slack = sum(self.shares), Fraction(1, max(1, 2 * len(self.shares) - 2))
         drawn = [0] * len(self.shares)
         schedule: list[tuple[int, int]] = []

@@ -39,10 +39,7 @@ class Calls:
     async def __call__(
         self, name: str, prompt: Iterable[int], stops: Iterable[int] = (), limit: int = 0
     ) -> Continuation:
-        """Return the next turn of a conversation, which ends with one of `stops` or after `limit` tokens, where that is not 0.
-
-        Raises Refused.
-        """
+        """The next turn of a conversation, up to one of `stops` or to `limit` tokens, where that is not 0. Raises Refused."""
         if not isinstance(name, str):
             raise self.refuse(f"conversation {show(name)}: its name is a text")
         ids, ends, (most,) = map(self._read_numbers, ("token_ids", "stops", "limit"), (prompt, stops, (limit,)))

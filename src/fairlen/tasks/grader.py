@@ -169,10 +169,8 @@ class Grader:
 async def call_reward(
     reward: WeightedReward, problem: Problem, text: str, token_ids: Sequence[int], side: SideThread, deadline: float
 ) -> float | None:
-    """Return one number, or None where the function does not apply. Plain functions are called in `side`.
-
-    Raises DeadlineError past the deadline (0 is none), ValueError where the function raised or returned something else.
-    """
+    """One number, or None where the function does not apply. Plain functions are called in `side`. Raises DeadlineError past the
+    deadline (0 is none), ValueError where the function raised or returned something else."""
     columns = {name: [value] for name, value in problem.columns.items()}
     lists = {"completion_ids": [list(token_ids)], "answer": [problem.answer]} | columns
     call = partial(reward.function, [problem.text], [text], **lists)

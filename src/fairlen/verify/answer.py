@@ -34,10 +34,8 @@ def after_thinking(text: str, starts_inside: bool = False) -> str | None:
 
 
 def extract_answer(text: str, starts_inside: bool = False) -> str | None:
-    r"""Return the content of the last closed `\boxed{...}`, `\fbox{...}` or `\boxed 5` after the thinking; None without one.
-
-    Of nested boxes the outer one; a box that is never closed is no answer. One pass over at most `MAX_TEXT` characters.
-    """
+    r"""The content of the last closed `\boxed{...}`, `\fbox{...}` or `\boxed 5` after the thinking, of nested boxes the outer
+    one; None without one. One pass over at most `MAX_TEXT` characters."""
     rest = after_thinking(text, starts_inside)
     return None if rest is None else last_box(rest)
 
@@ -73,9 +71,9 @@ command are the option's own, `(B) -5`, `(B) \\pi`."""
 
 
 def extract_choice(text: str, letters: Sequence[str] = "ABCD", starts_inside: bool = False) -> str | None:
-    """Return the letter chosen in a multiple-choice question, upper case; None without one.
+    """The letter chosen in a multiple-choice question, upper case; None without one.
 
-    Of a box `B`, `(B)`, `B.`, `B) text`, `B: text`, `(B) text`, `Answer: B` are choices; `A decrease`, `B or C`, `A is wrong` are
+    Boxes `B`, `(B)`, `B.`, `B) text`, `B: text`, `(B) text`, `Answer: B` are choices; `A decrease`, `B or C`, `A is wrong` are
     none. Without a box the last of "answer is (B)", "Answer: B" or "answer is **B**" counts.
     """
     rest = after_thinking(text, starts_inside)
@@ -190,7 +188,7 @@ def extract_code(text: str, starts_inside: bool = False) -> str | None:
 
 
 def find_blocks(text: str) -> Iterator[tuple[str, str, str]]:
-    """Yield the text before the opening fence, its mark and the lines of each closed block.
+    """The text before the opening fence, its mark and the lines of each closed block.
 
     A marked fence opens a block even within one, which then was never closed. A fence that is shorter, of the other kind or
     deeper in quotes than the opening one belongs to the block.

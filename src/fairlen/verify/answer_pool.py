@@ -87,10 +87,8 @@ class WorkerPool:
         self.is_closed = False
 
     def answer(self, question: str, deadline: float = 0.0) -> tuple[str, float]:
-        """Return a worker's reply and its seconds; timeout or error without one. Each thread has a worker.
-
-        `deadline`: seconds, where they are not those of the pool.
-        """
+        """A worker's reply and its seconds; timeout or error without one. Each thread has a worker. `deadline`: seconds, in place
+        of the pool's."""
         thread = threading.get_ident()
         for _ in range(MAX_TRIES):
             status, start = "", time.monotonic()
@@ -171,11 +169,9 @@ class AnswerPool:
     async def verify(
         self, gold: str | Sequence[str], text: str, *, starts_inside: bool = False, tolerance: float = 0.0
     ) -> AnswerVerdict:
-        """Return the verdict on a whole finished text: on its last closed box after the thinking.
-
-        `gold`: the reference, or several of which all must be given and nothing else. `starts_inside`: the prompt ended
-        with `<think>`. `tolerance`: the largest difference of numbers that count as the same. Raises nothing for any text.
-        """
+        """Grade a whole finished text, whatever it is, by its last closed box after the thinking. `gold`: the reference, or
+        several, of which all must be given and nothing else. `starts_inside`: the prompt ended with `<think>`. `tolerance`: the
+        largest difference of numbers that count as the same."""
         answer = extract_answer(text, starts_inside)
         if answer is None:
             return AnswerVerdict("no_answer")

@@ -58,10 +58,8 @@ logging.getLogger("math_verify").setLevel(logging.ERROR)
 
 
 def is_same(golds: Sequence[str], answer: str, tolerance: float = 0.0, unevaluated: bool = False) -> bool:
-    """Return whether `answer` gives all of `golds` and nothing else; an answer that cannot be read is incorrect.
-
-    `unevaluated`: `5!` is an answer where the reference is 120. Raises ValueError for an unreadable reference.
-    """
+    """Whether `answer` gives all of `golds` and nothing else; an unreadable answer is incorrect. `unevaluated`: `5!` is an answer
+    where the reference is 120. Raises ValueError for an unreadable reference."""
     if not unevaluated and is_left_open(golds, answer):
         return False
     *golds, answer = tell_cases([*golds, answer])
@@ -149,10 +147,8 @@ def same_structure(wanted: Structure, given: Structure, tolerance: float) -> boo
 
 
 def covers(golds: Sequence[str], items: Sequence[str], tolerance: float, sets: int) -> bool:
-    """Return whether every reference is given and everything given is a reference; `sets` of the two stand in braces.
-
-    Items of lists count as often as they occur, those of sets once; a set that repeats nothing may stand for a list that does.
-    """
+    """Whether every reference is given and everything given is a reference; `sets` of the two stand in braces. Items of lists
+    count as often as they occur, those of sets once; a set that repeats nothing may stand for a list that does."""
     found = [[same(gold, item, tolerance) for item in items] for gold in golds]
     if bool(golds) != bool(items) or not (all(map(any, found)) and all(map(any, zip(*found, strict=True)))):
         return False

@@ -56,10 +56,8 @@ class Sandbox(Protocol):
 
 
 def read_ending(exit_code: int, stderr: bytes, seconds: float, limits: Limits) -> ExecutionStatus:
-    """Return the status of an exit code that the sandbox did not cause, 128 + signal for signals.
-
-    Never `infrastructure`: a program chooses its exit code, and one that is about to fail could make itself not count.
-    """
+    """`exit_code`: 128 + signal for signals. Never `infrastructure`: a program chooses its exit code, and one that is about to
+    fail could make itself not count."""
     if exit_code == 0:
         return "ok"
     if exit_code == 128 + 24 or (exit_code == 128 + 9 and seconds >= limits.cpu_seconds):  # SIGXCPU, then SIGKILL

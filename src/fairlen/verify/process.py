@@ -88,8 +88,8 @@ class ProcessWatch:
         return self.find_program() if self.find_program else self.process.pid
 
     def kill(self) -> None:
-        """Kill the process that does the work. Its parent, if it is not ours, is left to reap it and ends by itself: an
-        orphan would be a zombie for good where the first process of a container reaps nothing."""
+        """Kill the process that does the work. Its parent, if it is not ours, is left to reap it and ends by itself: an orphan
+        would be a zombie for good where the first process of a container reaps nothing."""
         if self.find_program is None:
             self.kill_group()
         elif program := self.program:

@@ -265,11 +265,9 @@ REMEDY = (
 
 
 def open_sandbox(choice: str = "auto", unsafe_exec_on_host: bool = False, slots: int = 0) -> Sandbox:
-    """Return the sandbox of a run: "auto" or "bubblewrap", or the http(s) URL of a SandboxFusion-compatible service.
-
-    Takes about a second to run an honest program and, on this machine, to try to escape. `slots`: programs at a time; 0 is one
-    for each core, and 32 at a service. Raises ValueError, with a remedy, where the sandbox is missing, fails, or does not hold.
-    """
+    """Open "auto", "bubblewrap", or the http(s) URL of a SandboxFusion-compatible service. An honest program is run in it first
+    and, on this machine, one that tries to escape: about a second. `slots`: programs at a time; 0 is one for each core, and 32
+    at a service. Raises ValueError, with a remedy, where the sandbox is missing, fails, or does not hold."""
     if unsafe_exec_on_host:
         if choice != "auto":
             raise ValueError(f"sandbox={choice!r} with unsafe_exec_on_host: choose one of the two")

@@ -141,10 +141,8 @@ OTHERWISE = re.compile(r"\\begin\{(?!.?matrix|array)|\\[pb]mod(?![A-Za-z])")  # 
 
 
 def read_equation(answer: str, gold: str) -> tuple[str, str, tuple[str, ...]]:
-    """Return the text of an answer to compare with the reference, the side with its value, and sides that equal it.
-
-    The text is the value alone where nothing on the other sides is a name. Two equations are compared as such.
-    """
+    """The text of an answer to compare with the reference, the side with its value, and sides that equal it. The text is the
+    value alone where nothing on the other sides is a name. Two equations are compared as such."""
     sides = sides_of(clean(answer))
     if len(sides) < 2:
         return answer, "", ()
@@ -222,10 +220,8 @@ KNOWN_ANGLE = re.compile(
 
 
 def is_left_open(golds: Sequence[str], answer: str) -> bool:
-    """Return whether the answer leaves work to be done that the references have done.
-
-    For rational numbers all but arithmetic, powers and roots; for others functions that no reference has; else operators.
-    """
+    """Whether the answer leaves work to be done that the references have done: for rational numbers all but arithmetic, powers
+    and roots; for others functions that no reference has; else operators."""
     wanted = [bare(strip_name(item)) for gold in golds for item in items_of(gold)]
     if all(map(RATIONAL.fullmatch, wanted)) and all(take_apart(gold).kind != "tuple" for gold in golds):
         return any(not states_value(item) for item in items_of(answer))
