@@ -1,4 +1,4 @@
-"""Calls that hang: a watchdog, which reports what a run waits for and ends nothing, and a thread whose call can be given up."""
+"""Calls that hang: a watchdog that reports them and ends nothing, and a thread whose call can be given up."""
 
 from __future__ import annotations
 
@@ -21,18 +21,15 @@ from fairlen.files.folders import write_file
 
 T = TypeVar("T")
 MIN_PAUSE, MAX_PAUSE = 0.05, 5.0
-"""Seconds between two looks at what is out; there are `LOOKS` in the time after which something stands still."""
-LOOKS = 10
+"""Seconds between two looks; there are 10 in the time after which a call is stalled."""
 MAX_NAMED = 20
-"""Calls and coroutines of one kind that a report lists."""
-PATIENCE = 2.0
-"""Seconds in which tasks may end that are cancelled when all else is done."""
+"""Calls, or coroutines, in a report."""
 MAX_LEFT_BEHIND = 16
-"""Threads that may go on without anybody waiting for them; each may keep a core busy."""
+"""Threads that go on after their calls were given up; each may keep a core busy."""
 
 
 class TrainingStopped(RuntimeError):
-    """A run cannot go on; says why and what to change. What was saved before is whole; the exit code is 1."""
+    """A run cannot go on: why, and what to change. Saved files are whole; the exit code is 1."""
 
 
 class DeadlineError(Exception):
@@ -41,9 +38,10 @@ class DeadlineError(Exception):
 
 @dataclass(eq=False)
 class SideThread:
-    """Calls that may never return, one after the other in the order of their requests, beside the event loop.
+    """Calls that may never return, beside the event loop, one at a time in order of arrival.
 
-    A thread cannot be killed: past its deadline a call is left behind in its thread, and what it returns then goes nowhere.
+    `call` raises DeadlineError `deadline` seconds after a call began: threads cannot be killed, so it is left behind in its own,
+    and its result is discarded. Raises TrainingStopped where too many were left behind.
     """
 
     name: str
@@ -51,10 +49,6 @@ class SideThread:
     left_behind: list[threading.Thread] = field(default_factory=list)
 
     async def call(self, function: Callable[[], Any], deadline: float) -> Any:
-        """Return what `function()` returns, or raise what it raises.
-
-        Raises DeadlineError `deadline` seconds after its turn came, and TrainingStopped where too many were left behind.
-        """
         async with self.turn:
             settled: Future[Any] = Future()
             thread = threading.Thread(
@@ -66,7 +60,7 @@ class SideThread:
                 await asyncio.wait((result,), timeout=deadline)
             finally:
                 if not result.done():
-                    result.cancel()  # what it returns or raises later is nobody's
+                    result.cancel()  # a later result is discarded
                     self.left_behind = [*(one for one in self.left_behind if one.is_alive()), thread]
             if not result.cancelled():
                 return result.result()
@@ -79,7 +73,7 @@ class SideThread:
 
 
 def run_async(main: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine to its end as `asyncio.run` does, and leave behind tasks that do not end when they are cancelled."""
+    """As `asyncio.run`, but leave behind tasks that do not end when they are cancelled."""
     with asyncio.Runner() as runner:
         try:
             return runner.run(main)
@@ -88,49 +82,48 @@ def run_async(main: Coroutine[Any, Any, T]) -> T:
 
 
 async def leave_behind() -> None:
-    """Cancel all other tasks, and have nobody wait any more for those that go on."""
+    """Cancel all other tasks, and do not wait for those that still go on after 2 seconds."""
     if tasks := asyncio.all_tasks() - {asyncio.current_task()}:
         for task in tasks:
             task.cancel()
-        for task in (await asyncio.wait(tasks, timeout=PATIENCE))[1]:
+        for task in (await asyncio.wait(tasks, timeout=2.0))[1]:
             warn(f"{task.get_coro()}: it goes on though it was cancelled, and is left behind")
             asyncio._unregister_task(task)  # pyright: ignore[reportAttributeAccessIssue]  documented under Extending
             task._log_destroy_pending = False  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def run_into(result: Future[Any], function: Callable[[], Any]) -> None:
-    """Call a function in this thread, and settle the result; what would end an event loop becomes a RuntimeError."""
+    """Call a function and settle the result; an error that would end an event loop becomes a RuntimeError."""
     if not result.set_running_or_notify_cancel():
-        return  # nobody waits any more
+        return  # given up already
     try:
         result.set_result(function())
-    except BaseException as error:  # whatever it is, it is the caller's
+    except BaseException as error:  # raised in the caller
         is_plain = isinstance(error, Exception) and not isinstance(error, StopIteration | CancelledError)
         result.set_exception(error if is_plain else RuntimeError(repr(error)))
 
 
 @dataclass(eq=False)
 class Watch:
-    """A call that is out."""
+    """A call that has not returned."""
 
     what: str
     progress: Callable[[], object] | None
     loop: asyncio.AbstractEventLoop | None
     since: float = field(default_factory=time.monotonic)
     moved: float = field(default_factory=time.monotonic)
-    """When its progress last changed."""
+    """Time of the last progress."""
     seen: object = None
     is_reported: bool = False
 
     def seconds_still(self, now: float) -> float:
-        """Return the seconds in which nothing has happened."""
         if self.progress is not None and (seen := self.progress()) != self.seen:
             self.seen, self.moved, self.is_reported = seen, now, False
         return now - self.moved
 
 
 class Watchdog:
-    """Watches calls; one thread, which runs while something is watched. `seconds` is when a stall is reported, 0 is never."""
+    """Watches calls in one thread; a stall is reported after `seconds`, 0 is never."""
 
     def __init__(self, seconds: float, folder: Path | None = None) -> None:
         self.seconds, self.folder, self.num_stalls = seconds, folder, 0
@@ -140,9 +133,7 @@ class Watchdog:
 
     @contextlib.contextmanager
     def watch(self, what: str, progress: Callable[[], object] | None = None) -> Iterator[None]:
-        """Watch what happens within. `progress` gives something that changes while things go on, from any thread; without it
-        the call as a whole may take `seconds`.
-        """
+        """`progress`, callable from any thread, changes while the call goes on; without it the whole call may take `seconds`."""
         if not self.seconds or self.closed.is_set():
             yield
             return
@@ -162,14 +153,13 @@ class Watchdog:
                 warn(f"{what} has ended after {time.monotonic() - watch.since:.0f} s; going on")
 
     def close(self) -> None:
-        """End the thread."""
         self.closed.set()
         if self.thread is not None:
             self.thread.join(timeout=1.0)
 
     def keep_looking(self) -> None:
-        """Look until closed, and put off the interpreter's own report for as long as this thread gets to run."""
-        pause = min(max(self.seconds / LOOKS, MIN_PAUSE), MAX_PAUSE)
+        """Look until closed, and put off the interpreter's own report while this thread gets to run."""
+        pause = min(max(self.seconds / 10, MIN_PAUSE), MAX_PAUSE)
         while not self.closed.is_set():
             put_off_dump(self.seconds + 2 * pause if self.watches else 0.0)
             self.closed.wait(pause)
@@ -177,7 +167,7 @@ class Watchdog:
         put_off_dump(0.0)
 
     def look(self) -> None:
-        """Report what has come to stand still since the last look: to stderr and, where there is a folder, to a file."""
+        """Report new stalls to stderr and, where there is a folder, to a file."""
         now, watches = time.monotonic(), list(self.watches.values())
         stalled = [w for w in watches if w.seconds_still(now) >= self.seconds and not w.is_reported]
         if not stalled:
@@ -195,11 +185,9 @@ class Watchdog:
 
 
 UNWATCHED = Watchdog(0.0)
-"""Watches nothing."""
 
 
 def describe_stall(stalled: list[Watch], others: list[Watch], now: float) -> str:
-    """Return what waits, and where."""
     waiting = [f"{w.what} (nothing for {now - w.moved:.0f} s)" for w in stalled]
     lines = [f"nothing happens; still waiting for {'; '.join(first_of(waiting, MAX_NAMED))}"]
     if others:
@@ -214,7 +202,7 @@ def describe_stall(stalled: list[Watch], others: list[Watch], now: float) -> str
 
 
 def describe_tasks(loop: asyncio.AbstractEventLoop) -> list[str]:
-    """Return where the coroutines of a loop wait, those that wait in the same place counted together."""
+    """Where a loop's coroutines wait, counted by place."""
     try:
         tasks = asyncio.all_tasks(loop)
     except RuntimeError:  # they changed while they were looked at, again and again: something goes on
@@ -225,14 +213,14 @@ def describe_tasks(loop: asyncio.AbstractEventLoop) -> list[str]:
 
 
 def find_places(coroutine: Any) -> Iterator[str]:
-    """Yield "file:line function" of a coroutine and of what it awaits, innermost last."""
+    """Yield "file:line function" of a coroutine and those that it awaits, innermost last."""
     while frame := getattr(coroutine, "cr_frame", None):
         yield f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno} {frame.f_code.co_name}"
         coroutine = coroutine.cr_await
 
 
 def put_off_dump(seconds: float) -> None:
-    """Have the interpreter write all stacks to stderr unless this is called again in time; 0 calls it off."""
+    """Have the interpreter write all stacks to stderr after `seconds`, unless this is called again; 0 calls it off."""
     faulthandler.cancel_dump_traceback_later()
     if seconds:
         with contextlib.suppress(OSError, ValueError, AttributeError, RuntimeError):  # a stderr that is no file

@@ -67,7 +67,6 @@ def is_secret(name: str, value: object) -> bool:
 
 
 def hide(text: str, environment: Mapping[str, str] = os.environ) -> str:
-    """Replace secrets by `***`."""
     for name, value in environment.items():
         if len(value) >= MIN_LENGTH and is_secret(name, value):
             text = text.replace(value, HIDDEN)

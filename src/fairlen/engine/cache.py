@@ -109,7 +109,6 @@ class View(Cache):
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any
     ) -> tuple[Tensor, Tensor]:
-        """Store states [N, key heads, T, D]; return the first columns of the rows."""
         seen = slice(key_states.shape[0]) if self.is_dense else self.targets
         keys, values = self.rows.layers[layer_idx]
         keys[self.written, :, self.columns] = key_states.transpose(1, 2).to(keys.dtype)

@@ -70,7 +70,6 @@ def has(database: sqlite3.Connection, table: str) -> bool:
 
 
 def values_of(cells: list[Any]) -> list[tuple[str, Any]]:
-    """Names and values in a row of metrics, or the trace in a row of traces."""
     if len(cells) > 1:
         return [(str(cells[0]), {"_type": "", "messages": parse_json(cells[1]), "metadata": parse_json(cells[2])})]
     metrics = parse_json(cells[0])

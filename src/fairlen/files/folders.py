@@ -16,7 +16,6 @@ from fairlen.secrets import hide, hide_all
 
 
 def choose_folder(name: str, root: str = "runs") -> Path:
-    """A new path under `root` with time and `name`."""
     stem = f"{time.strftime('%Y%m%d-%H%M%S')}-{name}"
     candidates = (Path(root) / (stem if i == 1 else f"{stem}-{i}") for i in range(1, 1000))
     return next(path for path in candidates if not path.exists())

@@ -63,7 +63,6 @@ class Chunk:
         return len(self.lines)
 
     def get(self, name: str) -> list[Any]:
-        """A column, of None where the file has none of that name."""
         return self.columns.get(name) or [None] * len(self)
 
     def rows(self) -> Iterator[Row]:
@@ -155,7 +154,6 @@ def stream(
 def gather(
     path: Path, candidates: Iterable[Candidate], reject: Reject, columns: Sequence[str] | None, sizes: tuple[int, int]
 ) -> Iterator[Chunk]:
-    """Yield chunks of readable rows; `sizes`: of the first one, of the others."""
     size, others = sizes
     rows: list[Row] = []
     lines: list[int] = []
@@ -205,7 +203,6 @@ def stream_batches(path: Path, batches: Iterator[pa.RecordBatch], counts: Callab
 
 
 def convert(column: Any, counts: bool) -> list[Any]:
-    """Python values; with `counts`, lengths for lists of numbers."""
     kind = column.type
     if counts and (pa.types.is_list(kind) or pa.types.is_large_list(kind)) and pa.types.is_primitive(kind.value_type):
         return column.value_lengths().to_pylist()
@@ -302,7 +299,6 @@ READERS: dict[str, Callable[[Path], Iterator[Candidate]]] = {
 
 
 def is_packed(path: Path) -> str:
-    """The compression of a file, by its first bytes; empty for none that is unpacked."""
     with path.open("rb") as file:
         start = file.read(4)
     return next((name for magic, name in PACKED.items() if start.startswith(magic)), "")

@@ -103,7 +103,6 @@ def read_model(
 
 
 def draw_model(place: str | Path, dtype: torch.dtype, revision: str = "") -> PreTrainedModel:
-    """A model of the same shape and EOS with random weights."""
     config = read_config(place, revision)
     model = AutoModelForCausalLM.from_config(
         config, dtype=dtype, trust_remote_code=False, attn_implementation=ATTENTION
@@ -154,7 +153,6 @@ def check_for_others(place: str | Path, revision: str = "", kinds: Sequence[Any]
 
 
 def unreadable(place: str | Path, error: Exception, hint: str = "") -> ValueError:
-    """A one-line error for a model that cannot be loaded, with what can be."""
     return ValueError(
         f"model={place}: neither a model folder nor a hub id that can be loaded ({describe(error)}); give a folder with "
         f"config.json, *.safetensors and a tokenizer, or a hub id that is downloaded (hf download){hint}"
@@ -171,7 +169,6 @@ def asks_for_kernel(value: Any) -> bool:
 
 
 def read_json(place: str | Path, name: str, revision: str = "") -> Any:
-    """A JSON file of the model; an empty object where there is none."""
     path = find_file(place, name, revision)
     return json.loads(path.read_text()) if path else {}
 

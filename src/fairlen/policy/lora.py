@@ -87,7 +87,6 @@ def find_targets(model: PreTrainedModel, targets: str) -> tuple[str, ...]:
 
 
 def adapted_layers(model: nn.Module) -> dict[str, Any]:
-    """Layers with an adapter, by name."""
     return {name: module for name, module in model.named_modules() if hasattr(module, "lora_A")}
 
 
@@ -125,7 +124,6 @@ def merged_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def save_adapters(model: PreTrainedModel, folder: Path, place: str) -> None:
-    """Save adapters of the model at `place` in peft's format."""
     folder.mkdir(parents=True, exist_ok=True)
     config: Any = getattr(model, "peft_config")[NAME]  # noqa: B009  set by peft
     config.base_model_name_or_path, config.inference_mode = place, True

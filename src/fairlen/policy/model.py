@@ -80,7 +80,6 @@ class Policy:
         return bool(adapted_layers(self.model))
 
     def trained(self) -> dict[str, nn.Parameter]:
-        """Trained parameters by name, tied ones once."""
         return {name: parameter for name, parameter in self.model.named_parameters() if parameter.requires_grad}
 
     @property
@@ -88,7 +87,6 @@ class Policy:
         return sum(parameter.numel() for parameter in self.trained().values())
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
-        """See `merged_weights`."""
         return merged_weights(self.model)
 
     def save(self, folder: Path) -> None:
