@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.ipc as ipc
 import pyarrow.parquet as pq
 import pytest
+from loops import over
 
 from fairlen.cli import main
 
@@ -131,28 +132,25 @@ def test_a_small_file_of_very_many_things_is_refused_at_once(tmp_path, capsys):
         assert time.process_time() - start < 3, path.name
 
 
-@pytest.mark.parametrize("name", ["x.jsonl", "x.jsonl.gz", "x.json"])
-def test_half_of_a_character_is_named(tmp_path, capsys, name):
-    good, bad = {"question": "1 + 1?", "answer": "2"}, {"question": "a \ud83d b", "answer": "2"}
+ROWS = [{"question": "1 + 1?", "answer": "2"}, {"question": "a \ud83d b", "answer": "2"}]
+LINES = "".join(json.dumps(row) + "\n" for row in ROWS).encode()
+
+
+@over(
+    "name, data, place, fault",
+    [
+        ("x.jsonl", LINES, "line 2: ", "'\\ud83d'"),
+        ("y.jsonl.gz", gzip.compress(LINES), "line 2: ", "'\\ud83d'"),
+        ("z.json", json.dumps(ROWS).encode(), "row 2: ", "'\\ud83d'"),
+        ("bytes.jsonl", LINES.replace(b"\\ud83d", b"\xff"), "line 2: ", "not UTF-8"),
+    ],
+)
+def test_half_of_a_character_and_bytes_that_are_no_text_are_named(tmp_path, capsys, name, data, place, fault):
     path = tmp_path / name
-    text = json.dumps([good, bad]) if name == "x.json" else f"{json.dumps(good)}\n{json.dumps(bad)}\n"
-    path.write_bytes(gzip.compress(text.encode()) if name.endswith("gz") else text.encode())
-    try:
-        code = main(["train", "--threads", "1", "--data", str(path), "--out", str(tmp_path / "out")])
-    except Exception as error:
-        code = type(error).__name__
+    path.write_bytes(data)
+    assert main(["train", "--threads", "1", "--data", str(path), "--out", str(tmp_path / "out")]) == 2
     said = capsys.readouterr().err
-    assert code == 2 and f"{path}, {'row' if name == 'x.json' else 'line'} 2: " in said and "'\\ud83d'" in said
-
-
-def test_bytes_that_are_no_text_are_named_with_their_line(tmp_path, capsys):
-    path = tmp_path / "x.jsonl"
-    path.write_bytes(b'{"question": "1 + 1?", "answer": "2"}\n{"question": "\xff", "answer": "2"}\n')
-    code = main(["train", "--threads", "1", "--data", str(path), "--out", str(tmp_path / "out")])
-    assert code == 2 and f"{path}, line 2: not UTF-8" in capsys.readouterr().err
-
-
-# ------------------------------------------------------------------------------------------------ the bounds themselves
+    assert f"{path}, {place}" in said and fault in said, said
 
 
 def test_a_file_without_an_object_is_looked_at_in_its_first_lines_alone(tmp_path, capsys):

@@ -29,6 +29,7 @@ SMALL = {
     "--bf16 False --max-steps 1 --output-dir",
     "verl": "--cpu --dry-run --out",
 }
+ALONE = "weights are read from *.safetensors in the model's own folder alone"
 
 
 def change(path: Path, **values) -> None:
@@ -109,7 +110,7 @@ def refusal(folder: Path) -> str:
 @pytest.mark.parametrize("place", ["weights.bin", "../other/weights.bin"])
 def test_torchs_own_format_is_not_read(copied, place):
     shard(copied, place)
-    assert f"names {place!r}: weights are read from *.safetensors" in refusal(copied)
+    assert f"names {place!r}: {ALONE}" in refusal(copied)
 
 
 @pytest.mark.parametrize("place", ["../other/model.safetensors", "sub/model.safetensors", "{root}/model.safetensors"])
@@ -119,17 +120,12 @@ def test_weights_outside_of_the_folder_are_not_read(copied, tmp_path, place):
     names = list(load_file(copied / "model.safetensors"))
     shutil.move(copied / "model.safetensors", copied / place)
     write_index(copied, dict.fromkeys(names, place))
-    assert "weights are read from *.safetensors in the model's own folder alone" in refusal(copied)
-
-
-def test_a_config_does_not_lead_to_other_weights(copied, tmp_path):
-    shutil.move(copied / "model.safetensors", tmp_path / "elsewhere.safetensors")
+    assert ALONE in refusal(copied)
+    (copied / "model.safetensors.index.json").unlink()
     change(copied / "config.json", transformers_weights="../elsewhere.safetensors")
-    assert "weights are read from *.safetensors in the model's own folder alone" in refusal(copied)
-
-
-def test_adapters_beside_a_model_are_refused(copied):
-    """They would be read from adapter_model.bin, where there is one."""
+    assert ALONE in refusal(copied)
+    # adapters would be read from adapter_model.bin, where there is one
+    change(copied / "config.json", transformers_weights=None)
     (copied / "adapter_config.json").write_text(
         json.dumps({"peft_type": "LORA", "base_model_name_or_path": "some/model"})
     )
