@@ -20,12 +20,9 @@ from fairlen.console import first_of, warn
 from fairlen.files.folders import write_file
 
 T = TypeVar("T")
-MIN_PAUSE, MAX_PAUSE = 0.05, 5.0
-"""Seconds between two looks; there are 10 in the time after which a call is stalled."""
-MAX_NAMED = 20
-"""Calls, or coroutines, in a report."""
-MAX_LEFT_BEHIND = 16
-"""Threads that go on after their calls were given up; each may keep a core busy."""
+MIN_PAUSE, MAX_PAUSE = 0.05, 5.0  # seconds between two looks; there are 10 in the time after which a call is stalled
+MAX_NAMED = 20  # calls, or coroutines, in a report
+MAX_LEFT_BEHIND = 16  # threads that go on after their calls were given up; each may keep a core busy
 
 
 class TrainingStopped(RuntimeError):
@@ -111,8 +108,7 @@ class Watch:
     progress: Callable[[], object] | None
     loop: asyncio.AbstractEventLoop | None
     since: float = field(default_factory=time.monotonic)
-    moved: float = field(default_factory=time.monotonic)
-    """Time of the last progress."""
+    moved: float = field(default_factory=time.monotonic)  # time of the last progress
     seen: object = None
     is_reported: bool = False
 

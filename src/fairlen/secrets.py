@@ -13,8 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 HIDDEN = "***"
-MIN_LENGTH = 8
-"""Shorter values in the environment, such as "always", are no secrets."""
+MIN_LENGTH = 8  # shorter values in the environment, such as "always", are no secrets
 WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 SURE = re.compile(r"passw|passphrase|secret|credential|authorization|bearer|api_?key|sshpass|pgpass")
 """Within a name, in lower case with its words joined by _."""
@@ -30,8 +29,7 @@ ORDINARY = re.compile(
 )
 OPENS = re.compile(r"(?i)(^|[^a-z])(key|sig|signature|sign|code|hmac)$")
 """At the end of a name in a URL's query; elsewhere such names say nothing."""
-USER = ("-u", "--user")
-"""Flags that take NAME:PASSWORD."""
+USER = ("-u", "--user")  # flags that take NAME:PASSWORD
 RANDOM = re.compile(r"(?=[A-Za-z0-9+/]*\d)(?=[A-Za-z0-9+/]*[A-Za-z])[A-Za-z0-9+/]{16,}")
 VALUE = r""""(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|(?:(?i:bearer|basic|digest|token)\s+)?[^\s"'&,;<>)\]}]+"""
 PAIRS = (
@@ -103,8 +101,7 @@ def hide_all(value: Any, name: str = "") -> Any:
     return hide(value) if isinstance(value, str) else value
 
 
-SEALED = "sealed"
-"""Key of settings that were written without secrets, with a seal of each secret."""
+SEALED = "sealed"  # key of settings that were written without secrets, with a seal of each secret
 
 
 def leaves_of(settings: Any, place: str = "") -> Iterator[tuple[str, Any]]:

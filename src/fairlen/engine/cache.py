@@ -17,12 +17,9 @@ from fairlen.engine.device import upload
 from fairlen.files.limits import GIB
 from fairlen.rollouts import TokenIds
 
-WORK = GIB
-"""Bytes of a CUDA device left free of rows, for prefills and libraries."""
-KEPT_BYTES = GIB
-"""Bytes of kept rows by default, where they are at least as many as slots."""
-MAX_GATHERED = 100
-"""Columns up to which copying all rows at once is faster than one after the other."""
+WORK = GIB  # bytes of a CUDA device left free of rows, for prefills and libraries
+KEPT_BYTES = GIB  # bytes of kept rows by default, where they are at least as many as slots
+MAX_GATHERED = 100  # columns up to which copying all rows at once is faster than one after the other
 
 
 def fit_rows(num_bytes: int, num_slots: int, num_kept: int, memory: int) -> tuple[int, int]:
@@ -129,14 +126,12 @@ class Prefixes:
 
     def clear(self) -> None:
         self.free = list(reversed(self.rows))
-        self.tokens: OrderedDict[int, TokenIds] = OrderedDict()
-        """By row, the least recently used first."""
+        self.tokens: OrderedDict[int, TokenIds] = OrderedDict()  # by row, the least recently used first
         self.ordered: list[tuple[TokenIds, int]] = []
         """Settled rows, sorted: the longest common prefix with any tokens is with a neighbour of their place."""
         self.taken: dict[TokenIds, int] = {}
         self.pinned: set[int] = set()
-        self.reserved: set[int] = set()
-        """Rows computed ahead of their first use, pinned until then."""
+        self.reserved: set[int] = set()  # rows computed ahead of their first use, pinned until then
 
     def find(self, tokens: TokenIds) -> tuple[int, int]:
         """Find the row that shares most leading tokens, and their number: (-1, 0) for none."""

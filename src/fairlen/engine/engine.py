@@ -25,8 +25,7 @@ from fairlen.engine.scheduler import Admission, Prefill, Scheduler
 from fairlen.files.limits import GIB
 from fairlen.sampling.extend import EngineStats
 
-MAX_PREFILL_TOKENS = 4096
-"""Tokens in one forward of a prefill, padding included."""
+MAX_PREFILL_TOKENS = 4096  # tokens in one forward of a prefill, padding included
 
 
 class Engine(SteppedEngine):

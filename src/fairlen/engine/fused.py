@@ -21,8 +21,7 @@ from fairlen.engine.cache import Rows
 from fairlen.engine.device import build_library
 
 SOURCE = Path(__file__).with_name("fused.c")
-MAX_PARAMETERS = 2**24
-"""Larger models spend their time in matrix products, which torch makes as fast."""
+MAX_PARAMETERS = 2**24  # larger models spend their time in matrix products, which torch makes as fast
 MODULES = {
     nn.Linear, nn.Embedding, nn.ModuleList, nn.SiLU, SiLUActivation, qwen3.Qwen3ForCausalLM, qwen3.Qwen3Model,
     qwen3.Qwen3DecoderLayer, qwen3.Qwen3Attention, qwen3.Qwen3MLP, qwen3.Qwen3RMSNorm, qwen3.Qwen3RotaryEmbedding,

@@ -12,8 +12,7 @@ from typing import Any, Literal
 from fairlen.rollouts import Finish, TokenIds
 from fairlen.sampling.extend import Continuation, EngineStats, PrefixError, Sampling, gather
 
-MAX_HOPS = 6
-"""Rounds of the event loop, while slots are free, in which coroutines may make new requests."""
+MAX_HOPS = 6  # rounds of the event loop, while slots are free, in which coroutines may make new requests
 
 
 @dataclass(slots=True, eq=False)
@@ -24,23 +23,17 @@ class Sequence:
     prefix: TokenIds
     sampling: Sampling
     future: asyncio.Future[Continuation]
-    parent: Sequence | None = None
-    """Of a fork."""
-    token_ids: list[int] = field(default_factory=list)
-    """Generated tokens."""
+    parent: Sequence | None = None  # of a fork
+    token_ids: list[int] = field(default_factory=list)  # generated tokens
     logprobs: list[float] = field(default_factory=list)
     supports: list[bytes] = field(default_factory=list)
     """By token, the ids it was drawn from; where asked for and not the whole vocabulary."""
     watchers: list[tuple[int, asyncio.Future[Continuation]]] = field(default_factory=list)
     """Futures of `reach` with their numbers of tokens."""
-    num_known: int = 0
-    """Generated tokens that `reach` has returned: these may be forked."""
-    slot: int = -1
-    """Row of the cache while it is decoded; else -1."""
-    kept: TokenIds = ()
-    """Tokens that had keys and values when it ended."""
-    is_released: bool = False
-    """No fork will follow."""
+    num_known: int = 0  # generated tokens that `reach` has returned: these may be forked
+    slot: int = -1  # row of the cache while it is decoded; else -1
+    kept: TokenIds = ()  # tokens that had keys and values when it ended
+    is_released: bool = False  # no fork will follow
 
     @property
     def num_cacheable(self) -> int:
@@ -143,8 +136,7 @@ class SteppedEngine:
             raise ValueError(f"max_length={max_length}: a prefix and a generated token need at least 2")
         self.vocab_size, self.eos_ids = vocab_size, check_eos(eos_token_id, vocab_size)
         self.max_length, self.max_num_seqs, self.policy_version = max_length, max_num_seqs, 0
-        self.in_flight: dict[Sequence, None] = {}
-        """Pending and running sequences, in order of arrival."""
+        self.in_flight: dict[Sequence, None] = {}  # pending and running sequences, in order of arrival
         self._task: asyncio.Task[None] | None = None
         self._num_steps = self._num_generated = 0
 

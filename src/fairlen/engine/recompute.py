@@ -18,23 +18,18 @@ from fairlen.engine.sampler import ROW, draw, row_of
 from fairlen.rollouts import Finish
 from fairlen.sampling.extend import EngineStats, Sampling
 
-MAX_COHORTS = 4
-"""Each needs a forward pass of its own for every token."""
-MAX_PREFILL_TOKENS = 16384
-"""Tokens in the prefill of a cohort of several, padding included."""
+MAX_COHORTS = 4  # each needs a forward pass of its own for every token
+MAX_PREFILL_TOKENS = 16384  # tokens in the prefill of a cohort of several, padding included
 
 
 @dataclass(slots=True, eq=False)
 class Cohort:
     """Sequences that were prefilled together, one row each, and the model's own cache of them."""
 
-    rows: list[Sequence | None]
-    """None: ended or cancelled."""
-    padding: Tensor
-    """Columns before the first token, [N]."""
+    rows: list[Sequence | None]  # None: ended or cancelled
+    padding: Tensor  # columns before the first token, [N]
     cache: Any = None
-    num_columns: int = 0
-    """Of the cache, padding included."""
+    num_columns: int = 0  # of the cache, padding included
 
     @property
     def running(self) -> list[Sequence]:

@@ -12,10 +12,8 @@ from fairlen.batch import Bools, Floats, Ints
 from fairlen.engine.device import upload
 from fairlen.sampling.extend import Sampling
 
-SAMPLING_BYTES = 36
-"""Bytes of a step for each logit: three tensors in float32, three in float64."""
-BLOCK = 1024
-"""Tokens of a block in the search of a vocabulary larger than MAX_SCANNED."""
+SAMPLING_BYTES = 36  # bytes of a step for each logit: three tensors in float32, three in float64
+BLOCK = 1024  # tokens of a block in the search of a vocabulary larger than MAX_SCANNED
 MAX_SCANNED = 4 * BLOCK
 LIMITS = ("top_p", "top_k", "min_p")
 ROW = np.dtype(

@@ -18,8 +18,7 @@ from fairlen.engine.generation import Sequence
 from fairlen.engine.sampler import ROW, row_of
 from fairlen.rollouts import Finish, TokenIds
 
-MAX_LOOKED_AT = 4096
-"""Waiting requests that are considered for a prefill ahead of their start."""
+MAX_LOOKED_AT = 4096  # waiting requests that are considered for a prefill ahead of their start
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +26,7 @@ class Prefill:
     """A prefix to compute into a kept row, from the first token that no row had."""
 
     row: int
-    base: int
-    """Row whose first `num_shared` columns are copied first, if that is not 0."""
+    base: int  # row whose first `num_shared` columns are copied first, if that is not 0
     num_shared: int
     tokens: TokenIds
 
@@ -56,15 +54,11 @@ class Scheduler:
     def __init__(self, num_slots: int, num_kept: int, max_prefill_tokens: int) -> None:
         self.num_slots, self.max_prefill_tokens = num_slots, max_prefill_tokens
         self.forks: deque[Sequence] = deque()
-        self.waiting: deque[Sequence] = deque()
-        """Requests that are no forks."""
-        self.running: list[Sequence | None] = []
-        """By slot; None is a hole."""
-        self.rows = np.zeros(num_slots, ROW)
-        """By slot, for the next step."""
+        self.waiting: deque[Sequence] = deque()  # requests that are no forks
+        self.running: list[Sequence | None] = []  # by slot; None is a hole
+        self.rows = np.zeros(num_slots, ROW)  # by slot, for the next step
         self.prefixes = Prefixes(range(num_slots, num_slots + num_kept))
-        self.ended: list[tuple[Sequence, int]] = []
-        """Since the last step, with their slots."""
+        self.ended: list[tuple[Sequence, int]] = []  # since the last step, with their slots
         self.max_ahead = num_kept // 4
         self.num_prefix_tokens = 0
 

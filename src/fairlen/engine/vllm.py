@@ -22,8 +22,7 @@ from fairlen.files.limits import GIB
 from fairlen.files.pretrained import read_config
 from fairlen.sampling.extend import EngineStats, Sampling
 
-LOWEST_TEMPERATURE = 0.01
-"""vLLM replaces lower ones, with a warning only."""
+LOWEST_TEMPERATURE = 0.01  # vLLM replaces lower ones, with a warning only
 ENVIRONMENT = {
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # the trainer's threads are this process's too
     "VLLM_LOGGING_LEVEL": "ERROR",
@@ -34,10 +33,8 @@ BLOCK_SIZE = 32
 """Tokens whose keys and values are reused together; vllm-cpu's own 128 would reuse next to nothing of a short prefix."""
 MAX_SHARE = 0.4
 """Default share of the memory where vLLM does not sleep: of a CPU's for keys and values, of a device's for all."""
-MARGIN = 0.05
-"""Share of a CUDA device's memory held back for fragmentation and libraries."""
-ROOM = 1.25
-"""Multiple of the slots' keys and values that a CPU holds, so that those of ended sequences can be reused."""
+MARGIN = 0.05  # share of a CUDA device's memory held back for fragmentation and libraries
+ROOM = 1.25  # multiple of the slots' keys and values that a CPU holds, so that those of ended sequences can be reused
 
 
 class VllmEngine(SteppedEngine):
@@ -89,8 +86,7 @@ class VllmEngine(SteppedEngine):
                 **divide_memory(gpu_memory_utilization, reserved, sleep_level, needed),
                 enforce_eager=not (torch.cuda.is_available() if compile == "auto" else compile),
             )
-        self._running: dict[str, Sequence] = {}
-        """By vLLM's request ids."""
+        self._running: dict[str, Sequence] = {}  # by vLLM's request ids
         self._num_added = self._num_prefix = self._num_reused = self._num_preempted = self._pushed = 0
         self._seconds = {"push": 0.0, "sleep": 0.0}
 

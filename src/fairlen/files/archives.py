@@ -15,8 +15,7 @@ from fairlen.files import limits
 from fairlen.files.limits import NotJSONError, RefusedError, TooLargeError, bounded_memory, check_row, parse_json
 from fairlen.files.pickled import REMEDY, read_plain
 
-ZSTANDARD = 93
-"""A compression that zipfile reads from Python 3.14 on."""
+ZSTANDARD = 93  # a compression that zipfile reads from Python 3.14 on
 PICKLE = "data.pkl"
 POINTER, FETCH = "pointer, not the file itself: git", "not the file itself: fetch it again, as one who may read it"
 SIGNATURES: dict[str, tuple[bytes, ...]] = {

@@ -13,8 +13,7 @@ from fairlen.files import limits
 from fairlen.files.limits import RefusedError, TooLargeError, bounded_memory, check_row, parse_json
 
 MAGIC = b"SQLite format 3\x00"
-RUN = "trackio.run"
-"""Column with a row's run where there are several, whose responses are not of one policy."""
+RUN = "trackio.run"  # column with a row's run where there are several, whose responses are not of one policy
 METRICS = "SELECT run_name, step, metrics FROM metrics"
 TRACES = "SELECT run_name, step, key, messages, metadata FROM traces"
 Row = dict[str, Any]

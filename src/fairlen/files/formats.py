@@ -26,10 +26,8 @@ import pyarrow.parquet as pq
 from fairlen.files import archives, databases, limits
 from fairlen.files.limits import NotJSONError, RefusedError, TooLargeError, bounded_memory, check_row, parse_json
 
-CHUNK = 4096
-"""Rows read at once."""
-CHUNK_BYTES = 16 * 2**20
-"""Of text read at once: rows with tokens can be large."""
+CHUNK = 4096  # rows read at once
+CHUNK_BYTES = 16 * 2**20  # of text read at once: rows with tokens can be large
 EMPTY = "the file is empty: there are no rows in it; write it again, or leave it out"
 DAMAGED = "the file is damaged or was not finished: fetch it or write it again"
 DAMAGES = (
@@ -44,8 +42,7 @@ PACKED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 Row = dict[str, Any]
 Reject = Callable[[int, str], None]
 """Called with line and reason of an unreadable row; an exception of it ends the reading."""
-Candidate = tuple[int, Row | str, int]
-"""A line's number, its row or fault, and its size."""
+Candidate = tuple[int, Row | str, int]  # a line's number, its row or fault, and its size
 
 
 class Unreadable(ValueError):
@@ -55,8 +52,7 @@ class Unreadable(ValueError):
 @dataclass(frozen=True)
 class Chunk:
     file: str
-    lines: Sequence[int]
-    """From 1; of a table or an array its rows."""
+    lines: Sequence[int]  # from 1; of a table or an array its rows
     columns: dict[str, list[Any]]
 
     def __len__(self) -> int:

@@ -14,21 +14,16 @@ from pathlib import Path
 from typing import IO, Any
 
 GIB = 2**30
-MAX_MEMORY = 4 * GIB
-"""Bytes of a piece of a file while it is read."""
+MAX_MEMORY = 4 * GIB  # bytes of a piece of a file while it is read
 MAX_LINE = 64 * 2**20
-MAX_JSON = 256 * 2**20
-"""Bytes of a file that is one JSON value, which cannot be read in pieces."""
+MAX_JSON = 256 * 2**20  # bytes of a file that is one JSON value, which cannot be read in pieces
 THREAD = 256 * 2**20
 """Unused address space that threads reserve for each core: in two pools (Rust's and Arrow's) a stack and an arena of malloc, 64
 MiB that are 128 until they are aligned."""
-UNPACKED, RATIO = GIB, 100
-"""Bytes that any compressed file may become, and multiples of its size for a larger one."""
-MAX_ROWS = 2 * 2**20
-"""Rows or lines; a larger file may have one a byte."""
+UNPACKED, RATIO = GIB, 100  # bytes that any compressed file may become, and multiples of its size for a larger one
+MAX_ROWS = 2 * 2**20  # rows or lines; a larger file may have one a byte
 MAX_COLUMNS = 4096
-MAX_DEPTH = 64
-"""Of lists and objects within each other."""
+MAX_DEPTH = 64  # of lists and objects within each other
 STATUS = Path("/proc/self/statm")
 
 
@@ -45,8 +40,7 @@ class NotJSONError(ValueError):
 
 
 LOCK = threading.Lock()
-HELD: list[tuple[int, int]] = []
-"""Earlier limits of the address space, by entered `bounded_memory`."""
+HELD: list[tuple[int, int]] = []  # earlier limits of the address space, by entered `bounded_memory`
 
 
 @contextmanager

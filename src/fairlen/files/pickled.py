@@ -14,8 +14,7 @@ REMEDY = "reading one runs whatever code is in it; load it where you trust it an
 MIN_COPIED = 64 * 2**20
 """Characters that may be repeated, 64 for a value, or 100 a byte of a larger file: a hundred bytes could stand for a billion."""
 NUMBER = re.compile(rb"K.|M..|J....|G.{8}", re.DOTALL)
-RUN = re.compile(rb"(?:%b){1,1000}" % NUMBER.pattern, re.DOTALL)
-"""Numbers of one list, of which rollouts are full."""
+RUN = re.compile(rb"(?:%b){1,1000}" % NUMBER.pattern, re.DOTALL)  # numbers of one list, of which rollouts are full
 SHAPES = dict(zip(b"KMJG", (struct.Struct(shape).unpack for shape in ("<xB", "<xH", "<xi", ">xd")), strict=True))
 VALUES = {"BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8"}
 NEW = {"NONE": lambda: None, "NEWTRUE": lambda: True, "NEWFALSE": bool}

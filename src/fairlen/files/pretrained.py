@@ -32,8 +32,7 @@ ATTENTION = None
 LANGUAGE = (AutoModelForCausalLM,)
 ANY_KIND = (AutoModelForImageTextToText, AutoModelForCausalLM, AutoModel)
 """Classes of models that fairlen trains, and that verl may, in the order in which verl asks them for a config."""
-PATIENCE = 10
-"""Seconds for the hub's first answer."""
+PATIENCE = 10  # seconds for the hub's first answer
 INDEX = "model.safetensors.index.json"
 ONLY_SAFETENSORS = "weights are read from *.safetensors in the model's own folder alone; save them so"
 WITH_CODE = ("config.json", "tokenizer_config.json", "processor_config.json", "preprocessor_config.json")

@@ -32,8 +32,7 @@ class EngineKind:
     build: Callable[[RolloutConfig, Policy, int, int], RolloutEngine]
     has_copy: bool
     """It runs a copy of the weights, with arithmetic and a cache of its own, and can sleep during updates on CUDA."""
-    asleep: int = 0
-    """Bytes of a CUDA device kept while it sleeps."""
+    asleep: int = 0  # bytes of a CUDA device kept while it sleeps
 
 
 def build_engine(config: RolloutConfig, policy: Policy, max_length: int, reserved: int = 0) -> RolloutEngine:

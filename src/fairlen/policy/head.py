@@ -19,8 +19,7 @@ from fairlen.methods.stages.micro import Outputs
 from fairlen.policy.pack import ModelInput
 from fairlen.policy.support import Support
 
-CHUNK_LOGITS = 1 << 26
-"""Logits held at a time, in two copies (256 MiB each in float32)."""
+CHUNK_LOGITS = 1 << 26  # logits held at a time, in two copies (256 MiB each in float32)
 
 
 @dataclass(frozen=True)

@@ -24,20 +24,17 @@ from fairlen.rollouts import Response, Rollouts, Segment
 
 LIKE_DEFAULT = {"default", "linear", "yarn", "llama3", "proportional"}
 """Rotary embeddings that depend on a position alone; others depend on the length of the input."""
-COST_OF_BLOCKS = 1.2
-"""Time of FlexAttention over that of flash attention; its authors measure .85 to .9 of the speed."""
+COST_OF_BLOCKS = 1.2  # time of FlexAttention over that of flash attention; its authors measure .85 to .9 of the speed
 
 
 @dataclass(frozen=True)
 class Layout:
     kind: Literal["trees", "rows"]
     reason: str
-    always: bool = True
-    """False: an update takes rows unless trees cost less."""
+    always: bool = True  # False: an update takes rows unless trees cost less
     pair_cost: float = 0.0
     """Attention between two tokens, in positions; 0 where a tree never costs more than its rows."""
-    has_blocks: bool = False
-    """Attention along a tree computes blocks that are seen, not all pairs of each tree."""
+    has_blocks: bool = False  # attention along a tree computes blocks that are seen, not all pairs of each tree
 
     def takes_trees(self, rollouts: Rollouts, plan: Plan, max_tokens: int) -> bool:
         if self.always or self.kind == "rows" or not len(plan):

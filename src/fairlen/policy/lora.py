@@ -20,19 +20,15 @@ from transformers.pytorch_utils import Conv1D
 
 from fairlen.settings import PolicySettings
 
-NAME = "default"
-"""peft's, of the one set of adapters."""
-BASE = ".base_layer"
-"""In peft's names of weights that have an adapter."""
+NAME = "default"  # peft's, of the one set of adapters
+BASE = ".base_layer"  # in peft's names of weights that have an adapter
 
 
 @dataclass(frozen=True)
 class Adapters:
     rank: int
-    alpha: float = 0.0
-    """Their scale is alpha / rank; 0 is twice the rank."""
-    targets: str = "all-linear"
-    """"all-linear", or the last parts of module names, joined by commas."""
+    alpha: float = 0.0  # their scale is alpha / rank; 0 is twice the rank
+    targets: str = "all-linear"  # "all-linear", or the last parts of module names, joined by commas
 
 
 def adapters_of(model: PolicySettings) -> Adapters | None:

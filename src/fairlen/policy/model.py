@@ -44,11 +44,9 @@ class Policy:
     """A causal language model with its tokenizer."""
 
     model: PreTrainedModel
-    tokenizer: Any
-    """Encodes and decodes as transformers' tokenizers do."""
+    tokenizer: Any  # encodes and decodes as transformers' tokenizers do
     head: Head
-    autocast: bool = False
-    """bfloat16 arithmetic over float32 weights, on CUDA."""
+    autocast: bool = False  # bfloat16 arithmetic over float32 weights, on CUDA
 
     @property
     def device(self) -> torch.device:

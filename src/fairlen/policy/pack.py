@@ -29,12 +29,9 @@ NONE_RECOMPUTED: Mapping[int, Tensor] = {}
 class ModelInput:
     """Input of a forward pass, and places of the trained tokens in it."""
 
-    token_ids: Tensor
-    """[rows, width], padded on the right with token 0, which changes nothing."""
-    source: Tensor
-    """For each trained token the flat position that predicts it, [T]."""
-    target: Tensor
-    """Each trained token, [T]."""
+    token_ids: Tensor  # [rows, width], padded on the right with token 0, which changes nothing
+    source: Tensor  # for each trained token the flat position that predicts it, [T]
+    target: Tensor  # each trained token, [T]
     temperature: float
     support: Support = field(default=WHOLE, kw_only=True)
 
@@ -43,8 +40,7 @@ class ModelInput:
 class TreeInput(ModelInput):
     """A forest: `token_ids` is one row [1, N] with shared tokens once, and a position may have several targets."""
 
-    position_ids: Tensor
-    """Of each token in its sequence, [1, N]."""
+    position_ids: Tensor  # of each token in its sequence, [1, N]
     tree: ForestMask
 
 
@@ -52,8 +48,7 @@ class TreeInput(ModelInput):
 class Packed:
     inputs: ModelInput
     micro: Micro
-    rows: Ints
-    """Of the plan, [B]; none in an idle one."""
+    rows: Ints  # of the plan, [B]; none in an idle one
 
     @property
     def is_idle(self) -> bool:

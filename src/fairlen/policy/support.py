@@ -24,8 +24,7 @@ FLOOR = -1e30
 class Support:
     """Ids that each of T trained tokens was drawn from."""
 
-    token_ids: Tensor
-    """Back to back, [M]."""
+    token_ids: Tensor  # back to back, [M]
     bounds: Ints
     """Where a token's ids begin, and the end, [T + 1], on the host; none stand for the whole vocabulary. Empty where all do."""
 

@@ -42,12 +42,9 @@ UNGROUPED = nn.Identity()
 class SortedRows:
     """Rows with common prefixes next to each other."""
 
-    rows: Sequence[Ints]
-    """Token ids, at least one each."""
-    order: Ints
-    """Positions in `rows`."""
-    shared: Ints
-    """In that order, leading tokens shared with the row before; 0 where a tree begins."""
+    rows: Sequence[Ints]  # token ids, at least one each
+    order: Ints  # positions in `rows`
+    shared: Ints  # in that order, leading tokens shared with the row before; 0 where a tree begins
 
     def split(self, max_tokens: int) -> Iterator[slice]:
         """Yield parts of the order that are forests of at most `max_tokens`; one row may have more."""
@@ -70,16 +67,11 @@ class Forest:
     """Tokens in depth-first preorder, [N]."""
 
     tokens: Ints
-    depth: Ints
-    """Position in its row, [N]."""
-    parent: Ints
-    """Place of the token before it, -1 at a root, [N]."""
-    until: Ints
-    """One past the last token that follows it on some row: tokens from it to there see it, [N]."""
-    starts: Ints
-    """Of each tree, and the end, [trees + 1]."""
-    paths: tuple[Ints, ...]
-    """Places of each row's tokens."""
+    depth: Ints  # position in its row, [N]
+    parent: Ints  # place of the token before it, -1 at a root, [N]
+    until: Ints  # one past the last token that follows it on some row: tokens from it to there see it, [N]
+    starts: Ints  # of each tree, and the end, [trees + 1]
+    paths: tuple[Ints, ...]  # places of each row's tokens
 
     def __len__(self) -> int:
         return len(self.tokens)

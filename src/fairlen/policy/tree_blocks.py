@@ -18,8 +18,7 @@ from torch.nn.attention.flex_attention import BlockMask, flex_attention
 from fairlen.batch import Ints
 from fairlen.engine.device import upload
 
-BLOCK = 128
-"""Positions of a block's side, as the kernels have it by default."""
+BLOCK = 128  # positions of a block's side, as the kernels have it by default
 
 
 def serves(query: Tensor, value: Tensor) -> bool:
