@@ -25,12 +25,6 @@ def test_samples_do_not_depend_on_the_number_of_slots():
     assert sum(a != b for a, b in zip(*made, strict=True)) <= 1
 
 
-def test_two_runs_are_identical(qwen3):
-    prefixes = prompts(40)
-    first, second = (engine_of(qwen3).generate(prefixes, ask(40)) for _ in range(2))
-    assert first == second  # tokens and every bit of the log-probabilities
-
-
 def test_a_seed_is_counted_by_position(qwen3):
     """A paused and resumed sequence is the one that was never paused."""
     engine, prefix = engine_of(qwen3), prompts(1)[0]

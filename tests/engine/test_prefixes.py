@@ -114,19 +114,6 @@ def test_find_against_a_search_of_everything():
     assert set(held) == set(range(10, 30))
 
 
-def test_the_least_recently_used_row_goes_first_and_pinned_ones_stay():
-    prefixes = Prefixes(range(2))
-    one, two = prefixes.take((1,)), prefixes.take((2,))
-    assert prefixes.take((3,)) == -1  # both are being computed
-    prefixes.settle()
-    assert prefixes.find((1,)) == (one, 1)
-    assert prefixes.take((4,)) == two
-    assert prefixes.find((2,)) == (-1, 0)
-    assert prefixes.take((5,)) == -1  # (1,) was found whole and is about to be copied
-    prefixes.clear()
-    assert prefixes.find((1,)) == (-1, 0) and {prefixes.take((6,)), prefixes.take((7,))} == {0, 1}
-
-
 def test_rows_computed_ahead_stay_until_their_first_use(qwen3):
     """And do not stay for requests that were cancelled: they would fill the store."""
     engine = engine_of(qwen3, max_num_seqs=2, kept_rows=8)

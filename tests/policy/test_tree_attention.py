@@ -10,7 +10,7 @@ from test_tree import forest_of, random_rows
 from torch import Tensor, nn
 
 from fairlen.engine.attention import LIKE_SDPA
-from fairlen.policy.tree import NAME, Forest, ForestMask, attend, attend_masked, build, find_kernel
+from fairlen.policy.tree import NAME, Forest, ForestMask, attend, attend_masked, build
 
 CPU = torch.device("cpu")
 SHAPES = [(4, 2, 32, 32), (2, 2, 16, 48), (6, 1, 64, 16), (3, 3, 80, 112)]
@@ -133,15 +133,6 @@ def test_without_a_compiler_products_serve(monkeypatch):
     found = with_gradients(attend(nn.Identity(), *inputs, None, tree=tree)[0], inputs)
     build.cache_clear()
     assert worst(found, expected) < 1e-5
-
-
-@over("dim", [8, 24])
-def test_heads_that_the_kernel_does_not_take_go_through_products(dim):
-    _, forest = forest_of(random_rows(1))
-    inputs = states(forest, (2, 2, dim, dim), torch.float64)
-    assert find_kernel(inputs[0], inputs[2]) is None
-    found = attend(nn.Identity(), *inputs, None, tree=ForestMask(forest, CPU))[0]
-    assert worst([found.detach()], [attend_row_by_row(*inputs, forest, dim**-0.5).detach()]) < 1e-13
 
 
 def test_without_a_tree_it_is_sdpa_and_the_engine_takes_it_for_sdpa():

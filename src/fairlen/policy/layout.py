@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 
 from fairlen.batch import Plan
 from fairlen.engine.cache import heads_of
-from fairlen.engine.engine import find_state
+from fairlen.engine.engine import find_state, tolerance
 from fairlen.policy.model import Policy, body, output_embeddings
 from fairlen.policy.pack import pack, sort_spans, split_rows
 from fairlen.policy.tree import NAME, SortedRows, find_kernel
@@ -122,11 +122,10 @@ def probe(policy: Policy) -> str:
     finally:
         model.train(was_training)
     error = float((rows - trees.detach()).abs().max() / rows.std())
-    tolerance = 2 * torch.finfo(torch.bfloat16 if policy.autocast else torch.float32).eps ** 0.5
-    if not error <= tolerance:
+    if not error <= (limit := tolerance(model, policy.autocast)):
         return (
             f"log-probs of {type(model).__name__} from a tree differ from those of rows by {error:.1e} "
-            f"of their spread (tolerance {tolerance:.1e})"
+            f"of their spread (tolerance {limit:.1e})"
         )
     return ""
 
