@@ -164,7 +164,7 @@ class ModelSettings(PromptSettings):
     threads: Annotated[Natural, ROUNDING] = 0
     """CPU threads of torch; 0 leaves torch's choice."""
     compile: Annotated[Literal["auto", "on", "off"], ROUNDING] = "auto"
-    """Compile the engine's step, and layers in updates: "auto" on CUDA alone, layers where the model is large enough."""
+    """Compile the engine's decoding step; "auto" on CUDA alone."""
 
 
 @dataclass(frozen=True)
