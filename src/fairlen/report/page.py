@@ -30,14 +30,8 @@ HERE = Path(__file__).parent
 FILE = "report.html"
 MAX_NOTES = 10  # sentences of a kind that are shown, such as those about what could not be read
 EMPTY: dict[str, Any] = {name: [] for name in ("audits", "notes", "choices", "settings", "versions", "machine")}
-EMPTY |= {
-    "kind": "report",
-    "hash": "",
-    "command": "",
-    "words": VERDICTS,
-    "turns": OF_TURNS,
-    "describe": describe_method,
-}
+EMPTY |= {"kind": "report", "hash": "", "command": ""}
+EMPTY |= {"words": VERDICTS, "turns": OF_TURNS, "describe": describe_method}
 
 
 def write_report(run_folder: str | Path, out: str | Path | None = None) -> Path:

@@ -171,18 +171,14 @@ def token_weights(name: str, rows: Weighed) -> Floats:
     size = len(rows.names)
     segments = rows.segments
     if per == "update":
-        weight = aggregation(replace(segments, group=rows.unit), rows.advantage) * size
-    else:
-        weight = aggregation(segments, rows.advantage)
+        return aggregation(replace(segments, group=rows.unit), rows.advantage) * size * segments.mass
+    if per == "groups":
         unit_of_group = np.zeros(segments.num_groups, np.int64)
         unit_of_group[segments.group] = rows.unit
-        here = {
-            "rows": count_by(rows.unit, size),
-            "turns": sum_by(rows.unit, segments.num_turns, size),
-            "groups": count_by(unit_of_group, size),
-        }[per]
-        weight = weight * here.sum() / here[rows.unit]
-    return weight * segments.mass
+        here = count_by(unit_of_group, size)
+    else:
+        here = sum_by(rows.unit, segments.num_turns if per == "turns" else np.ones(len(rows.unit)), size)
+    return aggregation(segments, rows.advantage) * here.sum() / here[rows.unit] * segments.mass
 
 
 def shares_under(name: str, rows: Weighed, bins: Bins, turn_bins: Bins) -> WeightShares:
