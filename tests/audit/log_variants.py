@@ -112,35 +112,11 @@ def plain(row: Row) -> Row:
 # ------------------------------------------------------------------------------------------------- the name of the text
 
 TEXTS = [
-    "response",
-    "completion",
-    "output",
-    "generation",
-    "model_response",
-    "model_answer",
-    "llm_answer",
-    "full_response",
-    "code",
-    "generations",
-    "pred",
-    "solution",
-    "answer",
-    "resp",
-    "candidate",
-    "sample",
-    "trajectory",
-    "rollout",
-    "assistant",
-    "text",
-    "reply",
-    "model_output",
-    "prediction",
-    "generated_text",
-    "decoded_output",
-    "my_own_column",
-    "llm_response",
-    "raw_output",
-]
+    "response", "completion", "output", "generation", "model_response", "model_answer", "llm_answer", "full_response",
+    "code", "generations", "pred", "solution", "answer", "resp", "candidate", "sample", "trajectory", "rollout",
+    "assistant", "text", "reply", "model_output", "prediction", "generated_text", "decoded_output", "my_own_column",
+    "llm_response", "raw_output",
+]  # fmt: skip
 REFERENCES = ["answer", "solution", "ground_truth", "gts", "target", "label", "reference", "gold_answer"]
 
 

@@ -119,14 +119,15 @@ def test_slime_counts_the_tokens_that_the_loss_reaches():
 
 
 def slime_row(**changes) -> dict:
-    return {
+    row = {
         "prompt": "q",
         "response": "a b",
         "response_length": 2,
         "loss_mask": None,
         "reward": 1.0,
         "status": "completed",
-    } | changes
+    }
+    return row | changes
 
 
 def test_slimes_samples_as_lines(tmp_path):

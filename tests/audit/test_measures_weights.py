@@ -52,14 +52,9 @@ RATIOS = {
     "balanced_update": 1.0,
 }
 LOSSES = {
-    "sequence_mean": 0.0,
-    "token_mean": (15 / 17 + 2 / 8) / 4,
-    "token_mean_update": 17 / 35,
-    "token_sum": 17 / 10,
-    "constant_budget": 17 / 80,
-    "balanced": 0.0,
-    "balanced_update": 0.0,
-}
+    "sequence_mean": 0.0, "token_mean": (15 / 17 + 2 / 8) / 4, "token_mean_update": 17 / 35, "token_sum": 17 / 10,
+    "constant_budget": 17 / 80, "balanced": 0.0, "balanced_update": 0.0,
+}  # fmt: skip
 
 
 def test_weights_by_hand(log):
