@@ -53,7 +53,7 @@ SMALL = 0.01  # difference of advantages, or net advantage, that is called none
 
 
 @dataclass(frozen=True)
-class Rollouts:
+class MadeRollouts:
     """Columns [N], log ratios [T]."""
 
     prompt: Ints
@@ -67,14 +67,14 @@ class Rollouts:
 
 
 @cache
-def make_rollouts() -> Rollouts:
+def make_rollouts() -> MadeRollouts:
     """Return the rollout batch; RandomState draws the same in every version of numpy."""
     draw = np.random.RandomState(0)
     prompt = np.repeat(np.arange(NUM_PROMPTS), NUM_TRACKS)
     correct = draw.uniform(size=len(prompt)) < draw.uniform(0.05, 0.95, NUM_PROMPTS)[prompt]
     size = draw.lognormal(np.log(120.0), 0.9, len(prompt)) * np.where(correct, 1.0, 1.5)
     length = np.clip(np.round(size), 1, BUDGET).astype(np.int64)
-    return Rollouts(prompt, length, correct, draw.normal(-(SPREAD**2) / 2, SPREAD, int(length.sum())))
+    return MadeRollouts(prompt, length, correct, draw.normal(-(SPREAD**2) / 2, SPREAD, int(length.sum())))
 
 
 @dataclass(frozen=True)
@@ -124,14 +124,14 @@ def measure(names: str) -> LengthEffect:
     return LengthEffect(found.name, weight, shorter_over_longer(plan, rows), eos, held, curves)
 
 
-def by_bin(bins: Bins, plan: Any, rows: Rollouts, inside: Floats) -> tuple[Floats, Floats]:
+def by_bin(bins: Bins, plan: Any, rows: MadeRollouts, inside: Floats) -> tuple[Floats, Floats]:
     size, tokens = len(bins), rows.length * plan.trains
     per_token = ratio(sum_by(bins.index, plan.weight * tokens, size), sum_by(bins.index, tokens, size))
     held = ratio(sum_by(bins.index, inside * plan.trains, size), sum_by(bins.index, plan.trains, size))
     return per_token * float(tokens.sum() / (plan.weight * tokens).sum()), held
 
 
-def shorter_over_longer(plan: Any, rows: Rollouts) -> float:
+def shorter_over_longer(plan: Any, rows: MadeRollouts) -> float:
     """Return the mean over prompts with correct responses on both sides of their median length; nan where there are none."""
     chosen = rows.correct & plan.trains
     prompt, length, advantage = rows.prompt[chosen], rows.length[chosen], plan.advantage[chosen]
@@ -145,7 +145,7 @@ def shorter_over_longer(plan: Any, rows: Rollouts) -> float:
     return mean_or_nan(apart)
 
 
-def share_inside(method: Method, plan: Any, rows: Rollouts) -> Floats:
+def share_inside(method: Method, plan: Any, rows: MadeRollouts) -> Floats:
     """Return the share of each response's tokens within the bound, [N]; a band that learns has seen these rollouts once."""
     import torch
 
