@@ -200,9 +200,8 @@ class Rollouts:
     def join(self, further: Rollouts) -> Rollouts:
         """Append responses to further prompts, with rows and groups numbered on."""
         row = len(self.responses)
-        group = (
-            max((s.group for s in self.segments), default=-1) + 1 - min((s.group for s in further.segments), default=0)
-        )
+        last = max((s.group for s in self.segments), default=-1)
+        group = last + 1 - min((s.group for s in further.segments), default=0)
         segments = (replace(s, response=s.response + row, group=s.group + group) for s in further.segments)
         return replace(self, responses=self.responses + further.responses, segments=(*self.segments, *segments))
 

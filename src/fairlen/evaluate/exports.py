@@ -66,9 +66,8 @@ def write_logs(folder: Path, out: Path) -> int:
 def write_log(path: Path, source: str, description: Fields, tokenizer: Any, out: Path) -> None:
     """Write one table of responses as a log, named as Inspect names them: by time, task and id."""
     with refused(path):
-        rows = pq.read_table(path, columns=[n for n in pq.read_schema(path).names if n not in LISTS]).to_pylist(
-            maps_as_pydicts="strict"
-        )
+        columns = [name for name in pq.read_schema(path).names if name not in LISTS]
+        rows = pq.read_table(path, columns=columns).to_pylist(maps_as_pydicts="strict")
     config, seen = flatten(of_type(description, "config", dict)), Counter[str]()
     time = datetime.fromtimestamp(int(path.stat().st_mtime), UTC).isoformat()
     model = str(config.get("from_samples") or config.get("model") or source)

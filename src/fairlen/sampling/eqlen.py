@@ -159,9 +159,8 @@ def find_pairs(responses: Sequence[Response], rows: list[int], max_rounds: int =
         finisher, survivor = responses[row], responses[other]
         shared = finisher.num_prompt + start
         if other == row or finisher.token_ids[:shared] != survivor.token_ids[:shared]:
-            raise not_whole(
-                finisher, f"has a track {finisher.track} that does not continue what survived round {round}"
-            )
+            fault = f"has a track {finisher.track} that does not continue what survived round {round}"
+            raise not_whole(finisher, fault)
         if finisher.finish == "length":
             return
         is_tie = survivor.finish == "stop" and survivor.length == finisher.length

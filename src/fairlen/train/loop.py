@@ -97,9 +97,8 @@ class Trainer(RunState):
                 self.cancellable(),
                 self.grader.watchdog.watch(f"rollout batch {progress.batch}", self.describe_progress),
             ):
-                collected = await self.interruption.during(
-                    self.collector(self.method, progress.batch, progress.next_problem, progress.policy_version)
-                )
+                work = self.collector(self.method, progress.batch, progress.next_problem, progress.policy_version)
+                collected = await self.interruption.during(work)
         except FloatingPointError:
             self.guard.allows("rollout_logprobs", progress.update, ())
             self.log({"update/skipped": "rollout_logprobs"})
@@ -144,9 +143,8 @@ class Trainer(RunState):
         self.progress.update += 1
         self.progress.policy_version += 1
         self.engine.refresh(self.progress.policy_version)
-        started.record.add_update(
-            self.progress.update, plan.rows, plan.weight, result.log_ratio, result.clipped, result.inside
-        )
+        measured = plan.weight, result.log_ratio, result.clipped, result.inside
+        started.record.add_update(self.progress.update, plan.rows, *measured)
         rate = float(self.learner.schedule.get_last_lr()[0])
         times = {f"time/{name}": value for name, value in (started.seconds | result.seconds).items()}
         started.seconds = {}
@@ -183,9 +181,8 @@ class Trainer(RunState):
             self.guard.evaluating(),
             self.grader.watchdog.watch("evaluation", self.describe_progress),
         ):
-            found = await self.interruption.during(
-                evaluate(self.collector.extend, self.grader, self.held_out, samples, sampling, EVALUATION_SEED)
-            )
+            work = evaluate(self.collector.extend, self.grader, self.held_out, samples, sampling, EVALUATION_SEED)
+            found = await self.interruption.during(work)
         spent = {"tokens/generated_total": self.progress.generated, "time/training": self.progress.seconds}
         facts = self.engine.stats.since(before).metrics()
         self.log(found.metrics() | facts | spent | {"time/evaluation": time.perf_counter() - start})

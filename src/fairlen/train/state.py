@@ -72,9 +72,9 @@ class Progress:
 
     def needs_checkpoint(self, config: TrainConfig, is_within_batch: bool) -> bool:
         """Whether one is due: every `save_every_updates`, every `save_every` rollout batches, and at the end."""
-        return is_due(config.run.save_every_updates, self.update) or (
-            not is_within_batch and (is_due(config.run.save_every, self.batch) or self.is_done(config))
-        )
+        run = config.run
+        at_its_end = not is_within_batch and (is_due(run.save_every, self.batch) or self.is_done(config))
+        return at_its_end or is_due(run.save_every_updates, self.update)
 
 
 def is_due(every: int, number: int) -> bool:
@@ -166,9 +166,8 @@ class RunState:
         rollouts = read_rollouts(checkpoint.tables, self.collector.sampling.max_new_tokens)
         problems = tuple(self.collector.problem_at(first + i) for i in range(found["problems"]))
         method = self.method.with_state(found["method_state"])
-        started = self.start_batch(
-            Collected(rollouts, problems, method, found["extra_batches"]), found["policy_version"]
-        )
+        collected = Collected(rollouts, problems, method, found["extra_batches"])
+        started = self.start_batch(collected, found["policy_version"])
         segments, device = checkpoint.tables["segments"], self.learner.policy.device
         started.record.updates = {name: segments[name].to_pylist() for name in UPDATES}
         started.facts, started.seconds, started.num_done = found["facts"], found["seconds"], found["done"]

@@ -94,15 +94,13 @@ def save_checkpoint(folder: Path, name: str, checkpoint: Checkpoint) -> Path:
         save_file(dict(tensors), staging / f"{part}.safetensors")
     for part, table in checkpoint.tables.items():
         pq.write_table(table, staging / f"{part}.parquet", compression="zstd")
-    (staging / "state.json").write_text(
-        json.dumps(checkpoint.state, sort_keys=True, default=lambda number: number.item())
-    )
-    files = sorted(path for path in staging.iterdir())
+    state = json.dumps(checkpoint.state, sort_keys=True, default=lambda number: number.item())
+    (staging / "state.json").write_text(state)
+    files = sorted(staging.iterdir())
     for path in files:
         sync(path)
-    (staging / MANIFEST).write_text(
-        json.dumps({path.name: [path.stat().st_size, digest(path)] for path in files}, indent=1)
-    )
+    manifest = {path.name: [path.stat().st_size, digest(path)] for path in files}
+    (staging / MANIFEST).write_text(json.dumps(manifest, indent=1))
     sync(staging / MANIFEST)
     sync(staging)
     final = find_free(folder, name)

@@ -43,9 +43,8 @@ class Guard(Skips):
         if not quantity:
             return True
         path = self.dump(quantity, update, responses)
-        self.add(
-            quantity, f". It came after update {update}; the responses are in {path}; nothing non-finite was saved"
-        )
+        place = f". It came after update {update}; the responses are in {path}; nothing non-finite was saved"
+        self.add(quantity, place)
         return False
 
     @contextmanager

@@ -55,7 +55,8 @@ class Feed(threading.Thread):
 
     def run(self) -> None:
         """Open the service at the first entry, and send it all up to None, which is the end."""
-        tracker, entry = None, self.entries.get()
+        tracker: Any = None
+        entry = self.entries.get()
         while entry or tracker is not None:
             try:
                 with self.watchdog.watch(f"tracker {self.service}{'' if entry else ': finish'}"):
