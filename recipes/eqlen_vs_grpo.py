@@ -16,7 +16,7 @@ from pathlib import Path
 
 from fairlen.flags import read_flags
 from fairlen.train.run.config import TrainConfig
-from fairlen.train.run.display import Summary
+from fairlen.train.run.display import RunSummary
 from fairlen.train.start import start_training
 
 METHODS = ("grpo", "eqlen+grpo", "eqlen+dr_grpo", "eqlen_unbiased")
@@ -44,7 +44,7 @@ class Settings:
     methods: tuple[str, ...] = METHODS
 
 
-def describe(method: str, summary: Summary) -> tuple[str, ...]:
+def describe(method: str, summary: RunSummary) -> tuple[str, ...]:
     """One line of the table: held-out accuracy and length, then sums over the run."""
     lines = [json.loads(line) for line in (summary.folder / "metrics.jsonl").read_text().splitlines()]
     updates = [line for line in lines if "tokens/trained" in line]

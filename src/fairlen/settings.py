@@ -30,16 +30,16 @@ class Flag:
 
 
 @dataclass(frozen=True)
-class Effect:
+class ResumeEffect:
     """What changing a setting means for a run that resumes; without one, it changes the mathematics."""
 
     name: str
 
 
 Repeated, Positional, Alone = Flag(is_repeated=True), Flag(is_positional=True), Flag(is_alone=True)
-HARMLESS = Effect("harmless")
+HARMLESS = ResumeEffect("harmless")
 """It changes nothing of what an update computes."""
-ROUNDING = Effect("rounds differently")
+ROUNDING = ResumeEffect("rounds differently")
 """The same mathematics with another order of sums: close results, not the same bits."""
 Overrides = Annotated[tuple[str, ...], Flag(spelling="set", is_repeated=True)]
 """Fields of the method, by the flag --set."""
@@ -56,7 +56,7 @@ class Setting:
     field: str
     kind: Any
     flag: Flag
-    effect: Effect | None
+    effect: ResumeEffect | None
     default: Any
     """MISSING where it must be given."""
     owner: type
@@ -83,7 +83,7 @@ def list_settings(kind: type, default: Any = None, group: str = "") -> Iterator[
             yield from list_settings(held, None if value is MISSING else value, one.name)  # type: ignore[arg-type]
             continue
         flag = next((note for note in notes if isinstance(note, Flag)), Flag())
-        effect = next((note for note in notes if isinstance(note, Effect)), None)
+        effect = next((note for note in notes if isinstance(note, ResumeEffect)), None)
         yield Setting(group, one.name, held, flag, effect, value, kind)
 
 

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fairlen.audit.conclusion import within_log
-from fairlen.audit.readers import Options, Reading, Source, read
+from fairlen.audit.readers import LogReading, Options, Source, read
 from fairlen.cli import main
 from fairlen.files.formats import Unreadable
 
@@ -103,7 +103,7 @@ def test_arrow_that_is_damaged_is_named(tmp_path, file, compression):
         try:
             reading = read([str(path)])
         except Unreadable as error:
-            reading = Reading((), (str(error),), ())
+            reading = LogReading((), (str(error),), ())
         assert all(str(path) in said for said in reading.unreadable)
         assert all(len(source.log) <= 8 for source in reading.sources)
         refused += not reading.sources

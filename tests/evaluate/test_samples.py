@@ -7,7 +7,15 @@ from dataclasses import replace
 import pytest
 from loops import over
 
-from fairlen.evaluate.samples import Progress, Sample, file_name, read_samples, read_tokens, sample_path, write_samples
+from fairlen.evaluate.samples import (
+    Sample,
+    SampleProgress,
+    file_name,
+    read_samples,
+    read_tokens,
+    sample_path,
+    write_samples,
+)
 
 DRAWN = Sample(
     "s/1", "What?", "2", 0, "\\boxed{2}", 1.0, "correct", "2", 0.25, (1, 2, 3), 1, 2, "stop", 2**62, 0.6, True
@@ -27,9 +35,9 @@ def test_samples_come_back_as_they_were(tmp_path):
 def test_parts_are_put_in_order_and_removed(tmp_path):
     """Problems b and a are done in this order, each with its samples in another; the set has a first."""
     path = tmp_path / "samples" / "s.parquet"
-    first = Progress(path)
+    first = SampleProgress(path)
     first.add([replace(DRAWN, problem_id="b", sample=1), replace(DRAWN, problem_id="b", sample=0)])
-    again = Progress(path)
+    again = SampleProgress(path)
     again.add([replace(DRAWN, problem_id="a", sample=n, token_ids=(9, n)) for n in (1, 0)])
     found = again.finish({"a": 0, "b": 1})
     assert [(s.problem_id, s.sample) for s in found] == [("a", 0), ("a", 1), ("b", 0), ("b", 1)]

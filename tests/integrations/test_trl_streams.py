@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from fairlen.integrations.trl.generation import Pending, prepare_prompts, run_together
+from fairlen.integrations.trl.generation import PendingExtension, prepare_prompts, run_together
 from fairlen.rollouts import Rollouts
 from fairlen.sampling.eqlen import EqLen
 from fairlen.sampling.extend import Continuation, Sampling
@@ -48,7 +48,7 @@ def streams_of(prompts: range, streams: int) -> list:
 def serve(answer, rounds: list[int] | None = None):
     """One round of generation, noted by its size."""
 
-    def generate(asked: list[Pending]) -> list[Continuation]:
+    def generate(asked: list[PendingExtension]) -> list[Continuation]:
         if rounds is not None:
             rounds.append(len(asked))
         return [answer(one.prefix, one.sampling.max_new_tokens) for one in asked]
@@ -96,7 +96,7 @@ def test_a_notebook_has_a_loop_of_its_own():
 
 
 def test_what_goes_wrong_in_a_stream_is_raised():
-    def generate(asked: list[Pending]) -> list[Continuation]:
+    def generate(asked: list[PendingExtension]) -> list[Continuation]:
         return [
             Continuation((5,), (-1.0,), "length") for _ in asked
         ]  # stops early without EOS: streams would never end

@@ -9,7 +9,7 @@ import pytest
 
 from fairlen.sampling.extend import Continuation, Sampling
 from fairlen.settings import TaskConfig
-from fairlen.tasks.driven import Calls, Driven, Refused
+from fairlen.tasks.driven import Calls, Driven, RefusedRequest
 from fairlen.tasks.environment import Driving, Fault, Played, about
 from fairlen.tasks.load import load_task
 from fairlen.tasks.playground import Playground
@@ -88,7 +88,7 @@ def test_agents_have_conversations_of_their_own():
 def test_what_rewrites_earlier_turns_is_refused_with_the_reason(second, why, capsys):
     async def act(calls: Calls) -> None:
         await calls("a", (9, 2))
-        with pytest.raises(Refused, match=why):
+        with pytest.raises(RefusedRequest, match=why):
             await calls("a", second)
         raise RuntimeError("as environments do where a call of theirs fails")
 
@@ -111,7 +111,7 @@ def test_what_does_not_fit_ends_the_trajectory_and_is_graded():
 
     async def too_much(calls: Calls) -> None:
         first = await calls("a", (9, 2, 3))
-        with pytest.raises(Refused, match="maximum context length: 9 tokens, of which at most 9 fit"):
+        with pytest.raises(RefusedRequest, match="maximum context length: 9 tokens, of which at most 9 fit"):
             await calls("a", (9, 2, 3, *first.token_ids, 4, 4, 4))
 
     async def enough(calls: Calls) -> None:

@@ -28,7 +28,7 @@ from fairlen.audit.conclusion import (
 )
 from fairlen.audit.log import Log, halfway, plain_samples
 from fairlen.audit.method_in_use import InUse, find_method
-from fairlen.audit.readers import DEFAULTS, Options, Reading, Source, read
+from fairlen.audit.readers import DEFAULTS, LogReading, Options, Source, read
 from fairlen.audit.statistics.acceptance import Acceptance, acceptance
 from fairlen.audit.statistics.coupling import Coupling, WeightShares, coupling, weight_shares
 from fairlen.audit.statistics.intervals import NOTHING, Z95, Estimate, bootstrap, mean_over, ratio, share_of
@@ -106,7 +106,7 @@ class Audit:
 
 def audit(
     paths: list[str], options: Options = DEFAULTS, method: InUse | None = None, margins: Margins = MARGINS
-) -> tuple[tuple[Audit, ...], Reading]:
+) -> tuple[tuple[Audit, ...], LogReading]:
     """Read and measure. Raises ValueError for options that cannot be and paths where nothing is."""
     reading = read(paths, options)
     return tuple(audit_source(source, method, margins) for source in reading.sources), reading

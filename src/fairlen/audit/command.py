@@ -21,7 +21,7 @@ from fairlen.audit.comparison import Against, compare_logs
 from fairlen.audit.conclusion import Margins
 from fairlen.audit.method_in_use import InUse, parse_method
 from fairlen.audit.numbers import MAX_ROWS_JSON, to_json
-from fairlen.audit.readers import Options, Reading
+from fairlen.audit.readers import LogReading, Options
 from fairlen.audit.readers.columns import ROLES
 from fairlen.console import complain, log, make_console, plural, visible
 from fairlen.files.formats import Unreadable, describe
@@ -92,7 +92,7 @@ def parse_columns(text: str) -> dict[str, str]:
     return chosen
 
 
-def run(config: AuditConfig, write_page: Callable[[Path, Sequence[Audit], Reading, Against | None], Path]) -> int:
+def run(config: AuditConfig, write_page: Callable[[Path, Sequence[Audit], LogReading, Against | None], Path]) -> int:
     """Print the audit; `write_page` writes the page of --html. Return 1 where a file could not be read. Raises ValueError."""
     options, margins = config.options(), config.margins()
     method = parse_method(config.method) if config.method else None
@@ -102,7 +102,7 @@ def run(config: AuditConfig, write_page: Callable[[Path, Sequence[Audit], Readin
         others, other_reading = read_audits(config.against, options, method, margins)
         against = compare_audits(audits, others)
         audits += others
-        reading = Reading(*(getattr(reading, name) + getattr(other_reading, name) for name in vars(reading)))
+        reading = LogReading(*(getattr(reading, name) + getattr(other_reading, name) for name in vars(reading)))
     if config.as_json:
         log(json.dumps(to_json(audits, reading, against), allow_nan=False, indent=1))
     else:
@@ -123,12 +123,12 @@ def run(config: AuditConfig, write_page: Callable[[Path, Sequence[Audit], Readin
 
 def read_audits(
     paths: Sequence[str], options: Options, method: InUse | None, margins: Margins
-) -> tuple[tuple[Audit, ...], Reading]:
+) -> tuple[tuple[Audit, ...], LogReading]:
     """Return the audits of some paths, and what could not be read, a path where nothing is among it."""
     try:
         return audit(list(paths), options, method, margins)
     except Unreadable as error:
-        return (), Reading((), (str(error),), ())
+        return (), LogReading((), (str(error),), ())
 
 
 def compare_audits(audits: tuple[Audit, ...], others: tuple[Audit, ...]) -> Against | None:
@@ -142,7 +142,7 @@ def compare_audits(audits: tuple[Audit, ...], others: tuple[Audit, ...]) -> Agai
 
 
 def show(
-    audits: tuple[Audit, ...], reading: Reading, console: Console | None = None, against: Against | None = None
+    audits: tuple[Audit, ...], reading: LogReading, console: Console | None = None, against: Against | None = None
 ) -> None:
     console = make_console(130, console.file if console else None)
     for one in audits:

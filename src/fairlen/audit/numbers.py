@@ -13,7 +13,7 @@ from fairlen.audit.audit import Audit, find_missing
 from fairlen.audit.comparison import Against
 from fairlen.audit.conclusion import LENGTH, Quantity, as_estimate, list_effects
 from fairlen.audit.method_in_use import USERS
-from fairlen.audit.readers import Reading
+from fairlen.audit.readers import LogReading
 from fairlen.audit.statistics.intervals import Bins, Estimate
 from fairlen.audit.statistics.within import Within
 from fairlen.console import plural
@@ -133,7 +133,7 @@ def recorded_rows(one: Audit) -> Rows:
         yield line("net advantage on EOS (a response)", streams.eos_advantage, "+.3f")
 
 
-def to_json(audits: tuple[Audit, ...], reading: Reading, against: Against | None = None) -> dict[str, Any]:
+def to_json(audits: tuple[Audit, ...], reading: LogReading, against: Against | None = None) -> dict[str, Any]:
     """Return everything as JSON data; docs/audit.md lists the fields."""
     logs, compared = [log_to_json(one) for one in audits], plain(against)
     if against:

@@ -15,7 +15,7 @@ from transformers.utils.logging import disable_progress_bar
 from fairlen.evaluate.config import EvalConfig
 from fairlen.evaluate.folder import describe_model
 from fairlen.evaluate.run import respond
-from fairlen.evaluate.samples import Progress, Sample, sample_path
+from fairlen.evaluate.samples import Sample, SampleProgress, sample_path
 from fairlen.evaluate.sets import grade, open_sets
 from fairlen.hangs import run_async
 from fairlen.policy.engines import build_engine
@@ -96,7 +96,7 @@ def sample_sets(model: Model, sets: Sequence[ProblemSet], folder: Path, add_bar:
 
 async def sample_set(drawing: Drawing, found: ProblemSet, path: Path, advance: Advance) -> tuple[Sample, ...]:
     """Draw all samples of a set into `path`, and return them in order of problems; continues an interrupted call."""
-    progress = Progress(path)
+    progress = SampleProgress(path)
     done = {sample.problem_id for sample in progress.done}
     advance(len(done))
     drawing = replace(drawing, extend=found.play(drawing.extend, drawing.decode))

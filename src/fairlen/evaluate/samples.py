@@ -190,7 +190,7 @@ def cell_text(value: Any) -> str:
     return value or "" if value is None or isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-class Progress:
+class SampleProgress:
     """The finished problems of one set, in parts until all are. Tokens are on disk alone: they can be many."""
 
     def __init__(self, path: Path) -> None:

@@ -27,7 +27,7 @@ ByProblem = Mapping[str, Floats]
 
 
 @dataclass(frozen=True)
-class Counted:
+class SampleTable:
     """The samples of a set as columns, [N]."""
 
     problem: Ints
@@ -51,7 +51,7 @@ class Counted:
         return sum_by(self.problem, values, self.num_problems)
 
 
-def count(samples: Sequence[Sample], without_verdict: str) -> Counted:
+def count(samples: Sequence[Sample], without_verdict: str) -> SampleTable:
     """Columns of samples. Lengths are words where not every sample has its tokens."""
     problems: dict[str, int] = {}
     answers: dict[object, int] = {}
@@ -59,7 +59,7 @@ def count(samples: Sequence[Sample], without_verdict: str) -> Counted:
     label = [-1 if s.extracted is None else answers.setdefault(answer_key(s), len(answers)) for s in samples]
     has_tokens = all(s.length is not None for s in samples)
     finish = [s.finish for s in samples]
-    return Counted(
+    return SampleTable(
         problem=np.array(problem, np.int64),
         correct=np.array([s.status == "correct" for s in samples], np.bool_),
         counts=np.array([s.has_verdict or without_verdict != "inactive" for s in samples], np.bool_),
@@ -97,7 +97,7 @@ def score(samples: Sequence[Sample], without_verdict: str) -> tuple[dict[str, An
     }, each
 
 
-def metrics_by_problem(table: Counted) -> ByProblem:
+def metrics_by_problem(table: SampleTable) -> ByProblem:
     """avg@n, pass@k, best@k and maj@n of each problem; n is the most samples that a problem has."""
     size = table.per_problem(table.counts).astype(np.int64)
     correct = table.per_problem(table.correct & table.counts).astype(np.int64)
@@ -112,7 +112,7 @@ def metrics_by_problem(table: Counted) -> ByProblem:
     return found
 
 
-def majorities(table: Counted) -> Floats:
+def majorities(table: SampleTable) -> Floats:
     """maj@n of each problem, [problems]; a sample that does not count has no vote."""
     order = np.argsort(table.problem, kind="stable")
     starts = np.flatnonzero(np.diff(table.problem[order])) + 1
@@ -120,7 +120,7 @@ def majorities(table: Counted) -> Floats:
     return np.array([majority(*part) for part in zip(*(np.split(c[order], starts) for c in columns), strict=True)])
 
 
-def missing_verdicts(samples: Sequence[Sample], table: Counted, counted: str) -> dict[str, Any]:
+def missing_verdicts(samples: Sequence[Sample], table: SampleTable, counted: str) -> dict[str, Any]:
     missing = np.array([not sample.has_verdict for sample in samples], np.bool_)
     size = table.per_problem(np.ones(len(samples)))
     return {
@@ -132,14 +132,14 @@ def missing_verdicts(samples: Sequence[Sample], table: Counted, counted: str) ->
     }
 
 
-def lengths(table: Counted) -> dict[str, Any]:
+def lengths(table: SampleTable) -> dict[str, Any]:
     """Mean lengths by outcome; a sample that does not count belongs to none."""
     rows = table.counts
     found = split(table.problem[rows], table.length[rows].astype(np.float64), table.correct[rows])
     return dict(zip(("all", "correct", "incorrect", "incorrect_minus_correct"), map(plain, found), strict=True))
 
 
-def accuracy_by_length(table: Counted) -> list[dict[str, Any]]:
+def accuracy_by_length(table: SampleTable) -> list[dict[str, Any]]:
     rows = table.counts
     problem, correct, bins = table.problem[rows], table.correct[rows], length_bins(table.length[rows], NUM_BINS)
     if not (size := len(bins)):

@@ -92,7 +92,7 @@ COUNTERS = ("num_batches", "num_updates", "generated", "seconds")
 
 
 @dataclass
-class Pending:
+class PendingBatch:
     """A rollout batch whose updates are being made."""
 
     record: BatchRecord
@@ -115,7 +115,7 @@ class HomeRun(RunFolder):
     """Of training, evaluations apart."""
     since: float | None = None
     """When what `seconds` does not have yet began; None before training."""
-    pending: dict[int, Pending] = field(default_factory=dict)
+    pending: dict[int, PendingBatch] = field(default_factory=dict)
     """By key, in order."""
     description: dict[str, Any] = field(default_factory=dict)
     """Of run.json, which is written when training starts."""
@@ -180,7 +180,7 @@ class HomeRun(RunFolder):
         )
         facts = rollout_metrics(rollouts, scored, method)
         record = BatchRecord(self.num_batches, rollouts, problems, scored, self.decode)
-        self.pending[key] = Pending(record, weight, facts)
+        self.pending[key] = PendingBatch(record, weight, facts)
         self.num_batches += 1
         self.generated += count_generated(rows)
 

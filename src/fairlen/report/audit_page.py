@@ -11,7 +11,7 @@ from fairlen.audit import numbers
 from fairlen.audit.audit import Audit, find_missing
 from fairlen.audit.comparison import Against
 from fairlen.audit.conclusion import TURNS
-from fairlen.audit.readers import Reading
+from fairlen.audit.readers import LogReading
 from fairlen.audit.statistics.intervals import rate
 from fairlen.console import first_of
 from fairlen.files.folders import write_file
@@ -30,7 +30,7 @@ COUNTS = {"effect": "with an effect of length", "none": "with none", "unknown": 
 def write_audit_page(
     path: Path,
     audits: Sequence[Audit],
-    reading: Reading,
+    reading: LogReading,
     comparison: Against | None = None,
     first: Sequence[Section] = (),
     name: str = "",

@@ -63,7 +63,7 @@ class Choice:
         return self.letter
 
 
-class Unusable(ValueError):
+class UnusableRow(ValueError):
     """A row that cannot be trained on or be graded, with a reason that is counted."""
 
 
@@ -78,7 +78,7 @@ def is_option(name: str) -> bool:
 
 
 def read_options(raw: dict[str, Any]) -> dict[str, str]:
-    """Options of a row by their labels; empty where it has none. Raises Unusable where they cannot be read."""
+    """Options of a row by their labels; empty where it has none. Raises UnusableRow where they cannot be read."""
     cell = next((raw[name] for name in LISTED if raw.get(name) is not None), None)
     if cell is None:
         found = [(mark[1] or mark[2], raw[name]) for name in raw if (mark := ONE_EACH.fullmatch(name))]
@@ -91,7 +91,7 @@ def read_options(raw: dict[str, Any]) -> dict[str, str]:
         named = [one if isinstance(one, dict) else {"key": letter, "value": one} for letter, one in pairs]
         cell = {one.get("key", one.get("label")): one.get("value", one.get("text")) for one in named}
     if not isinstance(cell, dict) or not all(isinstance(text, (str, int, float)) for text in cell.values()):
-        raise Unusable("options that are not a list of texts")
+        raise UnusableRow("options that are not a list of texts")
     return {
         str(name): re.sub(rf"^\(?{re.escape(str(name))} ?[).:] ?", "", str(text)).strip() for name, text in cell.items()
     }
@@ -103,7 +103,7 @@ def list_options(question: str, options: Sequence[str]) -> str:
 
 
 def choose(value: Any, answer: str, options: dict[str, str], index: Any = None) -> Choice:
-    """The option that a cell or its answer names by label, text or number from 0 (`index`). Raises Unusable for none."""
+    """The option that a cell or its answer names by label, text or number from 0 (`index`). Raises UnusableRow for none."""
     letters, words = ascii_uppercase[: len(options)], {str(value).strip(), answer}
     labels = {word.strip("(). ").upper() for word in words}
     fits = {place for place, (name, text) in enumerate(options.items()) if name.upper() in labels or text in words}
@@ -111,9 +111,9 @@ def choose(value: Any, answer: str, options: dict[str, str], index: Any = None) 
     if 0 <= number < len(options) or (number == len(options) and not fits):
         fits = {number} | (fits if isinstance(value, str) else set())
     if fits == {len(options)}:
-        raise Unusable(FROM_ONE)
+        raise UnusableRow(FROM_ONE)
     if len(fits) != 1 or len(options) > len(letters) or (isinstance(index, int) and index not in fits):
-        raise Unusable("an answer that is not one of the options")
+        raise UnusableRow("an answer that is not one of the options")
     return Choice(letters[fits.pop()], letters)
 
 

@@ -19,7 +19,7 @@ from typing import Any
 from fairlen.console import plural
 from fairlen.files.formats import Unreadable, columns_of, stream
 from fairlen.seeds import derive_seed
-from fairlen.tasks.data_row import FROM_ONE, Answers, DataRow, Reference, Unusable
+from fairlen.tasks.data_row import FROM_ONE, Answers, DataRow, Reference, UnusableRow
 from fairlen.tasks.grader import Verifier
 from fairlen.tasks.prompt import Prompter
 from fairlen.tasks.schemas import Schema, choose_schema
@@ -123,7 +123,7 @@ def select(found: RowSet, files: list[FileSchema]) -> Iterator[DataRow]:
             seen.add(cells)
             try:
                 yield schema.parse(raw)
-            except Unusable as reason:
+            except UnusableRow as reason:
                 if str(reason) == FROM_ONE:  # those of other rows would be wrong by one
                     raise DataError(str(path), f"{reason}; give letters") from None
                 found.dropped[str(reason)] += 1

@@ -18,7 +18,7 @@ from fairlen.tasks.environment import Driving, Fault, Player, Trajectory, check_
 from fairlen.tasks.task import Problem, Verdict
 
 
-class Refused(ValueError):
+class RefusedRequest(ValueError):
     """A call that cannot be a part of a trajectory; the environment is answered with its text."""
 
 
@@ -39,7 +39,7 @@ class Calls:
     async def __call__(
         self, name: str, prompt: Iterable[int], stops: Iterable[int] = (), limit: int = 0
     ) -> Continuation:
-        """The next turn of a conversation, up to one of `stops` or to `limit` tokens, where that is not 0. Raises Refused."""
+        """The next turn of a conversation, up to one of `stops` or to `limit` tokens above 0. Raises RefusedRequest."""
         if not isinstance(name, str):
             raise self.refuse(f"conversation {show(name)}: its name is a text")
         ids, ends, (most,) = map(self._read_numbers, ("token_ids", "stops", "limit"), (prompt, stops, (limit,)))
@@ -72,10 +72,10 @@ class Calls:
             conversation.finish = "length"
         return turn
 
-    def refuse(self, reason: str) -> Refused:
+    def refuse(self, reason: str) -> RefusedRequest:
         """Keep the first reason, and return it as an error."""
         self.refusal = self.refusal or reason
-        return Refused(reason)
+        return RefusedRequest(reason)
 
     def wind(self) -> None:
         """Start the clock anew, or stop it while the policy is asked."""
@@ -84,7 +84,7 @@ class Calls:
             self.clock.reschedule(asyncio.get_running_loop().time() + self.deadline if runs else None)
 
     def _read_numbers(self, what: str, numbers: Iterable[int]) -> tuple[int, ...]:
-        """Raises Refused for anything but whole numbers from 0 on."""
+        """Raises RefusedRequest for anything but whole numbers from 0 on."""
         try:
             found = tuple(map(index, numbers))
         except Exception:
@@ -105,7 +105,7 @@ class Calls:
             )
         if len(prompt) - len(conversation.prompt) >= conversation.sampling.max_new_tokens:
             conversation.finish = "length"
-            raise Refused(
+            raise RefusedRequest(
                 f"maximum context length: {len(prompt)} tokens, of which at most "
                 f"{len(conversation.prompt) + conversation.sampling.max_new_tokens} fit with a turn"
             )

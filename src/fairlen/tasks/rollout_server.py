@@ -15,7 +15,7 @@ from typing import Any
 from aiohttp import web
 
 from fairlen.sampling.extend import Sampling
-from fairlen.tasks.driven import Calls, Refused
+from fairlen.tasks.driven import Calls, RefusedRequest
 
 MAX_REQUEST_BYTES = 1 << 26
 SHAPING = ("temperature", "top_p", "top_k", "min_p")
@@ -71,7 +71,7 @@ class RolloutServer:
                 raise calls.refuse(fault)
             name, prompt = request.headers.get("X-Session-ID", ""), body.get("token_ids", ())
             turn = await calls(name, prompt, given.get("stop_token_ids") or (), given.get("max_tokens") or 0)
-        except Refused as error:
+        except RefusedRequest as error:
             return web.json_response({"error": {"message": str(error)}}, status=400)
         pairs = zip(turn.token_ids, turn.logprobs, strict=True)
         logprobs = [{"token": f"token_id:{token}", "logprob": logprob} for token, logprob in pairs]

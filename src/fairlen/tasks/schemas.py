@@ -19,7 +19,7 @@ from fairlen.tasks.data_row import (
     DataRow,
     Program,
     Reference,
-    Unusable,
+    UnusableRow,
     choose,
     is_option,
     list_options,
@@ -57,9 +57,9 @@ class Schema:
     name: str
     needed: tuple[str, ...]  # columns by which it is known: that of the question, that of the reference, and others
     refer: Callable[[Any, Raw], Reference] = lambda value, raw: read_answers(value, raw)
-    """From the cell of the reference, and the whole row. Raises Unusable."""
+    """From the cell of the reference, and the whole row. Raises UnusableRow."""
     pose: Callable[[str, Raw], str] = lambda question, _: question
-    """From the question and the row to the text that is asked. Raises Unusable."""
+    """From the question and the row to the text that is asked. Raises UnusableRow."""
     id: tuple[str, ...] = ("id", "ID", "unique_id", "problem_idx", "problem_id")
     """Columns that identify a problem, the first that is there; COLUMN.FIELD within a struct."""
     also: tuple[str, ...] = ()  # columns that are used where they are there
@@ -74,7 +74,7 @@ class Schema:
         return name in self.needed or name in MORE or is_option(name)
 
     def parse(self, raw: Raw) -> DataRow:
-        """The row has the source's own id, which may be empty. Raises Unusable."""
+        """The row has the source's own id, which may be empty. Raises UnusableRow."""
         question, earlier = read_question(raw.get(self.needed[0]))
         own = next((str(cell) for name in self.id if (cell := look_up(raw, name)) is not None), "")
         posed, reference = self.pose(question, raw), self.refer(answer := raw.get(self.needed[1]), raw)
@@ -106,7 +106,7 @@ def look_up(raw: Raw, name: str) -> Any:
 
 def read_text(value: Any, what: str = "question") -> str:
     if not isinstance(value, str) or not value.strip():
-        raise Unusable(f"no {what}")
+        raise UnusableRow(f"no {what}")
     return value.strip()
 
 
@@ -116,7 +116,7 @@ def read_question(value: Any) -> tuple[str, tuple[tuple[str, str], ...]]:
         return read_text(value), ()
     messages = [(str(message.get("role", "")), str(message.get("content") or "")) for message in value]
     if messages[-1][0] != "user":
-        raise Unusable("a prompt that does not end with the user's message")
+        raise UnusableRow("a prompt that does not end with the user's message")
     return read_text(messages[-1][1]), tuple(messages[:-1])
 
 
@@ -132,7 +132,7 @@ def unwrap(question: str, _: Raw) -> str:
 def with_context(question: str, raw: Raw) -> str:
     """Puts the question after its context, and adds the unit that is to be left out."""
     if str(raw.get("modality") or "").lower().startswith("multi") or "<image_" in question:
-        raise Unusable("images")
+        raise UnusableRow("images")
     context, unit = (str(raw.get(name) or "").strip() for name in ("context", "unit"))
     question = f"{context}\n\n{question}" if context else question
     return f"{question}\n\nThe unit of the answer is {unit}; leave it out." if unit else question
@@ -142,7 +142,7 @@ def shuffle_options(raw: Raw) -> list[str]:
     """The order follows from the question alone, so that letters mean the same in every run."""
     options = [read_text(raw.get(name), "options") for name in OPTIONS]
     if options[0] in options[1:]:
-        raise Unusable("an option that is both correct and incorrect")
+        raise UnusableRow("an option that is both correct and incorrect")
     question = read_text(raw.get("Question"))
     Random(int.from_bytes(hashlib.sha256(question.encode()).digest()[:8])).shuffle(options)
     return options
@@ -160,7 +160,7 @@ def read_answers(value: Any, raw: Raw) -> Answers:
     aliases = tuple(read_answer(alias) for alias in raw.get("aliases") or ())
     are_needed = str(raw.get("is_multiple_answer")).lower()
     if len(parts) > 1 and are_needed not in ("true", "false"):
-        raise Unusable(
+        raise UnusableRow(
             "a list of answers without is_multiple_answer, which is true where all are needed, false where one is"
         )
     are_others = len(parts) > 1 and are_needed == "false"
@@ -170,9 +170,9 @@ def read_answers(value: Any, raw: Raw) -> Answers:
 def read_answer(value: Any) -> str:
     """Whole numbers lose a decimal point, as some copies keep integers as floats."""
     if isinstance(value, (list, tuple, dict)):
-        raise Unusable("an answer that is a list in a list, or an object")
+        raise UnusableRow("an answer that is a list in a list, or an object")
     if isinstance(value, bool) or value is None or (isinstance(value, float) and not math.isfinite(value)):
-        raise Unusable("no answer")
+        raise UnusableRow("no answer")
     if isinstance(value, float):
         return str(int(value)) if value.is_integer() else repr(value)
     text = str(value).strip()
@@ -182,10 +182,10 @@ def read_answer(value: Any) -> str:
         try:
             text = gold_of_gsm8k(text)
         except ValueError:
-            raise Unusable("no answer") from None
+            raise UnusableRow("no answer") from None
     text = strip_dollars(re.sub(r"(?<=\d)\.0+$", "", text))
     if text in ("", "-"):
-        raise Unusable("no answer")
+        raise UnusableRow("no answer")
     return text
 
 
@@ -199,7 +199,7 @@ def strip_dollars(text: str) -> str:
 def read_solution(value: Any, raw: Raw) -> Answers:
     """The content of the last box; a short solution without a box is the answer."""
     if isinstance(value, str) and "\\boxed" not in value and len(value) > MAX_BARE:
-        raise Unusable("a solution without a boxed answer")
+        raise UnusableRow("a solution without a boxed answer")
     return read_answers(value, raw)
 
 
@@ -230,36 +230,36 @@ def read_program(value: Any, raw: Raw) -> Program:
         try:
             value = json.loads(value)
         except (ValueError, RecursionError):
-            raise Unusable("tests that are not JSON") from None
+            raise UnusableRow("tests that are not JSON") from None
     if isinstance(value, dict):
         function = function or str(value.get("fn_name") or "")
         value = pair_tests(value)
     if not isinstance(value, list) or not value:
-        raise Unusable("no tests")
+        raise UnusableRow("no tests")
     return make_program(value, function)
 
 
 def pair_tests(value: Raw) -> list[Raw]:
     inputs, outputs = value.get("inputs"), value.get("outputs")
     if not isinstance(inputs, list) or not isinstance(outputs, list) or len(inputs) != len(outputs):
-        raise Unusable("tests without as many outputs as inputs")
+        raise UnusableRow("tests without as many outputs as inputs")
     if value.get("fn_name"):
         if not all(isinstance(one, list) for one in inputs):
-            raise Unusable("tests of a function without lists of arguments")
+            raise UnusableRow("tests of a function without lists of arguments")
         inputs, outputs = ["\n".join(map(json.dumps, one)) for one in inputs], list(map(json.dumps, outputs))
     return [{"input": one, "output": other} for one, other in zip(inputs, outputs, strict=True)]
 
 
 def make_program(tests: Sequence[Raw], function: str, packed: str = "") -> Program:
     if function and not function.isidentifier():
-        raise Unusable(f"tests of {function!r}, which is no name of a function")
+        raise UnusableRow(f"tests of {function!r}, which is no name of a function")
     return Program(read_cases(tests), packed, function)
 
 
 def read_cases(tests: Sequence[Raw]) -> tuple[tuple[str, str], ...]:
     cases = [(test.get("input"), test.get("output")) for test in tests if isinstance(test, dict)]
     if len(cases) < len(tests) or any(not isinstance(text, str) for case in cases for text in case):
-        raise Unusable("tests without input and output as text")
+        raise UnusableRow("tests without input and output as text")
     return tuple((str(one), str(other)) for one, other in cases)
 
 
@@ -275,12 +275,12 @@ def read_livecodebench(value: Any, raw: Raw) -> Program:
         public = unpack_tests(value or "[]")
         program = make_program(public, str(metadata.get("func_name") or ""), raw.get("private_test_cases") or "")
         if not unpack_cases(program):
-            raise Unusable("no tests")
+            raise UnusableRow("no tests")
     except (ValueError, AttributeError) as error:
-        raise Unusable(str(error)) from None
+        raise UnusableRow(str(error)) from None
     kinds = {str(test.get("testtype", "")) for test in public}
     if kinds - {"stdin", "functional"} or (kinds == {"functional"}) != bool(program.function):
-        raise Unusable(f"tests of kind {', '.join(sorted(kinds))} with function {program.function!r}")
+        raise UnusableRow(f"tests of kind {', '.join(sorted(kinds))} with function {program.function!r}")
     return program
 
 

@@ -40,14 +40,14 @@ from fairlen.train.memory import Memory, advise, estimate_memory, try_memory
 from fairlen.train.optimizer import build_optimizer, check_optimizer, count_moments, embedding_weights
 from fairlen.train.run.checkpoint import Archive, seed_streams
 from fairlen.train.run.config import TrainConfig, refuse_too_many
-from fairlen.train.run.display import Display, Summary, write_model_card
+from fairlen.train.run.display import Display, RunSummary, write_model_card
 from fairlen.train.run.faults import Guard, Interruption, ending
 from fairlen.train.run.folder import Run, open_run
 from fairlen.train.run.trackers import Trackers, check_trackers, choose_trackers
 from fairlen.train.step import Learner, prepare_determinism
 
 
-def start_training(config: TrainConfig) -> Summary:
+def start_training(config: TrainConfig) -> RunSummary:
     """Run the whole job. Raises ValueError for settings that do not fit together, before anything is trained or written."""
     composition = explain(config.method, config.overrides)
     check_trackers(config.run.tracker)
@@ -85,7 +85,7 @@ def train_on(
     policy: Policy,
     needs: Memory | None,
     memory: tuple[str, ...],
-) -> Summary:
+) -> RunSummary:
     """Run the whole job on the problems of a task."""
     graded = config.verifier
     rewards = load_rewards(graded.rewards, task.train(0), graded.reward_deadline)
@@ -130,7 +130,7 @@ def hold_out(task: Task, number: int) -> tuple[Problem, ...]:
     return found
 
 
-def describe_end(run: Run, summary: Summary) -> None:
+def describe_end(run: Run, summary: RunSummary) -> None:
     """Write the model's card and the report: what goes wrong with them is a warning, and loses nothing of the run."""
     try:
         report = read_run(run.folder)
@@ -267,7 +267,7 @@ def find_reserved(policy: Policy, method: Method, needs: Memory | None, optim: s
     return sum(moments) + sum(weight.nbytes for weight in reference)
 
 
-async def run_to_end(trainer: Trainer) -> Summary:
+async def run_to_end(trainer: Trainer) -> RunSummary:
     """Evaluate, train, evaluate, save."""
     run, progress = trainer.run, trainer.progress
     is_whole = progress.batch == 0 and trainer.started is None  # what came before a resume, the signal has not seen
@@ -275,7 +275,7 @@ async def run_to_end(trainer: Trainer) -> Summary:
     before = run.read_evaluation(0) or after
     is_saved = not trainer.archive.is_behind or trainer.save()
     warning = trainer.signal.conclude() if is_whole else ""
-    summary = Summary(run.folder, before, after, progress.best_accuracy, progress.update, progress.seconds, warning)
+    summary = RunSummary(run.folder, before, after, progress.best_accuracy, progress.update, progress.seconds, warning)
     try:
         trainer.save_model("model")
     except (OSError, SafetensorError) as error:

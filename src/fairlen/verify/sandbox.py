@@ -56,11 +56,11 @@ REMOTE_SLOTS = 32  # runs at a time
 MAX_ATTEMPTS = 3
 
 
-class Unusable(Exception):
+class FailedRequest(Exception):
     """A response of the service without a result."""
 
 
-class Refused(Unusable):
+class RefusedRun(FailedRequest):
     """The service understood and refused, so that asking again cannot help."""
 
 
@@ -112,16 +112,16 @@ class RemoteSandbox:
         for attempt in range(1, MAX_ATTEMPTS + 1):
             try:
                 return await asyncio.get_running_loop().run_in_executor(self._threads, self._post, body, limits)
-            except (Unusable, OSError, HTTPException, RuntimeError) as error:  # RuntimeError: no thread starts
+            except (FailedRequest, OSError, HTTPException, RuntimeError) as error:  # RuntimeError: no thread starts
                 reason = str(error) or type(error).__name__
-                if isinstance(error, Refused):
+                if isinstance(error, RefusedRun):
                     break
             if attempt < MAX_ATTEMPTS:
                 await asyncio.sleep(self.pause * 2 ** (attempt - 1))
         return failed(f"{self.url}: {reason}; attempts: {attempt}")
 
     def _post(self, body: bytes, limits: Limits) -> Execution:
-        """Ask once. Raises OSError, HTTPException or Unusable without a result; a drip of bytes ends at the deadline too."""
+        """Ask once. Raises OSError, HTTPException or FailedRequest without a result; a drip of bytes ends at the deadline too."""
         timeout = limits.seconds + self.patience
         deadline, answer = time.monotonic() + timeout, bytearray()
         request = urllib.request.Request(self.url, body, {"Content-Type": "application/json"}, method="POST")
@@ -132,30 +132,30 @@ class RemoteSandbox:
                     if len(answer) > MAX_BODY:
                         return Execution("output_limit", b"", b"", None, limits.seconds)
                     if time.monotonic() > deadline:
-                        raise Unusable("the answer did not end in time")
+                        raise FailedRequest("the answer did not end in time")
         except urllib.error.HTTPError as error:
             with error:
                 if error.code in (408, 425, 429) or error.code >= 500:
-                    raise Unusable(f"HTTP {error.code}") from None
-                raise Refused(f"HTTP {error.code}: {error.read(500).decode('utf-8', 'replace')}") from None
+                    raise FailedRequest(f"HTTP {error.code}") from None
+                raise RefusedRun(f"HTTP {error.code}: {error.read(500).decode('utf-8', 'replace')}") from None
         return read_answer(bytes(answer), limits)
 
 
 def read_answer(body: bytes, limits: Limits) -> Execution:
-    """Read a `RunCodeResponse`. Raises Unusable where it is none, or reports an error of the service."""
+    """Read a `RunCodeResponse`. Raises FailedRequest where it is none, or reports an error of the service."""
     try:
         answer = json.loads(body)
         run, status = answer.get("run_result") or {}, answer["status"]
         if status == "SandboxError" or run.get("status") not in ("Finished", "TimeLimitExceeded"):
-            raise Unusable(f"status {status!r}, run {run.get('status')!r}: {str(answer.get('message'))[:500]}")
+            raise FailedRequest(f"status {status!r}, run {run.get('status')!r}: {str(answer.get('message'))[:500]}")
         stdout, stderr = (str(run.get(name) or "").encode("utf-8", "replace") for name in ("stdout", "stderr"))
         seconds, code = float(run.get("execution_time") or 0.0), run.get("return_code")
         if run["status"] == "TimeLimitExceeded":
             return Execution("timeout", stdout, stderr, None, seconds)
         if not isinstance(code, int):
-            raise Unusable(f"return_code {code!r}")
+            raise FailedRequest(f"return_code {code!r}")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise Unusable(f"not an answer of /run_code: {error!r}: {body[:200]!r}") from None
+        raise FailedRequest(f"not an answer of /run_code: {error!r}: {body[:200]!r}") from None
     most = min(CUT, limits.output_bytes)
     if len(stdout) >= most or len(stderr) >= most:
         return Execution("output_limit", stdout[:most], stderr[:most], None, seconds)

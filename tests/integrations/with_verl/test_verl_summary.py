@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 pytest.importorskip("verl", reason="verl is not installed (pip install 'fairlen[verl]')")
-from fairlen.integrations.verl.session import Summary
+from fairlen.integrations.verl.session import JobSummary
 
 STEPS = (
     "(TaskRunnerV1 pid=7) step:0 - val-core/cups/acc/mean@1:0.25 - val-core/sums/acc/mean@1:np.float64(0.5)",
@@ -17,7 +17,7 @@ STEPS = (
 
 def test_a_job_is_a_line_a_step_and_what_it_closes_with(tmp_path, capsys):
     """Held out are (0.25 + 0.5) / 2 = 37.5% and (0.5 + 1) / 2 = 75%; a step that two raylets pass on is shown once."""
-    summary = Summary()
+    summary = JobSummary()
     for line in (*["(WorkerDict pid=8) INFO of verl's"] * 1900, *STEPS):
         summary.read(line)
     summary.finish(tmp_path, 0)
@@ -33,14 +33,14 @@ def test_a_job_is_a_line_a_step_and_what_it_closes_with(tmp_path, capsys):
 
 def test_a_job_that_fails_by_itself_shows_the_end_of_its_log(tmp_path, capsys):
     (tmp_path / "verl.log").write_text("".join(f"line {i}\n" for i in range(100)))
-    Summary().finish(tmp_path, 1)
+    JobSummary().finish(tmp_path, 1)
     told = capsys.readouterr()
     shown = (told.out + told.err).split("\n")
     assert shown[0] == "line 88" and shown[11] == "line 99" and "0 steps" in shown[12]
 
 
 def test_what_died_is_named(tmp_path, capsys):
-    summary = Summary()
+    summary = JobSummary()
     summary.read("(TaskRunnerV1 pid=7) fairlen: died: CpuServer (process 9 on 127.0.0.1): killed")
     summary.finish(tmp_path, 75)
     assert "died: CpuServer (process 9 on 127.0.0.1): killed" in capsys.readouterr().err

@@ -47,7 +47,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Reading:
+class LogReading:
     sources: tuple[Source, ...]
     unreadable: tuple[str, ...]  # one sentence a file, with what to do
     skipped: tuple[str, ...]  # files in folders that hold no rollouts, with the reason
@@ -61,7 +61,7 @@ class Reading:
         return (f"{number} other {plural('file', number)} without rollouts; name one to read why",)
 
 
-def read(paths: list[str], options: Options = DEFAULTS) -> Reading:
+def read(paths: list[str], options: Options = DEFAULTS) -> LogReading:
     """Read every file. Raises ValueError for options that cannot be, Unreadable for paths where nothing is."""
     meter = make_meter(options.unit, options.tokenizer)
     places = find_files(paths)
@@ -89,7 +89,7 @@ def read(paths: list[str], options: Options = DEFAULTS) -> Reading:
     told: dict[bool, list[str]] = {True: [], False: []}
     for path, why in problems:
         told[path in named or not (sources or isinstance(why, NoRollouts))].append(str(why))
-    return Reading(tuple(sources), tuple(told[True]), tuple(text.split(" among ")[0] for text in told[False]))
+    return LogReading(tuple(sources), tuple(told[True]), tuple(text.split(" among ")[0] for text in told[False]))
 
 
 def find_files(paths: list[str]) -> list[tuple[Path, str]]:

@@ -34,7 +34,7 @@ Coroutine = Callable[[Extend], Awaitable[tuple[Response, ...]]]
 
 
 @dataclass(frozen=True)
-class Pending:
+class PendingExtension:
     """One continuation that a sampler waits for."""
 
     prefix: TokenIds
@@ -43,7 +43,9 @@ class Pending:
 
 
 def run_together(
-    coroutines: Sequence[Coroutine], generate: Callable[[list[Pending]], list[Continuation]], most: Callable[[int], int]
+    coroutines: Sequence[Coroutine],
+    generate: Callable[[list[PendingExtension]], list[Continuation]],
+    most: Callable[[int], int],
 ) -> list[Response]:
     """Return the responses of all coroutines, in their order.
 
@@ -51,11 +53,11 @@ def run_together(
     every process takes part in as many, some of them with nothing of its own to ask. Raises what a coroutine raises.
     """
     # on a thread of their own, so that TRL may run in an event loop, as in notebooks
-    loop, waiting = asyncio.new_event_loop(), list[Pending]()
+    loop, waiting = asyncio.new_event_loop(), list[PendingExtension]()
     tasks: list[asyncio.Future[tuple[Response, ...]]] = []
 
     def extend(prefix: TokenIds, sampling: Sampling) -> asyncio.Future[Continuation]:
-        waiting.append(Pending(prefix, sampling, loop.create_future()))
+        waiting.append(PendingExtension(prefix, sampling, loop.create_future()))
         return waiting[-1].answer
 
     async def step(answers: list[Continuation]) -> int:
@@ -252,7 +254,7 @@ def build_enough(
     return rows
 
 
-def generate(trainer: Any, spare: Sequence[int], asked: list[Pending]) -> list[Continuation]:
+def generate(trainer: Any, spare: Sequence[int], asked: list[PendingExtension]) -> list[Continuation]:
     """Continues all prefixes in one call of TRL's generation; with `spare` as many as in every other process."""
     prefixes = [list(one.prefix) for one in asked]
     prefixes += [list(spare)] * (most_of(trainer, len(asked)) - len(asked))

@@ -42,7 +42,7 @@ LAST_LINES = 12
 
 def run_session(command: Sequence[str], env: dict[str, str], folder: Path) -> int:
     """Run a job to its end, keep what it prints in verl.log and show a summary of it; return its exit code."""
-    path, summary = folder / "verl.log", Summary()
+    path, summary = folder / "verl.log", JobSummary()
     log(f"starting verl; its whole output: {path}")
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "errors": "replace"}
     process = subprocess.Popen(command, env=env, start_new_session=True, **pipes)
@@ -126,7 +126,7 @@ def find_processes(session: int) -> set[psutil.Process]:
     return found
 
 
-class Summary:
+class JobSummary:
     """Shows what matters of a job's lines, and keeps what its end needs."""
 
     def __init__(self) -> None:

@@ -20,10 +20,10 @@ from fairlen.settings import (
     HARMLESS,
     ROUNDING,
     DataSettings,
-    Effect,
     Overrides,
     PolicySettings,
     Repeated,
+    ResumeEffect,
     RewardSettings,
     RolloutConfig,
     SamplingSettings,
@@ -170,7 +170,7 @@ def refuse_too_many(config: TrainConfig, tracks: int) -> None:
             )
 
 
-def effect_of(name: str) -> Effect | None:
+def effect_of(name: str) -> ResumeEffect | None:
     """Return what changing a setting means at a resume; None where it would change the mathematics."""
     setting = names_of(TrainConfig).get(name)
     return setting.effect if setting else None

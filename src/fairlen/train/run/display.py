@@ -35,7 +35,7 @@ COLUMNS = (
 
 
 @dataclass(frozen=True)
-class Summary:
+class RunSummary:
     folder: Path
     before: Evaluation
     after: Evaluation
@@ -72,7 +72,7 @@ class Display:
         style = "bold" if "eval/accuracy" in entry else None
         self.console.print(describe_entry(entry, self.total), soft_wrap=True, style=style)
 
-    def finish(self, summary: Summary) -> None:
+    def finish(self, summary: RunSummary) -> None:
         after, before = summary.after, summary.before
         problems, samples = plural("problem", after.num_problems), plural("sample", after.num_samples)
         title = f"{after.num_problems} held-out {problems} x {after.num_samples} {samples}"
@@ -109,7 +109,7 @@ def compare(before: Evaluation, after: Evaluation) -> list[tuple[str, str, str]]
     ]
 
 
-def describe_gain(summary: Summary) -> str:
+def describe_gain(summary: RunSummary) -> str:
     """Points and their interval; "" where nothing was trained, so that a difference is chance."""
     if summary.num_updates == 0 or summary.warning.startswith(NOTHING):
         return ""
@@ -159,7 +159,7 @@ Trained with fairlen {version} from `{model}` on {data}.
 {section}"""
 
 
-def write_model_card(folder: Path, run: Run, summary: Summary, found: Audit | None) -> None:
+def write_model_card(folder: Path, run: Run, summary: RunSummary, found: Audit | None) -> None:
     """Write the card into the model's folder; `found` is the audit of the run's rollouts."""
     config = run.config
     is_of_hub = re.fullmatch(r"[\w.-]+/[\w.-]+", config.model.name) and not Path(config.model.name).exists()
