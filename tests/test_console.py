@@ -107,7 +107,7 @@ def test_what_the_watchdog_says_is_text(capsys):
 
 def test_lines_of_another_programs_output_are_text(capsys):
     """Of a job of verl: what is shown of a node or a death is without colours; all else is in the log alone."""
-    summary = pytest.importorskip("fairlen.integrations.verl.session").Summary()
+    summary = pytest.importorskip("fairlen.integrations.verl.session").JobSummary()
     for line in (f"\x1b[36m(worker)\x1b[0m fairlen: node n1: ready {ESCAPES}\n", f"a response {ESCAPES}\n"):
         summary.read(line)
     shown = capsys.readouterr().out
