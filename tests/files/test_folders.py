@@ -13,7 +13,7 @@ import pytest
 from fairlen.cli import main
 
 SMALL = {
-    "prompts_per_batch": 2, "updates-per-batch": 2, "max_response_length": 24, "eval-problems": 2, "eval-samples": 1,
+    "prompts_per_batch": 2, "updates-per-batch": 2, "max_response_length": 24, "problems": 2, "samples": 1,
     "save-every": 1, "eval-every": 1,
     "threads": 1, "max_num_seqs": 8, "compile": "off",
 }  # fmt: skip
