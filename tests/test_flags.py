@@ -8,16 +8,18 @@ import re
 import resource
 import subprocess
 import sys
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import asdict, dataclass
 from typing import Annotated, Literal
 
 import pytest
 
 from fairlen.cli import COMMANDS, main, read_eval_config, read_train_config
+from fairlen.evaluate.config import EvalConfig
 from fairlen.flags import WORDS, explain_unknown, flag_names, read_flags
 from fairlen.integrations.trl.config import TrlConfig
 from fairlen.integrations.verl.launch import VerlConfig
-from fairlen.settings import Flag, Positional
+from fairlen.settings import Flag, Positional, flatten, list_settings
 from fairlen.train.run.config import TrainConfig
 
 KL, CLIP = "terms.ReferenceKL.coefficient", "surrogate.clip_"
@@ -132,6 +134,24 @@ def test_a_place_that_cannot_be_used_is_named_without_a_number(capsys):
         said == "fairlen train: /proc/x: cannot be used (No such file or directory); name a place that can be"
         " read and written\n"
     )
+
+
+def test_groups_are_small_and_every_setting_has_a_name_of_its_own():
+    for config in (TrainConfig, EvalConfig, TrlConfig):
+        settings = list(list_settings(config))
+        assert max(Counter(one.group for one in settings).values()) <= 15
+        assert len({one.name for one in settings}) == len({one.spelling for one in settings}) == len(settings)
+
+
+def test_recorded_settings_are_read_by_name_in_groups_and_as_they_were_before_there_were_groups():
+    config = TrainConfig.of(
+        model="m", data=("d",), verify_workers=2, verifier_weight=0.5, problems=3, samples=2, seed=7
+    )
+    recorded = flatten(asdict(config))
+    assert recorded.keys() == {one.name for one in list_settings(TrainConfig)}
+    assert TrainConfig.of(**recorded) == config
+    before = {"model": "m", "data": ["d"], "verify_workers": 2, "eval_problems": 3, "eval_samples": 2, "seed": 7}
+    assert flatten(before).items() <= (recorded | {"data": ["d"]}).items()
 
 
 @dataclass(frozen=True)

@@ -209,8 +209,29 @@ def test_rows_that_are_left_out_are_told(tiny_model, tmp_path, capsys):
     settings = {"model": str(tiny_model), "data": (str(data),), "samples": 1, "max_response_length": 4}
     start_evaluation(small(tmp_path / "out", **settings))
     assert capsys.readouterr().out.splitlines()[:2] == [line, "eval: sums: 2 problems x 1"]
-    start_evaluation(small(tmp_path / "again", **settings, from_samples=str(tmp_path / "out/samples")))
+    again = {"data": (str(data),), "from_samples": str(tmp_path / "out/samples"), "out": str(tmp_path / "again")}
+    start_evaluation(EvalConfig.of(**again))
     assert capsys.readouterr().out.splitlines()[:2] == [line, "eval: sums: 2 samples, rescored"]
+
+
+def test_settings_of_drawing_are_refused_where_samples_are_rescored(finished, tmp_path):
+    for flag, value in (("temperature", 0.5), ("model", "guess"), ("samples", 2), ("seed", 4)):
+        config = rescore_settings(str(finished), out=str(tmp_path / "again")).replace(**{flag: value})
+        with pytest.raises(
+            ValueError, match=f"--{flag} {value} with --from-samples .*: the responses are there already"
+        ):
+            start_evaluation(config)
+    assert not (tmp_path / "again").exists()
+
+
+def test_a_folder_without_programs_is_rescored_whatever_sandbox_it_names(finished, tmp_path):
+    folder = tmp_path / "copy"
+    shutil.copytree(finished, folder)
+    facts = json.loads((folder / "eval.json").read_text())
+    facts["config"]["verifier"]["sandbox"] = "http://127.0.0.1:1/run_code"
+    (folder / "eval.json").write_text(json.dumps(facts))
+    again = start_evaluation(rescore_settings(str(folder), out=str(tmp_path / "again")))
+    assert numbers(again) == numbers(summary_of(finished))
 
 
 def test_a_prompt_that_leaves_no_room_for_the_budget_is_named(tiny_model, tmp_path):

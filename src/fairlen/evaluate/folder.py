@@ -18,7 +18,7 @@ from fairlen.files.folders import refuse_links, refuse_occupied, write_json
 from fairlen.files.limits import NotJSONError, parse_json
 from fairlen.flags import convert
 from fairlen.secrets import restore, seal
-from fairlen.settings import flatten, names_of
+from fairlen.settings import flatten, list_settings, names_of
 from fairlen.tasks.load import ProblemSet
 
 RECORDED = "eval.json"
@@ -121,12 +121,24 @@ def rescore_settings(place: str, **changes: Any) -> EvalConfig:
     return EvalConfig.of(**(kept | own | changes))
 
 
-def refuse_service(recorded: Mapping[str, Any] | None, config: EvalConfig) -> None:
-    """Raise ValueError where the samples were graded elsewhere than in a sandbox of this machine, and no flag says where now."""
+def refuse_unused(config: EvalConfig) -> None:
+    """Raise ValueError for a setting of how responses are drawn, which a rescoring would record without using it."""
+    given, kept = (flatten(asdict(one)) for one in (config, rescore_settings(config.run.from_samples)))
+    for one in list_settings(EvalConfig):
+        is_unused = one.group in ("model", "sampling") or one.name in ("samples", "seed")
+        if is_unused and given[one.name] != kept[one.name]:
+            raise ValueError(
+                f"--{one.spelling} {given[one.name]} with --from-samples {config.run.from_samples}: the responses are there "
+                "already, however they were drawn; leave it out"
+            )
+
+
+def refuse_service(recorded: Mapping[str, Any] | None, config: EvalConfig, sets: Mapping[str, ProblemSet]) -> None:
+    """Raise ValueError where programs ran elsewhere than in a sandbox of this machine, and no flag says where they run now."""
     before = flatten(recorded["config"]).get("sandbox") if recorded else None
-    if before not in (None, "auto", "bubblewrap") and config.verifier.sandbox == "auto":
-        if config.verifier.unsafe_exec_on_host:
-            return
+    runs_programs = any("code" in one.details.get("verifier", {}).get("kinds", ()) for one in sets.values())
+    is_named = config.verifier.sandbox != "auto" or config.verifier.unsafe_exec_on_host
+    if runs_programs and before not in (None, "auto", "bubblewrap") and not is_named:
         raise ValueError(
             f"--from-samples {config.run.from_samples}: its {RECORDED} names the sandbox {before!r}, and a folder chooses no "
             "service: give --sandbox with its URL, or --sandbox bubblewrap to run programs on this machine"

@@ -16,7 +16,7 @@ from rich.progress import Progress
 
 from fairlen.console import make_console, plural, print_table, visible
 from fairlen.evaluate.config import EvalConfig
-from fairlen.evaluate.folder import describe, open_folder, read_recorded, refuse_others, refuse_service
+from fairlen.evaluate.folder import describe, open_folder, read_recorded, refuse_others, refuse_service, refuse_unused
 from fairlen.evaluate.samples import Sample, file_name, find_files, read_file, read_tokens, sample_path, write_samples
 from fairlen.evaluate.scores import overall, score
 from fairlen.evaluate.sets import check_places, find_sets, rescore
@@ -68,10 +68,12 @@ def sample_all(config: EvalConfig, progress: Progress) -> Graded:
 
 def rescore_given(config: EvalConfig, progress: Progress) -> Graded:
     """Verify what is given, each file a set of its own."""
-    refuse_service(recorded := read_recorded(config.run.from_samples), config)
+    recorded = read_recorded(config.run.from_samples)
+    refuse_unused(config)
     files = find_files(config.run.from_samples)
     given = {name: read_file(path) for name, path in files.items()}
     sets = find_sets(config, given)
+    refuse_service(recorded, config, sets)
     folder = Path(config.run.out) if config.run.out else choose_folder("rescored", "eval")
     facts = open_folder(folder, describe(config, sets, None) | {"sampled": recorded})
 

@@ -75,6 +75,9 @@ def read_source(text: str) -> DataSource:
     """Raises DataError saying what is wrong with the text."""
     if text and Path(text).exists():
         return DataSource(text, text, is_local=True)
+    if re.match("[a-z]+://", text):
+        remedy = "download the file and name its path, or name a data set of the Hugging Face hub as OWNER/NAME"
+        raise DataError(text, f"addresses are not read; {remedy}")
     place, filters, weight = split_query(text)
     split = ""
     if ":" in place and not Path(place).exists():
