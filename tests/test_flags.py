@@ -16,7 +16,7 @@ import pytest
 
 from fairlen.cli import COMMANDS, main, read_eval_config, read_train_config
 from fairlen.evaluate.config import EvalConfig
-from fairlen.flags import WORDS, explain_unknown, flag_names, read_flags
+from fairlen.flags import WORDS, explain_unknown, field_meanings, flag_names, read_flags
 from fairlen.integrations.trl.config import TrlConfig
 from fairlen.integrations.verl.launch import VerlConfig
 from fairlen.settings import Flag, Positional, flatten, list_settings
@@ -244,6 +244,7 @@ def test_no_command_needs_the_source_of_its_settings(monkeypatch, capsys):
         """Settings that nobody has read before."""
 
     found: list[object] = []
+    field_meanings.cache_clear()
     with monkeypatch.context() as patch:
         patch.setattr("ast.parse", fail)
         for arguments in (["--prompts-per-batch", "3"], ["--help"]):
@@ -251,4 +252,5 @@ def test_no_command_needs_the_source_of_its_settings(monkeypatch, capsys):
                 found.append(read_flags(Own, "fairlen train", arguments).sampling.prompts_per_batch)
             except BaseException as error:
                 found.append(repr(error))
+    field_meanings.cache_clear()
     assert found == [3, "SystemExit(0)"] and "--prompts-per-batch N" in capsys.readouterr().out

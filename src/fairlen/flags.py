@@ -318,7 +318,7 @@ def write_option(one: Setting, width: int) -> list[str]:
     is_shown = type(one.default) in (int, float) or (isinstance(one.default, str) and one.default)
     meaning = field_meanings(one.owner).get(one.field, "") + (f" [{one.default}]" if is_shown else "")
     shape = f"  {write_shape(one)}"
-    text = textwrap.wrap(meaning, width - MARGIN, break_long_words=False, break_on_hyphens=False)
+    text = textwrap.wrap(meaning, width - MARGIN, break_long_words=False, break_on_hyphens=False) or [""]
     head = [shape] if len(shape) >= MARGIN else []
     first = "" if head else shape
     return [*head, *(f"{first if place == 0 else '':{MARGIN}}{line}" for place, line in enumerate(text))]
