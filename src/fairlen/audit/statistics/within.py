@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fairlen.audit.statistics.intervals import student, two_sided
 from fairlen.batch import Floats, Ints, sum_by
+from fairlen.distributions import student, two_sided
 
 MAX_GROUP = 256  # responses of one prompt and step that are compared with each other; of more, so many drawn at random
 MAX_CELLS = 1 << 22  # pairs that are held at a time
@@ -78,6 +78,8 @@ class Within:
     on log length and its square within prompts, the shortest and longest 5% counted as of the length where those begin, since a
     peak has flat tails: above 0 where accuracy peaks at one length for all prompts. Its p-value asks
     that accuracy rises at the 10% quantile of length and falls at the 90% one (Sasabuchi 1980; Lind and Mehlum 2010)."""
+    aligned_curve: Effect
+    """`curve` likewise: where accuracy has fallen to nearly 0 it is flat, which a parabola takes for a turn."""
     best_length: float  # where that curve turns, in units of length; beyond all lengths, or nan, where it does not
 
 
@@ -89,13 +91,15 @@ def compare_within(stratum: Ints, prompt: Ints, outcome: Floats, length: Floats)
     gap, order, bend = (jackknife(total[:, k], total[:, 0]) for k in (2, 3, 4))
     ends = np.quantile(x, (0.1, 0.9)) if len(x) else np.zeros(2)
     curve, turn = fit_curve(total[:, 5:], ends)
-    aligned = bend
+    aligned, aligned_curve = bend, curve
     if gap.exists and gap.p_value <= 0.05:
-        _, moved = sum_pairs(stratum, prompt, outcome, x + gap.value * outcome)
+        moved_x = x + gap.value * outcome
+        _, moved = sum_pairs(stratum, prompt, outcome, moved_x)
         aligned = jackknife(moved[:, 4], moved[:, 0])
+        aligned_curve, _ = fit_curve(moved[:, 5:], np.quantile(moved_x, (0.1, 0.9)))
     if has_gap(x):
         curve, turn = Effect(math.nan, math.nan, 0.0, curve.num_prompts), math.nan
-    return Within(gap, order, bend, aligned, curve, math.exp(min(turn + centre, 700.0)))
+    return Within(gap, order, bend, aligned, curve, aligned_curve, math.exp(min(turn + centre, 700.0)))
 
 
 def has_gap(x: Floats) -> bool:
