@@ -250,7 +250,7 @@ def test_commands_for_real_hardware_have_methods_and_flags_that_exist(words):
         config = read_flags(VerlConfig, "fairlen verl", words[1:cut])
         assert config.model and config.data and all("=" in word for word in words[cut + 1 :])
     elif words[0] == "eval":
-        assert read_eval_config(words[1:]).suite in ("eqlen", "fspo", "balanced", "grpo_lambda")
+        assert read_eval_config(words[1:]).run.suite in ("eqlen", "fspo", "balanced", "grpo_lambda")
     else:
         from fairlen.compare.config import CompareConfig
 
