@@ -34,9 +34,9 @@ class Command:
     summary: str
     examples: tuple[str, ...]
     extra: str = "train"
-    """What `pip install 'fairlen[EXTRA]'` brings that the command needs."""
+    """Extra of `pip install 'fairlen[EXTRA]'` that the command needs."""
     resume: str = "the same command starts again"
-    """What to do after an interruption."""
+    """Advice after an interruption."""
 
 
 COMMANDS: dict[str, Command] = {

@@ -1,4 +1,4 @@
-"""The console as every command writes to it: text is shown and does nothing, whatever a file or a model put into it."""
+"""The console as every command writes to it: text is shown and does nothing, with any control characters shown as text."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 LAYOUT = re.compile(r"([\n\t\xa0\u1680\u2000-\u200a\u202f\u205f\u3000]+)")
-"""What of another program's lines only moves what follows: line breaks, tabs and spaces of any width."""
+"""Characters that only move what follows: line breaks, tabs and spaces of any width."""
 
 
 def visible(text: str) -> str:
@@ -33,7 +33,7 @@ def visible_lines(text: str) -> str:
 
 
 def plural(word: str, number: int, many: str = "") -> str:
-    """Return the word for so many of a thing."""
+    """Return the singular or plural of a noun, with its count."""
     return word if number == 1 else many or f"{word}s"
 
 
@@ -68,20 +68,20 @@ def complain(command: str, error: object) -> None:
 
 
 def show_traceback(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Print an error that nobody caught, as `sys.excepthook` does."""
+    """Print an uncaught error, as `sys.excepthook` does."""
     log("".join(traceback.format_exception(kind, error, trace)), sys.stderr, end="")
 
 
 def make_console(width: int | None = None, file: IO[str] | None = None) -> Console:
     """Return a console on which text is text: paths, problems and errors may hold brackets, which are no styles here.
 
-    `width` is used where nobody looks at a screen, so that tables in files are not broken.
+    `width` is used where the output is no terminal, so that tables in files are not broken.
     """
     from rich.console import Console
     from rich.segment import Segment
 
     class SafeConsole(Console):
-        """Writes out control characters: before it measures strings, and in whatever else is rendered."""
+        """Writes out control characters: before it measures strings, and in all else that is rendered."""
 
         def render_str(self, text: str, **options: Any) -> Any:
             return super().render_str(visible(hide(text)), **options)

@@ -1,6 +1,6 @@
 """Settings as flags: a dataclass of them is read from a TOML file and arguments, and explained by --help.
 
-Whoever types another trainer's word for a setting is told ours, by `WORDS`.
+Another trainer's word for a setting is answered with ours, by `WORDS`.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ WORDS = {
     "-- data.train_batch_size={}": "prompts_per_batch batch_size per_device_train_batch_size",
     "-- data.max_response_length={}": "max_response_length max_new_tokens max_completion_length",
 }
-"""What other trainers call a setting, by ours: {} is what was given. Dots and all of verl's keys are looked for by their ends."""
+"""Other trainers' names of a setting, by ours: {} is what was given. Dots and all of verl's keys are looked for by their ends."""
 
 
 class Parser(ArgumentParser):
@@ -99,7 +99,7 @@ def is_list(one: Setting) -> bool:
 def field_meanings(kind: type) -> Mapping[str, str]:
     """The text under each field of a class and of those it inherits from; empty where the source cannot be read.
 
-    It is read for a page of help alone, and whatever goes wrong with it leaves the page without these texts.
+    It is read for a page of help alone, and any failure leaves the page without these texts.
     """
     found: dict[str, str] = {}
     for base in reversed(kind.__mro__[:-1]):

@@ -19,7 +19,7 @@ class Metric:
     meaning: str
     """In Markdown."""
     look: str = ""
-    """What to look for; empty where nothing in particular."""
+    """Signs of trouble; empty where there are none in particular."""
 
 
 SECTIONS: dict[str, tuple[Metric, ...]] = {

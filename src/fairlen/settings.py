@@ -31,7 +31,7 @@ class Flag:
 
 @dataclass(frozen=True)
 class ResumeEffect:
-    """What changing a setting means for a run that resumes; without one, it changes the mathematics."""
+    """Effect of a changed setting on a run that resumes; a setting without one changes the mathematics."""
 
     name: str
 
@@ -210,7 +210,7 @@ class VerifierSettings(Settings):
     """How finished responses are graded."""
 
     without_verdict: Literal["inactive", "incorrect"] = "inactive"
-    """What a response without a verdict (deadline, failed verifier) is worth: nothing counts it, or it is incorrect."""
+    """Treatment of responses without a verdict (deadline, failed verifier): left out, or incorrect."""
     answer_deadline: Positive = 5.0
     """Seconds for one mathematical comparison; past it there is no verdict."""
     accept_unevaluated: bool = False
@@ -252,14 +252,14 @@ class SamplingSettings(Settings):
     min_p: float = 0.0
     """Floor relative to the most likely token; 0 is off."""
     engine: Literal["auto", "embedded", "vllm"] = "auto"
-    """What generates: "embedded" runs the model as training does, with exact log-probs; "vllm" needs fairlen[vllm]; "auto" is
+    """Inference engine: "embedded" runs the model as training does, with exact log-probs; "vllm" needs fairlen[vllm]; "auto" is
     vLLM on CUDA where it is installed, for models above 50M parameters."""
     max_num_seqs: Annotated[Count, ROUNDING] = 256
     """Responses that the engine decodes at a time."""
     gpu_memory_utilization: Annotated[Fraction, ROUNDING] = 0.0
     """Share of the device's memory that vLLM has while it generates; 0 is what training leaves, 0.4 where it does not sleep."""
     sleep_level: Annotated[Literal[0, 1, 2], ROUNDING] = 2
-    """What vLLM frees during updates on CUDA: 2 its weights, keys and values, 1 too but with weights kept in RAM, 0 nothing."""
+    """Freed by vLLM during updates on CUDA: 2 its weights, keys and values, 1 too but with weights kept in RAM, 0 nothing."""
     request_seeds: bool = True
     """Give vLLM a seed for each response, so that it is drawn alike whatever else is decoded; else all draw from one stream."""
 
@@ -351,7 +351,7 @@ def choose_engine(config: RolloutConfig, device: str, num_parameters: int) -> Li
 
 @dataclass(frozen=True)
 class MethodsConfig:
-    """What `fairlen methods` is asked."""
+    """Settings of `fairlen methods`."""
 
     name: Annotated[str, Positional] = ""
     """One method, its names joined by +, such as dapo+balanced."""

@@ -1,1 +1,1 @@
-"""What rollouts say about length: pure functions of tables, without torch."""
+"""Length and correctness in rollouts: pure functions of tables, without torch."""

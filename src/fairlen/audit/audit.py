@@ -55,7 +55,7 @@ class Selection:
 
 @dataclass(frozen=True)
 class Shares:
-    """What describes the rollouts; intervals over prompts. It is no effect of length, and gives no advice about it."""
+    """Description of the rollouts; intervals over prompts. It is no effect of length, and gives no advice about it."""
 
     difficulty: Estimate  # correlation of a prompt's mean log length with its accuracy, between the prompts of a step
     all_correct: Estimate  # prompts with several responses, all of them correct

@@ -32,12 +32,12 @@ MAX_ROWS = 10  # malformed rows that are shown
 
 @dataclass(frozen=True)
 class AuditConfig:
-    """What rollouts say about length, in any of the formats of docs/rollouts: a verdict first, then why."""
+    """Audit rollouts in any of the formats of docs/rollouts for effects of length: a verdict first, then why."""
 
     paths: Annotated[tuple[str, ...], Positional]
     """Files, folders or patterns."""
     columns: str = ""
-    """What is what in files of no known format, such as prompt=question,response=answer,reward=score. Sums: reward=a+b."""
+    """Columns of files of no known format, such as prompt=question,response=answer,reward=score. Sums: reward=a+b."""
     unit: Literal["auto", "tokens", "words", "characters"] = "auto"
     """Of lengths; auto: tokens where every row has them, else words, of texts without spaces characters."""
     tokenizer: str = ""

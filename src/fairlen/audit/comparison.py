@@ -1,4 +1,4 @@
-"""What differs between two logs, A and B: lengths, accuracy, truncation, and the effects of length within prompts.
+"""Differences between two logs, A and B: lengths, accuracy, truncation, and the effects of length within prompts.
 
 Over prompts that both have, each with one weight on both sides: that of a difference of two means of a and b responses,
 ab / (a + b). So another mix of prompts explains no difference; what does, two logs cannot say.

@@ -41,7 +41,7 @@ class Margins:
 
 @dataclass(frozen=True)
 class Quantity:
-    """What is compared within prompts, and the words for its effects: {0} is a number with its interval, {1} is more or less."""
+    """Quantity compared within prompts, and the words for its effects: {0} is a number with its interval, {1} is more or less."""
 
     noun: str
     measures: tuple[str, str]  # names of its two findings: more or less of it, and the best amount in the middle

@@ -1,4 +1,4 @@
-"""What measures read, whoever wrote the rollouts: responses, their segments, what updates did to those, and which rows count.
+"""Input of all measures, from any framework: responses, their segments, what updates did to those, and which rows count.
 
 Index sets as in batch.py, over all rollout batches of a log: **R** responses, **B** segments, **P** prompts, and **U** sequences
 of updates (a segment once for each update that it was part of). Prompts and groups have their own numbers in every rollout batch.
@@ -173,7 +173,7 @@ def off_policy(log: Log) -> OffPolicy:
 
 @dataclass(frozen=True)
 class Weighed:
-    """What updates add up, [n]; a segment once for each update that it was part of."""
+    """Rows that updates sum over, [n]; a segment once for each update that it was part of."""
 
     segments: Segments  # groups dense from 0, never in two units
     advantage: Floats

@@ -16,7 +16,7 @@ FEW_SEEDS = {
     1: "one seed: intervals are over problems alone and say nothing of another seed; --seeds 3 or more does",
     2: "two seeds: what lies between seeds is hardly in the intervals, which are too narrow; --seeds 3 or more",
 }
-"""What intervals say little about, by the number of seeds."""
+"""Caveat on intervals, by the number of seeds."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class CompareConfig:
     """Names as for `fairlen train`, with settings after a colon: grpo dapo+balanced fspo:surrogate.width=0.01,surrogate.z=2; or
     run folders of fairlen train, trl and verl."""
     match: Match = "generated"
-    """What all methods may spend: the generated tokens, seconds of training, or updates of the reference."""
+    """Budget of all methods: the generated tokens, seconds of training, or updates of the reference."""
     reference: str = ""
     """The method that sets what is spent and that others are compared with; by default the first."""
     seeds: int = 3

@@ -25,7 +25,7 @@ from fairlen.secrets import SEALED, hide_all
 from fairlen.settings import flatten
 
 MATCHED: dict[Match, str] = {"generated": "generated tokens", "seconds": "seconds of training", "updates": "updates"}
-"""What is equal."""
+"""Quantity that is equal."""
 TERMS = ("samples", "coupling", "acceptance.lre")
 NUM_PLACES = 25
 """Equal costs at which learning curves are compared."""

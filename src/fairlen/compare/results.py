@@ -1,4 +1,4 @@
-"""What the runs of a comparison came to, as a table and JSON.
+"""Results of a comparison's runs, as a table and JSON.
 
 Intervals resample seeds and problems, the same ones for every method, so that what is hard for all cancels in a difference.
 """
@@ -37,7 +37,7 @@ Draw = Callable[[Floats], Estimate]
 
 @dataclass(frozen=True)
 class Spent:
-    """What a finished run cost."""
+    """Cost of a finished run."""
 
     updates: float
     generated: float
@@ -143,7 +143,7 @@ def refuse_other_problems(held: Mapping[str, Sequence[End]]) -> None:
 
 
 class End(NamedTuple):
-    """What one run did on held-out problems when it had spent its mark."""
+    """Held-out results of one run when it had spent its mark."""
 
     values: Floats
     """By `measure_responses`, [7, problems]."""

@@ -1,4 +1,4 @@
-"""What methods do to length, measured on the same made rollouts: no model, no training, seconds."""
+"""Effects of methods on length, measured on the same made rollouts: no model, no training, seconds."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class Finding:
     status: Status
     found: str
     remedy: str = ""
-    """What to do, empty where all is well."""
+    """Remedy; empty where all is well."""
     name: str = ""
 
 
@@ -44,7 +44,7 @@ class Check:
     name: str
     look: Callable[[TrainConfig], Finding | str]
     remedy: str = "see what it says; report it if it is ours"
-    """What to do where `look` raises, which is a failure."""
+    """Remedy where `look` raises, which is a failure."""
 
 
 def run_check(check: Check, config: TrainConfig) -> Finding:

@@ -1,4 +1,4 @@
-"""What the machine gives: free memory, its allocators, uploads to a device, and functions in C compiled for it."""
+"""Resources of the machine: free memory, its allocators, uploads to a device, and functions in C compiled for it."""
 
 from __future__ import annotations
 

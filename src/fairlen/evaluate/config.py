@@ -23,9 +23,9 @@ class Benchmark:
     place: str
     """As `--data` takes it; the copy is our choice."""
     num_problems: int
-    """What the copy is said to hold; a run records what it found."""
+    """Number of problems that the copy is said to hold; a run records the number it found."""
     note: str = ""
-    """What the paper leaves open about it."""
+    """Details that the paper leaves open."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ LCB_OF_BA = Benchmark("LiveCodeBench", LCB_PLACE, 1055, "release 6 and all dates
 TRAINED = "ours: the distribution that is trained"
 UNTRUNCATED = {"top_p": (1.0, TRAINED), "top_k": (0, TRAINED), "min_p": (0.0, TRAINED)}
 QWEN = {"temperature": 0.6, "top_p": 0.95, "top_k": 20, "min_p": 0.0}
-"""What Qwen3 recommends for thinking."""
+"""Sampling that Qwen3 recommends for thinking."""
 UNREAD = "ours: no number in what we could read of the paper"
 
 SUITES = {
@@ -191,7 +191,7 @@ def suite_tables() -> list[list[tuple[str, ...]]]:
 
 
 def print_suites() -> None:
-    """Print the same on the terminal; wide where nobody looks at a screen."""
+    """Print the same on the terminal; wide where the output is no terminal."""
     from fairlen.console import make_console, print_table
 
     for title, (head, *rows) in zip(("suites", "sets", "settings"), suite_tables(), strict=True):

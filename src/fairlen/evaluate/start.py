@@ -100,7 +100,7 @@ def summarize(config: EvalConfig, facts: dict[str, Any], samples: Mapping[str, S
 
 
 def make_progress(console: Console | None = None) -> Progress:
-    """Return bars on the console, which are not drawn where nobody looks at a screen."""
+    """Return bars on the console, which are not drawn where the output is no terminal."""
     console = console or make_console()
     return Progress(console=console, transient=True, disable=not console.is_terminal)
 

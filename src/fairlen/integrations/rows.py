@@ -125,7 +125,7 @@ class TreeRow:
     segments: list[int] = field(default_factory=list)
     """In the order of their trained tokens."""
     supports: list[bytes] = field(default_factory=list)
-    """What each token was drawn from, as in a Response."""
+    """Support of each token, as in a Response."""
 
     def add(self, number: int, segment: Segment, response: Response, shared: int) -> None:
         """Put in a segment with what precedes it, but for its first `shared` tokens, which are there."""

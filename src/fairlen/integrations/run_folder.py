@@ -88,7 +88,7 @@ ROWS = 1 << 32
 """A row of a rollout batch is told from those of others by the batch's key times this, added to it."""
 
 COUNTERS = ("num_batches", "num_updates", "generated", "seconds")
-"""What a checkpoint keeps, besides the sizes of files that grow."""
+"""State that a checkpoint keeps, besides the sizes of files that grow."""
 
 
 @dataclass

@@ -1,1 +1,1 @@
-"""What every trainer does around a method: loss, tally, end of an update, learning signal, run folder."""
+"""The loop kit, shared by all trainers around a method: loss, tally, end of an update, learning signal, run folder."""

@@ -69,7 +69,7 @@ class Journal:
 
 @dataclass
 class RunFolder:
-    """What is written while a run goes on, whoever trains."""
+    """Files written while a run goes on, by any trainer."""
 
     folder: Path
     journal: Journal = field(default_factory=Journal, kw_only=True)

@@ -1,4 +1,4 @@
-"""What a rollout batch and an update came to, by the names of docs/metrics.md: one tally for our trainer, TRL and verl.
+"""Metrics of a rollout batch and an update, by the names of docs/metrics.md: one tally for our trainer, TRL and verl.
 
 Each micro-batch adds sums, which add up over any split and all ranks (of MAXIMA the largest counts); they are divided once.
 """

@@ -34,7 +34,7 @@ LOOK_AT = {
     "weights": "the optimizer's step overflowed, or its moments were damaged: lower the learning rate, and go on from the last "
     "checkpoint with --resume",
 }
-"""What may be not finite, and where to look."""
+"""Quantities that may be not finite, and where to look."""
 
 
 class NonFiniteError(TrainingStopped):

@@ -25,7 +25,7 @@ from fairlen.methods.trial import try_method
 from fairlen.plugins import Plugin, find_plugin, installed, is_file_place, normalize
 
 DEFAULT_METHOD = "dr_grpo"
-"""What our trainer, TRL and verl train with where no method is named."""
+"""Default method of our trainer, TRL and verl."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Composition:
     """The names in a fixed order: the base, then modifiers as they are applied."""
     method: Method
     notes: tuple[str, ...]
-    """What was replaced, and warnings of the table of pairs."""
+    """Choices that were replaced, and warnings of the table of pairs."""
     parts: tuple[Component, ...] = field(default=(), compare=False, repr=False)
 
     @property

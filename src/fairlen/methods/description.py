@@ -41,7 +41,7 @@ KINDS: dict[str, tuple[type, ...]] = {
 """The stages that each choice can be."""
 
 PLAIN = {"bool": bool, "int": int, "float": float, "str": str}
-"""What a field can be set to from text."""
+"""Types that a field can be set to from text."""
 
 
 def to_dict(method: Method) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What a name after `+` changes: one choice of a base each; a second one where the first needs it, which compose.py prints."""
+"""Modifiers, the names after `+`: each changes one choice of a base, and a second one where the first needs it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CHAIN_ORDER = (
 )  # fmt: skip
 """Of rewards: factors come before penalties, since dividing a negative reward by a length would raise it. Of terms: any."""
 EVERYTHING = "everything"
-"""What a base sets."""
+"""Choices that a base sets."""
 
 
 @dataclass(frozen=True)

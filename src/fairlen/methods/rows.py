@@ -26,7 +26,7 @@ REMEDIES = {
     "correct": "0 or 1, or nan where there is no verdict",
     "truncated": "0 or 1",
 }
-"""What a column holds."""
+"""Contents of each column."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What a report reads of a run folder: its numbers, and the texts of a sample of responses from every part and outcome."""
+"""Contents of a run folder for a report: its numbers, and the texts of a sample of responses from every part and outcome."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ class Shown:
     num_turns: int
     passages: list[Passage]
     tokens: dict[str, Any]
-    """What a script needs to colour the policy's own tokens: letters of each, probabilities in percent, and of each passage
+    """Data with which a script colours the policy's own tokens: letters of each, probabilities in percent, and of each passage
     its first and last ones and how much later they stand among all."""
     pieces: list[Piece]
 
@@ -311,7 +311,7 @@ def show_passages(
 
 
 def split_tokens(tokenizer: Any, token_ids: Sequence[int], text: str) -> list[str] | None:
-    """Return the text of each token; None where they do not add up to `text`, as then nobody knows where a token ends."""
+    """Return the text of each token; None where they do not add up to `text`, as token boundaries are then unknown."""
     from tokenizers.decoders import DecodeStream
 
     stream, added = DecodeStream(skip_special_tokens=True), tokenizer.get_added_tokens_decoder()

@@ -49,7 +49,7 @@ class EqLen(Checked):
     max_rounds: Annotated[int, NOT_NEGATIVE] = 0
     """Rounds of a stream, after which its survivor is completed alone: 1 is the paper's single pair. 0: until both have ended."""
     survivor_reward: SurvivorReward = "max"
-    """What b_j is worth: max, mean, halving or lineage."""
+    """Value of b_j: max, mean, halving or lineage."""
     round_weight: Literal["none", "halving"] = "none"
     """halving: round j weighs 2^-j (from 0), because every round doubles how often the states below it are visited."""
     prefix_gradient: bool = False

@@ -90,9 +90,9 @@ class Independent(Checked):
     n: Count = 16
     """Responses to a prompt."""
     unit: Literal["trajectory", "turn"] = added_later("trajectory")
-    """What one sequence is, with a ratio, a clip and a weight of its own: a trajectory, or each of its turns."""
+    """Sequence with a ratio, a clip and a weight of its own: a trajectory, or each of its turns."""
     compare: Literal["trajectories", "turns"] = added_later("trajectories")
-    """What is compared: trajectories by their reward, or with unit=turn the same turn of each by what was earned from it on."""
+    """Unit of comparison: trajectories by their reward, or with unit=turn the same turn of each by what was earned from it on."""
     is_whole = True
 
     def __post_init__(self) -> None:

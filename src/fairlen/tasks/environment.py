@@ -1,7 +1,7 @@
 """Environments: the policy writes a turn, the environment answers with an observation, until one of them ends the trajectory.
 
 A coroutine function of an environment runs on the event loop and must not block; a plain function runs in a thread of its own.
-Whatever goes wrong in an environment ends its trajectory without a verdict, and nothing else.
+Any failure of an environment ends its trajectory without a verdict, and nothing else.
 """
 
 from __future__ import annotations
@@ -191,7 +191,7 @@ class Player(ABC):
 
 
 def about(extend: Extend, problem: Problem) -> Extend:
-    """What continues the prompt of this problem to its end: by trajectories where its task is solved in turns."""
+    """Sampler that continues the prompt of this problem to its end: by trajectories where its task is solved in turns."""
     return partial(extend.play, problem) if isinstance(extend, Player) else extend
 
 

@@ -327,7 +327,7 @@ def read_foreign(
 
 
 def read_chunk(format: Format, chunk: Chunk, meter: Meter, found: Found) -> list[Part]:
-    """Return a chunk's rows; where one has a shape that nobody writes, row by row, and rows that have it are rejected."""
+    """Return a chunk's rows; where one has an unexpected shape, row by row, and rows that have it are rejected."""
     rejected, notes = len(found.malformed), found.notes.copy()
     try:
         read = format.read(chunk, found)

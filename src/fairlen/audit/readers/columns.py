@@ -46,7 +46,7 @@ ROLES: dict[str, tuple[str, ...]] = {
         "group": "",
     }.items()
 }
-"""What fairlen wants, and the names that are taken for it, the surest first; `group` tells responses to a prompt apart."""
+"""Columns that fairlen reads, and their names in files, the surest first; `group` tells responses to a prompt apart."""
 IN_OBJECTS = {"finish": "meta_info.finish_reason", "tokens": "meta_info.completion_tokens"}
 """Of roles that no column has, where servers such as SGLang's write them."""
 PART = re.compile(
@@ -59,14 +59,14 @@ REFERENCE = re.compile(
     re.I,
 )
 FRESH = re.compile(r"(^|[._])(u?uid|group(_?(id|idx|index))?)$", re.I)
-"""What tells problems apart in all of a file, by reference, and in one step, where frameworks draw it anew for each."""
+"""Identifiers of problems in all of a file, by reference, and in one step, where frameworks draw it anew for each."""
 OF_RESPONSE = re.compile("response|sample|generation|completion|rollout|request|session|seed|rank|worker", re.I)
 """Ids of other things than problems."""
 NO_RESPONSE = re.compile(
     "judge|grad|critic|verif|feedback|error|std(out|err)|time|date|path|url|name|model$|(^|_)id$|hash|type|source|finish|status|system|"
     "prompt|question|image|version|meta|reference|gold|truth|target|label|expected|comment|reason", re.I,
 )  # fmt: skip
-"""Names of texts that nobody gives what the policy wrote."""
+"""Names that never hold the policy's own text."""
 COUNTS_RESPONSE = re.compile("response|completion|output|mask", re.I)
 """Names of numbers of tokens that say of what; with reasoning that is hidden they are more than the text."""
 MUCH_LONGER = 4  # times the length of another text, from which on the longer one may be the response

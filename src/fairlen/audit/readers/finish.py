@@ -28,7 +28,7 @@ MAX_TOKENS = re.compile(
     r"(reached_|hit_|exceeded_)?max(imum)?_([a-z]+_){0,2}?(tokens?|len|length)(_(reached|exceeded|limit))?"
 )
 PREFIX = re.compile(r"^([a-z0-9]+_)*?(finish|stop)_reason_(?=.)|^finish(ed)?_(?=.)")
-"""What names of enums have before the word, as in FinishReason.LENGTH, FINISH_LENGTH, FINISHED_LENGTH_CAPPED."""
+"""Prefixes of names of enums, as in FinishReason.LENGTH, FINISH_LENGTH, FINISHED_LENGTH_CAPPED."""
 SAYS_CUT = re.compile(r"trunc|limit|overlong|exceed|clip|cut|max_|incomplete|unfinished|not_finished")
 SAYS_END = re.compile(r"^(?!.*reason).*(finish|eos|complete|done|ended|terminated)")
 """Names of columns of true and false, and which of the two the true ones are."""

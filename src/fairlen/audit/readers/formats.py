@@ -1,4 +1,4 @@
-"""What a format is, what readers of formats share, and the one of any table whose columns are known by name and content."""
+"""Formats of rollout files, helpers of their readers, and the format of any table whose columns are known by name and content."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fairlen.files.formats import Chunk, Row, Unreadable, make_chunk
 
 ASKS = {"user", "system", "developer", "human"}
 LISTED = "response", "reward", "correct", "finish", "tokens", "turns", "advantage"
-"""What a row may have lists of, one for each of several responses to its prompt."""
+"""Columns that may hold lists, one element for each response to the row's prompt."""
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ GRADES = {"C": (1.0, 1.0), "P": (0.5, 0.0), "I": (0.0, 0.0), "N": (0.0, 0.0)}
 VERDICT_NAMES = ("accuracy", "correct", "acc", "is_correct", "exact_match")
 """A reward function of TRL with one of these in its name that says 0 or 1 is the verifier's word."""
 READ = re.compile(r"\n?(?:user|tool)\n((?:<tool_response>.*?(?:</tool_response>\s*|\Z))+)(?:assistant\n|\Z)", re.S)
-"""What tools returned, in a text without its special tokens, as templates like Qwen's have it."""
+"""Pattern of tools' results in a text without special tokens, as templates like Qwen's have it."""
 NO_WEIGHTS: dict[str, float] = {}
 TRL_COLUMNS = {"step": "step", "prompt": "prompt", "response": "completion", "advantage": "advantage"}
 

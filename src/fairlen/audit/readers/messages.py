@@ -1,4 +1,4 @@
-"""What the policy wrote in a response: messages with reasoning, content and tool calls, in the fields of many engines."""
+"""The policy's own text of a response: messages with reasoning, content and tool calls, in the fields of many engines."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ITEM = re.compile(r"message|reasoning|.*_call(_output)?")  # types of the items 
 
 
 class Output(NamedTuple):
-    """What an object that a server answers with says: messages, one for each call of the model and each result of a tool."""
+    """Contents of a server's response object: messages, one for each call of the model and each result of a tool."""
 
     messages: list[Any]
     tokens: Any

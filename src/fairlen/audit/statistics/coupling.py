@@ -109,7 +109,7 @@ RULES_OF_TURNS: dict[str, tuple[Aggregation, Per]] = {
     "turn_count": (TurnCount(), "rows"),
     "balanced_turns": (Balanced("group", "turns"), "groups"),
 }
-"""What they give the turns of a trajectory together, of trajectories, of which other rollouts have none."""
+"""Weight of the turns of a trajectory together; rollouts without turns have none."""
 ALL_RULES = RULES | RULES_OF_TURNS
 
 

@@ -1,4 +1,4 @@
-"""What EqLen's streams did to values, with intervals over prompts. Source: docs/methods/eqlen.md."""
+"""Effects of EqLen's streams on values, with intervals over prompts. Source: docs/methods/eqlen.md."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ def run_together(
 def prepare_prompts(
     sampler: Sampler, token_ids: Sequence[Sequence[int]], first: int, request: Callable[[int, TokenIds, int], Request]
 ) -> list[Coroutine]:
-    """What to run for this process's rows, of which `first` is the number among all: one coroutine for each prompt.
+    """Coroutines of this process's rows, of which `first` is the number among all: one coroutine for each prompt.
 
     A process that has only some of a prompt's rows runs a sampler of so many; its streams are numbered after those before.
     """

@@ -1,4 +1,4 @@
-"""What a run of TRL leaves for `fairlen report`, `audit` and `compare`: its output folder is a run folder."""
+"""Records of a run of TRL for `fairlen report`, `audit` and `compare`: its output folder is a run folder."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ WHERE = ("row", "length")
 
 @dataclass(frozen=True)
 class Round:
-    """What one call of TRL's generation and scoring gave."""
+    """Result of one call of TRL's generation and scoring."""
 
     output: dict[str, Any]
     """Of this process."""

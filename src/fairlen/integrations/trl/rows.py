@@ -22,12 +22,12 @@ FORWARDED = (
     "pixel_values", "image_grid_thw", "num_images", "pixel_attention_mask", "spatial_shapes", "num_tiles", "image_sizes",
     "token_type_ids", "mm_token_type_ids", "image_position_ids",
 )  # fmt: skip
-"""What a model may read besides tokens."""
+"""Inputs of a model besides tokens."""
 
 
 @dataclass
 class CurrentBatch:
-    """What TRL's code, which calls our overrides with signatures of its own, cannot hand from one of them to the next.
+    """State of one call that TRL's signatures cannot pass from one override to the next.
 
     A trainer's `current` is one of these during a call of TRL's generation and scoring, or during a forward pass; else empty.
     """
@@ -90,7 +90,7 @@ def has_open_call(completion: Any) -> bool:
 
 @dataclass(frozen=True)
 class Outcomes:
-    """What the reward functions said of some responses, [N]."""
+    """Outcomes of some responses by the reward functions, [N]."""
 
     outcome: Floats
     """Weighted sum of the reward functions that apply, in their precision, float32; 0 where none does."""

@@ -1,4 +1,4 @@
-"""What is settled before a TRL trainer is built: the method, and what each setting of GRPOConfig now means."""
+"""Decisions before a TRL trainer is built: the method, and the meaning of each setting of GRPOConfig."""
 
 from __future__ import annotations
 
@@ -212,7 +212,7 @@ def changed(config: Any, names: Any) -> Iterator[str]:
 
 
 def describe_differences(config: Any, method: Method) -> Iterator[str]:
-    """What the method decides in place of TRL's settings, and what TRL does differently from fairlen's own trainer."""
+    """Settings of TRL's that the method decides, and differences of TRL from fairlen's own trainer."""
     for name in changed(config, DECIDED):
         yield f"{name}={getattr(config, name)} is not used, the method decides: {DECIDED[name]}"
     if getattr(config, "use_bias_correction_kl", False) and any(isinstance(t, ReferenceKL) for t in method.terms):

@@ -1,4 +1,4 @@
-"""What of TRL is overridden, or called and read although it is private: looked at where a trainer is made."""
+"""Parts of TRL that are overridden, or called and read although private; checked where a trainer is made."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ CALLED = {
     "trl.models.utils:unwrap_model_for_generation": (
         ("model", "accelerator"), ("gather_deepspeed3_params", "gradient_checkpointing_kwargs")),
 }  # fmt: skip
-"""What is passed to each of these, methods of the trainer and functions of modules: by place, and by name."""
+"""Arguments passed to each of these, methods of the trainer and functions of modules: by place, and by name."""
 READ = (
     "_logs", "_metrics", "_pending_extra_logs", "_tokenizer", "accelerator", "args", "aux_loss_enabled", "eos_token_ids",
     "generation_config", "generation_kwargs", "is_fsdp_enabled", "max_completion_length", "min_p", "model", "model_wrapped",

@@ -119,7 +119,7 @@ class Servers:
         return None if answer is None else self.read(answer)
 
     def read(self, answer: TokenOutput) -> Continuation:
-        """What a server has sampled, and by which version of the weights. Raises RuntimeError where there are no log-probs."""
+        """Sampled tokens of a server, and the version of its weights. Raises RuntimeError where there are no log-probs."""
         if not answer.log_probs:
             raise RuntimeError("a server gave no log-probs: set actor_rollout_ref.rollout.calculate_log_probs=True")
         self.versions |= {int(v) for v in (answer.extra_fields.get("global_steps"),) if v is not None}

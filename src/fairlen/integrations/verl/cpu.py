@@ -34,7 +34,7 @@ COUNTED = (
     "memory_allocated", "memory_reserved", "max_memory_allocated", "max_memory_reserved", "empty_cache",
     "reset_peak_memory_stats", "set_per_process_memory_fraction", "ipc_collect",
 )  # fmt: skip
-"""What verl asks `torch.<device>` of memory; 0 here."""
+"""Queries of memory that verl makes of `torch.<device>`; 0 here."""
 MEMORY = 1 << 34
 """Bytes that a device is said to have."""
 MAX_NUM_SEQS = 128

@@ -39,7 +39,7 @@ TEMPLATE = "{{ bos_token }}{% for message in messages %}{{ message['content'] }}
 UNUSED = ("<|im_end|>", "\n")
 """verl's reader of Qwen3 prompts asks for tokens of these; the playground never writes them."""
 UNKNOWN = "<pad>"
-"""What the playground does not write is read as: vLLM tries the template with words of its own."""
+"""Token that stands for text foreign to the playground: vLLM tries the template with words of its own."""
 TYPES: dict[str, type[Answers] | type[Choice] | type[Program]] = {one.kind: one for one in (Answers, Choice, Program)}
 
 

@@ -1,4 +1,4 @@
-"""What every process of a job that `fairlen verl` starts imports, and no other process of verl.
+"""Imports of every process of a job that `fairlen verl` starts, and of no other process of verl.
 
 None takes a class from the files of a model: verl's reward workers ask for the code of its tokenizer, whatever settings say. A
 TRL without a model with a value head (1.16) counts as none, or verl 0.9.1 could build no model.

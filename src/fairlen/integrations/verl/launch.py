@@ -167,7 +167,7 @@ def collect(config: VerlConfig, given: Sequence[str], folder: Path) -> dict[str,
 
 
 def environment_settings(config: VerlConfig, given: Sequence[str], folder: Path) -> dict[str, str]:
-    """What every process of the job imports, also on other machines."""
+    """Modules that every process of the job imports, also on other machines."""
     place = "+ray_kwargs.ray_init.runtime_env.env_vars"
     modules = quote(",".join(modules_of(config)))
     found = {f"{place}.VERL_USE_EXTERNAL_MODULES={modules}": "loads fairlen's plug-in, loudly"}
@@ -187,7 +187,7 @@ def rehearsal_variables(config: VerlConfig, given: Sequence[str], folder: Path) 
 
 
 def modules_of(config: VerlConfig) -> list[str]:
-    """What every process of the job imports: the platform of a rehearsal, the plug-in, what the environment already asks for."""
+    """Modules that every process imports: the platform of a rehearsal, the plug-in, those that the environment names."""
     before = [name for name in os.environ.get("VERL_USE_EXTERNAL_MODULES", "").split(",") if name]
     is_whole = choose_method(config.method, config.overrides).sampling.is_whole
     ours = [*[CPU_MODULE] * config.cpu, GUARDS, PLUGIN, *[TREES] * (not is_whole)]
@@ -223,7 +223,7 @@ def is_graded_by_us(paths: Sequence[str], places: Sequence[str]) -> bool:
 
 
 def value_of(key: str, given: Sequence[str]) -> str:
-    """What was given for a setting of verl's; empty where nothing was."""
+    """Value given for a setting of verl's; empty where none was."""
     told = [text.partition("=")[2].strip("'\"") for text in given if key_of(text) == key]
     return told[-1] if told else ""
 

@@ -1,4 +1,4 @@
-"""What verl loads in every process that imports it (entry point group `verl.plugins`): importing it registers our trainers.
+"""Entry point that verl loads in every process (group `verl.plugins`): importing it registers our trainers.
 
 A job that names none of them is as it would be without fairlen. verl does not report a plug-in that cannot be loaded.
 """

@@ -31,7 +31,7 @@ from fairlen.rollouts import Response, Rollouts, Segment
 
 @dataclass(frozen=True)
 class Row:
-    """What a row of verl is of its response, and of its stream where it has one."""
+    """Place of a row of verl in its response, and in its stream where it has one."""
 
     length: int
     """Generated tokens of the whole response."""
@@ -58,7 +58,7 @@ class Row:
     outcome: float = 0.0
     """Of the finished text."""
     verdict: float = NO_VERDICT
-    """What decides whether it is correct; nan where the verifier came to no verdict."""
+    """Outcome that decides whether it is correct; nan without a verdict."""
 
     @property
     def num_turns(self) -> int:
@@ -87,7 +87,7 @@ def read_verdict(info: Mapping[str, Any], score: float) -> float:
 def read_row(
     token_ids: Sequence[int], mask: Sequence[int], extra: Mapping[str, Any], eos_ids: Collection[int], limit: int
 ) -> Row:
-    """What a row of one of verl's own agent loops is: a whole response [L] of which `mask` is 1 on what the policy wrote.
+    """Row of one of verl's own agent loops: a whole response [L] of which `mask` is 1 on what the policy wrote.
 
     `extra` are its `extra_fields`: an agent loop may say there, as `truncated`, whether a limit ended it.
     """

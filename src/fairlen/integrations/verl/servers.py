@@ -25,7 +25,7 @@ _parts: ContextVar[Parts] = ContextVar("parts")
 
 
 class Growth:
-    """What a server has generated of one request."""
+    """Tokens that a server has generated of one request."""
 
     def __init__(self) -> None:
         self.output: Any = None

@@ -19,7 +19,7 @@ TESTED = ">=0.9.1,<0.9.2"
 MODES = ("sync", "colocate_async", "separate_async")
 """verl's trainers; ours are called the same with `fairlen_` before it."""
 STREAMS = "fairlen_streams"
-"""What verl knows the agent loop of EqLen by."""
+"""Name of EqLen's agent loop in verl."""
 TRAINER_MODE = "trainer.v1.trainer_mode"
 ACTOR = "actor_rollout_ref.actor"
 ROLLOUT = "actor_rollout_ref.rollout"
@@ -120,7 +120,7 @@ REMEDIES = {
     TRAINER_MODE: f"give one of {', '.join(MODES)}; asynchronous trainers take every method but EqLen, which compares two "
     "continuations by one policy",
 }  # fmt: skip
-"""What to do instead, by setting."""
+"""Remedies, by setting."""
 CLIP = "--set surrogate.clip_low=… or --set surrogate.clip_high=…, where the method clips"
 MISMATCH = "--method …+mismatch corrects the sampler's mismatch"
 IGNORED = {
@@ -132,7 +132,7 @@ IGNORED = {
     "algorithm.rollout_correction.rollout_is": MISMATCH,
     "algorithm.rollout_correction.rollout_rs": f"{MISMATCH}, with --set correction.above_cap=mask token by token",
 }
-"""What verl has for its own losses and estimators and the method does not read, and how the method is told."""
+"""Settings of verl's own losses and estimators, which the method does not read, and ours for each."""
 SAMPLING: dict[str, Callable[[float], bool]] = {
     f"{ROLLOUT}.top_p": lambda value: value == 1,
     f"{ROLLOUT}.top_k": lambda value: value in (-1, 0),
@@ -286,7 +286,7 @@ RAY_OF_ITS_OWN = (
     "ray_kwargs.ray_init.num_cpus", "ray_kwargs.ray_init.num_gpus", "ray_kwargs.ray_init.include_dashboard",
     "ray_kwargs.ray_init.object_store_memory",
 )  # fmt: skip
-"""What Ray takes only where it starts a cluster, and refuses where it joins one."""
+"""Arguments that Ray takes only where it starts a cluster."""
 VLLM_SETTINGS = {
     f"{ROLLOUT}.load_format=dummy": "weights come from the trainer",
     f"{ROLLOUT}.enforce_eager=True": "nothing to compile",
@@ -298,4 +298,4 @@ VLLM_SETTINGS = {
     f"{ROLLOUT}.gpu_memory_utilization=0.1": "share of the memory",
     f"{ROLLOUT}.checkpoint_engine.update_weights_bucket_megabytes=16": "shared memory for weights",
 }
-"""What vLLM's CPU build needs besides, where rollout.name=vllm is given."""
+"""Further settings of vLLM's CPU build, where rollout.name=vllm is given."""

@@ -106,12 +106,12 @@ def plan_batch(
 
 
 class FairTrainer(PPOTrainer):
-    """What verl's trainers have in common with a method; before one of them among the bases."""
+    """Mixin of a method for verl's trainers; stands before one of them among the bases."""
 
     mode = ""
     """verl's name of the trainer."""
     run: HomeRun | None = None
-    """What `fairlen report` reads; None where nobody named a folder for it."""
+    """Run folder for `fairlen report`; None where none was named."""
 
     def __init__(self, config: Any) -> None:
         with open_dict(config):
@@ -217,7 +217,7 @@ class FairTrainer(PPOTrainer):
         return tq.kv_batch_put(keys=batch.keys, partition_id=batch.partition_id, fields=fields)
 
     def _read_rows(self, batch: Any, data: Any, extra: Sequence[Mapping[str, Any]]) -> list[Row]:
-        """What each row of a rollout batch is; padding of verl is a copy of its first row. `extra` are its `extra_fields`."""
+        """Rows of a rollout batch; padding of verl is a copy of its first row. `extra` are its `extra_fields`."""
         limit, rows = int(self.config.data.max_response_length), []
         columns = [unbind(data[name]) for name in ("responses", "response_mask", "rm_scores")]
         for number, (tag, text, mask, scores) in enumerate(zip(batch.tags, *columns, strict=True)):

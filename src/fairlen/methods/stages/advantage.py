@@ -1,4 +1,4 @@
-"""What a segment's value is relative to:  advantage(segments, value [B]) -> advantage [B]
+"""Advantage of a segment relative to a baseline:  advantage(segments, value [B]) -> advantage [B]
 
 Active segments only, groups dense from 0; one that is alone in its group gets 0. What differs from a mean by its rounding alone
 is exactly 0: it must not become a sign.

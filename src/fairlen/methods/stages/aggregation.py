@@ -83,7 +83,7 @@ class TokenMean(Unsigned):
     """
 
     scope: Scope = "group"
-    """What tokens are added up over: group, or update."""
+    """Scope of the sum over tokens: group, or update."""
 
     def term_weight(self, segments: Segments) -> Floats:
         scope, size = scope_index(segments, self.scope)
@@ -98,7 +98,7 @@ class TokenSum(Unsigned):
     """
 
     count: Count = "rows"
-    """What N is: the rows of the update, turns of one trajectory once, or the tracks planned for its prompts, which no outcome
+    """Meaning of N: the rows of the update, turns of one trajectory once, or the tracks planned for its prompts, which no outcome
     can change."""
 
     def term_weight(self, segments: Segments) -> Floats:
@@ -164,9 +164,9 @@ class Balanced(Checked):
     """
 
     scope: Scope = "group"
-    """What tokens are added up over: group, or update."""
+    """Scope of the sum over tokens: group, or update."""
     by: Literal["tokens", "turns"] = added_later("tokens")
-    """What counts the same on a side: its tokens, or with unit=turn its turns, each whatever its length (Z = sum |A|)."""
+    """Unit with equal weight on a side: its tokens, or with unit=turn its turns, each whatever its length (Z = sum |A|)."""
 
     def __call__(self, segments: Segments, advantage: Floats) -> Floats:
         scope, size = scope_index(segments, self.scope)

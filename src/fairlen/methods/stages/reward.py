@@ -1,4 +1,4 @@
-"""What an outcome is worth, stages in order:  reward(responses, reward [R]) -> reward [R]
+"""Reward of an outcome, by stages in order:  reward(responses, reward [R]) -> reward [R]
 
 A stage sees all active responses of a rollout batch, since some compare them. Lengths are generated tokens, EOS included; budgets
 are fractions of the run's max response length, so that one preset fits every run.
@@ -16,7 +16,7 @@ from fairlen.batch import Bools, Floats, Ints, Responses, count_by, mean_by, sum
 from fairlen.checks import Checked, Fraction, NotNegative, Positive, PositiveFraction, added_later
 
 Extent = Literal["tokens", "turns", "both"]
-"""What the length of a trajectory is: its generated tokens, its turns, or the mean of what either says."""
+"""Length of a trajectory: its generated tokens, its turns, or the mean of what either says."""
 ROUNDING = 1e-9
 """0.07 of 100 is 7 and 0.29 of 100 is 29, whatever the binary fractions say."""
 
@@ -64,7 +64,7 @@ class TopLambda(Checked):
     min_accuracy: Fraction = 0.0
     """Prompts below are never selected."""
     of: Extent = added_later("tokens")
-    """What length counts: tokens, turns, or both."""
+    """Unit of length: tokens, turns, or both."""
 
     def __call__(self, responses: Responses, reward: Floats) -> Floats:
         return reward - self.alpha * self.select(responses)[responses.prompt] * relative_length(responses, self.of)
@@ -93,7 +93,7 @@ class LengthPenalty(Checked):
     alpha: Fraction = 0.6
     """Largest penalty; below 1 every correct response stays above every incorrect one."""
     of: Extent = added_later("tokens")
-    """What length counts: tokens, turns, or both."""
+    """Unit of length: tokens, turns, or both."""
 
     def __call__(self, responses: Responses, reward: Floats) -> Floats:
         return reward - self.alpha * relative_length(responses, self.of)
@@ -112,7 +112,7 @@ class RelativeLength(Checked):
     alpha: NotNegative = 0.33
     """Strength, 0 or more."""
     of: Extent = added_later("tokens")
-    """What length counts: tokens, turns, or both."""
+    """Unit of length: tokens, turns, or both."""
 
     def __call__(self, responses: Responses, reward: Floats) -> Floats:
         if len(reward) and reward.min() < 0:

@@ -1,4 +1,4 @@
-"""What is added to the surrogate, and what multiplies it.
+"""Terms added to the surrogate, and corrections that multiply it.
 
 term(outputs, micro)        -> loss [T], summed with the plan's term_weight
 correction(micro)           -> factor [T] on the surrogate's loss, without gradient
@@ -82,7 +82,7 @@ class SamplerMismatch(Checked):
     level: Literal["token", "sequence"] = "token"
     """Whose ratio the factor is: of each token, or of the sequence."""
     above_cap: Literal["truncate", "mask"] = "truncate"
-    """What becomes of factors above the cap: the cap, or 0."""
+    """Value of factors above the cap: the cap, or 0."""
     cap: Positive = 2.0
     """Largest factor."""
 

@@ -80,7 +80,7 @@ class UpdateSettings(Settings):
     max_tokens_per_microbatch: Annotated[Count, ROUNDING] = 16384
     """Positions in a micro-batch; less needs less memory and changes no result."""
     layout: Annotated[Literal["auto", "trees", "rows"], ROUNDING] = "auto"
-    """What the model reads in training: "trees" computes tokens that sequences share once, with the same log-probs and gradients;
+    """Layout of a micro-batch: "trees" computes tokens that sequences share once, with the same log-probs and gradients;
     "rows" pads; "auto" is trees where the model can read them and an update gets cheaper."""
     try_memory: Annotated[Literal["auto", "on", "off"], HARMLESS] = "auto"
     """Run the largest micro-batch that the settings allow before anything else; "auto": where memory may not suffice."""
