@@ -131,13 +131,13 @@ def install_streams() -> None:
     from verl.workers.rollout.llm_server import LLMServerClient
 
     from fairlen.integrations.verl import agent_loop
-    from fairlen.sampling import eqlen, extend
+    from fairlen.sampling import eqlen, independent
 
     count(STREAMS, agent_loop.StreamLoop, "run")
     count(STREAMS, agent_loop.StreamWorker, "_grade")
     count(STREAMS, agent_loop.Servers, "extend")
     count(STREAMS, eqlen.Track, "__init__", "reach", "fork", "after_inherited")
-    count(STREAMS, extend.Request, "respond")
+    count(STREAMS, independent.Request, "respond")
     count(THEIRS, AgentLoopBase, "ct_build_initial_tokens")
     count(THEIRS, AgentLoopWorker, "_compute_score")
     count(THEIRS, LLMServerClient, "generate")
