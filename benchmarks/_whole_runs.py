@@ -20,7 +20,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -60,8 +59,8 @@ def resume(device: str, folder: Path) -> dict[str, Any]:
     )  # fmt: skip
     start_training(config)
     parted = config.replace(out=str(folder / "parted"))
-    start_training(replace(parted, rollout_batches=1))
-    start_training(replace(parted, resume=True))
+    start_training(parted.replace(rollout_batches=1))
+    start_training(parted.replace(resume=True))
     whole, found = updates_of(folder / "whole"), updates_of(folder / "parted")
     names = ("loss/total", "gradient/norm", "accuracy/mean")
     demand(len(found) == len(whole) > 1, f"the resumed run made {len(found)} updates, the other {len(whole)}")

@@ -60,7 +60,9 @@ def test_turns_are_those_of_the_game(job):
     ended = {True: 0, False: 0}
     for rows, _ in job[1]:
         for row in rows:
-            ids, spans = row["token_ids"], list(zip(row["turns"][::2], row["turns"][1::2], strict=True))
+            ids = row["token_ids"]
+            turns = row["turns"] or [row["num_prompt"], len(ids)]  # empty where there is one
+            spans = list(zip(turns[::2], turns[1::2], strict=True))
             game = Guess().environment(Problem("", read(ids[: row["num_prompt"]]), (0,), row["answer"]), seed=0)
             answers = [game.tell(read_guess(read(ids[a:b]))) if ids[b - 1] == EOS else "cut off" for a, b in spans]
             stops = [stop for _, stop in spans]
