@@ -64,7 +64,7 @@ WORDS = {
     "--data {}": "dataset_name dataset train_files",
     "--eval-data {}": "eval_dataset val_files",
     "--output-dir {}": "out default_local_dir",
-    "--out {}": "output_dir default_local_dir",
+    "--out {}": "output_dir default_local_dir html",
     "--save-every N, in rollout batches": "save_steps save_freq",
     "--eval-every N, in rollout batches": "eval_steps test_freq",
     "--resume --out FOLDER": "resume_from_checkpoint resume_mode",

@@ -101,6 +101,7 @@ def hide_all(value: Any, name: str = "") -> Any:
     return hide(value) if isinstance(value, str) else value
 
 
+SEAL = re.compile(r"[\da-f]{32}\.[\da-f]{32}")
 SEALED = "sealed"  # key of settings that were written without secrets, with a seal of each secret
 
 
@@ -129,9 +130,16 @@ def seal(settings: Mapping[str, Any]) -> dict[str, Any]:
     return hide_all(settings) | ({SEALED: seals} if seals else {})
 
 
+def read_seals(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Return place and seal of settings that were hidden; none of what is no seal, as in a file by somebody else."""
+    found = settings.get(SEALED)
+    pairs = [one for one in found if isinstance(one, list) and len(one) == 2] if isinstance(found, list) else []
+    return {str(place): text for place, text in pairs if isinstance(text, str) and SEAL.fullmatch(text)}
+
+
 def restore(settings: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
     """Hide secrets, as `before` has them where they are the same; one that changed, or cannot be checked, differs."""
-    given, old, seals = dict(leaves_of(settings)), dict(leaves_of(before)), dict(before.get(SEALED, ()))
+    given, old, seals = dict(leaves_of(settings)), dict(leaves_of(before)), read_seals(before)
 
     def choose(hidden: Any, place: str) -> Any:
         if isinstance(hidden, Mapping):
