@@ -5,10 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import torch
-from chat_tokenizers import CHATML, make_tokenizer
+from chat_tokenizers import CHATML, write_shape
 from data_sets import sums, write
-from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from fairlen.cli import main
 
@@ -23,16 +21,7 @@ LOOP = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% end
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory) -> Path:
-    """A tiny model that reads English."""
-    folder, tokenizer = tmp_path_factory.mktemp("model"), make_tokenizer(CHATML)
-    torch.manual_seed(0)
-    shape = Qwen3Config(
-        vocab_size=len(tokenizer), hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
-        num_key_value_heads=1, head_dim=8, max_position_embeddings=1024, eos_token_id=tokenizer.eos_token_id,
-    )  # fmt: skip
-    Qwen3ForCausalLM(shape).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
+    return Path(write_shape(tmp_path_factory.mktemp("model")))
 
 
 def evaluate(model: Path, template: str, tmp_path: Path, capsys) -> tuple[int | str, str]:
@@ -41,7 +30,7 @@ def evaluate(model: Path, template: str, tmp_path: Path, capsys) -> tuple[int | 
     write(tmp_path, "rows.jsonl", sums(0, 3))
     flags = [
         "--data", str(tmp_path / "rows.jsonl"), "--samples", "1", "--max-response-length", "4", "--threads", "1",
-        "--compile", "off",
+        "--compile", "off", "--random-init",
     ]  # fmt: skip
     capsys.readouterr()
     try:

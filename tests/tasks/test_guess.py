@@ -10,10 +10,8 @@ import pytest
 from loops import over
 
 from fairlen.cli import main
-from fairlen.tasks.environment import Interactive
-from fairlen.tasks.guess import MAX_TURNS, TOKEN_IDS, Game, Guess, encode, read_range
-from fairlen.tasks.shipped import make_shipped
-from fairlen.tasks.task import Verdict, is_held_out
+from fairlen.tasks.guess import TOKEN_IDS, Game, Guess, encode, read_range
+from fairlen.tasks.task import Verdict
 
 TASK = Guess()
 
@@ -65,19 +63,6 @@ def test_what_loses(turns, status, answer):
     seen, has_ended, verdict = play(Game(100, 200, 130), *turns)
     assert has_ended and seen[-1] == ""
     assert (verdict.status, verdict.outcome, verdict.answer) == (status, 0.0, answer)
-
-
-def test_it_is_a_task_in_turns_that_is_shipped():
-    assert isinstance(make_shipped("guess"), Interactive) and TASK.max_turns == MAX_TURNS == 12
-    assert TASK.describe() == {"task": "guess", "widths": [20, 900]}
-    # 12 turns of a range, a guess and <eos>, and 11 answers: 12 * (7 + 4 + 1) + 11 = 155
-    assert 12 * (7 + 4 + 1) + 11 <= 192
-
-
-def test_no_held_out_range_is_ever_trained_on():
-    held_out = TASK.held_out(100)
-    assert all(is_held_out(problem.text) for problem in held_out) and len({one.text for one in held_out}) == 100
-    assert not any(is_held_out(Guess(seed=seed).train(index).text) for seed in (0, 1) for index in range(200))
 
 
 @over("widths", [(0, 4), (5, 4), (1, 1000)])

@@ -9,7 +9,6 @@ import pytest
 from loops import over
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from fairlen.batch import Responses
 from fairlen.cli import main
 from fairlen.playground import GUESS
 from fairlen.tasks.guess import ALPHABET, MAX_RESPONSE_LENGTH, TOKEN_IDS, Guess, encode, read_range
@@ -18,37 +17,17 @@ from research.guess import STYLES, draw_examples, play
 from research.pretraining import EOS, IGNORED
 
 
-@pytest.fixture(scope="module")
-def drawn() -> Responses:
-    return draw(Guess(), MAX_RESPONSE_LENGTH, GUESS, "grpo", 100, "sampling.n=8").response_table
-
-
 @pytest.mark.slow
-def test_a_fifth_to_six_tenths_are_won(drawn: Responses):
+def test_games_are_won_and_lost_early_and_late():
+    drawn = draw(Guess(), MAX_RESPONSE_LENGTH, GUESS, "grpo", 100, "sampling.n=8").response_table
     # 33% of 800 when this was written; three standard errors are 3 * sqrt(.33 * .67 / 800) = .05, were all independent
     assert 0.20 <= drawn.correct.mean() <= 0.60
-
-
-@pytest.mark.slow
-def test_games_have_several_turns_and_won_ones_differ(drawn: Responses):
-    assert np.median(drawn.num_turns) >= 3 and drawn.num_turns.max() == 12
     quarter, three_quarters = np.percentile(drawn.num_turns[drawn.correct], [25, 75])
     assert three_quarters >= quarter + 3
-    correlation = np.corrcoef(drawn.num_turns[drawn.correct], drawn.length[drawn.correct])[0, 1]
-    assert correlation < 0.95, "turns differ in length too"
-
-
-@pytest.mark.slow
-def test_games_are_lost_early_and_late(drawn: Responses):
     lost = drawn.num_turns[~drawn.correct]
     assert (lost <= 4).mean() > 0.2 and (lost == 12).mean() > 0.1
-    assert drawn.truncated[~drawn.correct].mean() == pytest.approx((lost == 12).mean(), abs=0.05)
-
-
-@pytest.mark.slow
-def test_nearly_every_range_has_both_verdicts(drawn: Responses):
     share = np.bincount(drawn.prompt, drawn.correct) / np.bincount(drawn.prompt)
-    assert ((share > 0) & (share < 1)).mean() >= 0.8
+    assert ((share > 0) & (share < 1)).mean() >= 0.8, "nearly every range has both verdicts"
 
 
 @pytest.mark.slow

@@ -96,31 +96,10 @@ def draw_scientific(rng: Random) -> Drawn:
     return rf"{a / 10}\times 10^{{{k}}}", same, different
 
 
-def draw_measure(rng: Random) -> Drawn:
-    value, unit = rng.randint(2, 99), rng.choice(("cm", "km", "kg", "miles", "hours", "degrees"))
-    other = {"cm": "mm", "km": "cm", "kg": "g", "miles": "km", "hours": "minutes", "degrees": "radians"}[unit]
-    same = [str(value), rf"{value} \text{{ {unit}}}", rf"{value}\,\mathrm{{{unit}}}", f"{value} {unit}"]
-    different = [rf"{value}\text{{ {other}}}", rf"{value + 1}\text{{ {unit}}}", str(value + 1)]
-    return rf"{value}\text{{ {unit}}}", same, different
-
-
-def draw_percent(rng: Random) -> Drawn:
-    value = rng.randint(2, 98)
-    same = [str(value), f"{value}%", f"{value} percent", f"{value / 100}", rf"\frac{{{value}}}{{100}}"]
-    return rf"{value}\%", same, [rf"{value + 1}\%", f"{value / 1000}", str(value * 10)]
-
-
-def draw_list(rng: Random) -> Drawn:
-    a, b = rng.sample(range(2, 30), 2)
-    same = [f"{b}, {a}", rf"{a} \text{{ and }} {b}", rf"x={b} \text{{ or }} x={a}", rf"\{{{a},{b}\}}"]
-    return f"{a},{b}", same, [str(a), str(b), f"{a}, {b + 1}", f"{a}, {b}, 77", str(a + b)]
-
-
 DRAWS = {
     "drawn fractions": draw_fraction, "drawn radicals": draw_radical, "drawn polynomials": draw_polynomial,
     "drawn sets": draw_set, "drawn intervals": draw_interval, "drawn tuples": draw_tuple, "drawn matrices": draw_matrix,
-    "drawn powers of ten": draw_scientific, "drawn measures": draw_measure, "drawn percentages": draw_percent,
-    "drawn lists": draw_list,
+    "drawn powers of ten": draw_scientific,
 }  # fmt: skip
 
 
