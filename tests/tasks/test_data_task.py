@@ -7,14 +7,12 @@ import json
 from contextlib import closing
 
 import pytest
-from chat_tokenizers import CHATML, OPENED, make_tokenizer
-from data_sets import sums, write
+from chat_tokenizers import CHATML, make_tokenizer
+from data_sets import sums
 
-from fairlen.rollouts import Response
 from fairlen.settings import VerifierSettings
 from fairlen.tasks.data_row import Answers, Choice, DataRow, Program, normalize
-from fairlen.tasks.dataset import DataTask
-from fairlen.tasks.grader import Grader, Verifier
+from fairlen.tasks.grader import Verifier
 from fairlen.tasks.load import load_sets, load_task
 from fairlen.tasks.playground import Playground
 from fairlen.tasks.task import Verdict, is_held_out
@@ -154,41 +152,3 @@ def test_verdicts_by_kind():
 def test_programs_need_a_sandbox_at_the_start(sets, tokenizer):
     with pytest.raises(ValueError, match="sandbox='nowhere'"):
         load_sets([f"{sets}/own_tests.jsonl"], TrainConfig.of(sandbox="nowhere"), tokenizer)
-
-
-def graded(task: DataTask, tokenizer, problem, text: str) -> Response:
-    """A response as the trainer grades it, from the token ids of its text."""
-    tokens = tuple(tokenizer(text, add_special_tokens=False)["input_ids"])
-    response = Response(0, problem.token_ids + tokens, len(problem.token_ids), (-1.0,) * len(tokens), "stop", seed=1)
-    return asyncio.run(Grader(task, tokenizer.decode)(problem, response))
-
-
-def test_mathematics_and_programs_together_from_tokens_to_outcomes(sets, load, tmp_path):
-    """A mixture of both, with a template that ends within the thinking, through the grader of the trainer."""
-    tokenizer = make_tokenizer(OPENED)
-    math, code = write(tmp_path, "math.jsonl", sums(0, 8)), f"{sets}/livecodebench.jsonl"
-    held = write(tmp_path, "eval.jsonl", sums(900, 2))
-    task = load_task(TrainConfig.of(data=(math, code), eval_data=(held,), verify_workers=1), tokenizer)
-    assert isinstance(task, DataTask)
-    try:
-        for index in range(16):
-            problem = task.train(index)
-            row = task.rows[problem.id]
-            assert problem.starts_inside
-            if row.kind == "math":
-                good, bad = f"\\boxed{{{row.reference.shown}}}", "\\boxed{0}"
-            elif "def double" in row.question:
-                good = "```python\nclass Solution:\n    def double(self, x):\n        return x + x\n```"
-                bad = good.replace("x + x", "8")
-            else:
-                good, bad = DOUBLE, "```python\nprint(8)\n```"
-            for text, status in (
-                (f"I think {bad}.</think>So\n{good}", "correct"),
-                (f"I think {good}.</think>So\n{bad}", "incorrect"),
-                (f"I think {good}", "no_answer"),  # the thinking never ended
-            ):
-                response = graded(task, tokenizer, problem, text)
-                assert (response.status, response.outcome) == (status, float(status == "correct")) and response.active
-        assert {row.kind for row in task.rows.values()} == {"math", "code"}
-    finally:
-        task.close()

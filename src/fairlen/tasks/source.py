@@ -243,12 +243,8 @@ def read_card(text: str) -> dict[str, Any]:
 
 def locate_on_hub(source: DataSource) -> tuple[tuple[Path, ...], str]:
     """Download the card of a hub data set, then its chosen files; or find them in the cache, with HF_HUB_OFFLINE=1."""
-    try:
-        from huggingface_hub import HfApi, constants, snapshot_download
-        from huggingface_hub.errors import HTTPError  # pyright: ignore[reportPrivateImportUsage]
-    except ImportError:
-        remedy = "pip install 'fairlen[train]', or give a local file"
-        raise DataError(source.text, f"hub ids need the package huggingface_hub: {remedy}") from None
+    from huggingface_hub import HfApi, constants, snapshot_download
+    from huggingface_hub.errors import HTTPError  # pyright: ignore[reportPrivateImportUsage]
 
     offline, revision = constants.HF_HUB_OFFLINE, source.revision or None
     # by the revision's name, so that the cache knows it offline
