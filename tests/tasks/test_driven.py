@@ -138,16 +138,6 @@ def test_tokens_that_no_model_reads_are_refused():
     assert (found := play(act, extend=reads)).status == "error" and found.token_ids == (2, 5, 6, END)
 
 
-def test_an_environment_may_ask_for_less():
-    async def act(calls: Calls) -> None:
-        turn = await calls("a", (9, 2), limit=2)
-        assert (turn.token_ids, turn.finish) == ((5, 6), "length")
-        await calls("a", (9, 2, 5, 6, 4), stops={END, 6})  # the first of them ends it
-
-    found = play(act)
-    assert (found.token_ids, found.finish) == ((2, 5, 6, 4, 5, 6), "stop")
-
-
 def test_one_that_hangs_has_no_verdict_and_the_clock_stands_while_the_policy_writes():
     async def slowly(prefix: tuple[int, ...], sampling: Sampling) -> Continuation:
         await asyncio.sleep(0.6)
