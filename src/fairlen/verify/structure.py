@@ -43,7 +43,7 @@ def take_apart(answer: str) -> Structure:
     answer = clean(answer).replace(r"\langle", "(").replace(r"\rangle", ")")
     items = split(answer)
     if len(items) > 1:
-        return Structure("list", spread(items))
+        return Structure("list", spread(count_through(items)))
     if "=" not in answer and len(parts := split_at(answer, ":")) > 2 and all(parts):
         ratios = tuple(rf"\frac{{{one}}}{{{other}}}" for one, other in pairwise(parts))
         return Structure("tuple", ratios, "::")
@@ -57,9 +57,27 @@ def take_apart(answer: str) -> Structure:
         name = answer.partition("=")[0].strip() if answer.startswith("(") and NAME.match(answer) else ""
         order = split(name[1:-1]) if name else ()
         if kind == "set" or len(items) > 1:
-            return Structure(kind, spread(items) if kind == "set" else items, brackets, order)
+            return Structure(kind, spread(count_through(items)) if kind == "set" else items, brackets, order)
     items = spread((answer,))
     return Structure("list" if len(items) > 1 else "one", items)
+
+
+def count_through(items: tuple[str, ...]) -> tuple[str, ...]:
+    r"""`1, 2, \ldots, 5` with what lies between: at most 64 whole numbers in even steps up to the last."""
+    if (
+        len(items) < 4
+        or items[-2] != r"\ldots"
+        or not all(re.fullmatch(r"-?\d{1,9}", one) for one in items if one != r"\ldots")
+    ):
+        return items
+    first, second, last = int(items[0]), int(items[1]), int(items[-1])
+    step = second - first or 1
+    through = tuple(map(str, range(first, last + step, step)[:65]))
+    return (
+        through
+        if len(through) < 65 and (*through[: len(items) - 2], through[-1]) == (*items[:-2], items[-1])
+        else items
+    )
 
 
 def strip_name(item: str) -> str:
