@@ -17,7 +17,7 @@ from fairlen.methods.compose import compose
 
 TURNED = (
     ("grpo+turns", (), "sampling"), ("dapo+balanced_turns", (), "sampling"), ("grpo+turn_count", (), "aggregation"),
-    ("grpo+turn_mean", (), "sampling"), ("grpo+lp", ("reward.0.of=turns",), "reward.0"),
+    ("grpo+turn_mean", (), "sampling"),
 )  # fmt: skip
 
 

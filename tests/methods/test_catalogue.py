@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from dataclasses import fields
 
-import pytest
 from loops import over
 
 from fairlen.catalogue import describe_method, field_meanings
@@ -55,18 +54,3 @@ def test_the_command(capsys):
     assert "-sg[clip(rho)] A logprob" in " ".join(shown.replace("│", " ").split())  # brackets are text, not styles
     assert main(["methods", "fspo", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(describe_method("fspo")))
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [(["dapoo"], "unknown method 'dapoo': did you mean 'dapo'?"), (["dapo+grpo"], "two bases")],
-)
-def test_what_it_cannot_show(capsys, arguments, message):
-    assert main(["methods", *arguments]) == 2
-    assert message in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("argument", ["balanced", "--yaml"])
-def test_one_method_and_one_flag(capsys, argument):
-    assert main(["methods", "dapo", argument]) == 2
-    assert f"no flag {argument}" in capsys.readouterr().err

@@ -10,8 +10,8 @@ from fixtures import make_batch, random_batch
 from loops import over
 
 from fairlen.methods.compose import compose, explain
-from fairlen.methods.conflicts import NO_RATE, REFUSED, WARNED
-from fairlen.methods.description import KINDS, set_fields, short, to_dict
+from fairlen.methods.conflicts import REFUSED, WARNED
+from fairlen.methods.description import KINDS, set_fields, short
 from fairlen.methods.method import Method
 from fairlen.methods.modifiers import CHAIN_ORDER, MODIFIERS
 from fairlen.methods.presets import BASES
@@ -47,28 +47,16 @@ def test_no_base_is_grpo_and_hyphens_and_capitals_are_forgiven():
     [
         ("grpo+dapo", r"'grpo\+dapo' has two bases, grpo and dapo: keep one"),
         ("dapo+dapo", r"'dapo\+dapo' has dapo twice: name it once"),
-        ("grpo+balanced+balanced", r"has balanced twice: name it once"),
         ("dapo+balanced+balanced_update", r"balanced and balanced_update both set aggregation: keep one of them"),
-        ("no_std+std_trl", r"no_std and std_trl both set advantage"),
-        ("dynamic+lspo", r"dynamic and lspo both set filter"),
         ("dynamic+toplambda", r"dynamic drops prompts that are all correct, which toplambda selects first: leave dynamic out"),
         ("toplambda+gr3", r"gr3 drops prompts that are all correct"),
         ("grpo+balanecd", r"unknown method 'balanecd': did you mean 'balanced'\?"),
-        ("grop", r"unknown method 'grop': did you mean 'grpo'\?"),
         ("zzzz", r"unknown method 'zzzz': there are grpo, .*balanced"),
         ("", r"unknown method ''"),
-        ("cispo+dual_clip", r"dual_clip with DetachedClip: .*has no such bound; leave dual_clip out"),
-        ("gspo+clip_higher", r"clip_higher with SequenceClip: .*the bounds of SequenceClip mean something else"),
-        ("rloo+clip_higher", r"change --set surrogate.clip_low=0.2 --set surrogate.clip_high=0.2$"),
-        ("fspo+dual_clip", r"dual_clip with FairBand: .*change --set surrogate.dual_width=inf$"),
+        ("cispo+dual_clip", r"dual_clip with DetachedClip: .*leave dual_clip out.*there are clip_low, clip_high\)$"),
+        ("gspo+clip_higher", r"clip_higher with SequenceClip: it sets clip_low=0.2 and clip_high=0.28 of a token's ratio"),
         ("gr3+lp", r"RelativeLength with LengthPenalty: both make long correct responses worth less"),
-        ("fspo+two_sided", r"two_sided with FairBand"),
-        ("maxrl+ddca", r"maxrl and ddca both set advantage: keep one"),
-        ("balanced+vl_norm", r"balanced and vl_norm both set aggregation: keep one"),
-        ("solved_length+lp", r"SolvedLength with LengthPenalty: both penalise length within a prompt"),
-        ("ddca+toplambda", r"ConditionalLength with TopLambda: both penalise length within a prompt"),
-        ("ddca+solved_length", r"ConditionalLength with SolvedLength: both penalise length within a prompt"),
-        ("ctpo+dual_clip", r"dual_clip with PrefixBand: .*change --set surrogate.dual_width=0.05$"),
+        ("ctpo+dual_clip", r"dual_clip with PrefixBand: .*there are width_low, width_high, dual_width, power\)$"),
     ],
 )  # fmt: skip
 def test_names_that_contradict_each_other_are_refused(names, message):
@@ -82,19 +70,12 @@ LONG_AND_RIGHT = (
 )
 
 
-LOST = (
-    "{} with {}: that filter drops prompts that are all correct, in which the penalty is largest: --set filter=Everything keeps "
-    "them"
-)
-
-
 @over(
     "names, notes",
     [
         ("grpo", ()),
         ("grpo+balanced", ()),  # a plain choice is no choice of the base
         ("dr_grpo+balanced", ("balanced replaces aggregation ConstantBudget() with Balanced()",)),
-        ("dapo_verl+balanced", ("balanced replaces aggregation TokenMean(scope='update') with Balanced()",)),
         ("dapo+toplambda", ("toplambda replaces filter MixedOutcomes() with SomeCorrect()", LONG_AND_RIGHT.format("TopLambda"))),
         ("grpo+toplambda", ("toplambda sets filter to SomeCorrect()",)),
         ("grpo+gr3", ("gr3 sets filter to SomeIncorrect()",)),
@@ -102,15 +83,6 @@ LOST = (
         ("dler+gr3", ("gr3 replaces filter MixedRewards() with MixedOutcomes()",)),
         ("dapo+overlong", ()),  # it has it
         ("dler+dual_clip", ("dual_clip replaces surrogate.dual_clip 10.0 with 3.0",)),
-        ("dler+clip_higher", ()),
-        ("dapo+ddca", (LOST.format("ConditionalLength", "MixedOutcomes"),)),
-        ("dler+ddca", ("ddca replaces advantage BatchNormalized() with ConditionalLength()",
-                       LOST.format("ConditionalLength", "MixedRewards"))),
-        ("dynamic+solved_length", (LOST.format("SolvedLength", "MixedOutcomes"),)),
-        ("dler+solved_length", ("TruncationPenalty with SolvedLength: " + LONG_AND_RIGHT.partition(": ")[2],)),
-        ("overlong+maxrl", ("MeanNormalized with SoftOverlong: " + NO_RATE,)),
-        ("p_gspo+vl_norm", ("vl_norm replaces aggregation LengthPower() with InverseLength()",)),
-        ("rloo+no_std", ("no_std replaces advantage LeaveOneOut() with GroupCentered()",)),
     ],
 )  # fmt: skip
 def test_replaced_choices_are_said(names, notes):
@@ -154,7 +126,6 @@ def test_every_row_that_warns_is_met_and_said(one, other, reason):
 
 
 ALL_PAIRS = [f"{base}+{modifier}" for base in BASES for modifier in MODIFIERS]
-ALL_TRIPLES = [f"{pair}+{other}" for pair in ALL_PAIRS for other in MODIFIERS if other not in pair.split("+")]
 
 
 def refusal_of(names, settings=()):
@@ -167,44 +138,6 @@ def refusal_of(names, settings=()):
 
 def settings_in(text):
     return re.findall(r"--set (\S+=[^\s;]+)", text)
-
-
-def test_a_bound_is_refused_for_a_reason_that_is_true_and_by_the_fields_that_there_are():
-    """The reason says that there is no such bound, and no field is one; or it names all fields that are, and they can be set."""
-    bounds = {
-        "clip_higher": {"clip_low", "clip_high", "width", "lower_share", "width_low", "width_high"},
-        "dual_clip": {"dual_clip", "dual_width"},
-        "two_sided": {"delta"},
-    }
-    for base, (name, wanted) in ((base, row) for base in BASES for row in bounds.items()):
-        said, surrogate = refusal_of(f"{base}+{name}"), compose(base).surrogate
-        if not said:
-            continue
-        known = {f.name for f in fields(surrogate)}
-        assert said.startswith(f"{name} with {type(surrogate).__name__}: ") and said.count("\n") == 0, said
-        named = settings_in(said)
-        assert {one.partition("=")[0].removeprefix("surrogate.") for one in named} == known & wanted, said
-        assert ("has no such bound" in said) == (not named), said
-        assert compose(base, named) == compose(base), said
-
-
-@pytest.mark.slow
-def test_every_refusal_names_what_was_asked_for_and_what_it_meets():
-    """Of all pairs and triples: a modifier that was given, or the stage that it makes, on both sides of the reason."""
-    for names in (*ALL_PAIRS, *ALL_TRIPLES):
-        said = refusal_of(names)
-        given = names.split("+")
-        makes = {type(stage).__name__ for name in given if name in MODIFIERS for _, stage in made_by(name)}
-        has = {type(stage).__name__ for _, stage in made_by(given[0])}
-        found = [word for word in re.findall(r"\w+", said) if word in {*given, *makes, *has}]
-        assert not said or len(set(found)) >= 2, (names, said)
-
-
-def made_by(name):
-    try:
-        return list(compose(name).stages())
-    except ValueError:
-        return []
 
 
 def test_what_a_note_proposes_ends_it():
@@ -289,13 +222,6 @@ def leaves(method: Method):
                     yield f"{prefix}.{f.name}", getattr(stage, f.name)
 
 
-@over("name", [*BASES, *(f"grpo+{modifier}" for modifier in MODIFIERS)])
-def test_every_leaf_of_every_method_can_be_set_to_what_it_is(name):
-    method = compose(name)
-    for path, value in leaves(method):
-        assert set_fields(method, [f"{path}={value}"]) == method, path
-
-
 def other(value):
     if isinstance(value, bool):
         return not value
@@ -368,10 +294,6 @@ def test_short_is_the_shortest_text_that_makes_a_stage():
     for kinds in KINDS.values():
         for kind in kinds:
             assert eval(short(kind()), {k.__name__: k for k in kinds}) == kind()
-
-
-def test_json_has_no_infinity():
-    assert to_dict(compose("grpo", ["surrogate.dual_clip=3", "surrogate.delta=inf"]))["surrogate"]["delta"] == "inf"
 
 
 def test_every_kind_can_be_a_choice():

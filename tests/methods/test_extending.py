@@ -63,19 +63,8 @@ def test_the_example_trains_and_a_changed_file_is_not_resumed(mine, capsys):
     mine.write_text(mine.read_text() + "\n# changed\n")
     assert main(["train", *flags, "--resume"]) == 2
     assert "rewards brief" in capsys.readouterr().err
-    flags = [
-        "--task",
-        "mine.py:Sums",
-        "--samples",
-        "2",
-        "--problems",
-        "5",
-        "--max-response-length",
-        "16",
-        "--out",
-        "eval",
-    ]
-    assert main(["eval", *flags]) == 0
+    flags = "--task mine.py:Sums --samples 2 --problems 5 --max-response-length 16 --out eval"
+    assert main(["eval", *flags.split()]) == 0
     summary = json.loads(Path("eval/summary.json").read_text())
     assert summary["sets"]["sums"]["problems"] == 5
     assert summary["sets"]["sums"]["details"]["plugins"][0]["name"] == "Sums"

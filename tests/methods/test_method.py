@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from fixtures import (
     BUDGET,
-    DRIFTED,
     make_batch,
     make_micro,
     plan_of,
@@ -20,8 +19,7 @@ from loops import over
 from fairlen.methods.compose import compose
 from fairlen.methods.method import Method, updates
 from fairlen.methods.stages.advantage import GroupCentered
-from fairlen.methods.stages.aggregation import Balanced, TokenMean, TokenSum
-from fairlen.methods.stages.filters import MixedOutcomes
+from fairlen.methods.stages.aggregation import Balanced, TokenMean
 from fairlen.methods.stages.terms import ReferenceKL, SamplerMismatch
 from fairlen.rollouts import Response, Rollouts
 from fairlen.sampling.eqlen import EqLen
@@ -214,17 +212,3 @@ def test_sequence_mean_and_balanced_have_loss_0_at_ratio_1_for_any_batch(name):
     micro, features, tokens = make_micro(batch, plan_of(method, batch), range(24))
     outputs = speak(weight_matrix("policy"), features, tokens)
     assert abs(method.loss(outputs, replace(micro, is_on_policy=True)).total.item()) < 1e-15
-
-
-def test_update_changes_methods_with_state_only():
-    assert compose("grpo").update(DRIFTED) == compose("grpo") and compose("grpo").state == {}
-    moved = compose("fspo").update(DRIFTED)
-    assert moved != compose("fspo")
-    assert set(moved.state) == {f"surrogate.{name}" for name in ("drift_average", "variance_average", "num_updates")}
-    assert moved.state["surrogate.drift_average"] == pytest.approx(0.1 * 0.7 / 35)
-
-
-def test_token_sum_of_kept_rows_counts_kept_rows():
-    method = Method(filter=MixedOutcomes(), aggregation=TokenSum())
-    (update,) = updates(method.score(ragged_rollouts()))
-    assert method.weigh(update).weight.tolist() == pytest.approx([1 / 7] * 7)

@@ -98,11 +98,11 @@ def refuse_bad_pairs(method: Method) -> None:
 
 def refuse_turns(method: Method, place: str) -> None:
     """Raise ValueError for a choice about turns where a response is one sequence."""
-    choices = []
-    for name, stage in method.stages():
-        asked = [getattr(stage, field, "") for field in ("unit", "by", "of")]
-        if isinstance(stage, TurnCount) or any(one in ("turn", "turns", "both") for one in asked):
-            choices.append(name)
+    choices = [
+        name
+        for name, stage in method.stages()
+        if isinstance(stage, TurnCount) or {getattr(stage, "unit", ""), getattr(stage, "by", "")} & {"turn", "turns"}
+    ]
     if choices:
         raise ValueError(
             f"{choices[0]} of turns: in {place} a response is one sequence, whatever was read in between; leave it out, or train "

@@ -12,6 +12,7 @@ from fairlen.methods.method import Method
 from fairlen.methods.stages.advantage import ConditionalLength, GroupCentered, GroupNormalized, MeanNormalized
 from fairlen.methods.stages.aggregation import Aggregation, Balanced, InverseLength, TokenMean, TurnCount, TurnMean
 from fairlen.methods.stages.filters import LengthWindow, MixedOutcomes, MixedRewards, SomeCorrect, SomeIncorrect
+from fairlen.methods.stages.micro import is_state
 from fairlen.methods.stages.reward import (
     LengthPenalty,
     RelativeLength,
@@ -106,26 +107,17 @@ def add_relative_length(method: Method) -> Method:
     return add(method, "reward", RelativeLength())
 
 
-BOUNDS = {
-    "clip_higher": ("clip_low", "clip_high", "width", "lower_share", "width_low", "width_high"),
-    "dual_clip": ("dual_clip", "dual_width"),
-    "two_sided": ("delta",),
-}
-"""The fields in which a surrogate has what a modifier sets, on whatever scale."""
-
-
 def set_clip(method: Method, name: str, **values: float) -> Method:
     """Sets fields of the surrogate; raises ValueError where it has no such bound, or one of another meaning."""
     surrogate: Any = method.surrogate
-    kind, known = type(surrogate), {f.name for f in fields(surrogate)}
-    if set(values) <= known and (name != "clip_higher" or kind is TokenClip):
+    kind, known = type(surrogate), [f.name for f in fields(surrogate) if not is_state(f)]
+    if {*values} <= {*known} and (name != "clip_higher" or kind is TokenClip):
         return replace(method, surrogate=replace(surrogate, **values))
     sets = " and ".join(f"{field}={value:g}" for field, value in values.items())
-    own = [f"--set surrogate.{field}={getattr(surrogate, field)}" for field in BOUNDS[name] if field in known]
-    remedy = f"the bounds of {kind.__name__} mean something else; leave {name} out and change {' '.join(own)}"
-    if not own:
-        remedy = f"{kind.__name__} has no such bound; leave {name} out"
-    raise ValueError(f"{name} with {kind.__name__}: it sets {sets}, for a token's ratio; {remedy}")
+    raise ValueError(
+        f"{name} with {kind.__name__}: it sets {sets} of a token's ratio, which {kind.__name__} does not bound so; leave {name} "
+        f"out, and set fields of its own (--set surrogate.FIELD=VALUE; there are {', '.join(known) or 'none'})"
+    )
 
 
 COMPONENTS = (

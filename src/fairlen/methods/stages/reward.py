@@ -7,16 +7,13 @@ are fractions of the run's max response length, so that one preset fits every ru
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fairlen.batch import Bools, Floats, Ints, Responses, count_by, mean_by, sum_by
-from fairlen.checks import Checked, Fraction, NotNegative, Positive, PositiveFraction, added_later
+from fairlen.checks import Checked, Fraction, NotNegative, Positive, PositiveFraction
 
-Extent = Literal["tokens", "turns", "both"]
-"""Length of a trajectory: its generated tokens, its turns, or the mean of what either says."""
 ROUNDING = 1e-9
 """0.07 of 100 is 7 and 0.29 of 100 is 29, whatever the binary fractions say."""
 
@@ -63,11 +60,9 @@ class TopLambda(Checked):
     """Largest penalty; below 1 every correct response stays above every incorrect one."""
     min_accuracy: Fraction = 0.0
     """Prompts below are never selected."""
-    of: Extent = added_later("tokens")
-    """Unit of length: tokens, turns, or both."""
 
     def __call__(self, responses: Responses, reward: Floats) -> Floats:
-        return reward - self.alpha * self.select(responses)[responses.prompt] * relative_length(responses, self.of)
+        return reward - self.alpha * self.select(responses)[responses.prompt] * relative_length(responses)
 
     def select(self, responses: Responses) -> Bools:
         num = responses.num_prompts
@@ -92,11 +87,9 @@ class LengthPenalty(Checked):
 
     alpha: Fraction = 0.6
     """Largest penalty; below 1 every correct response stays above every incorrect one."""
-    of: Extent = added_later("tokens")
-    """Unit of length: tokens, turns, or both."""
 
     def __call__(self, responses: Responses, reward: Floats) -> Floats:
-        return reward - self.alpha * relative_length(responses, self.of)
+        return reward - self.alpha * relative_length(responses)
 
 
 @dataclass(frozen=True)
@@ -111,8 +104,6 @@ class RelativeLength(Checked):
 
     alpha: NotNegative = 0.33
     """Strength, 0 or more."""
-    of: Extent = added_later("tokens")
-    """Unit of length: tokens, turns, or both."""
 
     def __call__(self, responses: Responses, reward: Floats) -> Floats:
         if len(reward) and reward.min() < 0:
@@ -120,9 +111,8 @@ class RelativeLength(Checked):
                 f"RelativeLength: reward {reward.min():g} is below 0, where dividing by length would reward it: "
                 "put penalties after RelativeLength, or use outcomes of 0 and more"
             )
-        prompt, num = responses.prompt, responses.num_prompts
-        shares = [extent / mean_by(prompt, extent, num)[prompt] for extent in extents(responses, self.of)]
-        return reward / (1.0 + self.alpha * sum(shares) / len(shares))
+        mean = mean_by(responses.prompt, responses.length, responses.num_prompts)
+        return reward / (1.0 + self.alpha * (responses.length / mean[responses.prompt]))
 
 
 @dataclass(frozen=True)
@@ -175,17 +165,10 @@ class TruncationPenalty(Checked):
 Reward = SoftOverlong | TopLambda | LengthPenalty | RelativeLength | SolvedLength | TruncationPenalty
 
 
-def extents(responses: Responses, of: Extent) -> list[Ints]:
-    found = {"tokens": responses.length, "turns": responses.num_turns}
-    return [column for name, column in found.items() if of in (name, "both")]
-
-
-def relative_length(responses: Responses, of: Extent = "tokens") -> Floats:
-    """sigmoid((length - mean) / std) over the correct responses of each prompt, [R]; 0 for incorrect ones; of both the mean."""
+def relative_length(responses: Responses) -> Floats:
+    """sigmoid((length - mean) / std) over the correct responses of each prompt, [R]; 0 for incorrect ones."""
     right, found = responses.correct, np.zeros(len(responses))
-    lengths = extents(responses, of)
-    for extent in lengths:
-        found[right] += sigmoid_by(responses.prompt[right], extent[right], responses.num_prompts) / len(lengths)
+    found[right] = sigmoid_by(responses.prompt[right], responses.length[right], responses.num_prompts)
     return found
 
 
