@@ -13,7 +13,6 @@ from fairlen.batch import (
     build_responses,
     build_segments,
     count_by,
-    is_on_policy,
     mean_by,
     number_keys,
     sum_by,
@@ -129,7 +128,3 @@ def test_a_response_needs_a_prompt_a_token_and_a_logprob_for_each():
         Response(0, (1, 2, 3), 0, (-1.0,) * 3, "stop", seed=0)
     with pytest.raises(ValueError, match=r"1 logprobs for 2 generated tokens: give one for each, EOS included"):
         Response(0, (1, 2, 3), 1, (-1.0,), "stop", seed=0)
-
-
-def test_a_rollout_batch_is_on_policy_until_the_weights_change():
-    assert is_on_policy(3, generated_by=3) and not is_on_policy(4, generated_by=3)

@@ -1,8 +1,6 @@
 """Programs at more than their smallest: benchmarks/gpu.py on the CPU, an update beside TRL, a rehearsal and what it leaves."""
 
 import json
-import random
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -65,49 +63,6 @@ def test_all_sides_of_training_have_one_gradient(measured):
     work = {side: row["flops"] * row["seconds"] for side, row in table.items()}
     assert work["Learner, rows"] == pytest.approx(work["TRL"])
     assert work["Learner, trees"] < work["Learner, rows"]
-
-
-def test_every_part_is_measured(measured):
-    (generated,) = measured["generation"]
-    lengths = drawn_lengths(16, 10, 64)
-    assert generated["side"] == "embedded" and 0.9 * sum(lengths) < generated["tokens"] <= sum(lengths)
-    (long,) = measured["long"]
-    assert long["positions_per_second"] == pytest.approx(8 * 512 / long["seconds"]) and long["mfu"] is None
-    step, micro = measured["profile"]
-    assert micro["work"].startswith("micro-batch of") and step["kernels"] > 20
-    for one in (step, micro):
-        assert 0 < one["busy_seconds"] <= one["seconds"]
-        assert one["idle_share"] == pytest.approx(1 - one["busy_seconds"] / one["seconds"])
-
-
-def drawn_lengths(number: int, shortest: int, longest: int) -> list[int]:
-    """By nano-vllm's bench.py: seed 0, all prompts of random length and tokens, then a length for each sequence."""
-    random.seed(0)
-    for _ in range(number):
-        [random.randint(0, min(10_000, 511)) for _ in range(random.randint(shortest, longest))]
-    return [random.randint(shortest, longest) for _ in range(number)]
-
-
-def test_the_requests_are_those_of_nano_vllm():
-    """Its README has 133,966 tokens to generate for Qwen3's vocabulary."""
-    code = f"import sys; sys.path.insert(0, {str(PROGRAM.parent)!r}); from _generation import draw_requests\n"
-    code += "print(sum(draw_requests(256, 100, 1024, 151_936).lengths))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600)
-    assert done.stdout.split() == ["133966"], done.stderr
-
-
-def test_engine_and_trainer_agree(measured):
-    (row,) = measured["agreement"]
-    assert (row["trainer"], row["largest"] <= 1e-4, row["tokens"] > 0) == ("float32", True, True)
-
-
-def test_two_updates_of_the_comparison_with_trl_are_made():
-    """fairlen's side alone, at full size."""
-    command = [sys.executable, ROOT / "benchmarks/update.py", "--part", "memory-ours"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr[-2000:]
-    found = re.search(r"memory-ours: peak (\d+) MiB, (\d+) above imports", done.stdout)
-    assert found and 100 < int(found[2]) < int(found[1])
 
 
 def test_a_rehearsal_leaves_no_weights(tmp_path):

@@ -90,8 +90,6 @@ def test_a_flag_beats_the_file_and_the_file_beats_the_default(tmp_path):
         ("[run]\nseed = ", "Invalid value"),
         ("[sampling]\ntemperature = 0", "temperature=0.0: give more than 0"),
         ('[sampling]\nengine = "vlm"', "engine='vlm': give one of auto, embedded, vllm"),
-        ('[verifier]\nwithout_verdict = "Wrong"', "without_verdict='Wrong': give one of inactive, incorrect"),
-        ('[model]\ncompile = "no"', "compile='no': give one of auto, on, off"),
         ('[data]\nplaces = "x.jsonl"', "places = 'x.jsonl': give a list of texts, such as [\"x.jsonl\"]"),
     ],
 )
@@ -159,13 +157,6 @@ def test_the_help_of_every_command_that_takes_a_file_says_so(command, capsys):
     with pytest.raises(SystemExit):
         main([command, "--help"])
     assert "--config FILE.toml" in capsys.readouterr().out
-
-
-def test_a_flag_that_is_named_is_on():
-    from fairlen.cli import read_train_config
-
-    assert read_train_config(["--resume", "--out", "x"]).run.resume
-    assert not read_train_config(["--out", "x"]).run.resume
 
 
 def test_an_interrupted_run_says_how_to_go_on(monkeypatch, capsys):

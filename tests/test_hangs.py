@@ -10,12 +10,12 @@ import subprocess
 import sys
 import threading
 import time
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError
 from contextlib import closing
 
 import pytest
 
-from fairlen.hangs import SideThread, Watchdog, run_into
+from fairlen.hangs import SideThread, Watchdog
 
 
 async def wait_in_here(seconds: float) -> None:
@@ -118,13 +118,6 @@ def test_a_call_whose_caller_was_cancelled_ends_without_a_word(caplog):
     asyncio.run(run())
     gc.collect()
     assert "never retrieved" not in caplog.text
-
-
-def test_a_call_that_nobody_waits_for_is_not_made():
-    called, result = [], Future()
-    assert result.cancel()
-    run_into(result, lambda: called.append(1))
-    assert called == []
 
 
 def test_what_would_look_like_the_end_of_the_task_is_an_error_of_the_function():

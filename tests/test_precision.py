@@ -83,16 +83,6 @@ def test_rounding_changes_no_method(name):
     assert other.weight == pytest.approx(one.weight, rel=1e-5)
 
 
-def test_the_order_of_rows_decides_nothing():
-    draw = np.random.default_rng(0)
-    rewards = (draw.integers(0, 4, 24) / 10).astype(SINGLE) + draw.choice([0.0, 6e-8, -6e-8], 24).astype(SINGLE)
-    order, groups, lengths = draw.permutation(24), np.repeat([0, 1, 2], 8), draw.integers(1, 9, 24)
-    given = {"correct": np.arange(24) % 2}
-    one = plan("grpo", rewards, groups=groups, lengths=lengths, **given)
-    other = plan("grpo", rewards[order], groups=groups[order], lengths=lengths[order], correct=given["correct"][order])
-    assert other.advantage == pytest.approx(one.advantage[order], abs=1e-12)
-
-
 def test_a_filter_by_rewards_drops_a_prompt_whose_rewards_differ_by_rounding():
     """dler keeps prompts of different rewards: of two, 0.7 and .6 + .1 in float32 are none, 0.7 and 0.8 are one."""
     rewards = np.array([SINGLE(0.6) + SINGLE(0.1), 0.7, 0.7, 0.8], SINGLE)

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
-from statistics import median
 
 from loops import over
 
@@ -171,16 +170,6 @@ def test_the_house_keeps_to_its_budget(request):
     if "not slow" in request.config.option.markexpr:
         found["cases"] = request.session.testscollected
     assert {name: (number, budget[name]) for name, number in found.items() if number > budget[name]} == {}
-
-
-def test_half_of_all_functions_have_at_most_8_lines():
-    functions = [
-        node
-        for path in FILES
-        for node in ast.walk(read_tree(path))
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
-    ]
-    assert median((node.end_lineno or 0) - node.lineno + 1 for node in functions) <= 8
 
 
 def code_lines(node: ast.AST, text: list[str]) -> int:

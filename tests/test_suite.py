@@ -37,9 +37,3 @@ def test_ports_are_given_by_the_system():
     probed = re.compile(r"\.getsockname\(\)\[1\]")  # a port that is let go of belongs to whoever is first
     assert [str(path) for path in FILES if path != Path(__file__) and bound.search(path.read_text())] == []
     assert [str(path) for path in FILES if path != Path(__file__) and probed.search(path.read_text())] == []
-
-
-def test_nobody_imports_a_conftest():
-    """There are several of that name; which one it is depends on what else is run."""
-    named = re.compile(r"^(?:from|import) conftest\b", re.M)
-    assert [str(path) for path in FILES if named.search(path.read_text())] == []

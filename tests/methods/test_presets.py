@@ -91,26 +91,6 @@ def method_of(name: str) -> Method:
     return compose(name).update(DRIFTED)
 
 
-OF_TURNS = {"turns", "turn_baseline", "turn_mean", "balanced_turns"}
-"""Which cut responses by turns, and EqLen by lengths."""
-FORKED = {f"{base}+{name}" for base in ("eqlen_unbiased", "tree_unbiased") for name in ("eqlen", "tree", "treerpo")}
-"""A second way of forking tracks."""
-
-
-def test_every_pair_is_in_the_battery():
-    """All that are admitted, and most are: bounds of ratios suit few surrogates, everything else suits all."""
-    pairs = {(base, modifier) for base in BASES for modifier in MODIFIERS}
-    covered = [(base, part) for base in BASES for name in cover(base) for part in name.split("+")[1:]]
-    assert len(covered) == len(set(covered)) > 500
-    refused = pairs - set(covered)
-    assert {f"{base}+{modifier}" for base, modifier in refused} == {
-        f"{base}+{modifier}" for base, modifier in pairs if not is_admitted(f"{base}+{modifier}")
-    }
-    rest = {(base, modifier) for base, modifier in refused if f"{base}+{modifier}" not in FORKED}
-    assert {modifier for _, modifier in rest} <= {"clip_higher", "dual_clip", "two_sided", *OF_TURNS}
-    assert {base for base, modifier in rest if modifier in OF_TURNS} == {"eqlen_unbiased", "tree_unbiased"}
-
-
 @cache
 def gradient_of(name: str) -> torch.Tensor:
     return gradient(method_of(name), ragged_batch())

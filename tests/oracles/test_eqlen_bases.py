@@ -2,7 +2,6 @@
 
 import asyncio
 import functools
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -45,11 +44,6 @@ def scored_by(name: str) -> Scored:
     return method.score(Rollouts(sampled(), method.sampling.cut(sampled()), TOY.horizon))
 
 
-def test_the_streams_have_every_ending():
-    cut = np.bincount([r.prompt * STREAMS + r.stream for r in sampled()], [r.finish == "length" for r in sampled()])
-    assert len(cut) == PROMPTS * STREAMS and min(np.bincount(cut.astype(int), minlength=3)) > 20
-
-
 @over("name", NAMES)
 @over("num_updates", [1, 7])
 def test_plans_are_whole_pairs_of_one_length(name, num_updates):
@@ -71,16 +65,6 @@ def test_plans_are_whole_pairs_of_one_length(name, num_updates):
         prompts.append(set(scored.responses.prompt[scored.segments.response[plan.rows]]))
     assert sorted(planned) == np.flatnonzero(scored.trains).tolist() and len(planned) > 200
     assert sum(map(len, prompts)) == len(set().union(*prompts))
-
-
-@over("name", NAMES)
-def test_nothing_trains_where_all_is_right_or_all_is_wrong(name):
-    """Prompts 0, 10, ... have no right answer: no reward of a base tells incorrect ones apart but the soft overlong one, whose
-    bases keep mixed prompts only. In prompts 1, 11, ... an answer that was cut off is not right and may train."""
-    scored = scored_by(name)
-    prompt = scored.responses.prompt[scored.segments.response]
-    assert not scored.trains[prompt % 10 == 0].any()
-    assert scored.trains[prompt % 10 > 1].any()
 
 
 @over("name", NAMES)
@@ -121,9 +105,3 @@ def test_the_papers_eqlen_rloo_is_on_the_page_and_is_eqlen_grpo_at_ratio_1():
     )
     assert papers == pytest.approx(ours, rel=1e-12)
     assert ours @ plain / np.linalg.norm(ours) / np.linalg.norm(plain) < 0.99
-
-
-def test_a_base_is_combined_with_pairs_once():
-    with pytest.raises(ValueError, match="eqlen with a base that has EqLen already"):
-        compose("eqlen_unbiased+eqlen")
-    assert replace(compose("dapo+eqlen"), sampling=compose("dapo_verl").sampling) == compose("dapo_verl")

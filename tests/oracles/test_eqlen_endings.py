@@ -144,17 +144,3 @@ def test_a_stream_with_a_track_missing_or_twice_is_refused(keep, tracks):
         ValueError, match=rf"stream 0 of prompt 0 has tracks \[{', '.join(map(str, tracks))}\]: a stream"
     ):
         EqLen(streams=1).cut(tuple(responses[track] for track in keep))
-
-
-@over(
-    "settings, message",
-    [
-        ({"streams": 0}, "EqLen: streams=0: give 1 or more"),
-        ({"max_rounds": -1}, "EqLen: max_rounds=-1: give 0 or more"),
-        ({"survivor_reward": "best"}, "EqLen: survivor_reward='best': give one of max, mean, halving, lineage"),
-        ({"round_weight": "third"}, "EqLen: round_weight='third': give one of none, halving"),
-    ],
-)
-def test_settings_that_mean_nothing_are_refused(settings, message):
-    with pytest.raises(ValueError, match=message):
-        EqLen(**settings)

@@ -52,7 +52,6 @@ def remove(*names: str) -> Callable[[Path], None]:
 
 
 NORM = "model.layers.0.input_layernorm.weight"
-EMBEDDING = "model.embed_tokens.weight"
 INDEX = "model.safetensors.index.json"
 
 
@@ -71,30 +70,23 @@ DAMAGES: dict[str, Callable[[Path], None]] = {
     "a weight has another shape": change_weights(lambda weights: weights.update({NORM: torch.zeros(3)})),
     "weights are whole numbers": change_weights(lambda weights: weights.update({NORM: torch.zeros(128, dtype=torch.int64)})),
     "a weight is nan": change_weights(lambda weights: weights[NORM].fill_(float("nan"))),
-    "the vocabulary is smaller": change_weights(lambda weights: weights.update({EMBEDDING: weights[EMBEDDING][:7].clone()})),
-    "the index is no json": point_elsewhere("x"), "the index is empty": point_elsewhere({}),
+    "the index is empty": point_elsewhere({}),
     "the index names what is not there": point_elsewhere({"metadata": {}, "weight_map": {NORM: "two.safetensors"}}),
-    "the index names no file": point_elsewhere({"metadata": {}, "weight_map": {NORM: 7}}),
     "the index has a list": point_elsewhere({"metadata": {}, "weight_map": [NORM]}),
     **{f"{name} is {what}": write(name, text) for name in ("config.json", "tokenizer.json", "tokenizer_config.json")
        for what, text in {"no json": "{", "empty": "", "a list": "[]", "a number": "7", "bytes": b"\xff\xfe\x00"}.items()},
-    "generation_config.json is no json": write("generation_config.json", "{"),
     "generation_config.json is a list": write("generation_config.json", "[]"),
     "config.json is missing": remove("config.json"), "config.json is deep": write("config.json", "[" * 100_000),
     "no tokenizer": remove("tokenizer.json", "tokenizer_config.json"), "no tokenizer.json": remove("tokenizer.json"),
-    "another type": change("config.json", model_type="no_such_type"),
-    "no type": change("config.json", model_type=None), "a type that is a number": change("config.json", model_type=7),
-    "a width of text": change("config.json", hidden_size="wide"), "a width below 0": change("config.json", hidden_size=-1),
-    "a width of 0": change("config.json", hidden_size=0), "another width": change("config.json", hidden_size=256),
-    "heads that do not divide": change("config.json", num_attention_heads=3),
-    "no heads": change("config.json", num_attention_heads=0),
-    "more layers": change("config.json", num_hidden_layers=5), "layers of text": change("config.json", num_hidden_layers="four"),
-    "a vocabulary of 7": change("config.json", vocab_size=7), "a vocabulary of 10**12": change("config.json", vocab_size=10**12),
+    "another type": change("config.json", model_type="no_such_type"), "no type": change("config.json", model_type=None),
+    "a width of text": change("config.json", hidden_size="wide"), "a width of 0": change("config.json", hidden_size=0),
+    "another width": change("config.json", hidden_size=256), "no heads": change("config.json", num_attention_heads=0),
+    "more layers": change("config.json", num_hidden_layers=5), 
+    "a vocabulary of 10**12": change("config.json", vocab_size=10**12),
     "an activation that is none": change("config.json", hidden_act="no_such"),
     "a rope that is none": change("config.json", rope_parameters=7),
     "layer types of another length": change("config.json", layer_types=["full_attention"]),
     "an end beyond the vocabulary": change("generation_config.json", eos_token_id=10**6),
-    "an end that is text": change("generation_config.json", eos_token_id="end"),
     "another class of tokenizer": change("tokenizer_config.json", tokenizer_class="NoSuchTokenizer"),
     "a quantization that is none": change("config.json", quantization_config={"quant_method": "no_such"}),
     "a quantization without a package": change("config.json", quantization_config={"quant_method": "gptq", "bits": 4}),
@@ -138,22 +130,10 @@ def test_a_training_run_says_the_same(copied, tmp_path, capsys, damage):
     assert code == 2 and [line[:13] for line in said.splitlines()] == ["fairlen train"]
 
 
-def test_a_quantized_model_is_one_line(tmp_path, capsys):
+def test_a_quantized_model_is_one_line(copied, tmp_path, capsys):
     """As bitsandbytes leaves it: with the package it loads, as bytes that nothing here trains; without it it does not load."""
-    folder = tmp_path / "model"
-    shutil.copytree(playground.PATH, folder)
     settings = {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_compute_dtype": "float32"}
-    change("config.json", quantization_config=settings)(folder)
-    code = ended(
-        ["train", "--model", str(folder), "--task", "playground", "--threads", "1", "--out", str(tmp_path / "out")]
-    )
-    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("fairlen")]
-    assert code == 2 and len(said) == 1 and f"model={folder}: " in said[0] and "bitsandbytes" in said[0]
-
-
-def ended(arguments: list[str]) -> int | str:
-    """How a command ends: its exit code, or the error that got through."""
-    try:
-        return main(arguments)
-    except Exception as error:
-        return type(error).__name__
+    change("config.json", quantization_config=settings)(copied)
+    code, printed = say(["train", "--task", "playground"], copied, tmp_path, capsys)
+    said = [line for line in printed.splitlines() if line.startswith("fairlen")]
+    assert code == 2 and len(said) == 1 and f"model={copied}: " in said[0] and "bitsandbytes" in said[0]

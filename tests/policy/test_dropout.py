@@ -9,7 +9,7 @@ import torch
 from loops import over
 from shapes import SHAPE, TOKENIZER, write_reward, write_shape
 from train.runs import small, updates_of
-from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, OPTConfig, SwitchTransformersConfig
+from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, OPTConfig
 
 from fairlen.policy import model as loading
 from fairlen.policy.lora import Adapters
@@ -45,13 +45,6 @@ def test_in_training_a_model_says_what_it_says_when_it_draws(name):
     turn_off_dropout(model)
     assert torch.equal(model.train() and logits(), drawn)
     assert list(find_dropout(model)) == []
-
-
-def test_noise_that_is_no_dropout_is_found_too():
-    from transformers.models.switch_transformers.modeling_switch_transformers import SwitchTransformersTop1Router
-
-    router = SwitchTransformersTop1Router(SwitchTransformersConfig(router_jitter_noise=0.2))
-    assert [name for _, name in find_dropout(router)] == ["jitter_noise"]
 
 
 def test_the_config_that_is_saved_stays(tmp_path):

@@ -57,12 +57,10 @@ def change(path: Path, old: str, new: str) -> None:
         (PLAIN, "give either a verdict"),
         (TESTED | {"measure": MEASURE}, "give either a verdict"),
         (TESTED | {"verdict": "reproduced"}, "verdict='reproduced': give proved, refuted, out of reach"),
-        (TESTED | {"primary": True}, "premise and primary belong to what is measured"),
         (PLAIN | {"verdict": "refuted", "figure": "so"}, "verdict=refuted: name its tests or its arithmetic"),
         (TESTED | {"figure": ""}, "and their figure"),
         (PLAIN | {"verdict": "out of reach"}, "what is out of reach needs one"),
         (TESTED | {"command": "make study"}, "a command belongs to what is out of reach"),
-        (MEASURED | {"figure": "5"}, "figure without tests or arithmetic"),
         (TESTED | {"tests": ["test_batch.py"]}, "write tests/FILE.py::test_name"),
         (MEASURED | {"measure": MEASURE | {"predicted": "up"}}, "eqlen-01, measure: predicted='up'"),
         (MEASURED | {"premise": [{"estimand": "y"}]}, "eqlen-01, premise: y: give least, most or both"),
@@ -92,7 +90,6 @@ def test_sentences_without_evidence_are_refused(entry, message):
         ("fspo.toml", '"fspo-02"', '"fspo-01"', "fspo-01: two claims have this id"),
         ("eqlen.toml", 'measure = { estimand = "', 'measure = { estimand = "no-', "there is no estimand no-"),
         ("summary.toml", '"eqlen-', '"eqlen-9', "there is no claim eqlen-9"),
-        ("eqlen.toml", "title =", "title", r"eqlen\.toml: "),
         ("eqlen.toml", "title =", "titel =", r"eqlen\.toml: unknown key 'titel'"),
     ],
 )
@@ -223,9 +220,6 @@ def test_the_command_shows_one_claim(capsys):
     assert json.loads(capsys.readouterr().out)["id"] == "eqlen-23"
     assert main(["eqlen-99"]) == 2
     assert "did you mean" in capsys.readouterr().err
-
-
-# the command line
 
 
 # what the page asks a reader to type

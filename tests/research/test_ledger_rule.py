@@ -177,28 +177,6 @@ def test_a_primary_claim_that_waits_for_seeds_counts_as_one_that_was_not_run():
     assert [finding.status for finding in waiting.values()] == ["undecided", "open"]
 
 
-@over(
-    "entry, message",
-    [
-        ({"predicted": "up"}, "predicted='up': give positive, negative, none, silent"),
-        ({"smallest": 0}, "smallest=0: give a number above 0"),
-        ({"smallest": "1"}, "smallest='1': give a number above 0"),
-        ({"smallest": float("inf")}, "smallest=inf: give a number above 0"),
-    ],
-)
-def test_measures_that_decide_nothing_are_refused(entry, message):
-    good = {"estimand": "x", "predicted": "positive", "smallest": 1, "why": "half"}
-    assert Measure(**good) == replace(UP, why="half")
-    with pytest.raises(ValueError, match=message):
-        Measure(**good | entry)
-
-
-@over("bounds", [{}, {"least": "5"}, {"least": True}])
-def test_premises_that_bound_nothing_are_refused(bounds):
-    with pytest.raises(ValueError, match="x: give least, most or both, as numbers"):
-        Premise("x", **bounds)
-
-
 def test_the_seeds_that_a_verdict_hangs_on():
     """The smallest effect is 1. Of .95, 1.1, 1 and 1.2 any three have a mean above it; of .95, 1.2, 1 and .95 those without the
     second have .967."""

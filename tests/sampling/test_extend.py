@@ -46,11 +46,6 @@ def test_the_error_is_itself_with_its_cause_and_comes_when_all_have_ended():
     assert asyncio.run(run()) == ["ended", "ended"]
 
 
-def test_of_two_errors_the_first_is_raised():
-    with pytest.raises(ValueError, match="first"):
-        asyncio.run(gather([fail(ValueError("first")), fail(ValueError("second"))]))
-
-
 def test_an_error_in_the_body_ends_what_it_started():
     ended: list[str] = []
 

@@ -88,12 +88,11 @@ def find_components(names: str) -> tuple[Component, ...]:
         first = setters.setdefault(part.sets, part.name)
         if first != part.name:
             raise ValueError(f"{names!r}: {first} and {part.name} both set {part.sets}: keep one of them")
-    for other in ("dynamic", "gr3"):
-        if {other, "toplambda"} <= set(given):
-            reason = f"{other} drops prompts that are all correct, which toplambda selects first"
-            raise ValueError(
-                f"{names!r}: {reason}: leave {other} out; toplambda keeps prompts with some correct response"
-            )
+    if {"dynamic", "toplambda"} <= set(given):
+        raise ValueError(
+            f"{names!r}: dynamic drops prompts that are all correct, which toplambda selects first: leave dynamic out; toplambda "
+            "keeps prompts with some correct response"
+        )
     return (*bases, *modifiers)
 
 

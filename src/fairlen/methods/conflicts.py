@@ -34,8 +34,6 @@ Pairs = tuple[tuple[tuple[type, ...], tuple[type, ...], str], ...]
 """Rows of stages, any of which does not go with any of some others, and why."""
 
 ALL_CORRECT = "that filter drops prompts that are all correct, which TopLambda selects first: use filter SomeCorrect"
-SAME_PENALTY = "both penalise the length of correct responses in the same way: choose one"
-SAME_AIM = "both make long correct responses worth less, together less than an incorrect one: choose one"
 TWO_PENALTIES = (
     "both penalise length: with outcomes 0 and 1 a long correct response can be worth less than a short incorrect one"
 )
@@ -43,7 +41,7 @@ SUM_RATIO = (
     "the ratio is that of the whole sequence, whose gradient is a sum over its tokens; divided by the length, a token of a long "
     "response weighs less, which its source does not do: --set aggregation=TokenSum"
 )
-TWICE = "both penalise length within a prompt, so that neither strength is that of its source: choose one"
+TWICE = "both penalise length within a prompt, together more than the source of either: choose one"
 MOST_LOST = "that filter drops prompts that are all correct, in which the penalty is largest: --set filter=Everything keeps them"
 NO_RATE = "rewards below 0 make a prompt's mean no pass rate: near 0 advantages blow up, below it they are 0; --set reward=none"
 LOST = "LengthWindow keeps mixed prompts only: all-correct ones are lost to TopLambda"
@@ -51,12 +49,10 @@ ONE_OWNS_ALL = "token ratios with a token sum let one long response own the upda
 TWO_SCALES = "advantages have one scale over the batch, weights differ by length: no source uses it"
 NO_RATIO = "without a ratio only the sampler's mismatch is corrected, not several updates"
 
+WITHIN_PROMPT = (TopLambda, LengthPenalty, RelativeLength, SolvedLength, ConditionalLength)
 REFUSED: Pairs = (
     ((TopLambda,), (MixedOutcomes, SomeIncorrect), ALL_CORRECT),
-    ((TopLambda,), (LengthPenalty,), SAME_PENALTY),
-    ((RelativeLength,), (LengthPenalty, TopLambda), SAME_AIM),
-    ((SolvedLength,), (LengthPenalty, TopLambda, RelativeLength), TWICE),
-    ((ConditionalLength,), (LengthPenalty, TopLambda, RelativeLength, SolvedLength), TWICE),
+    *(((one,), WITHIN_PROMPT[:place], TWICE) for place, one in enumerate(WITHIN_PROMPT)),
 )
 WARNED: Pairs = (
     ((LengthPenalty, TopLambda, RelativeLength, SolvedLength, TruncationPenalty), (SoftOverlong,), TWO_PENALTIES),
