@@ -72,12 +72,7 @@ NO_TURN = CHATML.partition("{% if add")[0]
 BROKEN_MODELS = [
     (set_in("generation_config.json", eos_token_id=0), "end of a response", "warn", "the tokenizer says '<|im_end|>'"),
     (set_in("tokenizer_config.json", pad_token="<|im_end|>"), "end of a response", "warn", "is the padding too"),
-    (
-        set_in("tokenizer_config.json", chat_template=NO_TURN),
-        "chat template",
-        "warn",
-        "does not open the assistant's turn",
-    ),
+    (set_in("tokenizer_config.json", chat_template=NO_TURN), "chat template", "warn", "does not open the assistant's"),
     (set_in("tokenizer_config.json", chat_template="{% if %}"), "chat template", "fail", "does not render"),
     (set_in("tokenizer_config.json", chat_template="hello"), "chat template", "fail", "question is not in the prompt"),
     (set_in("generation_config.json", eos_token_id=0), "chat template", "warn", "may never end"),
@@ -98,15 +93,8 @@ def test_a_broken_model_is_found(model, damage, name, status, words):
         ({"method": "grpoo"}, "method", "fail", "did you mean 'grpo'"),
         ({"method": "fspo+balanced", "overrides": ("sampling.n=1",)}, "method", "warn", "sampling.n=1"),
         ({"method": "fspo"}, "fairness", "warn", "--updates-per-batch 4"),
-        ({"without_verdict": "incorrect"}, "fairness", "warn", "without_verdict=incorrect"),
-        ({"method": "fspo", "dtype": "bfloat16"}, "fairness", "warn", "dtype=bfloat16"),
         ({"engine": "vllm"}, "fairness", "warn", "+mismatch"),
-        (
-            {"data": ("a.jsonl",), "max_tokens_per_microbatch": 512},
-            "fairness",
-            "warn",
-            "--max-tokens-per-microbatch 1184",
-        ),  # 1024 + 160
+        ({"data": ("a.jsonl",), "max_tokens_per_microbatch": 512}, "fairness", "warn", "microbatch 1184"),  # 1024 + 160
         ({"data": ("missing.jsonl",)}, "data", "fail", "missing.jsonl"),
         ({"data": ("a.jsonl",), "eval_data": ("./a.jsonl",)}, "fairness", "warn", "trained on and evaluated on"),
         ({"rewards": ("missing.py:f",)}, "plug-ins", "fail", "there is no file missing.py"),
@@ -157,16 +145,11 @@ def test_versions_that_were_not_tested_are_found(package, number, name, tmp_path
     assert found.status == "fail" and f"{package} {number}, tested" in found.found and "pip install" in found.remedy
 
 
-def test_a_device_that_is_not_there_is_found():
+def test_a_device_that_is_not_there_and_arithmetic_that_it_does_badly_are_found(monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     found = find("device", device="cuda")
-    import torch
-
-    if not torch.cuda.is_available():
-        assert found.status == "fail" and "device=cuda" in found.found
-        assert "use device=cpu, or a CUDA build of torch" in found.found
-
-
-def test_arithmetic_that_the_device_does_badly_is_found():
+    assert found.status == "fail" and "device=cuda" in found.found
+    assert "use device=cpu, or a CUDA build of torch" in found.found
     assert "dtype=bfloat16" in find("device", device="cpu", dtype="bfloat16").found
 
 
@@ -194,18 +177,17 @@ def test_secrets_are_never_shown(monkeypatch):
     assert shown == Finding("fail", "http://***@host, *** and ***", "use ***", "a")
 
 
-@pytest.mark.parametrize(("name", "memory"), [("playground", "2 GiB"), ("guess", "2 GiB")])
-def test_shipped_tasks_are_in_order_and_their_memory_is_known(name, memory):
+@pytest.mark.parametrize("name", ["playground", "guess"])
+def test_shipped_tasks_are_in_order_and_their_memory_is_known(name):
     settings = {"task": name} | shipped_settings(name)
-    assert f"{name} needs under {memory}" in find("memory", **settings).found
+    assert f"{name} needs under 2 GiB" in find("memory", **settings).found
     assert find("end of a response", **settings).status == "pass"
 
 
 @pytest.mark.slow
 def test_all_of_it_is_said_for_machines():
-    done = subprocess.run(
-        [sys.executable, "-m", "fairlen", "doctor", "--json"], capture_output=True, text=True, check=False
-    )
+    command = [sys.executable, "-m", "fairlen", "doctor", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     listed = json.loads(done.stdout)["findings"]
     assert [one["name"] for one in listed] == [check.name for check in CHECKS]
     assert all(one["remedy"] for one in listed if one["status"] != "pass")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from on_cuda import ON_CUDA
 from torch import Tensor, nn
 
 from fairlen.policy import head as module
@@ -11,10 +12,7 @@ from fairlen.policy.head import Head
 from fairlen.policy.pack import ModelInput
 
 DEVICE = "cuda"
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="this torch sees no CUDA device: nothing of it was tested"),
-]  # fmt: skip
+pytestmark = ON_CUDA
 LENGTH, WIDTH, VOCABULARY = 518, 1024, 151_936
 GIB = 2**30
 

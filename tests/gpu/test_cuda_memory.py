@@ -7,6 +7,7 @@ import sys
 
 import pytest
 import torch
+from on_cuda import ON_CUDA
 from transformers import AutoModelForCausalLM, Qwen3Config
 
 from fairlen.files.limits import GIB
@@ -18,10 +19,7 @@ from fairlen.train.memory import estimate
 from fairlen.train.run.config import TrainConfig
 
 DEVICE = "cuda"
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="this torch sees no CUDA device: nothing of it was tested"),
-]  # fmt: skip
+pytestmark = ON_CUDA
 SHAPE = Qwen3Config(
     hidden_size=1024, intermediate_size=3072, num_hidden_layers=28, num_attention_heads=16, num_key_value_heads=8,
     head_dim=128, vocab_size=151_936, tie_word_embeddings=True,

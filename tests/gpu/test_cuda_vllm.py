@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from on_cuda import ON_CUDA
 from transformers import AutoModelForCausalLM, Qwen3Config
 
 from fairlen.policy.engines import build_engine, probe
@@ -18,10 +19,7 @@ from fairlen.settings import RolloutConfig
 
 DEVICE = "cuda"
 pytest.importorskip("vllm", reason="no vLLM in this environment: make install-vllm-cuda", exc_type=ImportError)
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="this torch sees no CUDA device: nothing of it was tested"),
-]  # fmt: skip
+pytestmark = ON_CUDA
 SHAPE = Qwen3Config(
     vocab_size=32_768, hidden_size=1024, intermediate_size=3072, num_hidden_layers=8, num_attention_heads=16,
     num_key_value_heads=8, head_dim=128, max_position_embeddings=4096, eos_token_id=1, bos_token_id=None, pad_token_id=0,

@@ -29,10 +29,9 @@ def in_use(folder: Path) -> InUse | None:
     ("settings", "name", "aggregation"),
     [
         ({}, "TRL: loss_type=dapo", "token_mean_update"),
-        ({"loss_type": "grpo"}, "TRL: loss_type=grpo", "sequence_mean"),
         ({"loss_type": "dr_grpo"}, "TRL: loss_type=dr_grpo", "constant_budget"),
     ],
-    ids=["default", "grpo", "dr_grpo"],
+    ids=["default", "dr_grpo"],
 )
 def test_a_run_of_trl_is_known_by_its_training_arguments(tmp_path, settings, name, aggregation):
     """torch.save writes them into every checkpoint, with the default of that version of TRL."""
@@ -59,15 +58,9 @@ OWN = replace(compose("dapo", ["sampling.n=4"]), aggregation=compose("grpo+balan
     [
         ("grpo+balanced", "sampling.n=4", "grpo+balanced --set sampling.n=4", "balanced"),
         (explain("dapo+balanced", ["sampling.n=4"]), None, "dapo+balanced", "balanced"),
-        (
-            explain("grpo", ["aggregation=TokenSum", "sampling.n=4"]),
-            None,
-            "a method of its own with token_sum",
-            "token_sum",
-        ),
         (OWN, None, "a method of its own with balanced", "balanced"),
     ],
-    ids=["name", "composition", "composition of settings", "value"],
+    ids=["name", "composition", "value"],
 )
 def test_a_run_with_a_method_is_known_by_it(tmp_path, method, overrides, name, aggregation):
     """Not by TRL's loss_type, which stands in the same folder and is not used."""

@@ -44,8 +44,3 @@ def test_a_sampler_of_three_tracks_and_a_fork_trains(tmp_path):
     assert trainer.method.sampling.num_tracks == 6 and moved > 1e-6
     batches = [entry for entry in trainer.state.log_history if "trio/forked" in entry]
     assert len(batches) == 2 and any(entry["trio/forked"] > 0 for entry in batches)
-
-
-def test_a_number_of_responses_that_a_sampler_cannot_have_is_refused_in_its_words(tmp_path):
-    with pytest.raises(ValueError, match="num_generations=4: Trio has three tracks a stream, not 4"):
-        ScriptedFair(**scripted(tmp_path), method=SAMPLER)

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 pytest.importorskip("trl", reason="TRL is not installed (pip install 'fairlen[trl]')")
-from trl_runs import ScriptedFair, scripted
+from trl_runs import ScriptedFair, scripted, weights_of
 
 from fairlen.cli import main
 from fairlen.report.run import read_run
@@ -23,11 +23,13 @@ SETTINGS = {
 }  # fmt: skip
 
 
-def train(out: Path, method: str = "grpo+balanced", resume: Path | None = None, **changes: object) -> ScriptedFair:
+def train(
+    out: Path, method: str = "grpo+balanced", resume: Path | None = None, run_folder: bool = True, **changes: object
+) -> ScriptedFair:
     """Two rollout batches of 4 prompts with 4 responses, two updates each; 4 held-out problems after each of them."""
     made = scripted(out, **(SETTINGS | changes), learning_rate=1e-5)
     made["eval_dataset"] = made["train_dataset"].select(range(40, 44))
-    trainer = ScriptedFair(**made, method=method)
+    trainer = ScriptedFair(**made, method=method, run_folder=run_folder)
     trainer.train(resume_from_checkpoint=str(resume) if resume else None)
     return trainer
 
@@ -75,9 +77,7 @@ def test_a_resumed_run_has_every_line_and_rollout_batch_once(folders, tmp_path):
     whole = folders["grpo+balanced"]
     assert [one["update"] for one in lines(tmp_path)] == [1, 2, 2, 3, 4, 4] == [one["update"] for one in lines(whole)]
     assert sorted(os.listdir(tmp_path / "records")) == sorted(os.listdir(whole / "records"))
-    assert [one.get("tokens/generated_total") for one in lines(tmp_path)][-1] > lines(tmp_path)[2][
-        "tokens/generated_total"
-    ]
+    assert lines(tmp_path)[-1]["tokens/generated_total"] > lines(tmp_path)[2]["tokens/generated_total"]
 
 
 def test_two_runs_do_not_mix_in_one_folder(tmp_path):
@@ -98,14 +98,9 @@ def test_two_runs_do_not_mix_in_one_folder(tmp_path):
 
 
 def test_without_a_run_folder_nothing_is_written_and_the_run_is_the_same(tmp_path):
-    runs = []
-    for name, is_on in (("with", True), ("without", False)):
-        made = scripted(tmp_path / name, **(SETTINGS | {"max_steps": 2}), learning_rate=1e-5)
-        made["eval_dataset"] = made["train_dataset"].select(range(40, 44))
-        runs.append(ScriptedFair(**made, method="grpo+balanced", run_folder=is_on))
-        runs[-1].train()
+    runs = [train(tmp_path / name, run_folder=name == "with", max_steps=2) for name in ("with", "without")]
     assert not {"run.json", "records", "metrics.jsonl"} & {path.name for path in (tmp_path / "without").iterdir()}
-    assert torch.equal(*(torch.cat([p.detach().flatten() for p in run.model.parameters()]) for run in runs))
+    assert torch.equal(*map(weights_of, runs))
 
 
 def test_a_full_disk_stops_nothing_and_is_said(tmp_path, monkeypatch, capfd):

@@ -12,11 +12,8 @@ pytest.importorskip("trl", reason="TRL is not installed (pip install 'fairlen[tr
 from trl_runs import ScriptedFair, problems, scripted, weights_of
 
 
-def make(folder, method="grpo+dynamic", most=4, data=None, **settings):
-    parts = scripted(folder, **settings)
-    if data is not None:
-        parts["train_dataset"] = data
-    return ScriptedFair(**parts, method=method, max_extra_batches=most)
+def make(folder, method="grpo+dynamic", most=4, **settings):
+    return ScriptedFair(**scripted(folder, **settings), method=method, max_extra_batches=most)
 
 
 def rollout(trainer, num_prompts: int = 4):
@@ -34,7 +31,7 @@ def trained_rows(output) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
     return found
 
 
-@pytest.mark.parametrize("method", ["grpo+dynamic", "dapo", "dapo+balanced"])
+@pytest.mark.parametrize("method", ["grpo+dynamic", "dapo+balanced"])
 def test_a_rollout_batch_has_as_many_selected_prompts_as_asked(method, tmp_path):
     trainer = make(tmp_path, method, most=40)
     output = rollout(trainer, 8)
@@ -50,7 +47,7 @@ def test_a_rollout_batch_has_as_many_selected_prompts_as_asked(method, tmp_path)
     assert asked == 8 + trainer.refill.drawn and dropped == 4 * (asked - 8) > 0
     assert metrics["dropped/filtered_tokens"][0] >= dropped
     # the plan is of all rows together: weights of a mean, over sequences or tokens, add up to 1 over tokens
-    mass = float((output["fair_weight"] * output["completion_mask"].sum(1)).sum())
+    mass = float((output["fair_weight"][:, 0] * output["completion_mask"].sum(1)).sum())
     assert mass == pytest.approx(1.0, rel=1e-6) or method == "dapo+balanced"
 
 
@@ -96,22 +93,6 @@ def test_a_run_that_is_resumed_draws_what_it_would_have_drawn(tmp_path):
     assert torch.equal(weights_of(resumed), weights_of(whole))
 
 
-def test_eqlen_draws_further_prompts_too(tmp_path):
-    trainer = make(tmp_path, "eqlen+dapo", most=40)
-
-    def often_right(prompts, completion_ids, **_):
-        """Every second prompt, by its characters, has correct responses alone."""
-        pairs = zip(prompts, completion_ids, strict=True)
-        return [float(sum(map(ord, prompt)) % 2 or sum(ids) % 3 == 0) for prompt, ids in pairs]
-
-    trainer.reward_funcs = [often_right]
-    output = rollout(trainer)
-    metrics = trainer._metrics["train"]
-    assert metrics["prompts/selected"] == [4.0] and metrics["prompts/extra_batches"][0] >= 1
-    assert output["fair_trains"].any()
-    assert len(trainer._logs["completion"]) == 16, "TRL's table has the prompts that it asked for"
-
-
 def rare(completion_ids, **_):
     """One in six texts is correct, so that about half of the prompts with 4 texts have nothing to compare."""
     return [float(sum(ids) % 6 == 0) for ids in completion_ids]
@@ -141,3 +122,4 @@ def test_the_table_of_eqlen_has_the_advantages_of_its_prompts(tmp_path):
     rollout(trainer)
     assert set(trainer._logs["prompt"]) == asked and trainer._metrics["train"]["prompts/selected"] == [4.0]
     assert list(trainer._logs["advantages"]) == [0.0] * 16
+    assert trainer._metrics["train"]["prompts/extra_batches"][0] >= 1

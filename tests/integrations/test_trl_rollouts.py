@@ -35,11 +35,7 @@ def test_the_settings_exist():
     assert GRPOConfig.__dataclass_fields__["logging_steps"].default == 10
     named = set(re.findall(r"`([a-z]+_[a-z_]+)(?:=[^`]*)?`", PAGE)) - {"accuracy_reward", "is_correct"}
     assert {"max_completion_length", "eval_strategy", "num_iterations", "reward_weights"} <= named
-    others = {
-        "dapo_verl",
-        "environment_factory",
-        "log_extra",
-    }  # a method, arguments of the trainer and of reward functions
+    others = {"dapo_verl", "environment_factory", "log_extra"}  # a method, arguments of trainer and reward functions
     assert named - others <= fields
     assert "log_completions" in RLOOConfig.__dataclass_fields__
     assert "`fairlen trl --log-completions`" in PAGE

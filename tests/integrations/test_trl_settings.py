@@ -16,7 +16,6 @@ from fairlen.integrations.trl.rows import Outcomes
 from fairlen.integrations.trl.settings import prepare, refuse_defaults
 from fairlen.integrations.trl.trainer import check_threshold
 from fairlen.methods.method import Method
-from fairlen.methods.stages.terms import NoCorrection, SamplerMismatch
 from fairlen.sampling.eqlen import EqLen
 from fairlen.sampling.independent import Independent
 
@@ -36,11 +35,6 @@ def notes(**changes) -> str:
     return "\n".join(ready(**changes).notes)
 
 
-def test_a_method_by_name_takes_the_number_of_answers_from_trl():
-    assert ready("fspo", num_generations=8).method.sampling == Independent(8)
-    assert ready("eqlen+grpo", num_generations=8).method.sampling == EqLen(streams=4)
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -50,15 +44,19 @@ def test_a_method_by_name_takes_the_number_of_answers_from_trl():
             {"min_p": 0.05, "top_k": 50, "generation_kwargs": {"use_cache": True}},
             "top_k=50, min_p=0.05: .*transformers does not return",
         ),
+        (
+            {"generation_kwargs": {"max_new_tokens": 5}},
+            "max_new_tokens=5: leave it out; max_completion_length is the limit",
+        ),
         ({"top_k": 50, "repetition_penalty": 1.1}, "top_k=50, repetition_penalty=1.1"),
+        (
+            {"method": "eqlen+grpo", "generation_kwargs": {"stop_token_ids": [7]}},
+            r"stop_token_ids=\[7\] with EqLen.*: tracks go on until EOS or the max response length",
+        ),
         ({"repetition_penalty": 1.1}, "repetition_penalty=1.1"),
         ({"generation_kwargs": {"typical_p": 0.9}}, "typical_p=0.9"),
         ({"generation_kwargs": {"temperature": 0.5}}, r"temperature=0.5 with GRPOConfig\(temperature=1.0\)"),
         ({"generation_kwargs": {"do_sample": False}}, "do_sample=False"),
-        ({"generation_kwargs": {"num_beams": 2}}, "num_beams=2"),
-        ({"generation_kwargs": {"no_repeat_ngram_size": 2}}, "no_repeat_ngram_size=2"),
-        ({"generation_kwargs": {"repetition_penalty": 1.1}}, "repetition_penalty=1.1"),
-        ({"generation_kwargs": {"frequency_penalty": 0.1}}, "frequency_penalty=0.1"),
         ({"off_policy_mask_threshold": 0.5}, "off_policy_mask_threshold=0.5: leave it out"),
         ({"top_entropy_quantile": 0.2}, "top_entropy_quantile=0.2"),
         ({"entropy_coef": 0.01}, r"entropy_coef=0.01: leave it out and add '\+entropy'"),
@@ -72,47 +70,23 @@ def test_what_no_method_keeps_is_refused_with_the_fix(changes, message):
         ready(**changes)
 
 
-def test_truncated_sampling_can_be_insisted_on():
-    assert ready(allow=True, top_p=0.9)
-    assert ready(allow=True, generation_kwargs={"num_beams": 2})
-
-
-def test_generation_settings_that_change_no_probability_are_kept():
+def test_generation_settings_that_change_no_probability_are_kept_and_others_where_they_are_insisted_on():
     kept = {"temperature": 0.7, "do_sample": True, "num_beams": 1, "repetition_penalty": 1, "top_p": 1.0, "top_k": 0}
-    assert ready(temperature=0.7, generation_kwargs={**kept, "use_cache": True, "stop_strings": ["#"]})
+    assert ready(
+        temperature=0.7, generation_kwargs={**kept, "use_cache": True, "stop_strings": ["#"], "eos_token_id": 7}
+    )
+    assert ready(allow=True, top_p=0.9, generation_kwargs={"num_beams": 2})
 
 
-def test_one_setting_may_come_by_itself():
-    assert ready("fspo", "surrogate.width=0.01") == ready("fspo", ["surrogate.width=0.01"])
-    assert ready("fspo", "sampling.n=4").method.sampling == Independent(4)
-    assert ready("fspo", None) == ready("fspo", ())
-
-
-def test_other_settings_of_the_sampling_leave_the_number_of_answers_to_trl():
+def test_a_method_by_name_takes_the_number_of_answers_from_trl():
+    assert ready("fspo", num_generations=8).method.sampling == Independent(8)
+    assert ready("fspo", "sampling.n=4").method.sampling == Independent(4)  # one setting may come by itself
     settings = ["sampling.survivor_reward=halving", "sampling.max_rounds=3"]
     assert ready("eqlen+grpo", settings, num_generations=8).method.sampling == EqLen(
         4, survivor_reward="halving", max_rounds=3
     )
     with pytest.raises(ValueError, match="num_generations=3: EqLen needs an even number"):
         ready("eqlen+grpo", num_generations=3, per_device_train_batch_size=6)
-
-
-@pytest.mark.parametrize(
-    ("method", "kwargs", "message"),
-    [
-        ("grpo", {"max_new_tokens": 5}, "max_new_tokens=5: leave it out; max_completion_length is the limit"),
-        (
-            "eqlen+grpo",
-            {"eos_token_id": 7},
-            r"eos_token_id=7 with EqLen.*: tracks go on until EOS or the max response length",
-        ),
-        ("eqlen+grpo", {"stop_token_ids": [7]}, r"stop_token_ids=\[7\] with EqLen"),
-    ],
-)
-def test_a_response_ends_at_the_budget_and_a_track_at_eos(method, kwargs, message):
-    with pytest.raises(ValueError, match=message):
-        ready(method, generation_kwargs=kwargs)
-    assert ready("grpo", generation_kwargs={"eos_token_id": 7})
 
 
 def test_what_a_models_generation_config_adds_is_refused():
@@ -143,19 +117,10 @@ def test_the_threshold_is_half_of_what_a_row_could_be_worth():
 def test_a_threshold_is_a_number_and_needed_without_a_positive_weight():
     check_threshold(None, torch.tensor([1.0, 0.5, -2.0]))
     check_threshold(0.2, torch.tensor([-1.0]))
-    for given in (float("nan"), "0.5"):
-        with pytest.raises(ValueError, match=r"correct_threshold=.*give a finite number"):
-            check_threshold(given, torch.ones(1))
-    for weights in ([-1.0], [0.0, -0.5]):
-        with pytest.raises(ValueError, match=r"none is positive.*correct_threshold"):
-            check_threshold(None, torch.tensor(weights))
-
-
-def test_the_model_of_the_command_is_named_once():
-    from fairlen.integrations.trl.start import read_trl_arguments
-
-    with pytest.raises(ValueError, match="--model-name-or-path other: --model names the model"):
-        read_trl_arguments(["--output_dir", "unused", "--bf16", "False", "--model_name_or_path", "other"], 0)
+    with pytest.raises(ValueError, match=r"correct_threshold=.*give a finite number"):
+        check_threshold(float("nan"), torch.ones(1))
+    with pytest.raises(ValueError, match=r"none is positive.*correct_threshold"):
+        check_threshold(None, torch.tensor([0.0, -0.5]))
 
 
 def test_a_shipped_task_brings_its_length_unless_it_is_given():
@@ -173,13 +138,6 @@ def test_a_shipped_task_brings_its_length_unless_it_is_given():
     assert choose_length(TrlConfig.of(task="guess", data=("sums.jsonl",))) == []  # the task is not asked
 
 
-def test_a_machine_without_accelerator_trains_on_its_cpu(monkeypatch):
-    from fairlen.integrations.trl import start as trl_start
-
-    monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
-    assert trl_start.read_trl_arguments(["--output_dir", "unused", "--bf16", "False"], 0)[0].use_cpu
-
-
 def test_a_bias_correction_of_the_kl_that_is_not_applied_is_said():
     """TRL's default; only where the method has a KL."""
     assert "use_bias_correction_kl=True" in "\n".join(ready("grpo+kl").notes)
@@ -195,11 +153,7 @@ def test_the_users_configuration_is_left_as_it_was():
 
 
 def test_the_correction_for_vllm():
-    masked = ready(use_vllm=True)  # TRL's default: the product over a sequence
-    assert masked.method.correction == NoCorrection()
-    assert "the longer the sequence" in "\n".join(masked.notes)
-    token = ready(use_vllm=True, vllm_importance_sampling_mode="token_truncate", vllm_importance_sampling_clip_max=2.5)
-    assert token.method.correction == SamplerMismatch("token", "truncate", 2.5)
+    assert "'+mismatch' to the method for a correction of each token" in notes(use_vllm=True)
     assert ready("grpo+mismatch", use_vllm=True).notes == ()
     assert ready(use_vllm=True, vllm_importance_sampling_correction=False).notes == ()
 

@@ -56,13 +56,9 @@ def serve(answer, rounds: list[int] | None = None):
     return generate
 
 
-def number(waiting: int) -> int:
-    return waiting
-
-
 def test_tracks_are_those_of_streams_on_their_own():
     rounds: list[int] = []
-    found = run_together(streams_of(range(3), 4), serve(script(), rounds), number)
+    found = run_together(streams_of(range(3), 4), serve(script(), rounds), int)
     alone = script()
 
     async def extend(prefix, sampling):
@@ -88,21 +84,12 @@ def test_rounds_go_on_until_no_process_waits():
     assert called[-1] == 0
 
 
-def test_a_notebook_has_a_loop_of_its_own():
-    async def cell() -> int:
-        return len({response.stream for response in run_together(streams_of(range(1), 2), serve(script()), number)})
-
-    assert asyncio.run(cell()) == 2
-
-
 def test_what_goes_wrong_in_a_stream_is_raised():
     def generate(asked: list[PendingExtension]) -> list[Continuation]:
-        return [
-            Continuation((5,), (-1.0,), "length") for _ in asked
-        ]  # stops early without EOS: streams would never end
+        return [Continuation((5,), (-1.0,), "length") for _ in asked]  # early without EOS: streams would never end
 
     with pytest.raises(ValueError, match='finish="length" for exactly that many'):
-        run_together(streams_of(range(2), 2), generate, number)
+        run_together(streams_of(range(2), 2), generate, int)
 
 
 def test_a_process_with_some_rows_of_a_prompt_runs_as_many_tracks_of_it():
@@ -114,7 +101,7 @@ def test_a_process_with_some_rows_of_a_prompt_runs_as_many_tracks_of_it():
         return request(prompt)
 
     coroutines = prepare_prompts(EqLen(streams=4), [(7, 0)] * 4 + [(7, 1)] * 8, 4, ask)
-    responses = run_together(coroutines, serve(script()), number)
+    responses = run_together(coroutines, serve(script()), int)
     assert places == [(0, 4), (1, 0)]
     assert {(r.prompt, r.stream) for r in responses} == {(0, 4), (0, 5), (1, 0), (1, 1), (1, 2), (1, 3)}
 
@@ -124,7 +111,7 @@ def test_trees_are_generated_in_a_call_a_level():
     tree, rounds, found = Tree(n=6, depth=3, parts=4), list[int](), []
     for first in (0, 3):
         coroutines = prepare_prompts(tree, [(7, 0)] * 3, first, lambda prompt, token_ids, place: request(prompt))
-        found += run_together(coroutines, serve(script(), rounds), number)
+        found += run_together(coroutines, serve(script(), rounds), int)
     assert rounds[0] == 3 and len(rounds) <= 2 * tree.depth and sum(rounds) == len(found)
     assert sorted({r.stream for r in found}) == [0, 1, 2, 3, 4, 5] and max(r.round for r in found) == 2
     assert {r.inherited for r in found if r.round} == {3, 6}

@@ -13,7 +13,7 @@ import pandas
 from peft import LoraConfig
 from transformers import TrainerCallback
 from trl import GRPOTrainer
-from trl_runs import Scripted, ScriptedFair, graded, parts, problems, scripted, weights_of
+from trl_runs import Scripted, ScriptedFair, graded, problems, scripted, weights_of
 from trl_runs import warnings as listen
 
 from fairlen.audit.audit import audit
@@ -41,10 +41,7 @@ def logged(trainer, name: str) -> list[float]:
 
 def test_a_row_without_a_reward_does_not_count(tmp_path):
     def picky(completion_ids, **_):
-        return [
-            None if sum(ids) % 3 == 2 else value
-            for ids, value in zip(completion_ids, graded(completion_ids), strict=True)
-        ]
+        return [None if sum(ids) % 3 == 2 else float(sum(ids) % 3 == 0) for ids in completion_ids]
 
     output = rollout(make(tmp_path, reward_funcs=picky))
     sums = (output["completion_ids"] * output["completion_mask"]).sum(1)
@@ -61,14 +58,7 @@ def test_every_metric_of_ours_is_documented_and_trls_own_stay(tmp_path):
     ours = {name for name in names if "/" in name and not name.startswith(("completions/", "rewards/", "clip_ratio/"))}
     assert len(ours) > 40
     assert not ours - DOCUMENTED
-    assert {
-        "completions/mean_length",
-        "rewards/graded/mean",
-        "reward",
-        "entropy",
-        "clip_ratio/region_mean",
-        "step_time",
-    } <= names
+    assert {"completions/mean_length", "rewards/graded/mean", "reward", "entropy", "clip_ratio/region_mean"} <= names
     assert logged(trainer, "ratio/inside")[0] == 1.0 > logged(trainer, "ratio/inside")[1]
 
 
@@ -91,13 +81,8 @@ def test_more_rows_than_trl_asked_for_are_trained_a_part_at_a_time(tmp_path):
     """With room for 16 rows the pieces of 4 prompts are one part; with room for 2 they are many. The update is the same."""
     moved = []
     for rows, micro in ((16, 1), (2, 8)):
-        trainer = make(
-            tmp_path / str(rows),
-            "eqlen+dapo",
-            max_steps=1,
-            per_device_train_batch_size=rows,
-            gradient_accumulation_steps=micro,
-        )
+        settings = {"per_device_train_batch_size": rows, "gradient_accumulation_steps": micro}
+        trainer = make(tmp_path / str(rows), "eqlen+dapo", max_steps=1, **settings)
         trainer.reader.is_installed = False  # a row a piece, as for models that read no trees
         start = weights_of(trainer)
         trainer.train()
@@ -124,10 +109,9 @@ def test_a_resumed_run_is_the_same_run_with_the_state_of_its_method(tmp_path):
     assert again.method.state == pytest.approx(whole.method.state, rel=1e-9)
     assert float((weights_of(again) - weights_of(whole)).abs().max()) < 1e-9
     (tmp_path / "whole" / "checkpoint-2" / "fairlen.json").unlink()
+    third = make(tmp_path / "third", "fspo", **settings)
     with pytest.raises(FileNotFoundError, match="no state of the method"):
-        make(tmp_path / "third", "fspo", **settings).train(
-            resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-2")
-        )
+        third.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-2"))
 
 
 def test_adapters_are_trained_and_the_reference_is_the_model_without_them(tmp_path):
@@ -166,7 +150,6 @@ NOTHING = "nothing was trained in 3 rollout batches"
     "method, rewards, said, remedy",
     [
         ("dapo", (-7.0, -2.0), f"{NOTHING} (48 responses: 0 correct, 48 incorrect", "set correct_threshold"),
-        ("dapo", (2.0, 9.0), f"{NOTHING} (48 responses: 48 correct, 0 incorrect", "set correct_threshold"),
         ("eqlen+dapo", (2.0, 9.0), NOTHING, "set correct_threshold"),
         ("grpo", (0.0, 0.0), f"{NOTHING} (48 responses: 0 correct, 48 incorrect", "easier problems"),
         ("grpo", (-7.0, -2.0), "every response of 3 rollout batches counts as incorrect (48", "set correct_threshold"),
@@ -182,20 +165,7 @@ def test_runs_that_learn_nothing_say_so_after_some_rollout_batches(method, rewar
     assert len(told) == 1 and remedy in told[0]
 
 
-def evaluate_in_training(trainer) -> str:
-    """Why a run with an evaluation ends early."""
-    try:
-        trainer.train()
-        return ""
-    except KeyError as error:
-        return f"KeyError: {error}"
-
-
-EVALUATES = {"eval_strategy": "steps", "eval_steps": 1, "max_steps": 2, "per_device_eval_batch_size": 8}
-
-
-@pytest.mark.parametrize("method", ["grpo", "eqlen+grpo"])
-def test_generation_that_leaves_the_model_in_training_ends_no_evaluation(method, tmp_path, monkeypatch):
+def test_generation_that_leaves_the_model_in_training_ends_no_evaluation(tmp_path, monkeypatch):
     """As TRL's does with use_transformers_continuous_batching: the second part of the evaluation looked like training."""
 
     def leave_in_training(trainer, *arguments):
@@ -205,19 +175,11 @@ def test_generation_that_leaves_the_model_in_training_ends_no_evaluation(method,
         return found
 
     monkeypatch.setattr(GRPOTrainer, "_generate_single_turn", leave_in_training)
-    trainer = make(tmp_path, method, FairGRPOTrainer, eval_dataset=problems(8), **EVALUATES)
-    assert evaluate_in_training(trainer) == ""
+    settings = {"eval_strategy": "steps", "eval_steps": 1, "max_steps": 2, "per_device_eval_batch_size": 8}
+    trainer = make(tmp_path, "grpo", FairGRPOTrainer, eval_dataset=problems(8), **settings)
+    trainer.train()
     assert len(logged(trainer, "eval_reward")) == 2 and not trainer.model.training
     assert 0.0 <= logged(trainer, "eval_reward")[0] <= 1.0 and logged(trainer, "eval_completions/mean_length")
-
-
-@pytest.mark.slow
-def test_evaluation_with_continuous_batching(tmp_path):
-    settings = EVALUATES | {"max_steps": 1, "use_transformers_continuous_batching": True}
-    made = parts(tmp_path, **settings) | {"eval_dataset": problems(8)}
-    trainer = FairGRPOTrainer(**made, method="grpo")
-    assert evaluate_in_training(trainer) == ""
-    assert 0.0 <= logged(trainer, "eval_reward")[0] <= 1.0
 
 
 @pytest.mark.parametrize("method", ["grpo", "eqlen+grpo"])
@@ -255,10 +217,6 @@ def test_prompts_may_be_messages(method, tmp_path):
     assert 0.0 < logged(trainer, "accuracy/mean")[0] < 1.0
 
 
-def moments_of(trainer) -> list[torch.Tensor]:
-    return [value.clone() for state in trainer.optimizer.state.values() for value in state.values()]
-
-
 class Broken(ScriptedFair):
     """One forward pass of each update in `bad` gives a log-prob that is not finite."""
 
@@ -280,7 +238,8 @@ def test_a_forward_pass_that_is_not_finite_changes_no_weight_no_moment_and_no_st
 
     class Watch(TrainerCallback):
         def on_step_end(self, *_, **__):
-            seen.append((weights_of(trainer), moments_of(trainer), trainer.method.state))
+            moments = [value.clone() for state in trainer.optimizer.state.values() for value in state.values()]
+            seen.append((weights_of(trainer), moments, trainer.method.state))
 
     trainer.add_callback(Watch())
     trainer.train()
@@ -288,7 +247,6 @@ def test_a_forward_pass_that_is_not_finite_changes_no_weight_no_moment_and_no_st
     assert all(torch.equal(one, other) for one, other in zip(seen[0][1], seen[1][1], strict=True))
     assert all(weights.isfinite().all() for weights, _, _ in seen) and not torch.equal(seen[1][0], seen[3][0])
     assert all(math.isfinite(value) for _, _, state in seen for value in state.values())
-    assert (
-        seen[3][2]["surrogate.num_updates"] == 1
-    )  # of the four the second is skipped, the first and third are on-policy
+    # of the four the second is skipped, the first and third are on-policy
+    assert seen[3][2]["surrogate.num_updates"] == 1
     assert logged(trainer, "updates/skipped") == [0, 1, 1, 1]

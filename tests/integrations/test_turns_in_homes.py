@@ -15,10 +15,7 @@ from fairlen.integrations.verl.launch import VerlConfig
 from fairlen.integrations.verl.settings import read_method
 from fairlen.methods.compose import compose
 
-TURNED = (
-    ("grpo+turns", (), "sampling"), ("dapo+balanced_turns", (), "sampling"), ("grpo+turn_count", (), "aggregation"),
-    ("grpo+turn_mean", (), "sampling"),
-)  # fmt: skip
+TURNED = (("grpo+turns", (), "sampling"), ("grpo+turn_count", (), "aggregation"))
 
 
 @pytest.mark.parametrize(("method", "overrides", "choice"), TURNED)

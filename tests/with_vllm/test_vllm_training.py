@@ -30,15 +30,8 @@ DOCUMENTED = set(index_metrics())
 
 def collect(policy, engine, method, max_response_length: int = 120, num_prompts: int = 6) -> Collected:
     task = Playground()
-    collector = Collector(
-        engine.extend,
-        Grader(task, policy.decode),
-        task.train,
-        Sampling(max_response_length, seed=0),
-        num_prompts,
-        max_extra_batches=0,
-        seed=1,
-    )
+    sampling, grader = Sampling(max_response_length, seed=0), Grader(task, policy.decode)
+    collector = Collector(engine.extend, grader, task.train, sampling, num_prompts, max_extra_batches=0, seed=1)
     return asyncio.run(collector(method, 0, 0, 0))
 
 
@@ -146,10 +139,4 @@ def test_resuming_pushes_the_weights_of_the_checkpoint(tmp_path):
 
 def test_default_flags_train(tmp_path):
     """128 slots of prompts of 18 tokens are more than the 2,048 tokens that vLLM prefills in a step by default."""
-    try:
-        summary = start_training(TrainConfig.of(engine="vllm", rollout_batches=1, out=str(tmp_path / "run")))
-        failure, num_updates = "", summary.num_updates
-    except Exception as error:
-        failure, num_updates = f"{type(error).__name__}: {error}", 0
-    assert not failure
-    assert num_updates == 1
+    assert start_training(TrainConfig.of(engine="vllm", rollout_batches=1, out=str(tmp_path / "run"))).num_updates == 1

@@ -203,8 +203,6 @@ class TreeReader:
     def __init__(self) -> None:
         self.is_on = self.is_installed = False
         self.read: Callable[[Tensor], Tensor]
-        self.wanted: Ints | None = None
-        """1 on tokens whose log-probs are asked for; None where all are."""
 
     def install(self, models: Sequence[Any]) -> str:
         """Change attention and what goes in and out of the models' decoders; or return why they cannot read trees."""
@@ -234,7 +232,7 @@ class TreeReader:
         depth = mask - 1 if depth is mask else depth if mask is None else depth.where(mask > 0, -1)
         places = (depth.flatten() >= 0).nonzero()[:, 0]
         columns = [column.flatten()[places].cpu().numpy() for column in (ids, depth)]
-        forest, source = read_forest(columns[0], columns[1], self.wanted)
+        forest, source = read_forest(*columns)
         tokens, position, source = (upload(values, ids.device) for values in (forest.tokens, forest.depth, source))
 
         def read(hidden: Tensor) -> Tensor:

@@ -8,24 +8,23 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 import secrets
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fairlen.batch import Floats, Ints
-from fairlen.checks import is_described
 from fairlen.console import warn
 from fairlen.evaluate.folder import PACKAGES
 from fairlen.evaluate.run import Evaluation
 from fairlen.files.folders import write_file, write_json
 from fairlen.loop.folder import RunFolder, describe_composition, describe_program
 from fairlen.methods.compose import Composition
+from fairlen.methods.description import to_dict
 from fairlen.methods.method import Method, Scored
 from fairlen.rollouts import Rollouts
 from fairlen.tasks.task import Problem
@@ -33,13 +32,11 @@ from fairlen.train.records import BatchRecord, Decode, count_generated, rollout_
 
 STATE_FILE = "fairlen.json"
 NOWHERE: Mapping[str, Any] = {}
-ADDRESS = re.compile(" at 0x[0-9a-fA-F]+")
-"""In the text of functions and of objects without one of their own: different in every process."""
 
 
 def save_method(folder: Path, method: Method, position: Mapping[str, Any] = NOWHERE, drawn: int = 0) -> None:
     """Write into a checkpoint the method's choices and state, the position of the run folder, and prompts drawn as refills."""
-    kept = {"method": choices_of(method), "state": method.state, "run": dict(position), "drawn": drawn}
+    kept = {"method": to_dict(method), "state": method.state, "run": dict(position), "drawn": drawn}
     write_file(folder / STATE_FILE, f"{json.dumps(kept, indent=1)}\n".encode())
 
 
@@ -53,7 +50,7 @@ def resume_method(folder: Path, method: Method) -> Method:
         if method.state:
             raise FileNotFoundError(f"{path}: no state of the method was saved there; start a new run from its weights")
         return method
-    before, now = kept["method"], choices_of(method)
+    before, now = kept["method"], to_dict(method)
     if changed := [name for name in now if before.get(name) != now[name]]:
         differences = "; ".join(f"{name} {before.get(name)} -> {now[name]}" for name in changed)
         raise ValueError(
@@ -67,21 +64,6 @@ def read_state(folder: Path) -> Mapping[str, Any]:
     """Read what `save_method` wrote into a checkpoint; nothing where it wrote none."""
     path = folder / STATE_FILE
     return json.loads(path.read_text()) if path.is_file() else NOWHERE
-
-
-def choices_of(method: Method) -> dict[str, str]:
-    """Return every choice as text, without what was learned; of functions the name alone."""
-    return {f.name: ADDRESS.sub("", write(getattr(method, f.name))) for f in fields(method)}
-
-
-def write(value: Any) -> str:
-    """Return the text of a choice: `repr`, but for fields that came later and have their defaults, so that old files go on."""
-    if isinstance(value, tuple):
-        return f"({', '.join(map(write, value))}{',' * (len(value) == 1)})"
-    if not is_dataclass(value):
-        return repr(value)
-    shown = [f"{f.name}={getattr(value, f.name)!r}" for f in fields(value) if f.repr and is_described(value, f)]
-    return f"{type(value).__qualname__}({', '.join(shown)})"
 
 
 ROWS = 1 << 32
@@ -157,11 +139,9 @@ class HomeRun(RunFolder):
             return
         try:
             before = json.loads(path.read_text())
-            names = {"method": before["method"]["hash"], "home": before.get("home", "")}
-        except (ValueError, KeyError, TypeError):
-            before, names = {}, {}
-        ours = {"method": self.description["method"]["hash"], "home": self.description["home"]}
-        if names != ours or not position or before.get("run") != position.get("run"):
+        except ValueError:
+            before = {}
+        if not position or before.get("run") != position.get("run"):
             raise FileExistsError(
                 f"{self.folder}: another run is there already ({before.get('method', {}).get('name', 'run.json is damaged')}); "
                 "choose another folder, or resume that run from a checkpoint of its own, with its method"

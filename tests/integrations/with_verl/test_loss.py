@@ -6,7 +6,6 @@ The trainer and the loss run in one process, on log-probs that are given (in_pro
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -61,24 +60,6 @@ def bypassed(trainer):
     """A trainer for which the first update has ratios too."""
     trainer.config.algorithm.rollout_correction.bypass_mode = True
     return trainer
-
-
-def test_a_stage_from_a_file_carries_its_state(monkeypatch):
-    """Two rollout batches of two updates each: the mean length of what was trained shapes the rewards of the second."""
-    outside = Path(__file__).parents[2] / "methods" / "outside.py"
-    rollouts = make_rollouts(1)
-    model, rows = Model(rollouts, 0.02), [whole_row(response) for response in rollouts.responses]
-    trainer = make_trainer(f"grpo+{outside}:RunningLength", limit=LIMIT, prompts=6, updates=2)
-    _, first, _ = train(trainer, rows, model, [model.theta], monkeypatch)
-    halves = [[r.length for r in half if r.active] for half in (rollouts.responses[:12], rollouts.responses[12:])]
-    means = [sum(half) / len(half) for half in halves]
-    assert (
-        first["state/reward.0.mean"] == pytest.approx((means[0] + means[1]) / 2) and first["state/reward.0.seen"] == 2
-    )
-    assert first["reward/mean"] == first["outcome/mean"]
-    workers, second, _ = train(trainer, rows, model, [model.theta], monkeypatch)
-    assert second["state/reward.0.seen"] == 4 and second["reward/mean"] != second["outcome/mean"]
-    assert workers.loss_fn.method.state == trainer.method.state
 
 
 @pytest.mark.parametrize(
@@ -147,12 +128,9 @@ def test_a_verdict_decides_above_a_threshold_and_none_counts_nowhere(correct_thr
     model = Model(Rollouts(drawn, whole_segments(drawn), LIMIT), 0.1)
     trainer = make_trainer("grpo", ["sampling.n=5"], limit=LIMIT, prompts=1, **given)
     _, metrics, queue = train(trainer, rows, model, [model.theta], monkeypatch)
-    assert metrics["accuracy/mean"] == pytest.approx(correct / 4) and metrics["responses/active"] == pytest.approx(
-        4 / 5
-    )
-    assert metrics["outcome/mean"] == pytest.approx(0.3) and queue.columns["plan_trains"].tolist() == [True] * 4 + [
-        False
-    ]
+    found = [metrics[name] for name in ("accuracy/mean", "responses/active", "outcome/mean")]
+    assert found == pytest.approx([correct / 4, 4 / 5, 0.3])
+    assert queue.columns["plan_trains"].tolist() == [True] * 4 + [False]
 
 
 @pytest.mark.parametrize(
@@ -160,7 +138,6 @@ def test_a_verdict_decides_above_a_threshold_and_none_counts_nowhere(correct_thr
     [
         ("grpo", (0.0, 0.0), "nothing was trained in 3 rollout batches (12 responses: 0 correct, 12", "give easier problems"),
         ("grpo+dynamic", (-3.0, -1.0), "12 incorrect", "set +algorithm.fairlen.correct_threshold"),
-        ("grpo+dynamic", (3.0, 1.0), "12 correct, 0 incorrect", "set +algorithm.fairlen.correct_threshold"),
         ("fspo", (1.0, 0.0), "every ratio of 3 rollout batches was 1", "actor.ppo_epochs=2"),
     ],
 )  # fmt: skip

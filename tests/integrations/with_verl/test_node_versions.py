@@ -8,17 +8,13 @@ pytest.importorskip("verl", reason="verl is not installed (pip install 'fairlen[
 from fairlen.integrations.verl.job import describe_fault, find_versions
 
 
-def test_versions_are_those_of_this_machine():
-    found = find_versions()
-    assert set(found) == {"python", "verl", "ray", "torch", "fairlen"} and "none" not in found.values()
-
-
 @pytest.mark.slow
 def test_a_node_with_another_version_is_named():
     """Nodes are compared by what Ray returns of them: here values put into its store."""
     import ray
 
     mine = find_versions()
+    assert set(mine) == {"python", "verl", "ray", "torch", "fairlen"} and "none" not in mine.values()
     ray.init(num_cpus=1, include_dashboard=False, _node_ip_address="127.0.0.1", log_to_driver=False)
     try:
         assert describe_fault(ray.put(mine), mine) == ""

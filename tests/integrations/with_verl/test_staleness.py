@@ -19,10 +19,7 @@ from verl.trainer.ppo.v1.replay_buffer import ReplayBufferAsync
 from fairlen import playground
 from fairlen.integrations.verl.cpu import CpuServer
 from fairlen.integrations.verl.servers import VERSIONS, VersionedClient, count_evicted, measure_staleness
-from fairlen.integrations.verl.settings import check_given
-from fairlen.methods.compose import compose
 
-MODE = "trainer.v1.trainer_mode"
 PROMPT, LENGTH, NUM = (3, 4, 5), 40, 6
 
 
@@ -124,9 +121,3 @@ def test_an_update_in_the_middle_goes_on_with_the_new_weights_and_every_token_ha
         assert np.abs(older - newer).max() > 0.01
     ages = measure_staleness([output.extra_fields[VERSIONS] for output in found], 1)
     assert ages["staleness/mixed"] == 1.0 and 5 / LENGTH <= ages["staleness/mean"] < 1.0
-
-
-def test_eqlen_is_not_and_says_why():
-    method = compose("eqlen+grpo")
-    with pytest.raises(ValueError, match="every method but EqLen, which compares two continuations by one policy"):
-        check_given("eqlen+grpo", method, {MODE}, [f"{MODE}=colocate_async"], False)

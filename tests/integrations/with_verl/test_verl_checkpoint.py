@@ -55,10 +55,9 @@ def complaint(trainer) -> str:
 
 
 @pytest.mark.parametrize("kind, before, after, differs", [
-    ("sync", "dapo+balanced", "dapo", "aggregation Balanced"),
-    ("colocate_async", "dapo+balanced", "grpo", "surrogate TokenClip"),
-    ("separate_async", "grpo", "dapo", "surrogate TokenClip"),
-    ("sync", "fspo", "eqlen+grpo", "surrogate FairBand"),
+    ("sync", "dapo+balanced", "dapo", "aggregation {'kind': 'Balanced'"),
+    ("colocate_async", "dapo+balanced", "grpo", "surrogate {'kind': 'TokenClip'"),
+    ("separate_async", "fspo", "dapo", "surrogate {'kind': 'FairBand'"),
 ])  # fmt: skip
 def test_another_method_does_not_go_on_from_a_checkpoint(kind, before, after, differs, tmp_path):
     make(kind, tmp_path, before)._save_checkpoint()
@@ -85,13 +84,11 @@ def test_the_state_comes_back_and_jobs_without_a_method_are_as_before(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "prompts, mini, ranks, updates",
-    [(512, 128, 8, 4), (1000, 256, 8, 4), (100, 32, 8, 4), (96, 64, 8, 2), (4, 8, 2, 1)],
+    "prompts, mini, ranks, updates", [(512, 128, 8, 4), (1000, 256, 8, 4), (96, 64, 8, 2), (4, 8, 2, 1)]
 )
-@pytest.mark.parametrize("method", ["grpo", "eqlen+grpo"])
-def test_a_rollout_batch_is_split_evenly_over_updates_and_ranks(prompts, mini, ranks, updates, method, tmp_path):
+def test_a_rollout_batch_is_split_evenly_over_updates_and_ranks(prompts, mini, ranks, updates, tmp_path):
     """verl takes any batch of at least ppo_mini_batch_size prompts: the number of updates is rounded up, as verl's own is."""
-    trainer = make("sync", tmp_path, method)
+    trainer = make("sync", tmp_path, "grpo")
     trainer.config.data = {"train_batch_size": prompts}
     trainer.config.actor_rollout_ref.actor.ppo_mini_batch_size = mini
     trainer.parameter_sync_step = 1

@@ -27,7 +27,7 @@ from fairlen.rollouts import Response, Rollouts
 OUTSIDE = f"grpo+{Path(__file__).parents[2] / 'methods' / 'outside.py'}:RunningLength"
 """A method with a stage that is no part of fairlen, and that carries state."""
 SETTINGS = {"eqlen+grpo": "sampling.streams=4"} | dict.fromkeys(
-    ("dapo+balanced", "dapo+balanced_turns", "grpo", "fspo", OUTSIDE), "sampling.n=8"
+    ("dapo+balanced", "dapo+balanced_turns", OUTSIDE), "sampling.n=8"
 )
 FOLDERS = [str(Path(__file__).parent), str(Path(__file__).parents[3] / "benchmarks")]
 CLOCK = "_verl_clock"
@@ -155,18 +155,8 @@ def plan_by_segment(names: str, rollouts: Rollouts) -> dict[tuple[int, int], tup
 
 
 FIELDS = (
-    "prompt",
-    "num_prompt",
-    "finish",
-    "seed",
-    "stream",
-    "track",
-    "round",
-    "inherited",
-    "outcome",
-    "status",
-    "active",
-)
+    "prompt", "num_prompt", "finish", "seed", "stream", "track", "round", "inherited", "outcome", "status", "active",
+)  # fmt: skip
 
 
 def read_responses(rows: list[dict]) -> tuple[Response, ...]:

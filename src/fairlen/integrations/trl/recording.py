@@ -19,8 +19,7 @@ from fairlen.evaluate.run import Evaluation
 from fairlen.files.folders import write_file
 from fairlen.integrations.rows import cut_responses, read_trajectory
 from fairlen.integrations.run_folder import NOWHERE, ROWS, HomeRun
-from fairlen.integrations.trl.refill import Round
-from fairlen.integrations.trl.rows import loss_mask
+from fairlen.integrations.trl.rows import Generated, loss_mask
 from fairlen.methods.compose import Composition
 from fairlen.methods.method import Scored, spread
 from fairlen.report.page import audit_run
@@ -54,25 +53,23 @@ class Recorder(TrainerCallback):
     def number_rows(self, size: int) -> Ints:
         return self.num_batches * ROWS + np.arange(size)
 
-    def add_whole(self, rounds: Sequence[Round], scored: Scored, plan: Plan) -> None:
-        """Record a rollout batch of whole responses, of which each process has a part of every round."""
+    def add_whole(self, made: Generated, scored: Scored, plan: Plan) -> None:
+        """Record a rollout batch by TRL's own generation, of which each process has a part."""
         if not self.is_on:
             return
-        trainer, found = self.trainer, []
-        for one in rounds:
-            found += gather_object(list(zip(list_trajectories(one.output), map(find_answer, one.inputs), strict=True)))
+        own = zip(list_trajectories(made.output), map(find_answer, made.inputs), strict=True)
+        trainer, found = self.trainer, gather_object(list(own))
         if self.run is None:
             return
-        truncated, rewards = scored.responses.truncated, torch.cat([one.rewards for one in rounds])
         rows: list[Response] = []
         for row, (tokens, _) in enumerate(found):
             group, track = divmod(row, trainer.num_generations)
-            finish, version = "length" if truncated[row] else "stop", trainer.state.global_step
+            finish, version = "length" if made.truncated[row] else "stop", trainer.state.global_step
             where = {"prompt": group, "track": track, "seed": row, "policy_version": version}
             rows.append(Response(finish=finish, temperature=trainer.temperature, **where, **tokens))
-        graded = tuple(trainer.grade_rewards(rewards).grade(rows))
+        graded = tuple(trainer.grade_rewards(made.rewards).grade(rows))
         rollouts = Rollouts(graded, cut_responses(trainer.method, graded), trainer.max_completion_length)
-        self.add(rollouts, scored, plan, rewards.tolist(), [answer for _, answer in found])
+        self.add(rollouts, scored, plan, made.rewards.tolist(), [answer for _, answer in found])
 
     def add(
         self, rollouts: Rollouts, scored: Scored, plan: Plan, rewards: Iterable[Sequence[float]], answers: Iterable[str]

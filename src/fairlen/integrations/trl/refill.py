@@ -2,39 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import gcd
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
-from torch.nn.functional import pad
 
-from fairlen.batch import Bools, Ints
 from fairlen.checks import check_not_negative
 from fairlen.methods.method import Scored
 from fairlen.methods.stages.filters import Everything
-
-FROM_LEFT = ("prompt_ids", "prompt_mask")
-"""Columns of TRL's batch that are padded on the left, all others on the right."""
-TOKENS = ("prompt_ids", "completion_ids")
-WHERE = ("row", "length")
-"""Columns of a plan that say where a row's tokens belong, also of one that fills up."""
-
-
-@dataclass(frozen=True)
-class Round:
-    """Result of one call of TRL's generation and scoring."""
-
-    output: dict[str, Any]
-    """Of this process."""
-    inputs: Sequence[dict[str, Any]]
-    turns: Sequence[tuple[int, ...]]
-    """Tokens of each turn of the responses of all processes, and the others are of these too."""
-    truncated: Bools
-    rewards: Tensor
 
 
 @dataclass
@@ -53,11 +30,21 @@ class Refill:
         check_not_negative(self, "max_extra_batches")
 
     @property
+    def drops(self) -> bool:
+        """Return whether the method drops prompts."""
+        return self.trainer.method.filter != Everything()
+
+    @property
+    def is_on(self) -> bool:
+        """Return whether prompts that the method drops are replaced."""
+        return self.drops and self.max_extra_batches > 0 and not self.obstacle
+
+    @property
     def obstacle(self) -> str:
-        """Return why prompts that the method drops are not replaced; nothing where they are, or where it drops none."""
-        if self.trainer.method.filter == Everything() or not self.max_extra_batches:
-            return ""
-        data = self.trainer.train_dataset
+        """Return why no further prompts can be drawn; nothing where they can."""
+        data, trainer = self.trainer.train_dataset, self.trainer
+        if trainer.tools or trainer.rollout_func or trainer.environment_factories:
+            return "tools, environments and rollout_func generate by themselves"
         if not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
             return "the data set can only be iterated over"
         if {"image", "images"} & set(getattr(data, "column_names", None) or ()):
@@ -66,11 +53,12 @@ class Refill:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        return (f"prompts that the method drops are not replaced: {self.obstacle}",) if self.obstacle else ()
+        is_hindered = self.drops and self.max_extra_batches > 0 and self.obstacle
+        return (f"prompts that the method drops are not replaced: {self.obstacle}",) if is_hindered else ()
 
     def count_missing(self, scored: Scored, wanted: int, num_rounds: int) -> int:
         """Return how many prompts to draw next: as many as are missing, and what processes need to share them evenly."""
-        if self.trainer.method.filter == Everything() or self.obstacle or num_rounds > self.max_extra_batches:
+        if not self.is_on or num_rounds > self.max_extra_batches:
             return 0
         missing, processes = wanted - int(scored.selected.sum()), self.trainer.accelerator.num_processes
         even = processes // gcd(processes, self.trainer.num_generations)
@@ -88,24 +76,9 @@ class Refill:
         size = len(rows) // accelerator.num_processes
         return rows[accelerator.process_index * size :][:size]
 
-    def arrange(
-        self, rounds: Sequence[Round], columns: dict[str, np.ndarray]
-    ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        """Return TRL's batch of this process and the plan's columns of its rows; after further rounds, of those that train."""
-        trainer = self.trainer
-        own = own_rows(rounds, trainer.accelerator.process_index)
-        if len(rounds) == 1:
-            return rounds[0].output, {name: column[own] for name, column in columns.items()}
-        trains = np.asarray(columns["trains"].reshape(sum(len(one.turns) for one in rounds), -1).any(1))
-        most = most_of(trainer, int(trains[own].sum()))
-        kept, is_trained = choose_rows(trains, own, most, trainer.args.steps_per_generation)
-        is_kept = {name: is_trained | (name in WHERE) for name in columns}
-        chosen = {name: (column[own[kept]].T * is_kept[name]).T for name, column in columns.items()}
-        return join_outputs(rounds, kept, trainer._tokenizer.pad_token_id), chosen
-
     def report(self, scored: Scored, num_rounds: int) -> None:
         """Log what dynamic sampling costs: extra rounds, and the responses and tokens of prompts that do not train."""
-        if self.trainer.method.filter == Everything():
+        if not self.drops:
             return
         dropped = scored.responses.take(~scored.selected[scored.responses.prompt])
         self.costs = {
@@ -115,51 +88,6 @@ class Refill:
         }
         for name, value in self.costs.items():
             self.trainer._metrics["train"][name].append(value)
-
-
-def own_rows(rounds: Sequence[Round], process: int) -> Ints:
-    """Return which rows of all rounds and processes, round after round, are this process's."""
-    first, found = 0, []
-    for one in rounds:
-        size = len(one.output["completion_ids"])
-        found.append(np.arange(size) + first + process * size)
-        first += len(one.turns)
-    return np.concatenate(found)
-
-
-def choose_rows(trains: Bools, own: Ints, most: int, parts: int) -> tuple[Ints, Bools]:
-    """Return which of this process's rows to keep, as positions in `own`, and which of these train.
-
-    Those that train, then others that fill up to `most`, the largest number of any process, in a multiple of `parts`.
-    """
-    kept = np.flatnonzero(trains[own])
-    size = -(-max(most, 1) // parts) * parts
-    spare = np.resize(
-        np.flatnonzero(~trains[own]) if not trains[own].all() else np.zeros(1, np.int64), size - len(kept)
-    )
-    return np.concatenate([kept, spare]), np.arange(size) < len(kept)
-
-
-def join_outputs(rounds: Sequence[Round], chosen: Ints, pad_token_id: int) -> dict[str, Any]:
-    """Return TRL's batch of chosen rows of all rounds; what is one number is that of the first."""
-    first = rounds[0].output
-    found: dict[str, Any] = {}
-    for name, value in first.items():
-        if not isinstance(value, Tensor) or not value.ndim:
-            found[name] = value
-            continue
-        columns = [one.output[name] for one in rounds]
-        width = max(column.shape[1] for column in columns) if value.ndim > 1 else 0
-        filled = [widen(column, width, name in FROM_LEFT, pad_token_id if name in TOKENS else 0) for column in columns]
-        found[name] = torch.cat(filled)[torch.from_numpy(chosen).to(value.device)]
-    return found
-
-
-def widen(column: Tensor, width: int, from_left: bool, value: float) -> Tensor:
-    if column.ndim < 2:
-        return column
-    missing = width - column.shape[1]
-    return pad(column, (missing, 0) if from_left else (0, missing), value=value)
 
 
 def most_of(trainer: Any, number: int) -> int:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairlen.batch import NO_VERDICT, Floats
+from fairlen.batch import NO_VERDICT, Bools, Floats
 from fairlen.integrations.rows import count_tokens, find_trained, was_truncated
 from fairlen.precision import is_above
 from fairlen.rollouts import Response, Status
@@ -46,6 +46,19 @@ class CurrentBatch:
     """Of tokens after the prompt in rows that are trees, [N, L]."""
     support: Tensor | None = None
     """Ids plus one that each token was drawn from, [N, L * top_k], 0 where there are no more."""
+
+
+@dataclass(frozen=True)
+class Generated:
+    """Responses by TRL's own generation, whole and scored."""
+
+    output: dict[str, Any]
+    """TRL's batch, of this process."""
+    inputs: Sequence[dict[str, Any]]
+    turns: Sequence[tuple[int, ...]]
+    """Tokens of each turn of the responses of all processes, and the others are of these too."""
+    truncated: Bools
+    rewards: Tensor
 
 
 def split_rows(inputs: dict[str, Tensor | None], size: int) -> list[dict[str, Tensor | None]]:

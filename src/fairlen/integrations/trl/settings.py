@@ -17,7 +17,7 @@ from fairlen.methods.compose import Composition, explain
 from fairlen.methods.conflicts import refuse_turn_rewards, warn_of_pairs
 from fairlen.methods.description import short
 from fairlen.methods.method import Method
-from fairlen.methods.stages.terms import NoCorrection, ReferenceKL, SamplerMismatch
+from fairlen.methods.stages.terms import NoCorrection, ReferenceKL
 from fairlen.policy.model import find_dropout
 from fairlen.sampling.independent import Sampler
 
@@ -176,8 +176,11 @@ def adopt(method: Method, config: Any) -> tuple[Method, list[str]]:
             "'+overlong_filter' of the method"
         )
     if config.use_vllm and config.vllm_importance_sampling_correction and isinstance(method.correction, NoCorrection):
-        method, note = adopt_correction(method, config)
-        notes.append(note)
+        notes.append(
+            f"vllm_importance_sampling_mode={config.vllm_importance_sampling_mode} is not applied: TRL's default multiplies a "
+            "sequence's ratios, whose product leaves any fixed bounds the sooner the longer it is. Add '+mismatch' to the method "
+            "for a correction of each token, or give vllm_importance_sampling_correction=False"
+        )
     own = next((term.coefficient for term in method.terms if isinstance(term, ReferenceKL)), None)
     if own == 0.0:
         raise ValueError("ReferenceKL with coefficient 0: leave the term out")
@@ -188,21 +191,6 @@ def adopt(method: Method, config: Any) -> tuple[Method, list[str]]:
         )
     config.beta = own or 0.0  # so that TRL loads the reference model
     return method, notes
-
-
-def adopt_correction(method: Method, config: Any) -> tuple[Method, str]:
-    """TRL's correction for vLLM where it looks at tokens; a sequence's sum is not taken over."""
-    mode, cap, floor = (getattr(config, f"vllm_importance_sampling_{x}") for x in ("mode", "clip_max", "clip_min"))
-    if mode.startswith("token_") and cap is not None and floor is None:
-        correction = SamplerMismatch("token", "truncate" if mode == "token_truncate" else "mask", cap)
-        return replace(method, correction=correction), (
-            f"vllm_importance_sampling_mode={mode} is taken as the method's correction {short(correction)}"
-        )
-    return method, (
-        f"vllm_importance_sampling_mode={mode} with bounds {floor} to {cap} is not applied: the product of a sequence's ratios "
-        "leaves any fixed bounds the sooner the longer the sequence. Add '+mismatch' to the method for a correction of each "
-        "token, or give vllm_importance_sampling_correction=False"
-    )
 
 
 def changed(config: Any, names: Any) -> Iterator[str]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -28,11 +27,12 @@ from fairlen.integrations.run_folder import NOWHERE, read_state, resume_method, 
 from fairlen.integrations.trl.engine import TruncatedGRPOTrainer, has_whole_model, run_on_engine
 from fairlen.integrations.trl.generation import Coroutine, Sampled, sample
 from fairlen.integrations.trl.recording import Recorder
-from fairlen.integrations.trl.refill import Refill, Round
+from fairlen.integrations.trl.refill import Refill
 from fairlen.integrations.trl.rows import (
     COLUMN,
     FORWARDED,
     CurrentBatch,
+    Generated,
     Outcomes,
     has_open_call,
     read_trained,
@@ -40,7 +40,7 @@ from fairlen.integrations.trl.rows import (
     split_rows,
 )
 from fairlen.integrations.trl.settings import REMEDIES, check_threshold, prepare, refuse_defaults, warn_of_dropout
-from fairlen.integrations.trl.versions import refuse_changed, refuse_unlike
+from fairlen.integrations.trl.versions import refuse_changed
 from fairlen.loop.learning_signal import Counts, LearningSignal
 from fairlen.loop.tally import Tally, measure_sequences, scored_metrics, state_metrics
 from fairlen.loop.update import Skips, finish_update
@@ -93,7 +93,6 @@ class FairGRPOTrainer(TruncatedGRPOTrainer):
         self.current = CurrentBatch()
         self.allows_mismatch, self.generated_at = allow_truncated_sampling, -1
         super().__init__(**given)
-        refuse_unlike(self)
         if not (self.use_vllm or allow_truncated_sampling):
             refuse_defaults(self.generation_config, self.model.generation_config)
         check_threshold(correct_threshold, self.reward_weights)
@@ -119,15 +118,20 @@ class FairGRPOTrainer(TruncatedGRPOTrainer):
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         if not self.model.training:
-            found = self.generate_round(inputs)
+            found = self.generate_whole(inputs)
             lengths = np.array([sum(tokens) for tokens in found.turns])
             self.recorder.add_held_out(found.rewards, lengths, found.truncated)
             return found.output
         self.generated_at = self.policy_version
         self.recorder.num_batches += 1
-        output = self.collect_whole(inputs) if self.method.sampling.is_whole else self.collect_sampled(inputs)
+        output = self.collect_sampled(inputs) if self.has_sampler else self.collect_whole(inputs)
         output["advantages"] = output[f"{COLUMN}advantage"].float()
         return output
+
+    @property
+    def has_sampler(self) -> bool:
+        """Whether the method's sampler makes rollout batches, which may ask for further tracks and prompts, and not TRL."""
+        return self.refill.is_on or not self.method.sampling.is_whole
 
     @contextmanager
     def holding(self, current: CurrentBatch) -> Iterator[CurrentBatch]:
@@ -138,29 +142,28 @@ class FairGRPOTrainer(TruncatedGRPOTrainer):
         finally:
             self.current = CurrentBatch()
 
-    def generate_round(self, inputs: list[dict[str, Any]]) -> Round:
+    def generate_whole(self, inputs: list[dict[str, Any]]) -> Generated:
         with self.holding(CurrentBatch(inputs, trains=self.model.training)) as current:
             output = super()._generate_and_score_completions(inputs)
-        return Round(output, inputs, *self.read_responses(output, current.open_calls), current.rewards)
+        return Generated(output, inputs, *self.read_responses(output, current.open_calls), current.rewards)
 
     def collect_whole(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
-        """TRL's own rollout batch, with further rounds in place of prompts that are dropped, and the plan in its columns."""
-        rounds: list[Round] = []
-        wanted = len(inputs) * self.accelerator.num_processes // self.num_generations
-        while True:
-            rounds.append(self.generate_round(inputs))
-            scored = self.score_whole(rounds)
-            if not (missing := self.refill.count_missing(scored, wanted, len(rounds))):
-                break
-            inputs = self.refill.draw(missing)
+        """TRL's own rollout batch, with the plan in its columns."""
+        made = self.generate_whole(inputs)
+        graded, turns = self.grade_rewards(made.rewards), list(made.turns)
+        prompt, length = np.arange(len(turns)) // self.num_generations, [sum(tokens) for tokens in turns]
+        told, number = (graded.outcome, graded.verdict, made.truncated, self.max_completion_length), [*map(len, turns)]
+        responses = build_responses(prompt, length, *told, num_turns=number)
+        scored = self.method.score_tables(responses, cut_table(self.method, responses, turns))
         plan, size = self.method.plan(scored), len(scored.segments)
-        self.recorder.add_whole(rounds, scored, plan)
+        self.recorder.add_whole(made, scored, plan)
         self.report(scored, plan, scored.advantage)
-        self.refill.report(scored, len(rounds))
+        self.refill.report(scored, num_rounds=1)
         columns = spread(plan, size) | {"row": self.recorder.number_rows(size)}
-        columns = fold_turns(columns, scored.segments.response, scored.segments, len(scored.responses))
-        kept, columns = self.refill.arrange(rounds, columns)
-        return kept | self.upload(columns)
+        columns = fold_turns(columns, scored.segments.response, scored.segments, len(responses))
+        num_rows = len(made.output["completion_ids"])
+        own = slice(self.accelerator.process_index * num_rows, (self.accelerator.process_index + 1) * num_rows)
+        return made.output | self.upload({name: column[own] for name, column in columns.items()})
 
     def collect_sampled(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         with self.holding(CurrentBatch(inputs, trains=True)) as current:
@@ -177,7 +180,7 @@ class FairGRPOTrainer(TruncatedGRPOTrainer):
 
     def _generate(self, prompts: list[Any]) -> tuple[Any, ...]:
         current = self.current
-        if current.trains and not self.method.sampling.is_whole:
+        if current.trains and self.has_sampler:
             current.sampled = sampled = sample(self, self.method, current.inputs, prompts)
             current.rewards = sampled.rewards
             columns = (vars(row).values() for row in sampled.rows)
@@ -214,15 +217,6 @@ class FairGRPOTrainer(TruncatedGRPOTrainer):
     def grade_rewards(self, rewards: Tensor) -> Outcomes:
         """Which answers are right and which count, from rewards by function, [N, F], nan where one does not apply."""
         return Outcomes.read(rewards, self.reward_weights, self.correct_threshold)
-
-    def score_whole(self, rounds: Sequence[Round]) -> Scored:
-        turns = list(chain(*(one.turns for one in rounds)))
-        truncated = np.concatenate([one.truncated for one in rounds])
-        graded = self.grade_rewards(torch.cat([one.rewards for one in rounds]))
-        prompt, length = np.arange(len(turns)) // self.num_generations, [sum(tokens) for tokens in turns]
-        told, number = (graded.outcome, graded.verdict, truncated, self.max_completion_length), [*map(len, turns)]
-        responses = build_responses(prompt, length, *told, num_turns=number)
-        return self.method.score_tables(responses, cut_table(self.method, responses, turns))
 
     def read_responses(self, output: dict[str, Any], open_calls: Sequence[bool]) -> tuple[list[tuple[int, ...]], Bools]:
         """The generated tokens of each turn, and whether a limit ended the response, of the responses of all processes."""

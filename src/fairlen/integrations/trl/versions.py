@@ -1,14 +1,13 @@
-"""Parts of TRL that are overridden, or called and read although private; checked where a trainer is made."""
+"""Methods of TRL that are overridden, or called although private; checked where a trainer is made."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pkgutil import resolve_name
 from typing import Any
 
 import trl
-from accelerate.utils import DistributedType
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from fairlen.integrations import refuse_untested
@@ -38,34 +37,13 @@ CALLED = {
         ("model", "accelerator"), ("gather_deepspeed3_params", "gradient_checkpointing_kwargs")),
 }  # fmt: skip
 """Arguments passed to each of these, methods of the trainer and functions of modules: by place, and by name."""
-READ = (
-    "_logs", "_metrics", "_pending_extra_logs", "_tokenizer", "accelerator", "args", "aux_loss_enabled", "eos_token_ids",
-    "generation_config", "generation_kwargs", "is_fsdp_enabled", "max_completion_length", "min_p", "model", "model_wrapped",
-    "num_generations", "num_generations_eval", "num_iterations", "optimizer", "processing_class", "ref_model",
-    "reward_func_names", "reward_weights", "router_aux_loss_coef", "state", "temperature", "tools", "top_k", "top_p",
-    "train_dataset", "use_transformers_continuous_batching", "use_vllm",
-)  # fmt: skip
-"""Attributes that TRL, and transformers' Trainer, gives a trainer."""
 
 
 def refuse_changed(kind: Any = GRPOTrainer, version: str = trl.__version__) -> None:
     """Raise ImportError for a TRL in which methods are not as in the tables, with all that changed, or that is not in TESTED."""
-    refuse(version, find_changes(kind))
-    refuse_untested("trl", version, TESTED)
-
-
-def refuse_unlike(trainer: Any, version: str = trl.__version__) -> None:
-    """Raise ImportError for a trainer without an attribute of the table, or whose loss is divided once more than by TRL."""
-    refuse(version, (f"a trainer has no {x}, which FairGRPOTrainer reads" for x in READ if not hasattr(trainer, x)))
-    accelerator = trainer.accelerator
-    if accelerator.gradient_accumulation_steps > 1 and accelerator.distributed_type != DistributedType.DEEPSPEED:
-        raise ImportError("transformers before 5.5.4 divides a loss twice by gradient_accumulation_steps: upgrade it")
-
-
-def refuse(version: str, changes: Iterable[str]) -> None:
-    """Raise ImportError with all changes in one line, if there are any."""
-    if found := "; ".join(changes):
+    if found := "; ".join(find_changes(kind)):
         raise ImportError(f"trl {version}: {found}; tested with trl{TESTED}: pip install 'trl{TESTED}'")
+    refuse_untested("trl", version, TESTED)
 
 
 def find_changes(kind: Any) -> Iterator[str]:

@@ -1,14 +1,12 @@
 """Imports of every process of a job that `fairlen verl` starts, and of no other process of verl.
 
-None takes a class from the files of a model: verl's reward workers ask for the code of its tokenizer, whatever settings say. A
-TRL without a model with a value head (1.16) counts as none, or verl 0.9.1 could build no model.
+None takes a class from the files of a model: verl's reward workers ask for the code of its tokenizer, whatever settings say. None
+sees TRL, of which verl 0.9.1 asks for a model with a value head: TRL 1.16 has none, and no method of ours a critic.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import sys
-from pathlib import Path
 from typing import Any
 
 import verl.utils.import_utils  # noqa: F401  so that it is there to be changed
@@ -23,16 +21,9 @@ def refuse(class_name: str, *_: Any, **__: Any) -> None:
     raise ValueError(f"{class_name} is code of a model, which is never run here: give one that transformers knows")
 
 
-def has_value_head() -> bool:
-    """Whether the TRL that is installed has the class; nothing of it is imported."""
-    found = importlib.util.find_spec("trl")
-    folders = (found.submodule_search_locations or []) if found else []
-    return any((Path(folder) / "experimental" / "ppo").is_dir() for folder in folders)
-
-
 def install() -> None:
     dynamic_module_utils.get_class_in_module = refuse  # type: ignore[assignment]
-    for name in () if has_value_head() else READERS:
+    for name in READERS:
         if name in sys.modules:
             vars(sys.modules[name])["is_trl_available"] = lambda: False
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import platform
-import socket
 import threading
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
@@ -83,24 +82,13 @@ def current_job() -> ray.JobID:
 
 
 def watch_deaths(machines: set[str]) -> None:
-    """Look until there is a death, and end the job with it; Ray's control store, which holds everything, can die too."""
-    job, store = current_job(), ray.get_runtime_context().gcs_address
+    """Look until there is a death, and end the job with it; where Ray's control store dies, Ray ends this process itself."""
+    job = current_job()
     while not ENDED.wait(INTERVAL):
-        death = find_store_death(store) or find_death(job, machines)
+        death = find_death(job, machines)
         if death and not ENDED.is_set():
             log(f"{DEATH}{death}")
             os._exit(DIED)  # Ray ends what belongs to its job on every machine
-
-
-def find_store_death(address: str) -> str:
-    host, _, port = address.rpartition(":")
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=5.0).close()
-    except ConnectionRefusedError:
-        return f"Ray's control store (gcs_server at {address}), which ends with the raylet of the first node"
-    except OSError:
-        return ""  # a busy network is no death
-    return ""
 
 
 def find_death(job: ray.JobID, machines: set[str]) -> str:

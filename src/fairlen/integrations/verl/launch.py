@@ -31,7 +31,6 @@ from fairlen.integrations.verl.settings import (
     LOOPBACK,
     NUM_HELD_OUT,
     NUM_PROBLEMS,
-    RAY_OF_ITS_OWN,
     REHEARSAL,
     TESTED,
     VLLM_NAME,
@@ -91,6 +90,8 @@ class VerlConfig(Settings):
     def __post_init__(self) -> None:
         if self.eval_data and not self.data:
             raise ValueError(f"eval_data={self.eval_data[0]}: it goes with --data, which names what to train on")
+        if self.cpu and self.ray_address:
+            raise ValueError(f"ray_address={self.ray_address}: --cpu rehearses on this machine; leave one of them out")
         choose_method(self.method, self.overrides)
 
 
@@ -107,7 +108,7 @@ def start_verl(config: VerlConfig, given: Sequence[str]) -> int:
         return 0
     refuse_untested("verl", version("verl"), TESTED)
     refuse_incomplete(config, given)
-    if config.ray_address or not config.cpu:
+    if not config.cpu:
         log(LISTENS, sys.stderr)
     if config.data or config.cpu:
         write_files(config, folder, os.path.expanduser(model))
@@ -154,8 +155,6 @@ def collect(config: VerlConfig, given: Sequence[str], folder: Path) -> dict[str,
         rest[f"{MODEL}={quote(config.model or str((folder / 'model').resolve()))}"] = "the model"
     if config.cpu:
         rest |= REHEARSAL | (VLLM_SETTINGS if VLLM_NAME in given else {})
-    if config.ray_address:
-        rest = {text: meaning for text, meaning in rest.items() if key_of(text) not in RAY_OF_ITS_OWN}
     rest[f"hydra.run.dir={quote(str((folder / 'hydra').resolve()))}"] = "verl's own notes"
     ours[f"+algorithm.fairlen.folder={quote(str(folder.resolve()))}"] = (
         "where the trainer writes what `fairlen report` reads"
@@ -182,8 +181,7 @@ def rehearsal_variables(config: VerlConfig, given: Sequence[str], folder: Path) 
         return {}
     found = {"OMP_NUM_THREADS": "1", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_USAGE_STATS_ENABLED": "0"}
     found["VERL_FILE_LOGGER_PATH"] = str((folder / "verl-metrics.jsonl").resolve())
-    found |= {} if config.ray_address else LOOPBACK
-    return found | (VLLM_VARIABLES if VLLM_NAME in given else {})
+    return found | LOOPBACK | (VLLM_VARIABLES if VLLM_NAME in given else {})
 
 
 def modules_of(config: VerlConfig) -> list[str]:

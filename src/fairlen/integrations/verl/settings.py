@@ -282,11 +282,6 @@ REHEARSAL = {
     "trainer.total_training_steps=4": "rollout batches",
 }
 """verl's settings of a rehearsal: what each means, by the override as hydra reads it."""
-RAY_OF_ITS_OWN = (
-    "ray_kwargs.ray_init.num_cpus", "ray_kwargs.ray_init.num_gpus", "ray_kwargs.ray_init.include_dashboard",
-    "ray_kwargs.ray_init.object_store_memory",
-)  # fmt: skip
-"""Arguments that Ray takes only where it starts a cluster."""
 VLLM_SETTINGS = {
     f"{ROLLOUT}.load_format=dummy": "weights come from the trainer",
     f"{ROLLOUT}.enforce_eager=True": "nothing to compile",
