@@ -56,9 +56,9 @@ OWN = replace(compose("dapo", ["sampling.n=4"]), aggregation=compose("grpo+balan
 @pytest.mark.parametrize(
     ("method", "overrides", "name", "aggregation"),
     [
-        ("grpo+balanced", "sampling.n=4", "grpo+balanced --set sampling.n=4", "balanced"),
-        (explain("dapo+balanced", ["sampling.n=4"]), None, "dapo+balanced", "balanced"),
-        (OWN, None, "a method of its own with balanced", "balanced"),
+        ("grpo+balanced", ["sampling.n=4"], "grpo+balanced --set sampling.n=4", "balanced"),
+        (explain("dapo+balanced", ["sampling.n=4"]), [], "dapo+balanced", "balanced"),
+        (OWN, [], "a method of its own with balanced", "balanced"),
     ],
     ids=["name", "composition", "value"],
 )

@@ -80,7 +80,7 @@ def test_generation_settings_that_change_no_probability_are_kept_and_others_wher
 
 def test_a_method_by_name_takes_the_number_of_answers_from_trl():
     assert ready("fspo", num_generations=8).method.sampling == Independent(8)
-    assert ready("fspo", "sampling.n=4").method.sampling == Independent(4)  # one setting may come by itself
+    assert ready("fspo", ["sampling.n=4"]).method.sampling == Independent(4)
     settings = ["sampling.survivor_reward=halving", "sampling.max_rounds=3"]
     assert ready("eqlen+grpo", settings, num_generations=8).method.sampling == EqLen(
         4, survivor_reward="halving", max_rounds=3

@@ -22,7 +22,7 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 
 from fairlen.engine import Engine
 from fairlen.engine.engine import StateError
-from fairlen.integrations.trl.generation import Coroutine, make_request, prepare_prompts
+from fairlen.integrations.trl.generation import Coroutine
 from fairlen.integrations.trl.rows import COLUMN, CurrentBatch
 from fairlen.policy.support import FLOOR
 from fairlen.rollouts import Response
@@ -109,20 +109,6 @@ class TruncatedGRPOTrainer(GRPOTrainer):
             for place, one in enumerate(tokens):
                 found[row, place, : len(one) // 4] = np.frombuffer(one, np.int32) + 1
         self.current.support = torch.from_numpy(found).flatten(1).to(self.accelerator.device)
-
-    def _generate_single_turn(self: Any, prompt_ids: list[list[int]], images: Any, *args: Any, **kwargs: Any) -> Any:
-        if not (self.keeps_support and self.current.trains):
-            return super()._generate_single_turn(prompt_ids, images, *args, **kwargs)
-        first_row = self.accelerator.process_index * len(prompt_ids)
-        prompts = prepare_prompts(self.method.sampling, prompt_ids, first_row, make_request(self, self.refill.drawn))
-        responses = None if images is not None else self.run_streams(prompts, prompt_ids)
-        if responses is None:
-            raise ValueError(
-                f"top_k={self.top_k} with images, a sharded model or one that fairlen's engine cannot run: nobody returns which "
-                "tokens were left; leave top_p, top_k and min_p out, or give allow_truncated_sampling=True"
-            )
-        self.keep_supports([response.supports for response in responses])
-        return [list(response.token_ids[response.num_prompt :]) for response in responses], None
 
     def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
         output = super()._generate_and_score_completions(inputs)

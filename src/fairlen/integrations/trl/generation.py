@@ -199,12 +199,17 @@ def draw(
 ) -> Drawn:
     """Generate and grade the responses to some prompts, numbered from `first_prompt` on in the rollout batch."""
     prompt_ids, images, _ = trainer._tokenize_prompts(prompts)
-    if images is not None:
-        raise ValueError(f"{type(method.sampling).__name__} with images: use a sampler of whole responses")
     process = trainer.accelerator.process_index
     first_row = process * len(prompt_ids)
     coroutines = prepare_prompts(method.sampling, prompt_ids, first_row, make_request(trainer, first_prompt))
-    responses = trainer.run_streams(coroutines, prompt_ids)
+    responses = None if images is not None else trainer.run_streams(coroutines, prompt_ids)
+    if responses is None and trainer.keeps_support:
+        raise ValueError(
+            f"top_k={trainer.top_k} with images, a sharded model or one that fairlen's engine cannot run: nobody returns which "
+            "tokens were left; leave top_p, top_k and min_p out, or give allow_truncated_sampling=True"
+        )
+    if images is not None:
+        raise ValueError(f"{type(method.sampling).__name__} with images: use a sampler of whole responses")
     if responses is None:
         responses = run_together(coroutines, partial(generate, trainer, prompt_ids[0]), partial(most_of, trainer))
     num_tracks = method.sampling.num_tracks

@@ -72,7 +72,7 @@ STOPS = {"eos_token_id", "stop_strings", "stop", "stop_token_ids", "ignore_eos"}
 
 def prepare(
     method: str | Method | Composition,
-    overrides: Sequence[str] | None,
+    overrides: Sequence[str],
     config: Any,
     allow_truncated_sampling: bool,
     parts: Mapping[str, Any] = {},
@@ -91,12 +91,8 @@ def prepare(
     return replace(composition, method=adopted, notes=notes), config
 
 
-def choose_method(method: str | Method | Composition, overrides: Sequence[str] | None, config: Any) -> Composition:
-    """Return the method with its notes. A name takes the number of tracks from num_generations unless an override says otherwise.
-
-    One override may come as a str by itself.
-    """
-    overrides = [overrides] if isinstance(overrides, str) else [*(overrides or ())]
+def choose_method(method: str | Method | Composition, overrides: Sequence[str], config: Any) -> Composition:
+    """Return the method with its notes; a name takes the number of tracks from num_generations unless an override has it."""
     if isinstance(method, str):
         return take_num_generations(explain(method, overrides), overrides, config.num_generations)
     if overrides:

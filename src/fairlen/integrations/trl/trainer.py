@@ -76,7 +76,7 @@ class FairGRPOTrainer(TruncatedGRPOTrainer):
         self,
         *args: Any,
         method: str | Method | Composition,
-        overrides: Sequence[str] | None = None,
+        overrides: Sequence[str] = (),
         correct_threshold: float | None = None,
         allow_truncated_sampling: bool = False,
         run_folder: bool = True,
@@ -97,8 +97,7 @@ class FairGRPOTrainer(TruncatedGRPOTrainer):
             refuse_defaults(self.generation_config, self.model.generation_config)
         check_threshold(correct_threshold, self.reward_weights)
         self.correct_threshold = correct_threshold
-        settings = [overrides] if isinstance(overrides, str) else overrides or ()
-        self.recorder = Recorder(self, run_folder, composition, settings)
+        self.recorder = Recorder(self, run_folder, composition, overrides)
         self.tally, self.signal = Tally(), LearningSignal(REMEDIES)
         self.skips = Skips(with_loss_scaler=self.accelerator.mixed_precision == "fp16")
         self.refill = Refill(self, max_extra_batches)
@@ -130,8 +129,8 @@ class FairGRPOTrainer(TruncatedGRPOTrainer):
 
     @property
     def has_sampler(self) -> bool:
-        """Whether the method's sampler makes rollout batches, which may ask for further tracks and prompts, and not TRL."""
-        return self.refill.is_on or not self.method.sampling.is_whole
+        """Whether the method's sampler makes rollout batches and not TRL: it forks, draws further prompts, or keeps supports."""
+        return self.refill.is_on or self.keeps_support or not self.method.sampling.is_whole
 
     @contextmanager
     def holding(self, current: CurrentBatch) -> Iterator[CurrentBatch]:

@@ -7,10 +7,8 @@ Ray's control store (GCS) knows of deaths and is asked every second.
 from __future__ import annotations
 
 import os
-import platform
 import threading
 from collections.abc import Mapping
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import hydra.core.utils
@@ -22,6 +20,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from verl.trainer import main_ppo
 
 from fairlen.console import log
+from fairlen.evaluate.folder import find_versions
 from fairlen.integrations.verl.session import DEATH, DIED, NODE
 from fairlen.secrets import hide_all
 
@@ -36,22 +35,12 @@ UNEXPECTED = ("WORKER_DIED", "NODE_DIED")
 """Reasons of Ray's for the end of an actor that nobody has asked for."""
 
 
-def find_versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
-    for name in PACKAGES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = "none"
-    return found
-
-
 def check_versions() -> None:
     """Compare every node with this one, and log a line a node. Raises RuntimeError where one differs or does not answer."""
-    task, mine, faulty = ray.remote(find_versions), find_versions(), 0
+    task, mine, faulty = ray.remote(find_versions), find_versions(PACKAGES), 0
     nodes = [node for node in ray.nodes() if node["Alive"]]
     places = [NodeAffinitySchedulingStrategy(node["NodeID"], False) for node in nodes]
-    answers = [task.options(num_cpus=0, scheduling_strategy=place).remote() for place in places]
+    answers = [task.options(num_cpus=0, scheduling_strategy=place).remote(PACKAGES) for place in places]
     ray.wait(answers, num_returns=len(answers), timeout=ANSWER_LIMIT)
     for node, answer in zip(nodes, answers, strict=True):
         fault = describe_fault(answer, mine)
