@@ -41,16 +41,8 @@ def test_a_run_trains_and_goes_on_from_its_checkpoint(tmp_path):
     out = str(tmp_path / "out")
     done = start("--method", "eqlen+grpo", "--output-dir", out, "--max-steps", "1")
     assert done.returncode == 0, done.stderr[-2000:]
-    again = start(
-        "--method",
-        "eqlen+grpo",
-        "--output-dir",
-        out,
-        "--max-steps",
-        "2",
-        "--resume-from-checkpoint",
-        f"{out}/checkpoint-1",
-    )
+    resume = ("--resume-from-checkpoint", f"{out}/checkpoint-1")
+    again = start("--method", "eqlen+grpo", "--output-dir", out, "--max-steps", "2", *resume)
     assert again.returncode == 0, again.stderr[-2000:]
     first, both = history(tmp_path / "out", 1), history(tmp_path / "out", 2)
     assert both[: len(first)] == first and len(both) == 2
@@ -62,16 +54,8 @@ def test_a_run_trains_and_goes_on_from_its_checkpoint(tmp_path):
 def test_the_verdict_decides_what_is_right_whatever_rewards_add(tmp_path):
     """A reward of -1 for everybody: outcomes are 0 and -1, and what is right stays right."""
     (tmp_path / "r.py").write_text("def dull(prompts, completions, **columns):\n    return [-1.0] * len(completions)\n")
-    changes = (
-        "--rewards",
-        f"{tmp_path}/r.py:dull",
-        "--problems",
-        "2",
-        "--eval-strategy",
-        "steps",
-        "--eval-steps",
-        "1",
-    )
+    evaluates = ("--problems", "2", "--eval-strategy", "steps", "--eval-steps", "1")
+    changes = ("--rewards", f"{tmp_path}/r.py:dull", *evaluates)
     done = start("--method", "grpo", "--output-dir", str(tmp_path / "out"), "--max-steps", "1", *changes)
     assert done.returncode == 0, done.stderr[-2000:]
     (entry,) = history(tmp_path / "out", 1)
@@ -83,13 +67,8 @@ class Asked:
     """A task that knows its problems by their ids alone; None of the answer \"?\"."""
 
     async def verify(self, problem, text):
-        return (
-            Verdict("timeout", 0.0)
-            if text == "?"
-            else Verdict("correct", 1.0)
-            if text == problem.id
-            else Verdict("incorrect", 0.0)
-        )
+        found = {"?": Verdict("timeout", 0.0), problem.id: Verdict("correct", 1.0)}
+        return found.get(text, Verdict("incorrect", 0.0))
 
 
 def test_problems_in_the_same_words_keep_their_own_answers():

@@ -134,10 +134,3 @@ def test_a_call_that_is_not_answered_is_truncated(tmp_path):
     trainer = make(tmp_path, "grpo", max_tool_calling_iterations=0)
     trainer.train()
     assert next(entry for entry in trainer.state.log_history if "reward" in entry)["length/truncated"] == 0.5
-
-
-def test_eqlen_says_why_not(tmp_path):
-    with pytest.raises(
-        ValueError, match=r"environment_factory with EqLen.*: it generates by itself, where the sampler has to"
-    ):
-        make(tmp_path, "eqlen+grpo")

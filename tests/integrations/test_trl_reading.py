@@ -1,8 +1,7 @@
-"""The folder of a run of TRL: read by report, audit and compare without a flag, whole after a resume, and no reason to stop."""
+"""The folder of a run of TRL: read by report, audit and compare without a flag, and whole after a resume."""
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 from pathlib import Path
@@ -15,7 +14,6 @@ from trl_runs import ScriptedFair, scripted, weights_of
 
 from fairlen.cli import main
 from fairlen.report.run import read_run
-from fairlen.train import records
 
 SETTINGS = {
     "max_steps": 4, "num_iterations": 2, "eval_strategy": "steps", "eval_steps": 2, "per_device_eval_batch_size": 8,
@@ -101,15 +99,3 @@ def test_without_a_run_folder_nothing_is_written_and_the_run_is_the_same(tmp_pat
     runs = [train(tmp_path / name, run_folder=name == "with", max_steps=2) for name in ("with", "without")]
     assert not {"run.json", "records", "metrics.jsonl"} & {path.name for path in (tmp_path / "without").iterdir()}
     assert torch.equal(*map(weights_of, runs))
-
-
-def test_a_full_disk_stops_nothing_and_is_said(tmp_path, monkeypatch, capfd):
-    def fill(*_: object, **__: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(records.pq, "write_table", fill)
-    trainer = train(tmp_path, max_steps=2)
-    assert trainer.state.global_step == 2 and [one["update"] for one in lines(tmp_path)] == [1, 2, 2]
-    told = capfd.readouterr().err
-    assert "records: No space left on device; training goes on" in told and "could not be written" in told
-    assert not list((tmp_path / "records").glob("*.parquet"))

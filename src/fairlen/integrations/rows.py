@@ -227,9 +227,7 @@ class TreeReader:
         if not self.is_on:
             return None
         ids: Tensor = kwargs["input_ids"]
-        mask: Any = kwargs.get("attention_mask")
-        depth: Any = mask if kwargs.get("position_ids") is None else kwargs["position_ids"]
-        depth = mask - 1 if depth is mask else depth if mask is None else depth.where(mask > 0, -1)
+        depth: Tensor = kwargs["attention_mask"] - 1  # by `mark_depth`
         places = (depth.flatten() >= 0).nonzero()[:, 0]
         columns = [column.flatten()[places].cpu().numpy() for column in (ids, depth)]
         forest, source = read_forest(*columns)

@@ -12,7 +12,7 @@ import importlib
 import json
 import os
 import sys
-from functools import partial, reduce
+from functools import reduce
 from pathlib import Path
 
 folder, rank, ranks = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
@@ -23,12 +23,9 @@ os.environ["VERL_USE_EXTERNAL_MODULES"] = "fairlen.integrations.verl.cpu,fairlen
 import torch  # noqa: E402
 import verl  # noqa: E402, F401  loads the platform and the plug-in
 from hydra import compose, initialize_config_module  # noqa: E402
-from omegaconf import OmegaConf  # noqa: E402
 from safetensors.torch import save_file  # noqa: E402
 from torch.optim import SGD  # noqa: E402
 from verl.utils import tensordict_utils as tu  # noqa: E402
-from verl.utils.config import omega_conf_to_dataclass  # noqa: E402
-from verl.workers.utils.losses import ppo_loss  # noqa: E402
 
 from fairlen.integrations.verl.launch import VerlConfig, collect  # noqa: E402
 from fairlen.integrations.verl.loss import COLUMN, COUNTS, FairLoss, FairWorker  # noqa: E402
@@ -49,15 +46,6 @@ def read_settings():
     chosen = [text for text in collect(config, BASE, folder) if not text.startswith("hydra.")]
     with initialize_config_module("verl.trainer.config", version_base=None):
         return compose("ppo_trainer", chosen).actor_rollout_ref
-
-
-def loss_of(actor, case):
-    """verl's loss function, or ours."""
-    if not case["stock"]:
-        return FairLoss({"method": case["names"], "overrides": case["overrides"]}, case["state"], is_fresh=False)
-    chosen = OmegaConf.merge(OmegaConf.to_container(actor, resolve=True), OmegaConf.from_dotlist(case["given"]))
-    chosen.policy_loss = {"_target_": "verl.workers.config.PolicyLossConfig", "loss_mode": case["stock"]}
-    return partial(ppo_loss, config=omega_conf_to_dataclass(chosen))
 
 
 def tensordict(rows, mini_rows, epochs, shape):
@@ -134,7 +122,8 @@ def train(workers, settings) -> None:
         engine = worker.actor.engine
         parameters, adam = dict(engine.module.named_parameters()), engine.optimizer
         start = {name: p.detach().clone() for name, p in parameters.items()}
-        worker.actor.set_loss_fn(loss_of(settings.actor, case))
+        chosen = {"method": case["names"], "overrides": case["overrides"]}
+        worker.actor.set_loss_fn(FairLoss(chosen, case["state"], is_fresh=False))
         rows, size = case["rows"], len(case["rows"]) // ranks
         engine.optimizer = SGD(engine.module.parameters(), case["lr"]) if case["lr"] else adam
         own = rows[rank * size : (rank + 1) * size]
@@ -148,10 +137,9 @@ def train(workers, settings) -> None:
         results.append({name: metrics[name] for name in ("loss", "grad_norm")})
         results[-1] |= {"before": gather(before), "positions": sum(map(sum, gather(positions)))}
         positions.clear()
-        if not case["stock"]:
-            results[-1]["update"] = update_metrics(reduce(merge, (counts for _, counts, _ in metrics[COUNTS])))
-            results[-1]["updates"] = sorted({update for update, *_ in metrics[COUNTS]})
-            results[-1]["state"] = worker.actor.loss_fn.method.state
+        results[-1]["update"] = update_metrics(reduce(merge, (counts for _, counts, _ in metrics[COUNTS])))
+        results[-1]["updates"] = sorted({update for update, *_ in metrics[COUNTS]})
+        results[-1]["state"] = worker.actor.loss_fn.method.state
         moved = {name: (p.detach() - start[name]).full_tensor() for name, p in parameters.items()}
         with torch.no_grad():
             for name, p in parameters.items():

@@ -12,8 +12,7 @@ from collections import defaultdict
 
 import numpy as np
 import pytest
-from verl_adapter import MARK, read_turns, share
-from verl_jobs import CLOCK, LISTENERS, OUTSIDE, SERVER, count_planned, records, run, run_and_kill
+from verl_jobs import LISTENERS, OUTSIDE, SERVER, count_planned, records, run, run_and_kill
 
 from fairlen.cli import main
 from fairlen.report.run import read_run
@@ -46,12 +45,12 @@ def folders(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def streams(folders):
-    return run("eqlen+grpo", folders / "streams", STEPS, CLOCK, VALIDATED)
+    return run("eqlen+grpo", folders / "streams", STEPS, given=VALIDATED)
 
 
 @pytest.fixture(scope="module")
 def whole(folders):
-    return run("dapo+balanced", folders / "whole", STEPS, CLOCK, VALIDATED)
+    return run("dapo+balanced", folders / "whole", STEPS, given=VALIDATED)
 
 
 def accuracy(metrics: list[dict]) -> list[float]:
@@ -89,18 +88,6 @@ def test_nothing_listens_beyond_loopback(whole, folders):
     for part in ("gcs_server", "raylet", "dashboard", "TransferQueueController", "SimpleStorageUnit", "WorkerDict"):
         assert part in commands, f"{part} was not seen: {commands}"
     assert not listeners.beyond_loopback()
-
-
-@pytest.mark.parametrize(
-    ("job", "parts"), [("streams", {"advantage", "plan", "loss", "streams"}), ("whole", {"advantage", "plan", "loss"})]
-)
-def test_adapter_code_takes_little_of_a_step(job, parts, request, folders):
-    """The share that benchmarks/verl_adapter.py measures, which counts every process."""
-    request.getfixturevalue(job)
-    found = share(read_turns(folders / job / CLOCK))
-    print(f"\n{job}: {found.parts} ms of verl's step of {found.step:.0f} ms, {found.inside:.2%}")
-    assert {part for part, seconds in found.parts.items() if seconds > 0} == parts
-    assert found.inside < MARK
 
 
 @pytest.fixture(scope="module")

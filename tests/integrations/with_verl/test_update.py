@@ -1,7 +1,6 @@
 """verl's own actor update with our loss, on two ranks with gloo and without Ray: equal to fairlen's trainer.
 
-Rows are shuffled, padded as verl pads, dealt to two ranks, and accumulated over micro-batches of four rows. Where verl has the
-method, its own loss runs on the same rows too.
+Rows are shuffled, padded as verl pads, dealt to two ranks, and accumulated over micro-batches of four rows.
 """
 
 from __future__ import annotations
@@ -44,14 +43,7 @@ SHAPES = [
     {"use_remove_padding": True},
 ]  # fmt: skip
 """Micro-batches of trees: all in one, of few positions, of four rows, of rows that verl itself would not pad."""
-STOCK = {
-    "grpo+std_verl": ("vanilla", "seq-mean-token-mean", []),
-    "dr_grpo": ("vanilla", "seq-mean-token-sum-norm", []),
-    "gspo+std_verl": ("gspo", "seq-mean-token-mean", ["clip_ratio_low=3e-4", "clip_ratio_high=4e-4"]),
-    "sapo+std_verl": ("sapo", "seq-mean-token-mean", []),
-}
-"""Methods that verl has: its loss, its aggregation and settings of its actor."""
-NAMES = [*WHOLE, *STREAMS, *(f"trees of {names}" for names in STREAMS), *(f"verl's own {names}" for names in STOCK)]
+NAMES = [*WHOLE, *STREAMS, *(f"trees of {names}" for names in STREAMS)]
 MOVED = {"fspo": 0.1, "dapo+balanced": 0.3, "eqlen+gspo": 0.3}
 """Methods whose rows are trained three times, and the learning rates."""
 
@@ -188,22 +180,7 @@ def cases(policy):
         streams = make_streams(policy, method, num_prompts=4, begins=tuple(range(2, 14)))
         rows = deal_rows(planned_rows(method, streams), num_parts=2)
         found.append((names, method, streams, rows, {"engine": "trees", "shape": shape}))
-    for names, (stock, mode, given) in STOCK.items():
-        method = compose(names)
-        plain = plain_advantages(method, texts)
-        found.append((names, method, texts, plain, {"stock": stock, "mode": mode, "given": given}))
     return found
-
-
-def plain_advantages(method, texts):
-    """Rows with advantages that no weight is folded into, as verl's own losses take them."""
-    scored = method.score(texts)
-    order = np.random.default_rng(1).permutation(len(texts.responses))
-    return [
-        verl_row(r, 0, r.length, {"advantage": float(scored.advantage[i]), "weight": 0.0, "term_weight": 0.0, "trains": True})
-        for i in order
-        for r in [texts.responses[i]]
-    ]  # fmt: skip
 
 
 def run_ranks(folder, number):
@@ -228,12 +205,9 @@ def run_ranks(folder, number):
 def describe(names, method, rows, others):
     """A case as the ranks read it."""
     padded = pad_rows(rows)
-    given = [*others["given"], f"loss_agg_mode={others['mode']}"] if "stock" in others else []
-    if others.get("mode") == "seq-mean-token-sum-norm":
-        given.append(f"loss_scale_factor={BUDGET}")
     overrides = [f"sampling.streams={method.sampling.streams}"] if "eqlen" in names else []
     return {
-        "names": names, "overrides": overrides, "given": given, "state": method.state, "stock": others.get("stock", ""),
+        "names": names, "overrides": overrides, "state": method.state,
         "rows": padded, "mini_rows": len(padded), "epochs": 1, "lr": 0.0,
         "engine": others.get("engine", "rows"), "shape": others.get("shape", {}),
     }  # fmt: skip
@@ -323,9 +297,7 @@ def test_two_updates_of_a_rollout_batch_share_its_plan(cases, results):
 
 def test_metrics_are_averages_over_all_ranks_and_micro_batches(cases, results, policy):
     """16 rows in 4 micro-batches of 4 rows on 2 ranks, of unlike numbers of tokens, are those of one process."""
-    for number, (_, method, rollouts, rows, others) in enumerate(cases):
-        if "stock" in others:
-            continue
+    for number, (_, method, rollouts, rows, _) in enumerate(cases):
         trained = [row for row in rows if row["plan"]["trains"]]
         found = results[0][number]["update"]
         assert found["tokens/trained"] == sum(sum(row["mask"]) for row in trained)

@@ -29,9 +29,6 @@ OUTSIDE = f"grpo+{Path(__file__).parents[2] / 'methods' / 'outside.py'}:RunningL
 SETTINGS = {"eqlen+grpo": "sampling.streams=4"} | dict.fromkeys(
     ("dapo+balanced", "dapo+balanced_turns", OUTSIDE), "sampling.n=8"
 )
-FOLDERS = [str(Path(__file__).parent), str(Path(__file__).parents[3] / "benchmarks")]
-CLOCK = "_verl_clock"
-"""The module that counts time inside our code; the folder of what it found has its name."""
 SERVER = "CpuServer"
 """A rollout server, as Ray shows it among processes."""
 HARD_LIMIT = 900.0
@@ -87,15 +84,12 @@ def started(
 ) -> Iterator[subprocess.Popen[str]]:
     """A job on its way, ended in any case: the launcher takes everything that it has started with it.
 
-    `modules` of this folder and of benchmarks/ are imported in every process.
+    `modules` of this folder are imported in every process.
     """
     env = os.environ | {
         "VERL_USE_EXTERNAL_MODULES": modules,
-        "PYTHONPATH": os.pathsep.join([*FOLDERS, os.environ.get("PYTHONPATH", "")]),
+        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]),
     }
-    if modules == CLOCK:
-        (out / CLOCK).mkdir(parents=True)
-        env |= {"FAIRLEN_CLOCK": str(out / CLOCK)}
     watched = LISTENERS[out] = Listeners()
     env |= dict([watched.mark.split("=")])
     job = subprocess.Popen(

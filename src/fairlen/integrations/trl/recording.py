@@ -25,7 +25,7 @@ from fairlen.methods.method import Scored, spread
 from fairlen.report.page import audit_run
 from fairlen.report.run import read_run
 from fairlen.rollouts import Response, Rollouts
-from fairlen.train.run.display import describe_training, tabulate
+from fairlen.train.run.display import describe_training
 
 NOTHING = torch.zeros(0, dtype=torch.int64), torch.zeros(3, 0)
 
@@ -105,16 +105,14 @@ class Recorder(TrainerCallback):
 
     def extend_card(self) -> None:
         """Add to TRL's model card what our own has; the audit reads rollouts once the run has ended, since it takes its time."""
-        state, path, table, found = self.trainer.state, Path(self.trainer.args.output_dir) / "README.md", "", None
+        state, path, found = self.trainer.state, Path(self.trainer.args.output_dir) / "README.md", None
         try:
             if self.run is not None and state.global_step >= state.max_steps > 0:
                 self.run.write()
                 found = audit_run(read_run(self.run.folder))
-                first, last = self.run.read_evaluation(0), self.run.read_evaluation(-1)
-                table = f"{tabulate(first, last, 'first evaluation', 'last')}\n\n" if first and last else ""
         except Exception as error:
             warn(f"{path}: {type(error).__name__}: {error}; the card is written without its audit")
-        write_file(path, f"{path.read_text()}\n{table}{describe_training(self.composition, found)}")
+        write_file(path, f"{path.read_text()}\n{describe_training(self.composition, found)}")
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Start the run folder, where a checkpoint has not: newer transformers load none then."""

@@ -113,7 +113,7 @@ class CpuServer:
             compile=False,
         )
         self.max_new_tokens, self.seed, self.version = max_new_tokens, seed, 0
-        self.rank, self.asked = rank, Counter[tuple[int, tuple[int, ...]]]()
+        self.rank, self.asked = rank, Counter[tuple[int, ...]]()
         self.growing: dict[str, Sequence] = {}
         """Continuations on their way, by the name that they are followed by."""
         self.is_open = asyncio.Event()
@@ -124,7 +124,7 @@ class CpuServer:
         self, request_id: str, prompt_ids: list[int], sampling_params: dict[str, Any], follow: str = "", **_: Any
     ) -> TokenOutput:
         """A continuation, or what there was of it at an abort, and the version of the weights that made it."""
-        asked, seed = sampling_params, await self.draw_seed(tuple(prompt_ids))
+        asked, seed = sampling_params, self.draw_seed(tuple(prompt_ids))
         wanted = int(asked.get("max_tokens") or asked.get("max_new_tokens") or self.max_new_tokens)
         await self.is_open.wait()
         growing = self.growing[follow or request_id] = self.engine.extend(tuple(prompt_ids), Sampling(
@@ -143,15 +143,10 @@ class CpuServer:
         finally:
             del self.growing[follow or request_id]
 
-    async def count(self, version: int, prompt: tuple[int, ...]) -> int:
-        """Return how often these weights were asked for a prompt, this time included. The first server counts for all."""
-        self.asked[version, prompt] += 1
-        return self.asked[version, prompt]
-
-    async def draw_seed(self, prompt: tuple[int, ...]) -> int:
-        """Return a request's seed: a job begun again, or that gives its requests to other servers, draws the same samples."""
-        first = ray.get_actor(name_server(0)).count.remote if self.rank else self.count
-        return derive_seed(self.seed, self.version, *prompt, await first(self.version, prompt))
+    def draw_seed(self, prompt: tuple[int, ...]) -> int:
+        """Return a request's seed: each of a prompt, under each weights and on each server, has its own."""
+        self.asked[prompt] += 1
+        return derive_seed(self.seed, self.rank, self.version, *prompt, self.asked[prompt])
 
     async def abort_all_requests(self, reject_request: bool = False) -> None:
         """Answers what is on its way with what there is; the rest waits until generation is resumed."""
@@ -184,7 +179,7 @@ class CpuServer:
             raise KeyError(f"weights unknown to the model: {found.unexpected_keys}, not sent: {found.missing_keys}")
         self.model.tie_weights()
         self.version = self.version + 1 if version is None else version
-        self.asked = Counter({asked: number for asked, number in self.asked.items() if asked[0] >= self.version})
+        self.asked.clear()
         self.engine.refresh(self.version)
 
     async def get_version(self) -> int:
