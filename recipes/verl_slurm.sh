@@ -2,7 +2,7 @@
 # A job of verl on several nodes under Slurm: Ray on every node by srun, `fairlen verl` on the first. Not run by this project's tests.
 #
 #     sbatch --nodes=8 --gpus-per-node=8 --partition=… --account=… --time=… recipes/verl_slurm.sh \
-#         --method dapo+balanced --model Qwen/Qwen3-8B --data train.parquet -- trainer.nnodes=8 trainer.n_gpus_per_node=8
+#         --method dapo+balanced --model Qwen/Qwen3-8B -- data.train_files=train.parquet data.val_files=test.parquet trainer.nnodes=8 trainer.n_gpus_per_node=8
 #
 # fairlen[verl] is installed on every node; data, model and --out are paths that every node has. A job that ended goes on from its
 # last checkpoint with trainer.save_freq=10 trainer.resume_mode=auto trainer.default_local_dir=… after `--`.

@@ -28,7 +28,7 @@ from verl.utils.config import omega_conf_to_dataclass
 
 from fairlen.cli import main
 from fairlen.integrations.verl import launch, plugin
-from fairlen.integrations.verl.data import compute_score, copy_shipped, data_rows, is_verls, playground_rows, write_rows
+from fairlen.integrations.verl.data import compute_score, copy_shipped, data_rows, playground_rows, write_rows
 from fairlen.integrations.verl.launch import VerlConfig, collect, environment
 from fairlen.integrations.verl.settings import quote, read_method
 from fairlen.methods.compose import compose
@@ -91,22 +91,16 @@ def test_what_undoes_the_method_is_refused(given, message):
         collect(VerlConfig(method="eqlen+grpo"), [given], Path("/nowhere"))
 
 
-def test_one_reward_function_judges_both_sides(tmp_path):
-    """Files that fairlen has written go with its data sets; those of others with one another."""
-    ours, theirs = tmp_path / "ours.parquet", tmp_path / "theirs.parquet"
-    write_rows(playground_rows(3, held_out=False), ours)
-    rows = [row | {"extra_info": {"index": 0}} for row in playground_rows(3, held_out=False)]
-    write_rows(rows, theirs)
+def test_fairlens_data_sets_are_graded_by_its_verifiers_and_verls_files_by_verls():
+    def rewards(*given, **settings) -> bool:
+        return any(
+            "custom_reward_function" in text for text in collect(VerlConfig(**settings), given, Path("/nowhere"))
+        )
 
-    def rewards(data, eval_data) -> bool:
-        config = VerlConfig(method="grpo", data=(str(data),), eval_data=(str(eval_data),))
-        return any("custom_reward_function" in text for text in collect(config, [], tmp_path))
-
-    assert rewards(ours, "test.jsonl") and rewards("train.jsonl", ours) and rewards(ours, ours)
-    assert not rewards(theirs, theirs)
-    for pair in ((theirs, "test.jsonl"), ("train.jsonl", theirs), (ours, theirs)):
-        with pytest.raises(ValueError, match="give two of a kind"):
-            rewards(*pair)
+    assert rewards(data=("train.jsonl",)) and rewards(cpu=True)
+    assert not rewards("data.train_files=[a.parquet]") and not rewards("data.train_files=[a.parquet]", cpu=True)
+    with pytest.raises(ValueError, match=r"data=train.jsonl and data.train_files=\[a.parquet\]: give one"):
+        rewards("data.train_files=[a.parquet]", data=("train.jsonl",))
 
 
 @pytest.mark.parametrize("method", ["grpo", "eqlen+grpo"])
@@ -162,7 +156,6 @@ def test_dry_run_prints_settings_and_writes_nothing(tmp_path, capsys):
 def test_the_playground_as_verl_reads_it(tmp_path):
     path = tmp_path / "train.parquet"
     assert write_rows(playground_rows(5, held_out=False), path) == 5
-    assert is_verls(str(path)) and not is_verls(str(tmp_path)) and not is_verls("gsm8k")
     row = pq.read_table(path).to_pylist()[2]
     problem = Playground().train(2)
     assert row["prompt"] == [{"role": "user", "content": problem.text}]

@@ -34,8 +34,9 @@ def job(tmp_path_factory):
     given = (
         f"{agent}.agent_loop_config_path={folder}/loops.yaml", f"{agent}.default_agent_loop=guess",
         f"data.max_response_length={MAX_RESPONSE_LENGTH}",
+        f"data.train_files={folder}/guess.parquet", f"data.val_files={folder}/guess.parquet",
     )  # fmt: skip
-    flags = ("--model", str(folder / "model"), "--data", str(folder / "guess.parquet"))
+    flags = ("--model", str(folder / "model"))
     return run(METHOD, folder / "job", STEPS, given=given, flags=flags), records(folder / "job")
 
 

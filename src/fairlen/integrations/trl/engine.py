@@ -23,7 +23,7 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from fairlen.engine import Engine
 from fairlen.engine.engine import StateError
 from fairlen.integrations.trl.generation import Coroutine
-from fairlen.integrations.trl.rows import COLUMN, CurrentBatch
+from fairlen.integrations.trl.rows import CurrentBatch
 from fairlen.policy.support import FLOOR
 from fairlen.rollouts import Response
 from fairlen.sampling.extend import Extend, gather
@@ -109,12 +109,6 @@ class TruncatedGRPOTrainer(GRPOTrainer):
             for place, one in enumerate(tokens):
                 found[row, place, : len(one) // 4] = np.frombuffer(one, np.int32) + 1
         self.current.support = torch.from_numpy(found).flatten(1).to(self.accelerator.device)
-
-    def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
-        output = super()._generate_and_score_completions(inputs)
-        if self.current.support is not None:
-            output[f"{COLUMN}support"] = self.current.support
-        return output
 
     def _get_per_token_logps_and_entropies(
         self: Any, model: Any, input_ids: Tensor, attention_mask: Tensor, logits_to_keep: int, *args: Any, **kwargs: Any

@@ -172,10 +172,12 @@ class FairGRPOTrainer(TruncatedGRPOTrainer):
         columns = spread(plan, len(scored.segments)) | {"length": scored.segments.length}
         columns["row"] = self.recorder.number_rows(len(scored.segments))
         self.report(scored, plan, sampled.sample_advantages)
-        return output | self.upload(fold(columns, [row.segments for row in sampled.rows]) | {"depth": current.depth})
+        by_row = fold(columns, [row.segments for row in sampled.rows])
+        return output | self.upload(by_row | {"depth": current.depth, "support": current.support})
 
-    def upload(self, columns: dict[str, Any]) -> dict[str, Tensor]:
-        return {COLUMN + name: torch.as_tensor(c).to(self.accelerator.device) for name, c in columns.items()}
+    def upload(self, columns: dict[str, Any]) -> dict[str, Tensor | None]:
+        device = self.accelerator.device
+        return {COLUMN + name: None if c is None else torch.as_tensor(c).to(device) for name, c in columns.items()}
 
     def _generate(self, prompts: list[Any]) -> tuple[Any, ...]:
         current = self.current

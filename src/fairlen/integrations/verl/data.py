@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from fairlen import playground
 from fairlen.files.folders import replacing, write_file
-from fairlen.files.formats import columns_of, describe
+from fairlen.files.formats import describe
 from fairlen.files.limits import bounded_memory, bounded_seconds
 from fairlen.rollouts import VERDICTS
 from fairlen.tasks.data_row import Answers, Choice, DataRow, Program
@@ -32,8 +32,6 @@ from fairlen.tasks.task import Problem, Verdict
 PLAYGROUND = "playground"
 LIMIT = 120.0
 """Seconds for one verdict, whatever the verifier's own deadlines are."""
-COLUMNS = ("data_source", "prompt", "reward_model")
-"""Of a file that verl reads as it is."""
 TEMPLATE = "{{ bos_token }}{% for message in messages %}{{ message['content'] }}{% endfor %}"
 """The prompt of the playground as a chat template."""
 UNUSED = ("<|im_end|>", "\n")
@@ -43,24 +41,11 @@ UNKNOWN = "<pad>"
 TYPES: dict[str, type[Answers] | type[Choice] | type[Program]] = {one.kind: one for one in (Answers, Choice, Program)}
 
 
-def is_verls(place: str) -> bool:
-    """Whether a file is one that verl reads as it is. Raises ValueError for a parquet file that cannot be read."""
-    path = Path(place)
-    return path.suffix == ".parquet" and path.is_file() and set(COLUMNS) <= set(columns_of(path))
-
-
 def playground_rows(count: int, held_out: bool) -> Iterator[dict[str, Any]]:
     task = Playground()
     problems = task.held_out(count) if held_out else map(task.train, range(count))
     for number, problem in enumerate(problems):
         yield verl_row(PLAYGROUND, [("user", problem.text)], problem.answer, number, {"kind": PLAYGROUND})
-
-
-def has_problem(place: str) -> bool:
-    """Whether the rows of a parquet file for verl are fairlen's problems, which fairlen's verifiers know."""
-    schema = pq.read_schema(place)
-    extra = schema.field("extra_info").type if "extra_info" in schema.names else pa.null()
-    return pa.types.is_struct(extra) and any(field.name == "fairlen_problem" for field in extra)
 
 
 def opens_thinking(model: str) -> bool:

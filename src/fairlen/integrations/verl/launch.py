@@ -19,8 +19,6 @@ from fairlen.integrations.verl.data import (
     check_model,
     copy_shipped,
     data_rows,
-    has_problem,
-    is_verls,
     opens_thinking,
     playground_rows,
     write_rows,
@@ -73,7 +71,8 @@ class VerlConfig(Settings):
     model: str = ""
     """Folder or hub id; by default what verl's own settings say, with --cpu the playground."""
     data: Annotated[tuple[str, ...], Repeated] = ()
-    """Parquet files as verl reads them, or data sets as `fairlen train` does, which are converted; may be repeated."""
+    """Data sets as `fairlen train` reads them, converted and graded by its verifiers, in the place of data.train_files; may be
+    repeated."""
     eval_data: Annotated[tuple[str, ...], Repeated] = ()
     """The same for verl's validation; by default what is trained on."""
     cpu: bool = False
@@ -111,7 +110,7 @@ def start_verl(config: VerlConfig, given: Sequence[str]) -> int:
     if not config.cpu:
         log(LISTENS, sys.stderr)
     if config.data or config.cpu:
-        write_files(config, folder, os.path.expanduser(model))
+        write_files(config, given, folder, os.path.expanduser(model))
     folder.mkdir(parents=True, exist_ok=True)
     refuse_links(folder)
     command = [sys.executable, "-m", JOB, *settings]
@@ -198,26 +197,17 @@ def environment(config: VerlConfig, given: Sequence[str], folder: Path) -> dict[
     return dict(os.environ) | found | rehearsal_variables(config, given, folder) | address
 
 
-def files_of(config: VerlConfig, folder: Path) -> tuple[list[str], list[str]]:
-    """Parquet files to train on and to validate with: those given, or those that are written from data sets."""
-    train, held_out = ([str((folder / f"{name}.parquet").resolve())] for name in ("train", "eval"))
-    if not config.data:
-        return (train, held_out) if config.cpu else ([], [])
-    train = list(config.data) if all(map(is_verls, config.data)) else train
-    if not config.eval_data:
-        return train, train
-    held_out = list(config.eval_data) if all(map(is_verls, config.eval_data)) else held_out
-    if is_graded_by_us(train, config.data) != is_graded_by_us(held_out, config.eval_data):
-        both = f"--data {' '.join(config.data)} --eval-data {' '.join(config.eval_data)}"
+def files_of(config: VerlConfig, given: Sequence[str], folder: Path) -> dict[str, str]:
+    """Parquet files that are written, by verl's names of what they are for; none where its own were given after `--`."""
+    train, held_out = (str((folder / name).resolve()) for name in ("train.parquet", "eval.parquet"))
+    places = value_of("data.train_files", given)
+    if places and config.data:
         raise ValueError(
-            f"{both}: one is verl's own, the other fairlen's, and one function grades both; give two of a kind"
+            f"data={config.data[0]} and data.train_files={places}: give one, since one function grades all"
         )
-    return train, held_out
-
-
-def is_graded_by_us(paths: Sequence[str], places: Sequence[str]) -> bool:
-    """Whether the responses to these problems are graded by fairlen's verifiers: files that it writes, or has written."""
-    return paths != list(places) or all(map(has_problem, places))
+    if places or not (config.data or config.cpu):
+        return {}
+    return {"train": train, "val": held_out if config.eval_data or not config.data else train}
 
 
 def value_of(key: str, given: Sequence[str]) -> str:
@@ -227,31 +217,30 @@ def value_of(key: str, given: Sequence[str]) -> str:
 
 
 def data_settings(config: VerlConfig, given: Sequence[str], folder: Path) -> dict[str, str]:
-    train, held_out = files_of(config, folder)
-    pairs = (("train", train), ("val", held_out))
-    found = {f"data.{name}_files=[{','.join(map(quote, x))}]": f"problems ({name})" for name, x in pairs if x}
+    files = files_of(config, given, folder)
+    found = {f"data.{name}_files=[{quote(path)}]": f"problems ({name})" for name, path in files.items()}
     if config.data and not (config.cpu or config.eval_data or "data.val_files" in map(key_of, given)):
         found["trainer.val_before_train=False"] = "no --eval-data: only the training problems to validate with"
-    if train and is_graded_by_us(train, config.data):
+    if files:
         found[f"reward.custom_reward_function.path={quote(REWARD)}"] = "fairlen's verifiers"
         found["reward.custom_reward_function.name=compute_score"] = "fairlen's verifiers"
     return found
 
 
-def write_files(config: VerlConfig, folder: Path, model: str) -> None:
+def write_files(config: VerlConfig, given: Sequence[str], folder: Path, model: str) -> None:
     """Writes what `data_settings` names and is not there yet: data sets as parquet, the playground's model."""
-    train, held_out = files_of(config, folder)
+    files = files_of(config, given, folder)
     if config.cpu and not config.model:
         copy_shipped(folder / "model")
-    if not config.data:
-        write_rows(playground_rows(NUM_PROBLEMS, held_out=False), Path(train[0]))
-        write_rows(playground_rows(NUM_HELD_OUT, held_out=True), Path(held_out[0]))
+    if files and not config.data:
+        write_rows(playground_rows(NUM_PROBLEMS, held_out=False), Path(files["train"]))
+        write_rows(playground_rows(NUM_HELD_OUT, held_out=True), Path(files["val"]))
         return
     inside = False
     try:
-        inside = bool(model) and opens_thinking(model)
+        inside = bool(config.data and model) and opens_thinking(model)
     except ValueError as error:  # its tokenizer is not on this machine
         log(f"note: {error}; if its template begins with <think>, boxes in thinking that was cut off count as answers")
-    for paths, places in ((train, config.data), (held_out, config.eval_data)):
-        if places and paths != list(places):
-            log(f"{write_rows(data_rows(places, inside), Path(paths[0]))} problems in {paths[0]}")
+    for name, places in (("train", config.data), ("val", config.eval_data)):
+        if places:
+            log(f"{write_rows(data_rows(places, inside), Path(files[name]))} problems in {files[name]}")
