@@ -80,17 +80,10 @@ def test_the_head_takes_what_the_account_says(is_frozen):
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
-    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    start.record()
     compute(linear, True, length)
-    end.record()
-    end.synchronize()
     peak = torch.cuda.max_memory_allocated() - before
-    products = length * linear.weight.numel() * 2 * (2 if is_frozen else 4)
-    rate = products / start.elapsed_time(end) / 1e9
-    account = 2 * 4 * module.CHUNK_LOGITS + (
-        0 if is_frozen else 2 * linear.weight.numel()
-    )  # one gradient was there before
+    # one gradient was there before
+    account = 2 * 4 * module.CHUNK_LOGITS + (0 if is_frozen else 2 * linear.weight.numel())
     states = 6 * 4 * length * WIDTH  # hidden states, their gradients and derivatives
-    print(f"{start.elapsed_time(end):.1f} ms, {rate:.0f} TFLOP/s, {peak / GIB:.2f} GiB, account {account / GIB:.2f}")
+    print(f"{peak / GIB:.2f} GiB, account {account / GIB:.2f}")
     assert peak <= 1.05 * account + states

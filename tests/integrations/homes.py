@@ -2,7 +2,8 @@
 
 A home is given the same rollouts, method and model, makes some updates with plain SGD, and hands back its tables, its plan on the
 rows of the case, and the metrics and gradient of every update. The model has no attention: what a token is worth depends on the
-token before it alone, not on where a framework pads, so that all homes work with the same log-probs to the last bits.
+token before it alone, not on where a framework pads, so that all homes work with the same log-probs to the last bits: those of
+`padded_logprobs`, or with `own_forward` the framework's own. `unknown` are metrics that a home cannot have, and why.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache, reduce
 from itertools import accumulate, groupby, pairwise
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import torch
 from pytest import MonkeyPatch
@@ -121,21 +122,6 @@ class Found:
     state: dict[str, float] = field(default_factory=dict)
     folder: Path = Path()
     """The run folder."""
-
-
-class Home(Protocol):
-    """A trainer that fairlen's methods live in."""
-
-    name: str
-    unknown: dict[str, str]
-    """Metrics that it cannot have, and why."""
-
-    def run(self, case: Case, name: str, model: PreTrainedModel, folder: Path, own_forward=False, fault=NONE) -> Found:
-        """What a method, by its name, comes to.
-
-        With `own_forward` log-probs are the framework's own; else `padded_logprobs` of the model, the same in every home.
-        """
-        ...
 
 
 def make_model(seed: int = 0) -> PreTrainedModel:

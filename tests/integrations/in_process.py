@@ -89,13 +89,8 @@ def make_trainer(names: str, overrides: Sequence[str] = (), *, limit: int, promp
         },
     })  # fmt: skip
     made.method = read_method(made.config.algorithm.fairlen)
-    made.global_steps, made.signal, made.parameter_sync_step, made.local_trigger_step = (
-        1,
-        LearningSignal(REMEDIES),
-        1,
-        0,
-    )
-    made.eos_ids, made.skips = frozenset((EOS,)), Skips()
+    made.global_steps, made.parameter_sync_step, made.local_trigger_step = 1, 1, 0
+    made.eos_ids, made.skips, made.signal = frozenset((EOS,)), Skips(), LearningSignal(REMEDIES)
     return made
 
 

@@ -38,14 +38,7 @@ def test_the_diff_applies_to_a_stock_script_which_then_runs(tmp_path):
     changed = tmp_path / "script.py"
     changed.write_text(apply(SCRIPT.read_text()))
     environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    done = subprocess.run(
-        [sys.executable, str(changed)],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    command, kept = [sys.executable, str(changed)], {"capture_output": True, "text": True}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, timeout=300, check=False, **kept)
     assert done.returncode == 0, done.stderr[-2000:]
     assert "'advantage/eos'" in done.stdout  # a metric of the method's, which TRL has not

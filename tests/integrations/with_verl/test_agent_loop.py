@@ -7,21 +7,18 @@ from dataclasses import asdict
 from types import SimpleNamespace
 
 import pytest
+
+pytest.importorskip("verl", reason="verl is not installed (pip install 'fairlen[verl]')")
 from test_plans import EOS, LIMIT, draw
 
+from fairlen.integrations.verl import agent_loop
 from fairlen.integrations.verl.rows import Row
 from fairlen.sampling.extend import Sampling
 
 
-@pytest.fixture
-def loop_module():
-    pytest.importorskip("verl", reason="verl is not installed (pip install 'fairlen[verl]')")
-    return pytest.importorskip("fairlen.integrations.verl.agent_loop")
-
-
-def scripted_loop(loop_module, answer, limit=5.0):
+def scripted_loop(answer, limit=5.0):
     """An agent loop whose servers answer by a function."""
-    loop = object.__new__(loop_module.StreamLoop)
+    loop = object.__new__(agent_loop.StreamLoop)
     algorithm = {"method": "eqlen+grpo", "overrides": ["sampling.streams=2"], "generate_limit": limit}
     loop.config = SimpleNamespace(algorithm=SimpleNamespace(fairlen=algorithm))
     loop.rollout_config = SimpleNamespace(name="sglang", response_length=LIMIT, full_determinism=False)
@@ -35,7 +32,7 @@ def scripted_loop(loop_module, answer, limit=5.0):
     return loop
 
 
-def test_the_agent_loop_returns_segments_as_rows(loop_module):
+def test_the_agent_loop_returns_segments_as_rows():
     seeds = iter(range(100))
     requests = []
 
@@ -47,7 +44,7 @@ def test_the_agent_loop_returns_segments_as_rows(loop_module):
             extra_fields={"global_steps": 3},
         )  # fmt: skip
 
-    loop = scripted_loop(loop_module, answer)
+    loop = scripted_loop(answer)
     outputs = asyncio.run(loop.run({"temperature": 1.0}, raw_prompt=[{"role": "user", "content": "?"}], session_id=0))
     rows = [Row(**output.extra_fields["fairlen"]) for output in outputs]
     assert len({name for name, _, _ in requests}) == 1  # one server for the prompt, whose cache has the prefixes
@@ -62,11 +59,11 @@ def test_the_agent_loop_returns_segments_as_rows(loop_module):
     assert sum(row.is_end for row in rows) == len(requests)
 
 
-def test_a_server_that_does_not_answer_ends_the_stream(loop_module):
+def test_a_server_that_does_not_answer_ends_the_stream():
     async def answer(request_id, *, prompt_ids, sampling_params):
         await asyncio.sleep(60)
 
-    loop = scripted_loop(loop_module, answer, limit=0.05)
+    loop = scripted_loop(answer, limit=0.05)
     with pytest.raises(TimeoutError):
         asyncio.run(loop.run({}, raw_prompt=[], session_id=0))
 
@@ -80,24 +77,24 @@ def test_a_server_that_does_not_answer_ends_the_stream(loop_module):
         ({"token_ids": [1, 2], "log_probs": [-1.0, -1.0]}, "stopped after 2 of 9 tokens with none of"),
     ],
 )
-def test_answers_that_are_none_are_errors(loop_module, fields, message):
+def test_answers_that_are_none_are_errors(fields, message):
     whole = {"token_ids": [1, EOS], "log_probs": [-1.0, -1.0], "stop_reason": "completed", "extra_fields": {}}
 
     async def answer(request_id, *, prompt_ids, sampling_params):
         return SimpleNamespace(**(whole | fields))
 
     with pytest.raises(RuntimeError, match=message):
-        asyncio.run(scripted_loop(loop_module, answer).run({}, raw_prompt=[], session_id=0))
+        asyncio.run(scripted_loop(answer).run({}, raw_prompt=[], session_id=0))
 
 
-def test_one_seed_for_all_requests_is_refused(loop_module):
-    loop = scripted_loop(loop_module, answer=None)
+def test_one_seed_for_all_requests_is_refused():
+    loop = scripted_loop(answer=None)
     loop.rollout_config.full_determinism = True
     with pytest.raises(ValueError, match="full_determinism=True with EqLen"):
         asyncio.run(loop.run({}, raw_prompt=[], session_id=0))
 
 
-def test_siblings_keep_their_own_verdicts(loop_module):
+def test_siblings_keep_their_own_verdicts():
     """Two tracks of which one is correct: each text is graded once, and each row has its own track's verdict."""
     first = Row(4, False, track=0, stop=4)
     survivor = Row(6, False, track=1, is_end=False, stop=4, is_survivor=True)
@@ -113,7 +110,7 @@ def test_siblings_keep_their_own_verdicts(loop_module):
         given[0].reward_score = float(correct)
         given[0].extra_fields["reward_extra_info"] = {"acc": float(correct), "verdict": 1.0}
 
-    worker = object.__new__(loop_module.StreamWorker)
+    worker = object.__new__(agent_loop.StreamWorker)
     worker.config = SimpleNamespace(algorithm=SimpleNamespace(fairlen={}))
     worker._compute_score = score
     asyncio.run(worker._grade(outputs, {}))

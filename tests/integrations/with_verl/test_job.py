@@ -53,13 +53,8 @@ def whole(folders):
     return run("dapo+balanced", folders / "whole", STEPS, given=VALIDATED)
 
 
-def accuracy(metrics: list[dict]) -> list[float]:
-    """Of the texts of each rollout batch."""
-    return [one["accuracy/mean"] for one in metrics]
-
-
 def assert_learns(metrics: list[dict]) -> None:
-    found = accuracy(metrics)
+    found = [one["accuracy/mean"] for one in metrics]
     assert np.mean(found[-WINDOW:]) > np.mean(found[:WINDOW]) + RISE, found
 
 

@@ -306,20 +306,16 @@ def test_a_tokenizer_may_be_alone_in_its_folder(tmp_path, capsys):
     assert f"model={folder}: no tokenizer there" in said and len(said.splitlines()) == 1
 
 
-@pytest.fixture
-def images(tmp_path):
-    """A small model of text and images, which is no AutoModelForCausalLM."""
+def test_a_model_of_text_and_images_is_not_refused(tmp_path, capsys):
+    """It is no AutoModelForCausalLM."""
     from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
 
     sizes = dict(vocab_size=32, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2)
     heads = dict(num_key_value_heads=2, rope_parameters={"rope_type": "default", "mrope_section": [1, 1, 2]})
     seen = dict(depth=1, hidden_size=16, intermediate_size=16, num_heads=2, out_hidden_size=16)
     config = Qwen2_5_VLConfig(text_config=sizes | heads, vision_config=seen)
-    Qwen2_5_VLForConditionalGeneration(config).save_pretrained(tmp_path / "images")
-    return tmp_path / "images"
-
-
-def test_a_model_of_text_and_images_is_not_refused(images, tmp_path, capsys):
+    images = tmp_path / "images"
+    Qwen2_5_VLForConditionalGeneration(config).save_pretrained(images)
     given = f"actor_rollout_ref.model.path={images}"
     assert dry_run(tmp_path / "out", given) == 0, capsys.readouterr().err
     (images / "model.safetensors").write_bytes(b"damaged")
