@@ -120,29 +120,6 @@ async def run_prompt(sampler: Sampler, request: Request, first_stream: int, exte
 
 
 @dataclass(frozen=True)
-class Sampled:
-    """One rollout batch of a sampler, in one process."""
-
-    rows: list[TreeRow]
-    """Of segments that train, then padding, as many as every other process has; segments are of all processes."""
-    scored: Scored
-    """Of all processes."""
-    plan: Plan
-    texts: list[Any]
-    """This process's completions that started from their prompt, as many as TRL asked for."""
-    rewards: Tensor
-    """By function, of such completions of all processes."""
-
-    @property
-    def sample_advantages(self) -> Floats:
-        """Of the samples in `rewards`, no later prompts: that of the first segment, 0 where it does not train."""
-        segments, responses = self.scored.segments, self.scored.responses
-        advantage = np.zeros(len(responses))
-        advantage[segments.response[::-1]] = self.scored.advantage[::-1]
-        return advantage[responses.round == 0][: len(self.rewards)]
-
-
-@dataclass(frozen=True)
 class Drawn:
     """The responses to some prompts, graded."""
 
@@ -154,8 +131,29 @@ class Drawn:
     """Which of the responses are this process's."""
     texts: list[Any]
     """This process's completions that started from their prompt."""
-    sample_rewards: Tensor
+    text_rewards: Tensor
     """By function, of such completions of all processes."""
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """One rollout batch of a sampler, in one process."""
+
+    rows: list[TreeRow]
+    """Of segments that train, then padding, as many as every other process has; segments are of all processes."""
+    scored: Scored
+    """Of all processes."""
+    plan: Plan
+    asked: Drawn
+    """The responses to the prompts that TRL asked for."""
+
+    @property
+    def sample_advantages(self) -> Floats:
+        """Of the texts that TRL asked for, of all processes: that of the first segment, 0 where it does not train."""
+        segments, responses = self.scored.segments, self.scored.responses
+        advantage = np.zeros(len(responses))
+        advantage[segments.response[::-1]] = self.scored.advantage[::-1]
+        return advantage[responses.round == 0][: len(self.asked.text_rewards)]
 
 
 def sample(trainer: Any, method: Method, inputs: Sequence[dict[str, Any]], prompts: list[Any]) -> Sampled:
@@ -185,13 +183,7 @@ def sample(trainer: Any, method: Method, inputs: Sequence[dict[str, Any]], promp
     parts = trainer.args.steps_per_generation  # TRL cuts the rows into so many equal parts and drops what is left
     size = -(-max(most_of(trainer, len(rows)), 1) // parts) * parts
     spare = TreeRow([everything[0].token_ids[0]], [trainer.eos_token_ids[0]], [0], [0.0], [0])
-    return Sampled(
-        rows=rows + [spare] * (size - len(rows)),
-        scored=scored,
-        plan=plan,
-        texts=rounds[0].texts,
-        rewards=rounds[0].sample_rewards,
-    )
+    return Sampled(rows + [spare] * (size - len(rows)), scored, plan, rounds[0])
 
 
 def draw(
@@ -228,7 +220,7 @@ def draw(
         answers=list(chain.from_iterable(answers)),
         own=range(first, first + len(responses)),
         texts=[completions[row] for row in samples],
-        sample_rewards=trainer.accelerator.gather(rewards[samples]),
+        text_rewards=trainer.accelerator.gather(rewards[samples]),
     )
 
 

@@ -183,12 +183,12 @@ class FairGRPOTrainer(TruncatedGRPOTrainer):
         current = self.current
         if current.trains and self.has_sampler:
             current.sampled = sampled = sample(self, self.method, current.inputs, prompts)
-            current.rewards = sampled.rewards
+            asked, current.rewards = sampled.asked, sampled.asked.text_rewards
             columns = (vars(row).values() for row in sampled.rows)
             prompt_ids, completion_ids, mask, logprobs, depth, _, supports = map(list, zip(*columns, strict=True))
             self.keep_supports(supports)
             current.depth = pad_sequence(list(map(torch.tensor, depth)), batch_first=True).to(self.accelerator.device)
-            return prompt_ids, completion_ids, mask, sampled.texts, logprobs if self.use_vllm else None, {}, None, []
+            return prompt_ids, completion_ids, mask, asked.texts, logprobs if self.use_vllm else None, {}, None, []
         found = super()._generate(prompts)
         current.open_calls = [bool(self.tools) and has_open_call(completion) for completion in found[3]]
         return found
