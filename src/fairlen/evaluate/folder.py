@@ -13,7 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from fairlen.evaluate.config import SUITES, EvalConfig
+from fairlen.evaluate.config import EvalConfig, find_suite
 from fairlen.files.folders import refuse_links, refuse_occupied, write_json
 from fairlen.files.limits import NotJSONError, parse_json
 from fairlen.flags import convert
@@ -59,7 +59,7 @@ def describe(config: EvalConfig, sets: Mapping[str, ProblemSet], model: dict[str
 
 def describe_suite(config: EvalConfig) -> dict[str, Any]:
     """Return the paper, and where this evaluation departs from its suite."""
-    suite = SUITES[config.run.suite]
+    suite = find_suite(config.run.suite)
     given = flatten(asdict(config))
     changed = {name: given[name] for name, value in suite.values.items() if given[name] != value}
     return {"name": config.run.suite, "paper": suite.paper, "changed": changed}

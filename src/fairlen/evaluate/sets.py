@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from fairlen.evaluate.config import EvalConfig
+from fairlen.evaluate.config import EvalConfig, find_suite
 from fairlen.evaluate.samples import Sample, file_name
 from fairlen.plugins import is_file_place, plugins_of
 from fairlen.sampling.extend import gather
@@ -29,7 +29,7 @@ from fairlen.tasks.load import (
 )
 from fairlen.tasks.reasoning_gym import is_reasoning_gym, read_parts
 from fairlen.tasks.shipped import is_shipped, make_shipped
-from fairlen.tasks.source import DataSource, read_source
+from fairlen.tasks.source import DataError, DataSource, locate, read_source
 from fairlen.tasks.task import VERIFIERS, Problem, Task, load_own_task
 
 SHIPPED_PROBLEMS = 128
@@ -52,12 +52,31 @@ def open_sets(config: EvalConfig, tokenizer: Any = None) -> tuple[ProblemSet, ..
 
 
 def check_places(config: EvalConfig) -> None:
-    """Raise ValueError for malformed places, before a model is loaded or the hub is asked."""
+    """Raise ValueError for malformed places and missing sets of a suite, before a model is loaded."""
+    if config.run.suite:
+        check_suite(config.run.suite)
     for place in places_of(config):
         if is_reasoning_gym(place):
             read_parts(place)
         elif not is_made(place) and not is_file_place(place):
             read_source(place)
+
+
+def check_suite(name: str) -> None:
+    """Raise ValueError where a set of the suite is missing, saying which are there: no part of a suite has its name."""
+    found, missing = [], {}
+    for one in find_suite(name).benchmarks:
+        try:
+            locate(read_source(one.place))
+            found.append(one.key)
+        except DataError as error:
+            missing[one.key] = str(error.__cause__ or error).strip().partition("\n")[0]
+    if missing:
+        raise ValueError(
+            f"--suite {name}: {', '.join(missing)} missing ({next(iter(missing.values()))}); "
+            f"{', '.join(found) or 'none'} there. `make contests` writes aime24, aime25, hmmt and humaneval; give another as "
+            f"data/contests/{next(iter(missing))}.jsonl, in $FAIRLEN_DATA, or evaluate others by --data beside --suite"
+        )
 
 
 def places_of(config: EvalConfig) -> tuple[str, ...]:

@@ -33,6 +33,7 @@ FUNCTION = (
     "Write this in Python, as a function, or method of a class Solution, that is called {name}. "
     "Put all of the code into one ```python block at the end."
 )
+COMPLETE = "Complete this Python function. Put the whole function into one ```python block at the end."
 
 
 @dataclass(frozen=True)
@@ -127,6 +128,8 @@ class Program:
     packed: str = field(default="", repr=False)  # more tests, unpacked only while they are needed: `unpack_tests`
     function: str = ""
     """The function or method of class Solution that is called; empty where a program reads stdin and writes stdout."""
+    begun: str = ""  # code that the response completes, such as a signature with its docstring
+    check: str = field(default="", repr=False)  # code after it, whose function `check` is called with `function`
 
     @property
     def shown(self) -> str:
@@ -134,7 +137,7 @@ class Program:
 
     @property
     def instruction(self) -> str:
-        return FUNCTION.format(name=self.function) if self.function else PROGRAM
+        return COMPLETE if self.begun else FUNCTION.format(name=self.function) if self.function else PROGRAM
 
 
 MAX_TESTS = 512 * 2**20  # bytes of the unpacked tests of one problem

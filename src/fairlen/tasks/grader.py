@@ -90,7 +90,8 @@ class Verifier:
 
 @lru_cache(maxsize=16)
 def unpack(program: Program) -> ProgramTests:
-    return ProgramTests(tuple(ProgramTest(*case) for case in unpack_cases(program)), program.function)
+    cases = tuple(ProgramTest(*case) for case in unpack_cases(program))
+    return ProgramTests(cases, program.function, begun=program.begun, check=program.check)
 
 
 def verdict_of(status: Status, answer: str | None = None) -> Verdict:

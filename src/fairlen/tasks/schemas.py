@@ -8,7 +8,7 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
@@ -284,6 +284,12 @@ def read_livecodebench(value: Any, raw: Raw) -> Program:
     return program
 
 
+def read_humaneval(value: Any, raw: Raw) -> Program:
+    """One test, which is passed where the row's own `check` raises nothing."""
+    program = make_program([{"input": "", "output": "true"}], read_text(raw.get("entry_point"), "entry point"))
+    return replace(program, begun=f"{read_text(raw.get('prompt'))}\n", check=read_text(value, "tests"))
+
+
 def tested(question: str, keep: tuple[str, ...] = COMMON) -> Schema:
     name, also = f"{question} and tests", ("starter_code", "function")
     return Schema(name, (question, "tests"), read_program, with_starter, also=also, keep=keep)
@@ -298,6 +304,7 @@ SCHEMAS = (
            keep=("Subdomain", "High-level domain")),
     Schema("OlympiadBench", ("question", "final_answer", "is_multiple_answer"), read_olympiad, with_context,
            also=("context", "unit", "error", "modality"), keep=("answer_type", "subfield", *COMMON)),
+    Schema("HumanEval", ("prompt", "test", "entry_point"), read_humaneval, id=("task_id",)),
     Schema("DeepMath", ("question", "final_answer")),
     Schema("verl", ("prompt", "reward_model"), read_reward_model, unwrap, ("extra_info.index",), ("extra_info",),
            ("ability", *COMMON)),

@@ -175,16 +175,20 @@ MAX_FENCES = 1000  # at the end of a response, among which a program is looked f
 FENCE = re.compile(r"^([ \t>]*)(`{3,}|~{3,})(.*)\n?", re.MULTILINE)
 PYTHON = re.compile(r"[{.]*(?:python|pypy|py)[\d.]*(?![\w-])", re.IGNORECASE)
 """Start of the mark after an opening fence."""
+BODY = re.compile(r"(?:[^\S\n]*+\n)*+[^\S\n]++\S.*(?:\n(?:[^\S\n].*)?)*+")
 
 
-def extract_code(text: str, starts_inside: bool = False) -> str | None:
-    """The last closed block after the thinking: one marked as Python, else an unmarked one, else any; None without one."""
+def extract_code(text: str, starts_inside: bool = False, name: str = "") -> str | None:
+    """The last closed block after the thinking: one that defines `name`, else one marked as Python, else an unmarked one, else
+    any. Without one the indented lines at its start, as a base model continues a function `name`, or None."""
     rest = (after_thinking(text, starts_inside) or "")[-MAX_TEXT:]
     last: dict[int, tuple[str, str]] = {}
     for before, mark, code in find_blocks(rest):
         if code and not code.isspace():
-            last[1 if not mark else 2 if PYTHON.match(mark) else 0] = before, code
-    return unindent(*last[max(last)]) if last else None
+            is_named = name and re.search(rf"\bdef {name}\b", code)
+            last[3 if is_named else 1 if not mark else 2 if PYTHON.match(mark) else 0] = before, code
+    body = BODY.match(rest) if name and not last else None
+    return unindent(*last[max(last)]) if last else body[0] if body else None
 
 
 def find_blocks(text: str) -> Iterator[tuple[str, str, str]]:

@@ -122,6 +122,8 @@ class ProgramTests:
     tests: tuple[ProgramTest, ...]
     function: str = ""  # function, or method of class `Solution`, to call; empty for programs of stdin and stdout
     seconds: float = 6.0  # for each test, six as in LiveCodeBench; `Limits` says what counts
+    begun: str = ""  # code before the response's: a body continues it, a whole function takes its place
+    check: str = ""  # code after it, whose `check` is called with `function`; beside it a program could deceive it
 
     def __post_init__(self) -> None:
         if not self.tests:
@@ -131,14 +133,18 @@ class ProgramTests:
 
 
 async def grade_program(sandbox: Sandbox, text: str, tests: ProgramTests, starts_inside: bool = False) -> Status:
-    code = extract_code(text, starts_inside)
+    code = extract_code(text, starts_inside, tests.function if tests.begun else "")
     return "no_answer" if code is None else await grade_code(sandbox, code, tests)
 
 
 async def grade_code(sandbox: Sandbox, code: str, tests: ProgramTests) -> Status:
     if len(code) > MAX_PROGRAM:
         return "incorrect"
-    program = build_driver(code, tests.function) if tests.function else with_prelude(code)
+    function = tests.function
+    if tests.begun:
+        function, call = "run_check", f"def run_check(): check({function}); return True"
+        code = "\n".join([*FUTURE.findall(code), tests.begun + FUTURE.sub("", code), tests.check, call])
+    program = build_driver(code, function) if function else with_prelude(code)
     for test in tests.tests:
         if (status := await run_test(sandbox, program, test, tests)) != "correct":
             return status
