@@ -32,13 +32,6 @@ def test_no_held_out_problem_is_ever_trained_on():
     assert TASK.held_out(30) == held_out[:30]
 
 
-def test_seeds_share_held_out_problems_and_no_training_stream():
-    streams = [[Longhand(seed=seed).train(index).text for index in range(30)] for seed in range(3)]
-    assert streams[0] == [TASK.train(index).text for index in range(30)]
-    assert not set(streams[0]) & set(streams[1]) | set(streams[1]) & set(streams[2])
-    assert Longhand(seed=1).held_out(20) == TASK.held_out(20)
-
-
 @over(
     "text, status",
     [
