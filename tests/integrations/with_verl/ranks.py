@@ -83,7 +83,7 @@ def main() -> None:
     workers["dropout"] = FairWorker(settings, role="actor")
     workers["trees"].init_model()
     workers["dropout"].init_model()
-    train(workers, settings)
+    train(workers)
     torch.distributed.barrier()
     torch.distributed.destroy_process_group()
 
@@ -113,7 +113,7 @@ def gather(mine):
     return everyone
 
 
-def train(workers, settings) -> None:
+def train(workers) -> None:
     watched = {name: watch(worker.actor.engine) for name, worker in workers.items()}
     results = []
     cases = json.loads((folder / "cases.json").read_text())
