@@ -1,4 +1,4 @@
-"""The same rollouts as many programs write them: eighty variants of a log with an effect and of one without.
+"""The same rollouts as many programs write them: a hundred variants of a log with an effect and of one without.
 
 A variant is right where its verdict is that of the clean log (status, and size within 2% of length), or where it is refused in
 one line that names a flag. What a framework documents is never refused.
@@ -6,6 +6,7 @@ one line that names a flag. What a framework documents is never refused.
 
 from __future__ import annotations
 
+import csv
 import json
 import math
 import random
@@ -32,7 +33,7 @@ class Variant:
     row: Callable[[Row], Row] = lambda row: row
     container: str = "jsonl"
     clean: str = "text"
-    """Which clean log it is to be compared with: text, images."""
+    """Which clean log it is to be compared with: text, cut (with truncated responses), images."""
     is_documented: bool = False
     """Whether a framework writes it, so that it is never refused."""
     table: Callable[[list[Row]], list[Row]] | None = None
@@ -46,11 +47,17 @@ class Variant:
 
 def write(path: Path, rows: list[Row]) -> Path:
     """Write rows in the container that the suffix says."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
     if path.suffix == ".parquet":
-        names = list(dict.fromkeys(name for row in rows for name in row))
         pq.write_table(pa.table({name: [row.get(name) for row in rows] for name in names}), path)
+    elif path.suffix == ".csv":
+        with path.open("w", newline="") as file:
+            writer = csv.DictWriter(file, names)
+            writer.writeheader()
+            writer.writerows(rows)
     else:
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        lines = [json.dumps(row) for row in rows]
+        path.write_text("\n".join(lines) + "\n" if path.suffix == ".jsonl" else "[" + ",\n".join(lines) + "]")
     return path
 
 
@@ -71,6 +78,16 @@ def make_rows(gap: float, num_prompts: int = 30, seed: int = 0) -> list[Row]:
     return rows
 
 
+def cut_rows(rows: list[Row], seed: int = 5) -> list[Row]:
+    """Return rollouts of which half of the incorrect ones, and no other, ended at a limit of 250 words."""
+    draw, made = random.Random(seed), list[Row]()
+    for row in rows:
+        cut = not row["correct"] and draw.random() < 0.5
+        size = 250 if cut else min(row["size"], 249)
+        made.append(row | {"cut": cut, "size": size, "text": " ".join(["so"] * size)})
+    return made
+
+
 def image_rows(rows: list[Row]) -> list[Row]:
     """Return problems that share eleven texts and differ in their image and reference; odd ones are hard and long."""
     draw, made = random.Random(4), list[Row]()
@@ -87,7 +104,9 @@ def image_rows(rows: list[Row]) -> list[Row]:
 
 def plain(row: Row) -> Row:
     """Return the clean log's row: what needs no guess."""
-    return {"prompt": f"{row['id']}: {row['prompt']}", "response": row["text"], "reward": float(row["correct"])}
+    return {"prompt": f"{row['id']}: {row['prompt']}", "response": row["text"], "reward": float(row["correct"])} | (
+        {"finish_reason": "length" if row["cut"] else "stop"} if "cut" in row else {}
+    )
 
 
 # ------------------------------------------------------------------------------------------------- the name of the text
@@ -183,6 +202,36 @@ def reasoning_variants() -> Iterator[Variant]:
 
     yield Variant("reasoning: encrypted", encrypted)
     yield Variant("reasoning: encrypted, with tokens", lambda r: encrypted(r) | {"completion_tokens": r["size"]})
+
+
+# ------------------------------------------------------------------------------------------------------------ truncation
+
+
+def finish_variants() -> Iterator[Variant]:
+    """Yield the words of engines for a response that the limit ended, and for one that ended by itself."""
+    words: dict[str, tuple[str, Any, Any]] = {
+        "vLLM": ("finish_reason", "length", "stop"),
+        "Anthropic": ("stop_reason", "max_tokens", "end_turn"),
+        "sglang": ("finish_reason", {"type": "length", "length": 250}, {"type": "stop", "matched": 2}),
+        "OpenAI responses": ("status", "incomplete", "completed"),
+        "OpenAI reason": ("finish_reason", "max_output_tokens", "stop"),
+        "Mistral": ("finish_reason", "model_length", "stop"),
+        "llama.cpp": ("stop_type", "limit", "eos"),
+        "enumeration": ("finish_reason", "FinishReason.LENGTH", "FinishReason.STOP"),
+        "Gemini": ("finish_reason", "MAX_TOKENS", "STOP"),
+        "truncated": ("truncated", True, False),
+        "TGI": ("finish_reason", "length", "eos_token"),
+        "Ollama": ("done_reason", "length", "stop"),
+        "upper case": ("finish_reason", "LENGTH", "EOS"),
+        "words in a text": ("is_truncated", "true", "false"),
+    }
+    for name, (column, yes, no) in words.items():
+
+        def row(row: Row, column: str = column, yes: Any = yes, no: Any = no) -> Row:
+            said = {"prompt": row["prompt"], "response": row["text"], "reward": float(row["correct"])}
+            return said | {column: yes if row["cut"] else no}
+
+        yield Variant(f"finish: {name}", row, clean="cut")
 
 
 # ------------------------------------------------------------------------------------------------------------ TRL's table
@@ -339,7 +388,7 @@ def prompt_variants() -> Iterator[Variant]:
     )
 
 
-# ------------------------------------------------------------------------------------------------------ lengths, rewards
+# --------------------------------------------------------------------------------------------- lengths, rewards, containers
 
 
 def length_variants() -> Iterator[Variant]:
@@ -351,6 +400,7 @@ def length_variants() -> Iterator[Variant]:
     counts: dict[str, Callable[[Row], Row]] = {
         "tokens of the prompt": lambda r: {"num_tokens": 40 + r["id"] % 7},
         "tokens of the prompt in length": lambda r: {"length": 9},
+        "prompt and response": lambda r: {"num_tokens": 900 + r["id"] + r["size"]},
         "characters": lambda r: {"length": len(r["text"])},
         "the limit": lambda r: {"length": 4096},
         "of other rows": lambda r: {"length": 10 + hash(r["prompt"] + r["text"][:20]) % 90},
@@ -395,9 +445,37 @@ def reward_variants() -> Iterator[Variant]:
     yield Variant("reward: parts, one of which is a length", table=parts)
 
 
+def container_variants() -> Iterator[Variant]:
+    """Yield two shapes in four containers."""
+
+    def listed(rows: list[Row]) -> list[Row]:
+        groups = [rows[start : start + SIZE] for start in range(0, len(rows), SIZE)]
+        return [
+            {"idx": n, "question": group[0]["prompt"], "answer": group[0]["gold"], "solution": f"it is {group[0]['gold']}",
+             "code": [r["text"] for r in group], "pred": [r["answer"] for r in group], "score": [r["correct"] for r in group]}
+            for n, group in enumerate(groups)
+        ]  # fmt: skip
+
+    def chat(row: Row) -> Row:
+        turns = [{"role": "user", "content": row["prompt"]}, {"role": "assistant", "content": row["text"]}]
+        return {"messages": turns, "answer": row["gold"], "reward": {"accuracy": float(row["correct"]), "format": 0.5}}
+
+    yield Variant("container: lists of a problem's responses", table=listed)
+    yield Variant("container: a chat with a reference", chat)
+    for container in ("jsonl", "json", "csv", "parquet"):
+        yield Variant(f"container: {container}", plain, container)
+
+        def sibling(row: Row) -> Row:
+            question = {"question": row["prompt"], "answer": f"{row['gold']} because it is so"}
+            return question | {"model_response": row["text"], "is_correct": row["correct"]}
+
+        yield Variant(f"container: {container}, with a reference", sibling, container)
+
+
 def list_variants() -> list[Variant]:
     """Return all variants."""
     kinds = (
-        text_variants, reasoning_variants, trl_variants, prompt_variants, length_variants, reward_variants,
+        text_variants, reasoning_variants, finish_variants, trl_variants, prompt_variants, length_variants, reward_variants,
+        container_variants,
     )  # fmt: skip
     return [variant for kind in kinds for variant in kind()]

@@ -72,6 +72,12 @@ def test_longer_wrong_answers_are_one_finding(num):
     )
 
 
+def test_shorter_wrong_answers_turn_the_sign():
+    found = found_in(make_log(longer=0.6))["within.length"]
+    assert "shorter than correct ones" in found.text and "-" not in found.text
+    assert found.estimate.low < -0.4 < found.estimate.high
+
+
 def test_difficulty_is_description():
     """Hard prompts have responses three times as long; within prompts length says nothing."""
     log = make_log(spread=0.1)
@@ -190,6 +196,17 @@ def test_digits_do_not_depend_on_the_process():
     assert told[0] == told[1]
 
 
+def test_few_prompts_give_numbers_and_no_findings():
+    log = make_log(longer=3.0)
+    few = log.responses.prompt < 9
+    log = replace(log, responses=log.responses.take(few), segments=log.segments.take(few), batch=log.batch[few])
+    one = audited(log)
+    assert one.lengths.difference.value > 100 and one.findings == ()
+    out = StringIO()
+    show((one,), audit([str(FORMATS / "verl")])[1], Console(file=out))
+    assert "fewer than 10 are too few" in out.getvalue()
+
+
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     out, error = StringIO(), StringIO()
     with redirect_stdout(out), redirect_stderr(error):
@@ -216,6 +233,18 @@ def rollouts(path: Path, longer: bool) -> Path:
 
 
 FOLDERS = sorted(path.name for path in FORMATS.iterdir() if path.is_dir() and path.name[0] != "_")
+
+
+def test_one_of_a_thing_is_singular(tmp_path):
+    """One answer to one prompt in one step, beside a file of another kind."""
+    row = {"input": "1 + 1?", "output": "It is 2.", "gts": "2", "score": 1.0, "step": 1}
+    (tmp_path / "1.jsonl").write_text(json.dumps(row) + "\n")
+    (tmp_path / "other.jsonl").write_text('{"a": 1}\n')
+    shown = " ".join(run(str(tmp_path)).stdout.split())
+    assert (
+        "1 response to 1 prompt in 1 step, 0 with correct and incorrect ones;" in shown
+        and "1 other file without rollouts; name one" in shown
+    )
 
 
 def test_the_command_line(tmp_path):
@@ -258,6 +287,13 @@ def test_neither_torch_nor_transformers_is_imported():
 def test_mistakes_end_with_one_message(arguments, code, message):
     done = run(*arguments)
     assert done.returncode == code and message in done.stderr
+
+
+def test_what_can_be_read_is_audited_beside_what_cannot(tmp_path):
+    (tmp_path / "a.pt").write_bytes(b"\x80\x02N.")
+    done = run(str(rollouts(tmp_path / "1.jsonl", longer=True)), str(tmp_path / "a.pt"))
+    assert done.returncode == 1
+    assert "a pickle" in done.stderr and "effect: " in done.stdout
 
 
 LOG_KEYS = {

@@ -1,4 +1,4 @@
-"""Formats of other programs: those that need no flag and two that need one, and what each says of truncation and failures.
+"""Formats of other programs: twelve that need no flag and two that need one, and what each says of truncation and failures.
 
 The fixtures' answers have 3 1 8 6 and 1 8 1 8 words, of which the 1st, 2nd and 5th are correct (tests/fixtures_formats/make.py).
 """
@@ -46,12 +46,18 @@ def mean(values: list) -> float:
 
 CASES = {
     # format, unit, responses, dropped ones, accuracy, mean length, share that was truncated
+    "verl": ("verl", "words", 24, 0, 3 / 8, 4.5 + 1, None),  # a word more in each of three steps: 4.5, 5.5 and 6.5
+    "prime_rl": ("prime_rl", "tokens", 18, 2, 3 / 8, 4.5 + 0.5, 3 / 8),
     "verifiers": ("verifiers", "tokens", 9, 1, 3 / 8, 4.5, 3 / 8),
     "openrlhf": ("generic", "words", 8, 0, 3 / 8, 4.5, None),
     "skyrl": ("skyrl", "words", 18, 2, 3 / 8, 4.5, 3 / 8),
     "slime": ("slime", "tokens", 18, 2, 3 / 8, 4.5 + 0.5, 3 / 8),
+    "lm_eval": ("lm_eval", "words", 4, 0, 2 / 4, (3 + 8 + 1 + 1) / 4, None),  # every other answer
     "inspect/inspect.json": ("inspect", "tokens", 9, 1, 3 / 8, 4.5, 3 / 8),
     "inspect/inspect.eval": ("inspect", "tokens", 9, 1, 3 / 8, 4.5, 3 / 8),
+    "generic/answers.jsonl": ("generic", "words", 8, 0, 3 / 8, 4.5, 5 / 8),  # whose incorrect ones were truncated
+    "table/answers.csv": ("generic", "words", 8, 0, 3 / 8, 4.5, 5 / 8),
+    "parquet": ("generic", "tokens", 8, 0, 3 / 8, 9.0, 5 / 8),
 }
 
 
@@ -64,7 +70,7 @@ def audited(capsys, path: Path, *flags: str) -> tuple:
     return log["format"], log["unit"], count, dropped, *(None if n is None else pytest.approx(n) for n in numbers)
 
 
-def test_formats_that_need_no_flag_and_two_that_need_one(tmp_path, capsys):
+def test_twelve_formats_need_no_flag_and_two_need_one(tmp_path, capsys):
     for name, expected in CASES.items():
         assert audited(capsys, FORMATS / name) == expected, name
     own = columns("fairlen", "length"), columns("fairlen", "finish"), columns("fairlen", "outcome")

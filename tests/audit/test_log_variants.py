@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
 import warnings
@@ -9,8 +10,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
-from log_variants import Variant, image_rows, list_variants, make_rows, plain, write
+from log_variants import Variant, cut_rows, image_rows, list_variants, make_rows, plain, write
 
 from fairlen.audit.audit import audit
 from fairlen.audit.conclusion import conclude, within_log
@@ -18,7 +21,7 @@ from fairlen.audit.readers import Options, read
 from fairlen.cli import main
 
 PLANTED, SAME = 1.5, 0.02
-KINDS = {"text": lambda rows: rows, "images": image_rows}
+KINDS = {"text": lambda rows: rows, "cut": cut_rows, "images": image_rows}
 Clean = dict[tuple[float, str], tuple[list[dict[str, Any]], tuple[str, float] | str]]
 """By planted ratio of lengths and kind: the rows of a log, and its verdict."""
 
@@ -63,7 +66,10 @@ def find_wrong(variants: Iterable[Variant], folder: Path, clean: Clean) -> tuple
 
 
 VARIANTS = list_variants()
-ASKED = {"reasoning: encrypted"}
+ASKED = {
+    "length: prompt and response",  # or reasoning that is hidden
+    "reasoning: encrypted",
+}
 """What cannot be known."""
 FAMILIES = sorted({variant.name.split(":")[0] for variant in VARIANTS})
 
@@ -73,6 +79,11 @@ def test_the_clean_logs_have_the_planted_effects(tmp_path):
     for gap, status in ((PLANTED, "effect"), (1.0, "unknown")):
         found = read_verdict(write(tmp_path / "clean.jsonl", list(map(plain, make_rows(gap)))))
         assert isinstance(found, tuple) and found[0] == status and abs(found[1] - (gap - 1)) < 0.1
+
+
+def test_there_are_many_variants_and_few_may_ask():
+    names = {variant.name for variant in VARIANTS}
+    assert len(VARIANTS) == len(names) >= 80 and names > ASKED and len(ASKED) <= len(VARIANTS) / 5
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -123,6 +134,42 @@ def test_lengths_of_encrypted_reasoning_are_not_guessed(tmp_path):
     rows = [{"prompt": r["prompt"], "completion": [said], "reward": float(r["correct"])} for r in make_rows(PLANTED)]
     found = read_verdict(write(tmp_path / "a.jsonl", rows))
     assert isinstance(found, str) and "encrypted" in found and "--columns tokens=" in found
+
+
+def test_messages_and_a_templates_text_are_one_prompt(tmp_path, capsys):
+    """As TRL's completions of conversations and the records of a trainer that decodes its prompts have them."""
+    rows = make_rows(PLANTED)
+    made = {
+        "messages": lambda text: [{"role": "user", "content": text}],
+        "template": lambda text: f"<|im_start|>system\nS<|im_end|>\n<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n",
+        "decoded": lambda text: f"system\nBe brief.\nuser\n{text}\nassistant\n",
+    }  # fmt: skip
+    for name, prompt in made.items():
+        (tmp_path / name).mkdir()
+        table = [{"prompt": prompt(r["prompt"]), "response": r["text"], "reward": float(r["correct"])} for r in rows]
+        write(tmp_path / name / "a.jsonl", table)
+    for name in ("template", "decoded"):
+        assert main(["audit", str(tmp_path / "messages"), "--against", str(tmp_path / name), "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["against"]["num_common"] == 30
+
+
+def test_records_are_paired_with_the_messages_of_their_problems(tmp_path, capsys):
+    folder = Path(__file__).parents[1] / "fixtures_formats" / "fairlen"
+    (tmp_path / "records").mkdir()
+    for path in (folder / "records").iterdir():
+        table = pq.read_table(path)
+        if "problem" in table.column_names:
+            texts = [f"user\n{text}\nassistant\n" for text in table["problem"].to_pylist()]
+            asked = sorted(set(table["problem"].to_pylist()))
+            table = table.set_column(table.column_names.index("problem"), "problem", pa.array(texts))
+        pq.write_table(table, tmp_path / "records" / path.name)
+    rows = [
+        {"prompt": [{"role": "user", "content": text}], "num_tokens": place, "reward": float(place % 2)}
+        for text in asked for place in range(1, 5)
+    ]  # fmt: skip
+    path = write(tmp_path / "rows.jsonl", rows)
+    assert main(["audit", str(tmp_path / "records"), "--against", str(path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["against"]["num_common"] == len(asked) > 0
 
 
 @pytest.mark.parametrize("command", ["report", "compare"])

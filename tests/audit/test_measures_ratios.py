@@ -69,6 +69,10 @@ def test_a_replay_says_what_the_stage_does(rule):
         assert ((critical_factor(rule, length, total, k, low, high) <= 1) == told.inside.numpy()[first]).all()
 
 
+def test_the_widths_are_those_of_the_stages():
+    assert WIDTHS["gspo"] == (3e-4, 4e-4) and WIDTHS["rloo"] == (0.2, 0.2) and WIDTHS["fspo"] == (0.03, 0.03)
+
+
 @pytest.mark.parametrize("length", [25, 400, 6400])
 def test_acceptance_of_a_normal_law_has_its_closed_form(length):
     """S ~ N(-k L, s^2 L), z = c / s, d = k sqrt(L) / s."""
@@ -133,6 +137,17 @@ def test_drift_is_minus_the_mean_per_token():
     assert found.value == 0.05 and found.low == pytest.approx(1 / 30) and found.high == pytest.approx(0.1)
 
 
+def test_the_law_of_a_normal_log():
+    sigma, k = 0.02, 3e-4
+    rng = np.random.default_rng(5)
+    length = np.exp(rng.normal(6, 0.7, 30_000)).astype(int) + 1
+    rows = rows_of(length, sigma * np.sqrt(length) * rng.normal(size=30_000) - k * length)
+    found = ratio_law(log_of(rows))
+    for estimate, true in ((found.scale, sigma), (found.drift, k), (found.growth, 0.5)):
+        assert estimate.low < estimate.value < estimate.high
+        assert abs(estimate.value - true) < 2 * (estimate.high - estimate.low)
+
+
 def test_moments_by_hand():
     rng = np.random.default_rng(0)
     values = rng.gamma(2.0, size=90)
@@ -142,6 +157,15 @@ def test_moments_by_hand():
     assert found.growth.value == pytest.approx(np.polyfit(np.log([4, 9, 16]), np.log(spread), 1)[0])
     k = -values.sum() / rows.length.sum()
     assert found.scale.value == pytest.approx(np.sqrt(((values + k * rows.length) ** 2 / rows.length).mean()))
+
+
+def test_log_ratios_that_are_all_the_same_have_no_spread_and_no_growth():
+    """By length 10, 30 and 90 all S are 0.7, 0.1 and 0.3: mean S^2 minus the square of the mean is rounding alone."""
+    rows = rows_of(np.repeat([10, 30, 90], 41), np.repeat([0.7, 0.1, 0.3], 41), prompt=np.arange(123) % 7)
+    law = ratio_law(log_of(rows))
+    assert np.isnan(law.growth.value)  # stds of exactly 0
+    even = rows_of([7] * 8, [-0.7] * 8)
+    assert ratio_law(log_of(even)).scale.value == 0.0  # S + k T = 0 with k = 1/10
 
 
 @pytest.mark.parametrize("power", [0.5, 1.0, 0.0])

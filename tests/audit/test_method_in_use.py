@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import zipfile
@@ -14,7 +15,7 @@ from report_runs import write_run
 
 from fairlen.audit.method_in_use import MAX_BYTES, SETTINGS, USERS, InUse, find_method, in_use, parse_method, read_yaml
 from fairlen.audit.readers import read
-from fairlen.audit.statistics.coupling import ALL_RULES
+from fairlen.audit.statistics.coupling import ALL_RULES, weight_shares
 from fairlen.methods.compose import compose
 from fairlen.methods.presets import BASES
 
@@ -233,6 +234,13 @@ def test_the_nearest_file_counts_and_a_contradiction_says_nothing(tmp_path):
     assert name_of(tmp_path / "1/2/3/4") == "TRL: loss_type=grpo" and name_of(tmp_path / "1/2/3/4/5") is None
 
 
+def test_the_folders_of_prime_rl(tmp_path):
+    """RUN/rollouts/step_N/train/all and RUN/configs/trainer.json, as 559b447 writes them."""
+    place(tmp_path, json.dumps({"loss": {"type": "default"}}), "run", "configs", "trainer.json")
+    method = found(tmp_path / "run/rollouts/step_3/train/all")
+    assert method is not None and (method.name, method.aggregation) == ("prime-rl: type=default", "token_mean_update")
+
+
 def test_rollouts_of_several_methods_have_none(tmp_path):
     for name, loss in (("a", "grpo"), ("b", "dapo"), ("c", "grpo")):
         place(tmp_path, f"loss_type: {loss}", name, "grpo.yaml")
@@ -302,3 +310,29 @@ def test_who_uses_an_aggregation():
         assert all(parse_method(name).aggregation == aggregation for name in ours.replace("+", "grpo+").split(", "))
         for program, word in re.findall(r"(TRL|verl|SkyRL)'s ([\w-]+)", theirs):
             assert parse_method(f"{program}: {word}").aggregation == aggregation
+
+
+def shares(tmp_path, rows):
+    path = place(tmp_path, "".join(json.dumps(row) + "\n" for row in rows), "rows.jsonl")
+    return weight_shares(read([str(path)]).sources[0].log)
+
+
+def test_what_each_aggregation_would_do(tmp_path):
+    """One prompt: correct 10 and 10, incorrect 40 and 40 tokens; with few rows all are one bin of length."""
+    lengths = ((10, 1), (10, 1), (40, 0), (40, 0))
+    found = shares(tmp_path, [{"prompt": "q", "completion": "w " * n, "reward": r} for n, r in lengths])
+    ratios = {name: one.incorrect_to_correct.value for name, one in found.items()}
+    # advantages are -1 and 1, so that a side's weight is its tokens times a weight for each: 80 / 20, or equal
+    assert ratios["token_mean"] == ratios["token_mean_update"] == ratios["token_sum"] == pytest.approx(4.0)
+    assert ratios["sequence_mean"] == ratios["balanced"] == ratios["balanced_update"] == pytest.approx(1.0)
+    assert ratios["length_power"] == pytest.approx(4.0**0.4)  # 40^0.4 / 10^0.4
+    assert all(math.isnan(one.long_to_short) for one in found.values())
+
+
+def test_weight_of_long_tokens_over_short_ones(tmp_path):
+    """Half of the responses have 10 tokens and half 40: under a sequence mean a token of these weighs a quarter."""
+    lengths = ((10, 1), (10, 0), (40, 1), (40, 0))
+    rows = [{"prompt": f"q{p}", "completion": "w " * n, "reward": r} for p in range(40) for n, r in lengths]
+    found = shares(tmp_path, rows)
+    assert found["sequence_mean"].long_to_short == pytest.approx(0.25)
+    assert found["token_sum"].long_to_short == pytest.approx(1.0)

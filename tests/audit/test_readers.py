@@ -20,7 +20,9 @@ import pytest
 
 from fairlen.audit.readers import Options, Source, find_files, read
 from fairlen.audit.readers.messages import content_of, text_of
-from fairlen.files.formats import Unreadable
+from fairlen.audit.readers.rows import Found, make_log, make_meter, read_rows
+from fairlen.console import visible
+from fairlen.files.formats import Chunk, Unreadable
 
 FORMATS = Path(__file__).parents[1] / "fixtures_formats"
 WORDS = [3, 1, 8, 6, 1, 8, 1, 8]
@@ -344,6 +346,12 @@ def test_unreadable_files_are_named_with_the_fix(tmp_path, name, content, messag
     assert message in reading.unreadable[0]
 
 
+def test_a_pickle_is_never_opened(tmp_path):
+    (tmp_path / "a.pt").write_bytes(b"\x80\x04cos\nsystem\n(S'touch " + str(tmp_path / "ran").encode() + b"'\ntR.")
+    assert read([str(tmp_path / "a.pt")]).unreadable
+    assert not (tmp_path / "ran").exists()
+
+
 def test_paths_where_nothing_is(tmp_path):
     with pytest.raises(Unreadable, match="no such file or folder"):
         read([str(tmp_path / "nothing*.jsonl")])
@@ -354,6 +362,18 @@ def test_paths_where_nothing_is(tmp_path):
         read([str(tmp_path / "empty")])
     write(tmp_path / "1.jsonl", verl_row())
     assert len(read([str(tmp_path / "*")]).sources) == 1  # a pattern that an empty folder fits too
+
+
+def test_errors_about_the_current_folder_name_a_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("1.jsonl", "2.jsonl"):
+        write(Path(name), verl_row(score=None))
+    (said,) = read(["."]).unreadable
+    assert said.startswith("1.jsonl and 1 more: verl rollouts, but not one row could be read: 1.jsonl:1: no reward")
+    Path("empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+    with pytest.raises(Unreadable, match=rf"{tmp_path}/empty: no file in this folder"):
+        read(["."])
 
 
 def test_a_file_that_breaks_off_keeps_what_came_before(tmp_path):
@@ -428,6 +448,11 @@ def test_texts_of_messages():
     assert text_of([{"role": "assistant", "content": [{"type": "text", "text": "a"}, {"type": "image"}]}]) == "a"
     assert content_of({"role": "assistant", "content": None, "tool_calls": [{"name": "f"}]}) == '[{"name": "f"}]'
     assert text_of(3) is None and text_of([3]) is None
+
+
+def test_what_terminals_obey_is_written_out():
+    assert visible("a\x1b[31mb\x07\u202ec\u2066") == "a\\x1b[31mb\\x07\\u202ec\\u2066"
+    assert visible("größer → 3") == "größer → 3"
 
 
 def same_columns(made: Path, kept: Path) -> None:
@@ -595,3 +620,17 @@ def test_what_fairlen_could_not_grade_stays_in_and_does_not_count(tmp_path):
     assert len(log) == len(only(FORMATS / "fairlen").log)
     assert log.responses.active.tolist() == [False] + [True] * (len(log) - 1)
     assert not log.segments.active[log.segments.response == 0].any()
+
+
+def test_dropped_rows_stay_in_and_do_not_count():
+    chunk = Chunk("f", [1, 2, 3, 4], {
+        "prompt": ["q"] * 4, "response": ["a b", None, "c", "d e f"], "reward": [1.0, None, "odd", 0.0],
+        "dropped": [False, True, True, None], "advantage": [1.0, None, None, -1.0], "truncated": [False, None, True, True],
+    })  # fmt: skip
+    found = Found()
+    rows = read_rows(chunk, make_meter(None, ""), found)
+    log = make_log("generic", rows, make_meter(None, ""), found, Options(), 1)
+    assert log.malformed == () and log.responses.length.tolist() == [2, 1, 1, 3]
+    assert log.responses.active.tolist() == log.segments.active.tolist() == [True, False, False, True]
+    assert log.correct[log.responses.active].tolist() == [True, False]
+    assert log.known == {"reward", "advantage", "truncated"}

@@ -153,8 +153,8 @@ def test_files_of_other_columns_in_one_folder_are_both_read(tmp_path):
         "columns: prompt = `question`, response = `output`, reward = `score`",
     ]
     given = read([str(tmp_path)], Options(columns={"prompt": "question", "response": "output", "reward": "score"}))
-    assert len(given.sources) == 1 and is_rows(given.sources[0])
-    assert [Path(text.partition(":")[0]).name for text in given.skipped] == ["a.jsonl"]
+    assert len(given.sources) == 2 and all(map(is_rows, given.sources)) and not given.skipped
+    assert [any("--columns: not in these files" in note for note in s.notes) for s in given.sources] == [True, False]
 
 
 def test_runs_of_trl_with_other_reward_functions_are_apart(tmp_path):
@@ -439,14 +439,15 @@ def test_a_tokenizer_of_the_cache_a_file_or_none(tmp_path, monkeypatch):
 # ------------------------------------------------------------------------------------------------------------ truncation
 
 
-def rollouts(path: Path, limit: int, column: str = "num_tokens") -> Path:
-    """60 prompts with 8 responses, half of them correct; none of the lengths above the limit is."""
-    rng = np.random.default_rng(0)
+def rollouts(path: Path, seed: int = 0, limit: int = 10**9, own: int = 0, column: str = "num_tokens") -> Path:
+    """60 prompts with 8 responses, half of them correct; of the lengths above the limit, less `own` of each prompt, none is."""
+    rng = np.random.default_rng(seed)
     rows = []
     for row in range(480):
+        most = limit - own * (row // 8)
         length = int(rng.lognormal(5, 0.5))
-        reward = float(rng.random() < 0.5 and length < limit)
-        rows.append({"prompt": f"q{row // 8}", "reward": reward, "response": "a"} | {column: min(length, limit)})
+        reward = float(rng.random() < 0.5 and length < most)
+        rows.append({"prompt": f"q{row // 8}", "reward": reward, "response": "a"} | {column: min(length, most)})
     if column != "num_tokens":
         rows = [row | {"response": ("x " if column == "words" else "x") * row[column]} for row in rows]
     return write(path, rows)
@@ -461,6 +462,58 @@ def test_lengths_that_pile_up_at_the_largest_are_truncated(tmp_path, column, uni
     assert log.unit == unit and "truncated" in log.known and at.sum() > 20
     assert np.array_equal(log.responses.truncated, at)
     assert any(f"250 {unit} and more" in note and note.endswith(f": {at.sum()}") for note in source.notes)
+
+
+def test_a_limit_of_each_prompt_is_seen_where_many_share_their_largest(tmp_path):
+    source = only(rollouts(tmp_path / "a.jsonl", limit=220, own=1))
+    log = source.log
+    limit = 220 - log.responses.prompt
+    at = log.responses.length == limit
+    assert "truncated" in log.known and (np.bincount(log.responses.prompt[at], minlength=60) > 1).sum() > 20
+    # the single one at the limit of its prompt cannot be told from one that just is the longest: those of every prompt
+    longest = log.responses.length.reshape(60, 8).max(1)
+    assert np.array_equal(log.responses.truncated, log.responses.length == longest[log.responses.prompt])
+    assert log.responses.truncated[at].all() and any(
+        "longest responses of every prompt" in note for note in source.notes
+    )
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda row: row | {"reward": float(row["num_tokens"] == 250)},  # the only ones that are correct
+        lambda row: row | {"num_tokens": row["num_tokens"] // 20},  # 12 tokens are no limit
+        lambda row: row | {"num_tokens": row["num_tokens"] // 10 * 10},  # lengths nearby are as frequent
+        lambda row: row | {"finish_reason": "stop"},  # the file says it
+    ],
+    ids=["correct", "short", "rounded", "said"],
+)
+def test_what_only_looks_like_a_limit_is_none(tmp_path, change):
+    path = rollouts(tmp_path / "a.jsonl", limit=250)
+    rows = [change(json.loads(row)) for row in path.read_text().splitlines()]
+    if (
+        "finish_reason" not in rows[0]
+        and rows[0]["num_tokens"] > 20
+        and all(row["num_tokens"] % 10 == 0 for row in rows)
+    ):
+        rows = [row | {"num_tokens": 240} if row["num_tokens"] == 250 and n % 2 else row for n, row in enumerate(rows)]
+    log = only(write(path, rows)).log
+    assert not log.responses.truncated.any()
+
+
+@pytest.mark.parametrize("own", [0, 1])
+def test_incorrect_responses_of_one_length_by_nature_are_not_truncated(tmp_path, own):
+    """Correct ones have 100 words less, incorrect ones always the same, or the same for each prompt."""
+    sizes = [300 - 100 * (row % 2) + own * (row // 8) for row in range(480)]
+    rows = [
+        {"prompt": f"q{n // 8}", "reward": n % 2, "response": "a", "num_tokens": size} for n, size in enumerate(sizes)
+    ]
+    assert "truncated" not in only(write(tmp_path / "a.jsonl", rows)).log.known
+
+
+def test_a_limit_that_is_given_goes_before_a_pile(tmp_path):
+    log = only(rollouts(tmp_path / "a.jsonl", limit=250), max_response_length=200).log
+    assert np.array_equal(log.responses.truncated, log.responses.length >= 200)
 
 
 # ------------------------------------------------------------------------------------------------ what cannot be read

@@ -9,6 +9,7 @@ import pytest
 from made_comparison import make_comparison
 
 from fairlen.cli import main
+from fairlen.compare.config import CompareConfig
 
 
 def page_of(folder) -> str:
@@ -56,8 +57,12 @@ def test_costs_are_what_was_spent(tmp_path):
 def test_methods_have_their_names_on_the_axis(tmp_path):
     name = "fspo:surrogate.width=0.01,surrogate.z=2"
     page = page_of(make_comparison(tmp_path / "c", {"grpo": 10, name: 30}))
-    assert page.count(f'class="row-name c-correct">{name[:35]}…</text>') == 1
+    assert page.count(f'class="row-name c-correct">{name[:35]}…</text>') == 2  # of accuracy, and of the difference
     assert f'<b class="c-correct">&#9679;&nbsp;{name}</b>' in page
+
+
+def test_three_seeds_are_the_default():
+    assert CompareConfig(("grpo", "dapo")).seeds == 3
 
 
 def test_a_comparison_that_has_not_ended_has_no_page(tmp_path, capsys):

@@ -110,6 +110,25 @@ write_report({str(plain_run)!r}, {str(tmp_path / "page.html")!r})
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+def test_columns_of_all_batches_are_joined(pairs_run):
+    records = read_run(pairs_run).records
+    assert records is not None and "streams" in records.log.known
+    log, tables = records.log, [pq.read_table(p) for p in sorted(pairs_run.glob("records/responses-*"))]
+    assert len(log) == sum(t.num_rows for t in tables)
+    assert log.responses.num_prompts == 8 * 4
+    row = int(np.flatnonzero(log.batch == 5)[3])
+    assert records.files[log.file[row]].name == "responses-000005.parquet" and log.line[row] == 4
+    told = {name: tables[5][name][3].as_py() for name in ("length", "track", "inherited")}
+    assert told == {
+        "length": log.responses.length[row],
+        "track": records.track[row],
+        "inherited": records.inherited[row],
+    }
+    pair = np.flatnonzero(log.segments.group == log.segments.num_groups - 1)
+    assert len(pair) == 2 and len(set(log.segments.length[pair])) == 1  # equal lengths, numbered over batches
+    assert set(log.batch[log.segments.response[pair]]) == {7}
+
+
 def test_a_half_written_run_has_a_report(pairs_run, tmp_path):
     for name in ("run.json", "metrics.jsonl"):
         (tmp_path / name).write_bytes((pairs_run / name).read_bytes())
@@ -182,6 +201,15 @@ def test_texts_that_are_damaged_are_told_in_their_place(plain_run, tmp_path):
     assert f"{path}: " in page and "the file is damaged" in page
 
 
+def test_of_many_damaged_files_some_are_named(plain_run, tmp_path):
+    shutil.copytree(plain_run, tmp_path / "run")
+    for path in (tmp_path / "run" / "records").iterdir():
+        path.write_bytes(b"PAR1 no table")
+    page = write_report(tmp_path / "run").read_text()
+    assert page.count("Left out: ") == 11 and "Left out: and 6 more" in page  # 8 rollout batches x 2 tables
+    assert "No rollout batch was recorded" in page
+
+
 def test_a_rollout_batch_without_a_pair_counts(pairs_run, tmp_path):
     """The budget cut every stream: no segment, and its responses are still there."""
     shutil.copytree(pairs_run, tmp_path / "run")
@@ -220,8 +248,15 @@ def test_empty_bins_and_single_clusters():
     assert np.isnan(found.value[1]) and found.count.tolist() == [2, 0]
     assert found.high[0] - found.low[0] > 0.8  # one prompt says little
     assert np.isnan(mean(np.array([3.0]), np.array([0]), np.array([0]), 1).low[0])
+    assert np.isnan(found.of_at_least(3).value[0])
     none = rate(np.zeros(6), np.arange(6), np.zeros(6, np.int64), 1)
     assert none.low[0] == 0.0 and 0.3 < none.high[0] < 0.4  # 1.96^2 / (6 + 1.96^2), and no 1e-17 of rounding
+
+
+def test_few_clusters_need_wider_intervals():
+    """The share of hits in clusters that differ has a wider interval than in clusters that are all alike."""
+    fair = rate(np.tile([0.8, 0.9], 50), np.arange(100), np.zeros(100, np.int64), 1)  # shares of tokens, all alike
+    assert fair.high[0] - fair.low[0] < 0.03 and fair.low[0] < 0.85 < fair.high[0]
 
 
 def test_windows_hold_equal_numbers_of_batches():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from math import nan
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from fairlen.compare.results import COSTS, PAIRED, Cell, Result, Spent, cells_of
 from fairlen.files.folders import write_file
 from fairlen.precision import is_above
 from fairlen.report import figure
-from fairlen.report.figure import ChartRow, Figure, Series, Table, interval, nice_axis, plain, share
+from fairlen.report.figure import ChartRow, Figure, Form, Series, Table, Tone, interval, nice_axis, plain, share
 from fairlen.report.page import render_page
 from fairlen.report.run import column, read_metrics, visible
 from fairlen.report.terms import define
@@ -70,7 +71,12 @@ def write_comparison(settings: dict[str, Any], cells: Sequence[Cell], results: S
     }  # fmt: skip
     lead = f"Every method was given the {cost} of the reference, {results[0].name}. "
     lead += f"{describe_match(results, cost).capitalize()}."
-    figures = [ends(results, settings["samples"]), learning(cells, cost, COSTS[match])]
+    figures = [
+        ends(results, settings["samples"]),
+        learning(cells, cost, COSTS[match]),
+        differences(results),
+        lengths(results),
+    ]
     shown = [figure.Section("results", "Results", lead, figures)]
     write_file(path, render_page(head, facts, shown, terms=define(*TERMS)).encode())
     return path
@@ -90,15 +96,26 @@ def name_winner(results: Sequence[Result]) -> tuple[str, str, str]:
     return "best at the end", share(best.last.value), f"{best.name}, clearly above each other method"
 
 
-def by_row(results: Sequence[Result]) -> Markup:
-    """Draw accuracy of each method and its seeds."""
+def points_of(value: float) -> str:
+    return f"{100 * value:+.3g}"
+
+
+def by_row(results: Sequence[Result], form: Form, x: str, level: float | None = None) -> Markup:
+    """Draw accuracy of each method and its seeds or, around a level, differences from the reference."""
     found = []
-    for place, one in enumerate(results):
-        last = one.last.value, one.last.low, one.last.high
-        says = f"{interval(last, share)}; seeds {', '.join(map(share, one.seeds))}"
-        found.append(ChartRow(one.name, figure.TONES[place % len(figure.TONES)], last, says, one.seeds))
-    axis = nice_axis([np.array([*row.mark, *row.points]) for row in found], share)
-    return figure.rows(found, axis, "held-out accuracy", "held-out accuracy by method")
+    for one, tone in zip(results, tones(results), strict=True):
+        of = one.last if level is None else one.difference
+        if of:
+            seeds = [a - (b if level is not None else 0) for a, b in zip(one.seeds, results[0].seeds, strict=True)]
+            says = f"{interval((of.value, of.low, of.high), form)}; seeds {', '.join(map(form, seeds))}"
+            found.append(ChartRow(one.name, [(tone, (of.value, of.low, of.high))], says, seeds, tone))
+    axis = nice_axis([np.array([*row.marks[0][1], *row.points]) for row in found], form, zero=level is not None)
+    return figure.rows(found, axis, x, f"{x} by method", level)
+
+
+def tones(results: Sequence[object]) -> list[Tone]:
+    """Return a colour a method, the same in every chart."""
+    return [figure.TONES[place % len(figure.TONES)] for place in range(len(results))]
 
 
 def ends(results: Sequence[Result], num_samples: int) -> Figure:
@@ -106,11 +123,21 @@ def ends(results: Sequence[Result], num_samples: int) -> Figure:
     return Figure(
         "Accuracy at the end",
         "Share of correct responses to held-out problems, mean over problems of the mean over samples. Rings are seeds.",
-        by_row(results),
+        by_row(results, share, "held-out accuracy"),
         Table(headings(num_samples), [cells_of(result, with_intervals=True) for result in results]),
         f"{PAIRED} `At its best` is chosen afterwards; costs are means over seeds; coupling and LRE are of the first seed, "
         "with a dash where every update was on-policy or there were too few sequences.",
         terms=TERMS,
+    )
+
+
+def differences(results: Sequence[Result]) -> Figure:
+    """Draw paired differences from the reference; the table of the first chart has the numbers."""
+    return Figure(
+        f"Difference from {results[0].name}",
+        "Points of accuracy at the end, on the same seeds and problems. Rings are seeds.",
+        by_row(results, points_of, "points", level=0.0),
+        note="Whiskers: 95%, paired. One that holds 0 does not say which is better. Numbers are with accuracy at the end.",
     )
 
 
@@ -139,3 +166,24 @@ def learning(cells: Sequence[Cell], cost: str, metric: str) -> Figure:
               [(plain(at), *map(share, of)) for at, *of in zip(grid, *(one.y for one in series), strict=True)]),
         f"Bands: from the lowest seed to the highest, no interval.{left_out}",
     )  # fmt: skip
+
+
+def lengths(results: Sequence[Result]) -> Figure:
+    """Draw lengths of correct and incorrect responses."""
+    pairs = [(one, (one.length_correct, one.length_incorrect)) for one in results]
+    found = [
+        ChartRow(
+            one.name,
+            [("correct", (a, nan, nan)), ("incorrect", (b, nan, nan))],
+            f"correct {plain(a)}, incorrect {plain(b)} tokens",
+        )
+        for one, (a, b) in pairs
+    ]
+    return Figure(
+        "Length of correct and incorrect responses",
+        "Mean generated tokens of responses to held-out problems at the end: correct ones blue, incorrect ones orange.",
+        figure.rows(found, nice_axis([np.array(pair) for _, pair in pairs], zero=True), "tokens", "length by method"),
+        Table(
+            ("method", "correct (tokens)", "incorrect (tokens)"), [(one.name, *map(plain, pair)) for one, pair in pairs]
+        ),
+    )

@@ -45,7 +45,7 @@ NAME = Markup('<text x="100%" dx="9" y="{y}" class="name c-{tone}">{text}</text>
 LEGEND = Markup('<p class="legend">{names}</p>')
 KEY = Markup('<b class="c-{tone}">&#9679;&nbsp;{text}</b> ')
 MAX_NAME = 11  # letters of a name beside a chart; longer ones stand above it
-UP = Markup('<line x1="{x}" x2="{x}" y1="0" y2="{height}" class="grid"/>')
+UP = Markup('<line x1="{x}" x2="{x}" y1="0" y2="{height}" class="{kind}"/>')
 ROW = Markup('<text x="0" y="{y}" class="row-name c-{tone}">{text}</text>')
 SPAN = Markup('<line x1="{low}" x2="{high}" y1="{y}" y2="{y}" class="whisker"/>')
 SMALL = Markup('<circle cx="{x}" cy="{y}" r="3" class="small c-{tone}"/>')
@@ -193,17 +193,19 @@ def lines(frame: Frame, series: Sequence[Series], label: str) -> Markup:
 @dataclass(frozen=True)
 class ChartRow:
     name: str
-    tone: Tone
-    mark: tuple[float, float, float]  # a value and the ends of its interval, nan where there is none
+    marks: Sequence[tuple[Tone, Sequence[float]]]
+    """Of each its value and the ends of its interval, nan where there is none."""
     says: str  # under the pointer
-    points: Sequence[float]
+    points: Sequence[float] = ()
+    tone: Tone = "plain"
 
 
-def rows(found: Sequence[ChartRow], axis: Axis, x_label: str, label: str) -> Markup:
+def rows(found: Sequence[ChartRow], axis: Axis, x_label: str, label: str, level: float | None = None) -> Markup:
     height, shapes = ROW_HEIGHT * len(found), []
     for tick in axis.ticks:
         x = percent(axis.at(tick))
-        shapes += [UP.format(x=x, height=height), TICK.format(x=x, y=height + 18, text=axis.form(tick))]
+        kind = "level" if tick == level else "grid"
+        shapes += [UP.format(x=x, height=height, kind=kind), TICK.format(x=x, y=height + 18, text=axis.form(tick))]
     shapes.append(TICK.format(x="50%", y=height + 38, text=x_label))
     for place, one in enumerate(found):
         top = ROW_HEIGHT * place
@@ -211,10 +213,11 @@ def rows(found: Sequence[ChartRow], axis: Axis, x_label: str, label: str) -> Mar
         name = one.name if len(one.name) <= MAX_ROW_NAME else f"{one.name[: MAX_ROW_NAME - 1]}…"
         shapes.append(ROW.format(y=top + 16, tone=one.tone, text=name))
         shapes += [SMALL.format(x=percent(axis.at(at)), y=y, tone=one.tone) for at in one.points]
-        value, low, high = one.mark
-        has = np.isfinite([low, high]).all()
-        span = SPAN.format(low=percent(axis.at(low)), high=percent(axis.at(high)), y=y) if has else ""
-        shapes.append(DOT.format(tone=one.tone, whisker=span, x=percent(axis.at(value)), y=y))
+        for tone, (value, low, high) in one.marks:
+            has = np.isfinite([low, high]).all()
+            span = SPAN.format(low=percent(axis.at(low)), high=percent(axis.at(high)), y=y) if has else ""
+            if np.isfinite(value):
+                shapes.append(DOT.format(tone=tone, whisker=span, x=percent(axis.at(value)), y=y))
         title = f"{one.name}\n{one.says}"
         shapes.append(HIT.format(x=0, width="100%", y=top, height=ROW_HEIGHT, title=title))
     return CHART.format(side="rows", height=height + 44, label=label, shapes=Markup("").join(shapes), base=height)

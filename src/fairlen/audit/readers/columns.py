@@ -37,7 +37,7 @@ ROLES: dict[str, tuple[str, ...]] = {
         "correct": "correct is_correct acc accuracy passed success exact_match verified",
         "step": "step global_step rollout_batch iteration training_step",
         "tokens": "response_mask loss_mask completion_mask num_tokens n_tokens completion_tokens response_length "
-        "completion_length output_tokens num_output_tokens response_tokens completion_ids response_ids output_ids",
+        "completion_length output_tokens num_output_tokens response_tokens completion_ids response_ids output_ids length",
         "turns": "num_turns n_turns",
         "finish": "finish_reason finish stop_reason finish_reasons stop_reasons done_reason stop_type truncated is_truncated "
         "was_truncated hit_limit hit_max_length hit_max_tokens length_limited is_clipped overlong is_finished finished status "
@@ -67,6 +67,8 @@ NO_RESPONSE = re.compile(
     "prompt|question|image|version|meta|reference|gold|truth|target|label|expected|comment|reason", re.I,
 )  # fmt: skip
 """Names that never hold the policy's own text."""
+COUNTS_RESPONSE = re.compile("response|completion|output|mask", re.I)
+"""Names of numbers of tokens that say of what; with reasoning that is hidden they are more than the text."""
 MUCH_LONGER = 4  # times the length of another text, from which on the longer one may be the response
 MAX_PARTS = 8  # columns of which all sets are tried
 SAME, ENOUGH = (1e-9, 1e-4, 0.5), 0.9
@@ -153,10 +155,9 @@ def choose_by_content(head: Chunk, options: Options) -> tuple[dict[str, str], li
         roles |= find_response(head, roles, group, mixed, roles.pop("response", ""))
     if "reasoning" in roles.keys() - given.keys() and not is_beside(head, roles, group, mixed):
         del roles["reasoning"]
-    notes = list[str]()
-    if "tokens" in roles.keys() - given.keys() and are_of_prompts(head, roles, group):
-        why = "is the same for all responses to a prompt, so that lengths are measured by the text"
-        notes = [f"`{roles.pop('tokens')}` {why}"]
+    notes = []
+    if "tokens" in roles.keys() - given.keys() and (why := doubt_tokens(head, roles, group)):
+        notes = [f"`{roles.pop('tokens')}` {why}, so that lengths are measured by the text"]
     if "advantage" in roles and "+" in roles.get("reward", "") and "reward" not in given:
         names, credit = roles["reward"].split("+"), numbers(column_at(head, roles["advantage"]))[0]
         explained = explain_credit(head, names, credit, group)
@@ -278,12 +279,30 @@ def is_beside(head: Chunk, roles: dict[str, str], group: Ints, mixed: Bools) -> 
     return not mixed.any() or differs(hashes(texts), group, mixed)
 
 
-def are_of_prompts(head: Chunk, roles: dict[str, str], group: Ints) -> bool:
-    """Return whether numbers of tokens are the same for all responses to a prompt, whose texts differ."""
-    texts, rows = read_texts("response", column_at(head, roles.get("response", ""))), np.ones(len(head), np.bool_)
-    if not texts or group.max() + 1 < MIN_PROMPTS or not differs(hashes(texts), group, rows):
-        return False
-    return not differs(hashes(column_at(head, roles["tokens"])), group, rows)
+def doubt_tokens(head: Chunk, roles: dict[str, str], group: Ints) -> str:
+    """Return why numbers of tokens are not of the text. Raises Unreadable where they may count reasoning that is hidden."""
+    name, values = roles["tokens"], column_at(head, roles["tokens"])
+    texts = read_texts("response", column_at(head, roles.get("response", "")))
+    tokens = numbers([None if isinstance(one, list) else one for one in values])[0]
+    size, number = np.array(list(map(len, texts)), np.float64), int(group.max()) + 1
+    if not texts or number < MIN_PROMPTS or np.isnan(tokens).any() or len(set(texts)) < 0.2 * len(texts):
+        return ""
+    x, y = (one - (sum_by(group, one, number) / count_by(group, number))[group] for one in (size, tokens))
+    if not x.any():
+        return ""
+    if not y.any():
+        return "is the same for all responses to a prompt"
+    if np.mean(tokens == size) > 0.95:
+        return "counts characters"
+    slope, common = (x * y).sum() / (x**2).sum(), (x * y).sum() / np.sqrt((x**2).sum() * (y**2).sum())
+    beyond = tokens.mean() - slope * size.mean()
+    if COUNTS_RESPONSE.search(name) or (common > 0.5 and beyond < max(0.25 * tokens.mean(), 16)):
+        return ""
+    if common > 0.5 or tokens.mean() > size.mean():
+        flags = f"--columns tokens={name} takes it for the response's, --unit words counts the text"
+        more = f"the text of `{roles['response']}`, a prompt or hidden reasoning"
+        raise Unreadable(f"`{name}` counts more than {more}: {flags}")
+    return "does not go with the length of the text"
 
 
 def explain_credit(head: Chunk, names: list[str], credit: Floats, group: Ints) -> dict[str, float]:

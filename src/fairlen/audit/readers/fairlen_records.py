@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from fairlen.audit.log import NO_INTS, NO_UPDATES, Log, Trained
 from fairlen.audit.readers.formats import Format, has_all
-from fairlen.audit.readers.rows import find_duplicates, pair_keys
+from fairlen.audit.readers.rows import find_duplicates, pair_keys, questions
 from fairlen.batch import NO_VERDICT, Floats, Ints, build_responses, build_segments
 from fairlen.files.formats import Unreadable, refused
 from fairlen.rollouts import RESPONSES, SEGMENTS, UPDATES
@@ -21,14 +21,13 @@ from fairlen.schema import arrow_schema, number_text
 from fairlen.settings import flatten
 
 OF_RESPONSES = (
-    "rollout_batch", "prompt", "length", "num_turns", "finish", "outcome", "status", "active", "reward", "stream", "track",
-    "round", "inherited",
+    "rollout_batch", "prompt", "length", "finish", "outcome", "status", "active", "reward", "stream", "track", "round",
+    "inherited",
 )  # fmt: skip
-OF_TURNS = ("num_turns", "turn", "earned")
-OF_SEGMENTS = (
-    "rollout_batch", "response", "start", "stop", "length", "group", "role", "round", "mass", "value", "advantage", *OF_TURNS,
-)  # fmt: skip
+OF_SEGMENTS = ("rollout_batch", "response", "start", "stop", "group", "role", "round", "mass", "value", "advantage")
 """Columns of rollouts.py that measures need."""
+OF_TURNS = {"num_turns": 1, "turn": 0, "earned": 0.0}
+"""Columns that records of before there were trajectories do not have, and what holds for all of their rows."""
 FORMAT = Format(
     "fairlen", "fairlen records", "max_response_length", has_all(" ".join(OF_RESPONSES), " ".join(OF_SEGMENTS)),
     lambda chunk, found: chunk,
@@ -79,9 +78,17 @@ def read_table(path: Path, number: int, texts: bool) -> pa.Table:
             raise Unreadable(f"{path}: no column {', '.join(missing)}: not written by this version of fairlen")
         schema = arrow_schema(RESPONSES if is_responses else SEGMENTS, wanted)
         table = file.read([*wanted]).select([*wanted]).cast(schema)
-        for name in names & {"problem_id", *["text"] * texts} if is_responses else ():
-            found = [number_text(text or "") for text in file.read([name])[name].to_pylist()]
-            table = table.append_column(name, pa.array(found, pa.int64()))
+        for name, value in OF_TURNS.items():
+            found = file.read([name])[name] if name in names else pa.array(np.full(len(table), value))
+            table = table.append_column(name, found)
+        if not is_responses:
+            length = pa.array(column(table, "stop") - column(table, "start"))
+            table = table.append_column("length", file.read(["length"])["length"] if "length" in names else length)
+        for name in names & {"problem_id", "problem", "text"} if is_responses else ():
+            if name == "problem_id" or texts:
+                cells = file.read([name])[name].to_pylist()
+                found = questions(cells).tolist() if name == "problem" else [number_text(text or "") for text in cells]
+                table = table.append_column(name, pa.array(found, pa.int64()))
     if problem := find_problem(table):
         raise Unreadable(f"{path}: {problem}; the file is damaged or was changed: copy it again")
     table = table.append_column("file", pa.array(np.full(len(table), number)))
@@ -161,7 +168,7 @@ def to_records(responses: pa.Table, segments: pa.Table, files: list[Path]) -> Re
         mass=column(segments, "mass"), survivor=role == "survivor", round=column(segments, "round"), **of_turns,
     )  # fmt: skip
     whole = [name for name in responses.column_names if not responses[name].null_count]
-    problem = column(responses, "problem_id") if "problem_id" in whole else NO_INTS
+    problem, question = (column(responses, n) if n in whole else NO_INTS for n in ("problem_id", "problem"))
     trained = to_trained(segments)
     known = {"trained": bool(len(trained)), "streams": bool((role == "finisher").any())}
     columns: dict[str, Floats] = {"reward": column(responses, "reward")}
@@ -171,7 +178,7 @@ def to_records(responses: pa.Table, segments: pa.Table, files: list[Path]) -> Re
         FORMAT.name, "tokens", table, batch, replace(pieces, active=table.active[row]), advantage=column(segments, "advantage"),
         value=column(segments, "value"), trained=trained, columns=columns, num_files=len(files),
         known=frozenset({"correct", "truncated", "advantage", "reward", *(name for name in known if known[name])}),
-        problem=problem, file=column(responses, "file"), line=column(responses, "row") + 1,
+        problem=problem, question=question, file=column(responses, "file"), line=column(responses, "row") + 1,
     )  # fmt: skip
     track, inherited = (column(responses, name) for name in ("track", "inherited"))
     return Records(log, track, inherited, column(segments, "start"), tuple(files))

@@ -109,6 +109,7 @@ class Part(Columns):
     step: Ints
     prompt: Ints  # hash of the prompt, with what tells it from others of the same text
     group: Ints  # hash of what tells responses of one step and prompt apart
+    question: Ints  # hash of the last question, whatever template is around it; 0 where there is no text of one
     text: Ints  # hash of the response; 0 where there is no text
     whole: Bools  # whether the text ends as one that is finished does
     measured: Ints  # length of the text in the meter's unit
@@ -166,7 +167,7 @@ def read_rows(chunk: Chunk, meter: Meter, found: Found) -> Part:
     truncated, advantage = (numbers(chunk.get(name))[0] for name in ("truncated", "advantage"))
     file = np.full(len(chunk), found.files.setdefault(chunk.file, len(found.files)))
     return Part(
-        step, hashes(chunk.get("prompt")), hashes(chunk.get("group")),
+        step, hashes(chunk.get("prompt")), hashes(chunk.get("group")), questions(chunk.get("prompt")),
         np.array([number_text(text) if text else 0 for text in texts], np.int64),
         np.array([messages.is_whole(text or "") for text in texts], np.bool_),
         np.maximum(measured, 1), np.array([len(text or "") for text in texts]),
@@ -225,6 +226,17 @@ def hashes(values: Values) -> Ints:
     return np.array([number_text(text) for text in texts], np.int64)
 
 
+def questions(prompts: Values) -> Ints:
+    """Return a whole number for the question of each prompt, 0 of none; prompts mostly stand beside their equals."""
+    found, last, number = np.zeros(len(prompts), np.int64), None, 0
+    for row, prompt in enumerate(prompts):
+        if prompt != last:
+            question = messages.question_of(prompt)
+            number, last = number_text(question) if question else 0, prompt
+        found[row] = number
+    return found
+
+
 def is_number(value: Any) -> bool:
     """Return whether a value is a finite number or a verdict."""
     return isinstance(value, (bool, int, float)) and math.isfinite(value)
@@ -257,7 +269,7 @@ def make_log(name: str, part: Part, meter: Meter, found: Found, options: Options
         name, unit, responses, step, segments, advantage=part.advantage if known["advantage"] else None,
         known=frozenset({"reward", *(word for word, is_true in known.items() if is_true)}),
         columns={"reward": part.outcome} | columns, malformed=tuple(found.malformed), num_files=num_files,
-        problem=part.prompt, file=part.file, line=part.line,
+        problem=part.prompt, question=part.question, file=part.file, line=part.line,
     )  # fmt: skip
     mixed = is_mixed(prompt, log.correct) & counts & (part.text != 0)
     is_measured = (unit != "tokens" or options.tokenizer) and len(np.unique(prompt[mixed])) >= MIN_PROMPTS

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from fairlen.audit.log import Log
-from fairlen.batch import Bools, Ints
+from fairlen.batch import Bools, Ints, count_by
 
 NEAR_LIMIT = 0.98
 """Share of the limit from which on a text that was tokenised again counts as truncated: its special tokens are lost."""
 MIN_PILE, MIN_LIMIT = 5, 20
-"""Responses or other lengths that a pile of lengths takes, and the smallest length of one."""
+"""Responses, prompts or other lengths that a pile of lengths takes, and the smallest length of one."""
 SPREAD, NEAR, DENSER = 0.01, 0.8, 3
 """Share of its length by which another tokenizer spreads a pile to both sides, and down to which lengths are near it; and how
 many times as many responses it has as any stretch of its width there."""
@@ -24,9 +24,13 @@ def find_truncated(log: Log, limit: int, exact: bool, is_whole: Bools) -> tuple[
     if truncated.any():
         return truncated, note
     pile = find_pile(log, is_whole)
+    if pile.any():
+        who = f"responses of {log.responses.length[pile].min():,} {log.unit} and more, for many have about that length"
+    else:
+        pile = find_piles(log, log.problem, is_whole)
+        who = "the longest responses of every prompt, for many share that length"
     if not pile.any():
         return truncated, note
-    who = f"responses of {log.responses.length[pile].min():,} {log.unit} and more, for many have about that length"
     why = "no response reaches --max-response-length" if least else "--max-response-length overrides this"
     return pile, f"taken as truncated: {who} ({why}): {pile.sum():,}"
 
@@ -73,3 +77,28 @@ def may_be_limit(log: Log, pile: Bools, is_whole: Bools) -> bool:
     pooled = log.correct[pile | rest].mean()
     error = np.sqrt(pooled * (1 - pooled) * (1 / pile.sum() + 1 / rest.sum()))
     return bool(hits[0] <= hits[1] + 2 * error and not (whole[1] >= 0.5 and whole[0] >= 0.8 * whole[1]))
+
+
+def find_piles(log: Log, prompt: Ints, is_whole: Bools) -> Bools:
+    """Return the longest responses of every prompt, where many share that length and few share the smallest one.
+
+    A limit on prompt and response together leaves these: each prompt has one of its own, and where it ended a single response,
+    only that this is the longest is known. To leave out by length alone makes no effect of length where there is none.
+    """
+    _, group = np.unique(prompt, return_inverse=True)
+    length, size = log.responses.length, int(group.max(initial=-1)) + 1
+    largest, smallest = np.zeros(size, np.int64), np.full(size, length.max(initial=0))
+    active = log.responses.active
+    np.maximum.at(largest, group[active], length[active])
+    np.minimum.at(smallest, group[active], length[active])
+    incorrect = active & ~log.correct
+    pile, floor = (active & (length == end[group]) for end in (largest, smallest))
+    varies = smallest < largest
+    tied, tied_floor = (count_by(group[rows & incorrect], size) > 1 for rows in (pile, floor & varies[group]))
+    tied &= (largest >= MIN_LIMIT) & varies
+    every, pile = pile & varies[group], pile & tied[group]
+    comparable = count_by(group[incorrect], size) > 1
+    many = tied.sum() >= max(MIN_PILE, 0.1 * comparable.sum(), 5 * tied_floor.sum())
+    # where incorrect responses have one length by nature, none of them ends before it
+    varied = pile.sum() < 0.9 * incorrect[tied[group]].sum()
+    return every & (many and varied and may_be_limit(log, pile, is_whole))

@@ -67,6 +67,10 @@ class Counted(Estimates):
 
     count: Ints
 
+    def of_at_least(self, number: int) -> Counted:
+        value, low, high = (np.where(self.count >= number, v, np.nan) for v in (self.value, self.low, self.high))
+        return Counted(value, low, high, self.count)
+
 
 def ratio(above: Floats | Ints, below: Floats | Ints) -> Floats:
     """Return above / below, nan where below is 0."""
