@@ -6,11 +6,12 @@ import re
 from functools import cache
 from itertools import product
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import pytest
 
 from fairlen.audit import advice as pieces
-from fairlen.audit.advice import Advice, advise
+from fairlen.audit.advice import BOUNDS, Advice, advise
 from fairlen.audit.method_in_use import SETTINGS, InUse, parse_method
 from fairlen.audit.statistics.coupling import RULES as AGGREGATIONS
 from fairlen.audit.statistics.intervals import NOTHING, Estimate
@@ -19,11 +20,14 @@ from fairlen.methods.conflicts import warn_of_pairs
 from fairlen.methods.description import set_fields
 from fairlen.methods.modifiers import MODIFIERS
 from fairlen.methods.presets import BASES
+from fairlen.methods.stages import surrogate
+from fairlen.methods.stages.fair_band import FairBand
 
 ROOT = Path(__file__).parents[2]
 LONGER, SHORTER = Estimate(0.3, 0.2, 0.4), Estimate(-0.3, -0.4, -0.2)
 MEASURES = (
-    "within.length", "within.bend", "acceptance.lre", "selection.dropped", "shares.truncated_incorrect",
+    "within.length", "within.bend", "acceptance.lre", "streams.optimism", "streams.eos_advantage", "selection.dropped",
+    "shares.truncated_incorrect",
 )  # fmt: skip
 BALANCED = ("aggregation=Balanced", "aggregation.scope=group")
 CENTRED = ("surrogate=FairBand", "surrogate.drift=centred")
@@ -52,10 +56,15 @@ def all_advice(method: InUse, signs: tuple[Estimate, ...] = (LONGER, SHORTER)) -
     return [advice for advice in found if advice]
 
 
+def test_there_are_many_methods_and_much_advice():
+    assert len(methods()) > 600
+    assert sum(map(len, map(all_advice, methods()))) > 600
+
+
 def test_links_of_evidence_lead_to_a_heading_of_the_documentation_or_to_a_paper_that_it_names():
     papers = (ROOT / "docs" / "papers.md").read_text()
     cited = {evidence for method in methods() for advice in all_advice(method) for evidence in advice.evidence}
-    assert len(cited) >= 10
+    assert len(cited) >= 12
     for evidence in cited:
         page, _, heading = evidence.link.partition("#")
         if page.startswith("https://arxiv.org/abs/"):
@@ -65,6 +74,15 @@ def test_links_of_evidence_lead_to_a_heading_of_the_documentation_or_to_a_paper_
         assert not heading or heading in [re.sub(r"[^\w -]", "", one.lower()).replace(" ", "-") for one in headings], (
             evidence
         )
+
+
+def test_the_bounds_are_classes_and_drifts():
+    """A class that is renamed would fall out of the table without a word."""
+    assert all(hasattr(surrogate, name) for name in BOUNDS if name not in get_args(get_type_hints(FairBand)["drift"]))
+
+
+def test_no_advice_is_without_evidence():
+    assert all(advice.evidence for method in methods() for advice in all_advice(method))
 
 
 def test_figures_in_the_texts_are_those_of_the_evidence():
@@ -148,6 +166,8 @@ def test_balanced_in_use_is_never_recommended():
         ("gspo", "acceptance.lre", LONGER, (*CENTRED, "aggregation=TokenSum"), pieces.ROOT, "root"),
         ("fspo", "acceptance.lre", LONGER, ("surrogate.drift=centred",), pieces.TWO_SIDES, "more often"),
         ("fspo_v3", "acceptance.lre", LONGER, ("surrogate.drift=centred",), pieces.NO_DRIFT, "less often"),
+        ("eqlen+grpo", "streams.optimism", LONGER, ("sampling.survivor_reward=halving",), pieces.MAX_IS_BIASED, "best of"),
+        ("eqlen+dapo", "streams.eos_advantage", SHORTER, ("sampling.survivor_reward=halving",), pieces.WHO_WINS, "stopping"),
     ],
 )  # fmt: skip
 def test_advice_by_method(names, measure, effect, sets, evidence, words):
@@ -167,8 +187,18 @@ def test_advice_by_method(names, measure, effect, sets, evidence, words):
         ("fspo_centred", "acceptance.lre", LONGER),
         ("grpo", "acceptance.lre", LONGER),
         ("token_mean", "acceptance.lre", LONGER),
+        ("eqlen_unbiased", "streams.optimism", LONGER),
+        ("eqlen+grpo", "streams.eos_advantage", LONGER),
+        ("eqlen_unbiased", "streams.eos_advantage", SHORTER),
         ("dapo", "within.length", NOTHING),
     ],
 )
 def test_where_nothing_is_proved_there_is_no_advice(names, measure, effect):
     assert advise(measure, effect, parse_method(names)) is advise(measure, LONGER, None) is None
+
+
+def test_an_association_is_never_called_a_cause():
+    texts = {advice.text for method in methods() for advice in all_advice(method)}
+    assert len(texts) >= 12
+    for text in texts:
+        assert not re.search(r"\b(caus\w*|because|due to|leads? to|makes?|improv\w*|accura\w*)\b", text), text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import subprocess
@@ -16,13 +17,15 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from fairlen.audit.audit import Audit, AuditFinding, audit, audit_source
+from fairlen.audit.audit import Audit, AuditFinding, audit, audit_source, find_in_streams
 from fairlen.audit.command import AuditConfig, parse_columns, show
 from fairlen.audit.log import Log, Malformed, Trained
 from fairlen.audit.method_in_use import parse_method
 from fairlen.audit.numbers import to_json
 from fairlen.audit.readers import Source
 from fairlen.audit.readers.frameworks import VERL
+from fairlen.audit.statistics.intervals import Estimate
+from fairlen.audit.statistics.streams import StreamReport
 from fairlen.batch import build_responses, build_segments
 from fairlen.cli import main
 
@@ -165,6 +168,16 @@ def test_unequal_acceptance_is_found_and_equal_acceptance_is_not(num):
     assert sum("acceptance.lre" in found_in(trained_log(seed, 0.0)) for seed in range(num)) <= num / 5
 
 
+def test_optimism_and_eos_advantage_of_streams():
+    zero = Estimate(0.0, -0.1, 0.1)
+    found = list(find_in_streams(StreamReport(zero, Estimate(0.3, 0.2, 0.4), Estimate(-0.1, -0.2, -0.05))))
+    assert [one.measure for one in found] == ["streams.optimism", "streams.eos_advantage"]
+    assert found[0].p_value == pytest.approx(math.erfc(0.3 / (0.2 / 3.92) / math.sqrt(2)), rel=1e-3)
+    assert "stopping is penalised" in found[1].text
+    none = find_in_streams(StreamReport(zero, zero, Estimate(0.0, 0.0, 0.0)))
+    assert [one.p_value for one in none] == [1.0, pytest.approx(math.nan, nan_ok=True)]
+
+
 def test_the_method_decides_the_advice():
     log = make_log(longer=1.6)
     advice = {name: audited(log, name).findings[0].advice for name in ("dapo", "dapo+balanced", "dr_grpo")}
@@ -298,7 +311,7 @@ def test_what_can_be_read_is_audited_beside_what_cannot(tmp_path):
 
 LOG_KEYS = {
     "format", "title", "folder", "files", "unit", "counts", "malformed", "notes", "known", "missing", "lengths",
-    "coupling", "weights", "shares", "acceptance", "turns", "findings", "method", "conclusion", "within",
+    "coupling", "weights", "shares", "acceptance", "streams", "turns", "findings", "method", "conclusion", "within",
     "within_with_truncated", "selection",
 }  # fmt: skip
 
@@ -317,6 +330,7 @@ def test_json_has_the_documented_keys_and_no_nan(tmp_path):
         assert set(log["counts"]) == {"responses", "prompts", "rollout_batches", "malformed"}
         assert set(log["lengths"]["mean"]) == {"value", "low", "high"}
     by_format = {log["format"]: log for log in told["logs"]}
+    assert by_format["fairlen"]["streams"] is not None
     assert by_format["trl"]["acceptance"] is None
     one = next(log for log in told["logs"] if log["folder"] == str(tmp_path))
     assert one["conclusion"]["status"] == "effect"

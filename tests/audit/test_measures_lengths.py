@@ -1,4 +1,4 @@
-"""Length by outcome and what depends on it, by hand and by simulation."""
+"""Length by outcome and what depends on it, by hand and by simulation; streams by hand."""
 
 from __future__ import annotations
 
@@ -6,11 +6,17 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from fixtures import make_batch, ragged_batch
+from fixtures import STREAM_CORRECT, STREAMS, make_batch, ragged_batch, respond
 
 from fairlen.audit.log import Log
 from fairlen.audit.statistics.intervals import rate
 from fairlen.audit.statistics.lengths import lengths
+from fairlen.audit.statistics.streams import mean_eos_advantage, stream_report
+from fairlen.methods.method import Method
+from fairlen.methods.stages.advantage import LeaveOneOut
+from fairlen.rollouts import Rollouts
+from fairlen.sampling.eqlen import EqLen
+from fairlen.sampling.stream_metrics import eos_advantage, stream_metrics
 
 KNOWN = frozenset({"correct", "truncated"})
 
@@ -63,6 +69,42 @@ def test_rates_by_bin():
     assert right.value == pytest.approx([2 / 3, 1 / 3, 0]) and truncated.value.tolist() == [0, 0, 1]
     assert right.high[2] == pytest.approx(z2 / (30 + z2), abs=1e-4)
     assert truncated.low[2] == pytest.approx(9 / (9 + z2), abs=1e-4)
+
+
+@pytest.fixture
+def streams() -> Log:
+    responses = tuple(
+        respond(stream, track, length, right)
+        for stream, (lengths, verdicts) in enumerate(zip(STREAMS, STREAM_CORRECT, strict=True))
+        for track, (length, right) in enumerate(zip(lengths, verdicts, strict=True))
+    )
+    rollouts = Rollouts(responses, EqLen(max_rounds=1).cut(responses), 9)
+    scored = Method(sampling=EqLen(), advantage=LeaveOneOut()).score(rollouts)
+    return Log(
+        "ours", "tokens", rollouts.response_table, np.zeros(len(responses), np.int64), rollouts.segment_table,
+        scored.advantage, scored.value, known=KNOWN | {"streams", "advantage"},
+    )  # fmt: skip
+
+
+def test_streams_agree_with_the_metrics_of_training(streams):
+    found = stream_report(streams)
+    told = stream_metrics(streams.responses, streams.segments, streams.value, np.ones(len(streams.segments), np.bool_))
+    assert found.rounds.value == pytest.approx(told["streams/rounds"]) == 7 / 4
+
+
+def test_optimism_by_hand(streams):
+    """Survivors under max 1, 1, 0, 0, 0, 1, under halving 3/4, 1/2, 0, 0, 0, 1: the former's excess is 3/4 over six pairs."""
+    found = stream_report(streams)
+    assert found.optimism.value == pytest.approx(0.75 / 6)
+
+
+def test_stopping_is_the_pressure_over_answers(streams):
+    pressure = eos_advantage(streams.responses, streams.segments, streams.advantage)
+    assert mean_eos_advantage(streams).value == pytest.approx(pressure / len(streams)) and pressure != 0
+
+
+def test_logs_without_streams_have_no_report(streams):
+    assert stream_report(replace(streams, known=KNOWN)) is None
 
 
 def test_what_never_happened_is_not_certain():

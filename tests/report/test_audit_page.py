@@ -355,8 +355,9 @@ def test_every_picture_has_values_under_the_pointer(open_page, effect_page):
 
 
 @pytest.mark.slow
-def test_pictures_of_reports_have_them_too(open_page, plain_page):
-    assert assert_values_under_the_pointer(open_page(plain_page), every=2) >= 8
+@pytest.mark.parametrize("name", ["plain_page", "pairs_page"])
+def test_pictures_of_reports_have_them_too(open_page, request, name):
+    assert assert_values_under_the_pointer(open_page(request.getfixturevalue(name)), every=2) >= 8
 
 
 def test_pictures_of_comparisons_have_them_too(open_page, tmp_path):

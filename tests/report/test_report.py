@@ -34,6 +34,7 @@ from fairlen.report.run import (
     split_tokens,
     visible,
 )
+from fairlen.report.streams import find_parents, gather_streams
 
 
 def describe(name: str) -> str:
@@ -84,7 +85,7 @@ def test_a_real_run_has_a_report(tmp_path, method):
     start_training(config)
     page = write_report(tmp_path / "run").read_text()
     chosen, _, logged = page.partition('<section id="logged">')
-    assert chosen.count("<figure") == 8
+    assert chosen.count("<figure") == (12 if "eqlen" in method else 10)
     assert "Acceptance by length" in page
     entries = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     names = {
@@ -273,7 +274,7 @@ def test_axes_hold_their_data():
         assert axis.low < axis.high and all(axis.low <= v <= axis.high for v in finite), values
 
 
-def test_the_sample_is_of_every_part_and_outcome(plain_run):
+def test_the_sample_is_of_every_part_and_outcome(plain_run, pairs_run):
     records = read_run(plain_run).records
     assert records is not None
     rows = choose_rows(records)
@@ -282,6 +283,44 @@ def test_the_sample_is_of_every_part_and_outcome(plain_run):
     assert (size == OF_PROMPT).mean() > 0.5  # of a prompt together
     counts = np.bincount(records.log.batch[rows], minlength=8)
     assert counts.min() >= MAX_SHOWN // 8 - 8
+    pairs = read_run(pairs_run).records
+    assert pairs is not None
+    chosen = choose_rows(pairs)
+    key = pairs.log.responses.prompt * 100 + pairs.log.responses.stream
+    assert len(chosen) <= MAX_SHOWN
+    assert all((key == k).sum() == (key[chosen] == k).sum() for k in set(key[chosen].tolist()))  # whole streams
+
+
+def test_forks_hang_on_the_track_that_they_continue(pairs_run):
+    run = read_run(pairs_run)
+    assert run.records is not None
+    files = [pq.read_table(p) for p in sorted(pairs_run.glob("records/responses-*"))]
+    num_forks = 0
+    for stream in gather_streams(show_sample(run.folder, run.records)):
+        for fork, parent in find_parents(stream.tracks).items():
+            child = next(t for t in stream.tracks if t.track == fork)
+            both = [
+                files[t.batch]["token_ids"][int(run.records.log.line[t.number]) - 1].as_py() for t in (child, parent)
+            ]
+            assert both[0][: 2 + child.inherited] == both[1][: 2 + child.inherited]
+            num_forks += 1
+        assert len(find_parents(stream.tracks)) == len(stream.tracks) - 2
+    assert num_forks > 20
+
+
+def test_a_stream_whose_last_round_has_no_bar_says_so(pairs_run):
+    """Rounds count from 0, as in the records: of n tracks the last one is n - 2. Truncated pairs and equal texts have none."""
+    run = read_run(pairs_run)
+    assert run.records is not None
+    seen = set()
+    for stream in gather_streams(show_sample(run.folder, run.records)):
+        last = max((piece.round for track in stream.tracks for piece in track.pieces), default=-1)
+        has_pair = last == len(stream.tracks) - 2
+        both_cut = sum(track.truncated for track in stream.tracks) == 2
+        assert ("no pair in its last round" in stream.ending) == (not has_pair)
+        assert ("wrote the same" in stream.ending) == (not has_pair and not both_cut)
+        seen.add(has_pair)
+    assert seen == {True, False}
 
 
 def test_tokens_are_split_where_they_end():
@@ -326,7 +365,6 @@ def test_a_report_begins_with_what_the_audit_finds(plain_page):
     assert set(re.findall('href="#(.*?)"', page)) <= set(re.findall('id="(.*?)"', page))
     assert "eps_in" not in page[: page.index('class="more"')]  # fields of stages are folded in
     assert "hf_s3cret" not in page
-    assert "Held-out accuracy rose from 40% to 90%" in page and f"the limit of {BUDGET} tokens" in page
 
 
 def test_curves_are_means_in_a_band_of_extremes(tmp_path):
@@ -344,6 +382,14 @@ def test_curves_are_means_in_a_band_of_extremes(tmp_path):
     constant = groups["Constant"][0].table
     assert constant and list(constant.rows) == [("my/own", "7", "", "")]
     assert "<h3>&lt;i&gt;</h3>" in write_report(run).read_text()
+
+
+def test_titles_say_what_is_seen(plain_page, pairs_page):
+    page = plain_page.read_text()
+    assert "Held-out accuracy rose from 40% to 90%" in page and "Acceptance by length" in page
+    assert f"the limit of {BUDGET} tokens" in page
+    page = pairs_page.read_text()
+    assert "Nothing could be clipped" in page and "Survivors win" in page and "pairs on average" in page
 
 
 @pytest.mark.slow

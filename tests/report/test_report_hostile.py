@@ -36,7 +36,7 @@ def test_no_text_of_the_records_runs(open_page, tmp_path, method):
     page.evaluate("document.querySelectorAll('details').forEach((d) => { d.open = true })")
     assert_unharmed(watched)
     shown = page.evaluate(
-        "[...document.querySelectorAll('.text, .facts dd, .what, .prompt h3, .prompt .says')].map((e) => e.textContent)"
+        "[...document.querySelectorAll('.text, .facts dd, .what, .stream h3, .stream .says')].map((e) => e.textContent)"
     )
     texts = page.evaluate("[...document.querySelectorAll('.text .own')].map((e) => e.textContent)")
     for payload in PAYLOADS:

@@ -22,8 +22,13 @@ UPDATE = bool(os.environ.get("FAIRLEN_UPDATE_REFERENCE"))
 """Set it to write the reference images anew; look at them before they are kept."""
 
 
-def test_nothing_scrolls_sideways_and_nothing_is_asked_for(open_page, plain_page):
-    page = open_page(plain_page).page
+@pytest.fixture(params=["plain_page", "pairs_page"])
+def html(request: pytest.FixtureRequest) -> Path:
+    return request.getfixturevalue(request.param)
+
+
+def test_nothing_scrolls_sideways_and_nothing_is_asked_for(open_page, html):
+    page = open_page(html).page
     for state in (False, True):
         page.evaluate(f"document.querySelectorAll('details').forEach((d) => {{ d.open = {str(state).lower()} }})")
         for width in (320, 375, 768, 1180):
@@ -31,8 +36,8 @@ def test_nothing_scrolls_sideways_and_nothing_is_asked_for(open_page, plain_page
             assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
-def test_everything_is_there_without_scripts(open_page, plain_page):
-    page = open_page(plain_page, java_script_enabled=False).page
+def test_everything_is_there_without_scripts(open_page, html):
+    page = open_page(html, java_script_enabled=False).page
     figures = page.locator("figure:has(svg)")
     assert figures.count() >= 8
     assert page.locator("figure:has(svg) table").count() == figures.count()  # every chart has its table
@@ -40,12 +45,14 @@ def test_everything_is_there_without_scripts(open_page, plain_page):
     page.locator("details.numbers > summary").first.click()
     assert page.locator("figure table").first.is_visible()
     answer = page.locator("details.response").first
+    if page.locator("details.tracks").count():
+        page.locator("details.tracks > summary").first.click()
     answer.locator("summary").click()
     assert answer.locator("pre.text").is_visible() and answer.locator("pre.text").inner_text().strip()
 
 
-def test_every_chart_is_named_and_every_label_lies_within_the_page(open_page, plain_page):
-    page = open_page(plain_page, viewport={"width": 375, "height": 800}).page
+def test_every_chart_is_named_and_every_label_lies_within_the_page(open_page, html):
+    page = open_page(html, viewport={"width": 375, "height": 800}).page
     assert page.evaluate(
         "[...document.querySelectorAll('figure svg[role=img]')].every((s) => s.getAttribute('aria-label'))"
     )
@@ -77,14 +84,14 @@ def test_responses_stand_by_prompt_and_can_be_ordered(open_page, plain_page):
     lengths = (
         "(all) => all.map((s) => [...s.querySelectorAll('details.response')].map((r) => Number(r.dataset.length)))"
     )
-    before = page.locator("article.prompt").evaluate_all(lengths)
+    before = page.locator("article.stream").evaluate_all(lengths)
     assert len(before) > 10 and sum(map(len, before)) == 200
     page.select_option("[name=order]", "-1")
-    ordered = page.locator("article.prompt").evaluate_all(lengths)
+    ordered = page.locator("article.stream").evaluate_all(lengths)
     assert ordered != before and all(one == sorted(one, reverse=True) for one in ordered)
     assert [one[0] for one in ordered] == sorted((max(one) for one in before), reverse=True)
     page.select_option("[name=order]", "")
-    assert page.locator("article.prompt").evaluate_all(lengths) == before
+    assert page.locator("article.stream").evaluate_all(lengths) == before
 
 
 OVERLAPS = """[...document.querySelectorAll('figure svg[role=img]')].flatMap((svg) => {
@@ -146,9 +153,22 @@ def test_tokens_are_coloured_and_the_text_stays(open_page, plain_page):
     assert answer.locator(".t1, .t2, .t3, .t4").count() == 0
 
 
-def test_contrast(open_page, plain_page):
+def test_a_piece_is_read_by_keyboard_alone(open_page, pairs_page):
+    page = open_page(pairs_page).page
+    link = page.locator("a[data-from]").nth(2)
+    begin, end = (int(link.get_attribute(f"data-{name}") or 0) for name in ("from", "to"))
+    link.focus()
+    page.keyboard.press("Enter")
+    answer = page.locator(f"#r{link.get_attribute('data-track')}")
+    assert answer.locator("pre.text").is_visible()
+    assert answer.locator(".chosen").count() == end - begin
+    assert page.evaluate("document.activeElement.tagName") == "SUMMARY"
+    assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") != "none"
+
+
+def test_contrast(open_page, html):
     """Texts at least 4.5:1 against what they stand on; marks without letters, such as grey tracks, at least 3:1."""
-    page = open_page(plain_page).page
+    page = open_page(html).page
     style = "(e) => getComputedStyle(document.querySelector(e))"
     kinds = (
         ("h3", "color", 4.5), (".says", "color", 4.5), ("figcaption", "color", 4.5), (".tick", "fill", 4.5),
@@ -187,7 +207,10 @@ DIFFERENCE = """async ([old, now]) => {
 SHOTS = {
     "head-light": ("plain_page", 1000, 1150, "light", "body"),
     "lengths-dark": ("plain_page", 1000, 1150, "dark", "#lengths"),
+    "pairs-light": ("pairs_page", 1000, 1150, "light", "#pairs"),
+    "streams-dark": ("pairs_page", 1000, 900, "dark", "#answers"),
     "update-phone": ("plain_page", 375, 1500, "light", "#weights"),
+    "streams-phone": ("pairs_page", 375, 1100, "light", "#answers"),
 }
 FONTS = '* { font-family: "DejaVu Sans" !important; } pre { font-family: "DejaVu Sans Mono" !important; }'
 

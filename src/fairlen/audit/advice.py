@@ -33,6 +33,7 @@ class Advice:
 
 
 BALANCED_PAPER, FSPO_PAGE = "https://arxiv.org/abs/2605.04077", "docs/methods/fspo.md"
+EQLEN_PAGE = "docs/methods/eqlen.md#what-the-paper-claims-and-what-we-found"
 CLOSED_FORMS = "docs/papers.md#what-holds-for-all-of-them"
 TOKEN_MEAN = Evidence("by a token mean each side of a prompt counts by its mean length; equation 12", BALANCED_PAPER)
 ONE_FACTOR = Evidence("Balanced Aggregation gives both sides one factor; equations 16, 21 and 26", BALANCED_PAPER)
@@ -53,6 +54,8 @@ NO_DRIFT = Evidence(
     "a band without the drift accepts 68% of short sequences and 16% of long ones, in closed form", FSPO_PAGE
 )
 FIXED_CLIP = Evidence("a fixed clip accepts over 90% of 10 tokens and under 40% of 1000; sections 1 and 2", FSPO_PAGE)
+WHO_WINS = Evidence("by later ends a survivor wins with (1-v)(1-(1-v)^n), a finisher with v(1-v)^n", EQLEN_PAGE)
+MAX_IS_BIASED = Evidence("`max` is biased, `halving` is not, by exact expectations", EQLEN_PAGE)
 
 
 NOTHING = "nothing to change in the aggregation: "
@@ -78,6 +81,12 @@ BOUNDS: dict[str, tuple[str, tuple[Evidence, ...]]] = {
     "SequenceClip": ("", ()), "SequenceTokenClip": ("", ()), "PowerClip": ("", ()),
 }  # fmt: skip
 """By drift of the band or class of the clip in use: what it accepts."""
+HALVING = Advice(
+    "the best of a survivor's later ends is compared with the one of a finisher, which presses against stopping where length "
+    "says nothing; `--set sampling.survivor_reward=halving` does not",
+    (WHO_WINS, MAX_IS_BIASED),
+    ("sampling.survivor_reward=halving",),
+)
 
 
 def advise(measure: str, estimate: Estimate, method: InUse | None) -> Advice | None:
@@ -86,7 +95,12 @@ def advise(measure: str, estimate: Estimate, method: InUse | None) -> Advice | N
         return None
     if measure == "within.length":
         return advise_on_length("incorrect" if estimate.value > 0 else "correct", method)
-    return advise_on_bound(method) if measure == "acceptance.lre" else None
+    if measure == "acceptance.lre":
+        return advise_on_bound(method)
+    sampling = method.method and method.method.sampling
+    is_max = isinstance(sampling, EqLen) and sampling.survivor_reward == "max"
+    is_pressed = {"streams.optimism": estimate.value > 0, "streams.eos_advantage": estimate.value < 0}
+    return HALVING if is_max and is_pressed.get(measure) else None
 
 
 def advise_on_length(longer: str, method: InUse) -> Advice | None:

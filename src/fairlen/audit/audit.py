@@ -31,8 +31,9 @@ from fairlen.audit.method_in_use import InUse, find_method
 from fairlen.audit.readers import DEFAULTS, LogReading, Options, Source, read
 from fairlen.audit.statistics.acceptance import Acceptance, acceptance
 from fairlen.audit.statistics.coupling import Coupling, WeightShares, coupling, weight_shares
-from fairlen.audit.statistics.intervals import NOTHING, Estimate, bootstrap, mean_over, ratio, share_of
+from fairlen.audit.statistics.intervals import NOTHING, Z95, Estimate, bootstrap, mean_over, ratio, share_of
 from fairlen.audit.statistics.lengths import Lengths, lengths
+from fairlen.audit.statistics.streams import StreamReport, stream_report
 from fairlen.audit.statistics.within import MIN_PROMPTS, Effect, Within, compare_within
 from fairlen.batch import Bools, Floats, centred_squares, count_by, mean_by, sum_by
 
@@ -67,7 +68,8 @@ class AuditFinding:
     """An effect that stands at the false discovery rate."""
 
     measure: str
-    """One of a `Quantity`, as within.length, or selection.truncated, selection.dropped, acceptance.lre."""
+    """One of a `Quantity`, as within.length, or selection.truncated, selection.dropped, acceptance.lre, streams.optimism,
+    streams.eos_advantage."""
     estimate: Estimate  # with its 95% interval: of lengths a relative difference, else in the measure's unit
     p_value: float  # nan of a share, which is no test
     text: str
@@ -89,6 +91,7 @@ class Audit:
     weights: dict[str, WeightShares]
     shares: Shares
     acceptance: Acceptance | None
+    streams: StreamReport | None
     turns: TurnReport | None  # None where every response is one turn
 
     @property
@@ -114,8 +117,8 @@ def audit_source(source: Source, method: InUse | None = None, margins: Margins =
     log, method = source.log, method or find_method(source.files)
     selection, quantities = find_selection(log), (LENGTH, *TURN_QUANTITIES) if log.has_turns else (LENGTH,)
     effects = [within_log(log, quantity=one) for one in quantities]
-    accepted = acceptance(log) if len(log.trained) else None
-    others = [*find_dropped(selection), *find_unequal_acceptance(accepted)]
+    accepted, streams = acceptance(log) if len(log.trained) else None, stream_report(log)
+    others = [*find_dropped(selection), *find_unequal_acceptance(accepted), *find_in_streams(streams)]
     again = [within_log(log, with_truncated=True, quantity=one) for one in quantities]
     p_values = [tuple(p_values_of(*one).values()) for one in zip(effects, quantities, strict=True)]
     found = [
@@ -134,7 +137,7 @@ def audit_source(source: Source, method: InUse | None = None, margins: Margins =
         source, method, add_bar(add_truncation(found[0], log), log),
         tuple(replace(one, advice=one.advice or find_advice(one, method, weights)) for one in findings),
         effects[0], again[0], selection, lengths(log), coupling(log), weights, find_shares(log),
-        accepted, turns,
+        accepted, streams, turns,
     )  # fmt: skip
 
 
@@ -191,6 +194,24 @@ def find_unequal_acceptance(found: Acceptance | None) -> Iterator[AuditFinding]:
         text = f"the bound accepts {share[0]:.0%} of the shortest responses and {share[-1]:.0%} of the longest: "
         text += f"length reweighting error {number(found.lre)}, of which noise {found.floor:.2g}"
         yield AuditFinding("acceptance.lre", found.lre, p_value, text)
+
+
+def find_in_streams(found: StreamReport | None) -> Iterator[AuditFinding]:
+    if not found:
+        return
+    text = f"`max` values survivors {number(found.optimism)} above what is unbiased, a pair"
+    yield AuditFinding("streams.optimism", found.optimism, p_value_of(found.optimism), text)
+    net = found.eos_advantage
+    text = (
+        f"stopping is {'penalised' if net.value < 0 else 'reinforced'}: net advantage on EOS {number(net)} a response"
+    )
+    yield AuditFinding("streams.eos_advantage", net, p_value_of(net), text)
+
+
+def p_value_of(found: Estimate) -> float:
+    """Return the two-sided p-value of no effect, by a normal error as wide as the 95% interval; nan without one."""
+    error = (found.high - found.low) / (2 * Z95)
+    return math.erfc(abs(found.value / error) / math.sqrt(2)) if error > 0 else math.nan
 
 
 def number(found: Estimate) -> str:

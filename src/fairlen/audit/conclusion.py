@@ -9,9 +9,10 @@ from typing import Literal
 
 import numpy as np
 
-from fairlen.audit.log import Log, advantages, halfway, plain_samples
-from fairlen.audit.statistics.intervals import NOTHING, Estimate, mean_over
+from fairlen.audit.log import Log, halfway, plain_samples
+from fairlen.audit.statistics.intervals import NOTHING, Estimate
 from fairlen.audit.statistics.lengths import split
+from fairlen.audit.statistics.streams import mean_advantage
 from fairlen.audit.statistics.within import MIN_PROMPTS, Effect, Within, compare_within, find_bar
 from fairlen.batch import Floats, Responses
 from fairlen.sampling.stream_metrics import count_continued
@@ -284,6 +285,4 @@ def report_turns(log: Log, effects: Sequence[Within], conclusions: Sequence[Conc
         ByOutcome(conclusion, within, *split(table.prompt, quantity.of(table), correct)[:3])
         for quantity, within, conclusion in zip(TURN_QUANTITIES, effects, conclusions, strict=True)
     )
-    continued = count_continued(log.responses, log.segments) * advantages(log)
-    total, active = np.bincount(log.segments.response, continued, len(log)), log.responses.active
-    return TurnReport(number, length, mean_over(log.responses.prompt[active], total[active]))
+    return TurnReport(number, length, mean_advantage(log, count_continued(log.responses, log.segments)))

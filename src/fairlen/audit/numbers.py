@@ -121,12 +121,16 @@ def measured_rows(one: Audit) -> Rows:
 
 
 def recorded_rows(one: Audit) -> Rows:
-    found = one.acceptance
+    found, streams = one.acceptance, one.streams
     if found and found.undefined:
         yield "acceptance by length", found.undefined, ""
     elif found:
         yield line("accepted by the bound", found.overall, ".1%")
         yield line(f"length reweighting error (noise alone {found.floor:.2g})", found.lre, ".3f")
+    if streams:
+        yield line("rounds a stream", streams.rounds)
+        yield line("optimism of `max` (reward a pair)", streams.optimism, "+.3f")
+        yield line("net advantage on EOS (a response)", streams.eos_advantage, "+.3f")
 
 
 def to_json(audits: tuple[Audit, ...], reading: LogReading, against: Against | None = None) -> dict[str, Any]:
@@ -152,7 +156,7 @@ def log_to_json(one: Audit) -> dict[str, Any]:
         "turns": one.turns,
         "selection": vars(one.selection) | {"dropped_gap": as_estimate("gap", one.selection.dropped_gap)},
         "lengths": one.lengths, "coupling": one.coupling, "weights": one.weights,
-        "shares": one.shares, "acceptance": one.acceptance,
+        "shares": one.shares, "acceptance": one.acceptance, "streams": one.streams,
     })  # fmt: skip
 
 

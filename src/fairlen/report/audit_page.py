@@ -99,7 +99,7 @@ def find_figures(one: Audit) -> list[Figure]:
     ]  # fmt: skip
     if one.acceptance and not one.acceptance.undefined:
         figures.append(sections.acceptance_figure(log))
-    return figures
+    return [*figures, *sections.stream_figures(log)] if one.streams else figures
 
 
 def selection_figures(one: Audit) -> list[Figure]:

@@ -22,6 +22,7 @@ from fairlen.report.curves import curves_section
 from fairlen.report.figure import Section, interval, plain, share
 from fairlen.report.run import RecordedRun, Shown, column, read_run, show_sample, visible
 from fairlen.report.sections import find_sections
+from fairlen.report.streams import Stream, gather_streams
 from fairlen.report.terms import OF_TURNS, VERDICTS, define
 from fairlen.secrets import hide_all
 
@@ -44,10 +45,11 @@ def write_report(run_folder: str | Path, out: str | Path | None = None) -> Path:
 
 def write_page(run: RecordedRun, found: Audit | None, path: Path) -> Path:
     sample = show_sample(run.folder, run.records) if run.records else []
+    streams = gather_streams(sample) if run.records and "streams" in run.records.log.known else []
     total = len(run.records.log) if run.records else 0
     head = describe_run(run) | {"audits": [found] if found else []}
     sections = [*find_sections(run, found), *curves_section(run)]
-    write_file(path, render_page(head, headline(run), sections, sample, total, define()).encode())
+    write_file(path, render_page(head, headline(run), sections, sample, streams, total, define()).encode())
     return path
 
 
@@ -63,6 +65,7 @@ def render_page(
     facts: list[tuple[str, str, str]],
     sections: list[Section],
     sample: Sequence[Shown] = (),
+    streams: Sequence[Stream] = (),
     total: int = 0,
     terms: Sequence[tuple[str, str, list[str]]] = (),
 ) -> str:
@@ -76,7 +79,7 @@ def render_page(
     environment.filters |= {"plain": plain}
     return environment.get_template("template.html.j2").render(
         style=style, script=script, policy=policy(style, script), head=EMPTY | hide_all(head), facts=facts, sections=sections,
-        sample=sample, total=total, terms=terms,
+        sample=sample, streams=streams, total=total, terms=terms,
         data={str(s.number): s.tokens for s in sample if s.tokens},
     )  # fmt: skip
 

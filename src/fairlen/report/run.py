@@ -125,6 +125,9 @@ class Shown:
     number: int
     batch: int
     prompt: int
+    stream: int
+    track: int
+    round: int
     inherited: int
     length: int
     outcome: float
@@ -162,11 +165,13 @@ def show_sample(folder: Path, records: Records) -> list[Shown]:
 
 
 def choose_rows(records: Records) -> Ints:
-    """Return at most MAX_SHOWN rows, OF_PROMPT of a prompt: of each eighth as many with mixed ends as others."""
+    """Return at most MAX_SHOWN rows, whole streams or OF_PROMPT of a prompt: of each eighth as many with mixed ends as others."""
     log, responses = records.log, records.log.responses
-    order = np.argsort(responses.prompt, kind="stable")
-    prompt, part = responses.prompt[order], np.empty(len(log), np.int64)
-    part[order] = (np.arange(len(log)) - np.searchsorted(prompt, prompt)) // OF_PROMPT
+    part = responses.stream
+    if "streams" not in log.known:
+        order = np.argsort(responses.prompt, kind="stable")
+        prompt, part = responses.prompt[order], np.empty(len(log), np.int64)
+        part[order] = (np.arange(len(log)) - np.searchsorted(prompt, prompt)) // OF_PROMPT
     _, unit = np.unique(np.stack([responses.prompt, part]), axis=1, return_inverse=True)
     hits, size = np.bincount(unit, responses.correct)[unit], np.bincount(unit)[unit]
     kind = np.where((hits > 0) & (hits < size), 0, 1)
@@ -211,9 +216,9 @@ def find_pieces(records: Records, row: int, num_prompt: int, numbers: list[Float
 
 def show(records: Records, row: int, text: dict[str, Any], tokenizer: Any, room: int, numbers: list[Floats]) -> Shown:
     log, num_prompt = records.log, int(text.get("num_prompt") or 0)
-    names = ("prompt", "length", "outcome", "correct", "truncated", "num_turns")
+    names = ("prompt", "stream", "round", "length", "outcome", "correct", "truncated", "num_turns")
     columns = {name: getattr(log.responses, name) for name in names}
-    columns |= {"batch": log.batch, "inherited": records.inherited, "reward": rewards(log)}
+    columns |= {"batch": log.batch, "track": records.track, "inherited": records.inherited, "reward": rewards(log)}
     rooms: dict[str, int] = dict.fromkeys(("problem_id", "answer", "status", "finish"), room // 10)
     rooms["problem"] = room // 5
     fields: dict[str, Any] = {name: column[row].item() for name, column in columns.items()}

@@ -1,4 +1,4 @@
-"""The figures of a run: learning curves, length and outcome, length in the update."""
+"""The figures of a run: learning curves, length and outcome, length in the update, EqLen's streams."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import numpy as np
 
 from fairlen.audit.audit import Audit, find_missing
 from fairlen.audit.conclusion import LENGTH, TURN_LENGTH, TURNS, Quantity
-from fairlen.audit.log import Log, advantages, off_policy
+from fairlen.audit.log import Log, advantages, off_policy, values
 from fairlen.audit.statistics.intervals import length_bins, mean, rate
 from fairlen.batch import Ints, Responses, sum_by
 from fairlen.report.figure import (
     INTERVAL,
+    MIN_ROWS,
     SIDES,
     Axis,
     Figure,
@@ -39,8 +40,17 @@ from fairlen.report.figure import (
 )
 from fairlen.report.prompts import difficulty_figure, within_figures
 from fairlen.report.run import RecordedRun, column
+from fairlen.sampling.stream_metrics import ENDINGS, LATER, Streams, compare_pairs, count_rounds, find_streams
 
 BATCH = "rollout batch"
+MIN_BATCHES = 4  # rollout batches in a stretch of training: what an interval over batches needs
+ENDS: tuple[tuple[str, str, Tone], ...] = (
+    ("tie", "both tracks stopped at one position", "correct"),
+    ("one cut", "one stopped where the other was truncated", "fourth"),
+    ("both cut", "both tracks were truncated", "incorrect"),
+    ("limit", "the limit of rounds was reached", "third"),
+)
+"""Of a stream, by position in ENDINGS: name, meaning, colour."""
 
 
 def find_sections(run: RecordedRun, audit: Audit | None) -> list[Section]:
@@ -55,7 +65,9 @@ def find_sections(run: RecordedRun, audit: Audit | None) -> list[Section]:
         replace(one, id=f"lengths-{at}") for at, one in enumerate([*within_figures(log), difficulty_figure(log)])
     ]
     lengths = Section("lengths", "Length and outcome", lead, figures, audit, notes=find_missing(audit))
-    return [lengths, *turns_sections(log), learning, *weights_sections(log)]
+    found = [lengths, learning, weights_section(run, log)]
+    found.insert(1, turns_section(run, log)) if log.has_turns else None
+    return [*found, pairs_section(log)] if "streams" in log.known else found
 
 
 def plain_rows(log: Log) -> tuple[Responses, Ints]:
@@ -125,12 +137,22 @@ def length_figure(log: Log, quantity: Quantity = LENGTH, unit: str = "generated 
     )
 
 
-def turns_sections(log: Log) -> list[Section]:
-    if not log.has_turns:
-        return []
-    figures = [length_figure(log, TURNS, "turns"), length_figure(log, TURN_LENGTH), *within_figures(log, TURNS)]
+def turns_section(run: RecordedRun, log: Log) -> Section:
+    figures = [
+        length_figure(log, TURNS, "turns"),
+        length_figure(log, TURN_LENGTH),
+        *within_figures(log, TURNS),
+        over_run(
+            run, "advantage/another_turn", True,
+            ("Another turn is penalised", "Another turn is reinforced",
+             "Another turn is neither clearly reinforced nor penalised"),
+            "Net advantage on another turn: the sum of advantages over turns that another one followed, per rollout batch.",
+            "Over the run {} per rollout batch. Where turns do not matter, above 0 taking more of them is reinforced; "
+            "trajectories of more turns may also only be correct more often.",
+        ),
+    ]  # fmt: skip
     lead = "A trajectory is written in turns, and reads between them: only what the policy wrote counts and trains."
-    return [Section("turns", "Turns", lead, figures)]
+    return Section("turns", "Turns", lead, figures)
 
 
 def truncation_figure(log: Log, *others: Series) -> Figure:
@@ -155,16 +177,33 @@ def describe_limit(responses: Responses) -> str:
     return f"Share of responses that reached {tokens} without EOS."
 
 
-def weights_sections(log: Log) -> list[Section]:
-    if not len(log.trained):
-        return []
-    figures = [weight_figure(log)]
+def weights_section(run: RecordedRun, log: Log) -> Section:
+    figures = [
+        over_run(
+            run, "advantage/eos", True,
+            ("Stopping is penalised", "Stopping is reinforced", "Stopping is neither clearly reinforced nor penalised"),
+            "Net advantage on EOS: the sum of advantages at EOS tokens, per rollout batch.",
+            "Over the run {} per rollout batch. Below 0 stopping is penalised; above it, responses that stop may only be "
+            "correct more often than those that are truncated.",
+        ),
+        over_run(
+            run, "coupling/sign_length", False,
+            ("Negative advantages fall on longer responses", "Positive advantages fall on longer responses",
+             "Sign and length are not clearly coupled"),
+            "Mean advantage over trained tokens, per update: 0 where length and sign are not coupled.",
+            "Over the run {}. Far from 0, a token mean moves all log-probs one way.",
+        ),
+    ]  # fmt: skip
+    terms = "streams.eos_advantage", "coupling"
+    figures = [replace(one, terms=(term, "reinforced")) for one, term in zip(figures, terms, strict=True)]
     lead = "A sequence moves the model by its weight, the magnitude of its advantage and its number of tokens."
-    if len(off_policy(log)):
-        figures.append(acceptance_figure(log))
-    else:
-        lead += " Nothing could be clipped: each rollout batch served one update, so that every ratio is 1."
-    return [Section("weights", "Length in the update", lead, figures)]
+    if len(log.trained):
+        figures.insert(0, weight_figure(log))
+        if len(off_policy(log)):
+            figures.append(acceptance_figure(log))
+        else:
+            lead += " Nothing could be clipped: each rollout batch served one update, so that every ratio is 1."
+    return Section("weights", "Length in the update", lead, figures)
 
 
 def weight_figure(log: Log) -> Figure:
@@ -192,6 +231,29 @@ def weight_figure(log: Log) -> Figure:
     )  # fmt: skip
 
 
+def over_run(run: RecordedRun, name: str, once: bool, title: tuple[str, str, str], says: str, note: str) -> Figure:
+    """Draw a metric over training around zero. `once`: each rollout batch counts once.
+
+    `title` is for an interval below 0, above 0, and around it; {} in it and in the note is the mean over the run.
+    """
+    entries = [entry for entry in run.updates if entry.get(name) is not None]
+    entries = list({entry["rollout_batch"]: entry for entry in entries}.values()) if once else entries
+    batch, numbers = column(entries, "rollout_batch").astype(np.int64), column(entries, name)
+    total = mean(numbers, batch, np.zeros(len(numbers), np.int64), 1).at(0)
+    window, middle = windows(batch, MIN_BATCHES)
+    found = mean(numbers, batch, window, len(middle))
+    series = [as_series("", middle, found, "plain", form=plain)]
+    chosen = title[0 if total.high < 0 else 1 if total.low > 0 else 2]
+    mean_of_run = interval((total.value, total.low, total.high), plain)
+    return Figure(
+        chosen.format(mean_of_run),
+        says,
+        lines(over_training(series, level=0.0), series, says),
+        Table((BATCH, name), list(zip(map(whole, middle), intervals(found, plain), strict=True))),
+        f"{note.format(mean_of_run)} Bands are 95% intervals over rollout batches.",
+    )
+
+
 def acceptance_figure(log: Log) -> Figure:
     rows = off_policy(log)
     bins = length_bins(rows.length)
@@ -207,4 +269,65 @@ def acceptance_figure(log: Log) -> Figure:
         Table(("tokens", "inside", "clipped", "sequences"), counted_rows(bins.names(), inside, clipped)),
         "Whiskers: 95% over prompts. A fair bound accepts all lengths alike.",
         terms=("acceptance.lre",),
+    )
+
+
+def pairs_section(log: Log) -> Section:
+    pairs = plain(float(count_rounds(log.segments, find_streams(log.responses)).mean()))
+    lead = (
+        "A stream has two tracks; when one ends, a new one starts from what the other had written by then. "
+        "The finisher is compared with that segment, the survivor, of equal length. "
+        f"A stream forms {pairs} pairs on average, one a round."
+    )
+    return Section("pairs", "Equal-length pairs", lead, stream_figures(log))
+
+
+def stream_figures(log: Log) -> list[Figure]:
+    streams = find_streams(log.responses)
+    return [win_figure(log, streams), endings_figure(log, streams)]
+
+
+def win_figure(log: Log, streams: Streams) -> Figure:
+    survivors, gap, later = compare_pairs(log.segments, values(log), streams)
+    prompt = log.responses.prompt[log.segments.response[survivors]]
+    middle, names = middles(len(LATER)), [name.replace("_", " ") for name in LATER]
+    wins = [rate(won, prompt, later - 1, len(names)).of_at_least(MIN_ROWS) for won in (gap > 0, gap < 0)]
+    total = [share(float(won.mean())) if len(won) else "-" for won in (gap > 0, gap < 0)]
+    series = [
+        as_series("survivor", middle - 0.015, wins[0], "plain", "points"),
+        as_series("finisher", middle + 0.015, wins[1], "fourth", "points"),
+    ]
+    places = [(float(at), name) for at, name in zip(middle, names, strict=True)]
+    label, y = "ends that came later", share_axis(series)
+    frame = Frame(Axis(0, 1), y, label, places, names=lambda x: f"{names[int(x * len(names))]} later ends")
+    return Figure(
+        f"Survivors win {total[0]} of pairs, finishers {total[1]}",
+        "Share of pairs in which one side has the higher value, by the number of ends after the finisher's; the rest tie.",
+        lines(frame, series, "win rates of survivors and finishers"),
+        Table(("later ends", "survivor wins", "finisher wins", "pairs"), counted_rows(names, *wins)),
+        "Whiskers: 95% over prompts. Equal where lengths do not matter and values are fair; a survivor that wins more with "
+        "more later ends is the optimism of taking the best.",
+        terms=("streams.optimism",),
+    )
+
+
+def endings_figure(log: Log, streams: Streams) -> Figure:
+    first = np.full(len(streams.num_tracks), -1, np.int64)
+    first[streams.of_response] = np.arange(len(log))
+    window, middle = windows(log.batch[first])
+    totals = np.bincount(streams.ending, minlength=len(ENDINGS)) / max(len(streams.ending), 1)
+    series, cells, legend = [], [], []
+    for code in np.flatnonzero(totals):
+        name, meaning, tone = ENDS[code]
+        found = rate(streams.ending == code, log.responses.prompt[first], window, len(middle))
+        series.append(as_series(name, middle, found, tone))
+        cells.append(intervals(found))
+        legend.append(f"{name}: {meaning}")
+    return Figure(
+        f"{share(float(totals[0]))} of streams end in a tie, both tracks are truncated in {share(float(totals[2]))}",
+        f"Share of streams by how they ended, over training. {'; '.join(legend)}.",
+        lines(over_training(series), series, "how streams ended over training"),
+        Table((BATCH, *(one.label for one in series)), list(zip(map(whole, middle), *cells, strict=True))),
+        "Bands: 95% over prompts. A rise of streams with both tracks truncated means that the limit is too small.",
+        terms=("streams.eos_advantage",),
     )

@@ -38,6 +38,8 @@ TERMS = {
     "acceptance.lre": ("Length reweighting error", "Half the mean distance from 1 of (share accepted at this length / share "
                        "accepted), 0 to 1. The noise is what a fair bound would show."),
     "coupling": ("Sign and length", "Mean advantage of a trained token: above 0 positive advantages fall on longer responses."),
+    "streams.optimism": ("Optimism of max", "What `max` values survivors above `halving`, in units of reward."),
+    "streams.eos_advantage": ("Net advantage on EOS", "Sum of advantages at EOS, a response: below 0 stopping is penalised."),
 }  # fmt: skip
 
 

@@ -1,0 +1,50 @@
+"""Effects of EqLen's streams on values, with intervals over prompts. Source: docs/methods/eqlen.md."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fairlen.audit.log import Log, advantages, rewards
+from fairlen.audit.statistics.intervals import Estimate, mean_over
+from fairlen.sampling.eqlen import EqLen
+from fairlen.sampling.stream_metrics import count_rounds, ends_at_eos, find_streams
+
+
+@dataclass(frozen=True)
+class StreamReport:
+    rounds: Estimate  # pairs of a stream; streams without a pair count 0
+    optimism: Estimate  # what `max` would value survivors above `halving`, in units of the reward
+    eos_advantage: Estimate  # net advantage on EOS, a response
+
+
+def stream_report(log: Log) -> StreamReport | None:
+    """Return rounds, the optimism of max and the net advantage on EOS; None where no streams were recorded."""
+    if "streams" not in log.known:
+        return None
+    responses, segments = log.responses, log.segments
+    streams = find_streams(responses)
+    prompt = np.zeros(len(streams.num_tracks), np.int64)
+    prompt[streams.of_response] = responses.prompt
+    best, fair = (
+        replace(EqLen(), survivor_reward=rule).value(responses, segments, rewards(log)) for rule in ("max", "halving")
+    )
+    known = segments.survivor & np.isfinite(best - fair)
+    return StreamReport(
+        rounds=mean_over(prompt, count_rounds(segments, streams)),
+        optimism=mean_over(responses.prompt[segments.response[known]], (best - fair)[known]),
+        eos_advantage=mean_eos_advantage(log),
+    )
+
+
+def mean_eos_advantage(log: Log) -> Estimate:
+    """Return the net advantage on EOS over the number of active responses, interval over prompts; below 0 penalises stopping."""
+    return mean_advantage(log, ends_at_eos(log.responses, log.segments))
+
+
+def mean_advantage(log: Log, times: np.ndarray) -> Estimate:
+    """Return the sum over segments of `times` [B] the advantage, over the number of active responses; interval over prompts."""
+    segments, responses = log.segments, log.responses
+    rows, total = responses.active, np.bincount(segments.response, times * advantages(log), len(responses))
+    return mean_over(responses.prompt[rows], total[rows])
