@@ -64,7 +64,7 @@ class RemoteSandbox:
 
     name = "remote"
 
-    def __init__(self, url: str, slots: int = 0, patience: float = 60.0, pause: float = 0.5) -> None:
+    def __init__(self, url: str, slots: int = REMOTE_SLOTS, patience: float = 60.0, pause: float = 0.5) -> None:
         """`url`: http(s)://host[:port][/path], with or without /run_code; ValueError where it is not one. `patience`: seconds of
         each attempt for its queue and the network. `pause`: seconds before the second attempt, twice as long before the third.
         """
@@ -77,9 +77,9 @@ class RemoteSandbox:
             )
         path = parts.path.rstrip("/").removesuffix("/run_code") + "/run_code"
         self.url = urlunsplit(parts._replace(path=path, fragment=""))
-        self.slots, self.patience, self.pause = slots or REMOTE_SLOTS, patience, pause
+        self.slots, self.patience, self.pause = slots, patience, pause
         # Its own threads: those of the event loop are few and wanted for other work.
-        self._threads = ThreadPoolExecutor(self.slots, thread_name_prefix="fairlen-sandbox")
+        self._threads = ThreadPoolExecutor(slots, thread_name_prefix="fairlen-sandbox")
 
     def describe(self) -> dict[str, Any]:
         """Leaves out the URL's query, which may hold a key."""
@@ -91,7 +91,7 @@ class RemoteSandbox:
     async def run(self, program: str, stdin: bytes, limits: Limits) -> Execution:
         body = json.dumps(
             {
-                "code": program.encode("utf-8", "replace").decode(), "stdin": stdin.decode(),
+                "code": program.encode("utf-8", "replace").decode(), "stdin": stdin.decode("utf-8", "replace"),
                 "language": "python", "compile_timeout": limits.seconds, "run_timeout": limits.seconds,
                 "memory_limit_MB": limits.memory_mib,
             }
@@ -255,7 +255,7 @@ def open_sandbox(choice: str = "auto", unsafe_exec_on_host: bool = False, slots:
             f"sandbox={choice!r}: give auto, bubblewrap, or the URL of a service such as http://sandbox:8080"
         )
     try:
-        sandbox = RemoteSandbox(choice, slots) if is_remote else Bubblewrap(slots)
+        sandbox = RemoteSandbox(choice, slots or REMOTE_SLOTS) if is_remote else Bubblewrap(slots)
     except ValueError as error:
         raise error if is_remote else ValueError(f"sandbox={choice!r}: {error}\n{REMEDY}") from None
     complaint = run_apart(find_unfit(sandbox))
