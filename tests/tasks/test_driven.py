@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fairlen.sampling.extend import Continuation, PrefixError, Sampling
+from fairlen.sampling.extend import Continuation, Sampling
 from fairlen.settings import TaskConfig
 from fairlen.tasks.driven import Calls, Driven, RefusedRequest
 from fairlen.tasks.environment import Driving, Fault, Played, about
@@ -125,17 +125,14 @@ def test_what_does_not_fit_ends_the_trajectory_and_is_graded():
     assert (found.finish, found.status, found.turns) == ("length", "correct", ((2, 5), (7, 8)))
 
 
-def test_tokens_that_no_model_reads_are_refused():
-    async def reads(prefix: tuple[int, ...], sampling: Sampling) -> Continuation:
-        if 64 in prefix:
-            raise PrefixError("token 64")
-        return await Echo()(prefix, sampling)
-
+def test_an_environment_may_ask_for_less():
     async def act(calls: Calls) -> None:
-        await calls("a", (9, 2))
-        await calls("a", (9, 2, 5, 6, END, 64))
+        turn = await calls("a", (9, 2), limit=2)
+        assert (turn.token_ids, turn.finish) == ((5, 6), "length")
+        await calls("a", (9, 2, 5, 6, 4), stops={END, 6})  # the first of them ends it
 
-    assert (found := play(act, extend=reads)).status == "error" and found.token_ids == (2, 5, 6, END)
+    found = play(act)
+    assert (found.token_ids, found.finish) == ((2, 5, 6, 4, 5, 6), "stop")
 
 
 def test_one_that_hangs_has_no_verdict_and_the_clock_stands_while_the_policy_writes():

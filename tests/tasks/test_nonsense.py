@@ -1,4 +1,4 @@
-"""Ninety kinds of what an environment must not do: its own trajectory has no verdict, and the others of the run go on."""
+"""What an environment must not do, some sixty kinds of it: its own trajectory has no verdict, and the others of the run go on."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import pytest
 
 from fairlen.engine.generation import check_request
 from fairlen.sampling.extend import Continuation, Sampling, gather
-from fairlen.tasks.environment import InTurns, Observation, about
+from fairlen.tasks.driven import Driven
+from fairlen.tasks.environment import InTurns, Observation, Played, about
 from fairlen.tasks.playground import Playground
 from fairlen.tasks.task import Problem, Verdict
 
@@ -49,11 +50,11 @@ def raises(error: BaseException) -> Callable[..., Any]:
     return act
 
 
-def later(act: Callable[..., Any]) -> Callable[..., Any]:
-    async def act_later(*given: Any) -> Any:
-        return act(*given)
+def async_raises(error: BaseException) -> Callable[..., Any]:
+    async def act(*_: Any) -> Any:
+        raise error
 
-    return act_later
+    return act
 
 
 async def deaf(*_: Any) -> Any:
@@ -73,8 +74,8 @@ def recurse(*_: Any) -> Any:
 
 
 ERRORS: Nonsense = {
-    "raises": raises(KeyError("gone")), "exits": raises(SystemExit(3)), "exits, async": later(raises(SystemExit(3))),
-    "is cancelled": raises(asyncio.CancelledError()), "is cancelled, async": later(raises(asyncio.CancelledError())),
+    "raises": raises(KeyError("gone")), "exits": raises(SystemExit(3)), "exits, async": async_raises(SystemExit(3)),
+    "is cancelled": raises(asyncio.CancelledError()), "is cancelled, async": async_raises(asyncio.CancelledError()),
     "has no text": raises(OddError()), "several": raises(BaseExceptionGroup("two", [SystemExit(1), ValueError()])),
     "recurses": recurse, "stops": raises(StopIteration()), "is interrupted by itself": raises(GeneratorExit()),
     "lines": raises(ValueError("a\n" * 10_000)), "never ends": deaf,
@@ -183,3 +184,93 @@ def test_nonsense_in_turns_ends_its_own_trajectory():
 def test_a_task_without_turns_has_no_verdict(max_turns):
     task = Turned(kinds={"bad": Other}, max_turns=max_turns)
     assert ended_alone(play(task, task.kinds, InTurns(extend, task, lambda ids: "x", deadline=2.0))) == []
+
+
+def asks(name: Any = "a", prompt: Any = (9, 2), stops: Any = (), limit: Any = 0) -> Callable[..., Any]:
+    async def drive(calls: Any) -> Played:
+        await calls("a", (9, 2))
+        await calls(name, prompt if name != "a" or prompt != (9, 2) else (9, 2, 5, EOS, 3), stops, limit)
+        return Played("a", GOOD)
+
+    return drive
+
+
+def returns(value: Any) -> Callable[..., Any]:
+    async def drive(calls: Any) -> Any:
+        await calls("a", (9, 2))
+        return value
+
+    return drive
+
+
+KNOWN = (9, 2, 5, EOS)
+DRIVEN: Nonsense = {
+    "max_tokens=-5": asks(limit=-5), "max_tokens of text": asks(limit="5"), "max_tokens=1.5": asks(limit=1.5),
+    "max_tokens=nan": asks(limit=math.nan), "max_tokens=none": asks(limit=None), "max_tokens, odd": asks(limit=Odd()),
+    "an id outside": asks(prompt=(*KNOWN, NUM_IDS)), "a huge id": asks(prompt=(*KNOWN, 2**80)),
+    "an id below 0": asks(prompt=(*KNOWN, -1)),
+    "a text as id": asks(prompt=(*KNOWN, "a")), "a text as ids": asks(prompt="ids"), "a float as id": asks(prompt=(*KNOWN, 3.0)),
+    "none as id": asks(prompt=(*KNOWN, None)), "no ids": asks(prompt=None), "an odd id": asks(prompt=(*KNOWN, Odd())),
+    "other ids": asks(prompt=(9, 3)), "fewer ids": asks(prompt=(9,)), "nothing": asks(prompt=()),
+    "a number as ids": asks(prompt=5),
+    "too long": returns(None), "stops of text": asks(stops=("a",)), "stops=5": asks(stops=5), "stops below 0": asks(stops=(-1,)),
+    "a name of none": asks(name=None), "a list as name": asks(name=[]), "odd name": asks(name=Odd()),
+    "an id outside first": lambda calls: calls("b", (9, NUM_IDS)),
+    "played: unknown": returns(Played("z", GOOD)), "played: a list": returns(Played([], GOOD)), "played: odd": returns(Odd()),
+    **{f"played: {name}": returns(value) for name, value in WRONG.items()},
+    **{f"verdict: {name}": returns(Played("a", value)) for name, value in VERDICTS.items()},
+    **{name: error for name, error in ERRORS.items() if "async" in name},
+}  # fmt: skip
+
+
+class Drives(Playground):
+    async def drive(self, problem: Problem, calls: Any) -> Any:
+        return await DRIVEN.get(problem.id, returns(Played("a", GOOD)))(calls)
+
+
+def test_nonsense_of_an_environment_that_drives_ends_its_own_trajectory(capsys):
+    """And one line tells of each kind."""
+    kinds = {"good": None, **DRIVEN}
+    found = play(Drives(), kinds, Driven(extend, Drives(), 2.0))
+    assert len(found) > 40 and ended_alone(found) == []
+    told = capsys.readouterr().err.splitlines()
+    assert told and all(len(line) < 500 for line in told)
+
+
+def test_nonsense_over_http_ends_its_own_trajectory():
+    """What the server is sent instead of a request for a turn: it answers, and the conversation is refused or not there."""
+    aiohttp = pytest.importorskip("aiohttp")
+    from fairlen.tasks.driven import Calls
+    from fairlen.tasks.rollout_server import RolloutServer
+
+    good: dict[str, Any] = {"token_ids": [9, 2], "sampling_params": {}}
+    bodies = [
+        {"sampling_params": {"max_tokens": -5}}, {"sampling_params": {"max_tokens": "many"}}, {"sampling_params": None},
+        {"sampling_params": []}, {"sampling_params": {"stop_token_ids": "x"}}, {"sampling_params": {"stop_token_ids": 5}},
+        {"token_ids": "ids"}, {"token_ids": None}, {"token_ids": [9, "a"]}, {"token_ids": [9, NUM_IDS]}, {"token_ids": [9, -1]},
+        {"token_ids": [9, 2.5]}, {"token_ids": {}}, {"sampling_params": {"temperature": "hot"}}, {"token_ids": [9, [2]]},
+    ]  # fmt: skip
+
+    async def run() -> list[tuple[int, str]]:
+        server, found = RolloutServer(), []
+        await server.start()
+        url = server.url.removesuffix("/v1") + "/inference/v1/generate"
+        async with aiohttp.ClientSession() as session:
+            for body in bodies:
+                calls = Calls(extend, (9,), Sampling(40, seed=1), 5.0)
+                with server.playing(calls) as salt:
+                    async with session.post(url, json=good | body | {"cache_salt": salt}) as answer:
+                        found.append((answer.status, calls.refusal))
+                assert calls.failure is None
+            for raw in (b"", b"{", b"[]", b"5", b"\xff"):
+                async with session.post(url, data=raw) as answer:
+                    found.append((answer.status, "no episode"))
+            with server.playing(Calls(extend, (9,), Sampling(40, seed=1), 5.0)) as salt:
+                async with session.post(url, json=good | {"cache_salt": salt}) as answer:
+                    found.append((answer.status, "good"))
+        server.close()
+        return found
+
+    *refused, last = asyncio.run(run())
+    assert last == (200, "good")
+    assert [(status, why) for status, why in refused if status not in (400, 404) or not why] == []

@@ -37,7 +37,7 @@ from verifiers.v1.task import WireTaskData
 from verifiers.v1.trace import Trace
 from verifiers.v1.utils.trace_store import read_episodes
 
-from fairlen.tasks.verifiers_task import read_place, resolve_config
+from fairlen.tasks.verifiers_task import find_id, read_place, resolve_config
 from fairlen.tasks.verifiers_worker import register
 
 SETS = Path(__file__).parent / "verifiers_sets"
@@ -149,7 +149,7 @@ def test_tools_are_called_and_their_answers_read(tmp_path):
     assert sorted(episode.traces[0].reward for episode in rescored) == sorted(one.outcome for one in played.found)
 
 
-WAYS = ["fine", "hangs", "raises", "nan", "silent", "unread"]
+WAYS = ["fine", "hangs", "raises", "nothing", "text", "nan", "megabyte", "silent", "unread"]
 
 
 @pytest.mark.nightly
@@ -159,7 +159,8 @@ def test_one_that_goes_wrong_ends_its_own_episode_alone(tmp_path, capsys):
     found = {way: (one.status, one.outcome) for way, one in zip(WAYS, played.found, strict=True)}
     fine, failed = ("correct", 1.0), ("error", 0.0)
     assert found == {
-        "fine": fine, "hangs": ("timeout", 0.0), "raises": failed, "nan": failed, "silent": failed, "unread": fine,
+        "fine": fine, "hangs": ("timeout", 0.0), "raises": failed, "nothing": failed, "text": failed, "nan": failed,
+        "megabyte": fine, "silent": failed, "unread": fine,
     }  # fmt: skip
     assert played.found[-1].finish == "length"  # a message of a megabyte does not fit
     recorded = [episode.task.data.model_dump()["answer"] for episode in played.episodes]
@@ -279,3 +280,11 @@ def test_settings_that_would_not_be_heeded_are_refused():
         load_task(TaskConfig.of(task="verifiers:phone_book", system_prompt="Hello."), make_talker())
     with pytest.raises(ValueError, match="no chat template"):
         load_task(TaskConfig.of(task="verifiers:phone_book"), make_talker(""))
+
+
+def test_an_id_is_the_tasks_wherever_it_stands():
+    import phone_book
+
+    one, two = (phone_book.CallTask(phone_book.CallData(idx=idx, prompt="a", answer="b")) for idx in (0, 7))
+    other = phone_book.CallTask(phone_book.CallData(idx=0, prompt="a", answer="c"))
+    assert find_id(one) == find_id(two) != find_id(other)

@@ -70,9 +70,57 @@ def draw_interval(rng: Random) -> Drawn:
     return f"[{a},{b})", same, [f"({a},{b})", f"[{a},{b}]", f"({a},{b}]", f"[{a},{b + 1})", rf"{a} < x < {b}", str(a)]
 
 
+def draw_tuple(rng: Random) -> Drawn:
+    a, b, c = rng.sample(range(-9, 10), 3)
+    same = [rf"\left({a}, {b}, {c}\right)", f"({a}.0,{b},{c})", rf"(x,y,z) = ({a},{b},{c})"]
+    return f"({a},{b},{c})", same, [f"({b},{a},{c})", f"({a},{b})", f"({a},{b},{c + 1})", rf"\{{{a},{b},{c}\}}"]
+
+
+def draw_matrix(rng: Random) -> Drawn:
+    a, b, c, d = (rng.randint(-9, 9) for _ in range(4))
+    c = c if c != b else b + 1
+
+    def matrix(kind: str, entries: tuple[int, ...]) -> str:
+        return rf"\begin{{{kind}}}{entries[0]} & {entries[1]} \\ {entries[2]} & {entries[3]}\end{{{kind}}}"
+
+    different = [matrix("pmatrix", (a, c, b, d)), matrix("pmatrix", (a, b, c, d + 1)), str(a)]
+    gold = matrix("pmatrix", (a, b, c, d))
+    return gold, [matrix("bmatrix", (a, b, c, d)), gold], different
+
+
+def draw_scientific(rng: Random) -> Drawn:
+    a, k = rng.randint(11, 99), rng.randint(3, 7)
+    value = a * 10 ** (k - 1)
+    same = [str(value), f"{value:,}", rf"{a / 10} \cdot 10^{k}", f"{a / 10}e{k}", rf"{a} \times 10^{{{k - 1}}}"]
+    different = [str(value * 10), rf"{a / 10}\times 10^{{{k + 1}}}", rf"{a / 10}\times 10^{{-{k}}}"]
+    return rf"{a / 10}\times 10^{{{k}}}", same, different
+
+
+def draw_measure(rng: Random) -> Drawn:
+    value, unit = rng.randint(2, 99), rng.choice(("cm", "km", "kg", "miles", "hours", "degrees"))
+    other = {"cm": "mm", "km": "cm", "kg": "g", "miles": "km", "hours": "minutes", "degrees": "radians"}[unit]
+    same = [str(value), rf"{value} \text{{ {unit}}}", rf"{value}\,\mathrm{{{unit}}}", f"{value} {unit}"]
+    different = [rf"{value}\text{{ {other}}}", rf"{value + 1}\text{{ {unit}}}", str(value + 1)]
+    return rf"{value}\text{{ {unit}}}", same, different
+
+
+def draw_percent(rng: Random) -> Drawn:
+    value = rng.randint(2, 98)
+    same = [str(value), f"{value}%", f"{value} percent", f"{value / 100}", rf"\frac{{{value}}}{{100}}"]
+    return rf"{value}\%", same, [rf"{value + 1}\%", f"{value / 1000}", str(value * 10)]
+
+
+def draw_list(rng: Random) -> Drawn:
+    a, b = rng.sample(range(2, 30), 2)
+    same = [f"{b}, {a}", rf"{a} \text{{ and }} {b}", rf"x={b} \text{{ or }} x={a}", rf"\{{{a},{b}\}}"]
+    return f"{a},{b}", same, [str(a), str(b), f"{a}, {b + 1}", f"{a}, {b}, 77", str(a + b)]
+
+
 DRAWS = {
     "drawn fractions": draw_fraction, "drawn radicals": draw_radical, "drawn polynomials": draw_polynomial,
-    "drawn sets": draw_set, "drawn intervals": draw_interval,
+    "drawn sets": draw_set, "drawn intervals": draw_interval, "drawn tuples": draw_tuple, "drawn matrices": draw_matrix,
+    "drawn powers of ten": draw_scientific, "drawn measures": draw_measure, "drawn percentages": draw_percent,
+    "drawn lists": draw_list,
 }  # fmt: skip
 
 

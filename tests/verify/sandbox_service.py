@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -28,6 +29,8 @@ class Handler(BaseHTTPRequestHandler):
             self.reply(int(failure), b"no")
         elif failure == "hang":
             self.server.released.wait(300)
+        elif failure == "drip":
+            self.drip()
         elif failure == "hang_up":
             self.close_connection = True
         else:
@@ -39,6 +42,16 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
+
+    def drip(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        while not self.server.released.is_set():
+            try:
+                self.wfile.write(b" ")
+            except OSError:
+                return
+            time.sleep(0.05)
 
     def run(self, request: dict) -> dict:
         """As SandboxFusion's `run_python` and `parse_run_status` answer."""

@@ -62,8 +62,8 @@ def workers_of(pool: AnswerPool) -> set[int]:
 
 
 def fork_server_of(pool: AnswerPool) -> int:
-    assert pool.pool.server
-    return pool.pool.server[1].pid
+    assert pool._workers and pool._workers.server
+    return pool._workers.server[1].pid
 
 
 @over(
@@ -78,7 +78,7 @@ def test_easy_verdicts_start_no_worker(text, status, answer):
     with closing(AnswerPool()) as pool:
         verdict = asyncio.run(pool.verify("5", text))
         assert (verdict.status, verdict.answer) == (status, answer)
-        assert pool.pool.server is None
+        assert pool._workers is None
 
 
 def test_a_long_answer_is_read_in_a_worker(pool):
@@ -164,7 +164,7 @@ def test_a_queue_behind_bombs_is_no_reason_to_time_out():
 def test_a_worker_that_dies_at_work_is_an_error_and_replaced():
     with closing(AnswerPool(workers=2, deadline=20.0)) as pool, ThreadPoolExecutor(2) as threads:
         asked = [threads.submit(compare, pool, "7x", BOMBS[name]) for name in ("tower", "factorial of a power")]
-        assert wait_until(lambda: pool.pool.server and len(workers_of(pool)) == 2)
+        assert wait_until(lambda: pool._workers and pool._workers.server and len(workers_of(pool)) == 2)
         before = workers_of(pool)
         time.sleep(0.5)
         for pid in before:
@@ -172,6 +172,19 @@ def test_a_worker_that_dies_at_work_is_an_error_and_replaced():
         assert [future.result(timeout=60).status for future in asked] == ["error", "error"]
         assert compare(pool, "2x+6", "2(x+3)").status == "correct"
         assert len(workers_of(pool) - before) == 1
+
+
+@pytest.mark.slow
+def test_workers_that_die_while_idle_are_replaced():
+    with closing(AnswerPool(workers=2)) as pool:
+        assert compare(pool, "2x+2", "2(x+1)").status == "correct"
+        for name, find in {"w": workers_of, "n": lambda pool: {fork_server_of(pool)}}.items():
+            for pid in find(pool):
+                os.kill(pid, signal.SIGKILL)
+            time.sleep(0.5)
+            for n in range(3):
+                assert compare(pool, f"{n}x+6+{name}", f"6+{n}x+{name}").status == "correct"
+            assert 1 <= len(workers_of(pool)) <= 2  # the thread of the last question may not have been free again
 
 
 def test_a_pool_that_broke_leaves_no_zombies_where_the_first_process_reaps_none(tmp_path):
@@ -187,7 +200,7 @@ def test_a_pool_that_broke_leaves_no_zombies_where_the_first_process_reaps_none(
         assert os.getpid() == 1
         with closing(AnswerPool(workers=2)) as pool:
             compare(pool, "2x+2", "2(x+1)")
-            for worker in pool.pool.workers.values():
+            for worker in pool._workers.workers.values():
                 os.kill(worker.pid, 9)
             time.sleep(0.5)
             print(compare(pool, "2x+4", "2(x+2)").status)
@@ -213,7 +226,8 @@ def test_closing_ends_every_process_and_what_is_awaited():
     thread.join(timeout=60)
     assert [verdict.status for verdict in verdicts] == ["error"]
     assert wait_until(lambda: descendants(os.getpid()) <= others)
-    assert compare(pool, "2x+2", "2(x+1)").status == "error"
+    assert compare(pool, "2x+2", "2(x+1)").status == "correct"  # used again, it starts again
+    pool.close()
 
 
 def run_script(tmp_path: Path, body: str, within: Sequence[str] = (), **variables: str) -> subprocess.Popen[str]:
@@ -288,7 +302,7 @@ def test_workers_run_no_main_program_and_hold_no_secrets_and_the_parent_no_algeb
         algebra = {"math_verify", "sympy", "torch"}
         with closing(AnswerPool(workers=2)) as pool:
             print(compare(pool, "2x+2", "2(x+1)").status)
-            for pid in (pool.pool.server[1].pid, *(worker.pid for worker in pool.pool.workers.values())):
+            for pid in (pool._workers.server[1].pid, *(worker.pid for worker in pool._workers.workers.values())):
                 print("abc" in open(f"/proc/{pid}/environ").read(), max(map(int, os.listdir(f"/proc/{pid}/fd"))))
         print(len(algebra & set(sys.modules)))
         """,
@@ -297,3 +311,25 @@ def test_workers_run_no_main_program_and_hold_no_secrets_and_the_parent_no_algeb
     lines = script.communicate(timeout=60)[0].split()
     assert lines[:2] == ["main", "correct"] and lines[2:6:2] == ["False", "False"] and lines[6] == "0"
     assert int(lines[3]) < 32 and int(lines[5]) < 32
+
+
+@pytest.mark.slow
+def test_a_forked_process_starts_workers_of_its_own(tmp_path):
+    script = run_script(
+        tmp_path,
+        """
+        import os
+        from asking import compare
+        from fairlen.verify.answer_pool import AnswerPool
+        pool = AnswerPool(workers=1)
+        print(compare(pool, "2x+2", "2(x+1)").status, flush=True)
+        if os.fork() == 0:
+            print(compare(pool, "2x+4", "2(x+2)").status, flush=True)
+            pool.close()
+            os._exit(0)
+        os.wait()
+        print(compare(pool, "2x+6", "2(x+3)").status, flush=True)
+        pool.close()
+        """,
+    )
+    assert script.communicate(timeout=60)[0].split() == ["correct"] * 3

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 
+import pytest
 from loops import over
 from turns import longest_pause
 
@@ -23,11 +25,13 @@ def grade(sandbox: Bubblewrap, code: str, tests: ProgramTests) -> str:
 @over(
     "text, code",
     [
-        ("So:\n```\nprint(1)\n```\nDone.", "print(1)\n"),
+        ("```python\nprint(1)\n```", "print(1)\n"), ("So:\n```\nprint(1)\n```\nDone.", "print(1)\n"),
         ("```py\na\n```\ntext\n```python3\nb\nc\n```\n", "b\nc\n"),  # the last block
+        ("```python\na\n\n```python\nb\n```", "b\n"),  # the first was never closed
         ("  ```python\n  if a:\n    b\n c\n  ```", "if a:\n  b\nc\n"),  # as CommonMark: as far as the fence is
         ("1. So:\n\n   ```python\n   a\n   ```", "a\n"), ("```python title='x'\na\n```", "a\n"), ("```\n\n```", None),
-        ("no code", None), ("", None), ("<think>\n```\na\n```\n</think>\n```\nb\n```", "b\n"),
+        ("```python\nb", None), ("no code", None), ("inline ```a``` only", None), ("", None),
+        ("<think>\n```\na\n```\n</think>\n```\nb\n```", "b\n"),
         ("<think>\n```\na\n```\n</think>\nI am sure.", None),  # nothing after the thinking
         ("<think>\n```\na\n```", None), ("```python\ns = '```'\nprint(s)\n```", "s = '```'\nprint(s)\n"),
         ("```python\r\nprint(1)\r\n```", "print(1)\r\n"),
@@ -42,17 +46,24 @@ def test_the_last_closed_block_counts(text: str, code: str | None) -> None:
     [
         ("````python\ns = '''\n```\n'''\n````\n", "s = '''\n```\n'''\n"),  # a shorter fence closes nothing
         ("````python\na\n```python\nb\n```\n````", "a\n```python\nb\n```\n"),
+        ("```python\na\n`````", "a\n"),  # a longer one does
         ("```python\na\n```\nOutput:\n```\n1\n```\n", "a\n"),  # what a program printed is not judged in its place
         ("```python\na\n```\n```bash\npython3 main.py\n```\n```pycon\n>>> 1\n1\n```", "a\n"),
         ("```python\na\n```\n~~~\n5\n~~~\n> ```\n> 1\n> ```\n```\n1\n", "a\n"),
-        ("> ```python\n> if a:\n>     b\n> ```", "if a:\n    b\n"), ("> > ```python\n> > a\n>\n> > b\n> > ```", "a\n\nb\n"),
+        ("~~~python\na\n```\n~~~", "a\n```\n"),
+        ("> ```python\n> if a:\n>     b\n> ```", "if a:\n    b\n"),
+        (">```python\n>a\n>```", "a\n"),
+        ("> > ```python\n> > a\n>\n> > b\n> > ```", "a\n\nb\n"),
         ("> ```python\na\n```", "a\n"),  # only the first line was quoted
         ("```python\ndef f():\n    '''\n    > ```\n    '''\n```", "def f():\n    '''\n    > ```\n    '''\n"),
-        ("```{.python}\na\n```\n```cpp\nb\n```", "a\n"), ("```py3.11 main.py\na\n```\n```python-repl\nb\n```", "a\n"),
+        ("```Python3\na\n```\n```\nb\n```", "a\n"),
+        ("```{.python}\na\n```\n```cpp\nb\n```", "a\n"),
+        ("```py3.11 main.py\na\n```\n```python-repl\nb\n```", "a\n"),
         ("```solution\na\n```\n```\nb\n```", "b\n"),  # none is marked as Python: the last without a mark
+        ("```code\na\n```\n```solution\nb\n```", "b\n"),
         ("```python\na\n```\n```python\n\n```", "a\n"),  # an empty block is none
     ],
-)  # fmt: skip
+)
 def test_fences_are_those_of_commonmark(text: str, code: str) -> None:
     assert extract_code(text) == code
 
@@ -176,6 +187,37 @@ def test_long_outputs_are_compared_like_short_ones(sandbox: Bubblewrap) -> None:
     printed = ProgramTest("", "\n".join(map(str, range(100_000))))
     assert [grade(sandbox, c, ProgramTests((expected,), "f")) for c in values] == ["correct", "incorrect"]
     assert [grade(sandbox, c, ProgramTests((printed,))) for c in prints] == ["correct", "incorrect"]
+
+
+class Printed:
+    """A sandbox elsewhere, which says what every program printed."""
+
+    name = "elsewhere"
+
+    def __init__(self, stdout: bytes) -> None:
+        self.stdout = stdout
+
+    async def run(self, program: str, stdin: bytes, limits: Limits) -> Execution:
+        return Execution("ok", self.stdout, b"", 0, 0.1)
+
+
+@pytest.fixture
+def bare_system(monkeypatch, tmp_path):
+    """One without what Linux and util-linux have, such as macOS."""
+    for name in ("sched_getaffinity", "pidfd_open"):
+        monkeypatch.delattr(os, name)
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+
+LONG = ProgramTests((ProgramTest("", "\n".join(map(str, range(20_000)))),))
+"""108,889 characters, more than the 65,536 that are compared at once."""
+
+
+@pytest.mark.parametrize("executable", ["/no/python", "/bin/false", None])
+def test_outputs_that_cannot_be_compared_are_an_error(bare_system, monkeypatch, executable: str | None) -> None:
+    monkeypatch.setattr("sys.executable", executable)
+    verdict = asyncio.run(grade_code(Printed(b"1\n" * 60_000), "print(1)", LONG))
+    assert verdict == "error"
 
 
 READING = [

@@ -75,7 +75,7 @@ def test_an_answer_of_megabytes_is_not_read_to_its_end(service: Service) -> None
 
 @pytest.mark.parametrize(
     "failure",
-    ["500", "502", "503", "429", "422", "hang", "hang_up", "<html>", "[]", "{}", "null", '{"status": "Success"}', "[" * 9999,
+    ["500", "502", "503", "429", "hang", "drip", "hang_up", "<html>", "[]", "{}", "null", '{"status": "Success"}', "[" * 9999,
      '{"status": "Success", "run_result": {"status": "Finished", "return_code": null, "stdout": ""}}',
      '{"status": "Success", "run_result": {"status": "Finished", "return_code": 0, "execution_time": "soon"}}',
      '{"status": "SandboxError", "message": "disk full", "run_result": null}',
@@ -87,15 +87,22 @@ def test_a_service_that_fails_is_asked_again(service: Service, failure: str) -> 
     assert len(service.requests) == 2
 
 
-def test_a_service_that_goes_on_failing_says_nothing_about_the_program(service: Service) -> None:
-    service.plan[:] = ["500", "hang_up", "<html>"]
+@pytest.mark.parametrize("failure", ["500", "<html>", "hang_up", '{"status": "SandboxError", "message": "disk full"}'])
+def test_a_service_that_goes_on_failing_says_nothing_about_the_program(service: Service, failure: str) -> None:
+    service.plan[:] = [failure] * 3
     execution = run(service, "print(1)")
     assert execution.status == "infrastructure" and len(service.requests) == 3
     assert service.url.encode() in execution.stderr and b"attempts: 3" in execution.stderr
 
 
+def test_a_refusal_is_not_repeated(service: Service) -> None:
+    service.plan[:] = ["422"]
+    execution = run(service, "print(1)")
+    assert execution.status == "infrastructure" and b"HTTP 422: no" in execution.stderr and len(service.requests) == 1
+
+
 def test_a_service_that_hangs_is_left(service: Service) -> None:
-    service.plan[:] = ["hang"] * 3
+    service.plan[:] = ["hang", "drip", "hang"]
     start = time.perf_counter()
     assert run(service, "print(1)", limits=Limits(seconds=0.2)).status == "infrastructure"
     assert 3 * 1.2 <= time.perf_counter() - start < 60  # (0.2 + 1.0) s each

@@ -19,7 +19,7 @@ from leftovers import find_processes
 from loops import over
 from turns import longest_pause
 
-from fairlen.verify.bubblewrap import Bubblewrap
+from fairlen.verify.bubblewrap import Bubblewrap, build_filter
 from fairlen.verify.execution import Limits
 from fairlen.verify.process import supervise
 from fairlen.verify.sandbox import HostSandbox, find_escapes, find_unfit, open_sandbox
@@ -166,6 +166,31 @@ def test_programs_die_with_the_process_that_started_them() -> None:
         parent.send_signal(signal.SIGKILL)
     time.sleep(0.5)
     assert find_processes(mark) == []
+
+
+def test_programs_on_the_host_die_with_the_process_that_started_them(tmp_path: Path) -> None:
+    """The program writes its pid and sleeps; its parent is killed without a word."""
+    program = f"import os, time; open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid())); time.sleep(60)"
+    code = (
+        "import asyncio\nfrom fairlen.verify.sandbox import HostSandbox\nfrom fairlen.verify.execution import Limits\n"
+        f"asyncio.run(HostSandbox().run({program!r}, b'', Limits(seconds=60.0)))"
+    )
+    with subprocess.Popen([sys.executable, "-c", code]) as parent:
+        path = tmp_path / "pid"
+        while not path.exists() or not path.read_text():
+            assert parent.poll() is None
+            time.sleep(0.02)
+        command = Path(f"/proc/{int(path.read_text())}/cmdline")  # empty of one that has died and was not waited for
+        assert command.read_bytes()
+        parent.send_signal(signal.SIGKILL)
+    time.sleep(0.5)
+    assert not command.exists() or not command.read_bytes()
+
+
+def test_there_is_a_filter_for_two_machines() -> None:
+    assert len(build_filter("x86_64")) % 8 == len(build_filter("aarch64")) % 8 == 0
+    with pytest.raises(ValueError, match="machine='riscv64'"):
+        build_filter("riscv64")
 
 
 def test_a_program_that_was_in_time_is_not_late_because_we_were_busy():

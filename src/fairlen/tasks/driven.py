@@ -6,7 +6,7 @@ A call continues its conversation, so that no text is tokenized twice; one that 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from operator import index
@@ -40,6 +40,8 @@ class Calls:
         self, name: str, prompt: Iterable[int], stops: Iterable[int] = (), limit: int = 0
     ) -> Continuation:
         """The next turn of a conversation, up to one of `stops` or to `limit` tokens above 0. Raises RefusedRequest."""
+        if not isinstance(name, str):
+            raise self.refuse(f"conversation {show(name)}: its name is a text")
         ids, ends, (most,) = map(self._read_numbers, ("token_ids", "stops", "limit"), (prompt, stops, (limit,)))
         if name not in self.conversations:  # the first has the seed of the trajectory
             number, seed = len(self.conversations), self.sampling.seed
@@ -47,11 +49,12 @@ class Calls:
             self.conversations[name] = Trajectory(self.prompt, sampling)
         conversation = self.conversations[name]
         self._read(name, conversation, ids)
-        sampling = conversation.sampling_of_turn(min(most or conversation.room, conversation.room))
+        room = conversation.room
+        sampling = conversation.sampling_of_turn(min(most or room, room))
         self.out.add(name)
         self.wind()
         try:
-            turn = (await self.extend(conversation.prefix, sampling)).check(sampling)
+            turn = first_stop((await self.extend(conversation.prefix, sampling)).check(sampling), frozenset(ends))
         except PrefixError as error:
             if not conversation.token_ids:
                 self.failure = error
@@ -64,8 +67,6 @@ class Calls:
         finally:
             self.out.discard(name)
             self.wind()
-        if end := next((place for place, token in enumerate(turn.token_ids, 1) if token in ends), 0):
-            turn = replace(turn.first(end), finish="stop")
         conversation.write(turn)
         if turn.finish == "length" and not conversation.room:
             conversation.finish = "length"
@@ -109,6 +110,11 @@ class Calls:
                 f"{len(conversation.prompt) + conversation.sampling.max_new_tokens} fit with a turn"
             )
         conversation.token_ids += prompt[len(known) :]
+
+
+def first_stop(turn: Continuation, stops: Set[int]) -> Continuation:
+    end = next((place for place, token in enumerate(turn.token_ids, 1) if token in stops), 0)
+    return replace(turn.first(end), finish="stop") if end else turn
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,10 @@ from fairlen.sampling.extend import Sampling
 from fairlen.tasks.driven import Calls, RefusedRequest
 
 MAX_REQUEST_BYTES = 1 << 26
-READ = {"max_tokens", "stop_token_ids", "logprobs", "skip_special_tokens", "routed_experts_prompt_start"}
-"""Parameters that are used, or change nothing about tokens; all others have to be those of the run."""
+SHAPING = ("temperature", "top_p", "top_k", "min_p")
+"""Parameters of a request that have to be those of the run, where they are given."""
+READ = {*SHAPING, "max_tokens", "stop_token_ids", "logprobs", "skip_special_tokens", "routed_experts_prompt_start"}
+"""Parameters that are used, or change nothing about tokens."""
 
 
 @dataclass(eq=False)
@@ -53,7 +55,11 @@ class RolloutServer:
             del self.episodes[salt]
 
     async def generate(self, request: web.Request) -> web.Response:
-        body = await request.json()
+        try:
+            body = await request.json()
+        except Exception:
+            body = {}
+        body = body if isinstance(body, dict) else {}
         calls = self.episodes.get(str(body.get("cache_salt")))
         if calls is None:
             return web.json_response({"error": {"message": "this episode has ended, or never began"}}, status=404)
@@ -77,7 +83,12 @@ class RolloutServer:
 def find_sampling_fault(given: dict[str, Any], own: Sampling) -> str:
     """A parameter that would make a turn another distribution's than the run's; empty without one."""
     for name, value in given.items():
-        if value is not None and name not in READ and value != getattr(own, name, None):
-            known = f"the run has {getattr(own, name)!r}" if hasattr(own, name) else "the run has no such parameter"
-            return f"{name}={value!r}, where {known}; leave it out of the environment's agents"
+        if value is None or (name in READ and name not in SHAPING):
+            continue
+        if name not in READ:
+            return f"{name}={value!r}: this server does not know it, and tokens are trained as they are sampled; leave it out"
+        if value != getattr(own, name):
+            return (
+                f"{name}={value!r}, where the run has {getattr(own, name)!r}; leave it out of the environment's agents"
+            )
     return ""

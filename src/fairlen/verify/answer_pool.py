@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from typing import cast
 from weakref import ref
 
+from fairlen.checks import check_positive
 from fairlen.rollouts import Status
 from fairlen.verify.answer import extract_answer, match_exactly
 from fairlen.verify.typesetting import MAX_LENGTH
@@ -75,8 +76,7 @@ class Worker:
 
 
 class WorkerPool:
-    """At most `size` worker processes, a thread for each, and their fork server, until `close` or this process ends. `module` has
-    `grade` and `warm_up`."""
+    """At most `size` worker processes, a thread for each, and their fork server; `module` has `grade` and `warm_up`."""
 
     def __init__(self, size: int, deadline: float, memory: int, module: str = "fairlen.verify.equivalence") -> None:
         self.deadline, self.memory, self.module = deadline, memory, module
@@ -85,8 +85,6 @@ class WorkerPool:
         self.server: tuple[socket.socket, subprocess.Popen[bytes]] | None = None
         self.workers: dict[int, Worker] = {}
         self.is_closed = False
-        own = ref(self)  # closed at exit before threads are joined, which would wait for every deadline
-        threading._register_atexit(lambda: (pool := own()) and pool.close())  # type: ignore[attr-defined]
 
     def answer(self, question: str, deadline: float = 0.0) -> tuple[str, float]:
         """A worker's reply and its seconds; timeout or error without one. Each thread has a worker. `deadline`: seconds, in place
@@ -152,7 +150,7 @@ def start_server(memory: int, module: str) -> tuple[socket.socket, subprocess.Po
 
 
 class AnswerPool:
-    """Compares answers with references, from any event loop, in workers that start on demand."""
+    """Compares answers with references, from any event loop. Workers start on demand, and end with `close` or this process."""
 
     def __init__(
         self, workers: int = 2, deadline: float = 5.0, memory_mib: int = 2048, unevaluated: bool = False
@@ -160,10 +158,13 @@ class AnswerPool:
         """`workers`: processes of algebra. `deadline`: seconds for each answer. `memory_mib`: what a worker may take beyond the
         80 MiB that it shares with the others. `unevaluated`: where the reference is a number, operators that are not worked out
         are answers too, `5!` for 120."""
-        self.deadline, self.unevaluated = deadline, unevaluated
+        self.workers, self.deadline, self.memory_mib, self.unevaluated = workers, deadline, memory_mib, unevaluated
+        check_positive(self, "workers", "deadline", "memory_mib")
         if importlib.util.find_spec("math_verify") is None:
             raise ModuleNotFoundError("verdicts on mathematics need math_verify: pip install 'fairlen[math]'")
-        self.pool = WorkerPool(workers, deadline, memory_mib << 20)
+        self._renew()
+        own = ref(self)  # closed at exit before threads are joined, which would wait for every deadline
+        threading._register_atexit(lambda: (pool := own()) and pool.close())  # type: ignore[attr-defined]
 
     async def verify(
         self, gold: str | Sequence[str], text: str, *, starts_inside: bool = False, tolerance: float = 0.0
@@ -180,19 +181,33 @@ class AnswerPool:
         golds = (gold,) if isinstance(gold, str) else tuple(gold)
         if not golds or not all(golds):
             raise ValueError(f"gold={gold!r}: a reference is not empty; leave out problems without one")
+        if self._pid != os.getpid():  # threads and workers are not inherited by a fork
+            self._renew()
         if status := settle(golds, answer, tolerance):
             return AnswerVerdict(status, answer=answer)
         question = {"golds": golds, "answer": answer, "tolerance": tolerance, "unevaluated": self.unevaluated}
         try:
-            verdict = self.pool.threads.submit(self.pool.answer, json.dumps(question))
+            with self._lock:
+                self._workers = self._workers or WorkerPool(self.workers, self.deadline, self.memory_mib << 20)
+                verdict = self._workers.threads.submit(self._workers.answer, json.dumps(question))
         except RuntimeError:  # at a limit of processes no thread starts
             return AnswerVerdict("error", answer=answer)
         reply, seconds = await asyncio.wrap_future(verdict)
         return AnswerVerdict(cast(Status, reply), seconds, answer)
 
     def close(self) -> None:
-        """End the workers; pending verdicts are errors."""
-        self.pool.close()
+        """End the workers; pending verdicts are errors. The pool may be used again, and then starts new ones."""
+        if self._pid != os.getpid():
+            return  # they belong to the process that this one was forked from
+        with self._lock:
+            workers, self._workers = self._workers, None
+        if workers is not None:
+            workers.close()
+
+    def _renew(self) -> None:
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._workers: WorkerPool | None = None
 
 
 def settle(golds: tuple[str, ...], answer: str, tolerance: float) -> Status | None:

@@ -10,6 +10,8 @@ import sys
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
+from fairlen.checks import check_positive
+
 MAX_WORDS = 4096
 ExecutionStatus = Literal["ok", "crashed", "timeout", "memory", "output_limit", "infrastructure"]
 
@@ -26,6 +28,9 @@ class Limits:
     processes: int = 32  # threads, the first included. Programs cannot start processes in `bubblewrap`
     output_bytes: int = 8 << 20  # each of stdout and stderr; the program is killed at the first byte above
     file_bytes: int = 16 << 20  # everything that it writes to its private folder, and each file there
+
+    def __post_init__(self) -> None:
+        check_positive(self, "seconds", "cpu_seconds", "memory_mib", "processes", "output_bytes", "file_bytes")
 
 
 @dataclass(frozen=True, slots=True)

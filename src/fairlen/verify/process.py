@@ -43,10 +43,14 @@ class ProcessWatch:
         self.outputs = bytearray(), bytearray()
         self.open = [file for file in (process.stdout, process.stderr) if file]
         self.descriptor = os.pidfd_open(process.pid)
-        self.loop.add_reader(self.descriptor, self._hear_end)
-        for file, kept in zip(self.open, self.outputs, strict=True):
-            os.set_blocking(file.fileno(), False)
-            self.loop.add_reader(file, self._read, file, kept)
+        try:
+            self.loop.add_reader(self.descriptor, self._hear_end)
+            for file, kept in zip(self.open, self.outputs, strict=True):
+                os.set_blocking(file.fileno(), False)
+                self.loop.add_reader(file, self._read, file, kept)
+        except BaseException:
+            self.close()
+            raise
 
     def _hear_end(self) -> None:
         self.loop.remove_reader(self.descriptor)

@@ -8,6 +8,7 @@ import os
 import secrets
 import socket
 import tempfile
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Coroutine, Sequence
@@ -55,6 +56,14 @@ REMOTE_SLOTS = 32  # runs at a time
 MAX_ATTEMPTS = 3
 
 
+class FailedRequest(Exception):
+    """A response of the service without a result."""
+
+
+class RefusedRun(FailedRequest):
+    """The service understood and refused, so that asking again cannot help."""
+
+
 class RemoteSandbox:
     """Runs programs at a SandboxFusion-compatible service, which contains them as it is configured to, `slots` at a time.
 
@@ -89,50 +98,64 @@ class RemoteSandbox:
         }  # fmt: skip
 
     async def run(self, program: str, stdin: bytes, limits: Limits) -> Execution:
+        try:
+            text = stdin.decode()
+        except UnicodeDecodeError as error:
+            return failed(f"{self.url}: stdin must be UTF-8: {error}")
         body = json.dumps(
             {
-                "code": program.encode("utf-8", "replace").decode(), "stdin": stdin.decode("utf-8", "replace"),
-                "language": "python", "compile_timeout": limits.seconds, "run_timeout": limits.seconds,
-                "memory_limit_MB": limits.memory_mib,
+                "code": program.encode("utf-8", "replace").decode(), "stdin": text, "language": "python",
+                "compile_timeout": limits.seconds, "run_timeout": limits.seconds, "memory_limit_MB": limits.memory_mib,
             }
         ).encode()  # fmt: skip
-        reason = ""
-        for attempt in range(MAX_ATTEMPTS):
-            await asyncio.sleep(self.pause * attempt)
+        reason, attempt = "", 0
+        for attempt in range(1, MAX_ATTEMPTS + 1):
             try:
                 return await asyncio.get_running_loop().run_in_executor(self._threads, self._post, body, limits)
-            except (OSError, HTTPException, RuntimeError) as error:  # RuntimeError: no result, or no thread starts
+            except (FailedRequest, OSError, HTTPException, RuntimeError) as error:  # RuntimeError: no thread starts
                 reason = str(error) or type(error).__name__
-        return failed(f"{self.url}: {reason}; attempts: {MAX_ATTEMPTS}")
+                if isinstance(error, RefusedRun):
+                    break
+            if attempt < MAX_ATTEMPTS:
+                await asyncio.sleep(self.pause * 2 ** (attempt - 1))
+        return failed(f"{self.url}: {reason}; attempts: {attempt}")
 
     def _post(self, body: bytes, limits: Limits) -> Execution:
-        """Ask once. Raises OSError, HTTPException or RuntimeError without a result."""
+        """Ask once. Raises OSError, HTTPException or FailedRequest without a result; a drip of bytes ends at the deadline too."""
+        timeout = limits.seconds + self.patience
+        deadline, answer = time.monotonic() + timeout, bytearray()
         request = urllib.request.Request(self.url, body, {"Content-Type": "application/json"}, method="POST")
         try:
-            with urllib.request.urlopen(request, timeout=limits.seconds + self.patience) as response:
-                answer = response.read(MAX_BODY + 1)
+            with urllib.request.urlopen(request, timeout=timeout) as response:
+                while part := response.read1(1 << 16):
+                    answer += part
+                    if len(answer) > MAX_BODY:
+                        return Execution("output_limit", b"", b"", None, limits.seconds)
+                    if time.monotonic() > deadline:
+                        raise FailedRequest("the answer did not end in time")
         except urllib.error.HTTPError as error:
             with error:
-                raise RuntimeError(f"HTTP {error.code}: {error.read(500).decode('utf-8', 'replace')}") from None
-        if len(answer) > MAX_BODY:
-            return Execution("output_limit", b"", b"", None, limits.seconds)
-        return read_answer(answer, limits)
+                if error.code in (408, 425, 429) or error.code >= 500:
+                    raise FailedRequest(f"HTTP {error.code}") from None
+                raise RefusedRun(f"HTTP {error.code}: {error.read(500).decode('utf-8', 'replace')}") from None
+        return read_answer(bytes(answer), limits)
 
 
 def read_answer(body: bytes, limits: Limits) -> Execution:
-    """Read a `RunCodeResponse`. Raises RuntimeError where it is none, or reports an error of the service."""
+    """Read a `RunCodeResponse`. Raises FailedRequest where it is none, or reports an error of the service."""
     try:
         answer = json.loads(body)
         run, status = answer.get("run_result") or {}, answer["status"]
         if status == "SandboxError" or run.get("status") not in ("Finished", "TimeLimitExceeded"):
-            raise RuntimeError(f"status {status!r}, run {run.get('status')!r}: {str(answer.get('message'))[:500]}")
+            raise FailedRequest(f"status {status!r}, run {run.get('status')!r}: {str(answer.get('message'))[:500]}")
         stdout, stderr = (str(run.get(name) or "").encode("utf-8", "replace") for name in ("stdout", "stderr"))
-        seconds = float(run.get("execution_time") or 0.0)
+        seconds, code = float(run.get("execution_time") or 0.0), run.get("return_code")
         if run["status"] == "TimeLimitExceeded":
             return Execution("timeout", stdout, stderr, None, seconds)
-        code = int(run["return_code"])
+        if not isinstance(code, int):
+            raise FailedRequest(f"return_code {code!r}")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise RuntimeError(f"not an answer of /run_code: {error!r}: {body[:200]!r}") from None
+        raise FailedRequest(f"not an answer of /run_code: {error!r}: {body[:200]!r}") from None
     most = min(CUT, limits.output_bytes)
     if len(stdout) >= most or len(stderr) >= most:
         return Execution("output_limit", stdout[:most], stderr[:most], None, seconds)
@@ -254,15 +277,20 @@ def open_sandbox(choice: str = "auto", unsafe_exec_on_host: bool = False, slots:
         raise ValueError(
             f"sandbox={choice!r}: give auto, bubblewrap, or the URL of a service such as http://sandbox:8080"
         )
-    try:
-        sandbox = RemoteSandbox(choice, slots or REMOTE_SLOTS) if is_remote else Bubblewrap(slots)
-    except ValueError as error:
-        raise error if is_remote else ValueError(f"sandbox={choice!r}: {error}\n{REMEDY}") from None
+    if is_remote:
+        sandbox, remedy = (
+            RemoteSandbox(choice, slots or REMOTE_SLOTS),
+            "Check the URL, and that the service runs `python`.",
+        )
+    else:
+        try:
+            sandbox, remedy = Bubblewrap(slots), REMEDY
+        except ValueError as error:
+            raise ValueError(f"sandbox={choice!r}: {error}\n{REMEDY}") from None
     complaint = run_apart(find_unfit(sandbox))
     if not complaint and not is_remote:
         complaint = "; ".join(run_apart(find_escapes(sandbox)))
     if complaint:
-        remedy = "Check the URL, and that the service runs `python`." if is_remote else REMEDY
         raise ValueError(f"sandbox={sandbox.name!r}: {complaint}\n{remedy}")
     return sandbox
 

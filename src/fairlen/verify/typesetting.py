@@ -74,6 +74,7 @@ FUNCTIONS = "arcsin|arccos|arctan|sinh|cosh|tanh|sin|cos|tan|cot|csc|exp|ln|log|
 TYPESETTING: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = [
     (re.compile(rf"\\(?:text)?color(?:\s*\[[^][]{{0,40}}\])?{BRACES}|\\colorbox{BRACES}|\\fcolorbox{BRACES}{BRACES}"), ""),
     (re.compile(rf"\\bbox(?:\s*\[[^][]{{0,40}}\])?|\\(?:label|tag|phantom){BRACES}"), ""),
+    (re.compile(rf"\\[hv]space\*?{BRACES}"), " "),
     (re.compile(r"\\(?:left|right)\s*\.|\\(?:m?left|m?right|middle|[bB]igg?[lrm]?)(?![A-Za-z])"), ""),
     (re.compile(rf"(?<![A-Za-z]){words(AROUND)} ?\{{ ?([A-Za-z]) ?\}}"), r"\1"),
     (re.compile(words(f"{SIZES} {FONTS} {AROUND}")), ""),
@@ -119,6 +120,7 @@ OPERATORS: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = 
      lambda found: rf"\sqrt{ROOT[found.group(1)]}{{{found.group(2) or found.group(3) or found.group(4)}}}"),
     (re.compile(r"[√∛∜]"), lambda found: rf"\sqrt{ROOT[found.group()]} "),
     (re.compile(r"(?<![A-Za-z\\])\\?sqrt ?\(([^()]*)\)"), r"\\sqrt{\1}"),
+    (re.compile(r"\\root ?(\w|\{[^{}]{1,20}\}) ?\\of ?"), lambda found: rf"\sqrt[{found.group(1).strip('{}')}]"),
     (re.compile(r"\\sqrt ?\[ ?(\w{1,20}) ?\] ?(\w)"), r"\\sqrt[\1]{\2}"),
     (re.compile(r"\{([^{}\\]*)\\over(?![A-Za-z])([^{}\\]*)\}|^([^{}\\]*)\\over(?![A-Za-z])([^{}\\]*)$"),
      lambda found: rf"\frac{{{found.group(1) or found.group(3)}}}{{{found.group(2) or found.group(4)}}}"),

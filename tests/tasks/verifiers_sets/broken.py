@@ -23,8 +23,14 @@ class BrokenTask(vf.Task[BrokenData]):
                 time.sleep(HANGS)
             case "raises":
                 raise KeyError("gone")
+            case "nothing":
+                return None
+            case "text":
+                return "1.0 or so"
             case "nan":
                 return float("nan")
+            case "megabyte":
+                trace.info["heavy"] = "x" * (1 << 20)
         return 1.0
 
 
