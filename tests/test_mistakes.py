@@ -124,7 +124,6 @@ MISTAKES = {
     "resume without a folder": (["train", "--resume"], "resume=True without out", "--out"),
     "resume of nothing": (["train", "--resume", "--out", "none"], "out=none: no run to resume", "leave --resume out"),
     "a device that does not exist": (["train", "--device", "tpu"], "device='tpu'", "give auto, cpu, cuda"),
-    "bfloat16 on the CPU": (["train", "--device", "cpu", "--dtype", "bfloat16"], "dtype=bfloat16 on the CPU", "use float32"),
     "one response with leave-one-out": (
         ["train", "--method", "rloo", "--set", "sampling.n=1"],
         "sampling.n=1",

@@ -158,7 +158,8 @@ class ModelSettings(PromptSettings):
     random_init: bool = False
     """Random weights of the shape in the model's config.json, to rehearse without the weights. It is recorded."""
     dtype: Literal["float32", "bfloat16", "float64"] = "float32"
-    """bfloat16 computes in bfloat16 over float32 weights, on CUDA; frozen weights under LoRA are kept in bfloat16."""
+    """bfloat16 computes in bfloat16 over float32 weights, on CUDA and on CPUs with AMX or AVX512-BF16; frozen weights under LoRA
+    are kept in bfloat16."""
     device: Annotated[str, ROUNDING] = "auto"
     """"auto" is CUDA where there is one, else the CPU."""
     threads: Annotated[Natural, ROUNDING] = 0
@@ -334,9 +335,18 @@ def choose_device(model: ModelSettings) -> str:
         raise ValueError(
             f"device={model.device}: this torch sees no CUDA device; use device=cpu, or a CUDA build of torch"
         )
-    if model.dtype == "bfloat16" and not device.startswith("cuda"):
-        raise ValueError("dtype=bfloat16 on the CPU: log-probs would be wrong by up to half a nat; use float32")
+    if model.dtype == "bfloat16" and device == "cpu" and not multiplies_bfloat16():
+        raise ValueError(
+            "dtype=bfloat16 on a CPU without AMX or AVX512-BF16, which would be slower than float32: leave --dtype out"
+        )
     return device
+
+
+def multiplies_bfloat16() -> bool:
+    """Whether this CPU has instructions for products of bfloat16: AMX or AVX512-BF16."""
+    import torch
+
+    return torch.cpu._is_amx_tile_supported() or torch.cpu._is_avx512_bf16_supported()
 
 
 def choose_engine(config: RolloutConfig, device: str, num_parameters: int) -> Literal["embedded", "vllm"]:

@@ -150,7 +150,12 @@ def test_a_device_that_is_not_there_and_arithmetic_that_it_does_badly_are_found(
     found = find("device", device="cuda")
     assert found.status == "fail" and "device=cuda" in found.found
     assert "use device=cpu, or a CUDA build of torch" in found.found
-    assert "dtype=bfloat16" in find("device", device="cpu", dtype="bfloat16").found
+    # without instructions for bfloat16 it is refused, with one of the two it is not
+    for has_tiles, has_vectors in ((False, False), (True, False), (False, True)):
+        monkeypatch.setattr("torch.cpu._is_amx_tile_supported", lambda has=has_tiles: has)
+        monkeypatch.setattr("torch.cpu._is_avx512_bf16_supported", lambda has=has_vectors: has)
+        is_refused = "dtype=bfloat16" in find("device", device="cpu", dtype="bfloat16").found
+        assert is_refused == (not has_tiles and not has_vectors)
 
 
 @pytest.mark.slow

@@ -7,9 +7,9 @@ import torch
 from loops import over
 from peft import LoraConfig, get_peft_model
 from small_engines import EOS, ask, build, differences, engine_of, prompts
-from transformers import AutoModelForCausalLM, PreTrainedModel, Qwen3Config
+from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel, Qwen3Config
 
-from fairlen.engine import fused
+from fairlen.engine import Engine, fused
 from fairlen.engine.engine import Runner
 
 LONG = dict(
@@ -17,21 +17,30 @@ LONG = dict(
     num_key_value_heads=2, head_dim=32, max_position_embeddings=1024, tie_word_embeddings=True, eos_token_id=EOS,
 )  # fmt: skip
 COLUMNS = 70
+LLAMA = {
+    "mlp_bias": False,
+    "hidden_size": 288,
+    "head_dim": 32,
+    "num_attention_heads": 9,
+    "num_key_value_heads": 3,
+    "vocab_size": 1200,
+}
 
 
 def draw(**changes: object) -> PreTrainedModel:
     """Random weights of the shape that long answers are studied with; norms away from 1, at which they would not count."""
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(Qwen3Config(**{**LONG, **changes})).eval()
+    kind = LlamaConfig if "mlp_bias" in changes else Qwen3Config
+    model = AutoModelForCausalLM.from_config(kind(**{**LONG, **changes})).eval()
     for name, parameter in model.named_parameters():
         if "norm" in name:
             parameter.data.uniform_(0.5, 1.5)
     return model
 
 
-def runner_of(model: PreTrainedModel, num_rows: int) -> Runner:
+def runner_of(model: PreTrainedModel, num_rows: int, autocast: bool = False) -> Runner:
     """A runner of rows whose columns hold numbers of the size of keys and values."""
-    runner = Runner(model, num_rows, 1, COLUMNS)
+    runner = Runner(model, num_rows, 1, COLUMNS, autocast)
     generator = torch.Generator().manual_seed(1)
     for tensor in runner.rows.tensors:
         tensor.normal_(generator=generator)
@@ -60,9 +69,14 @@ def logprobs_of(runner: Runner, fed: torch.Tensor, positions: torch.Tensor) -> t
         {},
         {"tie_word_embeddings": False, "vocab_size": 1200, "num_key_value_heads": 4},
         {"head_dim": 8, "hidden_size": 36},
+        LLAMA,
     ],
 )
-def test_steps_in_c_are_steps_of_the_model(num_rows, changes):
+@over("threads", [0, 1, 3])
+def test_steps_in_c_are_steps_of_the_model(num_rows, changes, threads, monkeypatch):
+    """Threads share outputs where there are any; 0: one thread, as for a small model."""
+    monkeypatch.setattr(fused, "LARGE", 0 if threads else fused.LARGE)
+    torch.set_num_threads(max(threads, 1))
     model = draw(**changes)
     runner, (fed, positions) = runner_of(model, num_rows), ragged(num_rows, model.config.vocab_size)
     assert runner.fused is not None
@@ -89,6 +103,35 @@ def test_a_row_is_computed_for_itself_to_the_bit(threads):
             tensor[: len(rows)] = old[rows]
         part = runner.fused(fed[rows].contiguous(), positions[rows].contiguous())
         assert torch.equal(part, whole[rows])
+
+
+@pytest.mark.skipif(not torch.cpu._is_amx_tile_supported(), reason="tiles of bfloat16 are of few processors")
+@over("changes", [{}, LLAMA])
+def test_steps_of_tiles_round_their_operands_as_autocast_does(changes, monkeypatch):
+    """Under autocast results of products are rounded too: tiles are nearer to float32, of which both are within 2^-8 or so."""
+    monkeypatch.setattr(fused, "LARGE", 0)
+    torch.set_num_threads(2)
+    model = draw(**{"vocab_size": 1200} | changes)
+    low, runner, (fed, positions) = runner_of(model, 70, True), runner_of(model, 70), ragged(70, 1200)
+    assert low.fused is not None
+    exact = logprobs_of(runner, fed, positions)
+    made, cast = torch.log_softmax(low.fused(fed, positions), -1), logprobs_of(low, fed, positions)
+    assert 0 < (made - exact).abs().mean() <= (cast - exact).abs().mean() <= 0.02
+    assert (made - exact).abs().max() <= 0.2
+
+
+def test_a_copy_in_bfloat16_follows_the_weights_and_leaves_the_model_alone():
+    model, prefix = draw(), (3, 5, 7)
+    engine = Engine(model, eos_token_id=EOS, max_length=32, max_num_seqs=2, autocast=True)
+    weights = list(model.parameters())
+    before = engine.generate([prefix], ask(1))[0].logprobs
+    with torch.no_grad():
+        model.lm_head.weight.mul_(2.0)
+    engine.refresh(1)
+    after = engine.generate([prefix], ask(1))[0].logprobs
+    assert before != after
+    assert all(one is two for one, two in zip(weights, model.parameters(), strict=True))
+    assert {weight.dtype for weight in weights} == {torch.float32}
 
 
 def test_forks_prefixes_and_updates_are_those_of_the_model():
@@ -135,7 +178,7 @@ def with_own_forward() -> PreTrainedModel:
 
 
 UNKNOWN = {
-    "another architecture": lambda: build("llama"),
+    "another architecture": lambda: build("gemma2"),
     "float64": lambda: build("qwen3", torch.float64),
     "an adapter": with_adapter,
     "a forward of its own": with_own_forward,

@@ -34,9 +34,9 @@ class Engine(SteppedEngine):
     `max_length` bounds prefix and generated tokens together. Keys and values of `kept_rows` prefixes (prompts, ended
     sequences) are kept, the least recently used evicted first; by default as many as fit into 1 GiB, at least one a slot.
     Memory: max_num_seqs + kept_rows rows of max_length positions; on CUDA fewer where they do not fit into `memory` bytes, by
-    default the free ones, and `reason` says so. `autocast`: bfloat16 arithmetic, keys and values. `compile`: "auto" compiles the
-    step on CUDA where the model supports it, True always, False never. Unless it is True, small Qwen3 models on the CPU run
-    each step as one C function (`fused.py`).
+    default the free ones, and `reason` says so. `autocast`: bfloat16 arithmetic, on CUDA keys and values too, on the CPU
+    a copy of the weights. `compile`: "auto" compiles the step on CUDA where the model supports it, True always, False never.
+    Unless it is True, Llama and Qwen3 models on the CPU run each step as one C function (`fused.py`).
 
     A result depends on weights, prefix and sampling alone: greedy results exactly, sampled ones except for near ties within
     rounding. Forward and backward passes may run between steps; call `refresh` after every change of the weights. Raises
@@ -102,6 +102,8 @@ class Engine(SteppedEngine):
                 f"the weights have changed since policy_version={self.policy_version}, whose keys and values are kept: "
                 "call engine.refresh(policy_version) after every update"
             )
+        if is_asked and runner.num_writes != self._noted_writes:
+            self._forget()
         runner.admit(scheduler.keep())
         runner.admit(scheduler.schedule())
         num_rows = len(scheduler.running)
@@ -156,7 +158,9 @@ class Runner:
         self.step: Callable[..., Tensor] = self._logits
         self.row_multiple = 1
         self.fused: Fused | None = None
+        self.low: dict[Tensor, Tensor] = {}  # copies in bfloat16, by weight
         self.num_computed_tokens = 0
+        self.copy_weights()
         last_token = embeddings_of(model).shape[0] - 1
         probe = torch.linspace(0, last_token, min(max_length, 4), device=self.device).long()[None]
         logits, states = self._plain_forward(probe)
@@ -186,21 +190,37 @@ class Runner:
         try:
             for config in self.configs:
                 config._attn_implementation = NAME
+            for parameters, weight in self.products:
+                parameters["weight"] = self.low[weight]
             with in_evaluation(self.modules), self.arithmetic:
                 yield
         finally:
             for config, name in zip(self.configs, before, strict=True):
                 config._attn_implementation = name
+            for parameters, weight in self.products:
+                parameters["weight"] = weight
 
     @property
     def num_writes(self) -> int:
         """In-place writes of parameters so far."""
         return sum(p._version for module in self.modules for p in module._parameters.values() if p is not None)
 
+    @torch.no_grad()
+    def copy_weights(self) -> None:
+        """Copy weights of products to bfloat16, which autocast on a CPU would do in every step."""
+        is_asked = self.autocast and not self.is_on_cuda
+        linear = [module for module in self.modules if is_asked and isinstance(module, nn.Linear)]
+        self.products = [(module._parameters, module.weight) for module in linear]
+        self.low = {
+            weight: self.low[weight].copy_(weight) if weight in self.low else weight.bfloat16()
+            for _, weight in self.products
+        }
+
     def fuse(self) -> None:
         """Run steps as one C function where there is one for the model as it is now, unless they are compiled."""
-        is_compiled = self.row_multiple > 1
-        self.fused = None if is_compiled or self.autocast else find_fused(self.model, self.rows)
+        self.copy_weights()
+        is_model = self.row_multiple > 1 or (self.autocast and self.is_on_cuda)
+        self.fused = None if is_model else find_fused(self.model, self.rows, self.low)
 
     def compile(self) -> None:
         """Run steps compiled, on multiples of 8 rows: vector loops without a remainder, and never one row."""
@@ -257,7 +277,11 @@ class Runner:
         if not layers:
             raise StateError(f"{type(self.model).__name__} returns no keys and values: this engine cannot run it")
         states = [(layer.keys, layer.values) for layer in layers]
-        low = [(keys.bfloat16(), values.bfloat16()) for keys, values in states] if self.autocast else states
+        low = (
+            [(keys.bfloat16(), values.bfloat16()) for keys, values in states]
+            if self.autocast and self.is_on_cuda
+            else states
+        )
         return output.logits[0, -1], low
 
     def _check_arithmetic(self, tokens: Tensor, expected: Tensor) -> None:

@@ -8,6 +8,7 @@ pass computes the derivatives instead.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -144,10 +145,23 @@ class ChunkedLogprobs(torch.autograd.Function):
         return of_hidden, *sums, None
 
 
+@contextmanager
+def rounded_operands() -> Iterator[None]:
+    """Within, a CPU multiplies float32 matrices by its instructions for bfloat16, with float32 sums."""
+    products: Any = torch.backends.mkldnn.matmul
+    before, products.fp32_precision = products.fp32_precision, "bf16"
+    try:
+        yield
+    finally:
+        products.fp32_precision = before
+
+
 def multiply(left: Tensor, right: Tensor, total: Tensor | None = None) -> Tensor:
     """Matrix product, of bfloat16 operands in float32, or its sum with `total`."""
     wide: Any = dict(out_dtype=torch.float32) if left.dtype.itemsize == 2 else {}
-    try:
-        return torch.mm(left, right, **wide) if total is None else torch.addmm(total, left, right, **wide, out=total)
-    except NotImplementedError:  # on a CPU
-        return multiply(left.float(), right.float(), total)
+    if (
+        wide and left.device.type == "cpu"
+    ):  # which has no product of bfloat16 in float32, but one of float32 that rounds operands
+        with rounded_operands():
+            return multiply(left.float(), right.float(), total)
+    return torch.mm(left, right, **wide) if total is None else torch.addmm(total, left, right, **wide, out=total)

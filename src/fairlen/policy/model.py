@@ -46,7 +46,7 @@ class Policy:
     model: PreTrainedModel
     tokenizer: Any  # encodes and decodes as transformers' tokenizers do
     head: Head
-    autocast: bool = False  # bfloat16 arithmetic over float32 weights, on CUDA
+    autocast: bool = False  # bfloat16 arithmetic over float32 weights
 
     @property
     def device(self) -> torch.device:

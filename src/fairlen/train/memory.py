@@ -99,12 +99,15 @@ def estimate(
     frozen = num_parameters * given if adapters else 0
     kind = KINDS[choose_engine(config, device, num_parameters)]
     longest = longest_prompt + config.sampling.max_response_length
-    row = longest * estimate_position_bytes(text, low)
+    engine = num_parameters * low + (kind.asleep if device != "cpu" else 0)
+    if not kind.has_copy and (device != "cpu" or low == size or adapters):
+        engine = 0  # on a CPU it has a copy of the weights in bfloat16
+    row = longest * estimate_position_bytes(text, low if device != "cpu" or kind.has_copy else size)
     return Memory(
         num_parameters, weights=frozen + count * size, gradients=count * size, row=row,
         moments=sum(count_moments(config.update.optim, trained, embedding_weights(model), size)),
         reference=count * size if needs_ref and not adapters else 0,
-        engine=(num_parameters * low + (kind.asleep if device != "cpu" else 0)) if kind.has_copy else 0,
+        engine=engine,
         cache=measure_cache(text, row, config, kind, device, tracks),
         work=measure_work(text, config, longest, tracks, device),
         engine_sleeps=device != "cpu" and config.sampling.sleep_level > 0 and kind.has_copy,
