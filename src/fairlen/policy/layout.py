@@ -86,8 +86,10 @@ def choose_layout(wanted: Literal["auto", "trees", "rows"], policy: Policy, long
 
 
 def install_for_rows(policy: Policy) -> None:
-    """Install attention that takes grouped heads in float32 on CUDA without a quadratic kernel, in the place of sdpa."""
-    if policy.device.type == "cuda" and policy.model.config.get_text_config()._attn_implementation == "sdpa":
+    """Install, for sdpa, attention that is always float32 on a CPU, and on CUDA in float32 without a quadratic kernel."""
+    if (
+        policy.device.type == "cuda" or policy.autocast
+    ) and policy.model.config.get_text_config()._attn_implementation == "sdpa":
         policy.model.set_attn_implementation(NAME)
 
 
@@ -155,7 +157,7 @@ def read(policy: Policy, rollouts: Rollouts, plan: Plan, trees: bool) -> Tensor:
 
 def state_of(policy: Policy) -> tuple[Tensor, Tensor]:
     """Queries and values of no tokens, as a layer has them."""
-    dtype = torch.bfloat16 if policy.autocast else policy.model.dtype
+    dtype = torch.bfloat16 if policy.autocast and policy.device.type == "cuda" else policy.model.dtype
     _, _, dim = heads_of(policy.model.config.get_text_config())
     state = torch.empty(0, dim, dtype=dtype, device=policy.device)
     return state, state

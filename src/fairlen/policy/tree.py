@@ -1,8 +1,8 @@
 """Rows of tokens that share prefixes, as a forest in which every (prefix, token) has one place, and attention along it.
 
 Sorted rows, each without what it shares with the one before it, are a forest in depth-first preorder: what follows a token lies
-between it and `until`. Attention is `tree.c` on the CPU and FlexAttention on CUDA; in half precision on a CPU, in double on CUDA
-and without a compiler sdpa with one mask a tree; without a forest plain sdpa.
+between it and `until`. Attention is `tree.c` on the CPU and FlexAttention on CUDA; in double
+on CUDA and without a compiler sdpa with one mask a tree; without a forest plain sdpa.
 """
 
 from __future__ import annotations
@@ -148,15 +148,18 @@ def attend(
 
     Without a tree all is as in sdpa. Raises ValueError for options that trees do not support.
     """
-    if torch.is_autocast_enabled(query.device.type):  # norms of queries and keys give float32, values are low
-        dtype = torch.get_autocast_dtype(query.device.type)
+    kind = query.device.type
+    if torch.is_autocast_enabled(kind):  # norms of queries and keys give float32, values are low
+        # attention in float32 takes a CPU less time than in bfloat16, and a tree a quarter of it
+        dtype = torch.float32 if kind == "cpu" else torch.get_autocast_dtype(kind)
         query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
     if tree is None:
         options |= {"scaling": scaling, "dropout": dropout}
         if query.device.type == "cuda" and query.dtype in TYPES:  # only flash attention takes grouped heads as they are
             options.setdefault("is_causal", getattr(module, "is_causal", True))
             module, key, value = UNGROUPED, *repeat_heads(query, key, value)
-        return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
+        with torch.autocast(kind, enabled=False):
+            return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
     window = options.get("sliding_window")
     if window is not None and window < tree.forest.longest:
         raise ValueError(f"a sliding window of {window} tokens is shorter than a row of {tree.forest.longest}")
