@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from typing import Annotated, Any, Literal, Self, get_args, get_origin, get_type_hints
 
 from fairlen.checks import FINITE, Amount, Count, Fraction, Natural, Positive, check_fields
+from fairlen.verify.answer import check_form
 
 
 @dataclass(frozen=True)
@@ -194,6 +195,8 @@ class ProblemSettings(Settings):
     """PLACE[@REVISION][:SPLIT][?COLUMN=VALUE][=WEIGHT]; PLACE: file, folder or hub id. Repeat it; training mixes by WEIGHT."""
     instruction: str = "auto"
     """Text after each problem; "auto" asks for the form of answer that the verifier reads, "" adds nothing."""
+    shots: str = ""
+    """FILE:N, a file as for --data, whose first N problems stand solved before each problem; they are not among those asked."""
 
 
 @dataclass(frozen=True)
@@ -210,6 +213,9 @@ class DataSettings(ProblemSettings):
 class VerifierSettings(Settings):
     """How finished responses are graded."""
 
+    answer: str = "auto"
+    """Form of the answer: "boxed", "hashes" (#### 5), "last-number", "letter", or regex:PATTERN, the last match or its
+    group; "auto": the box, of options also a letter that is said to be the answer."""
     without_verdict: Literal["inactive", "incorrect"] = "inactive"
     """Treatment of responses without a verdict (deadline, failed verifier): left out, or incorrect."""
     answer_deadline: Positive = 5.0
@@ -222,6 +228,10 @@ class VerifierSettings(Settings):
     """Where programs of the model run: "auto" and "bubblewrap" on this machine, or the URL of a SandboxFusion-like service."""
     unsafe_exec_on_host: bool = False
     """Run programs of the model on this machine without a sandbox: they can do whatever you can. It is recorded."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_form(self.answer)
 
 
 @dataclass(frozen=True)

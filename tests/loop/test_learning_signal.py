@@ -10,6 +10,7 @@ import pytest
 from fairlen.batch import Responses
 from fairlen.loop.learning_signal import PATIENCE, Counts, LearningSignal, Remedies
 from fairlen.methods.compose import compose
+from fairlen.tasks.failures import NO_FAILURES, Failures
 
 REMEDIES = Remedies("raise the budget", "move the threshold", "make more updates")
 MIXED = Counts(size=8, correct=3, incorrect=5, trained=8, low=0.0, high=1.0)
@@ -58,6 +59,13 @@ def test_verdicts_of_one_side_are_told_also_where_rewards_train(side):
     (text,) = told(*[batch] * 5)
     assert text.startswith(f"every response of 3 rollout batches counts as {side} (24 responses: ")
     assert "outcomes from -2 to 5" in text and "move the threshold, or give" in text
+
+
+def test_the_advice_follows_what_the_responses_say():
+    """Of 8 responses none has an answer in the form that is read, and 8 of 8 end with the reference as their last number."""
+    failures = sum([Failures.of("no_answer", False, "so 7.", "7", True)] * 8, NO_FAILURES)
+    (text,) = told(*[replace(NONE_CORRECT, failures=failures)] * 4)
+    assert "; give --answer last-number, which finds the right answer in 24 of 24; show the form" in text
 
 
 def test_a_surrogate_that_never_acts_is_told():

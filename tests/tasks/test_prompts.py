@@ -7,11 +7,14 @@ from chat_tokenizers import CHATML, OPENED, WITH_BOS, make_tokenizer
 from loops import over
 from transformers import AutoTokenizer
 
-from fairlen.tasks.data_row import CHOICE, MATH, PARTS, PROGRAM, Answers, Choice, DataRow, Program
+from fairlen.tasks.data_row import PROGRAM, Answers, Choice, DataRow, Program
 from fairlen.tasks.prompt import Prompter
 
 ROW = DataRow("s/1", "s", "Mara has 3 marbles. How many has she?", Answers(("3",)), {"level": 2})
 BOS = "<|begin|>"
+MATH = "Reason step by step, and put your final answer within \\boxed{}."
+PARTS = "Reason step by step, and put all answers, separated by commas, within \\boxed{}."
+CHOICE = "Reason step by step, and put the letter of the right option within \\boxed{}."
 
 
 def text_of(prompter: Prompter, row: DataRow = ROW) -> str:

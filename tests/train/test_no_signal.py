@@ -28,6 +28,10 @@ def test_responses_that_never_end_are_told_with_what_to_do(method, tmp_path, cap
     assert len(warnings) == 1
     assert "24 responses: 0 correct, 24 incorrect, 0 without a verdict, 24 truncated" in warnings[0]
     assert "all were truncated; raise --max-response-length" in warnings[0]
+    (first,) = [
+        line for line in shown.err.splitlines() if line.startswith("fairlen: held out: 0 of 4 responses are correct: ")
+    ]
+    assert "4 are truncated" in first and first.endswith("What may help: raise --max-response-length")
     end = [line for line in shown.out.splitlines() if "nothing was trained in 5 rollout batches" in line]
     assert len(end) == 1 and "40 responses: 0 correct" in end[0]
 

@@ -22,7 +22,7 @@ from hostile_answers import BOMBS, RAISING
 from loops import over
 from turns import longest_pause
 
-from fairlen.verify.answer_pool import AnswerPool, AnswerVerdict
+from fairlen.verify.answer_pool import AnswerPool, AnswerReader, AnswerVerdict
 
 
 def descendants(pid: int) -> set[int]:
@@ -76,7 +76,8 @@ def fork_server_of(pool: AnswerPool) -> int:
 )  # fmt: skip
 def test_easy_verdicts_start_no_worker(text, status, answer):
     with closing(AnswerPool()) as pool:
-        verdict = asyncio.run(pool.verify("5", text))
+        found = asyncio.run(AnswerReader()(text))
+        verdict = compare(pool, "5", found.answer) if found.answer else found
         assert (verdict.status, verdict.answer) == (status, answer)
         assert pool._workers is None
 
@@ -136,7 +137,7 @@ def test_every_verdict_comes_in_time_with_bombs_among_honest_answers():
     pairs = [one for two in zip(honest, hostile, strict=False) for one in two]
 
     async def grade_together(pool: AnswerPool) -> tuple[list[AnswerVerdict], float]:
-        verdicts = (pool.verify(one.gold, rf"So \boxed{{{one.answer}}}.") for one in pairs)
+        verdicts = (pool.compare(one.gold, one.answer) for one in pairs)
         return await longest_pause(asyncio.gather(*verdicts))
 
     with closing(AnswerPool(workers=2, deadline=deadline)) as pool:

@@ -26,6 +26,7 @@ from fairlen.tasks.load import (
     load_sets,
     load_shipped,
     make_problem_set,
+    refuse_form,
 )
 from fairlen.tasks.reasoning_gym import is_reasoning_gym, read_parts
 from fairlen.tasks.shipped import is_shipped, make_shipped
@@ -42,6 +43,7 @@ def open_sets(config: EvalConfig, tokenizer: Any = None) -> tuple[ProblemSet, ..
     """Sets cut to `limit` problems, without prompts for tokenizer None. Raises ValueError for bad places."""
     places = places_of(config)
     if not config.data.places and is_file_place(config.data.task):
+        refuse_form(config, config.data.task)
         task = load_own_task(config.data.task, tokenizer)
         details = {"task": task.describe(), "plugins": plugins_of("", config.data.task)}
         return (set_of_task(task.name, task, config, details),)
@@ -94,6 +96,7 @@ def is_made(place: str) -> bool:
 
 def made_set(config: EvalConfig, place: str, tokenizer: Any) -> ProblemSet:
     """Held-out problems that are made, such as "playground:sums". Refuses a tokenizer that does not read them."""
+    refuse_form(config, place)
     if is_reasoning_gym(place):
         gym = load_reasoning_gym(place, config, tokenizer)
         return set_of_task(place, gym, config, gym.describe())

@@ -22,6 +22,7 @@ from fairlen.evaluate.scores import overall, score
 from fairlen.evaluate.sets import check_places, find_sets, rescore
 from fairlen.files.folders import choose_folder, going_on_in, write_json
 from fairlen.hangs import run_async
+from fairlen.tasks.failures import NO_FAILURES, Failures
 from fairlen.tasks.load import ProblemSet
 
 FEW = 100
@@ -95,6 +96,10 @@ def summarize(config: EvalConfig, facts: dict[str, Any], samples: Mapping[str, S
     """Return the numbers of every set and over sets, with all facts."""
     scored = {name: score(rows, config.verifier.without_verdict) for name, rows in samples.items()}
     sets = {name: {"scores": found} | facts["sets"][name] for name, (found, _) in scored.items()}
+    for name, rows in samples.items():
+        form = bool({"verifier", "prompt"} & sets[name]["details"].keys())
+        each = (Failures.of(s.status, s.finish == "length", s.text, s.answer, form, s.starts_inside) for s in rows)
+        sets[name]["reasons"] = sum(each, NO_FAILURES).explain()
     means = overall([each for _, each in scored.values()]) if len(scored) > 1 else None
     return facts | {"sets": sets, "overall": means}
 
@@ -162,6 +167,7 @@ def notes_of(summary: Mapping[str, Any]) -> list[str]:
         )
     if words := [name for name, found in scores.items() if found["unit"] != "tokens"]:
         notes.append(f"lengths of {', '.join(words)} are words: the samples do not hold their tokens")
+    notes += [f"{name}: {found['reasons']}" for name, found in summary["sets"].items() if found["reasons"]]
     for name, found in scores.items():
         missing = found["without_verdict"]
         if missing["kinds"]:

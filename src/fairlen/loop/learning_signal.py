@@ -17,6 +17,7 @@ from fairlen.methods.description import short
 from fairlen.methods.method import Method
 from fairlen.methods.stages.surrogate import PolicyGradient
 from fairlen.precision import is_above
+from fairlen.tasks.failures import NO_FAILURES, Failures
 
 NOTHING = "nothing was trained"
 """Begins a sentence about a run whose updates changed nothing."""
@@ -49,6 +50,8 @@ class Counts:
     """Generated, of all responses."""
     idle_surrogate: str = ""
     """The surrogate where every ratio is 1 and it differs in nothing from a policy gradient; else nothing."""
+    failures: Failures = NO_FAILURES
+    """Of its responses by their texts, where the home has them."""
     batches: int = 1
 
     @classmethod
@@ -72,7 +75,8 @@ class Counts:
     def __add__(self, other: Counts) -> Counts:
         added = {f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self) if f.type == "int"}
         low, high = min(self.low, other.low), max(self.high, other.high)
-        return Counts(**added, low=low, high=high, idle_surrogate=other.idle_surrogate)
+        failures = self.failures + other.failures
+        return Counts(**added, low=low, high=high, idle_surrogate=other.idle_surrogate, failures=failures)
 
     @property
     def length(self) -> float:
@@ -182,6 +186,5 @@ class LearningSignal:
     def advise(self, found: Counts) -> str:
         if found.truncated == found.size:
             return self.remedies.length
-        problems = "harder" if found.correct else "easier"
-        other = f"give {problems} problems" + ("" if found.correct else " or a stronger model")
+        other = "give harder problems" if found.correct else found.failures.advise(self.remedies.length)
         return f"{self.remedies.verdict}, or {other}" if is_above(found.high, found.low) else other

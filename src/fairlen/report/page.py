@@ -25,6 +25,7 @@ from fairlen.report.sections import find_sections
 from fairlen.report.streams import Stream, gather_streams
 from fairlen.report.terms import OF_TURNS, VERDICTS, define
 from fairlen.secrets import hide_all
+from fairlen.tasks.failures import NO_FAILURES, Failures
 
 HERE = Path(__file__).parent
 FILE = "report.html"
@@ -48,9 +49,18 @@ def write_page(run: RecordedRun, found: Audit | None, path: Path) -> Path:
     streams = gather_streams(sample) if run.records and "streams" in run.records.log.known else []
     total = len(run.records.log) if run.records else 0
     head = describe_run(run) | {"audits": [found] if found else []}
+    head["notes"] = [*filter(None, [explain(run, sample)]), *head["notes"]]
     sections = [*find_sections(run, found), *curves_section(run)]
     write_file(path, render_page(head, headline(run), sections, sample, streams, total, define()).encode())
     return path
+
+
+def explain(run: RecordedRun, sample: Sequence[Shown]) -> str:
+    """Return why hardly any of the shown responses is correct; empty where enough are."""
+    takes_form = "prompt" in of_type(run.description, "data", dict)
+    texts = ("".join(passage.text for passage in one.passages) for one in sample)
+    each = zip(sample, texts, strict=True)
+    return sum((Failures.of(s.status, s.truncated, t, s.answer, takes_form) for s, t in each), NO_FAILURES).explain()
 
 
 def audit_run(run: RecordedRun) -> Audit | None:

@@ -21,10 +21,8 @@ from string import ascii_uppercase
 from typing import Any, ClassVar
 
 from fairlen.files.limits import NotJSONError, parse_json
+from fairlen.verify.answer import instruct
 
-MATH = "Reason step by step, and put your final answer within \\boxed{}."
-PARTS = "Reason step by step, and put all answers into one \\boxed{}, separated by commas."
-CHOICE = "Reason step by step, and put the letter of the right option within \\boxed{}."
 PROGRAM = (
     "Write a Python program that reads its input from stdin and prints its output to stdout. "
     "Put the whole program into one ```python block at the end."
@@ -47,17 +45,18 @@ class Answers:
     def shown(self) -> str:
         return ", ".join(self.parts)
 
-    @property
-    def instruction(self) -> str:
-        return PARTS if len(self.parts) > 1 else MATH
+    def instruction(self, form: str = "auto") -> str:
+        return instruct("all answers, separated by commas," if len(self.parts) > 1 else "your final answer", form)
 
 
 @dataclass(frozen=True)
 class Choice:
     kind: ClassVar = "choice"
-    instruction: ClassVar = CHOICE
     letter: str
     letters: str
+
+    def instruction(self, form: str = "auto") -> str:
+        return instruct("the letter of the right option", form)
 
     @property
     def shown(self) -> str:
@@ -135,8 +134,7 @@ class Program:
     def shown(self) -> str:
         return ""
 
-    @property
-    def instruction(self) -> str:
+    def instruction(self, form: str = "auto") -> str:
         return COMPLETE if self.begun else FUNCTION.format(name=self.function) if self.function else PROGRAM
 
 

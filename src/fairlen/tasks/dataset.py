@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
@@ -47,6 +47,7 @@ class RowSet:
     num_read: int = 0
     num_filtered: int = 0
     num_copies: int = 0
+    num_shots: int = 0
     dropped: Counter[str] = field(default_factory=Counter)  # rows that cannot be used, by reason
 
     @cached_property
@@ -70,6 +71,7 @@ class RowSet:
             f"{plural('problem', size)} in {num_read:,} {plural('row', num_read)}": size,
             "filtered out": self.num_filtered,
             f"{plural('copy', copies, 'copies')} left out": copies,
+            "left out because --shots shows them": self.num_shots,
         } | {f"dropped: {reason}": count for reason, count in self.dropped.items()}
         return f"{self.name}: " + ", ".join(f"{count:,} {use}" for use, count in counts.items() if count)
 
@@ -103,6 +105,14 @@ def read_rows(source: DataSource, name: str = "") -> RowSet:
         account = [f"{found.num_read:,} rows", *(f"{count:,} {use}" for use, count in uses.items() if count)]
         raise DataError(source.text, f"no problem is left ({', '.join(account)}); check the filter, split and columns")
     return found
+
+
+def leave_out(found: RowSet, keys: Collection[str]) -> RowSet:
+    """The set without the problems that are shown solved. Raises DataError where none is left."""
+    rows = tuple(row for row in found.rows if row.key not in keys)
+    if not rows:
+        raise DataError(found.source.text, "--shots shows all of its problems; give more, or fewer examples")
+    return replace(found, rows=rows, num_shots=len(found.rows) - len(rows))
 
 
 def select(found: RowSet, files: list[FileSchema]) -> Iterator[DataRow]:
@@ -200,6 +210,7 @@ class DataTask:
     prompter: Prompter
     verifier: Verifier
     seed: int = 0
+    shots: str = ""  # a line on the solved examples
 
     def __post_init__(self) -> None:
         found = [("no problem is left", [part]) for part in self.parts if not part.train and not part.held_out]
@@ -260,7 +271,7 @@ class DataTask:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        return tuple(part.line for part in self.parts)
+        return tuple(filter(None, (self.shots, *(part.line for part in self.parts))))
 
     def close(self) -> None:
         self.verifier.close()

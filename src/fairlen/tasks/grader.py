@@ -11,7 +11,7 @@ import inspect
 import math
 import os
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
@@ -25,10 +25,10 @@ from fairlen.precision import add_parts
 from fairlen.rollouts import VERDICTS, Response, Status
 from fairlen.settings import VerifierSettings
 from fairlen.tasks.data_row import Answers, Choice, DataRow, Program
+from fairlen.tasks.failures import NO_FAILURES, Failures
 from fairlen.tasks.schemas import unpack_cases
 from fairlen.tasks.task import Problem, Task, Verdict
-from fairlen.verify.answer import extract_choice
-from fairlen.verify.answer_pool import AnswerPool
+from fairlen.verify.answer_pool import AnswerPool, AnswerReader, AnswerVerdict
 from fairlen.verify.program import ProgramTest, ProgramTests, grade_program
 from fairlen.verify.sandbox import open_sandbox
 
@@ -49,6 +49,8 @@ class Verifier:
         self.kinds, workers = frozenset(kinds), settings.workers
         deadline, unevaluated = settings.answer_deadline, settings.accept_unevaluated
         num_workers = workers or len(os.sched_getaffinity(0))
+        check_kinds(self.kinds, settings.answer)
+        self.read = AnswerReader(settings.answer, num_workers, deadline)
         try:
             self.pool = AnswerPool(num_workers, deadline, unevaluated=unevaluated) if "math" in self.kinds else None
         except ModuleNotFoundError as error:
@@ -59,21 +61,29 @@ class Verifier:
     async def __call__(self, row: DataRow, text: str, starts_inside: bool = False) -> Verdict:
         match row.reference:
             case Answers() as answers if self.pool is not None:
-                return await self.compare_answers(self.pool, answers, text, starts_inside)
+                return await self.compare_answers(self.pool, answers, await self.read(text, starts_inside))
             case Choice() as choice:
-                letter = extract_choice(text, choice.letters, starts_inside)
-                status = "no_answer" if letter is None else "correct" if letter == choice.letter else "incorrect"
-                return verdict_of(status, letter)
+                found = await self.read(text, starts_inside, choice.letters)
+                status = (
+                    found.status
+                    if found.answer is None
+                    else "correct"
+                    if found.answer == choice.letter
+                    else "incorrect"
+                )
+                return verdict_of(status, found.answer)
             case Program() as program if self.sandbox is not None:
                 return verdict_of(await grade_program(self.sandbox, text, unpack(program), starts_inside))
         raise ValueError(f"problem {row.id}: {row.kind}, but this verifier was opened for {sorted(self.kinds)}")
 
-    async def compare_answers(self, pool: AnswerPool, answers: Answers, text: str, starts_inside: bool) -> Verdict:
-        found = await pool.verify(answers.parts, text, starts_inside=starts_inside, tolerance=answers.tolerance)
+    async def compare_answers(self, pool: AnswerPool, answers: Answers, found: AnswerVerdict) -> Verdict:
+        if (answer := found.answer) is None:
+            return verdict_of(found.status)
+        found = await pool.compare(answers.parts, answer, tolerance=answers.tolerance)
         for other in answers.others:
-            if found.status in ("incorrect", "error") and found.answer is not None:
-                found = await pool.compare(other, found.answer, tolerance=answers.tolerance)
-        return verdict_of(found.status, found.answer)
+            if found.status in ("incorrect", "error"):
+                found = await pool.compare(other, answer, tolerance=answers.tolerance)
+        return verdict_of(found.status, answer)
 
     def describe(self) -> dict[str, Any]:
         described: dict[str, Any] = {"kinds": sorted(self.kinds)}
@@ -84,8 +94,17 @@ class Verifier:
         return described
 
     def close(self) -> None:
+        self.read.close()
         if self.pool is not None:
             self.pool.close()
+
+
+def check_kinds(kinds: Collection[str], form: str) -> None:
+    """Raise ValueError for a form that problems of these kinds cannot be answered in."""
+    if form == "last-number" and "choice" in kinds:
+        raise ValueError("--answer last-number: the answer to a problem with options is a letter; give --answer letter")
+    if form != "auto" and set(kinds) == {"code"}:
+        raise ValueError(f"--answer {form}: programs are read from the last block of code; leave it out")
 
 
 @lru_cache(maxsize=16)
@@ -120,6 +139,8 @@ class Grader:
     num_out: int = 0
     busy_since: float = 0.0
     num_graded: int = 0
+    failures: Failures = NO_FAILURES
+    """Of what was graded since the trainer last began with none."""
     overdue: set[str] = field(default_factory=set)
     side: SideThread = field(default_factory=lambda: SideThread("rewards"))
 
@@ -146,6 +167,8 @@ class Grader:
             if value is not None:
                 parts[reward.name] = value
         self.num_graded += 1
+        ended = response.finish == "length", text, problem.answer, hasattr(self.task, "prompter"), problem.starts_inside
+        self.failures += Failures.of(verdict.status, *ended)
         outcome = add_parts([weights[name] for name in parts], parts.values())
         counts = verdict.status in VERDICTS or self.without_verdict == "incorrect"
         return replace(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,14 +14,15 @@ from fairlen.plugins import is_file_place
 from fairlen.sampling.extend import Extend
 from fairlen.settings import ProblemConfig, TaskConfig
 from fairlen.tasks.data_row import Answers, DataRow
-from fairlen.tasks.dataset import DataTask, RowSet, divide, fit_prompts, read_rows
+from fairlen.tasks.dataset import DataTask, RowSet, divide, fit_prompts, leave_out, read_rows
 from fairlen.tasks.grader import Verifier
 from fairlen.tasks.prompt import Prompter
-from fairlen.tasks.reasoning_gym import ReasoningGym, is_reasoning_gym, read_parts
+from fairlen.tasks.reasoning_gym import PREFIX, ReasoningGym, is_reasoning_gym, read_parts
 from fairlen.tasks.shipped import SHIPPED, make_shipped
+from fairlen.tasks.shots import read_shots
 from fairlen.tasks.source import read_source
 from fairlen.tasks.task import VERIFIERS, Problem, Synthetic, Task, Verdict, load_own_task
-from fairlen.verify.answer_pool import WorkerPool
+from fairlen.verify.answer_pool import AnswerReader, WorkerPool
 
 GYM_MEMORY = 4 << 30  # bytes that a worker of reasoning-gym takes at most, beyond what all share
 EXAMPLE = DataRow("example", "example", "What is 1 + 1?", Answers(("2",)))  # to try a tokenizer on
@@ -44,6 +46,7 @@ class ProblemSet:
 def load_task(config: TaskConfig, tokenizer: Any, seed: int = 0) -> Task:
     """Load data sets, the user's own task, reasoning-gym, verifiers or a shipped task. Raises ValueError."""
     if not config.data.places:
+        refuse_form(config, config.data.task)
         if config.data.held_out:
             raise ValueError(
                 f"--eval-data {config.data.held_out[0]}: it goes with --data, which names what to train on"
@@ -57,11 +60,21 @@ def load_task(config: TaskConfig, tokenizer: Any, seed: int = 0) -> Task:
             return load_own_task(config.data.task, tokenizer)
         return replace(load_shipped(config, tokenizer), seed=seed)
     sets = read_sets((*config.data.places, *config.data.held_out))
+    prompter, limit = make_prompter(config, tokenizer, sets[0].rows), config.data.max_prompt_length
+    shots = prompter.describe_shots(sets[0].rows[0], limit)
+    sets = tuple(leave_out(one, prompter.shot_keys) for one in sets)
     train, evaluation = sets[: len(config.data.places)], sets[len(config.data.places) :]
-    prompter = make_prompter(config, tokenizer, sets[0].rows)
-    parts = tuple(fit_prompts(part, prompter, config.data.max_prompt_length) for part in divide(train, evaluation))
+    parts = tuple(fit_prompts(part, prompter, limit) for part in divide(train, evaluation))
     verifier = Verifier({row.kind for one in sets for row in one.rows}, config.verifier)
-    return DataTask(parts, prompter, verifier, seed)
+    return DataTask(parts, prompter, verifier, seed, shots)
+
+
+def refuse_form(config: ProblemConfig, task: str) -> None:
+    """Raise ValueError for a form of answers, or examples, with a task that has its own."""
+    given = (("answer", config.verifier.answer, "auto"), ("shots", config.data.shots, ""))
+    for name, value, usual in given:
+        if value != usual and not is_reasoning_gym(task):
+            raise ValueError(f"--{name} {value}: {task} brings its own; it goes with --data and {PREFIX}...")
 
 
 def find_verifiers_loader() -> Callable[[ProblemConfig, Any, int], Task]:
@@ -92,15 +105,18 @@ def load_reasoning_gym(place: str, config: ProblemConfig, tokenizer: Any, **own:
     """Fields of `own` are those of `ReasoningGym`; no prompts are made for tokenizer None. Raises ValueError."""
     parts = read_parts(place)
     prompter = make_prompter(config, tokenizer, (EXAMPLE,)) if tokenizer is not None else None
-    size = config.verifier.workers or len(os.sched_getaffinity(0))
-    pool = WorkerPool(size, config.verifier.answer_deadline, GYM_MEMORY, "fairlen.verify.gym")
-    return ReasoningGym(place, parts, pool, prompter, **own)
+    size, deadline = config.verifier.workers or len(os.sched_getaffinity(0)), config.verifier.answer_deadline
+    pool = WorkerPool(size, deadline, GYM_MEMORY, "fairlen.verify.gym")
+    shots = prompter.describe_shots(EXAMPLE, own.get("longest_prompt", math.inf)) if prompter else ""
+    notes, reader = (shots,) if shots else (), AnswerReader(config.verifier.answer, size, deadline)
+    return ReasoningGym(place, parts, pool, prompter, reader, notes=notes, **own)
 
 
 def load_sets(places: Sequence[str], config: ProblemConfig, tokenizer: Any = None) -> tuple[ProblemSet, ...]:
     """The sets of an evaluation, whole and in file order, without prompts for tokenizer None. Raises ValueError."""
     sets = read_sets(places)
     prompter = make_prompter(config, tokenizer, sets[0].rows) if tokenizer is not None else None
+    sets = tuple(leave_out(one, prompter.shot_keys) for one in sets) if prompter else sets
     verifier = Verifier({row.kind for one in sets for row in one.rows}, config.verifier)
     return tuple(make_problem_set(one, verifier, prompter) for one in sets)
 
@@ -119,9 +135,8 @@ def make_problem_set(found: RowSet, verifier: Verifier, prompter: Prompter | Non
         problems = tuple(map(prompter.pose if prompter else unasked, found.rows))
     details = found.describe() | {"verifier": verifier.describe()}
     details |= {"prompt": prompter.describe()} if prompter else {}
-    return ProblemSet(
-        found.name, problems, found.fingerprint, found.revision, details, verify, verifier.close, found.line
-    )
+    line = "; ".join(filter(None, (found.line, prompter.describe_shots(found.rows[0]) if prompter else "")))
+    return ProblemSet(found.name, problems, found.fingerprint, found.revision, details, verify, verifier.close, line)
 
 
 def read_sets(places: Sequence[str]) -> tuple[RowSet, ...]:
@@ -134,8 +149,10 @@ def read_sets(places: Sequence[str]) -> tuple[RowSet, ...]:
 
 def make_prompter(config: ProblemConfig, tokenizer: Any, rows: Sequence[DataRow]) -> Prompter:
     """Raises ValueError for a tokenizer that does not read the first row's prompt."""
-    model = config.model
-    prompter = Prompter(tokenizer, model.template, model.system_prompt, config.data.instruction, model.thinking)
+    model, form = config.model, config.verifier.answer
+    shots = read_shots(config.data.shots, form) if config.data.shots else ()
+    asked = model.template, model.system_prompt, config.data.instruction, model.thinking
+    prompter = Prompter(tokenizer, *asked, form, shots)
     with bounded_memory():  # of the template
         for row in rows[:1]:
             read_text(tokenizer, prompter.render(row), model.name)

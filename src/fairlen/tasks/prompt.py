@@ -2,13 +2,16 @@ r"""From a problem to the prompt that the model reads: instruction, chat templat
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from fairlen.console import plural
 from fairlen.files.limits import bounded_memory, bounded_seconds
 from fairlen.tasks.data_row import DataRow
+from fairlen.tasks.shots import Shot
 from fairlen.tasks.task import Problem
 
 MAX_SECONDS = 10.0  # time of a chat template, which is a program, for one prompt
@@ -24,6 +27,8 @@ class Prompter:
     system_prompt: str = ""  # system message, or text before a plain prompt
     instruction: str = "auto"  # text after each question; "auto" asks for the form of answer that the verifier reads
     thinking: str = "auto"  # handed to templates that know `enable_thinking`; "auto" leaves it to the template
+    form: str = "auto"  # in which answers are read
+    shots: tuple[Shot, ...] = ()  # before each problem
 
     def __post_init__(self) -> None:
         if self.template == "chat" and not self.is_chat:
@@ -54,7 +59,7 @@ class Prompter:
         )
 
     def ask(self, row: DataRow) -> str:
-        instruction = row.reference.instruction if self.instruction == "auto" else self.instruction
+        instruction = row.reference.instruction(self.form) if self.instruction == "auto" else self.instruction
         return f"{row.question}\n\n{instruction}" if instruction else row.question
 
     def render(self, row: DataRow) -> str:
@@ -83,7 +88,24 @@ class Prompter:
                 f"problem {row.id}: it has a system message of its own; leave --system-prompt out, or remove it from the data"
             )
         system = [{"role": "system", "content": self.system_prompt}] if self.system_prompt else []
-        return [*system, *earlier, {"role": "user", "content": self.ask(row)}]
+        own = earlier[:1] if earlier and earlier[0]["role"] == "system" else []
+        solved = [(("user", self.ask(shot.row)), ("assistant", shot.solution)) for shot in self.shots]
+        shots = [{"role": role, "content": content} for pair in solved for role, content in pair]
+        return [*system, *own, *shots, *earlier[len(own) :], {"role": "user", "content": self.ask(row)}]
+
+    @cached_property
+    def shot_keys(self) -> frozenset[str]:
+        return frozenset(shot.row.key for shot in self.shots)
+
+    def describe_shots(self, row: DataRow, max_length: float = math.inf) -> str:
+        """A line on the solved examples before a row; empty without any. Raises ValueError where they alone are too long."""
+        if not self.shots:
+            return ""
+        number, tokens = len(self.shots), self.measure([row])[0] - replace(self, shots=()).measure([row])[0]
+        line = f"{number} solved {plural('example', number)}, {tokens} tokens of each prompt"
+        if tokens >= max_length:
+            raise ValueError(f"--shots: {line}, and max_prompt_length={max_length}: raise it, or give fewer examples")
+        return f"shots: {line}"
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Templates write BOS themselves; plain text gets the tokenizer's own in front and nothing behind."""
@@ -109,4 +131,4 @@ class Prompter:
             "system_prompt": self.system_prompt,
             "instruction": self.instruction,
             "thinking": self.thinking,
-        }
+        } | ({"shots": [[shot.row.question, shot.solution] for shot in self.shots]} if self.shots else {})

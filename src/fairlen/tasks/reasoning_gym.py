@@ -11,7 +11,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
 from importlib.metadata import version
 from itertools import count, islice, zip_longest
@@ -25,8 +25,7 @@ from fairlen.tasks.dataset import Mixture
 from fairlen.tasks.grader import verdict_of
 from fairlen.tasks.prompt import Prompter
 from fairlen.tasks.task import Problem, Verdict, is_held_out
-from fairlen.verify.answer import extract_answer
-from fairlen.verify.answer_pool import WorkerPool
+from fairlen.verify.answer_pool import AnswerReader, WorkerPool
 from fairlen.verify.gym import SIZE
 
 PREFIX = "reasoning-gym:"
@@ -97,6 +96,7 @@ class ReasoningGym:
     parts: tuple[GymTask, ...]
     pool: WorkerPool
     prompter: Prompter | None
+    read: AnswerReader = field(default_factory=AnswerReader)
     seed: int = 0  # seed of the training stream; the held-out problems are the same for every seed
     longest_prompt: int = sys.maxsize  # tokens of a prompt; others are drawn in place of longer ones
     notes: tuple[str, ...] = ()
@@ -148,6 +148,8 @@ class ReasoningGym:
             return "one is to train on" if held_out else "one is held out"
         if self.prompter is None:
             return Problem(row.id, row.question, (), made["answer"])
+        if row.key in self.prompter.shot_keys:
+            return "one is shown solved by --shots"
         problem = self.prompter.pose(row)
         length = len(problem.token_ids)
         return problem if length <= self.longest_prompt else f"one has {length} tokens; raise --max-prompt-length"
@@ -163,11 +165,11 @@ class ReasoningGym:
         return json.loads(reply) if reply.startswith("{") else {"error": reply}
 
     async def verify(self, problem: Problem, text: str) -> Verdict:
-        answer = extract_answer(text, problem.starts_inside)
-        if answer is None:
-            return Verdict("no_answer", 0.0)
-        status = await asyncio.wrap_future(self.pool.threads.submit(self.grade, problem.id, answer))
-        return verdict_of(status, answer)
+        found = await self.read(text, problem.starts_inside)
+        if found.answer is None:
+            return verdict_of(found.status)
+        status = await asyncio.wrap_future(self.pool.threads.submit(self.grade, problem.id, found.answer))
+        return verdict_of(status, found.answer)
 
     def grade(self, name: str, answer: str) -> Status:
         text, _, place = name.rpartition("/")
@@ -187,4 +189,5 @@ class ReasoningGym:
         return {"task": self.name, "sets": sets, "prompt": prompt, "answer_deadline": self.pool.deadline}
 
     def close(self) -> None:
+        self.read.close()
         self.pool.close()

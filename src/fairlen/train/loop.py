@@ -20,6 +20,7 @@ from fairlen.loop.learning_signal import NOTE, Counts, LearningSignal, Remedies
 from fairlen.loop.tally import state_metrics
 from fairlen.methods.method import Scored
 from fairlen.policy.lora import save_adapters
+from fairlen.tasks.failures import NO_FAILURES
 from fairlen.tasks.task import Problem
 from fairlen.train.collect import Collected
 from fairlen.train.records import count_generated, describe_update, rollout_metrics
@@ -90,6 +91,7 @@ class Trainer(RunState):
     async def collect(self) -> None:
         """Collect the next rollout batch. Responses that an interruption cancels are generated again, the same."""
         progress, start, verifying = self.progress, time.perf_counter(), self.grader.seconds
+        self.grader.failures = NO_FAILURES
         self.engine.refresh(progress.policy_version)  # keys and values kept from before a resume are not there
         before = self.engine.stats
         try:
@@ -121,7 +123,7 @@ class Trainer(RunState):
         started.facts, started.seconds = facts, seconds | {"plan": time.perf_counter() - start}
         folded = np.concatenate([np.zeros(0), *(plan.weight * plan.advantage for plan in started.plans)])
         counts = Counts.of(rollouts.response_table, folded, collected.method, started.num_updates)
-        if warning := self.signal.look(counts):
+        if warning := self.signal.look(replace(counts, failures=self.grader.failures)):
             warn(warning, "" if warning.startswith(NOTE) else "fairlen: ")
             self.trackers.alert(warning, self.progress.update)
         if not started.plans:
@@ -174,6 +176,7 @@ class Trainer(RunState):
 
     async def evaluate(self) -> Evaluation:
         start, before = time.perf_counter(), self.engine.stats
+        self.grader.failures = NO_FAILURES
         self.engine.refresh(self.progress.policy_version)
         sampling, samples = replace(self.collector.sampling, with_support=False), self.config.run.samples
         with (
@@ -187,6 +190,8 @@ class Trainer(RunState):
         facts = self.engine.stats.since(before).metrics()
         self.log(found.metrics() | facts | spent | {"time/evaluation": time.perf_counter() - start})
         self.run.log_evaluation(self.progress.update, found)
+        if self.progress.update == 0 and (reasons := self.grader.failures.explain(REMEDIES.length)):
+            warn(f"held out: {reasons}")
         if found.accuracy.value > self.progress.best_accuracy:
             self.progress.best_accuracy = found.accuracy.value
             try:

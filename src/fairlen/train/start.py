@@ -275,7 +275,10 @@ async def run_to_end(trainer: Trainer) -> RunSummary:
     before = run.read_evaluation(0) or after
     is_saved = not trainer.archive.is_behind or trainer.save()
     warning = trainer.signal.conclude() if is_whole else ""
-    summary = RunSummary(run.folder, before, after, progress.best_accuracy, progress.update, progress.seconds, warning)
+    messages = warning, trainer.grader.failures.explain()
+    summary = RunSummary(
+        run.folder, before, after, progress.best_accuracy, progress.update, progress.seconds, *messages
+    )
     try:
         trainer.save_model("model")
     except (OSError, SafetensorError) as error:

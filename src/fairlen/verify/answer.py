@@ -1,4 +1,5 @@
-r"""Finds the answer in a finished text, and settles the easy comparisons. Text only: no algebra, no processes.
+r"""Finds the answer in a finished text, in each form of `--answer`, and settles the easy comparisons. Text only: no algebra, no
+processes; a pattern of the user may backtrack without end, and is searched by `AnswerReader` in a process that can be killed.
 
 Boxes are never joined, however near they lie: Math-Verify joins boxes less than 70 characters apart (its issues 44 and 57), which
 scores `\boxed{203}. Wait: \boxed{204}` as 203204 and so punishes those who correct themselves, who write longer.
@@ -6,11 +7,13 @@ scores `\boxed{203}. Wait: \boxed{204}` as 203204 and so punishes those who corr
 
 from __future__ import annotations
 
+import json
 import re
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 from math import gcd
+from typing import NamedTuple
 
 from fairlen.verify.notation import Number, agree, read
 from fairlen.verify.typesetting import MAX_LENGTH, clean
@@ -79,9 +82,13 @@ def extract_choice(text: str, letters: Sequence[str] = "ABCD", starts_inside: bo
     rest = after_thinking(text, starts_inside)
     if rest is None:
         return None
-    one = "|".join(re.escape(letter) for letter in letters)
+    one = alternatives(letters)
     box = last_box(rest)
     return choice_in_box(box, one) if box is not None else choice_in_words(rest[-MAX_TEXT:], one)
+
+
+def alternatives(letters: Sequence[str]) -> str:
+    return "|".join(map(re.escape, letters))
 
 
 def choice_in_box(box: str, one: str) -> str | None:
@@ -114,6 +121,92 @@ CHOSEN = (
     rf"|{CLOSERS}* +[-–—]{{{{1,2}}}} ++(?!{{other}}|(?-i:[($*]*(?:{{one}})\b))"
 )
 """Text that may follow the letter in a sentence: its end, a reason, or a bracket or dash and the text of the option."""
+
+
+LETTERS = "ABCDEFGHIJ"
+"""Options of a problem that does not list them."""
+MAX_LINES = 200
+PATTERN = "regex:"
+MARKED = re.compile(r"####[ \t*$`]*+([^\n#]*[^\n#\s*$.`])")
+NUMBER = re.compile(
+    r"(?:(?<![\w)\]}.])-\$?)?(?<![A-Za-z_])(?:(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|\.\d+)(?:/\d+)?"
+)
+
+
+class Form(NamedTuple):
+    """How an answer is asked for, read and written; the last one counts.
+
+    `hashes` and `last-number` are the strict and flexible form of GSM8K in lm-evaluation-harness, which reads the first `####`,
+    and numbers alone.
+    """
+
+    read: Callable[[str, str], str | None]
+    """From the text after the thinking, and the letters of its options, "" without any; None without an answer."""
+    place: str
+    """Where an instruction says that the answer goes."""
+    written: str
+    """A sentence that gives the answer {}."""
+
+
+def read_letter(text: str, letters: str) -> str | None:
+    """The letter in the box or said to be the answer, else the one that lines begin with, where it is one."""
+    letters = letters or LETTERS
+    if (found := extract_choice(text, letters)) or last_box(text):
+        return found
+    lines = {choose(line, letters) for line in text.splitlines()[-MAX_LINES:]} - {None}
+    return lines.pop() if len(lines) == 1 else None
+
+
+def choose(answer: str | None, letters: str) -> str | None:
+    """An answer as the letter that it chooses, where a problem has letters."""
+    return choice_in_box(answer, alternatives(letters)) if answer and letters else answer
+
+
+def last_of(pattern: re.Pattern[str], text: str) -> str | None:
+    """The group, or without one the whole, of the last match where it is not empty; None without one."""
+    found = None
+    for match in pattern.finditer(text):
+        found = match[pattern.groups] or found
+    return found
+
+
+BOX = "within \\boxed{}", "The answer is \\boxed{{{}}}."
+FORMS = {
+    "auto": Form(lambda text, letters: extract_choice(text, letters) if letters else last_box(text), *BOX),
+    "boxed": Form(lambda text, letters: choose(last_box(text), letters), *BOX),
+    "hashes": Form(lambda text, letters: choose(last_of(MARKED, text), letters), "after #### on the last line", "#### {}"),
+    "last-number": Form(lambda text, _: last_of(NUMBER, text), "at the end, as a number", "The answer is {}."),
+    "letter": Form(read_letter, "at the end, as in: The answer is (B)", "The answer is ({})."),
+}  # fmt: skip
+
+
+def check_form(name: str, setting: str = "answer") -> None:
+    """Raise ValueError for a name that is no form, and for a pattern that does not compile or has several groups."""
+    pattern, reason = name.removeprefix(PATTERN), ""
+    try:
+        if name == pattern or not pattern:
+            reason = "" if name in FORMS else "no such form"
+        elif (groups := re.compile(pattern).groups) > 1:
+            reason = f"it has {groups} groups, write (?:...) for those that are not the answer"
+    except (re.error, OverflowError, RecursionError) as error:
+        reason = str(error)
+    if reason:
+        wanted = f"give {', '.join(FORMS)} or {PATTERN}PATTERN with one group, the answer, or none"
+        raise ValueError(f"{setting}={name}: {reason}; {wanted}")
+
+
+def instruct(what: str, form: str) -> str:
+    """The instruction that asks for an answer in a form; a pattern says nothing of how it is asked for."""
+    return f"Reason step by step, and put {what} {FORMS[form].place}." if form in FORMS else ""
+
+
+def grade(pattern: str, text: str) -> str:
+    """Work of a worker: reply with the answer by a pattern in JSON."""
+    return json.dumps(last_of(re.compile(pattern), text))
+
+
+def warm_up() -> None:
+    """Load nothing more."""
 
 
 def gold_of_gsm8k(solution: str) -> str:

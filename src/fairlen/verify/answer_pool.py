@@ -27,12 +27,13 @@ from weakref import ref
 
 from fairlen.checks import check_positive
 from fairlen.rollouts import Status
-from fairlen.verify.answer import extract_answer, match_exactly
+from fairlen.verify.answer import FORMS, MAX_TEXT, PATTERN, after_thinking, choose, match_exactly
 from fairlen.verify.typesetting import MAX_LENGTH
 
 MAX_START = 120.0
 MAX_END = 10.0
 MAX_TRIES = 3  # a worker may have died since its last question, and the server with it
+PATTERN_MEMORY = 1 << 28  # bytes of a worker that searches a pattern
 MAX_QUICK = 1_000  # characters of an answer and its reference; longer ones are read in a worker
 KEPT = ("HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PATH", "TMPDIR")  # environment variables that workers are given
 
@@ -40,9 +41,9 @@ KEPT = ("HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PATH", "TMPDIR")  # enviro
 @dataclass(frozen=True, slots=True)
 class AnswerVerdict:
     status: Status
-    """correct or incorrect; no_answer where no box was closed after the thinking; timeout; error where algebra failed."""
+    """unverified where the answer was only read; error where algebra failed."""
     seconds: float = 0.0  # time of a worker, without waiting for other answers
-    answer: str | None = None  # as it stood in the box
+    answer: str | None = None  # as it stood in the text
 
 
 class Worker:
@@ -149,6 +150,33 @@ def start_server(memory: int, module: str) -> tuple[socket.socket, subprocess.Po
     return ours, process
 
 
+class AnswerReader:
+    """Reads the answers of finished texts, in one form."""
+
+    def __init__(self, form: str = "auto", workers: int = 1, deadline: float = 5.0) -> None:
+        """`workers` and `deadline`, seconds for each text, are of a pattern of the user."""
+        self.form = form
+        self.pool = WorkerPool(workers, deadline, PATTERN_MEMORY, "fairlen.verify.answer")
+
+    async def __call__(self, text: str, starts_inside: bool = False, letters: str = "") -> AnswerVerdict:
+        """The answer after the thinking, unverified, of `letters` the one chosen; or why there is none. `starts_inside`: the
+        prompt ended with `<think>`."""
+        rest = (after_thinking(text, starts_inside) or "")[-MAX_TEXT:]
+        if self.form in FORMS:
+            answer = FORMS[self.form].read(rest, letters)
+        else:
+            question = json.dumps({"pattern": self.form.removeprefix(PATTERN), "text": rest})
+            reply, seconds = await asyncio.wrap_future(self.pool.threads.submit(self.pool.answer, question))
+            if reply in ("timeout", "error"):
+                return AnswerVerdict(cast(Status, reply), seconds)
+            answer = choose(json.loads(reply), letters)
+        return AnswerVerdict("unverified", answer=answer) if answer else AnswerVerdict("no_answer")
+
+    def close(self) -> None:
+        """End the workers."""
+        self.pool.close()
+
+
 class AnswerPool:
     """Compares answers with references, from any event loop. Workers start on demand, and end with `close` or this process."""
 
@@ -166,18 +194,9 @@ class AnswerPool:
         own = ref(self)  # closed at exit before threads are joined, which would wait for every deadline
         threading._register_atexit(lambda: (pool := own()) and pool.close())  # type: ignore[attr-defined]
 
-    async def verify(
-        self, gold: str | Sequence[str], text: str, *, starts_inside: bool = False, tolerance: float = 0.0
-    ) -> AnswerVerdict:
-        """Grade a whole finished text, whatever it is, by its last closed box after the thinking. `gold`: the reference, or
-        several, of which all must be given and nothing else. `starts_inside`: the prompt ended with `<think>`. `tolerance`: the
-        largest difference of numbers that count as the same."""
-        answer = extract_answer(text, starts_inside)
-        if answer is None:
-            return AnswerVerdict("no_answer")
-        return await self.compare(gold, answer, tolerance=tolerance)
-
     async def compare(self, gold: str | Sequence[str], answer: str, *, tolerance: float = 0.0) -> AnswerVerdict:
+        """Grade an answer. `gold`: the reference, or several, of which all must be given and nothing else. `tolerance`: the
+        largest difference of numbers that count as the same."""
         golds = (gold,) if isinstance(gold, str) else tuple(gold)
         if not golds or not all(golds):
             raise ValueError(f"gold={gold!r}: a reference is not empty; leave out problems without one")

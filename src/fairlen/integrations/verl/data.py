@@ -22,8 +22,9 @@ from fairlen.files.folders import replacing, write_file
 from fairlen.files.formats import describe
 from fairlen.files.limits import bounded_memory, bounded_seconds
 from fairlen.rollouts import VERDICTS
+from fairlen.settings import VerifierSettings
 from fairlen.tasks.data_row import Answers, Choice, DataRow, Program
-from fairlen.tasks.grader import Verifier
+from fairlen.tasks.grader import Verifier, check_kinds
 from fairlen.tasks.load import read_sets
 from fairlen.tasks.playground import Playground
 from fairlen.tasks.prompt import MAX_SECONDS
@@ -79,13 +80,14 @@ def check_model(place: str, tokenizer_alone: bool = False) -> None:
         check_for_others(place, kinds=ANY_KIND)
 
 
-def data_rows(places: Sequence[str], starts_inside: bool = False) -> Iterator[dict[str, Any]]:
-    """Problems of data sets: files, folders or the hub, of any schema that fairlen reads."""
+def data_rows(places: Sequence[str], starts_inside: bool = False, form: str = "auto") -> Iterator[dict[str, Any]]:
+    """Problems of data sets: files, folders or the hub, of any schema that fairlen reads, with answers in a form."""
     number = 0
     for found in read_sets(places):
+        check_kinds({row.kind for row in found.rows}, form)
         for row in found.rows:
-            stored = json.loads(row.canonical()) | {"starts_inside": starts_inside}
-            messages = [*row.earlier, ("user", f"{row.question}\n\n{row.reference.instruction}")]
+            stored = json.loads(row.canonical()) | {"starts_inside": starts_inside, "form": form}
+            messages = [*row.earlier, ("user", f"{row.question}\n\n{row.reference.instruction(form)}".strip())]
             yield verl_row(found.name, messages, row.reference.shown, number, stored)
             number += 1
 
@@ -123,9 +125,9 @@ def read_problem(stored: dict[str, Any]) -> DataRow:
 
 
 @cache
-def verifier_of(kind: str) -> Verifier:
-    """One verifier of each kind in a process; its workers stay."""
-    return Verifier({kind})
+def verifier_of(kind: str, form: str) -> Verifier:
+    """One verifier of each kind and form in a process; its workers stay."""
+    return Verifier({kind}, VerifierSettings(answer="auto" if kind == Program.kind else form))
 
 
 async def compute_score(
@@ -156,7 +158,7 @@ async def grade(stored: dict[str, Any], answer: str, text: str) -> Verdict:
     if stored["kind"] == PLAYGROUND:
         return await Playground().verify(Problem("", "", (0,), answer), text)
     row: DataRow = read_problem(stored)
-    return await verifier_of(row.kind)(row, text, bool(stored.get("starts_inside")))
+    return await verifier_of(row.kind, stored.get("form", "auto"))(row, text, bool(stored.get("starts_inside")))
 
 
 def read_eos_ids(tokenizer: Any) -> frozenset[int]:

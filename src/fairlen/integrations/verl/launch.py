@@ -44,6 +44,7 @@ from fairlen.integrations.verl.settings import (
 )
 from fairlen.methods.compose import DEFAULT_METHOD
 from fairlen.settings import Overrides, Repeated, Settings
+from fairlen.verify.answer import check_form
 
 PLUGIN = "fairlen.integrations.verl.plugin"
 JOB = "fairlen.integrations.verl.job"
@@ -75,6 +76,8 @@ class VerlConfig(Settings):
     repeated."""
     eval_data: Annotated[tuple[str, ...], Repeated] = ()
     """The same for verl's validation; by default what is trained on."""
+    answer: str = "auto"
+    """Form of the answer in data sets that are converted: "boxed", "hashes", "last-number", "letter" or regex:PATTERN."""
     cpu: bool = False
     """Rehearse the whole job without an accelerator: Ray, two workers, two rollout servers."""
     ray_address: str = ""
@@ -91,6 +94,9 @@ class VerlConfig(Settings):
             raise ValueError(f"eval_data={self.eval_data[0]}: it goes with --data, which names what to train on")
         if self.cpu and self.ray_address:
             raise ValueError(f"ray_address={self.ray_address}: --cpu rehearses on this machine; leave one of them out")
+        check_form(self.answer)
+        if self.answer != "auto" and not self.data:
+            raise ValueError(f"answer={self.answer}: it goes with --data, whose answers fairlen's verifiers read")
         choose_method(self.method, self.overrides)
 
 
@@ -243,4 +249,4 @@ def write_files(config: VerlConfig, given: Sequence[str], folder: Path, model: s
         log(f"note: {error}; if its template begins with <think>, boxes in thinking that was cut off count as answers")
     for name, places in (("train", config.data), ("val", config.eval_data)):
         if places:
-            log(f"{write_rows(data_rows(places, inside), Path(files[name]))} problems in {files[name]}")
+            log(f"{write_rows(data_rows(places, inside, config.answer), Path(files[name]))} problems in {files[name]}")

@@ -33,6 +33,7 @@ from fairlen.settings import (
     names_of,
 )
 from fairlen.tasks.shipped import SHIPPED
+from fairlen.verify.answer import PATTERN
 
 TRACKERS = ("wandb", "trackio", "tensorboard")
 
@@ -228,6 +229,8 @@ def decisions(description: Mapping[str, Any]) -> dict[str, Any]:
         found.pop(name, None)
     for one in description.get("data", {}).get("sets", ()):
         found[f"problems of {one['name']}"] = one["fingerprint"]
+    if shots := description.get("data", {}).get("prompt", {}).get("shots"):
+        found["solved examples"] = hashlib.sha256(json.dumps(shots).encode()).hexdigest()[:12]
     for one in description.get("plugins", ()):
         found[f"{one['setting']} {one['name']}"] = one["sha256"] or one["source"]
     return found
@@ -271,6 +274,11 @@ RULES: tuple[tuple[Callable[[TrainConfig, Method], object], str, str], ...] = (
         "max_tokens_per_microbatch={c.update.max_tokens_per_microbatch}: a prompt of {c.data.max_prompt_length} with "
         "{c.sampling.max_response_length} tokens is longer, and is read whole: memory is not bounded",
         "--max-tokens-per-microbatch {longest} or more, or a smaller --max-response-length",
+    ),
+    (
+        lambda c, m: c.verifier.answer.startswith(PATTERN) and c.data.instruction == "auto" and not c.data.shots,
+        "answer={c.verifier.answer}: nothing in a prompt asks for this form",
+        "--instruction, or --shots with examples of it",
     ),
     (
         lambda c, m: {Path(p) for p in c.data.places} & {Path(p) for p in c.data.held_out},

@@ -44,6 +44,8 @@ class RunSummary:
     training_seconds: float
     warning: str = ""
     """Why the run as a whole had nothing to learn from, where that is so."""
+    reasons: str = ""
+    """Why hardly any held-out response is correct after it, where that is so."""
 
 
 class Display:
@@ -84,17 +86,9 @@ class Display:
             self.console.print(
                 "no update was made: every one was skipped; metrics.jsonl says why (update/skipped)", style="bold"
             )
-        elif not before.correct.any() and not after.correct.any():
-            self.console.print(
-                f"no held-out response was correct, before or after: {explain_zero(after)}", style="bold"
-            )
+        elif summary.reasons:
+            self.console.print(f"held out: {summary.reasons}", style="bold", soft_wrap=True)
         self.console.print(f"run folder: {summary.folder}; the picture of it: report.html", soft_wrap=True)
-
-
-def explain_zero(found: Evaluation) -> str:
-    if found.truncated > 0.5:
-        return f"{found.truncated:.0%} were truncated; raise --max-response-length"
-    return "give easier problems or a stronger model, or see in the report whether the verifier reads the form of its answers"
 
 
 def compare(before: Evaluation, after: Evaluation) -> list[tuple[str, str, str]]:
