@@ -10,7 +10,7 @@ import pytest
 from fairlen.batch import Responses
 from fairlen.loop.learning_signal import PATIENCE, Counts, LearningSignal, Remedies
 from fairlen.methods.compose import compose
-from fairlen.tasks.failures import NO_FAILURES, Failures
+from fairlen.tasks.task import NO_FAILURES, Failures
 
 REMEDIES = Remedies("raise the budget", "move the threshold", "make more updates")
 MIXED = Counts(size=8, correct=3, incorrect=5, trained=8, low=0.0, high=1.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from loops import over
 
-from fairlen.tasks.failures import NO_FAILURES, Failures
+from fairlen.tasks.task import NO_FAILURES, Failures
 
 NUMBER = ("no_answer", False, "3 + 4 = 7, so Ana\nhas 7.", "7", True)
 SILENT = ("no_answer", False, "I cannot say.", "7", True)

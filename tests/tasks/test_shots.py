@@ -11,8 +11,7 @@ from loops import over
 from fairlen.settings import TaskConfig
 from fairlen.tasks.data_row import Answers, DataRow
 from fairlen.tasks.load import load_task
-from fairlen.tasks.prompt import Prompter
-from fairlen.tasks.shots import read_shots
+from fairlen.tasks.prompt import Prompter, read_shots
 
 WORKED = {"question": "What is 3 + 4?", "answer": "3 + 4 = 7.\n#### 7"}
 BARE = {"question": "What is 1 + 1?", "answer": "2"}

@@ -22,8 +22,8 @@ from fairlen.evaluate.scores import overall, score
 from fairlen.evaluate.sets import check_places, find_sets, rescore
 from fairlen.files.folders import choose_folder, going_on_in, write_json
 from fairlen.hangs import run_async
-from fairlen.tasks.failures import NO_FAILURES, Failures
 from fairlen.tasks.load import ProblemSet
+from fairlen.tasks.task import NO_FAILURES, Failures
 
 FEW = 100
 """Problems below which intervals of the mean are a little too narrow: docs/evaluation.md has the numbers."""

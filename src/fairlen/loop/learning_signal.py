@@ -17,7 +17,7 @@ from fairlen.methods.description import short
 from fairlen.methods.method import Method
 from fairlen.methods.stages.surrogate import PolicyGradient
 from fairlen.precision import is_above
-from fairlen.tasks.failures import NO_FAILURES, Failures
+from fairlen.tasks.task import NO_FAILURES, Failures
 
 NOTHING = "nothing was trained"
 """Begins a sentence about a run whose updates changed nothing."""

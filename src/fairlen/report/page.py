@@ -25,7 +25,7 @@ from fairlen.report.sections import find_sections
 from fairlen.report.streams import Stream, gather_streams
 from fairlen.report.terms import OF_TURNS, VERDICTS, define
 from fairlen.secrets import hide_all
-from fairlen.tasks.failures import NO_FAILURES, Failures
+from fairlen.tasks.task import NO_FAILURES, Failures
 
 HERE = Path(__file__).parent
 FILE = "report.html"

@@ -25,9 +25,8 @@ from fairlen.precision import add_parts
 from fairlen.rollouts import VERDICTS, Response, Status
 from fairlen.settings import VerifierSettings
 from fairlen.tasks.data_row import Answers, Choice, DataRow, Program
-from fairlen.tasks.failures import NO_FAILURES, Failures
 from fairlen.tasks.schemas import unpack_cases
-from fairlen.tasks.task import Problem, Task, Verdict
+from fairlen.tasks.task import NO_FAILURES, Failures, Problem, Task, Verdict
 from fairlen.verify.answer_pool import AnswerPool, AnswerReader, AnswerVerdict
 from fairlen.verify.program import ProgramTest, ProgramTests, grade_program
 from fairlen.verify.sandbox import open_sandbox

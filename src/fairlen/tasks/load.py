@@ -16,10 +16,9 @@ from fairlen.settings import ProblemConfig, TaskConfig
 from fairlen.tasks.data_row import Answers, DataRow
 from fairlen.tasks.dataset import DataTask, RowSet, divide, fit_prompts, leave_out, read_rows
 from fairlen.tasks.grader import Verifier
-from fairlen.tasks.prompt import Prompter
+from fairlen.tasks.prompt import Prompter, read_shots
 from fairlen.tasks.reasoning_gym import PREFIX, ReasoningGym, is_reasoning_gym, read_parts
 from fairlen.tasks.shipped import SHIPPED, make_shipped
-from fairlen.tasks.shots import read_shots
 from fairlen.tasks.source import read_source
 from fairlen.tasks.task import VERIFIERS, Problem, Synthetic, Task, Verdict, load_own_task
 from fairlen.verify.answer_pool import AnswerReader, WorkerPool

@@ -3,19 +3,36 @@ r"""From a problem to the prompt that the model reads: instruction, chat templat
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import islice
 from typing import Any
 
 from fairlen.console import plural
+from fairlen.files.formats import columns_of, stream
 from fairlen.files.limits import bounded_memory, bounded_seconds
-from fairlen.tasks.data_row import DataRow
-from fairlen.tasks.shots import Shot
+from fairlen.tasks.data_row import DataRow, Program, UnusableRow
+from fairlen.tasks.schemas import choose_schema
+from fairlen.tasks.source import DataError, locate, read_source
 from fairlen.tasks.task import Problem
+from fairlen.verify.answer import FORMS, PATTERN, last_of, match_exactly
 
-MAX_SECONDS = 10.0  # time of a chat template, which is a program, for one prompt
+MAX_SECONDS = 10.0  # time of a chat template, which is a program, for one prompt, and of a pattern for one example
 PIECE = 1000
+
+MARK = re.compile(r"\s*####[^\n]*\s*\Z")
+"""The answer at the end of a solution of GSM8K."""
+
+
+@dataclass(frozen=True)
+class Shot:
+    """A solved example before each problem."""
+
+    row: DataRow
+    solution: str
 
 
 @dataclass(frozen=True)
@@ -132,3 +149,46 @@ class Prompter:
             "instruction": self.instruction,
             "thinking": self.thinking,
         } | ({"shots": [[shot.row.question, shot.solution] for shot in self.shots]} if self.shots else {})
+
+
+def read_shots(text: str, form: str = "auto") -> tuple[Shot, ...]:
+    """Read the examples of FILE:N, with answers in a form. Raises ValueError."""
+    place, _, number = text.rpartition(":")
+    if not place or not number.isdecimal() or not int(number):
+        raise ValueError(f"--shots {text}: write FILE:N, a file as --data takes it and how many of its first problems")
+    try:
+        shots = tuple(islice(find_shots(place, form), int(number)))
+    except DataError as error:
+        raise ValueError(str(error).replace("--data", "--shots", 1)) from None
+    if len(shots) < int(number):
+        raise ValueError(f"--shots {text}: {place} has {len(shots)} problems with answers; give at most that many")
+    return shots
+
+
+def find_shots(place: str, form: str) -> Iterator[Shot]:
+    source = read_source(place)
+    for path in locate(source)[0]:
+        schema = choose_schema(place, columns_of(path))
+        for raw in (raw for chunk in stream(path) for raw in chunk.rows()):
+            if all(one.accepts(raw.get(one.column)) for one in source.filters):
+                with suppress(UnusableRow):
+                    row = schema.parse(raw)
+                    if not isinstance(row.reference, Program):
+                        yield Shot(row, solve(row, (raw.get("solution"), raw.get(schema.needed[1])), form))
+
+
+def solve(row: DataRow, cells: tuple[Any, ...], form: str) -> str:
+    """The solution of a row that has one, which ends with the answer in the form."""
+    answer, letters, read = row.reference.shown, getattr(row.reference, "letters", ""), None
+    given = (cell.strip() for cell in cells if isinstance(cell, str))
+    solution = next((cell for cell in given if len(cell.split()) > len(answer.split()) + 1), "")
+    if form in FORMS:
+        read = FORMS[form].read(solution, letters)
+    else:
+        with suppress(TimeoutError), bounded_seconds(MAX_SECONDS):
+            read = last_of(re.compile(form.removeprefix(PATTERN)), solution := solution or answer)
+    if read and match_exactly(read, answer):
+        return solution
+    if form not in FORMS:
+        raise ValueError(f"--shots: --answer {form} does not read {answer!r} in {solution[-80:]!r}; change one")
+    return f"{MARK.sub('', solution)}\n{FORMS[form].written.format(answer)}".lstrip()

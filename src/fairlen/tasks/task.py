@@ -9,20 +9,28 @@ import hashlib
 import json
 import math
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from random import Random
 from typing import Any, Protocol, get_args
 
+from fairlen.console import visible
 from fairlen.hangs import run_async
 from fairlen.plugins import find_plugin
 from fairlen.rollouts import Status
+from fairlen.verify.answer import FORMS, after_thinking, match_exactly
 
 PARTS = ("name", "longest_prompt", "notes", "train", "held_out", "verify", "describe", "close")
 VERIFIERS = "verifiers:"  # prefix of `--task` for environments of that package; verifiers_task.py has the rest
 HELD_OUT_SHARE = 8  # one problem in this many is held out
 MAX_DRAWS = 20_000  # draws without a new problem after which a pool counts as empty
 TRIED = 8  # problems of each side that are looked at
+
+FEW = 0.02
+"""Share of correct responses below which it is explained."""
+KEPT, SHOWN = 64, 60
+"""Responses that other forms of answer are tried on; characters of one that are shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +60,67 @@ class Verdict:
     """Worth of the response, 0 where it is incorrect and 1 where it is correct; some verifiers give values between."""
     answer: str | None = None
     """Answer of the response, equal answers in one form; None without one."""
+
+
+@dataclass(frozen=True)
+class Failures:
+    """Why hardly any response is correct, by what happened to those that were graded; it adds up."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    """By status; of truncated ones that are not correct; of all."""
+    texts: tuple[tuple[str, str], ...] = ()
+    """The first that are not correct, each with its reference answer."""
+    takes_form: bool = False
+    """Whether --answer, --shots and --instruction apply to the problems."""
+
+    @classmethod
+    def of(
+        cls, status: str, is_truncated: bool, text: str, reference: str, takes_form: bool, starts_inside: bool = False
+    ) -> Failures:
+        """Count one response; `starts_inside`: its prompt ended with `<think>`."""
+        if status == "correct":
+            return cls(Counter(("all", status)))
+        whole = f"<think>{text}" if starts_inside else text
+        return cls(Counter(("all", status, *["truncated"] * is_truncated)), ((whole, reference),), takes_form)
+
+    def __add__(self, other: Failures) -> Failures:
+        texts = self.texts if len(self.texts) >= KEPT else self.texts + other.texts
+        return Failures(self.counts + other.counts, texts, self.takes_form or other.takes_form)
+
+    def explain(self, length: str = "raise --max-response-length") -> str:
+        """A sentence where hardly any response is correct, else nothing; `length` is the advice against truncation."""
+        found = self.counts
+        if found["correct"] >= FEW * found["all"]:
+            return ""
+        end = visible(" ".join(self.texts[0][0].split())[-SHOWN:])
+        return (
+            f"{found['correct']} of {found['all']} responses are correct: {found['no_answer']} have no answer in the form that "
+            f"is read, {found['incorrect']} are incorrect; {found['truncated']} are truncated. One ends {end!r}. What may help: "
+            f"{self.advise(length)}"
+        )
+
+    def advise(self, length: str) -> str:
+        """What may help, the surest first."""
+        right = Counter(form for text, reference in self.texts for form in find_forms(text, reference))
+        found = []
+        if self.takes_form and right:
+            (form, count), *_ = right.most_common(1)
+            found.append(f"give --answer {form}, which finds the right answer in {count} of {len(self.texts)}")
+        if self.counts["truncated"] > self.counts["all"] / 2:
+            found.append(length)
+        if self.takes_form and self.counts["no_answer"] > self.counts["all"] / 2:
+            found.append("show the form with --shots FILE:3, or ask for it with --instruction")
+        return "; ".join(found) or "give easier problems or a stronger model"
+
+
+NO_FAILURES = Failures()
+
+
+def find_forms(text: str, reference: str) -> list[str]:
+    """The forms by which a text gives its reference answer."""
+    rest = after_thinking(text) or ""
+    answers = {name: form.read(rest, "") for name, form in FORMS.items() if name != "auto"}
+    return [name for name, answer in answers.items() if answer and reference and match_exactly(answer, reference)]
 
 
 class Task(Protocol):

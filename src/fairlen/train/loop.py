@@ -20,8 +20,7 @@ from fairlen.loop.learning_signal import NOTE, Counts, LearningSignal, Remedies
 from fairlen.loop.tally import state_metrics
 from fairlen.methods.method import Scored
 from fairlen.policy.lora import save_adapters
-from fairlen.tasks.failures import NO_FAILURES
-from fairlen.tasks.task import Problem
+from fairlen.tasks.task import NO_FAILURES, Problem
 from fairlen.train.collect import Collected
 from fairlen.train.records import count_generated, describe_update, rollout_metrics
 from fairlen.train.run.checkpoint import Archive, Checkpoint, capture_streams, copy_to_host
