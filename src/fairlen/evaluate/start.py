@@ -1,6 +1,7 @@
 """From settings to a summary: samples what is missing or rescores what is given, scores, writes, prints.
 
-OUT/summary.json has "sets": {name: {"scores", "problems", "fingerprint", "revision", "details"}}, "overall", and eval.json.
+OUT/summary.json has "sets": {name: {"scores", "reasons", "problems", "fingerprint", "revision", "details"}}, "overall", and what
+eval.json has.
 """
 
 from __future__ import annotations

@@ -170,21 +170,25 @@ def test_the_playground_as_verl_reads_it(tmp_path):
         asyncio.run(compute_score("mine", "text", "1", {}))
 
 
-def test_a_data_set_as_verl_reads_it(tmp_path):
-    """A file of mathematics: our verifier grades what verl hands back."""
+@pytest.mark.parametrize(
+    ("form", "given"), [("auto", "so \\boxed{{{}}}"), ("hashes", "#### {}"), ("regex:is (.*)", "it is {}")]
+)
+def test_a_data_set_as_verl_reads_it(form, given, tmp_path):
+    """A file of mathematics: our verifier grades what verl hands back, in the form that the problems were written with."""
     pytest.importorskip("math_verify")
     source = tmp_path / "math.jsonl"
     source.write_text(
         "\n".join(json.dumps({"problem": f"What is {n} + 1/2?", "answer": f"{2 * n + 1}/2"}) for n in range(3))
     )
     path = tmp_path / "train.parquet"
-    assert write_rows(data_rows([str(source)]), path) == 3
+    assert write_rows(data_rows([str(source)], form=form), path) == 3
     row = pq.read_table(path).to_pylist()[1]
-    assert row["prompt"][0]["content"].startswith("What is 1 + 1/2?\n\nReason step by step")
+    asked = "" if form.startswith("regex") else "\n\nReason step by step"
+    assert row["prompt"][0]["content"].startswith(f"What is 1 + 1/2?{asked}")
 
     async def grade_both():
         answer, extra = row["reward_model"]["ground_truth"], row["extra_info"]
-        texts = ("so \\boxed{1.5}", "so \\boxed{2.5}")
+        texts = (given.format("1.5"), given.format("2.5"))
         return [await compute_score(row["data_source"], text, answer, extra) for text in texts]
 
     right, wrong = asyncio.run(grade_both())
