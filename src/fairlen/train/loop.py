@@ -189,7 +189,7 @@ class Trainer(RunState):
         facts = self.engine.stats.since(before).metrics()
         self.log(found.metrics() | facts | spent | {"time/evaluation": time.perf_counter() - start})
         self.run.log_evaluation(self.progress.update, found)
-        if self.progress.update == 0 and (reasons := self.grader.failures.explain(REMEDIES.length)):
+        if self.progress.batch == 0 and (reasons := self.grader.failures.explain(REMEDIES.length)):
             warn(f"held out: {reasons}")
         if found.accuracy.value > self.progress.best_accuracy:
             self.progress.best_accuracy = found.accuracy.value
