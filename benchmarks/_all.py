@@ -53,6 +53,7 @@ PROGRAMS = {
     "benchmarks/pauses.py": Program("cpu", r"the longest pause is [\d.]+ ms, [\d.]+ ms of CPU time; memory grew by -?[\d.]+ MiB"),
     "benchmarks/plan.py": Program("cpu", r"grpo\+overlong_filter +\d"),
     "benchmarks/policy_loss.py": Program("cpu", r"fspo +[\d.]+ +[\d.]+ +[\d.]+%"),
+    "benchmarks/real_model.py": Program("cpu", r"fairlen, bfloat16: mean [\d.e-]+, largest"),
     "benchmarks/rollout.py": Program("cpu", r"greedy sequences of engine eager equal to generate's: 8 of 8"),
     "benchmarks/samplers.py": Program("cpu", r"segments trained(?: \| [\d,]+){3} \|"),
     "benchmarks/sandbox.py": Program("cpu", r"graded function +median"),
