@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fairlen import playground
+from fairlen.engine.device import free_memory
 from fairlen.methods.compose import explain
 from fairlen.policy.engines import build_engine
 from fairlen.policy.layout import choose_layout
@@ -17,7 +18,7 @@ from fairlen.tasks.load import load_task
 from fairlen.train.loop import Trainer
 from fairlen.train.run.config import TrainConfig
 from fairlen.train.run.folder import open_run
-from fairlen.train.start import build_trainer, find_max_length
+from fairlen.train.start import build_learner, build_trainer, choose_settings, find_max_length
 
 
 class OurTrainer:
@@ -29,12 +30,14 @@ class OurTrainer:
         composition = explain(config.method, config.overrides)
         policy = load_policy(playground.PATH, "float32", "cpu", gradient_checkpointing=False)
         task = load_task(config, policy.tokenizer, config.run.seed)
+        config = choose_settings(config, policy, task, free_memory("cpu"))
         longest = find_max_length(config, policy, task.longest_prompt)
         layout, engine = choose_layout("auto", policy, longest), build_engine(config, policy, longest)
         run = open_run(config, composition, layout)
         grader = Grader(task, policy.decode)
         self.entries: list[dict[str, Any]] = []
-        self.trainer = build_trainer(run, policy, engine, grader, (), self.entries.append)
+        learner = build_learner(config, policy, composition.method, layout)
+        self.trainer = build_trainer(run, learner, engine, grader, (), self.entries.append)
 
     def turn(self) -> None:
         """Collects a rollout batch and makes all of its updates; each adds an entry."""

@@ -104,26 +104,10 @@ def run_command(device: str, engine: str, size: str, folder: Path) -> dict[str, 
         start_training(read_train_config(arguments))
     (update,) = updates_of(folder / "run")
     facts = json.loads((folder / "run/run.json").read_text())
-    account = account_of(facts)
+    account = facts["memory"]
     peak = max(seen) if seen else None
     print(f"account {account}, device at its fullest {peak} bytes")
     return {"update": update, "account_bytes": account, "peak_bytes": peak, "responses": update["responses/verified"]}
-
-
-def account_of(facts: Any) -> int | None:
-    """The largest phase of what run.json says that the run needs; None where nothing was estimated."""
-    from fairlen.train.memory import Memory
-
-    found = next((value for key, value in walk(facts) if key == "memory" and isinstance(value, dict)), None)
-    return Memory(**found).total if found else None
-
-
-def walk(value: Any) -> Iterator[tuple[str, Any]]:
-    """All pairs of nested objects."""
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            yield key, inner
-            yield from walk(inner)
 
 
 @contextmanager

@@ -17,7 +17,8 @@ from pathlib import Path
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast, Qwen3Config
 
-from fairlen.train.memory import estimate
+from fairlen.methods.compose import compose
+from fairlen.train.memory import refuse_too_large
 from fairlen.train.run.config import TrainConfig
 from fairlen.train.start import start_training
 
@@ -59,15 +60,15 @@ def write_model(folder: Path, size: str) -> Qwen3Config:
 
 def main(size: str = "0.6B", folder: str = "runs/rehearsal") -> None:
     place = Path(folder) / f"Qwen3-{size}"
-    shape = write_model(place, size)
+    write_model(place, size)
     (Path(folder) / "sums.jsonl").write_text("".join(json.dumps(row) + "\n" for row in PROBLEMS))
     (Path(folder) / "low.py").write_text(REWARD)
     for name, settings in {"all weights": {}, "adapters": {"lora_rank": 32}}.items():
         real = TrainConfig.of(model=str(place), dtype="bfloat16", max_response_length=4096, max_num_seqs=32,
         max_tokens_per_microbatch=8192,
                            gradient_checkpointing=True, **settings)  # fmt: skip
-        needs = estimate(shape, real, device="cuda", longest_prompt=1024, tracks=16)
-        print(f"Qwen3-{size} on one GPU, budget 4096, {name}:\n{needs.describe()}\n")
+        least = refuse_too_large(real, compose("dapo"), 1 << 62)
+        print(f"Qwen3-{size} on one GPU, budget 4096, {name}:\n{least}\n")
     small = TrainConfig.of(
         model=str(place), random_init=True, data=(f"{folder}/sums.jsonl",), rewards=(f"{folder}/low.py:low",), method="grpo",
         overrides=("sampling.n=4",), max_response_length=16, prompts_per_batch=1, rollout_batches=1, max_extra_batches=0,

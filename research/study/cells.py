@@ -202,10 +202,9 @@ def train_cell(cell: Cell, folder: Path, row: RunRow) -> Kept:
     """Train as `fairlen train` does, on the problems of the study; then evaluate on those that are left for the end."""
     import torch
 
-    from fairlen.engine.device import keep_freed_memory
+    from fairlen.engine.device import free_memory, keep_freed_memory
     from fairlen.loop.update import NonFiniteError
     from fairlen.methods.compose import explain
-    from fairlen.train.memory import estimate_memory
     from fairlen.train.start import train_on
 
     config = config_of(cell, str(folder))
@@ -213,10 +212,9 @@ def train_cell(cell: Cell, folder: Path, row: RunRow) -> Kept:
     keep_freed_memory()
     torch.set_num_threads(1)
     torch.manual_seed(config.run.seed)
-    needs = estimate_memory(config, composition.method, "cpu")
     policy, end = policy_of(cell, config.model.dtype), cell.rollout_batches
     try:
-        train_on(task_of(cell), config, composition, policy, needs, ())
+        train_on(task_of(cell), config, composition, policy, free_memory("cpu"))
     except NonFiniteError:
         return keep_run(folder, replace(row, diverged=True), end, none_correct(cell), TABLES[cell.role])
     return keep_run(folder, row, end, evaluate_rest(cell, config, policy), TABLES[cell.role])
@@ -281,6 +279,8 @@ def config_of(cell: Cell, folder: str) -> Any:
         threads=1,
         device="cpu",
         compile="off",
+        max_num_seqs=256,
+        max_tokens_per_microbatch=16_384,
         problems=cell.eval_problems,
         samples=cell.eval_samples,
         **{name: getattr(cell, name) for name in (*SIZED, "rollout_batches", "eval_every")},

@@ -6,8 +6,12 @@ import contextlib
 import difflib
 import re
 import sys
+import threading
+import time
 import traceback
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any
 
@@ -129,3 +133,59 @@ def turn(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[Sequen
     """Return a table's headings and rows with columns for rows."""
     first, *others = zip(headings, *rows, strict=True)
     return first, others
+
+
+PAUSE = 30.0
+"""Seconds between two lines where the output is no terminal."""
+
+
+@dataclass
+class Pace:
+    """A count on its way to a total, since it was made."""
+
+    name: str
+    total: int
+    count: Callable[[], int]
+    unit: str = "responses"
+    num_tokens: Callable[[], int] | None = None
+    start: float = field(default_factory=time.monotonic)
+
+    def __post_init__(self) -> None:
+        self.before = self.count(), self.num_tokens() if self.num_tokens else 0
+
+    def __str__(self) -> str:
+        done, seconds = self.count() - self.before[0], time.monotonic() - self.start
+        speed = f", {(self.num_tokens() - self.before[1]) / seconds:,.0f} tokens/s" if self.num_tokens else ""
+        is_telling = 4 * done >= self.total  # many end at once: the first of them say little
+        left = f", {show_time(seconds * max(self.total / done - 1, 0))} left" if done and is_telling else ""
+        return f"{self.name}: {done:,} of {self.total:,} {self.unit}{speed}{left}"
+
+
+def show_time(seconds: float) -> str:
+    """Return hours, minutes and seconds."""
+    return str(timedelta(seconds=round(seconds)))
+
+
+@contextlib.contextmanager
+def showing(console: Console, work: object, pause: float = PAUSE) -> Iterator[None]:
+    """Show the text of `work` within: live on a terminal, elsewhere as a line every `pause` seconds."""
+    if console.is_terminal:
+        from rich.live import Live
+        from rich.text import Text
+
+        with Live(console=console, get_renderable=lambda: Text(str(work), "dim"), refresh_per_second=2, transient=True):
+            yield
+        return
+    ended = threading.Event()
+
+    def repeat() -> None:
+        while not ended.wait(pause):
+            console.print(str(work), style="dim", soft_wrap=True)
+
+    thread = threading.Thread(target=repeat, name="fairlen-progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()

@@ -12,7 +12,7 @@ from functools import cache
 from importlib.util import find_spec
 from typing import Annotated, Any, Literal, Self, get_args, get_origin, get_type_hints
 
-from fairlen.checks import FINITE, Amount, Count, Fraction, Natural, Positive, check_fields
+from fairlen.checks import FINITE, Amount, Fraction, Natural, Positive, check_fields
 from fairlen.verify.answer import check_form
 
 
@@ -205,8 +205,8 @@ class DataSettings(ProblemSettings):
 
     held_out: Annotated[tuple[str, ...], Flag("eval_data", is_repeated=True)] = ()
     """Held-out data, named as for --data; by default a part of --data is held out."""
-    max_prompt_length: Count = 1024
-    """Most tokens of a prompt of --data; problems with longer ones are left out and counted."""
+    max_prompt_length: Natural = 0
+    """Most tokens of a prompt of --data; problems with longer ones are left out and counted. 0 is the longest, up to 1,024."""
 
 
 @dataclass(frozen=True)
@@ -252,8 +252,8 @@ class RewardSettings(VerifierSettings):
 class SamplingSettings(Settings):
     """How responses are drawn, and by which engine."""
 
-    max_response_length: Count = 160
-    """Most tokens of a response."""
+    max_response_length: Natural = 0
+    """Most tokens of a response; 0 is the limit of a shipped task, else 512 or what the model has positions for."""
     temperature: Amount = 1.0
     """Of the policy, in training and in evaluation; above 0."""
     top_p: float = 1.0
@@ -265,8 +265,8 @@ class SamplingSettings(Settings):
     engine: Literal["auto", "embedded", "vllm"] = "auto"
     """Inference engine: "embedded" runs the model as training does, with exact log-probs; "vllm" needs fairlen[vllm]; "auto" is
     vLLM on CUDA where it is installed, for models above 50M parameters."""
-    max_num_seqs: Annotated[Count, ROUNDING] = 256
-    """Responses that the engine decodes at a time."""
+    max_num_seqs: Annotated[Natural, ROUNDING] = 0
+    """Responses that the engine decodes at a time; 0 is 256, or fewer on a CPU whose memory has no room for so many."""
     gpu_memory_utilization: Annotated[Fraction, ROUNDING] = 0.0
     """Share of the device's memory that vLLM has while it generates; 0 is what training leaves, 0.4 where it does not sleep."""
     sleep_level: Annotated[Literal[0, 1, 2], ROUNDING] = 2

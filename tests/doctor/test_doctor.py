@@ -94,7 +94,17 @@ def test_a_broken_model_is_found(model, damage, name, status, words):
         ({"method": "fspo+balanced", "overrides": ("sampling.n=1",)}, "method", "warn", "sampling.n=1"),
         ({"method": "fspo"}, "fairness", "warn", "--updates-per-batch 4"),
         ({"engine": "vllm"}, "fairness", "warn", "+mismatch"),
-        ({"data": ("a.jsonl",), "max_tokens_per_microbatch": 512}, "fairness", "warn", "microbatch 1184"),  # 1024 + 160
+        (
+            {
+                "data": ("a.jsonl",),
+                "max_tokens_per_microbatch": 512,
+                "max_prompt_length": 1024,
+                "max_response_length": 160,
+            },
+            "fairness",
+            "warn",
+            "microbatch 1184",
+        ),  # 1024 + 160
         ({"data": ("missing.jsonl",)}, "data", "fail", "missing.jsonl"),
         ({"data": ("a.jsonl",), "eval_data": ("./a.jsonl",)}, "fairness", "warn", "trained on and evaluated on"),
         ({"rewards": ("missing.py:f",)}, "plug-ins", "fail", "there is no file missing.py"),

@@ -1,4 +1,4 @@
-"""The estimate of memory against the peak of a CUDA device: weights of a shape, forward and backward, an optimizer step."""
+"""The least memory of a run against the peak of a CUDA device: weights of a shape, forward and backward, an optimizer step."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fairlen.policy.head import Head
 from fairlen.policy.lora import adapters_of, add_adapters
 from fairlen.policy.model import Policy, output_embeddings
 from fairlen.policy.pack import ModelInput
-from fairlen.train.memory import estimate
+from fairlen.train.memory import LIBRARIES, estimate_least
 from fairlen.train.run.config import TrainConfig
 
 DEVICE = "cuda"
@@ -28,13 +28,12 @@ SHAPE = Qwen3Config(
 
 @pytest.mark.parametrize("checkpointing", [False, True], ids=["kept", "checkpointing"])
 @pytest.mark.parametrize("rank", [0, 32], ids=["all weights", "LoRA"])
-def test_the_estimate_of_an_update_is_within_a_quarter_of_its_peak(rank, checkpointing):
+def test_an_update_takes_the_least_and_not_twice_as_much(rank, checkpointing):
     """Qwen3-0.6B, 4,096 positions: the second of two updates, with gradients and moments there."""
     config = TrainConfig.of(
-        dtype="bfloat16", max_prompt_length=512, max_response_length=3584, max_tokens_per_microbatch=4096, engine="vllm",
-        layout="rows", lora_rank=rank, gradient_checkpointing=checkpointing,
-    )  # fmt: skip
-    needs = estimate(SHAPE, config, device=DEVICE, longest_prompt=512, tracks=16)
+        dtype="bfloat16", max_response_length=4096, layout="rows", lora_rank=rank, gradient_checkpointing=checkpointing
+    )
+    least = sum(estimate_least(SHAPE, config).values()) - LIBRARIES
     torch.cuda.empty_cache()
     before = torch.cuda.memory_allocated()
     with torch.device(DEVICE):
@@ -51,9 +50,8 @@ def test_the_estimate_of_an_update_is_within_a_quarter_of_its_peak(rank, checkpo
         policy.forward(inputs).logprobs.sum().backward()
         optimizer.step()
     peak = torch.cuda.max_memory_allocated() - before
-    ratio = (needs.model + needs.work) / peak
-    print(f"{peak / GIB:.2f} GiB, estimate {ratio:.3f}")
-    assert 0.75 < ratio < 1.25
+    print(f"{peak / GIB:.2f} GiB, at least {least / GIB:.2f}")
+    assert 0.5 < least / peak < 1.05
 
 
 GROWS = """

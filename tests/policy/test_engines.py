@@ -13,12 +13,12 @@ from transformers import AutoModelForCausalLM, Qwen3MoeConfig
 
 from fairlen.engine import Engine
 from fairlen.engine.vllm import MARGIN, MAX_SHARE, ROOM, divide_memory
-from fairlen.methods.compose import compose
 from fairlen.policy.engines import build_engine, checkpoint_weights, is_exact
 from fairlen.policy.head import Head
 from fairlen.policy.model import Policy
 from fairlen.settings import RolloutConfig, choose_engine
-from fairlen.train.memory import Memory
+from fairlen.train.memory import Trial
+from fairlen.train.run.config import TrainConfig
 from fairlen.train.start import find_reserved
 
 GIB = 2**30
@@ -70,18 +70,13 @@ def test_the_share_of_a_cpu_is_for_keys_and_values(monkeypatch):
 
 
 def test_what_training_takes_later_is_left_to_it(policy):
-    """Two moments of each weight, and the weights once more where a term has a reference model."""
-    weights = sum(weight.nbytes for weight in policy.model.parameters())
+    """Two moments of each weight; where the engine does not sleep all that an update was seen to take."""
+    weights, stays = sum(weight.nbytes for weight in policy.model.parameters()), TrainConfig.of(engine="embedded")
     assert weights == 4 * policy.num_trained
-    assert find_reserved(policy, compose("grpo"), None) == 2 * weights
-    assert find_reserved(policy, compose("grpo+kl"), None) == 3 * weights
-
-
-def test_an_engine_that_stays_leaves_all_that_an_update_takes():
-    """Held: moments 40 and the reference 5. Besides, gradients 20 and a micro-batch 17: 82 in all."""
-    stays = Memory(10, weights=10, gradients=20, moments=40, reference=5, engine=10, cache=100, row=10, work=17)
-    assert stays.beside_cache == 40 + 5 + 20 + 17 == 82
-    assert replace(stays, engine_sleeps=True).beside_cache == 40 + 5
+    assert find_reserved(stays, policy, Trial(stays)) == 2 * weights
+    assert find_reserved(stays, policy, Trial(stays, taken=9 * weights)) == 9 * weights
+    sleeps = TrainConfig.of(engine="vllm")
+    assert find_reserved(sleeps, policy, Trial(sleeps, taken=9 * weights)) == 2 * weights
 
 
 def test_the_embedded_engine_runs_the_policy_itself(policy):

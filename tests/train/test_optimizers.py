@@ -11,10 +11,9 @@ from runs import digest_model, small, updates_of
 from safetensors.torch import load_file
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from fairlen.methods.compose import compose
 from fairlen.policy.head import Head
 from fairlen.policy.model import Policy
-from fairlen.train.memory import estimate, hold_moments
+from fairlen.train.memory import Trial, estimate_least, hold_moments
 from fairlen.train.optimizer import build_optimizer, check_optimizer, count_moments, embedding_weights
 from fairlen.train.run.checkpoint import (
     capture_moments,
@@ -58,17 +57,12 @@ def test_what_moments_take_is_counted(library):
     weights, embeddings = list(policy.trained().values()), embedding_weights(policy.model)
     counted = count_moments("adamw_8bit", weights, embeddings, 4)
     assert 2 * 64 * 96 + 2 * 24 * 4 in counted and 8 * 300 * 64 in counted and 8 * 64 in counted
-    held = hold_moments(optimizer, embeddings)
-    assert [one.nbytes for one in held] == counted
+    assert hold_moments(optimizer, embeddings).nbytes == sum(counted)
     make_steps(policy, optimizer, 0, 1)
     moments = capture_moments(policy.model, optimizer)
     assert sum(counted) == sum(value.nbytes for name, value in moments.items() if not name.endswith("|step"))
-    assert (
-        estimate(SHAPE, LOW, device="cuda", longest_prompt=10, tracks=4).moments
-        == sum(counted)
-        == find_reserved(policy, compose("grpo"), None, LOW.update.optim)
-    )
-    assert hold_moments(optimizer, embeddings) == []
+    assert sum(counted) == find_reserved(LOW, policy, Trial(LOW))
+    assert hold_moments(optimizer, embeddings).nbytes == 0
 
 
 def test_the_account_of_qwen3_is_by_the_setting():
@@ -79,8 +73,7 @@ def test_the_account_of_qwen3_is_by_the_setting():
     )  # fmt: skip
     found = {}
     for optim in ("adamw", "adamw_8bit", "paged_adamw_32bit", "paged_adamw_8bit"):
-        config = TrainConfig.of(optim=optim, dtype="bfloat16", engine="vllm")
-        found[optim] = estimate(shape, config, device="cuda", longest_prompt=512, tracks=4).moments
+        found[optim] = estimate_least(shape, TrainConfig.of(optim=optim, dtype="bfloat16"))["moments"]
     vectors, embedding = 28 * (2 * 1024 + 2 * 128) + 1024, 151_936 * 1024
     matrices = 28 * (2 * 1024 * 2048 + 2 * 1024 * 1024 + 3 * 1024 * 3072)
     assert found == {

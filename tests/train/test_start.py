@@ -210,8 +210,8 @@ def test_a_held_out_prompt_that_is_empty_or_too_long_is_named(tmp_path, length):
     "changes, message",
     [
         ({"engine": "vllm", "top_k": 20}, "top_k=20 with engine=vllm"),
-        ({"max_response_length": 0}, "max_response_length=0"),
-        ({"learning_rate": float("inf")}, "learning_rate=inf: give a finite number above 0"),
+        ({"max_response_length": -1}, "max_response_length=-1"),
+        ({"learning_rate": float("inf")}, "learning_rate=inf: give a finite number, 0 or more"),
         ({"verifier_weight": float("inf")}, "verifier_weight=inf: give a finite number"),
         ({"seed": 2**63}, "seed=9223372036854775808: give 0 to 9223372036854775807"),
     ],

@@ -66,21 +66,16 @@ def check_device(config: TrainConfig) -> Finding:
     return Finding("warn", found, "pip install 'fairlen[vllm]' in an environment of its own")
 
 
-def check_memory(config: TrainConfig) -> Finding | str:
-    """Compare the estimate of `fairlen train` with the memory that is free; shipped models were measured."""
+def check_memory(config: TrainConfig) -> str:
+    """Compare what `fairlen train` needs at least with the memory that is free; shipped models were measured."""
     if config.model.name in SHIPPED:
         return f"{config.model.name} needs under {SHIPPED[config.model.name].memory}"
     from fairlen.engine.device import free_memory
-    from fairlen.train.memory import advise, estimate_memory
+    from fairlen.train.memory import refuse_too_large
 
-    device = choose_device(config.model)
-    needs = estimate_memory(config, compose(config.method, config.overrides), device)
-    if needs is None:
-        return "a small model: memory is no question"
-    if warning := advise(needs, free_memory(device), config, device):
-        found, _, remedy = warning.partition(": ")
-        return Finding("warn", found, remedy)
-    return needs.describe()
+    free = free_memory(choose_device(config.model))
+    least = refuse_too_large(config, compose(config.method, config.overrides), free)
+    return f"{least}; {free / GIB:.1f} are free" if least else "a small model: memory is no question"
 
 
 def check_disks(config: TrainConfig) -> Finding:
@@ -168,7 +163,7 @@ PACKAGES: dict[str, tuple[str, Callable[[TrainConfig], Status]]] = {
 CHECKS = (
     *(Check(name, partial(check_packages, extra=e, if_missing=m)) for name, (e, m) in PACKAGES.items()),
     Check("device", check_device, INSTALL),
-    Check("memory", check_memory, INSTALL),
+    Check("memory", check_memory),
     Check("disks", check_disks),
     *model.CHECKS,
     Check("method", check_method, "`fairlen methods` lists names; --help lists settings"),

@@ -84,7 +84,9 @@ def write_log(path: Path, source: str, description: Fields, tokenizer: Any, out:
         "eval": {
             "eval_id": key, "run_id": key, "task_id": key, "task": task, "created": time, "model": model,
             "dataset": {"name": task, "samples": len(seen), "sample_ids": list(seen), "shuffled": False},
-            "model_generate_config": {"temperature": config.get("temperature"), "max_tokens": config.get("max_response_length")},
+            "model_generate_config": {
+                "temperature": config.get("temperature"), "max_tokens": config.get("max_response_length") or None
+            },
             "config": {"epochs": max(seen.values(), default=1)}, "packages": of_type(description, "versions", dict),
             "metadata": {"method": of_type(description, "method", dict).get("name")}, "tags": ["fairlen"],
         },

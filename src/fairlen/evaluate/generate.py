@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,18 +12,20 @@ from typing import Any
 import torch
 from transformers.utils.logging import disable_progress_bar
 
+from fairlen.console import Pace
+from fairlen.engine.device import free_memory
 from fairlen.evaluate.config import EvalConfig
 from fairlen.evaluate.folder import describe_model
 from fairlen.evaluate.run import respond
 from fairlen.evaluate.samples import Sample, SampleProgress, sample_path
 from fairlen.evaluate.sets import grade, open_sets
 from fairlen.hangs import run_async
-from fairlen.policy.engines import build_engine
+from fairlen.policy.engines import build_engine, choose_max_num_seqs, find_positions
 from fairlen.policy.model import Policy, load_policy
 from fairlen.sampling.extend import Extend, Sampling, gather
 from fairlen.settings import choose_device, choose_engine
 from fairlen.tasks.load import Decode, ProblemSet
-from fairlen.tasks.shipped import place_model
+from fairlen.tasks.shipped import choose_response_length, place_model
 from fairlen.tasks.task import Problem
 
 Advance = Callable[[float], None]
@@ -53,18 +55,24 @@ def open_model(config: EvalConfig) -> Model:
     policy.model.eval()
     config = config.replace(engine=choose_engine(config, device, policy.model.num_parameters()))
     sets = open_sets(config, policy.tokenizer)
+    longest = max(len(problem.token_ids) for found in sets for problem in found.problems)
+    length = config.sampling.max_response_length or choose_response_length(
+        config.data, find_positions(policy) - longest
+    )
+    at_once = config.sampling.max_num_seqs or choose_max_num_seqs(policy, 2 * longest + length, free_memory(device))
+    config = config.replace(max_response_length=length, max_num_seqs=at_once)
     find_max_length(sets, config, policy)
     return Model(config, policy, sets, describe_model(place, config, policy.model.config))
 
 
 def find_max_length(sets: Sequence[ProblemSet], config: EvalConfig, policy: Policy) -> int:
     """Positions that the engine makes room for. Raises ValueError naming the problem that does not fit."""
-    positions = getattr(policy.model.config, "max_position_embeddings", None) or math.inf
+    positions = find_positions(policy)
     length, name = max((len(p.token_ids), f"{found.name}, {p.id}") for found in sets for p in found.problems)
     if length + config.sampling.max_response_length > positions:
         raise ValueError(
             f"--max-response-length {config.sampling.max_response_length}: the model has {positions} positions, "
-            f"and the longest prompt ({name}) takes {length}; give at most {int(positions) - length}"
+            f"and the longest prompt ({name}) takes {length}; give at most {positions - length}"
         )
     return length + config.sampling.max_response_length
 
@@ -79,7 +87,13 @@ class Drawing:
     seed: int
 
 
-def sample_sets(model: Model, sets: Sequence[ProblemSet], folder: Path, add_bar: Callable[[str, int], Advance]) -> None:
+def sample_sets(
+    model: Model,
+    sets: Sequence[ProblemSet],
+    folder: Path,
+    add_bar: Callable[[str, int], Advance],
+    showing: Callable[[object], AbstractContextManager[None]],
+) -> None:
     config = model.config
     asked = config.sampling
     sampling = Sampling(asked.max_response_length, 0, asked.temperature, asked.top_p, asked.top_k, asked.min_p)
@@ -88,7 +102,18 @@ def sample_sets(model: Model, sets: Sequence[ProblemSet], folder: Path, add_bar:
 
     async def sample_each() -> None:
         for found in sets:
-            advance = add_bar(found.name, len(found.problems))
+            await sample_shown(found)
+
+    async def sample_shown(found: ProblemSet) -> None:
+        total, num_done = len(found.problems), 0
+        move_bar = add_bar(found.name, total)
+
+        def advance(number: float) -> None:
+            nonlocal num_done
+            num_done += int(number)
+            move_bar(number)
+
+        with showing(Pace(found.name, total, lambda: num_done, "problems", lambda: engine.stats.num_generated_tokens)):
             await sample_set(drawing, found, sample_path(folder, found.name), advance)
 
     run_async(sample_each())

@@ -7,6 +7,7 @@ eval.json has.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import Progress
 
-from fairlen.console import make_console, plural, print_table, visible
+from fairlen.console import make_console, plural, print_table, showing, visible
 from fairlen.evaluate.config import EvalConfig
 from fairlen.evaluate.folder import describe, open_folder, read_recorded, refuse_others, refuse_service, refuse_unused
 from fairlen.evaluate.samples import Sample, file_name, find_files, read_file, read_tokens, sample_path, write_samples
@@ -54,15 +55,20 @@ def sample_all(config: EvalConfig, progress: Progress) -> Graded:
     from fairlen.evaluate.generate import open_model, sample_sets  # needs torch
 
     model = open_model(config)
-    config = model.config
+    asked, config = config.sampling, model.config
     facts = open_folder(folder, describe(config, {found.name: found for found in model.sets}, model.facts))
     missing = [found for found in model.sets if not sample_path(folder, found.name).exists()]
+    if not (asked.max_response_length and asked.max_num_seqs):
+        chosen = (
+            f"responses up to {config.sampling.max_response_length:,} tokens, {config.sampling.max_num_seqs} at a time"
+        )
+        progress.console.print(f"eval: {chosen}; each has a flag", soft_wrap=True)
     for found in model.sets:
         done, count = "" if found in missing else ", done before", len(found.problems)
         log_set(progress, found, f"{found.name}: {count} {plural('problem', count)} x {config.run.samples}{done}")
     if missing:
         with going_on_in(folder):
-            sample_sets(model, missing, folder, partial(add_bar, progress))
+            sample_sets(model, missing, folder, partial(add_bar, progress), lines_of(progress))
     for found in model.sets:
         found.close()
     return folder, facts, {found.name: read_file(sample_path(folder, found.name)) for found in model.sets}
@@ -114,6 +120,11 @@ def make_progress(console: Console | None = None) -> Progress:
 def add_bar(progress: Progress, name: str, total: int) -> Callable[[float], None]:
     """Add a bar, and return what moves it."""
     return partial(progress.advance, progress.add_task(escape(name), total=total))
+
+
+def lines_of(progress: Progress) -> Callable[[object], AbstractContextManager[None]]:
+    """Return what shows the text of work within where bars are not drawn."""
+    return nullcontext if progress.console.is_terminal else partial(showing, progress.console)
 
 
 def log_set(progress: Progress, found: ProblemSet, message: str) -> None:

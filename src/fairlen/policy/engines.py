@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from transformers.core_model_loading import revert_weight_conversion
 
 from fairlen.engine import Engine, RecomputingEngine
+from fairlen.engine.cache import estimate_position_bytes
 from fairlen.engine.device import free_memory
 from fairlen.engine.engine import StateError, in_evaluation
 from fairlen.engine.vllm import VllmEngine
@@ -18,12 +19,15 @@ from fairlen.files.limits import GIB
 from fairlen.policy.model import Policy, output_embeddings
 from fairlen.policy.pack import ModelInput
 from fairlen.sampling.extend import RolloutEngine, Sampling
-from fairlen.settings import RolloutConfig, choose_engine
+from fairlen.settings import LARGE, RolloutConfig, choose_engine
 from fairlen.tasks.shipped import place_model
 
 PROBE_PREFIX, PROBE_TOKENS = 4, 8
 MAX_DIFFERENCE = {"float32": 1e-2, "bfloat16": 0.5}
 """Nats between vLLM and the trainer on a token of the probe; rounding explains 1e-5 in float32 and 0.1 in bfloat16."""
+MAX_NUM_SEQS = 256
+CACHE_SHARE = 0.25
+"""Of the free memory of a CPU, for keys and values of a number of responses that is chosen."""
 COMPILE = {"on": True, "off": False, "auto": "auto"}
 
 
@@ -51,6 +55,26 @@ def is_exact(config: RolloutConfig, policy: Policy) -> bool:
 
 def find_kind(config: RolloutConfig, policy: Policy) -> EngineKind:
     return KINDS[choose_engine(config, policy.device.type, policy.model.num_parameters())]
+
+
+def choose_max_num_seqs(policy: Policy, num_positions: int, memory: int) -> int:
+    """Return how many responses are decoded at a time, each with this many keys and values; on CUDA an engine fits itself."""
+    room = int(CACHE_SHARE * memory) // max(num_positions * count_position_bytes(policy), 1)
+    is_bounded = policy.device.type == "cpu" and policy.model.num_parameters() >= LARGE
+    return 1 << max(room.bit_length() - 1, 0) if is_bounded and room < MAX_NUM_SEQS else MAX_NUM_SEQS
+
+
+def find_positions(policy: Policy) -> int:
+    """Positions that a model was made for; many where its configuration has no such number."""
+    return getattr(policy.model.config, "max_position_embeddings", None) or 1 << 62
+
+
+def count_position_bytes(policy: Policy) -> int:
+    """Bytes of keys and values of one position on a CPU; 0 where the layers differ, or are no attention."""
+    try:
+        return estimate_position_bytes(policy.model.config.get_text_config(), max(policy.model.dtype.itemsize, 4))
+    except (AttributeError, TypeError):
+        return 0
 
 
 def build_embedded(config: RolloutConfig, policy: Policy, max_length: int, reserved: int) -> RolloutEngine:

@@ -23,6 +23,8 @@ from fairlen.tasks.source import read_source
 from fairlen.tasks.task import VERIFIERS, Problem, Synthetic, Task, Verdict, load_own_task
 from fairlen.verify.answer_pool import AnswerReader, WorkerPool
 
+MAX_PROMPT = 1024
+"""Tokens of the longest prompt that is taken where no limit is given."""
 GYM_MEMORY = 4 << 30  # bytes that a worker of reasoning-gym takes at most, beyond what all share
 EXAMPLE = DataRow("example", "example", "What is 1 + 1?", Answers(("2",)))  # to try a tokenizer on
 Decode = Callable[[Sequence[int]], str]
@@ -51,7 +53,7 @@ def load_task(config: TaskConfig, tokenizer: Any, seed: int = 0) -> Task:
                 f"--eval-data {config.data.held_out[0]}: it goes with --data, which names what to train on"
             )
         if is_reasoning_gym(config.data.task):
-            own = {"seed": seed, "longest_prompt": config.data.max_prompt_length}
+            own = {"seed": seed, "longest_prompt": config.data.max_prompt_length or MAX_PROMPT}
             return load_reasoning_gym(config.data.task, config, tokenizer, **own)
         if config.data.task.startswith(VERIFIERS):
             return find_verifiers_loader()(config, tokenizer, seed)
@@ -59,7 +61,7 @@ def load_task(config: TaskConfig, tokenizer: Any, seed: int = 0) -> Task:
             return load_own_task(config.data.task, tokenizer)
         return replace(load_shipped(config, tokenizer), seed=seed)
     sets = read_sets((*config.data.places, *config.data.held_out))
-    prompter, limit = make_prompter(config, tokenizer, sets[0].rows), config.data.max_prompt_length
+    prompter, limit = make_prompter(config, tokenizer, sets[0].rows), config.data.max_prompt_length or MAX_PROMPT
     shots = prompter.describe_shots(sets[0].rows[0], limit)
     sets = tuple(leave_out(one, prompter.shot_keys) for one in sets)
     train, evaluation = sets[: len(config.data.places)], sets[len(config.data.places) :]

@@ -8,9 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import fairlen.playground
+from fairlen.settings import ProblemSettings
 from fairlen.tasks import guess
 from fairlen.tasks.playground import FAMILIES, Playground
 from fairlen.tasks.task import Synthetic
+
+RESPONSE_LENGTH = 512
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,12 @@ def make_shipped(place: str, flag: str = "--task") -> Synthetic:
 def shipped_settings(place: str) -> dict[str, Any]:
     name = place.partition(":")[0]
     return {"model": name, "max_response_length": SHIPPED[name].max_response_length} if name in SHIPPED else {}
+
+
+def choose_response_length(data: ProblemSettings, room: int) -> int:
+    """Return the limit of a shipped task, else 512 or as many as there is room for."""
+    place = data.task if not data.places else data.places[0] if is_shipped(data.places[0]) else ""
+    return shipped_settings(place).get("max_response_length") or max(min(RESPONSE_LENGTH, room), 1)
 
 
 def place_model(model: str, revision: str = "", random_init: bool = False) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -13,7 +13,7 @@ import numpy as np
 from safetensors import SafetensorError
 
 from fairlen.batch import is_on_policy
-from fairlen.console import warn
+from fairlen.console import Pace, warn
 from fairlen.evaluate.run import Evaluation, evaluate
 from fairlen.files.folders import replace_folder
 from fairlen.loop.learning_signal import NOTE, Counts, LearningSignal, Remedies
@@ -41,6 +41,8 @@ class Trainer(RunState):
     held_out: tuple[Problem, ...]
     engine_is_exact: bool
     show: Callable[[dict[str, Any]], None]
+    showing: Callable[[object], AbstractContextManager[None]] = nullcontext
+    """Shows a text within, of work that goes on."""
     archive: Archive
     saves_beside: bool = False
     """Write checkpoints from copies in host memory while the run goes on."""
@@ -93,9 +95,11 @@ class Trainer(RunState):
         self.grader.failures = NO_FAILURES
         self.engine.refresh(progress.policy_version)  # keys and values kept from before a resume are not there
         before = self.engine.stats
+        number = self.config.sampling.prompts_per_batch * self.method.sampling.num_tracks
         try:
             with (
                 self.cancellable(),
+                self.showing(self.pace(f"rollout batch {progress.batch + 1}", number)),
                 self.grader.watchdog.watch(f"rollout batch {progress.batch}", self.describe_progress),
             ):
                 work = self.collector(self.method, progress.batch, progress.next_problem, progress.policy_version)
@@ -133,7 +137,10 @@ class Trainer(RunState):
         if started.old_logprobs is None:
             started.old_logprobs = self.find_old_logprobs(started)
         on_policy = is_on_policy(self.progress.policy_version, started.policy_version)
-        result = self.learner.step(self.method, rollouts, plan, started.old_logprobs, is_on_policy=on_policy)
+        self.learner.num_done = 0
+        pace = Pace(f"update {self.progress.update + 1}", len(plan), lambda: self.learner.num_done, "sequences")
+        with self.showing(pace):
+            result = self.learner.step(self.method, rollouts, plan, started.old_logprobs, is_on_policy=on_policy)
         self.learner.optimizer.zero_grad(set_to_none=True)  # its memory is the engine's
         started.num_done += 1
         common = self.describe_batch(started)
@@ -163,6 +170,12 @@ class Trainer(RunState):
         found = started.collected
         return rollout_metrics(found.rollouts, found.scored, self.method, found.num_extra_batches) | started.facts
 
+    def pace(self, name: str, number: int) -> Pace:
+        """The responses that are graded, of a number that was asked for."""
+        return Pace(
+            name, number, lambda: self.grader.num_graded, num_tokens=lambda: self.engine.stats.num_generated_tokens
+        )
+
     def describe_progress(self) -> tuple[int, int]:
         return self.engine.stats.num_generated_tokens, self.grader.num_graded
 
@@ -181,6 +194,7 @@ class Trainer(RunState):
         with (
             self.cancellable(),
             self.guard.evaluating(),
+            self.showing(self.pace("evaluation", len(self.held_out) * samples)),
             self.grader.watchdog.watch("evaluation", self.describe_progress),
         ):
             work = evaluate(self.collector.extend, self.grader, self.held_out, samples, sampling, EVALUATION_SEED)

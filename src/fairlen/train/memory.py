@@ -1,225 +1,211 @@
-"""Memory of a run: an estimate from the shape of its model, and a trial of its largest micro-batch on random tokens."""
+"""Memory of a run: the least that it needs, by the shape of its model, and a trial of a micro-batch on random tokens."""
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from pathlib import Path
 
 import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedConfig
 
 from fairlen.batch import Plan
-from fairlen.engine.cache import WORK, estimate_position_bytes, heads_of, num_kept_rows
+from fairlen.engine.cache import num_kept_rows
 from fairlen.engine.device import free_memory
-from fairlen.engine.sampler import SAMPLING_BYTES
-from fairlen.files.formats import describe
 from fairlen.files.limits import GIB
 from fairlen.files.pretrained import find_model, read_config
 from fairlen.methods.method import Method
-from fairlen.policy.engines import KINDS, EngineKind
+from fairlen.policy.engines import count_position_bytes, find_kind
 from fairlen.policy.head import CHUNK_LOGITS
 from fairlen.policy.lora import adapters_of, add_adapters
-from fairlen.policy.model import output_embeddings
+from fairlen.policy.model import Policy, output_embeddings
 from fairlen.rollouts import Response, Rollouts, Segment
-from fairlen.settings import LARGE, choose_engine
+from fairlen.settings import LARGE
 from fairlen.tasks.shipped import SHIPPED
 from fairlen.train.optimizer import count_moments, embedding_weights, name_of
 from fairlen.train.run.config import TrainConfig
 from fairlen.train.step import Learner, OutOfMemoryError, is_shortage, release_memory
 
-SHOWN, UNSHOWN = {"cache": "keys and values", "work": "a micro-batch"}, ("num_parameters", "row", "engine_sleeps")
 SIZES = {"float64": 8, "float32": 4, "bfloat16": 2}
 LIBRARIES = int(0.7 * GIB)  # on the CPU; a context, its kernels and the workspaces of cuBLAS on CUDA
+KEPT = 20  # numbers that autograd keeps of a position in a layer, in widths of the model
+MAX_MICROBATCH = 16_384
+TRIED = 1024  # positions, or one sequence, that are tried; a larger micro-batch takes as much more
+SAFE_SHARE, CHOSEN_SHARE = 0.95, 0.75  # of the free memory: for what is asked for, and for a micro-batch that is chosen
+
+
+def refuse_too_large(config: TrainConfig, method: Method, free: int) -> str:
+    """Return what a run needs at least; "" for small models, and for shapes that cannot be read.
+
+    Raises ValueError where less is free.
+    """
+    if config.model.name in SHIPPED:
+        return ""
+    try:
+        shape = read_config(find_model(config.model.name, config.model.revision), config.model.revision)
+        parts = estimate_least(shape, config, method.needs_ref)
+    except Exception:  # damaged files raise errors of any class; loading the model says what is wrong
+        return ""
+    shown = ", ".join(f"{name} {number / GIB:.1f}" for name, number in parts.items() if number >= 0.05 * GIB)
+    least = f"at least {sum(parts.values()) / GIB:.1f} GiB of memory ({shown})" if parts else ""
+    if sum(parts.values()) > free:
+        remedy = "a smaller model" if config.model.lora_rank else "--lora-rank 32 or a smaller model"
+        raise ValueError(f"model={config.model.name} needs {least}, there are {free / GIB:.1f}: try {remedy}")
+    return least
+
+
+def estimate_least(shape: PreTrainedConfig, config: TrainConfig, needs_ref: bool = False) -> dict[str, int]:
+    """Return bytes by part of a run with one sequence at a time; none for a small model."""
+    adapters, given, text = adapters_of(config.model), SIZES[config.model.dtype], shape.get_text_config()
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(shape, trust_remote_code=False)
+        num_parameters = model.num_parameters()
+        if adapters:
+            add_adapters(model, adapters)
+    trained, size = [weight for weight in model.parameters() if weight.requires_grad], max(given, 4)
+    count = size * sum(weight.numel() for weight in trained)
+    kept = (1 if config.model.gradient_checkpointing else KEPT) * text.hidden_size * text.num_hidden_layers * given
+    found = {
+        "libraries": LIBRARIES,
+        "weights": count + (num_parameters * given if adapters else 0),
+        "gradients": count,
+        "moments": sum(count_moments(config.update.optim, trained, embedding_weights(model), size)),
+        "reference": count if needs_ref and not adapters else 0,
+        "one sequence": config.sampling.max_response_length * kept,
+    }
+    return found if num_parameters >= LARGE else {}
 
 
 @dataclass(frozen=True)
-class Memory:
-    """Bytes of a run, by part."""
+class Trial:
+    """Settings that fit, with the bytes that the run then takes at most, and an update of it beside the weights."""
 
-    num_parameters: int
-    weights: int
-    gradients: int
-    moments: int  # of AdamW, two for each trained weight, but for those that are paged to the host's memory
-    reference: int
-    engine: int  # its own copy of the weights, and what it keeps while it sleeps; the embedded engine has neither
-    cache: int  # keys and values of responses at full length and of kept prefixes, and buffers of a decoding step
-    row: int  # the part of `cache` that one response at full length has
-    work: int  # activations, logits and their gradients in the largest micro-batch
-    engine_sleeps: bool = False  # and frees its weights and cache during updates
-
-    @property
-    def model(self) -> int:
-        """The model and its optimizer, at any length and size of a batch."""
-        return self.weights + self.gradients + self.moments + self.reference
-
-    @property
-    def total(self) -> int:
-        """The larger of a rollout, with an engine, and an update; without a sleeping engine both are there together."""
-        held, engine = LIBRARIES + self.model, self.engine + self.cache
-        return max(held - self.gradients + engine, held + self.work + (0 if self.engine_sleeps else engine))
-
-    @property
-    def beside_cache(self) -> int:
-        """Training's own bytes after the model was loaded, beside keys and values."""
-        return self.moments + self.reference + (0 if self.engine_sleeps else self.gradients + self.work)
-
-    def describe(self) -> str:
-        sizes = ((SHOWN.get(name, name), size / GIB) for name, size in vars(self).items() if name not in UNSHOWN)
-        shown = ", ".join(f"{name} {size:.1f}" for name, size in sizes if size >= 0.05)
-        return f"memory: about {self.total / GIB:.1f} GiB for {self.num_parameters / 1e6:.0f}M parameters ({shown})"
+    config: TrainConfig
+    needed: int = 0
+    taken: int = 0
+    note: str = ""
 
 
-def estimate(
-    shape: PreTrainedConfig, config: TrainConfig, needs_ref: bool = False, *, device: str, longest_prompt: int, tracks: int
-) -> Memory:  # fmt: skip
-    """The needs of a run on a model of `shape`, for prompts of `longest_prompt` tokens, `tracks` responses each.
+def try_memory(config: TrainConfig, learner: Learner, method: Method, longest_prompt: int) -> Trial:
+    """Choose the largest micro-batch by a trial of a part of it, and lower what does not fit; on CUDA it is run itself.
 
-    Raises ValueError for a shape of which no model can be made, or whose sizes differ between layers, and for unfit adapters.
+    Raises OutOfMemoryError where no sequence fits.
     """
-    adapters, text = adapters_of(config.model), shape.get_text_config()
-    try:
-        with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(shape, trust_remote_code=False)
-    except Exception as error:  # damaged shapes raise errors of any class
-        raise ValueError(f"no model of this shape: {describe(error)}") from error
-    known = [getattr(text, name, None) for name in ("hidden_size", "num_hidden_layers", "num_attention_heads")]
-    if not all(isinstance(size, int) for size in known) or isinstance(getattr(text, "intermediate_size", 0), list):
-        raise ValueError(f"{type(model).__name__} has layers whose memory is not estimated")
-    num_parameters = model.num_parameters()
-    if adapters:
-        with torch.device("meta"):
-            add_adapters(model, adapters)
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    given = SIZES[config.model.dtype]
-    count, size, low = sum(p.numel() for p in trained), max(given, 4), min(given, 4)
-    frozen = num_parameters * given if adapters else 0
-    kind = KINDS[choose_engine(config, device, num_parameters)]
+    policy, asked, choice = learner.policy, config.update.max_tokens_per_microbatch, config.update.try_memory
+    start, device, on_cuda = time.perf_counter(), policy.device, policy.device.type == "cuda"
+    config = config.replace(max_tokens_per_microbatch=asked or MAX_MICROBATCH)
+    learner.max_tokens = config.update.max_tokens_per_microbatch
+    if choice == "off" or not (on_cuda or choice == "on" or policy.model.num_parameters() >= LARGE):
+        return Trial(config)
     longest = longest_prompt + config.sampling.max_response_length
-    engine = num_parameters * low + (kind.asleep if device != "cpu" else 0)
-    if not kind.has_copy and (device != "cpu" or low == size or adapters):
-        engine = 0  # on a CPU it has a copy of the weights in bfloat16
-    row = longest * estimate_position_bytes(text, low if device != "cpu" or kind.has_copy else size)
-    return Memory(
-        num_parameters, weights=frozen + count * size, gradients=count * size, row=row,
-        moments=sum(count_moments(config.update.optim, trained, embedding_weights(model), size)),
-        reference=count * size if needs_ref and not adapters else 0,
-        engine=engine,
-        cache=measure_cache(text, row, config, kind, device, tracks),
-        work=measure_work(text, config, longest, tracks, device),
-        engine_sleeps=device != "cpu" and config.sampling.sleep_level > 0 and kind.has_copy,
-    )  # fmt: skip
+    most_rows = -(-config.sampling.prompts_per_batch * method.sampling.num_tracks // config.update.updates_per_batch)
+    run = partial(run_largest, learner, method, longest_prompt, longest, most_rows)
+    before, learner.max_tokens = reset_peak(device), min(learner.max_tokens, max(TRIED, longest))
+    fixed = run() + sum(weight.nbytes for weight in policy.trained().values())
+    taken, tried = read_peak(device) - before, learner.largest
+    room = free_memory(device) + (before if on_cuda else read_status("VmRSS"))
+
+    has_copy = find_kind(config, policy).has_copy or (policy.autocast and not policy.has_adapters)
+    copy = policy.model.num_parameters() * (2 if policy.autocast else 4) if has_copy and not on_cuda else 0
+
+    def foresee(config: TrainConfig) -> int:
+        positions = min(config.update.max_tokens_per_microbatch, most_rows * longest)
+        logits, of_trial = (count_logits(number, policy) for number in (positions, tried))
+        cached = 0 if on_cuda else count_cached(config, method, longest_prompt, count_position_bytes(policy))
+        return before + fixed + copy + logits + max(taken - fixed - of_trial, 0) * positions // tried + cached
+
+    fitting = lower(config, foresee, longest, (SAFE_SHARE if asked else CHOSEN_SHARE) * room, SAFE_SHARE * room)
+    learner.max_tokens, needed = fitting.update.max_tokens_per_microbatch, foresee(fitting)
+    if on_cuda and learner.max_tokens > tried:  # what is left decides how many responses the engine takes
+        run()
+        taken = read_peak(device) - before
+    fitting = fitting.replace(max_tokens_per_microbatch=learner.max_tokens)
+    sizes = f"{learner.max_tokens:,} positions a micro-batch and {fitting.sampling.max_num_seqs} responses at a time"
+    note = f"memory: up to {needed / GIB:.1f} of {room / GIB:.1f} GiB, with {sizes}"
+    fewer = ", fewer than asked for, which changes no result" if asked and fitting != config else ""
+    return Trial(fitting, needed, taken, f"{note}{fewer} (tried in {time.perf_counter() - start:.0f} s)")
 
 
-def measure_cache(text: Any, row: int, config: TrainConfig, kind: EngineKind, device: str, tracks: int) -> int:
-    asked = max(config.sampling.prompts_per_batch * tracks, config.run.problems * config.run.samples)
-    running = min(config.sampling.max_num_seqs, asked)
-    work = SAMPLING_BYTES * running * text.vocab_size + (0 if device == "cpu" else WORK)
-    kept = 0 if kind.has_copy else num_kept_rows(row, config.sampling.max_num_seqs)
-    if device == "cpu":  # pages are taken when they are first written
-        kept = min(kept, asked + max(config.sampling.prompts_per_batch, config.run.problems))
-    elif not kind.has_copy:
-        running = config.sampling.max_num_seqs
-    return row * (running + kept) + work
+def lower(
+    config: TrainConfig, foresee: Callable[[TrainConfig], int], longest: int, wanted: float, room: float
+) -> TrainConfig:
+    """Return settings with smaller micro-batches where more than is wanted is foreseen, and fewer responses at a time."""
+    while foresee(config) > wanted and (positions := config.update.max_tokens_per_microbatch) > longest:
+        config = config.replace(max_tokens_per_microbatch=max(positions // 2, longest))
+    while (foreseen := foresee(config)) > room:
+        if config.sampling.max_num_seqs == 1:
+            raise OutOfMemoryError(
+                f"a run needs {foreseen / GIB:.1f} GiB with one sequence of {longest} tokens at a time, there are "
+                f"{room / GIB:.1f}: give --gradient-checkpointing, a smaller --max-response-length or --lora-rank 32"
+            )
+        config = config.replace(max_num_seqs=config.sampling.max_num_seqs // 2)
+    return config
 
 
-def measure_work(text: Any, config: TrainConfig, longest: int, tracks: int, device: str) -> int:
-    """Bytes of `Memory.work`.
-
-    Of a layer of width d, inner width i and q, k for all queries and keys, autograd keeps some 4 i + 3.3 (q + 2 k) numbers a
-    position, and 5 d in float32 (7 d beside bfloat16): within a tenth for Llama, Qwen2, Qwen3 and Gemma, less with adapters.
-    """
-    heads, key_heads, dim = heads_of(text)
-    positions = -(-config.sampling.prompts_per_batch * tracks // config.update.updates_per_batch) * longest
-    positions = max(longest, min(config.update.max_tokens_per_microbatch, positions))
-    inner, size = getattr(text, "intermediate_size", None) or 4 * text.hidden_size, SIZES[config.model.dtype]
-    width = max(size, 4) * text.hidden_size
-    layer = int(size * (4 * inner + 3.3 * (heads + 2 * key_heads) * dim) + (7 if size == 2 else 5) * width)
-    kept = layer * text.num_hidden_layers
-    if config.model.gradient_checkpointing:  # what lies between layers, and one layer again, with its gradients
-        kept = width * text.num_hidden_layers + layer * (6 if device == "cpu" else 2)
-    return positions * kept + 2 * 4 * min(2 * positions * text.vocab_size, CHUNK_LOGITS)  # the latter of logits
+def count_logits(positions: int, policy: Policy) -> int:
+    """Bytes of logits and their gradients, of which a chunk is held at a time."""
+    return 2 * 4 * min(2 * positions * len(output_embeddings(policy.model).weight), CHUNK_LOGITS)
 
 
-def estimate_memory(config: TrainConfig, method: Method, device: str) -> Memory | None:
-    """The needs of a run; None for small models, and for those whose shape cannot be read."""
-    if config.model.name in SHIPPED:
-        return None
-    try:
-        shape = read_config(find_model(config.model.name, config.model.revision), config.model.revision)
-    except Exception:  # damaged files raise errors of any class; loading the model says which
-        return None
-    tracks, longest_prompt = method.sampling.num_tracks, config.data.max_prompt_length
-    try:
-        found = estimate(shape, config, method.needs_ref, device=device, longest_prompt=longest_prompt, tracks=tracks)
-    except ValueError:  # loading the model says what is wrong, or it runs without an estimate
-        return None
-    return None if found.num_parameters < LARGE else found
+def count_cached(config: TrainConfig, method: Method, longest_prompt: int, position_bytes: int) -> int:
+    """Bytes of keys and values that an engine has written in the end."""
+    asked, number = (
+        config.sampling,
+        config.run.problems + config.sampling.prompts_per_batch * config.run.rollout_batches,
+    )
+    longest = longest_prompt + asked.max_response_length
+    at_once = max(asked.prompts_per_batch * method.sampling.num_tracks, config.run.problems * config.run.samples)
+    kept = min(num_kept_rows(max(longest * position_bytes, 1), asked.max_num_seqs), number)
+    kept_length = longest_prompt if method.sampling.is_whole else longest
+    return position_bytes * (min(asked.max_num_seqs, at_once) * longest + kept * kept_length)
 
 
-def advise(needs: Memory, free: int, config: TrainConfig, device: str = "cpu") -> str:
-    """Changes where a run needs more than is free, or "". Raises ValueError where its model alone does."""
-    if needs.total <= free:
-        return ""
-    text = f"needs about {needs.total / GIB:.1f} GiB of memory, there are {free / GIB:.1f}"
-    fitting = (free - (needs.total - needs.cache)) // max(needs.row, 1)
-    if device != "cpu" and fitting >= 2:  # the engine decodes others after them
-        return f"{text}: keys and values of {fitting} responses at full length fit at a time; nothing needs to change"
-    is_work = needs.work > needs.total / 8
-    tries = {
-        "--lora-rank 32": needs.model > needs.total / 4 and not config.model.lora_rank,
-        "--gradient-checkpointing": is_work and not config.model.gradient_checkpointing,
-        f"--max-tokens-per-microbatch {max(config.update.max_tokens_per_microbatch // 4, 1024)}": is_work,
-        f"--max-num-seqs {max(config.sampling.max_num_seqs // 4, 1)}": needs.cache > needs.total / 8,
-    }
-    remedy = f"try {', '.join(flag for flag, helps in tries.items() if helps) or 'a smaller model'}"
-    if needs.model > free:
-        text = f"model={config.model.name} {text}; its weights and their optimizer alone need {needs.model / GIB:.1f}"
-        raise ValueError(f"{text}: {remedy}")
-    return f"{text}: {remedy}"
+def reset_peak(device: torch.device) -> int:
+    """Begin to measure the peak of memory; return the bytes that are taken now."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        return torch.cuda.memory_allocated(device)
+    with suppress(OSError):  # where it is not allowed, the peak is that of the process
+        place = os.open("/proc/self/clear_refs", os.O_WRONLY)
+        os.write(place, b"5")
+        os.close(place)
+    return read_status("VmRSS")
 
 
-def try_memory(
-    config: TrainConfig, learner: Learner, method: Method, needs: Memory | None, longest_prompt: int
-) -> tuple[str, ...]:
-    """Return the result as a line for the log, none where not tried. Raises OutOfMemoryError where no sequence fits."""
-    if not is_wanted(config, needs, learner.policy.device):
-        return ()
-    start, on_cuda = time.perf_counter(), learner.policy.device.type == "cuda"
-    if on_cuda:
-        torch.cuda.reset_peak_memory_stats(learner.policy.device)
-    most = -(-config.sampling.prompts_per_batch * method.sampling.num_tracks // config.update.updates_per_batch)
-    run_largest(learner, method, longest_prompt, config.sampling.max_response_length, most)
-    seconds = time.perf_counter() - start
-    peak = f", {torch.cuda.max_memory_allocated(learner.policy.device) / GIB:.1f} GiB at the peak" if on_cuda else ""
-    return (f"memory: a micro-batch of {learner.largest} positions fits{peak} ({seconds:.1f} s)",)
+def read_peak(device: torch.device) -> int:
+    """Return the most bytes that were taken since `reset_peak`."""
+    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else read_status("VmHWM")
 
 
-def is_wanted(config: TrainConfig, needs: Memory | None, device: torch.device) -> bool:
-    """True on CUDA; on the CPU, where a trial takes long and a shortage may kill the process, only near the limit."""
-    if config.update.try_memory != "auto":
-        return config.update.try_memory == "on"
-    if device.type != "cpu":
-        return True
-    return needs is not None and 2 * (needs.work + needs.gradients) > free_memory("cpu")
+def read_status(name: str) -> int:
+    """Return bytes of this process by a name of Linux; 0 on other systems."""
+    path = Path("/proc/self/status")
+    lines = path.read_text().splitlines() if path.exists() else []
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(name)), 0)
 
 
-def run_largest(learner: Learner, method: Method, num_prompt: int, max_response_length: int, most_rows: int) -> None:
-    """Run the longest row and the micro-batch with most positions, while memory is held for the optimizer's moments."""
-    model, longest = learner.policy.model, num_prompt + max_response_length
+def run_largest(learner: Learner, method: Method, num_prompt: int, longest: int, most_rows: int) -> int:
+    """Run the longest row and the micro-batch with most positions, while memory is held for moments; return bytes of that."""
+    model = learner.policy.model
     vocab_size = output_embeddings(model).weight.shape[0]
     was_training, devices = model.training, [model.device] if model.device.type == "cuda" else []
-    held = hold_moments(learner.optimizer, embedding_weights(model))
+    shapes, held = (
+        largest_shapes(learner.max_tokens, longest, most_rows),
+        hold_moments(learner.optimizer, embedding_weights(model)),
+    )
     try:
         with torch.random.fork_rng(devices):
-            for num_rows, length in largest_shapes(learner.max_tokens, longest, most_rows):
+            for num_rows, length in shapes if devices else shapes[-1:]:
                 rollouts, plan = draw_batch(num_rows, min(num_prompt, length // 2), length, vocab_size)
                 learner.fit(partial(learner.differentiate, method, rollouts, plan, {}, True), rollouts, plan)
+        return held.nbytes
     finally:
-        held.clear()
+        del held
         learner.optimizer.zero_grad(set_to_none=True)
         model.train(was_training)
         release_memory()
@@ -235,12 +221,13 @@ def largest_shapes(max_tokens: int, longest: int, most_rows: int) -> list[tuple[
     return [(num_rows, longest)] if width == longest or num_rows == 1 else [(1, longest), (num_rows, width)]
 
 
-def hold_moments(optimizer: torch.optim.Optimizer, embeddings: Sequence[torch.Tensor] = ()) -> list[torch.Tensor]:
-    """Allocate the size of the two moments that Adam keeps of each parameter, except for those that it has already."""
-    parameters = [p for group in optimizer.param_groups for p in group["params"] if p not in optimizer.state]
-    sizes = (count_moments(name_of(optimizer), [p], embeddings, p.itemsize)[0] for p in parameters)
+def hold_moments(optimizer: torch.optim.Optimizer, embeddings: Sequence[torch.Tensor] = ()) -> torch.Tensor:
+    """Take the memory of the two moments that Adam keeps of each parameter, except for those that it has already."""
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    missing = [p for p in parameters if p not in optimizer.state]
+    size = sum(count_moments(name_of(optimizer), missing, embeddings, parameters[0].itemsize))
     try:
-        return [torch.empty(n, dtype=torch.uint8, device=p.device) for n, p in zip(sizes, parameters, strict=True)]
+        return torch.ones(size, dtype=torch.uint8, device=parameters[0].device)
     except (RuntimeError, MemoryError) as error:
         if is_shortage(error):
             raise OutOfMemoryError(

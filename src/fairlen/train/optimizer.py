@@ -10,12 +10,22 @@ import torch
 from torch import Tensor, nn
 
 from fairlen.policy.model import Policy
+from fairlen.settings import LARGE
 from fairlen.train.run.config import TrainConfig
 
 CLASSES = {"adamw_8bit": "AdamW8bit", "paged_adamw_32bit": "PagedAdamW32bit", "paged_adamw_8bit": "PagedAdamW8bit"}
 """Classes of bitsandbytes.optim by setting, which has transformers' names."""
 MIN_8BIT, MIN_PAGED, BLOCK = 4096, 100_000, 256
 """Elements of a tensor from which on bitsandbytes keeps 8 bits or pages, and those that share a scale."""
+
+
+def choose_learning_rate(policy: Policy) -> float:
+    """Return a learning rate by the number of parameters: of the shipped models, of small pretrained ones, of all others.
+
+    1e-6 is the default of TRL and verl; adapters take ten times as much ("LoRA Without Regret", Thinking Machines, 2025).
+    """
+    size = policy.model.num_parameters()
+    return 3e-4 if size < LARGE else 1e-4 if policy.has_adapters else 1e-5 if size < 1e9 else 1e-6
 
 
 def check_optimizer(config: TrainConfig, device: str) -> None:

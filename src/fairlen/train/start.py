@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -20,7 +18,7 @@ from fairlen.hangs import TrainingStopped, Watchdog, run_async
 from fairlen.methods.compose import Composition, explain
 from fairlen.methods.method import Method
 from fairlen.plugins import plugins_of
-from fairlen.policy.engines import build_engine, is_exact
+from fairlen.policy.engines import build_engine, choose_max_num_seqs, find_kind, find_positions, is_exact
 from fairlen.policy.layout import ROWS, Layout, choose_layout
 from fairlen.policy.lora import adapted_layers, adapters_of
 from fairlen.policy.model import Policy, Unadapted, load_policy
@@ -32,17 +30,23 @@ from fairlen.tasks.driven import Driven
 from fairlen.tasks.environment import Driving, Interactive, InTurns
 from fairlen.tasks.grader import Grader, load_rewards
 from fairlen.tasks.load import load_task
-from fairlen.tasks.shipped import place_model
+from fairlen.tasks.shipped import choose_response_length, place_model
 from fairlen.tasks.task import Problem, Task, find_problem_faults
 from fairlen.train.collect import Collector
 from fairlen.train.loop import Trainer
-from fairlen.train.memory import Memory, advise, estimate_memory, try_memory
-from fairlen.train.optimizer import build_optimizer, check_optimizer, count_moments, embedding_weights
+from fairlen.train.memory import MAX_MICROBATCH, Trial, refuse_too_large, try_memory
+from fairlen.train.optimizer import (
+    build_optimizer,
+    check_optimizer,
+    choose_learning_rate,
+    count_moments,
+    embedding_weights,
+)
 from fairlen.train.run.checkpoint import Archive, seed_streams
 from fairlen.train.run.config import TrainConfig, refuse_too_many
-from fairlen.train.run.display import Display, RunSummary, write_model_card
+from fairlen.train.run.display import Display, RunSummary, describe_choices, write_model_card
 from fairlen.train.run.faults import Guard, Interruption, ending
-from fairlen.train.run.folder import Run, open_run
+from fairlen.train.run.folder import Run, keep_choices, open_run
 from fairlen.train.run.trackers import Trackers, check_trackers, choose_trackers
 from fairlen.train.step import Learner, prepare_determinism
 
@@ -51,6 +55,7 @@ def start_training(config: TrainConfig) -> RunSummary:
     """Run the whole job. Raises ValueError for settings that do not fit together, before anything is trained or written."""
     composition = explain(config.method, config.overrides)
     check_trackers(config.run.tracker)
+    kept = keep_choices(config)
     disable_progress_bar()
     keep_freed_memory()
     if config.update.deterministic:
@@ -60,9 +65,8 @@ def start_training(config: TrainConfig) -> RunSummary:
     device = choose_device(config.model)
     check_optimizer(config, device)
     refuse_too_many(config, composition.method.sampling.num_tracks)
-    needs = estimate_memory(config, composition.method, device)
-    # before the weights have taken their part of what is free
-    memory = (needs.describe(), advise(needs, free_memory(device), config, device)) if needs else ()
+    free = free_memory(device)
+    refuse_too_large(config, composition.method, free)
     seed_streams(config.run.seed)
     policy = load_policy(
         place_model(config.model.name, config.model.revision, config.model.random_init),
@@ -74,19 +78,13 @@ def start_training(config: TrainConfig) -> RunSummary:
         adapters=adapters_of(config.model),
     )
     config = config.replace(engine=choose_engine(config, device, policy.model.num_parameters()))
-    with closing(load_task(config, policy.tokenizer, config.run.seed)) as task:
-        return train_on(task, config, composition, policy, needs, tuple(filter(None, memory)))
+    with closing(load_task(kept, policy.tokenizer, config.run.seed)) as task:
+        return train_on(task, config, composition, policy, free)
 
 
-def train_on(
-    task: Task,
-    config: TrainConfig,
-    composition: Composition,
-    policy: Policy,
-    needs: Memory | None,
-    memory: tuple[str, ...],
-) -> RunSummary:
-    """Run the whole job on the problems of a task."""
+def train_on(task: Task, config: TrainConfig, composition: Composition, policy: Policy, free: int) -> RunSummary:
+    """Run the whole job on the problems of a task; `free` bytes of memory were there before the weights."""
+    asked, config = config, choose_settings(keep_choices(config), policy, task, free)
     graded = config.verifier
     rewards = load_rewards(graded.rewards, task.train(0), graded.reward_deadline)
     watchdog = Watchdog(config.run.stall_seconds)
@@ -96,24 +94,28 @@ def train_on(
     max_length = find_max_length(config, policy, task.longest_prompt)
     held_out = hold_out(task, config.run.problems)
     layout = choose_layout(config.update.layout, policy, max_length)
-    engine = build_engine(
-        config, policy, max_length, find_reserved(policy, composition.method, needs, config.update.optim)
-    )
-    facts = describe_model(config, policy, engine, needs)
+    display = Display(config, composition)
+    for note in (*task.notes, f"layout: {layout}"):
+        display.log(note)
+    learner = build_learner(config, policy, composition.method, layout)
+    with display.showing("memory: the largest micro-batch is tried"):
+        trial = try_memory(config, learner, composition.method, task.longest_prompt)
+    config = trial.config
+    for note in filter(None, (describe_choices(asked, config, policy.has_adapters), trial.note)):
+        display.log(note)
+    engine = build_engine(config, policy, max_length, find_reserved(config, policy, trial))
+    facts = describe_model(config, policy, engine, trial)
     run = open_run(config, composition, layout, task.describe(), facts)
     watchdog.folder = run.folder / "debug"
     trackers = Trackers(choose_trackers(config.run.tracker, run), watchdog)
     with closing(watchdog), locked(run.folder), trackers, Interruption() as interruption:
-        display = Display(config, composition)
-        for note in (*task.notes, *memory, *notes_on(policy, engine), f"layout: {layout}"):
+        for note in notes_on(policy, engine):
             display.log(note)
-        trainer = build_trainer(run, policy, engine, grader, held_out, display.show)
-        trainer.interruption, trainer.trackers = interruption, trackers
+        trainer = build_trainer(run, learner, engine, grader, held_out, display.show)
+        trainer.interruption, trainer.trackers, trainer.showing = interruption, trackers, display.showing
         trainer.learner.pause = interruption.check
         if config.run.resume:
             trainer.resume(display.log)
-        for note in try_memory(config, trainer.learner, trainer.method, needs, task.longest_prompt):
-            display.log(note)
         with ending(run.folder):
             summary = run_async(run_to_end(trainer))
         describe_end(run, summary)
@@ -144,19 +146,19 @@ def describe_end(run: Run, summary: RunSummary) -> None:
 
 def build_trainer(
     run: Run,
-    policy: Policy,
+    learner: Learner,
     engine: RolloutEngine,
     grader: Grader,
     held_out: tuple[Problem, ...],
     show: Callable[[dict[str, Any]], None],
 ) -> Trainer:
     """Put the parts of a run together."""
-    config, method = run.config, run.composition.method
+    config, method, policy = run.config, run.composition.method, learner.policy
     return Trainer(
         config=config,
         run=run,
         method=method,
-        learner=build_learner(config, policy, method, run.layout),
+        learner=learner,
         engine=engine,
         collector=Collector(
             choose_extend(run, policy, engine, grader.task),
@@ -205,13 +207,13 @@ def notes_on(policy: Policy, engine: RolloutEngine) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def describe_model(config: TrainConfig, policy: Policy, engine: RolloutEngine, needs: Memory | None) -> dict[str, Any]:
+def describe_model(config: TrainConfig, policy: Policy, engine: RolloutEngine, trial: Trial) -> dict[str, Any]:
     """Return what run.json has of the model besides the settings, and of the user's own files and packages."""
     model = policy.model
     return {
         "model": {"class": type(model).__name__, "parameters": model.num_parameters(), "trained": policy.num_trained},
         "engine": {"class": type(engine).__name__, "notes": notes_on(policy, engine)},
-        "memory": asdict(needs) if needs else None,
+        "memory": trial.needed or None,
         "plugins": plugins_of(config.method, config.data.task, config.verifier.rewards),
     }
 
@@ -225,7 +227,7 @@ def sampling_of(config: TrainConfig) -> Sampling:
 
 def find_max_length(config: TrainConfig, policy: Policy, longest_prompt: int) -> int:
     """Return the positions that the engine makes room for. Raises ValueError where the model has fewer."""
-    positions = getattr(policy.model.config, "max_position_embeddings", None) or math.inf
+    positions = find_positions(policy)
     length = config.sampling.max_response_length
     if longest_prompt + length > positions:
         room = positions - longest_prompt
@@ -249,22 +251,33 @@ def build_learner(config: TrainConfig, policy: Policy, method: Method, layout: L
     elif method.needs_ref:
         reference = policy.with_model(copy.deepcopy(policy.model).requires_grad_(False).eval())
     return Learner(
-        policy, optimizer, schedule, config.update.max_gradient_norm, config.update.max_tokens_per_microbatch, reference, layout,
-        config.update.deterministic,
+        policy, optimizer, schedule, config.update.max_gradient_norm,
+        config.update.max_tokens_per_microbatch or MAX_MICROBATCH, reference, layout, config.update.deterministic,
     )  # fmt: skip
 
 
-def find_reserved(policy: Policy, method: Method, needs: Memory | None, optim: str = "adamw") -> int:
-    """Return the bytes that training takes later and that an engine cannot have: AdamW's moments, a reference model.
+def find_reserved(config: TrainConfig, policy: Policy, trial: Trial) -> int:
+    """Return the bytes that training takes later and that an engine cannot have: AdamW's moments.
 
-    All that an update works on besides, where the run's memory is known and the engine does not sleep meanwhile.
+    All that an update takes, as it was measured, where the engine does not sleep meanwhile.
     """
-    if needs:
-        return needs.beside_cache
-    reference = policy.model.parameters() if method.needs_ref and not policy.has_adapters else ()
     trained = list(policy.trained().values())
-    moments = count_moments(optim, trained, embedding_weights(policy.model), trained[0].itemsize)
-    return sum(moments) + sum(weight.nbytes for weight in reference)
+    moments = sum(count_moments(config.update.optim, trained, embedding_weights(policy.model), trained[0].itemsize))
+    sleeps = find_kind(config, policy).has_copy and config.sampling.sleep_level > 0
+    return moments if sleeps else max(trial.taken, moments)
+
+
+def choose_settings(config: TrainConfig, policy: Policy, task: Task, free: int) -> TrainConfig:
+    """Return settings in which what was left at 0 follows from model, problems and free memory, but for micro-batches."""
+    longest = task.longest_prompt
+    limit = config.sampling.max_response_length or choose_response_length(config.data, find_positions(policy) - longest)
+    return config.replace(
+        learning_rate=config.update.learning_rate or choose_learning_rate(policy),
+        max_prompt_length=config.data.max_prompt_length or (longest if config.data.places else 0),
+        max_response_length=limit,
+        # a prompt is kept beside each
+        max_num_seqs=config.sampling.max_num_seqs or choose_max_num_seqs(policy, 2 * longest + limit, free),
+    )
 
 
 async def run_to_end(trainer: Trainer) -> RunSummary:

@@ -161,6 +161,8 @@ class Learner:
     """Whether repeated sums over micro-batches have the same bits on CUDA too."""
     largest: int = 0
     """Positions of the largest micro-batch since the last `fit`."""
+    num_done: int = 0
+    """Sequences of the update whose gradients were summed."""
     pause: Callable[[], object] = bool
     """Called before every micro-batch; an error of it drops the update."""
 
@@ -215,6 +217,7 @@ class Learner:
         result = StepResult(log_ratio, clipped, inside, method)
         self.policy.model.train()
         self.optimizer.zero_grad(set_to_none=True)
+        self.num_done = 0
         if not all(np.isfinite(column).all() for column in (plan.advantage, plan.weight, plan.term_weight)):
             result.quantity = "advantage"
             return result
@@ -272,6 +275,7 @@ class Learner:
         with result.timed("backward", device):
             loss.total.backward()
         result.num_forwarded += packed.inputs.token_ids.numel()
+        self.num_done += len(packed.rows)
         if not packed.is_idle:
             tally.add(method, outputs, micro, loss)
             result.observed.append((packed.rows, measure_sequences(outputs, packed.micro, loss.token)))

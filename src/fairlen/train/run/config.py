@@ -35,6 +35,8 @@ from fairlen.settings import (
 from fairlen.tasks.shipped import SHIPPED
 from fairlen.verify.answer import PATTERN
 
+CHOSEN = ("learning_rate", "max_response_length", "max_prompt_length", "max_tokens_per_microbatch", "max_num_seqs")
+"""Settings that a run chooses where they are 0; run.json has what it chose."""
 TRACKERS = ("wandb", "trackio", "tensorboard")
 
 
@@ -70,16 +72,17 @@ class UpdateSettings(Settings):
     """Times that a rollout batch is gone through."""
     optim: Literal["adamw", "adamw_8bit", "paged_adamw_32bit", "paged_adamw_8bit"] = "adamw"
     """"adamw" is torch's; the others are bitsandbytes': moments of 8 bits, or paged from the host's memory to CUDA."""
-    learning_rate: Positive = 3e-4
-    """Of AdamW, after the warm-up; then constant."""
+    learning_rate: Amount = 0.0
+    """Of AdamW, after the warm-up; then constant. 0 chooses by the model: 3e-4 below 50M parameters, 1e-5 below a billion, 1e-6
+    from there on; 1e-4 for adapters."""
     warmup_updates: Natural = 5
     """Updates over which the learning rate rises."""
     weight_decay: Amount = 0.0
     """Of AdamW."""
     max_gradient_norm: Positive = 1.0
     """The gradient is scaled down to this norm."""
-    max_tokens_per_microbatch: Annotated[Count, ROUNDING] = 16384
-    """Positions in a micro-batch; less needs less memory and changes no result."""
+    max_tokens_per_microbatch: Annotated[Natural, ROUNDING] = 0
+    """Positions in a micro-batch; less needs less memory and changes no result. 0 is 16,384, or fewer that fit memory."""
     layout: Annotated[Literal["auto", "trees", "rows"], ROUNDING] = "auto"
     """Layout of a micro-batch: "trees" computes tokens that sequences share once, with the same log-probs and gradients;
     "rows" pads; "auto" is trees where the model can read them and an update gets cheaper."""
@@ -269,7 +272,7 @@ RULES: tuple[tuple[Callable[[TrainConfig, Method], object], str, str], ...] = (
     (
         lambda c, m: (
             c.data.places
-            and c.update.max_tokens_per_microbatch < c.data.max_prompt_length + c.sampling.max_response_length
+            and 0 < c.update.max_tokens_per_microbatch < c.data.max_prompt_length + c.sampling.max_response_length
         ),
         "max_tokens_per_microbatch={c.update.max_tokens_per_microbatch}: a prompt of {c.data.max_prompt_length} with "
         "{c.sampling.max_response_length} tokens is longer, and is read whole: memory is not bounded",

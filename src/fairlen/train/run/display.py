@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+import time
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
 from fairlen.audit.audit import Audit
-from fairlen.console import make_console, plural, print_table
+from fairlen.console import make_console, plural, print_table, show_time, showing
 from fairlen.evaluate.estimators import difference_by_problem
 from fairlen.evaluate.run import Evaluation, show_length
 from fairlen.files.folders import write_file
 from fairlen.loop.learning_signal import NOTHING
 from fairlen.methods.compose import Composition
 from fairlen.methods.description import hash_method, short
-from fairlen.train.run.config import TrainConfig, find_undoing
+from fairlen.settings import flatten
+from fairlen.train.run.config import CHOSEN, TrainConfig, find_undoing
 from fairlen.train.run.folder import Run
 
 COLUMNS = (
@@ -52,6 +55,7 @@ class Display:
     def __init__(self, config: TrainConfig, composition: Composition, console: Console | None = None) -> None:
         self.console = console or make_console()
         is_limited = config.run.max_updates or config.run.max_generated or config.run.max_seconds
+        self.clock = Clock(config)
         self.total = f"{'up to ' if is_limited else ''}{config.run.rollout_batches}"
         stages = (f"{path.partition('.')[0]} {short(stage)}" for path, stage in composition.method.stages())
         self.console.print(f"fairlen train: {composition.name}", style="bold")
@@ -72,7 +76,11 @@ class Display:
 
     def show(self, entry: dict[str, Any]) -> None:
         style = "bold" if "eval/accuracy" in entry else None
-        self.console.print(describe_entry(entry, self.total), soft_wrap=True, style=style)
+        self.console.print(f"{describe_entry(entry, self.total)}{self.clock.read(entry)}", soft_wrap=True, style=style)
+
+    def showing(self, work: object) -> AbstractContextManager[None]:
+        """Show the text of `work` within."""
+        return showing(self.console, work)
 
     def finish(self, summary: RunSummary) -> None:
         after, before = summary.after, summary.before
@@ -89,6 +97,57 @@ class Display:
         elif summary.reasons:
             self.console.print(f"held out: {summary.reasons}", style="bold", soft_wrap=True)
         self.console.print(f"run folder: {summary.folder}; the picture of it: report.html", soft_wrap=True)
+
+
+@dataclass
+class Clock:
+    """Times of a run, by its entries: of each, and what is left by the share of the run that was done since the first."""
+
+    config: TrainConfig
+    start: float = field(default_factory=time.monotonic)
+    first: float = -1.0
+    place: tuple[int, int] = (-1, 0)
+    """A rollout batch, and the entries that it had."""
+
+    def read(self, entry: dict[str, Any]) -> str:
+        """Return seconds, tokens a second, and the time that is left, as the end of a line on an entry."""
+        batch, is_update = entry["rollout_batch"], "eval/accuracy" not in entry
+        step = 1 / (self.config.update.updates_per_batch * self.config.update.epochs_per_batch)
+        self.place = batch, is_update + (self.place[1] if batch == self.place[0] else 0)
+        done = (batch + min(self.place[1] * step, 1)) / self.config.run.rollout_batches
+        if self.first < 0:
+            self.first = done - is_update * step / self.config.run.rollout_batches
+        updating = sum(entry.get(f"time/{name}", 0.0) for name in ("pack", "forward", "backward"))
+        spent = (
+            ("evaluated", entry.get("time/evaluation"), None),
+            ("generated", entry.get("time/rollout"), entry.get("tokens/generated")),
+            ("trained", updating, entry.get("tokens/trained")),
+        )
+        parts = [
+            f"{name} in {seconds:.1f} s" + (f" ({number / seconds:,.0f} tokens/s)" if number else "")
+            for name, seconds, number in spent
+            if seconds
+        ]
+        if 0 <= self.first < done < 1:
+            left = (time.monotonic() - self.start) * (1 - done) / (done - self.first)
+            parts.append(f"{show_time(left)} left")
+        return "".join(f", {part}" for part in parts)
+
+
+def describe_choices(asked: TrainConfig, config: TrainConfig, has_adapters: bool) -> str:
+    """Return the settings that were left at 0, as they were chosen; "" where none was."""
+    given, found = flatten(asdict(asked)), flatten(asdict(config))
+    which = "adapters" if has_adapters else "all weights"
+    texts = {
+        "learning_rate": f"learning rate {found['learning_rate']:g} ({which})",
+        "max_response_length": f"responses up to {found['max_response_length']:,} tokens",
+        "max_prompt_length": f"prompts up to {found['max_prompt_length']:,} (the longest of the data)",
+        "max_tokens_per_microbatch": f"{found['max_tokens_per_microbatch']:,} positions a micro-batch",
+        "max_num_seqs": f"{found['max_num_seqs']} responses at a time",
+    }
+    chosen = [texts[name] for name in CHOSEN if not given[name] and found[name]]
+    how = "as the run chose" if asked.run.resume else "chosen"
+    return f"{how}: {', '.join(chosen)}; each has a flag" if chosen else ""
 
 
 def compare(before: Evaluation, after: Evaluation) -> list[tuple[str, str, str]]:

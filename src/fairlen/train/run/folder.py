@@ -18,7 +18,8 @@ from fairlen.loop.folder import RunFolder, describe_composition, describe_progra
 from fairlen.methods.compose import Composition
 from fairlen.policy.layout import ROWS, Layout
 from fairlen.secrets import hide_all, restore, seal
-from fairlen.train.run.config import Change, TrainConfig, find_changes, hash_configuration, refuse_changes
+from fairlen.settings import flatten
+from fairlen.train.run.config import CHOSEN, Change, TrainConfig, find_changes, hash_configuration, refuse_changes
 
 NOTHING: Mapping[str, Any] = {}
 
@@ -74,6 +75,19 @@ def open_run(
     """Make the run folder, or open it to resume. Raises FileExistsError, or ValueError where the mathematics would change."""
     folder = Path(config.run.out) if config.run.out else choose_folder(composition.name.replace("+", "-"))
     run = Run(folder, config, composition, layout, data, facts)
+    if before := read_before(config):
+        run.resume_from(before)
+        return run
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / "run.json", run.describe())
+    return run
+
+
+def read_before(config: TrainConfig) -> dict[str, Any]:
+    """Return the description of the run that is resumed, empty for a new one. Raises an OSError or ValueError as `open_run`."""
+    folder = Path(config.run.out)
+    if not config.run.out:
+        return {}
     if (folder / "run.json").exists():
         if not config.run.resume:
             raise FileExistsError(
@@ -81,17 +95,19 @@ def open_run(
             )
         refuse_links(folder)
         try:
-            before = json.loads((folder / "run.json").read_text())
+            return json.loads((folder / "run.json").read_text())
         except ValueError as error:
             raise ValueError(
                 f"{folder}/run.json: not JSON ({error}), so that nobody can tell whether the same run would go on; "
                 "restore it from a backup, or start a new run in another folder with --model and the weights of this one"
             ) from None
-        run.resume_from(before)
-        return run
     if config.run.resume:
         raise FileNotFoundError(f"out={folder}: no run to resume there; leave --resume out to start one")
     refuse_occupied(folder, "run")
-    folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / "run.json", run.describe())
-    return run
+    return {}
+
+
+def keep_choices(config: TrainConfig) -> TrainConfig:
+    """Return settings in which what is 0 is as the run that resumes has it."""
+    asked, before = flatten(asdict(config)), flatten(read_before(config).get("config", {}))
+    return config.replace(**{name: before[name] for name in CHOSEN if not asked[name] and name in before})
