@@ -21,7 +21,7 @@ import re
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from statistics import NormalDist
 
@@ -44,6 +44,7 @@ HEAD = (
 )
 
 
+@cache
 def draw_length(prompt: int, stream: int, track: int, beyond: int = 0) -> int:
     """Draw the length of a response that has more than `beyond` tokens, a function of its position alone."""
     centre = math.log(MEDIAN) + BETWEEN * random.Random(f"0/{prompt}").gauss()

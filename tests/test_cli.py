@@ -46,7 +46,16 @@ def measure_help(*command: str) -> tuple[float, str]:
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, shown
 
 
-@pytest.mark.parametrize(("command", "limit"), [((), 0.3), *(((name,), 1.0) for name in COMMANDS)])
+@pytest.mark.parametrize(
+    ("command", "limit"),
+    [
+        ((), 0.3),
+        *(
+            pytest.param((name,), 1.0, marks=[] if name in ("train", "verl") else [pytest.mark.slow])
+            for name in COMMANDS
+        ),
+    ],
+)
 def test_help_is_quick(command, limit):
     """0.05 s, and 0.3 to 0.6 s for commands, on an idle machine; the best of three, because others may run."""
     for _ in range(3):

@@ -129,6 +129,7 @@ def test_every_command_on_a_page_has_flags_that_exist(page, words, tmp_path, mon
         read_eval_config(flags)
 
 
+@pytest.mark.slow
 def test_its_picture_is_what_the_recipe_draws_and_its_caption_what_the_command_prints(capsys):
     done = subprocess.run(
         [sys.executable, ROOT / "recipes/draw_weights.py", "--check"], capture_output=True, text=True, check=False

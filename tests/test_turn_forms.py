@@ -73,8 +73,8 @@ def weights(rule: Aggregation, turns: list[list[int]], right: list[bool], is_cut
     ids=lambda value: str(value) if not callable(value) or isinstance(value, type) else "",
 )
 def test_push_on_another_turn_by_full_enumeration(rule, is_cut, closed):
-    """Groups of 2, s = 1 - c = 0.7, turns of one token: K to 20, beyond which 2 * 0.3^20 = 7e-11 is lost."""
-    stop, size, longest = 0.7, 2, 20
+    """Groups of 2, s = 1 - c = 0.9, turns of one token: K to 11, beyond which 2 * 0.1^11 = 2e-11 is lost."""
+    stop, size, longest = 0.9, 2, 11
     total = 0.0
     for counts in product(range(1, longest + 1), repeat=size):
         chance = math.prod(stop * (1 - stop) ** (k - 1) for k in counts) / 2**size

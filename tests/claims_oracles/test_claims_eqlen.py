@@ -5,6 +5,7 @@ import asyncio
 import random
 from dataclasses import fields, replace
 from fractions import Fraction
+from functools import cache
 from itertools import product
 
 import numpy as np
@@ -88,6 +89,7 @@ def steps_of_a_stream(stop: Fraction, cap: int) -> tuple[Fraction, Fraction]:
     return steps, rounds
 
 
+@cache
 def sampled_tokens(sampler, stop: float, max_response_length: int, num_prompts: int) -> tuple[float, float]:
     """Tokens that the sampler draws for a prompt, and responses, by its own code."""
 

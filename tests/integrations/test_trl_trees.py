@@ -44,7 +44,7 @@ def train(folder, attention: str, name: str, shape: str):
     return trainer, weights_of(trainer) - start, sizes
 
 
-@pytest.mark.parametrize("name", ["eqlen+fspo", "eqlen+dapo+kl"])
+@pytest.mark.parametrize("name", ["eqlen+fspo", pytest.param("eqlen+dapo+kl", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_gradients_are_those_of_a_row_a_piece(name, shape, tmp_path):
     """Trees stand in for sdpa alone: with another attention every piece is a row of its own. The second update is off-policy."""

@@ -13,7 +13,7 @@ from fairlen.engine.attention import LIKE_SDPA
 from fairlen.policy.tree import NAME, Forest, ForestMask, attend, attend_masked, build
 
 CPU = torch.device("cpu")
-SHAPES = [(4, 2, 32, 32), (2, 2, 16, 48), (6, 1, 64, 16), (3, 3, 80, 112)]
+SHAPES = [(4, 2, 32, 32), (6, 1, 80, 48)]
 """Heads, key heads, dimensions of keys and of values."""
 
 

@@ -71,7 +71,7 @@ def test_mistakes_end_with_one_line(arguments, message, capsys, tmp_path, monkey
     assert code == 2 and message in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("method", ["dapo", "eqlen+grpo"])
+@pytest.mark.parametrize("method", [pytest.param("dapo", marks=pytest.mark.slow), "eqlen+grpo"])
 def test_a_real_run_has_a_report(tmp_path, method):
     """What a run writes is what a report reads: every figure, and tokens split by the tokenizer that was saved."""
     from fairlen.train.run.config import TrainConfig

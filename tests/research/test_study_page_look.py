@@ -27,8 +27,7 @@ def html(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_page(folder, make_evidence(folder / "evidence", list(dict.fromkeys(variants)), rows=80), load_ledger())
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [390, 1200])
+@pytest.mark.parametrize(("width", "scheme"), [(390, "light"), (1200, "dark")])
 def test_labels_have_their_place_and_nothing_scrolls_sideways(open_page, html, claims, width, scheme):
     page = open_page(claims, viewport={"width": width, "height": 900}, color_scheme=scheme).page
     assert page.evaluate("document.documentElement.scrollWidth") <= width

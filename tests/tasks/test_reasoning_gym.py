@@ -184,6 +184,7 @@ def read_rows(folder: Path) -> list[dict]:
     return [row for path in sorted(folder.glob("[!.]*.parquet")) for row in pq.read_table(path).to_pylist()]
 
 
+@pytest.mark.slow  # one of them is evaluated below
 def test_twenty_tasks_train(tmp_path):
     start_training(TrainConfig.of(
         model=write_shape(tmp_path / "model"), random_init=True, task=f"reasoning-gym:{'+'.join(TWENTY)}",

@@ -84,7 +84,7 @@ def calls(tmp_path_factory) -> list[str]:
     return calls
 
 
-@pytest.mark.parametrize("kind", ["kill", "raise", pytest.param("half", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", ["kill", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("raise", "half"))])
 def test_a_fault_at_any_point_leaves_a_good_checkpoint_to_load(calls, archive, tmp_path, kind):
     """The third is loaded from when it has its name on, the second before, and after the fault the next one is saved."""
     aside, renamed = tmp_path / "aside", calls.index("rename")

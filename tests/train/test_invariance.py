@@ -60,7 +60,13 @@ def reordered(plan: Plan, order: np.ndarray) -> Plan:
 
 
 @over("name", METHODS)
-@pytest.mark.parametrize("precision", [(torch.float64, 1e-12), (torch.float32, 1e-6)], ids=["float64", "float32"])
+@pytest.mark.parametrize(
+    "precision",
+    [
+        pytest.param((torch.float64, 1e-12), id="float64"),
+        pytest.param((torch.float32, 1e-6), id="float32", marks=pytest.mark.slow),
+    ],
+)
 def test_micro_batches_and_order_do_not_change_the_gradient(batch, name, precision):
     dtype, tolerance = precision
     policy, method = tiny_gpt2(dtype), compose(name)

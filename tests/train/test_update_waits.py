@@ -61,7 +61,7 @@ def check_phases(result: StepResult, num_operations: int) -> None:
     assert not result.spans
 
 
-@pytest.mark.parametrize("method", ["grpo", "gspo", "fspo", "grpo+kl"])
+@pytest.mark.parametrize("method", ["grpo", "fspo", "grpo+kl"])
 def test_a_micro_batch_waits_twice_at_most(method, monkeypatch):
     """Rows of 24 tokens: 12 in one micro-batch, or 2 in each of 6. The difference is what 5 micro-batches wait for."""
     monkeypatch.setattr(torch.Tensor, "backward", lambda _: None)

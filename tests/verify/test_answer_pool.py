@@ -188,6 +188,7 @@ def test_workers_that_die_while_idle_are_replaced():
             assert 1 <= len(workers_of(pool)) <= 2  # the thread of the last question may not have been free again
 
 
+@pytest.mark.slow
 def test_a_pool_that_broke_leaves_no_zombies_where_the_first_process_reaps_none(tmp_path):
     """In a container whose first process is the trainer, which then gets the orphans of a server that has gone."""
     script = run_script(
@@ -241,6 +242,7 @@ def run_script(tmp_path: Path, body: str, within: Sequence[str] = (), **variable
     )
 
 
+@pytest.mark.slow
 def test_a_process_that_ends_waits_for_no_question(tmp_path):
     """Nobody closes the pool: its worker has ten minutes for each of four bombs."""
     script = run_script(

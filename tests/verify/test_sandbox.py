@@ -224,7 +224,7 @@ def grade_as_first_process(programs: int, *within: str) -> dict[str, object]:
 
 def test_killed_programs_leave_no_zombies_where_the_first_process_reaps_none() -> None:
     """In a container whose first process is the trainer nobody waits for orphans."""
-    assert grade_as_first_process(16) == {"honest": {"correct": 8}, "killed": {"incorrect": 8}, "zombies": 0}
+    assert grade_as_first_process(6) == {"honest": {"correct": 3}, "killed": {"incorrect": 3}, "zombies": 0}
 
 
 def test_what_a_program_leaves_on_the_host_is_removed_without_stopping_the_event_loop() -> None:
