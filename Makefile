@@ -68,7 +68,7 @@ test-slow: $(ALL) bubblewrap ## the tests that take a minute or so, on all cores
 
 test-nightly: $(ALL) bubblewrap ## the tests that take longer, on all cores; by hand, not in CI
 	$(PYTEST) $(PARALLEL) -m "nightly and not ray and not gpu and not vllm" $(ARGS) || test $$? -eq 5
-	$(PYTEST) -m "nightly and ray" tests/integrations/with_verl $(ARGS) || test $$? -eq 5
+	$(PYTEST) -m "nightly and ray" tests/integrations/with_verl tests/test_tutorials.py $(ARGS) || test $$? -eq 5
 
 test-gpu: $(ALL) ## the tests that need CUDA; fails where nothing passed, as without a device
 	$(PYTEST) -rs -m gpu --must-pass tests/gpu $(ARGS)
@@ -76,7 +76,7 @@ test-gpu: $(ALL) ## the tests that need CUDA; fails where nothing passed, as wit
 	else echo "vLLM on CUDA was not tested here: make install-vllm-cuda, then make test-gpu"; fi
 
 test-verl: $(ALL) ## whole jobs of verl on Ray, on this machine, some minutes each
-	$(PYTEST) -m "ray and not nightly" tests/integrations/with_verl tests/test_tutorials.py $(ARGS)
+	$(PYTEST) -m "ray and not nightly" tests/integrations/with_verl $(ARGS)
 
 # In the order of the files: engines of vLLM in one process share its groups of processes, and one that ends takes them with it.
 test-vllm: .venv-vllm/.ready ## .venv-vllm with vLLM for a CPU, and the tests that need it

@@ -22,6 +22,8 @@ FOUND = {
     "verl": ("dapo+balanced",),
 }
 """What a tutorial says will be printed; one of several is enough."""
+MARKS = {"audit": pytest.mark.nightly, "method": pytest.mark.nightly, "verl": [pytest.mark.ray, pytest.mark.nightly]}
+"""Tutorials that take a minute of the processor or more."""
 
 
 def steps_of(page: str) -> Iterator[tuple[str, str]]:
@@ -48,9 +50,7 @@ def do(page: str, folder: Path) -> str:
     return "".join(printed)
 
 
-@pytest.mark.parametrize(
-    "page", [pytest.param(page, marks=pytest.mark.ray if page == "verl" else pytest.mark.slow) for page in FOUND]
-)
+@pytest.mark.parametrize("page", [pytest.param(page, marks=MARKS.get(page, pytest.mark.slow)) for page in FOUND])
 def test_a_tutorial_can_be_done(page, tmp_path):
     printed = " ".join(do(page, tmp_path).split())
     assert any(" ".join(text.split()) in printed for text in FOUND[page]), printed[-3000:]

@@ -206,12 +206,12 @@ def compare_folders(found: Found, own: Found, home: Any, num_updates: int) -> No
 
 
 def combine(cases: list[str], names: tuple[str, ...]) -> list[Any]:
-    """Every home with every case and every method; each case once and each method once in a home, and the others slow."""
+    """Every home with every case and every method; each case once and each method once in a home, others slow or by night."""
     found = []
     for (h, home), (c, case), (n, name) in product(*map(enumerate, (HOMES[1:], cases, names))):
-        is_covering = n == (c + h) % len(names) if len(cases) >= len(names) else c == (n + h) % len(cases)
+        turn = (n - c - h) % len(names) if len(cases) >= len(names) else (c - n - h) % len(cases)
         marks = [pytest.mark.skipif(find_spec(home.name) is None, reason=f"{home.name} is missing")]
-        marks += [] if is_covering else [pytest.mark.slow]
+        marks += [] if turn == 0 else [pytest.mark.slow if turn == 1 else pytest.mark.nightly]
         found.append(pytest.param(home, case, name, id=f"{home.name}-{case}-{name}", marks=marks))
     return found
 

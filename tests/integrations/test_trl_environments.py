@@ -96,7 +96,14 @@ def make(out: Path, method: str, **settings: Any) -> FairGRPOTrainer:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("method", ["dapo+balanced", "fspo", "grpo+toplambda", "dapo+balanced_turns"])
+@pytest.mark.parametrize(
+    "method",
+    [
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("dapo+balanced", "fspo")),
+        "grpo+toplambda",
+        "dapo+balanced_turns",
+    ],
+)
 def test_trls_environment_trains(method, tmp_path):
     """Only what the model wrote is counted and trained; the rewards are the environment's."""
     trainer = make(tmp_path, method)

@@ -99,7 +99,9 @@ def relative(ours: torch.Tensor, theirs: torch.Tensor) -> float:
     return float((ours - theirs).abs().max() / theirs.abs().max())
 
 
-@pytest.mark.parametrize("name", STOCK)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in ("dapo", "gspo") else []) for name in STOCK]
+)  # the table above has these two
 def test_updates_are_those_of_the_stock_trainer(name, tmp_path):
     """16 rows, 4 micro-batches, 2 updates of 2: groups are split over updates, and the second update is off-policy."""
     method, settings = STOCK[name]

@@ -243,7 +243,7 @@ def test_on_policy_the_gradient_is_reinforce_with_the_plans_weights(name):
     assert relative(ours, expected) < 1e-12
 
 
-@over_all
+@over("name", [*BASES, *LONGER])
 def test_float32_keeps_six_digits_over_any_partition(name):
     method, batch = method_of(name), ragged_batch()
     size = len(plan_of(method, batch))

@@ -52,7 +52,7 @@ def test_every_tree_is_listed_once(shape):
 
 
 @over("shape", SHAPES)
-@over("seed", range(3))
+@over("seed", range(2))
 def test_siblings_with_branching_weights_give_the_policy_gradient(shape, seed):
     """A state of level k is visited b^k times as often as by the policy, which b^-k undoes. Siblings are independent given what
     they continue, so that E[score of a node * mean worth of its siblings] = 0, and a child is worth E[reward | node]."""
@@ -123,7 +123,7 @@ def variances(seed: int) -> tuple[tuple[float, float], tuple[float, float]]:
     return found[0], found[1]
 
 
-@over("seed", range(3))
+@over("seed", range(2))
 def test_a_tree_has_less_variance_than_its_trunks_alone(seed):
     """It draws more tokens for that: whether variance times tokens is less depends on the process."""
     (forked, more), (alone, fewer) = variances(seed)

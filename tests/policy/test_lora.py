@@ -77,7 +77,7 @@ def test_adapters_alone_are_trained_and_start_at_nothing(policy, batch, plan):
     assert torch.equal(read(own, batch, plan), read(policy, batch, plan))
 
 
-@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.nightly)])
 def test_the_engine_has_the_trainers_logprobs(compiled):
     own, acts = adapted(), 0.0
     engine = Engine(own.model, eos_token_id=own.eos_token_ids, max_length=96, max_num_seqs=8, compile=compiled)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -28,18 +29,8 @@ from fairlen.tasks.task import Problem
 from fairlen.train.run.config import TrainConfig
 from fairlen.train.start import start_training
 
-pytest.importorskip("verifiers")
-
-from verifiers.v1.configs.agent import WireAgentConfig
-from verifiers.v1.graph import RECORD_FLOAT_DECIMALS
-from verifiers.v1.state import State
-from verifiers.v1.task import WireTaskData
-from verifiers.v1.trace import Trace
-from verifiers.v1.utils.trace_store import read_episodes
-
-from fairlen.tasks.verifiers_task import find_id, read_place, resolve_config
-from fairlen.tasks.verifiers_worker import register
-
+# Tests import it by themselves: it takes seconds, and every process of pytest collects this file.
+pytestmark = pytest.mark.skipif(find_spec("verifiers") is None, reason="verifiers is missing")
 SETS = Path(__file__).parent / "verifiers_sets"
 BUDGET = 900
 DEADLINE = 240.0
@@ -68,6 +59,16 @@ class Played:
         return [*self.problems[row].token_ids, *self.found[row].token_ids]
 
 
+def read_results(folder: Path) -> list[Any]:
+    from verifiers.v1.configs.agent import WireAgentConfig
+    from verifiers.v1.state import State
+    from verifiers.v1.task import WireTaskData
+    from verifiers.v1.trace import Trace
+    from verifiers.v1.utils.trace_store import read_episodes
+
+    return list(read_episodes(folder, Trace[WireTaskData, State, WireAgentConfig]))
+
+
 def play(place: str, folder: Path, rows: list[int], deadline: float = DEADLINE) -> Played:
     """Play the tasks at these places at the same time, by a random model in float64."""
     tokenizer = make_talker()
@@ -86,14 +87,15 @@ def play(place: str, folder: Path, rows: list[int], deadline: float = DEADLINE) 
         found = asyncio.run(run())
     finally:
         task.close()
-    episodes = read_episodes(folder, Trace[WireTaskData, State, WireAgentConfig])
-    return Played(problems, found, episodes, model, tokenizer)
+    return Played(problems, found, read_results(folder), model, tokenizer)
 
 
 def check_exact(played: Played) -> None:
     """Log-probs are those of one forward pass over the whole. Verifiers' own record has the same tokens, masks and log-probs, the
     last to the four digits that it keeps.
     """
+    from verifiers.v1.graph import RECORD_FLOAT_DECIMALS
+
     records = {}
     for episode in played.episodes:
         (branch,) = episode.traces[0].branches
@@ -145,8 +147,9 @@ def test_tools_are_called_and_their_answers_read(tmp_path):
         sys.executable, "-m", "verifiers.v1.cli.replay", tmp_path / "results", "--output-dir", again, "--no-rich",
     ]  # fmt: skip
     subprocess.run(command, check=True, capture_output=True)  # its own program reads the results, and grades them anew
-    rescored = read_episodes(again, Trace[WireTaskData, State, WireAgentConfig])
-    assert sorted(episode.traces[0].reward for episode in rescored) == sorted(one.outcome for one in played.found)
+    assert sorted(episode.traces[0].reward for episode in read_results(again)) == sorted(
+        one.outcome for one in played.found
+    )
 
 
 WAYS = ["fine", "hangs", "raises", "nothing", "text", "nan", "megabyte", "silent", "unread"]
@@ -242,6 +245,8 @@ def test_an_evaluation_plays_it_too(talking, tmp_path):
     ],
 )  # fmt: skip
 def test_a_place_is_read(text, settings):
+    from fairlen.tasks.verifiers_task import read_place
+
     place = read_place(f"{text}{'&' if '?' in text else '?'}tasks=5&results=out")
     assert (place.settings, place.tasks, place.results, place.renderer) == (settings, 5, "out", "")
 
@@ -263,6 +268,9 @@ def test_what_cannot_be_played_is_refused(text, why):
 
 def test_commands_of_a_model_do_not_run_on_this_machine():
     """The harness `bash` runs them where its agent's runtime is; ours, which runs none, talks in the environment's process."""
+    from fairlen.tasks.verifiers_task import read_place, resolve_config
+    from fairlen.tasks.verifiers_worker import register
+
     register()
     place = "verifiers:phone_book?env.agent.harness.id=bash"
     assert resolve_config(read_place(place)).agent.runtime.type != "subprocess"
@@ -284,6 +292,8 @@ def test_settings_that_would_not_be_heeded_are_refused():
 
 def test_an_id_is_the_tasks_wherever_it_stands():
     import phone_book
+
+    from fairlen.tasks.verifiers_task import find_id
 
     one, two = (phone_book.CallTask(phone_book.CallData(idx=idx, prompt="a", answer="b")) for idx in (0, 7))
     other = phone_book.CallTask(phone_book.CallData(idx=0, prompt="a", answer="c"))

@@ -67,7 +67,7 @@ def test_they_hold_what_those_hold_that_are_waited_for(whole, tmp_path):
     assert differences(essence(whole.make("fspo")), essence(tmp_path / "run")) == []
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_without_copies_they_would_not(whole, tmp_path):
     """The negative control: updates change what is being written."""
     assert run(whole, tmp_path / "run", "shared") == 0

@@ -102,7 +102,7 @@ def test_60_updates(tmp_path):
     check(soak(tmp_path, 60), 60)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_what_leaks_is_seen(tmp_path):
     """4 MiB, a file and a thread a response; 60 updates are 15 collections of 16 responses."""
     leak = (

@@ -209,8 +209,9 @@ def test_the_rehearsals_model_reads_prompts_as_the_playground_does(tmp_path):
     assert tokenizer("1+hi")["input_ids"] == [*tokenizer("1+")["input_ids"], 0, 0]  # vLLM asks for words at its start
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("first", ["trainer", "agent_loop"])
+@pytest.mark.parametrize(
+    "first", [pytest.param("trainer", marks=pytest.mark.slow), pytest.param("agent_loop", marks=pytest.mark.nightly)]
+)
 def test_whatever_is_imported_first_registers_all(first):
     """verl loads the plug-in while it is imported, and with it a module of ours may be half imported."""
     registry = "from verl.trainer.ppo.v1.trainer_base import get_trainer_cls"
