@@ -84,7 +84,7 @@ def compare(shape: str, seed: int) -> dict[str, tuple[float, float, float]]:
     return found | {"exact": (0.0, 1.0, float(exact[:, toy.letters :].sum()))}
 
 
-@over("seed", [0, 2])
+@over("seed", [2])  # docs/methods/tree.md has its table
 def test_every_other_rule_is_biased(seed):
     """Without the weights late levels count b^k times. Leaves that share tokens are no independent baseline of them. The mean of
     a group with the node itself in it scales levels of unlike group sizes differently; here both have two, so that it is 1/2."""
