@@ -75,6 +75,13 @@ COMMANDS: dict[str, Command] = {
         "what anyone's rollouts say about length",
         ("rollouts.jsonl --out page.html", "runs/first --against runs/second"),
     ),
+    "watch": Command(
+        "PATH [--fail-on effect,truncation] [FLAGS]",
+        "alarms about length while another program writes rollouts",
+        ("out/completions --method loss_type=dapo", "rollouts.jsonl --once --fail-on effect"),
+        "",
+        "the same command goes on from its state",
+    ),
     "report": Command(
         "FOLDER [--out FILE.html] [--inspect DIR]",
         "write one page about a run, a comparison or an evaluation, and logs of Inspect",
@@ -252,6 +259,13 @@ def run_audit(arguments: list[str]) -> int:
     from fairlen.report.audit_page import write_audit_page
 
     return run(parse(AuditConfig, "audit", arguments), write_audit_page)
+
+
+def run_watch(arguments: list[str]) -> int:
+    """Watch rollouts that are being written; 1 where an alarm of --fail-on was raised."""
+    from fairlen.watch.command import WatchConfig, run
+
+    return run(parse(WatchConfig, "watch", arguments))
 
 
 def run_report(arguments: list[str]) -> int:

@@ -1,0 +1,145 @@
+"""Evidence that length and correctness go together within prompts and steps, valid whenever it is looked at.
+
+Compared are responses to one prompt in one step, so that a trend of length or accuracy cancels. Given the lengths of such a group
+and how many of its responses are correct, each statistic has mean 0 where every assignment of verdicts to lengths is as likely as
+any other. Tested is the wider hypothesis that no group's mean is beyond the audit's margin m.
+
+An *e-process*: for a stake s fixed before the group is seen, the product over groups of 1 + s (x - m) is a supermartingale as long
+as the mean of x is at most m (Waudby-Smith and Ramdas, arXiv:2010.09686, section 4). Its average over a grid of stakes is one too,
+and so is the mixture over onsets, where a share 1 / (t (t + 1)) of the capital is staked from step t on (Shin, Ramdas and Rinaldo,
+arXiv:2203.03532). It ever reaches 1 / a with probability at most a (Ville 1939), however often somebody looks.
+
+The size has a *confidence sequence*: all m whose e-process from the onset on is small, at the share 1 / (t (t + 1)) of the error
+for onset t. It covers an effect of one size since then, at every time and for an onset chosen after the data.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from fairlen.audit.conclusion import Margins
+from fairlen.audit.statistics.within import equal_groups, pair_sums
+from fairlen.batch import Floats, Ints
+
+CLIP = 1.0
+"""Nats from its group's median beyond which a log length counts as that far: 2.7 times as long. Bounds the statistic."""
+BOUNDS = np.array([2 * CLIP, 0.5])
+"""Largest size of each statistic: difference of log lengths, and share of pairs minus a half."""
+STAKES = np.array([0.1, 0.2, 0.4, 0.8, 1.6])
+"""Of a group of k correct and m incorrect responses, times k m / (k + m); at most MOST of what loses all."""
+MOST = 0.95
+SIDES = np.array([1.0, -1.0])
+"""Incorrect responses longer, and shorter."""
+
+
+@dataclass(frozen=True)
+class Effect:
+    """Size of an effect since its onset, with bounds that hold at every time."""
+
+    value: float
+    low: float
+    high: float
+
+
+def compare_groups(stratum: Ints, outcome: Floats, length: Ints) -> tuple[Floats, Floats]:
+    """Return of strata with a better and a worse response their weight km / (k + m), [S], and statistics, [S, 2].
+
+    The statistics are log length of the worse response minus that of the better one, and the share of pairs in which the worse one
+    is the longer, minus a half; both are means over pairs.
+    """
+    found = [np.zeros((0, 4))]
+    x = np.log(np.maximum(length, 1).astype(np.float64))
+    for rows in equal_groups(stratum):
+        near = x[rows] - np.median(x[rows], 1, keepdims=True)
+        found.append(pair_sums(outcome[rows], np.clip(near, -CLIP, CLIP), near)[:, :4])
+    sums = np.concatenate(found)
+    pairs, size, gap, order = sums[sums[:, 0] > 0].T
+    return pairs / size, np.stack([gap / pairs, order / pairs], 1)
+
+
+@dataclass
+class Evidence:
+    """The evidence of a run, a step at a time: for incorrect responses that are longer, and for shorter ones."""
+
+    margins: Margins = Margins()
+    steps: list[int] = field(default_factory=list)
+    """Numbers of the steps that were added, [T]."""
+    wealth: Floats = field(default_factory=lambda: np.full((2, 2, len(STAKES)), -np.inf))
+    """Log of what was staked from any onset on, by statistic, side and stake."""
+    growth: Floats = field(default_factory=lambda: np.zeros((2, 2, len(STAKES))))
+    """Log of the factor since the best onset."""
+    onset: Ints = field(default_factory=lambda: np.zeros((2, 2, len(STAKES)), np.int64))
+    """Position of that onset among the steps."""
+    groups: list[Floats] = field(default_factory=list)
+    """Weight and statistics of each step's groups, [S, 3] each."""
+
+    @property
+    def margin(self) -> Floats:
+        return np.array([self.margins.of("gap"), self.margins.of("order")])
+
+    def add(self, step: int, weight: Floats, values: Floats) -> None:
+        """Add a step's groups, weights [S] and statistics [S, 2]; a step without groups changes nothing but the clock."""
+        self.steps.append(step)
+        count = len(self.steps)
+        self.groups.append(np.column_stack([weight, values]))
+        stakes = find_stakes(weight, BOUNDS + self.margin)
+        beyond = SIDES * values[:, :, None] - self.margin[:, None]  # [S, 2, 2]
+        gained = np.log1p(stakes[:, :, None] * beyond[..., None]).sum(0)
+        self.wealth = np.logaddexp(self.wealth, -math.log(count * (count + 1))) + gained
+        begins = self.growth <= 0
+        self.onset = np.where(begins, count - 1, self.onset)
+        self.growth = np.maximum(self.growth, 0.0) + gained
+
+    def measure(self, side: int) -> float:
+        """Return the e-value against no effect beyond the margins on a side, 0 for longer, 1 for shorter."""
+        idle = 1 / (len(self.steps) + 1)  # of the capital, not staked yet
+        return float(np.exp(np.minimum(self.wealth[:, side], 700.0)).mean()) + idle
+
+    def find_onset(self, side: int) -> int:
+        """Return the position of the step from which the evidence is strongest: an estimate."""
+        place = int(self.growth[:, side].argmax())
+        return int(self.onset[:, side].flat[place])
+
+    def estimate(self, onset: int, level: float = 0.95) -> tuple[Effect, Effect]:
+        """Return differences of log lengths and of shares since the step at a position, with their confidence sequences."""
+        weight, *statistics = np.concatenate(self.groups[onset:]).T
+        spent = math.log(2 * (onset + 1) * (onset + 2) / (1 - level))
+        return tuple(bound_mean(weight, x, most, spent) for x, most in zip(statistics, BOUNDS.tolist(), strict=True))  # type: ignore[return-value]
+
+    def state(self) -> dict[str, Any]:
+        """Return all that `restore` needs, of arrays and lists."""
+        return {name: value for name, value in vars(self).items() if name != "margins"}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from a state."""
+        for name in self.state():
+            value = state[name]
+            setattr(self, name, [*value] if name in ("steps", "groups") else np.array(value))
+
+
+def find_stakes(weight: Floats, room: Floats) -> Floats:
+    """Return stakes on groups, [S, K, L], of which none can lose all where a value may fall `room` [K] short of its mean."""
+    return np.minimum(weight[:, None, None] * STAKES, MOST / room[:, None])
+
+
+def bound_mean(weight: Floats, x: Floats, most: float, spent: float) -> Effect:
+    """Return the weighted mean of values in [-most, most], [S], and the means whose e-process is below exp(spent)."""
+    if not weight.any():
+        return Effect(math.nan, -most, most)
+    value = float((weight * x).sum() / weight.sum())
+    stakes = find_stakes(weight, np.array([2 * most]))[:, 0]
+
+    def bound(side: float) -> float:
+        low, high = -most, most
+        for _ in range(30):  # the e-process falls in the mean
+            middle = (low + high) / 2
+            grown = np.log1p(stakes * (side * x - middle)[:, None]).sum(0)
+            is_out = np.logaddexp.reduce(grown) - math.log(len(STAKES)) >= spent
+            low, high = (middle, high) if is_out else (low, middle)
+        return low
+
+    return Effect(value, bound(1.0), -bound(-1.0))

@@ -1,0 +1,233 @@
+"""A watch on length beside any trainer: one call a rollout batch returns new alarms, each at most once a run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fairlen.audit.advice import advise
+from fairlen.audit.conclusion import LENGTH, Margins
+from fairlen.audit.method_in_use import InUse, parse_method
+from fairlen.audit.statistics.intervals import Estimate
+from fairlen.batch import CORRECT_THRESHOLD, build_responses, number_keys
+from fairlen.watch.evidence import Effect, Evidence, compare_groups
+from fairlen.watch.history import History
+from fairlen.watch.thresholds import THRESHOLDS, Step
+
+EFFECT = "effect"
+"""The kind of alarm about length and correctness; all others are thresholds without a test."""
+ASSOCIATION = (
+    "an association, not a cause: the longer response may be incorrect because it is long, or long because it was lost"
+)
+
+
+@dataclass(frozen=True)
+class Alarm:
+    """Something that a run's user should see, told once."""
+
+    kind: str
+    """"effect", or a threshold: "truncation", "length", "signal", "verdicts", "staleness", "weight"."""
+    step: int
+    """At which it was raised."""
+    size: float
+    """Of the effect the relative difference of length, incorrect over correct; of a threshold what crossed it."""
+    interval: tuple[float, float] | None
+    """95% confidence sequence of the size; None for thresholds, which have none."""
+    text: str
+    """What happened, since about when, what it does not mean, and what to do."""
+    since: int | None = None
+    """Estimated step of the onset."""
+
+    def __str__(self) -> str:
+        return f"{self.kind}, step {self.step}: {self.text}"
+
+
+@dataclass
+class LengthWatch:
+    """Watches the rollout batches of one run.
+
+    Alarms of the kind "effect" come with a probability of at most `error` in a whole run in which length and correctness are
+    unrelated within prompts and steps up to the margins, however long it is: half of it for either direction.
+    """
+
+    method: str = ""
+    """Method that trains, such as dapo+balanced, or its aggregation, such as token_mean: what advice is about."""
+    error: float = 0.05
+    smallest_length: float = 0.10
+    """Smallest relative difference of length that matters."""
+    smallest_share: float = 0.05
+    """Smallest difference of shares of pairs that matters."""
+    correct_threshold: float = CORRECT_THRESHOLD
+    """Outcome above which a response counts as correct."""
+    exchangeable: bool = True
+    """False where the sampler selects responses by length (EqLen's forks, first come first served): then no effect is tested."""
+    keep: bool = True
+    """Keep lengths and outcomes of all responses for `page`: 25 bytes each."""
+    in_use: InUse | None = field(default=None, init=False, repr=False)
+    evidence: Evidence = field(init=False, repr=False)
+    steps: list[Step] = field(default_factory=list, init=False, repr=False)
+    alarms: list[Alarm] = field(default_factory=list, init=False)
+    history: History = field(default_factory=History, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        for name in ("error", "smallest_length", "smallest_share"):
+            if not 0.0 < getattr(self, name) < 1.0:
+                raise ValueError(f"{name}={getattr(self, name)}: give a number between 0 and 1")
+        self.evidence = Evidence(Margins(self.smallest_length, self.smallest_share))
+
+        self.name_method(self.method)
+
+    def name_method(self, name: str) -> None:
+        """Say which method trains. Raises ValueError for an unknown one."""
+        self.method, self.in_use = name, parse_method(name) if name else None
+
+    def attach(self, trainer: Any, verdict: str = "") -> Any:
+        """Look at every rollout batch of TRL's GRPOTrainer; `verdict` names its reward function that tells correctness."""
+        from fairlen.integrations.trl.watch import attach
+
+        return attach(self, trainer, verdict)
+
+    def add(
+        self,
+        prompts: Iterable[Hashable],
+        lengths: ArrayLike,
+        outcomes: ArrayLike,
+        *,
+        truncated: ArrayLike | None = None,
+        step: int | None = None,
+        channels: Mapping[str, ArrayLike] | None = None,
+        age: ArrayLike | None = None,
+    ) -> list[Alarm]:
+        """Take one rollout batch and return the alarms that it raises.
+
+        All are columns [N]: any hashable for each prompt, tokens of each response, verdicts or rewards (nan: none), whether the
+        limit ended it (None: not known), tokens by channel, and updates since the weights that generated it. `step` is one more
+        than the last by default; a step that was added before is passed over, as the iterations over one batch. Raises ValueError
+        for columns that cannot be.
+        """
+        keys = list(prompts)
+        columns = {"lengths": lengths, "outcomes": outcomes, "truncated": truncated, "age": age, **(channels or {})}
+        given = {name: read_column(name, column, len(keys)) for name, column in columns.items() if column is not None}
+        last = self.steps[-1].number if self.steps else -1
+        number = last + 1 if step is None else int(step)
+        if number <= last or not keys:
+            return []
+        numbers, age_of = number_keys(keys), given.get("age", np.zeros(len(keys)))
+        outcome, length = given["outcomes"], given["lengths"].astype(np.int64)
+        cut = given.get("truncated", np.zeros(len(keys))) > 0
+        table = build_responses(
+            numbers, length, outcome, outcome, cut, max(int(length.max(initial=1)), 1), correct_threshold=self.correct_threshold
+        )  # fmt: skip
+        shape = {name: given[name] for name in (channels or {})}
+        rule = self.in_use.aggregation if self.in_use else ""
+        self.steps.append(Step.of(number, table, given.get("age"), shape, "truncated" in given, rule))
+        rows = table.active & ~cut
+        stratum = number_keys(np.column_stack([numbers, age_of.astype(np.int64)]))[rows]
+        self.evidence.add(number, *compare_groups(stratum, table.correct[rows].astype(np.float64), length[rows]))
+        if self.keep:
+            self.history.add(number, keys, table, "truncated" in given)
+        new = [*self.find_effects(number), *self.find_crossed(number)]
+        self.alarms += new
+        return new
+
+    def find_effects(self, number: int) -> Iterable[Alarm]:
+        if not self.exchangeable:
+            return
+        for side, word in enumerate(LENGTH.words):
+            is_told = any(one.kind == EFFECT and (one.size > 0) == (side == 0) for one in self.alarms)
+            if not is_told and self.evidence.measure(side) >= 2 / self.error:
+                yield self.describe_effect(number, side, word)
+
+    def describe_effect(self, number: int, side: int, word: str) -> Alarm:
+        onset = self.evidence.find_onset(side)
+        gap, order = self.evidence.estimate(onset)
+        since, sign = self.evidence.steps[onset], 1 - 2 * side
+        length = Estimate(*(math.expm1(x) for x in (gap.value, gap.low, gap.high)))
+        text = (
+            f"incorrect responses are {show(length, sign)} {word} than correct ones to the same prompt and the {word} ones in "
+            f"{show(shares(order, sign), 1)} of pairs, since about step {since}; {ASSOCIATION}"
+        )
+        advice = advise("within.length", length, self.in_use)
+        remedy = f"with {self.method}: {advice.text}" if advice else self.suggest_audit()
+        return Alarm(EFFECT, number, length.value, (length.low, length.high), f"{text}. {remedy}", since)
+
+    def suggest_audit(self) -> str:
+        known = "" if self.method else "name the method (LengthWatch(method=...)) for what follows under it; "
+        return f"{known}the audit's page shows which prompts and responses it is"
+
+    def find_crossed(self, number: int) -> Iterable[Alarm]:
+        """Yield alarms of thresholds that are crossed now and were not told."""
+        told = {one.kind for one in self.alarms}
+        for kind, find in THRESHOLDS.items():
+            if kind not in told and (found := find(self.steps, self.in_use)):
+                yield Alarm(
+                    kind,
+                    number,
+                    found.size,
+                    None,
+                    f"{found.text} (a threshold, not a test). {found.remedy}",
+                    found.since,
+                )
+
+    def summary(self) -> dict[str, Any]:
+        """Return the numbers so far: steps, responses, the latest shape, e-values, the effect since its onset, alarms."""
+        side = int(self.evidence.measure(1) > self.evidence.measure(0))
+        found: dict[str, Any] = {"steps": len(self.steps), "responses": sum(one.size for one in self.steps)}
+        if self.steps:
+            onset = self.evidence.find_onset(side)
+            gap, order = self.evidence.estimate(onset)
+            found |= {"last": asdict(self.steps[-1]), "since": self.evidence.steps[onset]}
+            found |= {"gap": asdict(gap), "order": asdict(order)}
+        evalues = {"longer": self.evidence.measure(0), "shorter": self.evidence.measure(1)}
+        tested = {"evalues": evalues, "alarm_at": 2 / self.error} if self.exchangeable else "not tested"
+        return found | {"effect": tested, "alarms": [asdict(one) for one in self.alarms]}
+
+    def page(self, path: str | Path) -> Path:
+        """Write the audit of all responses so far as one page, alarms first."""
+        from fairlen.watch.page import write_watch_page
+
+        return write_watch_page(self, Path(path))
+
+    def state(self) -> dict[str, Any]:
+        """Return all that `restore` needs: numbers, lists and arrays."""
+        alarms, steps = [asdict(one) for one in self.alarms], [asdict(one) for one in self.steps]
+        return {
+            "alarms": alarms, "steps": steps, "evidence": self.evidence.state(), "history": self.history.state()
+        }  # fmt: skip
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state, as if the run had not been interrupted."""
+        self.alarms = [Alarm(**one) for one in state["alarms"]]
+        self.steps = [Step(**one) for one in state["steps"]]
+        self.evidence.restore(state["evidence"])
+        self.history.restore(state["history"])
+
+
+def read_column(name: str, column: ArrayLike, size: int) -> np.ndarray:
+    """Return a column as float64, [size]. Raises ValueError for another size, and for numbers that it cannot have."""
+    values = np.asarray(column, np.float64)
+    if values.shape != (size,):
+        raise ValueError(
+            f"{name} has the shape {list(values.shape)}, prompts [{size}]: give one number for each response"
+        )
+    bad = np.isinf(values) if name == "outcomes" else ~np.isfinite(values) | (values < 0)
+    if bad.any():
+        place = int(bad.argmax())
+        fix = "nan stands for no verdict" if name == "outcomes" else "give numbers of at least 0"
+        raise ValueError(f"{name}[{place}]={values[place]}: {fix}")
+    return values
+
+
+def shares(order: Effect, sign: int) -> Estimate:
+    return Estimate(*(0.5 + sign * x for x in (order.value, order.low, order.high)))
+
+
+def show(found: Estimate, sign: int) -> str:
+    low, high = sorted((sign * found.low, sign * found.high)) if sign < 0 else (found.low, found.high)
+    return f"{sign * found.value:.0%} [{low:.0%}, {high:.0%}]"
