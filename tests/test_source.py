@@ -36,7 +36,7 @@ LAYERS = (
     ("audit",),
     ("report",),
     ("evaluate", "catalogue"),
-    ("loop",),
+    ("loop", "watch"),
     ("fairlen", "train.run"),
     ("train",),
     ("compare", "doctor", "integrations"),

@@ -15,11 +15,12 @@ if TYPE_CHECKING:
     from fairlen.methods.rows import RowPlan, plan_rows
     from fairlen.rollouts import Response, Rollouts, Segment
     from fairlen.sampling.extend import Continuation, Sampling
+    from fairlen.watch.watch import LengthWatch
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "Continuation", "Method", "Plan", "PolicyLoss", "Response", "Rollouts", "RowPlan", "Sampling", "Scored", "Segment",
+    "Continuation", "LengthWatch", "Method", "Plan", "PolicyLoss", "Response", "Rollouts", "RowPlan", "Sampling", "Scored", "Segment",
     "Skips", "Update", "compose", "finish_update", "plan_rows", "policy_loss", "updates",
 ]  # fmt: skip
 
@@ -32,6 +33,7 @@ HOMES = {
     "loop.update": "Skips finish_update",
     "rollouts": "Response Rollouts Segment",
     "sampling.extend": "Continuation Sampling",
+    "watch.watch": "LengthWatch",
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,9 +13,8 @@ from fairlen.audit.command import parse_columns
 from fairlen.audit.readers.rows import Options
 from fairlen.checks import Positive
 from fairlen.console import log, suggest, visible, warn
-from fairlen.files.folders import write_file
-from fairlen.settings import Flag, Positional
-from fairlen.watch.folder import load_state, save_state
+from fairlen.files.folders import write_file, write_json
+from fairlen.settings import Positional
 from fairlen.watch.follow import Follower
 from fairlen.watch.thresholds import THRESHOLDS
 from fairlen.watch.watch import EFFECT, Alarm, LengthWatch
@@ -48,7 +48,7 @@ class WatchConfig:
     """Kinds of alarms, joined by commas, that end the watch with exit code 1: effect, truncation, length, signal, verdicts,
     staleness, weight."""
     state: str = ""
-    """File that keeps the state: killed and started again, the watch goes on. PATH/.fairlen-watch.npz by default, beside a file."""
+    """File that keeps the state: killed and started again, the watch goes on. PATH/.fairlen-watch.json by default, beside a file."""
     markdown: str = ""
     """File for the alarms as a table in Markdown, as for a pull request."""
     out: str = ""
@@ -70,7 +70,7 @@ class WatchConfig:
     def place(self) -> Path:
         """Return the file of the state."""
         path = Path(self.path)
-        beside = path / ".fairlen-watch.npz" if path.is_dir() else path.with_name(f".{path.name}.fairlen-watch.npz")
+        beside = path / ".fairlen-watch.json" if path.is_dir() else path.with_name(f".{path.name}.fairlen-watch.json")
         return Path(self.state) if self.state else beside
 
 
@@ -115,14 +115,17 @@ def look(watch: LengthWatch, follower: Follower, config: WatchConfig, told: int,
     for note in follower.notes[told:]:
         log(f"note: {visible(note)}")
     if is_new:
-        save_state(config.place(), {"watch": watch.state(), "places": follower.places, "bar": follower.bar})
+        write_json(config.place(), {"watch": watch.state(), "places": follower.places, "bar": follower.bar})
     return len(follower.notes)
 
 
 def resume(watch: LengthWatch, follower: Follower, path: Path) -> None:
     """Go on from a state. Raises ValueError for a file that is none."""
-    state = load_state(path)
-    watch.restore(state["watch"])
+    try:
+        state = json.loads(path.read_text())
+        watch.restore(state["watch"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path}: no state of a watch ({error}); remove it to watch from the start") from error
     follower.places, follower.bar = state["places"], state["bar"]
 
 

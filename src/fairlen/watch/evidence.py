@@ -111,14 +111,14 @@ class Evidence:
         return tuple(bound_mean(weight, x, most, spent) for x, most in zip(statistics, BOUNDS.tolist(), strict=True))  # type: ignore[return-value]
 
     def state(self) -> dict[str, Any]:
-        """Return all that `restore` needs, of arrays and lists."""
-        return {name: value for name, value in vars(self).items() if name != "margins"}
+        """Return all that `restore` needs, of lists and numbers."""
+        found = {name: getattr(self, name).tolist() for name in ("wealth", "growth", "onset")}
+        return found | {"steps": self.steps, "groups": [part.tolist() for part in self.groups]}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from a state."""
-        for name in self.state():
-            value = state[name]
-            setattr(self, name, [*value] if name in ("steps", "groups") else np.array(value))
+        self.wealth, self.growth, self.onset = (np.array(state[name]) for name in ("wealth", "growth", "onset"))
+        self.steps, self.groups = list(state["steps"]), [np.array(part).reshape(-1, 3) for part in state["groups"]]
 
 
 def find_stakes(weight: Floats, room: Floats) -> Floats:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import numpy as np
@@ -89,9 +90,7 @@ class LengthWatch:
 
     def attach(self, trainer: Any, verdict: str = "") -> Any:
         """Look at every rollout batch of TRL's GRPOTrainer; `verdict` names its reward function that tells correctness."""
-        from fairlen.integrations.trl.watch import attach
-
-        return attach(self, trainer, verdict)
+        return resolve_name("fairlen.integrations.trl.watch:attach")(self, trainer, verdict)
 
     def add(
         self,
@@ -195,18 +194,20 @@ class LengthWatch:
         return write_watch_page(self, Path(path))
 
     def state(self) -> dict[str, Any]:
-        """Return all that `restore` needs: numbers, lists and arrays."""
+        """Return all that `restore` needs, which JSON keeps exactly."""
         alarms, steps = [asdict(one) for one in self.alarms], [asdict(one) for one in self.steps]
         return {
-            "alarms": alarms, "steps": steps, "evidence": self.evidence.state(), "history": self.history.state()
+            "alarms": alarms, "steps": steps, "evidence": self.evidence.state(), "history": asdict(self.history)
         }  # fmt: skip
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from a state, as if the run had not been interrupted."""
-        self.alarms = [Alarm(**one) for one in state["alarms"]]
+        self.alarms = [
+            Alarm(**one | {"interval": one["interval"] and tuple(one["interval"])}) for one in state["alarms"]
+        ]
         self.steps = [Step(**one) for one in state["steps"]]
         self.evidence.restore(state["evidence"])
-        self.history.restore(state["history"])
+        self.history = History(**state["history"])
 
 
 def read_column(name: str, column: ArrayLike, size: int) -> np.ndarray:

@@ -39,15 +39,21 @@ CALLED = {
 """Arguments passed to each of these, methods of the trainer and functions of modules: by place, and by name."""
 
 
-def refuse_changed(kind: Any = GRPOTrainer, version: str = trl.__version__) -> None:
+WATCHED = ("_calculate_rewards",)
+"""Methods, of OVERRIDDEN, that a length watch beside TRL's own trainer wraps."""
+
+
+def refuse_changed(
+    kind: Any = GRPOTrainer, version: str = trl.__version__, names: Iterable[str] = (*OVERRIDDEN, *CALLED)
+) -> None:
     """Raise ImportError for a TRL in which methods are not as in the tables, with all that changed, or that is not in TESTED."""
-    if found := "; ".join(find_changes(kind)):
+    if found := "; ".join(find_changes(kind, names)):
         raise ImportError(f"trl {version}: {found}; tested with trl{TESTED}: pip install 'trl{TESTED}'")
     refuse_untested("trl", version, TESTED)
 
 
-def find_changes(kind: Any) -> Iterator[str]:
-    for name in (*OVERRIDDEN, *CALLED):
+def find_changes(kind: Any, names: Iterable[str] = (*OVERRIDDEN, *CALLED)) -> Iterator[str]:
+    for name in names:
         where = name.replace(":", ".") if ":" in name else f"{kind.__name__}.{name}"
         found = find_signature(kind, name)
         if found is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,13 @@ from accelerate.utils import gather_object
 from transformers import TrainerCallback
 
 from fairlen.console import warn
+from fairlen.files.folders import write_json
 from fairlen.integrations.trl.recording import find_answer
-from fairlen.integrations.trl.versions import refuse_changed_watched
+from fairlen.integrations.trl.versions import WATCHED, refuse_changed
 from fairlen.watch.alerts import send_alert
-from fairlen.watch.folder import load_state, save_state
 from fairlen.watch.watch import LengthWatch
 
-STATE, PAGE = "length_watch.npz", "length_watch.html"
+STATE, PAGE = "length_watch.json", "length_watch.html"
 """In each checkpoint, and in the output folder when training ends."""
 
 
@@ -45,7 +46,7 @@ class WatchCallback(TrainerCallback):
         """Go on from the state of the checkpoint that training goes on from."""
         path = Path(args.output_dir) / f"checkpoint-{state.global_step}" / STATE
         if state.global_step and path.exists():
-            self.guard(lambda: self.watch.restore(load_state(path)))
+            self.guard(lambda: self.watch.restore(json.loads(path.read_text())))
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         rows, self.rows = self.rows, []
@@ -66,7 +67,7 @@ class WatchCallback(TrainerCallback):
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
         if state.is_world_process_zero and folder.is_dir():
-            self.guard(lambda: save_state(folder / STATE, self.watch.state()))
+            self.guard(lambda: write_json(folder / STATE, self.watch.state()))
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if state.is_world_process_zero and self.watch.keep and self.watch.steps:
@@ -88,7 +89,7 @@ def attach(watch: LengthWatch, trainer: Any, verdict: str = "") -> WatchCallback
 
     Raises ValueError where several could be it, ImportError for a TRL whose method is not as it was.
     """
-    refuse_changed_watched(type(trainer))
+    refuse_changed(type(trainer), names=WATCHED)
     names = trainer.reward_func_names
     if verdict not in names and (verdict or len(names) > 1):
         raise ValueError(
