@@ -1,6 +1,6 @@
 """Does the watch tell the truth? Runs whose truth is known, looked at after every step.
 
-    python benchmarks/watch_truth.py             500 runs of 300 steps of each kind, marks checked: exit code 1 where one is missed
+    python benchmarks/watch_truth.py             500 runs of 300 steps of each kind; exit code 1 where a mark is missed
     python benchmarks/watch_truth.py --runs 50   fewer
 
 A step has 16 prompts with 8 responses each. Lengths are lognormal with standard deviation .5 around the prompt's; a response is
@@ -50,7 +50,9 @@ def make_step(kind: str, step: int, rng: np.random.Generator) -> Step:
     number = rng.permutation(20)[:PROMPTS] if kind == "few prompts" else np.arange(PROMPTS) + step * PROMPTS
     hard = np.random.default_rng(7).normal(0, 1, 20)[number] if kind == "few prompts" else rng.normal(0, 1, PROMPTS)
     hard = hard + (2 * progress - 1 if kind == "curriculum" else 0.0)
-    chance = np.clip(0.5 - 0.2 * np.clip(hard, -1, 1) + (0.4 * (progress - 0.5) if kind == "both trends" else 0.0), 0.05, 0.95)
+    chance = np.clip(
+        0.5 - 0.2 * np.clip(hard, -1, 1) + (0.4 * (progress - 0.5) if kind == "both trends" else 0.0), 0.05, 0.95
+    )
     centre = 5.0 + (0.0 if kind == "independent" else 0.4) * hard + (1.0 * progress if kind == "both trends" else 0.0)
     if kind == "length falls by a third":
         centre = centre + math.log(2 / 3) * progress
@@ -122,14 +124,20 @@ def main() -> None:
             runs = list(workers.map(partial(watch_run, kind), ((11, place, one) for one in range(several))))
         effect, cheated = (sum(getattr(run, name) > 0 for run in runs) / several for name in ("effect", "cheated"))
         kinds = {name: sum(name in run.thresholds for run in runs) / several for run in runs for name in run.thresholds}
-        delays = [show_delay([getattr(run, name) for run in runs]) for name in ("effect", "cheated")] if kind in PLANTED else ["", ""]
+        delays = (
+            [show_delay([getattr(run, name) for run in runs]) for name in ("effect", "cheated")]
+            if kind in PLANTED
+            else ["", ""]
+        )
         told = ", ".join(f"{name} {share:.0%}" for name, share in sorted(kinds.items()))
         print(f"{kind:24} {effect:8.1%} {delays[0]:>10} {cheated:10.1%} {delays[1]:>10}  {told}", flush=True)
         early = sum(0 < run.effect < ONSET for run in runs) / several
         if kind in NULL and effect > MOST_FALSE:
             missed.append(f"{kind}: {effect:.1%} alarms, at most {MOST_FALSE:.0%}")
         if kind in PLANTED and (effect - early < FOUND[kind] or early > MOST_FALSE):
-            missed.append(f"{kind}: found in {effect - early:.1%}, at least {FOUND[kind]:.0%}; before its onset in {early:.1%}")
+            missed.append(
+                f"{kind}: found in {effect - early:.1%}, at least {FOUND[kind]:.0%}; before its onset in {early:.1%}"
+            )
     demand(args.smoke or not missed, "; ".join(missed))
 
 

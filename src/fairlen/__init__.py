@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
-    "Continuation", "LengthWatch", "Method", "Plan", "PolicyLoss", "Response", "Rollouts", "RowPlan", "Sampling", "Scored", "Segment",
-    "Skips", "Update", "compose", "finish_update", "plan_rows", "policy_loss", "updates",
+    "Continuation", "LengthWatch", "Method", "Plan", "PolicyLoss", "Response", "Rollouts", "RowPlan", "Sampling", "Scored",
+    "Segment", "Skips", "Update", "compose", "finish_update", "plan_rows", "policy_loss", "updates",
 ]  # fmt: skip
 
 HOMES = {

@@ -48,7 +48,7 @@ class WatchConfig:
     """Kinds of alarms, joined by commas, that end the watch with exit code 1: effect, truncation, length, signal, verdicts,
     staleness, weight."""
     state: str = ""
-    """File that keeps the state: killed and started again, the watch goes on. PATH/.fairlen-watch.json by default, beside a file."""
+    """File that keeps the state, with which a watch that was killed goes on; by default beside the rollouts, hidden."""
     markdown: str = ""
     """File for the alarms as a table in Markdown, as for a pull request."""
     out: str = ""

@@ -4,9 +4,9 @@ Compared are responses to one prompt in one step, so that a trend of length or a
 and how many of its responses are correct, each statistic has mean 0 where every assignment of verdicts to lengths is as likely as
 any other. Tested is the wider hypothesis that no group's mean is beyond the audit's margin m.
 
-An *e-process*: for a stake s fixed before the group is seen, the product over groups of 1 + s (x - m) is a supermartingale as long
-as the mean of x is at most m (Waudby-Smith and Ramdas, arXiv:2010.09686, section 4). Its average over a grid of stakes is one too,
-and so is the mixture over onsets, where a share 1 / (t (t + 1)) of the capital is staked from step t on (Shin, Ramdas and Rinaldo,
+An *e-process*: for a stake s fixed beforehand, the product over groups of 1 + s (x - m) is a supermartingale while the
+mean of x is at most m (Waudby-Smith and Ramdas, arXiv:2010.09686, section 4). So is its average over a grid of stakes, and the
+mixture over onsets, where a share 1 / (t (t + 1)) of the capital is staked from step t on (Shin, Ramdas and Rinaldo,
 arXiv:2203.03532). It ever reaches 1 / a with probability at most a (Ville 1939), however often somebody looks.
 
 The size has a *confidence sequence*: all m whose e-process from the onset on is small, at the share 1 / (t (t + 1)) of the error
@@ -48,8 +48,8 @@ class Effect:
 def compare_groups(stratum: Ints, outcome: Floats, length: Ints) -> tuple[Floats, Floats]:
     """Return of strata with a better and a worse response their weight km / (k + m), [S], and statistics, [S, 2].
 
-    The statistics are log length of the worse response minus that of the better one, and the share of pairs in which the worse one
-    is the longer, minus a half; both are means over pairs.
+    The statistics are means over pairs: log length of the worse response minus that of the better one, and the share in which the
+    worse one is the longer, minus a half.
     """
     found = [np.zeros((0, 4))]
     x = np.log(np.maximum(length, 1).astype(np.float64))
@@ -65,7 +65,7 @@ def compare_groups(stratum: Ints, outcome: Floats, length: Ints) -> tuple[Floats
 class Evidence:
     """The evidence of a run, a step at a time: for incorrect responses that are longer, and for shorter ones."""
 
-    margins: Margins = Margins()
+    margins: Margins = field(default_factory=Margins)
     steps: list[int] = field(default_factory=list)
     """Numbers of the steps that were added, [T]."""
     wealth: Floats = field(default_factory=lambda: np.full((2, 2, len(STAKES)), -np.inf))

@@ -37,7 +37,7 @@ class Follower:
     """Reads a file, or the files of a folder, as they grow; all that it remembers is in `places` and `bar`."""
 
     path: Path
-    options: Options = Options()
+    options: Options = field(default_factory=Options)
     places: dict[str, int] = field(default_factory=dict)
     """Bytes of each file that were read, by its path; -1 of one that is read whole."""
     bar: float | None = None

@@ -37,5 +37,5 @@ class History:
         zeros, limit = np.zeros(len(step), np.int64), int(found["length"].max(initial=1))
         prompt, active = number_keys(np.column_stack([step, problem])), ~np.isnan(found["outcome"])
         table = Responses(prompt, active=active, stream=zeros, round=zeros, max_response_length=limit, **found)
-        known = frozenset({"correct", "reward", *(["truncated"] if self.knows_limit else [])})
+        known = frozenset({"correct", "reward"} | ({"truncated"} if self.knows_limit else set()))
         return Log("watch", "tokens", table, step, build_segments(table, table.length), known=known, problem=problem)

@@ -12,7 +12,7 @@ from fairlen.audit.conclusion import MANY
 from fairlen.audit.log import Log, weighed
 from fairlen.audit.method_in_use import InUse
 from fairlen.audit.statistics.coupling import token_weights
-from fairlen.batch import Floats, Responses, build_segments, count_by, mean_or_nan, sum_by
+from fairlen.batch import Floats, Responses, build_segments, centred_squares, mean_or_nan, sum_by
 
 PATIENCE = 3
 """Steps that are averaged, at the start and now."""
@@ -71,11 +71,9 @@ def find_idle(table: Responses) -> float:
     """Return the share of prompts with several verdicts whose outcomes are all the same."""
     rows = table.active_rows()
     size = rows.num_prompts
-    count, total, squares = (
-        f(rows.prompt, size) for f in (count_by, lambda p, n: sum_by(p, rows.outcome, n), lambda p, n: sum_by(p, rows.outcome**2, n))
-    )  # fmt: skip
-    several = count > 1
-    return mean_or_nan((squares * count - total**2 <= 1e-9 * np.maximum(squares * count, 1e-12))[several])
+    count, total, squares = (sum_by(rows.prompt, rows.outcome**power, size) for power in (0, 1, 2))
+    spread = centred_squares(count, total, squares)
+    return mean_or_nan((spread <= 1e-9 * np.maximum(squares, 1e-12))[count > 1])
 
 
 def weigh(table: Responses, rule: str) -> float:
@@ -84,15 +82,8 @@ def weigh(table: Responses, rule: str) -> float:
     tenth = len(rows) // 10
     if tenth < 2:
         return math.nan
-    log = Log(
-        "watch",
-        "tokens",
-        rows,
-        np.zeros(len(rows), np.int64),
-        build_segments(rows, rows.length),
-        known=frozenset({"correct"}),
-    )
-    found = weighed(log)
+    batch, known = np.zeros(len(rows), np.int64), frozenset({"correct"})
+    found = weighed(Log("watch", "tokens", rows, batch, build_segments(rows, rows.length), known=known))
     weight, length = token_weights(rule, found), found.segments.length.astype(np.float64)
     order = np.argsort(length, kind="stable")
     short, long = (float(np.average(weight[of], weights=length[of])) for of in (order[:tenth], order[-tenth:]))
@@ -136,8 +127,8 @@ def find_drift(steps: Sequence[Step], method: InUse | None) -> Crossed | None:
     word = "long" if now > first else "short"
     correct = f"{mean_of(steps[:PATIENCE], 'correct'):.0%} were correct then, {mean_of(steps[-PATIENCE:], 'correct'):.0%} are now"
     return Crossed(
-        now / first, f"responses are {times:.1f} times as {word} as at the start ({first:.0f} tokens, now {now:.0f}), changing since "
-        f"about step {since}; {correct}; a change alone is no fault",
+        now / first, f"responses are {times:.1f} times as {word} as at first ({first:.0f} tokens, then {now:.0f}), since about "
+        f"step {since}; {correct}; a change alone is no fault",
         "Read a few responses; see which reward or aggregation pays for length: `fairlen methods --compare`", since,
     )  # fmt: skip
 
@@ -160,8 +151,8 @@ def find_missing(steps: Sequence[Step], method: InUse | None) -> Crossed | None:
         return None
     since = next(one.number for one in steps if one.missing >= MISSING)
     return Crossed(
-        now, f"{now:.0%} of responses have no verdict, and are {mean_of(last, 'missing_length'):.1f} times as long as all; which are "
-        "left is then decided by length", "Look for deadlines and errors of the verifier", since,
+        now, f"{now:.0%} of responses lack a verdict and are {mean_of(last, 'missing_length'):.1f} times as long as all; length "
+        "then decides which are left", "Look for deadlines and errors of the verifier", since,
     )  # fmt: skip
 
 
@@ -171,9 +162,8 @@ def find_staleness(steps: Sequence[Step], method: InUse | None) -> Crossed | Non
         return None
     since = next(one.number for one in steps if one.older >= STALE)
     return Crossed(
-        now, f"the longest quarter of responses is {now:.1f} updates older than the shortest, since about step {since}; what bounds "
-        "or drops stale tokens meets long responses first", "Lower how far generation runs ahead, or correct for the sampler's policy",
-        since,
+        now, f"the longest quarter is {now:.1f} updates older than the shortest, since about step {since}; limits on "
+        "stale tokens meet long responses first", "Let generation run ahead less, or correct for the sampler's policy", since,
     )  # fmt: skip
 
 
@@ -185,7 +175,7 @@ def find_weight(steps: Sequence[Step], method: InUse | None) -> Crossed | None:
     side = "less" if now < 1 else "more"
     return Crossed(
         now, f"a token of the longest tenth of responses weighs {max(now, 1 / now):.1f} times {side} than one of the shortest",
-        "Where each token should weigh the same, change the aggregation: `fairlen methods --compare` shows each", steps[-PATIENCE].number,
+        "Where each token should weigh the same, change the aggregation: `fairlen methods --compare`", steps[-PATIENCE].number,
     )  # fmt: skip
 
 

@@ -16,13 +16,14 @@ from fairlen.audit.advice import advise
 from fairlen.audit.conclusion import LENGTH, Margins
 from fairlen.audit.method_in_use import InUse, parse_method
 from fairlen.audit.statistics.intervals import Estimate
-from fairlen.batch import CORRECT_THRESHOLD, build_responses, number_keys
+from fairlen.batch import CORRECT_THRESHOLD, Floats, Responses, build_responses, number_keys
 from fairlen.watch.evidence import Effect, Evidence, compare_groups
 from fairlen.watch.history import History
 from fairlen.watch.thresholds import THRESHOLDS, Step
 
 EFFECT = "effect"
 """The kind of alarm about length and correctness; all others are thresholds without a test."""
+NONE: Mapping[str, Floats] = {}
 ASSOCIATION = (
     "an association, not a cause: the longer response may be incorrect because it is long, or long because it was lost"
 )
@@ -68,6 +69,8 @@ class LengthWatch:
     """Outcome above which a response counts as correct."""
     exchangeable: bool = True
     """False where the sampler selects responses by length (EqLen's forks, first come first served): then no effect is tested."""
+    kinds: tuple[str, ...] = (EFFECT, *THRESHOLDS)
+    """Alarms that are raised."""
     keep: bool = True
     """Keep lengths and outcomes of all responses for `page`: 25 bytes each."""
     in_use: InUse | None = field(default=None, init=False, repr=False)
@@ -113,30 +116,42 @@ class LengthWatch:
         keys = list(prompts)
         columns = {"lengths": lengths, "outcomes": outcomes, "truncated": truncated, "age": age, **(channels or {})}
         given = {name: read_column(name, column, len(keys)) for name, column in columns.items() if column is not None}
-        last = self.steps[-1].number if self.steps else -1
-        number = last + 1 if step is None else int(step)
-        if number <= last or not keys:
-            return []
-        numbers, age_of = number_keys(keys), given.get("age", np.zeros(len(keys)))
-        outcome, length = given["outcomes"], given["lengths"].astype(np.int64)
-        cut = given.get("truncated", np.zeros(len(keys))) > 0
+        number = self.last_step + 1 if step is None else int(step)
+        length, cut = given["lengths"].astype(np.int64), given.get("truncated", np.zeros(len(keys))) > 0
         table = build_responses(
-            numbers, length, outcome, outcome, cut, max(int(length.max(initial=1)), 1), correct_threshold=self.correct_threshold
+            number_keys(keys), length, given["outcomes"], given["outcomes"], cut, int(length.max(initial=1)),
+            correct_threshold=self.correct_threshold,
         )  # fmt: skip
         shape = {name: given[name] for name in (channels or {})}
-        rule = self.in_use.aggregation if self.in_use else ""
-        self.steps.append(Step.of(number, table, given.get("age"), shape, "truncated" in given, rule))
-        rows = table.active & ~cut
-        stratum = number_keys(np.column_stack([numbers, age_of.astype(np.int64)]))[rows]
-        self.evidence.add(number, *compare_groups(stratum, table.correct[rows].astype(np.float64), length[rows]))
-        if self.keep:
+        is_new = bool(keys) and number > self.last_step
+        found = self.look(number, table, age=given.get("age"), channels=shape, knows_limit="truncated" in given)
+        if self.keep and is_new:
             self.history.add(number, keys, table, "truncated" in given)
-        new = [*self.find_effects(number), *self.find_crossed(number)]
+        return found
+
+    @property
+    def last_step(self) -> int:
+        return self.steps[-1].number if self.steps else -1
+
+    def look(
+        self, step: int, table: Responses, *, age: Floats | None = None, channels: Mapping[str, Floats] = NONE,
+        knows_limit: bool = True,
+    ) -> list[Alarm]:  # fmt: skip
+        """Take one rollout batch as a trainer of fairlen's has it, and return the alarms that it raises."""
+        if step <= self.last_step or not len(table):
+            return []
+        rule = self.in_use.aggregation if self.in_use else ""
+        self.steps.append(Step.of(step, table, age, channels, knows_limit, rule))
+        rows = table.active & ~table.truncated
+        versions = np.zeros(len(table)) if age is None else age
+        stratum = number_keys(np.column_stack([table.prompt, versions.astype(np.int64)]))[rows]
+        self.evidence.add(step, *compare_groups(stratum, table.correct[rows].astype(np.float64), table.length[rows]))
+        new = [*self.find_effects(step), *self.find_crossed(step)]
         self.alarms += new
         return new
 
     def find_effects(self, number: int) -> Iterable[Alarm]:
-        if not self.exchangeable:
+        if not self.exchangeable or EFFECT not in self.kinds:
             return
         for side, word in enumerate(LENGTH.words):
             is_told = any(one.kind == EFFECT and (one.size > 0) == (side == 0) for one in self.alarms)
@@ -164,7 +179,7 @@ class LengthWatch:
         """Yield alarms of thresholds that are crossed now and were not told."""
         told = {one.kind for one in self.alarms}
         for kind, find in THRESHOLDS.items():
-            if kind not in told and (found := find(self.steps, self.in_use)):
+            if kind in self.kinds and kind not in told and (found := find(self.steps, self.in_use)):
                 yield Alarm(
                     kind,
                     number,
