@@ -81,24 +81,6 @@ def test_truncation_is_what_is_advised_on_where_all_are_truncated():
     )
 
 
-@pytest.mark.parametrize(
-    ("tokens", "said"),
-    [
-        (1599, ""),
-        (1600, "2.0 times as long as at the start: 100 tokens in the first 3 rollout batches, 200 in the last 3"),
-        (401, ""),
-        (400, "2.0 times as short as at the start: 100 tokens in the first 3 rollout batches, 50 in the last 3"),
-    ],
-)
-def test_lengths_that_drift_are_noted_once(tokens, said):
-    """8 responses of 800 tokens have 100 each; 1600 are 200 each, twice as many, and 400 half as many."""
-    first, later = replace(MIXED, tokens=800), replace(MIXED, tokens=tokens, truncated=2)
-    found = told(*[first] * 5, *[later] * (PATIENCE - 1), first, *[later] * 9)
-    assert len(found) == bool(said)
-    for text in found:
-        assert text.startswith(f"note: responses are {said}, of which 25% were truncated; ")
-
-
 def test_the_end_of_a_run_says_it_of_the_whole_run():
     signal = LearningSignal(REMEDIES)
     assert signal.conclude() == ""
@@ -126,6 +108,6 @@ def test_counts_of_a_rollout_batch():
     )
     found = Counts.of(responses, np.array([0.5, 0.0, -0.25]), compose("grpo"), num_updates=1)
     assert found == Counts(5, correct=2, incorrect=1, truncated=2, ungraded=1, trained=2, low=-1.0, high=2.0,
-                           tokens=20, idle_surrogate="TokenClip()")  # fmt: skip
+                           idle_surrogate="TokenClip()")  # fmt: skip
     assert Counts.of(responses, np.zeros(0), compose("grpo"), num_updates=4).idle_surrogate == ""
     assert Counts.of(responses, np.zeros(0), compose("grpo", ["surrogate=PolicyGradient"]), 1).idle_surrogate == ""

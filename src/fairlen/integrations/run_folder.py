@@ -34,10 +34,23 @@ STATE_FILE = "fairlen.json"
 NOWHERE: Mapping[str, Any] = {}
 
 
-def save_method(folder: Path, method: Method, position: Mapping[str, Any] = NOWHERE, drawn: int = 0) -> None:
-    """Write into a checkpoint the method's choices and state, the position of the run folder, and prompts drawn as refills."""
-    kept = {"method": to_dict(method), "state": method.state, "run": dict(position), "drawn": drawn}
-    write_file(folder / STATE_FILE, f"{json.dumps(kept, indent=1)}\n".encode())
+def save_method(
+    folder: Path,
+    method: Method,
+    position: Mapping[str, Any] = NOWHERE,
+    drawn: int = 0,
+    watch: Mapping[str, Any] = NOWHERE,
+) -> None:
+    """Write into a checkpoint the method's choices and state, the position of the run folder, prompts drawn as refills, and the
+    state of the length watch."""
+    kept = {
+        "method": to_dict(method),
+        "state": method.state,
+        "run": dict(position),
+        "drawn": drawn,
+        "watch": dict(watch),
+    }
+    write_file(folder / STATE_FILE, f"{json.dumps(kept)}\n".encode())
 
 
 def resume_method(folder: Path, method: Method) -> Method:

@@ -1,4 +1,4 @@
-"""Whether rollout batches have anything to learn from, and whether their lengths drift: a sentence that says why and what to do.
+"""Whether rollout batches have anything to learn from, and what length does in them: sentences that say why and what to do.
 
 Every home (our trainer, TRL, verl) shows one `LearningSignal` each rollout batch and logs what it returns.
 """
@@ -7,17 +7,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 
+from fairlen.audit.method_in_use import InUse, aggregation_of
 from fairlen.batch import Floats, Responses
 from fairlen.console import plural
 from fairlen.methods.description import short
 from fairlen.methods.method import Method
 from fairlen.methods.stages.surrogate import PolicyGradient
 from fairlen.precision import is_above
+from fairlen.sampling.independent import Independent
 from fairlen.tasks.task import NO_FAILURES, Failures
+from fairlen.watch.thresholds import THRESHOLDS
+from fairlen.watch.watch import EFFECT, LengthWatch
 
 NOTHING = "nothing was trained"
 """Begins a sentence about a run whose updates changed nothing."""
@@ -25,8 +29,6 @@ PATIENCE = 3
 """Rollout batches in a row, after which it is said; each kind once a run."""
 NOTE = "note: "
 """Begins a sentence about a run in which nothing is wrong."""
-DRIFT = 2.0
-"""Times longer or shorter than in the first PATIENCE rollout batches, from which on a mean length has drifted."""
 
 
 @dataclass(frozen=True)
@@ -46,8 +48,6 @@ class Counts:
     low: float = math.inf
     """Smallest outcome of a response that counts."""
     high: float = -math.inf
-    tokens: int = 0
-    """Generated, of all responses."""
     idle_surrogate: str = ""
     """The surrogate where every ratio is 1 and it differs in nothing from a policy gradient; else nothing."""
     failures: Failures = NO_FAILURES
@@ -68,7 +68,6 @@ class Counts:
             trained=int(np.count_nonzero(folded)),
             low=float(outcome.min(initial=math.inf)),
             high=float(outcome.max(initial=-math.inf)),
-            tokens=int(responses.length.sum()),
             idle_surrogate=short(method.surrogate) if is_idle else "",
         )
 
@@ -77,15 +76,6 @@ class Counts:
         low, high = min(self.low, other.low), max(self.high, other.high)
         failures = self.failures + other.failures
         return Counts(**added, low=low, high=high, idle_surrogate=other.idle_surrogate, failures=failures)
-
-    @property
-    def length(self) -> float:
-        """Mean tokens of a response."""
-        return self.tokens / max(self.size, 1)
-
-    def has_drifted(self, first: Counts) -> bool:
-        """Return whether responses are DRIFT times as long as in the first rollout batches, or as short."""
-        return min(self.tokens, first.tokens) > 0 and abs(math.log(self.length / first.length)) >= math.log(DRIFT)
 
     def __str__(self) -> str:
         return (
@@ -109,14 +99,17 @@ class Remedies:
     """For more updates of a rollout batch."""
 
 
-KINDS: dict[str, Callable[[Counts, Counts], bool]] = {
-    "nothing": lambda batch, first: batch.trained == 0,
-    "incorrect": lambda batch, first: batch.trained > 0 and batch.correct == 0,
-    "correct": lambda batch, first: batch.trained > 0 and batch.incorrect == 0,
-    "surrogate": lambda batch, first: batch.trained > 0 and batch.idle_surrogate != "",
-    "length": Counts.has_drifted,
+KINDS: dict[str, Callable[[Counts], bool]] = {
+    "nothing": lambda batch: batch.trained == 0,
+    "incorrect": lambda batch: batch.trained > 0 and batch.correct == 0,
+    "correct": lambda batch: batch.trained > 0 and batch.incorrect == 0,
+    "surrogate": lambda batch: batch.trained > 0 and batch.idle_surrogate != "",
 }
-"""Conditions that are reported, the gravest first; the second argument is of the first PATIENCE rollout batches."""
+"""Conditions that are reported, the gravest first."""
+
+
+KINDS_OF_LENGTH = tuple(kind for kind in (EFFECT, *THRESHOLDS) if kind != "signal")
+"""Alarms of the watch; what is in "signal" is told by KINDS, which know the plan."""
 
 
 @dataclass
@@ -128,23 +121,36 @@ class LearningSignal:
     """By kind: the rollout batches in a row, up to now, of which it is the case."""
     warned: set[str] = field(default_factory=set)
     total: Counts = NONE
-    first: Counts = NONE
-    """Of the first PATIENCE rollout batches since the run was started or resumed."""
+    watch: LengthWatch = field(default_factory=lambda: LengthWatch(kinds=KINDS_OF_LENGTH, keep=False))
+
+    def name_method(self, name: str, method: Method) -> None:
+        """Say whose advice the watch gives, and whether its test holds: not of samplers that select responses by length."""
+        stage = method.aggregation
+        rule = aggregation_of(type(stage).__name__, *(getattr(stage, field, "") for field in ("scope", "by")))
+        self.watch.in_use = InUse(name, rule, "this run", method) if rule else None
+        self.watch.method, self.watch.exchangeable = name, isinstance(method.sampling, Independent)
+
+    def look_at(
+        self, step: int, responses: Responses, folded: Floats, method: Method, num_updates: float,
+        failures: Failures = NO_FAILURES,
+    ) -> list[str]:  # fmt: skip
+        """Return the messages after one more rollout batch, mostly none; arguments as of `Counts.of`, and its number."""
+        said = self.look(replace(Counts.of(responses, folded, method, num_updates), failures=failures))
+        alarms = [f"{one.kind} at step {one.step}: {one.text}" for one in self.watch.look(step, responses)]
+        return [one for one in (said, *alarms) if one]
 
     def look(self, batch: Counts) -> str:
         """Return the message after one more rollout batch, mostly nothing; up to its first punctuation it can be a title."""
         self.total += batch
-        if self.total.batches <= PATIENCE:
-            self.first = self.total
         for kind, holds in KINDS.items():
-            self.streaks[kind] = self.streaks.get(kind, NONE) + batch if holds(batch, self.first) else NONE
+            self.streaks[kind] = self.streaks.get(kind, NONE) + batch if holds(batch) else NONE
         due = [kind for kind in KINDS if self.streaks[kind].batches >= PATIENCE and kind not in self.warned]
         self.warned.update(due[:1])
         return self.describe(due[0], self.streaks[due[0]]) if due else ""
 
     def conclude(self) -> str:
         """Return the message at the end of a run that never trained, or never saw a correct response; else nothing."""
-        kinds = [kind for kind in ("nothing", "incorrect") if self.total.batches and KINDS[kind](self.total, NONE)]
+        kinds = [kind for kind in ("nothing", "incorrect") if self.total.batches and KINDS[kind](self.total)]
         return self.describe(kinds[0], self.total) if kinds else ""
 
     def describe(self, kind: str, found: Counts) -> str:
@@ -154,14 +160,6 @@ class LearningSignal:
                 f"{NOTE}every ratio of {batches} was 1, as it should be where one update is made of each: "
                 f"{found.idle_surrogate} has nothing to bound and is a plain policy gradient; for more updates "
                 f"{self.remedies.updates}"
-            )
-        if kind == "length":
-            times = max(found.length / self.first.length, self.first.length / found.length)
-            change = f"{times:.1f} times as {'long' if found.length > self.first.length else 'short'} as at the start"
-            return (
-                f"{NOTE}responses are {change}: {self.first.length:.0f} tokens in the first {PATIENCE} rollout batches, "
-                f"{found.length:.0f} in the last {found.batches}, of which {found.truncated / found.size:.0%} were truncated; "
-                "the audit of the run's rollouts says what length has to do with correctness"
             )
         if kind == "nothing":
             return f"{NOTHING} in {batches} ({found}): {self.explain(found)}"

@@ -16,7 +16,7 @@ from fairlen.batch import is_on_policy
 from fairlen.console import Pace, warn
 from fairlen.evaluate.run import Evaluation, evaluate
 from fairlen.files.folders import replace_folder
-from fairlen.loop.learning_signal import NOTE, Counts, LearningSignal, Remedies
+from fairlen.loop.learning_signal import NOTE
 from fairlen.loop.tally import state_metrics
 from fairlen.methods.method import Scored
 from fairlen.policy.lora import save_adapters
@@ -29,11 +29,6 @@ from fairlen.train.run.trackers import Trackers
 from fairlen.train.state import RunState, StartedBatch
 
 EVALUATION_SEED = 0x5EED
-REMEDIES = Remedies(
-    length="raise --max-response-length",
-    verdict="look at responses in the report: the verifier may miss their answers",
-    updates="give --updates-per-batch 4",
-)
 
 
 @dataclass(kw_only=True)
@@ -51,8 +46,6 @@ class Trainer(RunState):
     """Of the newest checkpoint that was written beside."""
     interruption: Interruption = field(default_factory=Interruption)
     trackers: Trackers = field(default_factory=lambda: Trackers({}))
-    signal: LearningSignal = field(default_factory=lambda: LearningSignal(REMEDIES, warned={"surrogate"}))
-    """Without its note on an idle surrogate, which is shown at the start."""
 
     async def train(self) -> Evaluation:
         """Run to the last rollout batch or a limit; return the last evaluation. Raises Interrupted after a checkpoint."""
@@ -125,8 +118,10 @@ class Trainer(RunState):
         self.started = started = self.start_batch(collected, self.progress.policy_version)
         started.facts, started.seconds = facts, seconds | {"plan": time.perf_counter() - start}
         folded = np.concatenate([np.zeros(0), *(plan.weight * plan.advantage for plan in started.plans)])
-        counts = Counts.of(rollouts.response_table, folded, collected.method, started.num_updates)
-        if warning := self.signal.look(replace(counts, failures=self.grader.failures)):
+        table, failures = rollouts.response_table, self.grader.failures
+        for warning in self.signal.look_at(
+            self.progress.batch, table, folded, collected.method, started.num_updates, failures
+        ):
             warn(warning, "" if warning.startswith(NOTE) else "fairlen: ")
             self.trackers.alert(warning, self.progress.update)
         if not started.plans:
@@ -203,7 +198,7 @@ class Trainer(RunState):
         facts = self.engine.stats.since(before).metrics()
         self.log(found.metrics() | facts | spent | {"time/evaluation": time.perf_counter() - start})
         self.run.log_evaluation(self.progress.update, found)
-        if self.progress.batch == 0 and (reasons := self.grader.failures.explain(REMEDIES.length)):
+        if self.progress.batch == 0 and (reasons := self.grader.failures.explain(self.signal.remedies.length)):
             warn(f"held out: {reasons}")
         if found.accuracy.value > self.progress.best_accuracy:
             self.progress.best_accuracy = found.accuracy.value

@@ -154,7 +154,7 @@ def build_trainer(
 ) -> Trainer:
     """Put the parts of a run together."""
     config, method, policy = run.config, run.composition.method, learner.policy
-    return Trainer(
+    trainer = Trainer(
         config=config,
         run=run,
         method=method,
@@ -177,6 +177,8 @@ def build_trainer(
         archive=Archive(run.checkpoints, config.run.keep_checkpoints),
         saves_beside=policy.device.type == "cuda",
     )
+    trainer.signal.name_method(run.composition.name, method)
+    return trainer
 
 
 def choose_extend(run: Run, policy: Policy, engine: RolloutEngine, task: Task) -> Extend:

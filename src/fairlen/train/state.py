@@ -12,6 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from fairlen.batch import Plan
+from fairlen.loop.learning_signal import LearningSignal, Remedies
 from fairlen.methods.method import Method, updates
 from fairlen.rollouts import UPDATES
 from fairlen.sampling.extend import RolloutEngine
@@ -35,6 +36,13 @@ from fairlen.train.step import Learner
 
 FORMAT = 2
 """Of checkpoints; others are refused."""
+
+
+REMEDIES = Remedies(
+    length="raise --max-response-length",
+    verdict="look at responses in the report: the verifier may miss their answers",
+    updates="give --updates-per-batch 4",
+)
 
 
 @dataclass
@@ -129,6 +137,8 @@ class RunState:
     grader: Grader
     guard: Guard
     progress: Progress = field(default_factory=Progress)
+    signal: LearningSignal = field(default_factory=lambda: LearningSignal(REMEDIES, warned={"surrogate"}))
+    """Without its note on an idle surrogate, which is shown at the start."""
     started: StartedBatch | None = None
     rollback: dict[str, Any] | None = None
     """Random streams before the work that an interruption cancelled."""
@@ -147,6 +157,7 @@ class RunState:
             "streams": self.rollback or capture_streams(),
             "skipped": [self.guard.num_skipped, self.guard.num_in_a_row],
             "max_tokens_per_microbatch": [self.config.update.max_tokens_per_microbatch, learner.max_tokens],
+            "watch": self.signal.watch.state(),
             "format": FORMAT,
         }
         if self.started is None:
@@ -211,6 +222,7 @@ class RunState:
         self.engine.refresh(progress.policy_version)
         restore_streams(state["streams"])
         self.guard.num_skipped, self.guard.num_in_a_row = state["skipped"]
+        self.signal.watch.restore(state.get("watch", {}))
         given, found = state["max_tokens_per_microbatch"]
         if given == self.config.update.max_tokens_per_microbatch:  # else the user has chosen another one
             learner.max_tokens = found

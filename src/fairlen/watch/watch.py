@@ -216,7 +216,9 @@ class LengthWatch:
         }  # fmt: skip
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state, as if the run had not been interrupted."""
+        """Go on from a state, as if the run had not been interrupted; an empty one changes nothing."""
+        if not state:
+            return
         self.alarms = [
             Alarm(**one | {"interval": one["interval"] and tuple(one["interval"])}) for one in state["alarms"]
         ]

@@ -41,7 +41,7 @@ from fairlen.integrations.trl.rows import (
 )
 from fairlen.integrations.trl.settings import REMEDIES, check_threshold, prepare, refuse_defaults, warn_of_dropout
 from fairlen.integrations.trl.versions import refuse_changed
-from fairlen.loop.learning_signal import Counts, LearningSignal
+from fairlen.loop.learning_signal import LearningSignal
 from fairlen.loop.tally import Tally, measure_sequences, scored_metrics, state_metrics
 from fairlen.loop.update import Skips, finish_update
 from fairlen.methods.compose import Composition
@@ -99,6 +99,7 @@ class FairGRPOTrainer(TruncatedGRPOTrainer):
         self.correct_threshold = correct_threshold
         self.recorder = Recorder(self, run_folder, composition, overrides)
         self.tally, self.signal = Tally(), LearningSignal(REMEDIES)
+        self.signal.name_method(composition.name, self.method)
         self.skips = Skips(with_loss_scaler=self.accelerator.mixed_precision == "fp16")
         self.refill = Refill(self, max_extra_batches)
         self.reader = TreeReader()
@@ -231,7 +232,7 @@ class FairGRPOTrainer(TruncatedGRPOTrainer):
         """The rollout batch's metrics, the method's advantages in TRL's table of completions, and whether anything is learned."""
         num_updates = self.args.steps_per_generation * self.num_iterations / self.args.gradient_accumulation_steps
         folded = plan.weight * plan.advantage
-        if warning := self.signal.look(Counts.of(scored.responses, folded, self.method, num_updates)):
+        for warning in self.signal.look_at(self.state.global_step, scored.responses, folded, self.method, num_updates):
             logger.warning(f"fairlen: {warning}")
         for name, value in scored_metrics(scored, self.method).items():
             self._metrics["train"][name].append(value)
@@ -367,12 +368,13 @@ class FairGRPOTrainer(TruncatedGRPOTrainer):
         if self.args.should_save:
             folder = Path(self._get_output_dir(trial=trial)) / f"checkpoint-{self.state.global_step}"
             position = self.recorder.run.capture() if self.recorder.run else NOWHERE
-            save_method(folder, self.method, position, self.refill.drawn)
+            save_method(folder, self.method, position, self.refill.drawn, self.signal.watch.state())
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)
         kept = read_state(Path(checkpoint)) if checkpoint else NOWHERE
         if checkpoint is not None:
             self.method, self.refill.drawn = resume_method(Path(checkpoint), self.method), kept.get("drawn", 0)
+        self.signal.watch.restore(kept.get("watch", NOWHERE))
         if self.recorder.run is not None:
             self.recorder.run.start(kept.get("run", NOWHERE))

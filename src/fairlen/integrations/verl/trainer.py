@@ -57,7 +57,7 @@ from fairlen.integrations.verl.servers import (
     register_servers,
 )
 from fairlen.integrations.verl.settings import MODES, name_trainer, read_method
-from fairlen.loop.learning_signal import Counts, LearningSignal, Remedies
+from fairlen.loop.learning_signal import LearningSignal, Remedies
 from fairlen.loop.tally import merge, scored_metrics, state_metrics, update_metrics
 from fairlen.loop.update import Skips, finish_update
 from fairlen.methods.compose import explain
@@ -120,6 +120,7 @@ class FairTrainer(PPOTrainer):
         self.method = read_method(config.algorithm.get("fairlen"))
         precision = OmegaConf.select(config, "actor_rollout_ref.actor.fsdp_config.dtype")
         self.signal, self.skips = LearningSignal(REMEDIES), Skips(with_loss_scaler=precision in ("float16", "fp16"))
+        self.signal.name_method(str(self.settings.get("method", "")), self.method)
         if config.algorithm.use_kl_in_reward or is_distillation_enabled(config.get("distillation")):
             raise ValueError(
                 "algorithm.use_kl_in_reward=True or distillation.enabled=True: the loss is the method's, and reads neither; "
@@ -191,9 +192,8 @@ class FairTrainer(PPOTrainer):
         limit = int(self.config.data.max_response_length)
         scored, found = plan_batch(self.method, prompts, rows, limit, self.num_updates, self.threshold)
         updates = math.inf if self.is_bypassed else self.num_updates * self.config.actor_rollout_ref.actor.ppo_epochs
-        if warning := self.signal.look(
-            Counts.of(scored.responses, found["weight"] * found["advantage"], self.method, updates)
-        ):
+        folded = found["weight"] * found["advantage"]
+        for warning in self.signal.look_at(self.global_steps, scored.responses, folded, self.method, updates):
             warn(warning)
         lost = self._count_lost(prompts, rows)
         metrics.update(
@@ -291,7 +291,9 @@ class FairTrainer(PPOTrainer):
     def _save_checkpoint(self) -> None:
         folder = Path(self.config.trainer.default_local_dir) / f"global_step_{self.global_steps}"
         position = self.run.capture() if self.run else NOWHERE
-        save_method(folder, self.method, position)  # first: verl's last file says that all are there
+        save_method(
+            folder, self.method, position, watch=self.signal.watch.state()
+        )  # first: verl's last file says that all are there
         super()._save_checkpoint()
 
     def _load_checkpoint(self) -> None:
@@ -302,7 +304,9 @@ class FairTrainer(PPOTrainer):
             folder = Path(trainer.default_local_dir) / f"global_step_{self.global_steps}"
             if trainer.resume_mode == "resume_path":
                 folder = Path(trainer.resume_from_path)
-            self.method, position = resume_method(folder, self.method), read_state(folder).get("run", NOWHERE)
+            self.method, kept = resume_method(folder, self.method), read_state(folder)
+            position = kept.get("run", NOWHERE)
+            self.signal.watch.restore(kept.get("watch", NOWHERE))
         if self.settings.get("folder"):
             self.run = HomeRun(Path(self.settings.folder), partial(self.tokenizer.decode, skip_special_tokens=True))
             overrides = list(self.settings.get("overrides") or ())
