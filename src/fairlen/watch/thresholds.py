@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from fairlen.audit.conclusion import MANY
 from fairlen.audit.log import Log, weighed
-from fairlen.audit.method_in_use import InUse
 from fairlen.audit.statistics.coupling import token_weights
 from fairlen.batch import Floats, Responses, build_segments, centred_squares, mean_or_nan, sum_by
 
@@ -106,85 +105,69 @@ def mean_of(steps: Sequence[Step], name: str) -> float:
     return sum(n * x for n, x in known) / sum(n for n, _ in known) if known else math.nan
 
 
-def find_truncation(steps: Sequence[Step], method: InUse | None) -> Crossed | None:
-    now, first = mean_of(steps[-PATIENCE:], "truncated"), mean_of(steps[:PATIENCE], "truncated")
-    if len(steps) < PATIENCE or not now > MANY:
-        return None
-    since = next(one.number for one in steps if one.truncated > MANY)
-    return Crossed(
-        now, f"{now:.0%} of responses end at the limit of generation, {first:.0%} at the start, since about step {since}; "
-        "length then decides which responses can be correct",
-        "Raise the limit of generation, or leave truncated responses out of the loss", since,
-    )  # fmt: skip
+def find_crossed(steps: Sequence[Step]) -> Iterator[tuple[str, Crossed]]:
+    """Yield the thresholds that the last PATIENCE steps have crossed, by kind."""
+    first, last = steps[:PATIENCE], steps[-PATIENCE:]
+    if len(last) < PATIENCE:
+        return
+    now = {name: mean_of(last, name) for name in ("truncated", "missing", "older", "length", "correct", "idle")}
+    for kind, (name, line, text, remedy) in LINES.items():
+        if now[name] >= line:
+            since = next(one.number for one in steps if getattr(one, name) >= line)
+            before, longer = mean_of(first, name), mean_of(last, "missing_length")
+            yield (
+                kind,
+                Crossed(
+                    now[name], text.format(now=now[name], since=since, before=before, longer=longer), remedy, since
+                ),
+            )
+    start = mean_of(first, "length")
+    if (
+        len(steps) > PATIENCE
+        and min(start, now["length"]) > 0
+        and abs(math.log(now["length"] / start)) >= math.log(DRIFT)
+    ):
+        since = next(one.number for one in steps if abs(math.log(max(one.length, 1e-9) / start)) >= math.log(DRIFT) / 2)
+        times = max(now["length"] / start, start / now["length"])
+        change = f"{times:.1f} times as {'long' if now['length'] > start else 'short'}"
+        text = (
+            f"responses are {change} as at first ({start:.0f} tokens, then {now['length']:.0f}), since about step {since}; "
+            f"{mean_of(first, 'correct'):.0%} were correct then, {now['correct']:.0%} are now; a change alone is no fault"
+        )
+        yield "length", Crossed(now["length"] / start, text, READ, since)
+    if min(one.idle for one in last) >= IDLE:
+        side, other = ("correct", "harder") if now["correct"] > 0.5 else ("incorrect", "easier")
+        text = (
+            f"{now['idle']:.0%} of prompts have responses of one outcome, mostly {side}, so that hardly any is compared"
+        )
+        yield (
+            "signal",
+            Crossed(now["idle"], text, f"Give {other} problems or more responses to a prompt", last[0].number),
+        )
+    weights = [one.weight for one in last]
+    if all(x > 0 and abs(math.log(x)) >= math.log(UNEVEN) for x in weights):
+        ratio = math.exp(sum(map(math.log, weights)) / PATIENCE)
+        times = f"{max(ratio, 1 / ratio):.1f} times {'less' if ratio < 1 else 'more'}"
+        text = f"a token of the longest tenth of responses weighs {times} than one of the shortest"
+        yield "weight", Crossed(ratio, text, EVEN, last[0].number)
 
 
-def find_drift(steps: Sequence[Step], method: InUse | None) -> Crossed | None:
-    now, first = mean_of(steps[-PATIENCE:], "length"), mean_of(steps[:PATIENCE], "length")
-    if len(steps) <= PATIENCE or first <= 0 or now <= 0 or abs(math.log(now / first)) < math.log(DRIFT):
-        return None
-    times = max(now / first, first / now)
-    since = next(one.number for one in steps if abs(math.log(max(one.length, 1e-9) / first)) >= math.log(DRIFT) / 2)
-    word = "long" if now > first else "short"
-    correct = f"{mean_of(steps[:PATIENCE], 'correct'):.0%} were correct then, {mean_of(steps[-PATIENCE:], 'correct'):.0%} are now"
-    return Crossed(
-        now / first, f"responses are {times:.1f} times as {word} as at first ({first:.0f} tokens, then {now:.0f}), since about "
-        f"step {since}; {correct}; a change alone is no fault",
-        "Read a few responses; see which reward or aggregation pays for length: `fairlen methods --compare`", since,
-    )  # fmt: skip
-
-
-def find_silence(steps: Sequence[Step], method: InUse | None) -> Crossed | None:
-    last = steps[-PATIENCE:]
-    if len(steps) < PATIENCE or not min(one.idle for one in last) >= IDLE:
-        return None
-    side = "correct" if mean_of(last, "correct") > 0.5 else "incorrect"
-    remedy = "harder" if side == "correct" else "easier"
-    return Crossed(
-        mean_of(last, "idle"), f"{mean_of(last, 'idle'):.0%} of prompts have responses of one outcome, mostly {side}, so that "
-        "hardly any is compared", f"Give {remedy} problems or more responses to a prompt", last[0].number,
-    )  # fmt: skip
-
-
-def find_missing(steps: Sequence[Step], method: InUse | None) -> Crossed | None:
-    last = steps[-PATIENCE:]
-    if len(steps) < PATIENCE or not (now := mean_of(last, "missing")) >= MISSING:
-        return None
-    since = next(one.number for one in steps if one.missing >= MISSING)
-    return Crossed(
-        now, f"{now:.0%} of responses lack a verdict and are {mean_of(last, 'missing_length'):.1f} times as long as all; length "
-        "then decides which are left", "Look for deadlines and errors of the verifier", since,
-    )  # fmt: skip
-
-
-def find_staleness(steps: Sequence[Step], method: InUse | None) -> Crossed | None:
-    now = mean_of(steps[-PATIENCE:], "older")
-    if len(steps) < PATIENCE or not now >= STALE:
-        return None
-    since = next(one.number for one in steps if one.older >= STALE)
-    return Crossed(
-        now, f"the longest quarter is {now:.1f} updates older than the shortest, since about step {since}; limits on "
-        "stale tokens meet long responses first", "Let generation run ahead less, or correct for the sampler's policy", since,
-    )  # fmt: skip
-
-
-def find_weight(steps: Sequence[Step], method: InUse | None) -> Crossed | None:
-    last = [one.weight for one in steps[-PATIENCE:]]
-    if len(last) < PATIENCE or not all(x > 0 and abs(math.log(x)) >= math.log(UNEVEN) for x in last):
-        return None
-    now = math.exp(sum(map(math.log, last)) / len(last))
-    side = "less" if now < 1 else "more"
-    return Crossed(
-        now, f"a token of the longest tenth of responses weighs {max(now, 1 / now):.1f} times {side} than one of the shortest",
-        "Where each token should weigh the same, change the aggregation: `fairlen methods --compare`", steps[-PATIENCE].number,
-    )  # fmt: skip
-
-
-THRESHOLDS: dict[str, Callable[[Sequence[Step], InUse | None], Crossed | None]] = {
-    "truncation": find_truncation,
-    "length": find_drift,
-    "signal": find_silence,
-    "verdicts": find_missing,
-    "staleness": find_staleness,
-    "weight": find_weight,
-}
-"""By kind of alarm."""
+READ = "Read a few responses; see which reward or aggregation pays for length: `fairlen methods --compare`"
+EVEN = "Where each token should weigh the same, change the aggregation: `fairlen methods --compare`"
+LINES: dict[str, tuple[str, float, str, str]] = {
+    "truncation": (
+        "truncated", MANY, "{now:.0%} of responses end at the limit of generation, {before:.0%} at first, since about step "
+        "{since}; length then decides which can be correct", "Raise the limit, or leave truncated responses out of the loss",
+    ),
+    "verdicts": (
+        "missing", MISSING, "{now:.0%} of responses lack a verdict, since about step {since}, and are {longer:.1f} times as "
+        "long as all; length then decides which are left", "Look for deadlines and errors of the verifier",
+    ),
+    "staleness": (
+        "older", STALE, "the longest quarter is {now:.1f} updates older than the shortest, since about step {since}; limits "
+        "on stale tokens meet long responses first", "Let generation run ahead less, or correct for the sampler's policy",
+    ),
+}  # fmt: skip
+"""By kind of alarm: the number, its line, the text and the remedy."""
+THRESHOLDS = (*LINES, "length", "signal", "weight")
+"""Kinds of alarm without a test."""

@@ -19,7 +19,7 @@ from fairlen.audit.statistics.intervals import Estimate
 from fairlen.batch import CORRECT_THRESHOLD, Floats, Responses, build_responses, number_keys
 from fairlen.watch.evidence import Effect, Evidence, compare_groups
 from fairlen.watch.history import History
-from fairlen.watch.thresholds import THRESHOLDS, Step
+from fairlen.watch.thresholds import THRESHOLDS, Step, find_crossed
 
 EFFECT = "effect"
 """The kind of alarm about length and correctness; all others are thresholds without a test."""
@@ -84,7 +84,6 @@ class LengthWatch:
             if not 0.0 < getattr(self, name) < 1.0:
                 raise ValueError(f"{name}={getattr(self, name)}: give a number between 0 and 1")
         self.evidence = Evidence(Margins(self.smallest_length, self.smallest_share))
-
         self.name_method(self.method)
 
     def name_method(self, name: str) -> None:
@@ -168,26 +167,18 @@ class LengthWatch:
             f"{show(shares(order, sign), 1)} of pairs, since about step {since}; {ASSOCIATION}"
         )
         advice = advise("within.length", length, self.in_use)
-        remedy = f"with {self.method}: {advice.text}" if advice else self.suggest_audit()
+        unknown = "" if self.method else "name the method (LengthWatch(method=...)) for what follows under it; "
+        look = f"{unknown}the audit's page shows which prompts and responses it is"
+        remedy = f"with {self.method}: {advice.text}" if advice else look
         return Alarm(EFFECT, number, length.value, (length.low, length.high), f"{text}. {remedy}", since)
-
-    def suggest_audit(self) -> str:
-        known = "" if self.method else "name the method (LengthWatch(method=...)) for what follows under it; "
-        return f"{known}the audit's page shows which prompts and responses it is"
 
     def find_crossed(self, number: int) -> Iterable[Alarm]:
         """Yield alarms of thresholds that are crossed now and were not told."""
         told = {one.kind for one in self.alarms}
-        for kind, find in THRESHOLDS.items():
-            if kind in self.kinds and kind not in told and (found := find(self.steps, self.in_use)):
-                yield Alarm(
-                    kind,
-                    number,
-                    found.size,
-                    None,
-                    f"{found.text} (a threshold, not a test). {found.remedy}",
-                    found.since,
-                )
+        for kind, found in find_crossed(self.steps):
+            if kind in self.kinds and kind not in told:
+                text = f"{found.text} (a threshold, not a test). {found.remedy}"
+                yield Alarm(kind, number, found.size, None, text, found.since)
 
     def summary(self) -> dict[str, Any]:
         """Return the numbers so far: steps, responses, the latest shape, e-values, the effect since its onset, alarms."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Iterable
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -15,8 +17,7 @@ from fairlen.console import warn
 from fairlen.files.folders import write_json
 from fairlen.integrations.trl.recording import find_answer
 from fairlen.integrations.trl.versions import WATCHED, refuse_changed
-from fairlen.watch.alerts import send_alert
-from fairlen.watch.watch import LengthWatch
+from fairlen.watch.watch import Alarm, LengthWatch
 
 STATE, PAGE = "length_watch.json", "length_watch.html"
 """In each checkpoint, and in the output folder when training ends."""
@@ -110,3 +111,12 @@ def attach(watch: LengthWatch, trainer: Any, verdict: str = "") -> WatchCallback
     trainer._calculate_rewards = look_and_calculate
     trainer.add_callback(callback)
     return callback
+
+
+def send_alert(alarm: Alarm, services: Iterable[str]) -> None:
+    """Alert in wandb and trackio, where a run of theirs is open in this process."""
+    title = f"{alarm.kind} at step {alarm.step}"
+    for name in ("wandb", "trackio"):
+        service = sys.modules.get(name)
+        if name in services and service is not None and (name == "trackio" or service.run is not None):
+            service.alert(title=title, text=alarm.text, level=service.AlertLevel.WARN)
