@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from fairlen.watch.evidence import STAKES, Evidence, bound_mean, compare_groups
+from fairlen.watch.evidence import STAKES, EProcess, bound_mean, compare_groups
 
 
 def test_statistics_of_a_group_by_hand():
@@ -30,7 +30,7 @@ def test_a_length_counts_up_to_a_nat_from_its_groups_median():
 def test_the_first_steps_wealth_by_hand():
     # One group of weight 1 whose statistics are both .5. At step 1 half of the capital is staked, 1 / (1 * 2).
     # Of pairs: .5 * (1 + s (.5 - .05)); of lengths: .5 * (1 + s (.5 - ln 1.1)); half stays idle.
-    one = Evidence()
+    one = EProcess()
     one.add(1, np.array([1.0]), np.array([[0.5, 0.5]]))
     margins, most = np.array([math.log(1.1), 0.05]), 0.95 / (np.array([2.0, 0.5]) + np.array([math.log(1.1), 0.05]))
     grown = [0.5 * (1 + np.minimum(STAKES, most[k]) * (0.5 - margins[k])) for k in range(2)]
@@ -41,7 +41,7 @@ def test_capital_grows_by_no_more_than_it_should():
     """The mean e-value of many runs at the edge of the hypothesis is at most 1: Ville's inequality rests on it."""
     rng, found = np.random.default_rng(0), []
     for _ in range(400):
-        one = Evidence()
+        one = EProcess()
         for step in range(10):
             shares = np.where(rng.random(8) < 0.55, 0.5, -0.5)  # of mean .05, the margin
             one.add(step, np.ones(8), np.column_stack([np.zeros(8), shares]))
@@ -50,7 +50,7 @@ def test_capital_grows_by_no_more_than_it_should():
 
 
 def test_an_effect_is_found_with_its_onset_and_size():
-    rng, one = np.random.default_rng(1), Evidence()
+    rng, one = np.random.default_rng(1), EProcess()
     for step in range(100):
         mean = 0.2 if step >= 40 else 0.0
         one.add(step, np.full(16, 2.0), rng.normal(mean, 0.2, (16, 2)).clip(-0.5, 0.5))
@@ -75,7 +75,7 @@ def test_bounds_cover_one_mean_at_every_time(mean):
 def test_a_state_goes_on_to_the_same_bits():
     rng = np.random.default_rng(3)
     steps = [(np.ones(4), rng.uniform(-0.5, 0.5, (4, 2))) for _ in range(20)]
-    whole, first, second = Evidence(), Evidence(), Evidence()
+    whole, first, second = EProcess(), EProcess(), EProcess()
     for step, values in enumerate(steps):
         whole.add(step, *values)
     for step, values in enumerate(steps[:7]):

@@ -31,7 +31,7 @@ class WatchConfig:
     path: Annotated[str, Positional]
     """File or folder: TRL's completions, verl's rollout_data_dir, any jsonl of one response a line."""
     columns: str = ""
-    """Columns of files of no known format, as for `fairlen audit`: prompt=question,response=answer,reward=score,step=epoch."""
+    """Columns of files of no known format, as for `fairlen audit`: prompt=question,reward=score,step=epoch."""
     unit: Literal["auto", "tokens", "words", "characters"] = "auto"
     """Of lengths, as for `fairlen audit`."""
     tokenizer: str = ""
@@ -76,10 +76,10 @@ class WatchConfig:
 
 def run(config: WatchConfig) -> int:
     """Watch until everything is read, an alarm of --fail-on, or an interruption. Return 1 where such an alarm was raised."""
-    kinds, path = config.kinds(), Path(config.path)
+    kinds, options, path = config.kinds(), config.options(), Path(config.path)
     if config.once and not path.exists():
         raise ValueError(f"{path}: there is no such file or folder")
-    watch, follower = LengthWatch(method=config.method, keep=False), Follower(path, config.options())
+    watch, follower = LengthWatch(method=config.method, keep=False), Follower(path, options)
     if config.place().exists():
         resume(watch, follower, config.place())
     log(f"watching {path}: {len(watch.steps):,} steps so far" + ("" if path.exists() else "; it is not there yet"))
@@ -141,16 +141,14 @@ def finish(watch: LengthWatch, follower: Follower, config: WatchConfig) -> None:
     if config.markdown:
         write_file(Path(config.markdown), write_markdown(watch))
     if config.out:
-        from fairlen.watch.page import write_followed_page
+        from fairlen.watch.page import write_files_page
 
-        log(f"page: {write_followed_page(watch, config.path, config.options(), Path(config.out))}")
+        known = config.options(), watch.in_use, watch.evidence.margins
+        log(f"page: {write_files_page(Path(config.out), watch.rows(), config.path, *known)}")
 
 
 def write_markdown(watch: LengthWatch) -> str:
     """Return the alarms as a table in Markdown."""
-    rows = [
-        f"| {one.kind} | {one.step} | {one.since if one.since is not None else ''} | {visible(one.text)} |"
-        for one in watch.alarms
-    ]
+    rows = [f"| {' | '.join(visible(cell) for cell in row)} |" for row in watch.rows()]
     head = ["| alarm | step | since | |", "|---|---|---|---|"]
     return "\n".join([*head, *rows] if rows else [f"No alarm about length in {len(watch.steps):,} steps."]) + "\n"

@@ -1,4 +1,4 @@
-"""Evidence that length and correctness go together within prompts and steps, valid whenever it is looked at.
+"""EProcess that length and correctness go together within prompts and steps, valid whenever it is looked at.
 
 Compared are responses to one prompt in one step, so that a trend of length or accuracy cancels. Given the lengths of such a group
 and how many of its responses are correct, each statistic has mean 0 where every assignment of verdicts to lengths is as likely as
@@ -37,7 +37,7 @@ SIDES = np.array([1.0, -1.0])
 
 
 @dataclass(frozen=True)
-class Effect:
+class Size:
     """Size of an effect since its onset, with bounds that hold at every time."""
 
     value: float
@@ -62,7 +62,7 @@ def compare_groups(stratum: Ints, outcome: Floats, length: Ints) -> tuple[Floats
 
 
 @dataclass
-class Evidence:
+class EProcess:
     """The evidence of a run, a step at a time: for incorrect responses that are longer, and for shorter ones."""
 
     margins: Margins = field(default_factory=Margins)
@@ -104,7 +104,7 @@ class Evidence:
         place = int(self.growth[:, side].argmax())
         return int(self.onset[:, side].flat[place])
 
-    def estimate(self, onset: int, level: float = 0.95) -> tuple[Effect, Effect]:
+    def estimate(self, onset: int, level: float = 0.95) -> tuple[Size, Size]:
         """Return differences of log lengths and of shares since the step at a position, with their confidence sequences."""
         weight, *statistics = np.concatenate(self.groups[onset:]).T
         spent = math.log(2 * (onset + 1) * (onset + 2) / (1 - level))
@@ -126,10 +126,10 @@ def find_stakes(weight: Floats, room: Floats) -> Floats:
     return np.minimum(weight[:, None, None] * STAKES, MOST / room[:, None])
 
 
-def bound_mean(weight: Floats, x: Floats, most: float, spent: float) -> Effect:
+def bound_mean(weight: Floats, x: Floats, most: float, spent: float) -> Size:
     """Return the weighted mean of values in [-most, most], [S], and the means whose e-process is below exp(spent)."""
     if not weight.any():
-        return Effect(math.nan, -most, most)
+        return Size(math.nan, -most, most)
     value = float((weight * x).sum() / weight.sum())
     stakes = find_stakes(weight, np.array([2 * most]))[:, 0]
 
@@ -142,4 +142,4 @@ def bound_mean(weight: Floats, x: Floats, most: float, spent: float) -> Effect:
             low, high = (middle, high) if is_out else (low, middle)
         return low
 
-    return Effect(value, bound(1.0), -bound(-1.0))
+    return Size(value, bound(1.0), -bound(-1.0))

@@ -14,6 +14,7 @@ from fairlen.audit.log import Log, halfway
 from fairlen.audit.readers import Source, files_of, read
 from fairlen.audit.readers.rows import Options
 from fairlen.batch import Floats, Ints
+from fairlen.files.folders import write_file
 from fairlen.files.formats import Unreadable
 
 CHUNK = 8 << 20
@@ -110,7 +111,7 @@ class Follower:
         """Read some lines of a file as if they were one."""
         with tempfile.TemporaryDirectory() as folder:
             part = Path(folder) / file.name
-            part.write_bytes(data)
+            write_file(part, data)
             try:
                 found = read([str(part)], self.options)
             except Unreadable as error:

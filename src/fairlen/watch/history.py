@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from fairlen.audit.log import Log
-from fairlen.batch import Responses, build_segments, number_keys
+from fairlen.batch import Responses, build_responses, build_segments, number_keys
 
 KINDS = {"length": np.int64, "outcome": np.float64, "correct": np.bool_, "truncated": np.bool_}
 
@@ -34,8 +34,8 @@ class History:
         """Return the log of the responses so far, as the audit reads it."""
         found = {name: np.array(self.columns[name], kind) for name, kind in KINDS.items()}
         step, problem = (np.array(self.columns[name], np.int64) for name in ("step", "prompt"))
-        zeros, limit = np.zeros(len(step), np.int64), int(found["length"].max(initial=1))
-        prompt, active = number_keys(np.column_stack([step, problem])), ~np.isnan(found["outcome"])
-        table = Responses(prompt, active=active, stream=zeros, round=zeros, max_response_length=limit, **found)
+        prompt, verdict = number_keys(np.column_stack([step, problem])), found.pop("correct") + 0.0 * found["outcome"]
+        limit = int(found["length"].max(initial=1))
+        table = build_responses(prompt, verdict=verdict, max_response_length=limit, **found)
         known = frozenset({"correct", "reward"} | ({"truncated"} if self.knows_limit else set()))
         return Log("watch", "tokens", table, step, build_segments(table, table.length), known=known, problem=problem)

@@ -28,7 +28,7 @@ UNEVEN = 3.0
 
 
 @dataclass(frozen=True)
-class Step:
+class Shape:
     """Shape of one rollout batch; nan where nothing tells."""
 
     number: int
@@ -52,7 +52,7 @@ class Step:
     @classmethod
     def of(
         cls, number: int, table: Responses, age: Floats | None, channels: Mapping[str, Floats], knows_limit: bool, rule: str = ""
-    ) -> Step:  # fmt: skip
+    ) -> Shape:  # fmt: skip
         """Describe a rollout batch; `age` [N] in updates, `channels` [N] each in tokens, `rule` the aggregation in use."""
         length, has_verdict = table.length.astype(np.float64), ~np.isnan(table.outcome)
         order = np.argsort(length, kind="stable")
@@ -76,7 +76,7 @@ def find_idle(table: Responses) -> float:
 
 
 def weigh(table: Responses, rule: str) -> float:
-    """Return `Step.weight` of rollouts whose rewards are normalised by prompt; nan of fewer than 20."""
+    """Return `Shape.weight` of rollouts whose rewards are normalised by prompt; nan of fewer than 20."""
     rows = table.take(~np.isnan(table.outcome))
     tenth = len(rows) // 10
     if tenth < 2:
@@ -99,13 +99,13 @@ class Crossed:
     since: int
 
 
-def mean_of(steps: Sequence[Step], name: str) -> float:
+def mean_of(steps: Sequence[Shape], name: str) -> float:
     """Return the mean of a number over steps, by their sizes; nan where none has it."""
     known = [(one.size, value) for one in steps if not math.isnan(value := getattr(one, name))]
     return sum(n * x for n, x in known) / sum(n for n, _ in known) if known else math.nan
 
 
-def find_crossed(steps: Sequence[Step]) -> Iterator[tuple[str, Crossed]]:
+def find_crossed(steps: Sequence[Shape]) -> Iterator[tuple[str, Crossed]]:
     """Yield the thresholds that the last PATIENCE steps have crossed, by kind."""
     first, last = steps[:PATIENCE], steps[-PATIENCE:]
     if len(last) < PATIENCE:
@@ -121,20 +121,7 @@ def find_crossed(steps: Sequence[Step]) -> Iterator[tuple[str, Crossed]]:
                     now[name], text.format(now=now[name], since=since, before=before, longer=longer), remedy, since
                 ),
             )
-    start = mean_of(first, "length")
-    if (
-        len(steps) > PATIENCE
-        and min(start, now["length"]) > 0
-        and abs(math.log(now["length"] / start)) >= math.log(DRIFT)
-    ):
-        since = next(one.number for one in steps if abs(math.log(max(one.length, 1e-9) / start)) >= math.log(DRIFT) / 2)
-        times = max(now["length"] / start, start / now["length"])
-        change = f"{times:.1f} times as {'long' if now['length'] > start else 'short'}"
-        text = (
-            f"responses are {change} as at first ({start:.0f} tokens, then {now['length']:.0f}), since about step {since}; "
-            f"{mean_of(first, 'correct'):.0%} were correct then, {now['correct']:.0%} are now; a change alone is no fault"
-        )
-        yield "length", Crossed(now["length"] / start, text, READ, since)
+    yield from find_drift(steps, mean_of(first, "length"), now["length"])
     if min(one.idle for one in last) >= IDLE:
         side, other = ("correct", "harder") if now["correct"] > 0.5 else ("incorrect", "easier")
         text = (
@@ -150,6 +137,20 @@ def find_crossed(steps: Sequence[Step]) -> Iterator[tuple[str, Crossed]]:
         times = f"{max(ratio, 1 / ratio):.1f} times {'less' if ratio < 1 else 'more'}"
         text = f"a token of the longest tenth of responses weighs {times} than one of the shortest"
         yield "weight", Crossed(ratio, text, EVEN, last[0].number)
+
+
+def find_drift(steps: Sequence[Shape], start: float, now: float) -> Iterator[tuple[str, Crossed]]:
+    """Yield a mean length that is DRIFT times as large as at the start, or as small."""
+    if len(steps) <= PATIENCE or min(start, now) <= 0 or abs(math.log(now / start)) < math.log(DRIFT):
+        return
+    since = next(one.number for one in steps if abs(math.log(max(one.length, 1e-9) / start)) >= math.log(DRIFT) / 2)
+    change = f"{max(now / start, start / now):.1f} times as {'long' if now > start else 'short'}"
+    correct = [mean_of(part, "correct") for part in (steps[:PATIENCE], steps[-PATIENCE:])]
+    text = (
+        f"responses are {change} as first ({start:.0f} tokens, then {now:.0f}), since about step {since}; {correct[0]:.0%} were "
+        f"correct then, {correct[1]:.0%} are now; a change alone is no fault"
+    )
+    yield "length", Crossed(now / start, text, READ, since)
 
 
 READ = "Read a few responses; see which reward or aggregation pays for length: `fairlen methods --compare`"

@@ -17,9 +17,9 @@ from fairlen.audit.conclusion import LENGTH, Margins
 from fairlen.audit.method_in_use import InUse, parse_method
 from fairlen.audit.statistics.intervals import Estimate
 from fairlen.batch import CORRECT_THRESHOLD, Floats, Responses, build_responses, number_keys
-from fairlen.watch.evidence import Effect, Evidence, compare_groups
+from fairlen.watch.evidence import EProcess, Size, compare_groups
 from fairlen.watch.history import History
-from fairlen.watch.thresholds import THRESHOLDS, Step, find_crossed
+from fairlen.watch.thresholds import THRESHOLDS, Shape, find_crossed
 
 EFFECT = "effect"
 """The kind of alarm about length and correctness; all others are thresholds without a test."""
@@ -74,8 +74,8 @@ class LengthWatch:
     keep: bool = True
     """Keep lengths and outcomes of all responses for `page`: 25 bytes each."""
     in_use: InUse | None = field(default=None, init=False, repr=False)
-    evidence: Evidence = field(init=False, repr=False)
-    steps: list[Step] = field(default_factory=list, init=False, repr=False)
+    evidence: EProcess = field(init=False, repr=False)
+    steps: list[Shape] = field(default_factory=list, init=False, repr=False)
     alarms: list[Alarm] = field(default_factory=list, init=False)
     history: History = field(default_factory=History, init=False, repr=False)
 
@@ -83,7 +83,7 @@ class LengthWatch:
         for name in ("error", "smallest_length", "smallest_share"):
             if not 0.0 < getattr(self, name) < 1.0:
                 raise ValueError(f"{name}={getattr(self, name)}: give a number between 0 and 1")
-        self.evidence = Evidence(Margins(self.smallest_length, self.smallest_share))
+        self.evidence = EProcess(Margins(self.smallest_length, self.smallest_share))
         self.name_method(self.method)
 
     def name_method(self, name: str) -> None:
@@ -140,7 +140,7 @@ class LengthWatch:
         if step <= self.last_step or not len(table):
             return []
         rule = self.in_use.aggregation if self.in_use else ""
-        self.steps.append(Step.of(step, table, age, channels, knows_limit, rule))
+        self.steps.append(Shape.of(step, table, age, channels, knows_limit, rule))
         rows = table.active & ~table.truncated
         versions = np.zeros(len(table)) if age is None else age
         stratum = number_keys(np.column_stack([table.prompt, versions.astype(np.int64)]))[rows]
@@ -195,9 +195,13 @@ class LengthWatch:
 
     def page(self, path: str | Path) -> Path:
         """Write the audit of all responses so far as one page, alarms first."""
-        from fairlen.watch.page import write_watch_page
+        from fairlen.watch.page import write_log_page
 
-        return write_watch_page(self, Path(path))
+        return write_log_page(Path(path), self.rows(), self.history.log(), self.in_use, self.evidence.margins)
+
+    def rows(self) -> list[tuple[str, str, str, str]]:
+        """Return the alarms as (kind, step, since, text)."""
+        return [(one.kind, str(one.step), "" if one.since is None else str(one.since), one.text) for one in self.alarms]
 
     def state(self) -> dict[str, Any]:
         """Return all that `restore` needs, which JSON keeps exactly."""
@@ -213,7 +217,7 @@ class LengthWatch:
         self.alarms = [
             Alarm(**one | {"interval": one["interval"] and tuple(one["interval"])}) for one in state["alarms"]
         ]
-        self.steps = [Step(**one) for one in state["steps"]]
+        self.steps = [Shape(**one) for one in state["steps"]]
         self.evidence.restore(state["evidence"])
         self.history = History(**state["history"])
 
@@ -233,7 +237,7 @@ def read_column(name: str, column: ArrayLike, size: int) -> np.ndarray:
     return values
 
 
-def shares(order: Effect, sign: int) -> Estimate:
+def shares(order: Size, sign: int) -> Estimate:
     return Estimate(*(0.5 + sign * x for x in (order.value, order.low, order.high)))
 
 
