@@ -179,7 +179,7 @@ def notes_of(summary: Mapping[str, Any]) -> list[str]:
         )
     if words := [name for name, found in scores.items() if found["unit"] != "tokens"]:
         notes.append(f"lengths of {', '.join(words)} are words: the samples do not hold their tokens")
-    notes += [f"{name}: {found['reasons']}" for name, found in summary["sets"].items() if found["reasons"]]
+    notes += [f"{name}: {why}" for name, found in summary["sets"].items() if (why := found.get("reasons"))]
     for name, found in scores.items():
         missing = found["without_verdict"]
         if missing["kinds"]:

@@ -49,7 +49,9 @@ def check_optimizer(config: TrainConfig, device: str) -> None:
 def build_optimizer(config: TrainConfig, policy: Policy) -> torch.optim.Optimizer:
     weights, device = policy.trained().values(), policy.device.type
     options: dict[str, Any] = dict(
-        lr=config.update.learning_rate, betas=(0.9, 0.95), weight_decay=config.update.weight_decay
+        lr=config.update.learning_rate or choose_learning_rate(policy),
+        betas=(0.9, 0.95),
+        weight_decay=config.update.weight_decay,
     )
     if config.update.optim == "adamw":  # fused: without a second copy of what it works on
         return torch.optim.AdamW(weights, **options, fused=device == "cuda" or None)
