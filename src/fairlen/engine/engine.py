@@ -191,14 +191,14 @@ class Runner:
             for config in self.configs:
                 config._attn_implementation = NAME
             for parameters, weight in self.products:
-                parameters["weight"] = self.low[weight]
+                parameters["weight"] = self.low[weight]  # pyright: ignore[reportArgumentType]  a tensor is read alike
             with in_evaluation(self.modules), self.arithmetic:
                 yield
         finally:
             for config, name in zip(self.configs, before, strict=True):
                 config._attn_implementation = name
             for parameters, weight in self.products:
-                parameters["weight"] = weight
+                parameters["weight"] = weight  # pyright: ignore[reportArgumentType]
 
     @property
     def num_writes(self) -> int:

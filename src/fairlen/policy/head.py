@@ -148,7 +148,7 @@ class ChunkedLogprobs(torch.autograd.Function):
 @contextmanager
 def rounded_operands() -> Iterator[None]:
     """Within, a CPU multiplies float32 matrices by its instructions for bfloat16, with float32 sums."""
-    products: Any = torch.backends.mkldnn.matmul
+    products: Any = torch.backends.mkldnn.matmul  # pyright: ignore[reportAttributeAccessIssue]
     before, products.fp32_precision = products.fp32_precision, "bf16"
     try:
         yield

@@ -36,7 +36,7 @@ class Trainer(RunState):
     held_out: tuple[Problem, ...]
     engine_is_exact: bool
     show: Callable[[dict[str, Any]], None]
-    showing: Callable[[object], AbstractContextManager[None]] = nullcontext
+    showing: Callable[[object], AbstractContextManager[object]] = nullcontext
     """Shows a text within, of work that goes on."""
     archive: Archive
     saves_beside: bool = False
