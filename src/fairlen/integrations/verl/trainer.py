@@ -120,7 +120,7 @@ class FairTrainer(PPOTrainer):
         self.method = read_method(config.algorithm.get("fairlen"))
         precision = OmegaConf.select(config, "actor_rollout_ref.actor.fsdp_config.dtype")
         self.signal, self.skips = LearningSignal(REMEDIES), Skips(with_loss_scaler=precision in ("float16", "fp16"))
-        self.signal.name_method(str(self.settings.get("method", "")), self.method)
+        self.signal.name_method(str(config.algorithm.fairlen.get("method", "")), self.method)
         if config.algorithm.use_kl_in_reward or is_distillation_enabled(config.get("distillation")):
             raise ValueError(
                 "algorithm.use_kl_in_reward=True or distillation.enabled=True: the loss is the method's, and reads neither; "
