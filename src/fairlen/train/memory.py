@@ -33,6 +33,7 @@ from fairlen.train.step import Learner, OutOfMemoryError, is_shortage, release_m
 
 SIZES = {"float64": 8, "float32": 4, "bfloat16": 2}
 LIBRARIES = int(0.7 * GIB)  # on the CPU; a context, its kernels and the workspaces of cuBLAS on CUDA
+ENDING = int(0.35 * GIB)  # on the CPU, of what is imported for the report at the end
 KEPT = 20  # numbers that autograd keeps of a position in a layer, in widths of the model
 MAX_MICROBATCH = 16_384
 TRIED = 1024  # positions, or one sequence, that are tried; a larger micro-batch takes as much more
@@ -112,12 +113,15 @@ def try_memory(config: TrainConfig, learner: Learner, method: Method, longest_pr
 
     has_copy = find_kind(config, policy).has_copy or (policy.autocast and not policy.has_adapters)
     copy = policy.model.num_parameters() * (2 if policy.autocast else 4) if has_copy and not on_cuda else 0
+    copies = 3 if policy.has_adapters else 1  # merged, made contiguous and serialised
+    saved = 0 if on_cuda else ENDING + max(fixed, copies * 4 * policy.model.num_parameters())
 
+    # a checkpoint, or the merged model, is serialised as a whole; the allocator has not given back what the update took
     def foresee(config: TrainConfig) -> int:
         positions = min(config.update.max_tokens_per_microbatch, most_rows * longest)
         logits, of_trial = (count_logits(number, policy) for number in (positions, tried))
         cached = 0 if on_cuda else count_cached(config, method, longest_prompt, count_position_bytes(policy))
-        return before + fixed + copy + logits + max(taken - fixed - of_trial, 0) * positions // tried + cached
+        return before + fixed + copy + saved + logits + max(taken - fixed - of_trial, 0) * positions // tried + cached
 
     fitting = lower(config, foresee, longest, (SAFE_SHARE if asked else CHOSEN_SHARE) * room, SAFE_SHARE * room)
     learner.max_tokens, needed = fitting.update.max_tokens_per_microbatch, foresee(fitting)
