@@ -266,7 +266,8 @@ def test_a_trial_says_what_the_run_takes_and_with_what():
     found = try_memory(config, learner, compose("gspo"), 30)
     assert learner.policy.sizes == (11 * 92,)  # 1,024 positions at most: 11 rows of 1,024 // 11 = 93
     assert found.config.update.max_tokens_per_microbatch == learner.max_tokens == 16_384
-    assert found.needed > found.taken > 0 and "16,384 positions a micro-batch and 8 responses at a time" in found.note
+    # memory that the process kept may do for all of it
+    assert found.needed > found.taken >= 0 and "16,384 positions a micro-batch and 8 responses at a time" in found.note
     asked = config.replace(max_tokens_per_microbatch=500, try_memory="auto")  # of a small model nothing is tried
     assert try_memory(asked, learner, compose("gspo"), 30) == Trial(asked) and learner.max_tokens == 500
 

@@ -128,9 +128,11 @@ def test_what_a_run_warns_of_is_an_alert_too(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(start, "choose_trackers", lambda names, run: {"one": lambda _: service})
     settings = dict(method="grpo", max_response_length=1, updates_per_batch=1, eval_every=0, save_every=0)
     start_training(small(tmp_path / "run", rollout_batches=4, **settings))
-    ((title, text, level),) = service.alerts
+    (title, text, level), *watched = service.alerts
     assert (title, level) == ("nothing was trained in 3 rollout batches", "WARN")
-    assert f"fairlen: {text}\n" in capsys.readouterr().err and "all were truncated" in text
+    shown = capsys.readouterr().err
+    assert f"fairlen: {text}\n" in shown and "all were truncated" in text
+    assert [one for one, _, _ in watched] == ["truncation at step 2"]
 
 
 def test_the_watchdog_says_which_tracker_stands(capsys):

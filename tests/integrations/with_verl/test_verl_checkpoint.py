@@ -9,6 +9,8 @@ from omegaconf import OmegaConf
 from verl.trainer.ppo.v1.trainer_base import get_trainer_cls
 
 import fairlen.integrations.verl.plugin  # noqa: F401  registers
+from fairlen.integrations.verl.trainer import REMEDIES
+from fairlen.loop.learning_signal import LearningSignal
 from fairlen.methods.compose import compose
 
 
@@ -41,7 +43,7 @@ def make(kind: str, folder, method: str | None, overrides=()):
     trainer.actor_rollout_wg = trainer.train_dataloader = trainer.checkpoint_callback = Workers()
     trainer.use_critic, trainer.trainer_mode, trainer.global_steps = False, "sync", 3
     if method:
-        trainer.method = compose(method, list(overrides))
+        trainer.method, trainer.signal = compose(method, list(overrides)), LearningSignal(REMEDIES)
     return trainer
 
 

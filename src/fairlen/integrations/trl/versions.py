@@ -43,27 +43,28 @@ WATCHED = ("_calculate_rewards",)
 """Methods, of OVERRIDDEN, that a length watch beside TRL's own trainer wraps."""
 
 
-def refuse_changed(
-    kind: Any = GRPOTrainer, version: str = trl.__version__, names: Iterable[str] = (*OVERRIDDEN, *CALLED)
-) -> None:
-    """Raise ImportError for a TRL in which methods are not as in the tables, with all that changed, or that is not in TESTED."""
+def refuse_changed(kind: Any = GRPOTrainer, version: str = trl.__version__, names: Iterable[str] = ()) -> None:
+    """Raise ImportError for a TRL in which methods are not as in the tables, with all that changed, or that is not in TESTED.
+
+    `names` are the methods that are looked at, by default all.
+    """
     if found := "; ".join(find_changes(kind, names)):
         raise ImportError(f"trl {version}: {found}; tested with trl{TESTED}: pip install 'trl{TESTED}'")
     refuse_untested("trl", version, TESTED)
 
 
-def find_changes(kind: Any, names: Iterable[str] = (*OVERRIDDEN, *CALLED)) -> Iterator[str]:
-    for name in names:
+def find_changes(kind: Any, names: Iterable[str] = ()) -> Iterator[str]:
+    for name in names or (*OVERRIDDEN, *CALLED):
         where = name.replace(":", ".") if ":" in name else f"{kind.__name__}.{name}"
         found = find_signature(kind, name)
         if found is None:
             yield f"there is no {where}, which FairGRPOTrainer needs"
         elif name in CALLED:
-            places, names = CALLED[name]
+            places, keywords = CALLED[name]
             try:
-                found.bind(*places, **dict.fromkeys(names))
+                found.bind(*places, **dict.fromkeys(keywords))
             except TypeError as error:
-                yield f"{where}{found} is called with ({', '.join((*places, *names))}): {error}"
+                yield f"{where}{found} is called with ({', '.join((*places, *keywords))}): {error}"
         elif tuple(found.parameters) != OVERRIDDEN[name]:
             theirs, ours = ", ".join(found.parameters), ", ".join(OVERRIDDEN[name])
             yield f"{where} takes ({theirs}), and FairGRPOTrainer overrides one that takes ({ours})"
