@@ -15,6 +15,7 @@ import torch
 from fairlen import compose, plan_rows
 from fairlen.batch import build_responses, build_segments
 from fairlen.methods.presets import BASES
+from fairlen.precision import add_parts
 from fairlen.rollouts import Response, Rollouts
 from fairlen.tasks.grader import Grader, WeightedReward
 from fairlen.tasks.playground import Playground
@@ -38,9 +39,10 @@ EQUAL: dict[str, Any] = {
     "float64, large": [1e9 + 0.1 + 0.2, 1e9 + 0.3],
 }
 DIFFERENT: dict[str, Any] = {
-    "float64, 1e-6": [0.7, 0.700001], "float64, small": [1e-6, 2e-6], "whole numbers": [10**6, 10**6 + 1],
-    "float32, 1e-5": np.array([0.7, 0.70001], SINGLE), "float16, .01": np.array([0.7, 0.71], HALF),
-    "bfloat16, .05": torch.tensor([0.95, 1.0]).bfloat16(),
+    "float64, 1e-9": [0.7, 0.7 + 1e-9], "float64, small": [1e-9, 2e-9], "float64, 2^-40": [1.0, 1.0 + 2.0**-40],
+    "float64, large": [1e9, 1e9 + 0.01], "float32, 1e-5": np.array([0.7, 0.70001], SINGLE),
+    "float16, .01": np.array([0.7, 0.71], HALF), "bfloat16, .05": torch.tensor([0.95, 1.0]).bfloat16(),
+    "whole numbers": [10**9, 10**9 + 1],
 }  # fmt: skip
 
 
@@ -83,6 +85,16 @@ def test_rounding_changes_no_method(name):
     assert other.weight == pytest.approx(one.weight, rel=1e-5)
 
 
+def test_the_order_of_rows_decides_nothing():
+    draw = np.random.default_rng(0)
+    rewards = (draw.integers(0, 4, 24) / 10).astype(SINGLE) + draw.choice([0.0, 6e-8, -6e-8], 24).astype(SINGLE)
+    order, groups, lengths = draw.permutation(24), np.repeat([0, 1, 2], 8), draw.integers(1, 9, 24)
+    given = {"correct": np.arange(24) % 2}
+    one = plan("grpo", rewards, groups=groups, lengths=lengths, **given)
+    other = plan("grpo", rewards[order], groups=groups[order], lengths=lengths[order], correct=given["correct"][order])
+    assert other.advantage == pytest.approx(one.advantage[order], abs=1e-12)
+
+
 def test_a_filter_by_rewards_drops_a_prompt_whose_rewards_differ_by_rounding():
     """dler keeps prompts of different rewards: of two, 0.7 and .6 + .1 in float32 are none, 0.7 and 0.8 are one."""
     rewards = np.array([SINGLE(0.6) + SINGLE(0.1), 0.7, 0.7, 0.8], SINGLE)
@@ -99,7 +111,7 @@ def respond(tokens: Sequence[int], track: int, outcome: float) -> Response:
 
 
 @pytest.mark.parametrize(("low", "high", "trains"), [
-    (float(SINGLE(0.7)), float(SINGLE(0.6) + SINGLE(0.1)), False), (0.3, 0.1 + 0.2, False), (0.3, 0.300001, True),
+    (float(SINGLE(0.7)), float(SINGLE(0.6) + SINGLE(0.1)), False), (0.3, 0.1 + 0.2, False), (0.3, 0.3 + 1e-9, True),
 ])  # fmt: skip
 def test_a_pair_worth_the_same_but_for_rounding_is_skipped(low, high, trains):
     """One stream that ends in a tie: two tracks of two tokens."""
@@ -111,7 +123,7 @@ def test_a_pair_worth_the_same_but_for_rounding_is_skipped(low, high, trains):
 
 
 def test_what_equals_a_threshold_but_for_rounding_is_not_above_it():
-    verdicts = [0.1 + 0.2, 0.3, 0.300001, float(SINGLE(0.3)), 0.2]
+    verdicts = [0.1 + 0.2, 0.3, 0.3 + 1e-9, float(SINGLE(0.3)), 0.2]
     table = build_responses([0] * 5, [1] * 5, verdicts, verdicts, [False] * 5, 8, correct_threshold=0.3)
     assert table.correct.tolist() == [False, False, True, False, False]
     half = SINGLE(0.1) * SINGLE(5) + SINGLE(2**-24)  # 0.5 + 2^-24, a sum of float32 that should be 1/2
@@ -128,7 +140,7 @@ def test_trls_rewards_are_compared_in_float32():
     assert rewards[0] == rewards[1] < rewards[2]
 
 
-def test_parts_of_float32_add_up_to_equal_outcomes():
+def test_parts_of_float32_add_up_to_a_number_of_float32():
     """A verdict of 1 and 0.9 times a reward of .7, as .6 + .1 in float32 and at once: equal outcomes in our own grader."""
     found = []
     for value in (SINGLE(0.6) + SINGLE(0.1), SINGLE(0.7)):
@@ -136,6 +148,7 @@ def test_parts_of_float32_add_up_to_equal_outcomes():
         grader, task = Grader(Playground(), lambda ids: "", [reward]), Playground()
         found.append(asyncio.run(grader(task.train(0), replace(respond((1, 2), 0, 1.0), status="correct"))).outcome)
     assert found == pytest.approx([1.63] * 2)
+    assert add_parts([1.0, 0.3], [1.0, 1 / 3]) == 1.0 + 0.3 * (1 / 3)  # of float64, to the last digit
     assert not plan("grpo", found).advantage.any()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import signal
@@ -85,7 +86,48 @@ def test_bounds_of_threads_that_end_in_another_order_are_taken_back():
     assert limit() == before
 
 
+def test_an_alarm_that_comes_while_the_bound_ends_leaves_nothing():
+    """It comes as the timer is set to zero."""
+    before, calls = signal.getsignal(signal.SIGALRM), []
+
+    def come(frame, event, called) -> None:
+        if event == "c_call" and called is signal.setitimer:
+            calls.append(called)
+            if len(calls) == 2:
+                sys.setprofile(None)
+                signal.raise_signal(signal.SIGALRM)
+
+    bound = bounded_seconds(60)
+    sys.setprofile(come)
+    try:
+        with contextlib.suppress(TimeoutError), bound:
+            pass
+    finally:
+        sys.setprofile(None)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        found = signal.signal(signal.SIGALRM, before)
+    assert len(calls) == 2 and found is before
+
+
 def test_what_takes_too_long_is_broken_off():
     with pytest.raises(TimeoutError, match=r"within 0.05 s"), bounded_seconds(0.05):
         time.sleep(30)
     assert signal.getitimer(signal.ITIMER_REAL)[0] == 0
+
+
+FROM_C = """
+import ctypes, signal, sys
+handler = ctypes.CFUNCTYPE(None, ctypes.c_int)(print)
+ctypes.CDLL(None).signal(signal.SIGALRM, handler)
+del sys.modules["_signal"]
+import _signal  # which looks anew at what is set
+assert signal.getsignal(signal.SIGALRM) is None
+from fairlen.files.limits import bounded_seconds
+with bounded_seconds(60):
+    pass
+print(signal.getsignal(signal.SIGALRM) == signal.SIG_DFL)
+"""
+
+
+def test_a_handler_that_was_set_from_c_is_no_error():
+    assert python(FROM_C).strip() == "True"

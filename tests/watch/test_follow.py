@@ -9,6 +9,12 @@ from fairlen.cli import main
 from fairlen.watch.follow import Follower
 
 
+@pytest.fixture(autouse=True)
+def state_home(tmp_path, monkeypatch):
+    """States of watches are kept in a folder of the test's own."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+
 def write_steps(path, steps, gap=1.0, mode="a"):
     """Append steps of 16 prompts with 8 responses each."""
     with path.open(mode) as file:
@@ -115,3 +121,31 @@ def test_a_state_of_something_else_is_refused(tmp_path, capsys):
     (tmp_path / "state.json").write_text("{}")
     assert main(["watch", str(path), "--once", "--state", str(tmp_path / "state.json")]) == 2
     assert "state.json" in capsys.readouterr().err
+
+
+def test_a_folder_brings_no_state_of_its_own(tmp_path, capsys):
+    """A stranger's file that says that all is read, and that there were no alarms, changes nothing."""
+    folder = tmp_path / "rollouts"
+    folder.mkdir()
+    write_steps(folder / "rollouts.jsonl", range(30), gap=1.8)
+    for name in (".fairlen-watch.json", ".rollouts.jsonl.fairlen-watch.json"):
+        (folder / name).write_text(
+            json.dumps({"watch": {}, "places": {str(folder / "rollouts.jsonl"): 1 << 40}, "bar": None})
+        )
+    assert main(["watch", str(folder), "--once", "--fail-on", "effect"]) == 1
+    assert "ALARM effect" in capsys.readouterr().out
+
+
+def test_lines_that_cannot_be_read_yet_wait_for_more(tmp_path, capsys):
+    """A first line without a verdict is no rollout; with the next ones the step is whole."""
+    path = tmp_path / "rollouts.jsonl"
+    path.write_text(
+        json.dumps({"step": 0, "prompt": "a", "response": "b", "num_tokens": 1, "finish_reason": "stop"}) + "\n"
+    )
+    follower = Follower(path)
+    assert list(follower.read()) == [] and follower.places == {}
+    write_steps(path, [0, 1])
+    assert [len(one.lengths) for one in follower.read()] == [129]
+    path.write_text("no rollouts\n")
+    assert main(["watch", str(path), "--once"]) == 1
+    assert "no rollouts were read" in capsys.readouterr().err

@@ -152,11 +152,12 @@ class HomeRun(RunFolder):
             return
         try:
             before = json.loads(path.read_text())
-        except ValueError:
-            before = {}
-        if not position or before.get("run") != position.get("run"):
+            name, run = before["method"]["name"], before.get("run")
+        except (ValueError, KeyError, TypeError):
+            name, run = "run.json is damaged", None
+        if not position or run != position.get("run"):
             raise FileExistsError(
-                f"{self.folder}: another run is there already ({before.get('method', {}).get('name', 'run.json is damaged')}); "
+                f"{self.folder}: another run is there already ({name}); "
                 "choose another folder, or resume that run from a checkpoint of its own, with its method"
             )
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -48,7 +50,8 @@ class WatchConfig:
     """Kinds of alarms, joined by commas, that end the watch with exit code 1: effect, truncation, length, signal, verdicts,
     staleness, weight."""
     state: str = ""
-    """File that keeps the state, with which a watch that was killed goes on; by default beside the rollouts, hidden."""
+    """File that keeps the state, with which a watch that was killed goes on; by default in ~/.local/state, one for each path and
+    way of reading it: a folder of rollouts cannot bring one of its own."""
     markdown: str = ""
     """File for the alarms as a table in Markdown, as for a pull request."""
     out: str = ""
@@ -69,13 +72,16 @@ class WatchConfig:
 
     def place(self) -> Path:
         """Return the file of the state."""
-        path = Path(self.path)
-        beside = path / ".fairlen-watch.json" if path.is_dir() else path.with_name(f".{path.name}.fairlen-watch.json")
-        return Path(self.state) if self.state else beside
+        if self.state:
+            return Path(self.state)
+        read = [str(Path(self.path).resolve()), self.columns, self.unit, self.tokenizer, self.max_response_length]
+        root = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state")
+        return root / "fairlen/watch" / f"{hashlib.sha256(json.dumps(read).encode()).hexdigest()[:16]}.json"
 
 
 def run(config: WatchConfig) -> int:
-    """Watch until everything is read, an alarm of --fail-on, or an interruption. Return 1 where such an alarm was raised."""
+    """Watch until everything is read, an alarm of --fail-on, or an interruption. Return 1 where such an alarm was raised, and
+    where nothing was read."""
     kinds, options, path = config.kinds(), config.options(), Path(config.path)
     if config.once and not path.exists():
         raise ValueError(f"{path}: there is no such file or folder")
@@ -95,7 +101,7 @@ def run(config: WatchConfig) -> int:
     except KeyboardInterrupt:
         log("interrupted; the same command goes on")
     finish(watch, follower, config)
-    return int(fails(watch.alarms, kinds))
+    return int(not watch.steps or fails(watch.alarms, kinds))
 
 
 def fails(alarms: Sequence[Alarm], kinds: Sequence[str]) -> bool:

@@ -87,6 +87,8 @@ class Follower:
                 size *= 2
                 continue
             logs = [source.log for source in self.read_lines(file, data)]
+            if not logs and is_end and is_last:
+                return  # more lines may tell which columns are what
             held = None
             if not is_end or is_last:  # the last step may go on
                 held = max((int(log.batch.max()) for log in logs), default=None)

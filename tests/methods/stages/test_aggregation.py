@@ -172,3 +172,9 @@ def test_groups_of_unequal_size_weigh_as_the_docstrings_say():
             assert mass[:8].sum() / mass.sum() == pytest.approx(share), rule
     assert "whatever their size" in Balanced.__doc__ and "SequenceMean they weigh by their size" in Balanced.__doc__
     assert "a group of fewer active rows weighs less" in SequenceMean.__doc__
+
+
+def test_unknown_scopes_are_refused():
+    for rule in (TokenMean, Balanced):
+        with pytest.raises(ValueError, match=r"scope='batch': give one of group, update"):
+            rule("batch")

@@ -62,3 +62,5 @@ def test_mixed_rewards_goes_by_the_reward_not_by_the_verdict(ragged):
 def test_windows_out_of_order_are_refused():
     with pytest.raises(ValueError, match="give them in rising order"):
         LengthWindow(short=0.7, long_from=0.65)
+    with pytest.raises(ValueError, match=r"LengthWindow: long_to=1.5: give a fraction from 0 to 1"):
+        LengthWindow(long_to=1.5)

@@ -77,6 +77,14 @@ def test_terms_have_weights_of_their_own():
     assert plan["weight"] != pytest.approx(plan["term_weight"])
 
 
+def test_nothing_trains_where_no_prompt_is_kept():
+    responses, segments = tables([0, 0], [1, 3], [1, 1])
+    method = compose("grpo+dynamic", ["sampling.n=2"])
+    assert len(method.plan(method.score_tables(responses, segments))) == 0
+    plan = columns_of(method, responses, segments)
+    assert not plan["trains"].any() and not plan["weight"].any()
+
+
 def padded_of(seed: int):
     """A random batch as padded rows in a random order, with holes full of junk and rows of padding."""
     rng, batch = np.random.default_rng(seed), random_batch(seed)

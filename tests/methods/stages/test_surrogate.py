@@ -119,6 +119,13 @@ def test_every_bound_is_met_by_the_draws():
         assert max(shares) > 0.1 and min(shares) < 0.9, surrogate
 
 
+@pytest.mark.parametrize("surrogate", [PolicyGradient(), DetachedClip(), SoftGate(), GammaKernel()], ids=str)
+def test_smooth_surrogates_silence_no_token(surrogate):
+    logprobs, micro = pieces(LENGTHS, ADVANTAGES, draw(0.3))
+    grad, out = token_gradient(surrogate, logprobs, micro)
+    assert (grad != 0).all() and not out.clipped.any()
+
+
 @over("surrogate", BOUNDED + SMOOTH)
 @pytest.mark.parametrize("scale", [3e-3, 0.3])
 def test_inside_does_not_depend_on_the_sign_of_the_advantage(surrogate, scale):
@@ -283,10 +290,15 @@ def test_a_length_of_thousands_is_exact_to_rounding():
 @over(
     "make, message",
     [
+        (lambda: TokenClip(clip_low=1.2), r"TokenClip: clip_low=1.2: give a fraction from 0 to 1"),
+        (lambda: TokenClip(clip_high=-0.1), r"TokenClip: clip_high=-0.1: give 0 or more"),
         (lambda: TokenClip(dual_clip=1.0), r"TokenClip: dual_clip=1.0: .*give more than 1 \+ clip_high = 1.2"),
         (lambda: SequenceClip(dual_clip=float("nan")), r"SequenceClip: dual_clip=nan"),
+        (lambda: PowerClip(power=2), r"PowerClip: power=2: give a fraction"),
+        (lambda: GeometricClip(width_low=0), r"GeometricClip: width_low=0: give a finite number above 0"),
+        (lambda: SoftGate(tau_negative=-1), r"SoftGate: tau_negative=-1: give a finite number above 0"),
     ],
 )
-def test_a_bound_of_the_ratio_itself_is_above_the_clip(make, message):
+def test_errors_name_stage_field_value_and_fix(make, message):
     with pytest.raises(ValueError, match=message):
         make()

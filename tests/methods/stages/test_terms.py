@@ -80,6 +80,15 @@ def test_correction_by_hand(correction, expected):
     assert factor.tolist() == pytest.approx(expected) and not factor.requires_grad
 
 
+def test_errors_name_stage_field_value_and_fix():
+    with pytest.raises(ValueError, match=r"ReferenceKL: estimator='k4': give one of k1, k2, k3"):
+        ReferenceKL(estimator="k4")
+    with pytest.raises(ValueError, match=r"SamplerMismatch: cap=0: give a finite number above 0"):
+        SamplerMismatch(cap=0)
+    with pytest.raises(ValueError, match=r"EntropyBonus: coefficient=-1: give 0 or more"):
+        EntropyBonus(coefficient=-1)
+
+
 def test_k3_is_finite_however_far_the_reference_is():
     """Held at 20 nats: e^20 - 21, without a gradient beyond; e^89 is no float32. The metric is held in the exponent alone."""
     logprobs = torch.tensor([-20.0, -89.0, -1000.0], requires_grad=True)

@@ -89,7 +89,9 @@ class FairBand(Checked):
     @property
     def known_share(self) -> float:
         """Share of the running averages that is data rather than their start at 0."""
-        return 1.0 - (1.0 - self.rate) ** self.num_updates if self.num_updates else 1.0
+        if self.rate == 1.0 or not self.num_updates:
+            return 1.0
+        return -math.expm1(self.num_updates * math.log1p(-self.rate))  # above 0 at any rate
 
     def observe(self, outputs: Outputs, micro: Micro) -> Sums:
         """Of off-policy sequences: their number, their tokens, S held within 20 nats, and S^2 / T. All 0 where S is 0 by name."""
