@@ -68,7 +68,7 @@ def main(size: str = "0.6B", folder: str = "runs/rehearsal") -> None:
         max_tokens_per_microbatch=8192,
                            gradient_checkpointing=True, **settings)  # fmt: skip
         least = refuse_too_large(real, compose("dapo"), 1 << 62)
-        print(f"Qwen3-{size} on one GPU, budget 4096, {name}:\n{least}\n")
+        print(f"Qwen3-{size} on one GPU, budget 4096, {name}:\n{least or 'a model so small needs no account'}\n")
     small = TrainConfig.of(
         model=str(place), random_init=True, data=(f"{folder}/sums.jsonl",), rewards=(f"{folder}/low.py:low",), method="grpo",
         overrides=("sampling.n=4",), max_response_length=16, prompts_per_batch=1, rollout_batches=1, max_extra_batches=0,
