@@ -13,10 +13,10 @@ from fairlen.audit.readers import LogReading, Source
 from fairlen.audit.readers.formats import Format
 from fairlen.audit.readers.rows import Options
 from fairlen.report.audit_page import write_audit_page
-from fairlen.report.figure import Figure, Section, Table
+from fairlen.report.figure import Figure, Section
 
 FORMAT = Format("watch", "watched run", "the limit of generation", lambda columns: False, lambda chunk, found: chunk)
-SAYS = "effect: about length and correctness within prompts and steps, tested at every step; the others are thresholds."
+SAYS = "Effect: about length and correctness within prompts and steps, tested at every step; the others are thresholds."
 
 
 def write_log_page(
@@ -46,5 +46,7 @@ NAME = "Length, watched"
 
 
 def list_alarms(rows: Sequence[Sequence[str]]) -> Section:
-    title = "Alarms" if rows else "No alarm"
-    return Section("alarms", "Alarms", SAYS, [Figure(title, SAYS, table=Table(("kind", "step", "since", ""), rows))])
+    shown = [
+        Figure(f"{kind.capitalize()}, step {step}", f"{text[:1].upper()}{text[1:]}") for kind, step, _, text in rows
+    ]
+    return Section("alarms", "Alarms" if rows else "No alarm", SAYS, shown)

@@ -167,9 +167,9 @@ class LengthWatch:
             f"{show(shares(order, sign), 1)} of pairs, since about step {since}; {ASSOCIATION}"
         )
         advice = advise("within.length", length, self.in_use)
-        unknown = "" if self.method else "name the method (LengthWatch(method=...)) for what follows under it; "
-        look = f"{unknown}the audit's page shows which prompts and responses it is"
-        remedy = f"with {self.method}: {advice.text}" if advice else look
+        unknown = "" if self.method else "Name the method (LengthWatch(method=...)) for what follows under it. "
+        look = f"{unknown}The audit's page shows which prompts and responses it is"
+        remedy = f"With {self.method}: {advice.text}" if advice else look
         return Alarm(EFFECT, number, length.value, (length.low, length.high), f"{text}. {remedy}", since)
 
     def find_crossed(self, number: int) -> Iterable[Alarm]:
