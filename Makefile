@@ -4,10 +4,10 @@
 export PYTHON      ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3)
 export TORCH_FLAGS ?=
 ARGS               ?=
-# One process more than there are cores, as tests wait for the programs that they start, with one thread each: tests/conftest.py.
-# They come in an order that is drawn and told at the end.
+# One process more than cores, as tests wait for programs; one thread each, in an order that is drawn and told: tests/conftest.py.
 PARALLEL           ?= -n $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1) --dist worksteal
 
+unexport PYTHONDONTWRITEBYTECODE # hundreds of processes of tests would each compile the package
 BIN    := .venv/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 PYTEST := $(BIN)/pytest -q

@@ -3,15 +3,18 @@
 Results depend on the number of threads, and the other cores run other tests.
 """
 
+from __future__ import annotations
+
 import gc
 import hashlib
 import os
 import random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-import torch
-from fixtures import Batch, ragged_batch
+
+if TYPE_CHECKING:
+    from fixtures import Batch
 
 os.environ |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}  # of what tests start
 
@@ -56,6 +59,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_runtest_setup() -> None:
     """Runs and tests set the number of threads of the process; on busy cores two threads take ten times the time of one."""
+    import torch  # not where this file is read: the process that hands out the tests needs none
+
     torch.set_num_threads(1)
 
 
@@ -80,4 +85,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 @pytest.fixture
 def ragged() -> Batch:
+    from fixtures import ragged_batch
+
     return ragged_batch()

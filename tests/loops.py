@@ -1,8 +1,10 @@
-"""One test over many values: what is cheap and alike is one case, of which a failure names the value."""
+"""One test over many values: what is cheap and alike is one case, of which a failure names the value; what is dear, several."""
 
 import inspect
 from collections.abc import Callable, Iterable
 from typing import Any
+
+import pytest
 
 
 def over(arguments: str, values: Iterable[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -29,3 +31,9 @@ def over(arguments: str, values: Iterable[Any]) -> Callable[[Callable[..., None]
         return test
 
     return decorate
+
+
+def first_quickly(values: Iterable[Any], num: int = 1, others: str = "slow") -> list[Any]:
+    """Give the parameters of a test whose first values are tested each time, the others where slow or nightly tests are."""
+    rows = [value if isinstance(value, tuple) else (value,) for value in values]
+    return [pytest.param(*row, marks=[getattr(pytest.mark, others)] * (n >= num)) for n, row in enumerate(rows)]

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from loops import first_quickly
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs/anywhere.md").read_text()
@@ -32,11 +33,8 @@ def apply(text: str) -> str:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "state"),
-    [
-        ("fspo+balanced", "'surrogate.num_updates': 3"),  # of 3 rollout batches the second epoch: the first is on-policy
-        ("dapo+balanced", "{}"),
-    ],
-)  # fmt: skip
+    first_quickly([("fspo+balanced", "'surrogate.num_updates': 3"), ("dapo+balanced", "{}")], 1, "nightly"),
+)  # of 3 rollout batches the second epoch: the first is on-policy
 def test_the_plain_loop_runs_with_a_method(name, state, tmp_path):
     """Stock it is started by the test of all programs; here with methods of which some have a state, which has moved."""
     changed = tmp_path / "loop.py"

@@ -57,6 +57,7 @@ def test_all_sides_of_training_have_one_gradient(measured):
     assert work["Learner, trees"] < work["Learner, rows"]
 
 
+@pytest.mark.nightly
 def test_a_rehearsal_leaves_no_weights(tmp_path):
     """Weights and checkpoints were left at three times their size and more: 12 GB of Qwen3-0.6B; here the layers are tiny."""
     code = f"import sys; sys.path.insert(0, {str(ROOT / 'recipes')!r}); import rehearse\n"

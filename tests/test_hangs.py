@@ -83,6 +83,7 @@ def test_a_second_stall_is_told_again_and_other_calls_are_named(capsys):
     assert capsys.readouterr().err.count("also out: tracker x (") == 2
 
 
+@pytest.mark.slow
 def test_a_library_that_holds_the_lock_is_caught_by_the_interpreter():
     """A match that takes ages in C and lets no thread run: the stacks come all the same, and nothing is ended."""
     code = """

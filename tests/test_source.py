@@ -281,14 +281,17 @@ OUTSIDE = {"console.py", "verify/execution.py", "verify/sandbox.py", "verify/out
 """Programs of their own, which print to a pipe; and the boundary itself."""
 
 
+PRINTS = ("print", "Console", "write")
+
+
 @over("path", FILES)
 def test_what_is_printed_goes_through_the_terminal(path):
     """By fairlen.console, which shows control characters as text."""
     if str(path.relative_to(SOURCE)) in OUTSIDE:
         return
     for node in ast.walk(read_tree(path)):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):
-            name = ast.unparse(node.func) if getattr(node.func, "attr", "write") == "write" else ""
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") + getattr(node.func, "attr", "") in PRINTS:
+            name = ast.unparse(node.func)
             assert name not in ("print", "Console") and not re.search(r"std(out|err)\.write$", name), (
                 f"{path.name}:{node.lineno}"
             )

@@ -22,7 +22,9 @@ FOUND = {
     "verl": ("dapo+balanced",),
 }
 """What a tutorial says will be printed; one of several is enough."""
-MARKS = {"audit": pytest.mark.nightly, "method": pytest.mark.nightly, "verl": [pytest.mark.ray, pytest.mark.nightly]}
+MARKS = {
+    page: [pytest.mark.nightly, *[pytest.mark.ray] * (page == "verl")] for page in ("audit", "method", "turns", "verl")
+}
 """Tutorials that take a minute of the processor or more."""
 
 

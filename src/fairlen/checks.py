@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import Field, field, fields
-from functools import partial
+from functools import cache, partial
 from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 import numpy as np
@@ -59,11 +59,12 @@ def check(rule: Rule, stage: Any, *names: str) -> None:
 check_finite = partial(check, FINITE)
 check_positive = partial(check, POSITIVE)
 check_not_negative = partial(check, NOT_NEGATIVE)
+read_hints = cache(partial(get_type_hints, include_extras=True))
 
 
 def check_fields(stage: Any) -> None:
     """Every field is what it is declared as: by the rules above, or one of some words."""
-    for name, hint in get_type_hints(type(stage), include_extras=True).items():
+    for name, hint in read_hints(type(stage)).items():
         value, kind = getattr(stage, name), get_args(hint)[0] if get_origin(hint) is Annotated else hint
         if get_origin(kind) is Literal and value not in get_args(kind):
             raise ValueError(f"{label(stage, name)}={value!r}: give one of {', '.join(map(str, get_args(kind)))}")

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from loops import first_quickly
 
 from fairlen import cli
 from fairlen.audit.comparison import compare_logs
@@ -163,7 +164,7 @@ def test_one_log_is_compared_with_one(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("most", [8, 20], ids=["equal", "unequal"])
-@pytest.mark.parametrize("num", [100, pytest.param(500, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("num", first_quickly([100, 500]))
 def test_intervals_cover_the_truth(most, num):
     """Pairs of logs of 60 prompts: lengths half as long again in B, incorrect ones 10% longer in A and 30% in B.
 

@@ -7,6 +7,7 @@ from itertools import combinations
 
 import numpy as np
 import pytest
+from loops import first_quickly
 
 from fairlen.audit.log import Log, Trained
 from fairlen.audit.statistics.acceptance import (
@@ -147,14 +148,8 @@ def p_values(kind: str, effect: float = 0.0, num: int = 150) -> np.ndarray:
 
 @pytest.mark.parametrize(
     ("kind", "column", "num"),
-    [
-        ("plain", 1, 40),
-        pytest.param("plain", 0, 150, marks=pytest.mark.slow),
-        pytest.param("plain", 1, 150, marks=pytest.mark.slow),
-        pytest.param("tokens", 0, 60, marks=pytest.mark.slow),  # real shuffles take longer than draws of counts
-        pytest.param("prompts", 1, 150, marks=pytest.mark.slow),
-    ],
-)
+    first_quickly([("plain", 1, 40), ("plain", 0, 150), ("plain", 1, 150), ("tokens", 0, 60), ("prompts", 1, 150)]),
+)  # of tokens fewer: real shuffles take longer than draws of counts
 def test_p_values_are_uniform_where_length_plays_no_part(kind, column, num):
     found = p_values(kind, num=num)[:, column]
     for level in (0.1, 0.25, 0.5, 0.75, 0.9):

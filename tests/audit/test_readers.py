@@ -377,11 +377,11 @@ def test_errors_about_the_current_folder_name_a_file(tmp_path, monkeypatch):
 
 
 def test_a_file_that_breaks_off_keeps_what_came_before(tmp_path):
-    whole = gzip.compress("".join(json.dumps(verl_row(output=f"a {n}" * 20)) + "\n" for n in range(60_000)).encode())
+    whole = gzip.compress("".join(json.dumps(verl_row(output=f"a {n}" * 20)) + "\n" for n in range(12_000)).encode())
     (tmp_path / "1.jsonl.gz").write_bytes(whole[: len(whole) // 2])
     reading = read([str(tmp_path / "1.jsonl.gz")])
     assert "damaged or was not finished" in reading.unreadable[0]
-    assert 4096 <= len(reading.sources[0].log) < 60_000
+    assert 4096 <= len(reading.sources[0].log) < 12_000
 
 
 def test_formats_are_told_by_columns_not_names(tmp_path):

@@ -69,13 +69,13 @@ def natural(rng: np.random.Generator) -> dict[str, tuple[np.ndarray, np.ndarray]
 def test_logs_without_a_limit_are_not_called_truncated(tmp_path):
     wrong = [
         (name, seed)
-        for seed in range(10)
+        for seed in range(4)
         for name, (length, correct) in natural(np.random.default_rng(seed)).items()
         if read_lengths(
             tmp_path / "a.jsonl", np.maximum(np.round(length), 1).astype(np.int64), correct
         ).log.responses.truncated.any()
     ]
-    assert len(wrong) <= 1, wrong
+    assert not wrong
 
 
 def test_texts_tell_a_form_from_a_limit(tmp_path):

@@ -62,7 +62,7 @@ def logprobs_of(runner: Runner, fed: torch.Tensor, positions: torch.Tensor) -> t
     return torch.log_softmax(logits, -1)
 
 
-@over("num_rows", [1, 15, 70])
+@over("num_rows, threads", [(1, 0), (15, 1), (70, 0), (70, 3)])
 @over(
     "changes",
     [
@@ -72,8 +72,7 @@ def logprobs_of(runner: Runner, fed: torch.Tensor, positions: torch.Tensor) -> t
         LLAMA,
     ],
 )
-@over("threads", [0, 1, 3])
-def test_steps_in_c_are_steps_of_the_model(num_rows, changes, threads, monkeypatch):
+def test_steps_in_c_are_steps_of_the_model(num_rows, threads, changes, monkeypatch):
     """Threads share outputs where there are any; 0: one thread, as for a small model."""
     monkeypatch.setattr(fused, "LARGE", 0 if threads else fused.LARGE)
     torch.set_num_threads(max(threads, 1))
@@ -105,6 +104,7 @@ def test_a_row_is_computed_for_itself_to_the_bit(threads):
         assert torch.equal(part, whole[rows])
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not torch.cpu._is_amx_tile_supported(), reason="tiles of bfloat16 are of few processors")
 @over("changes", [{}, LLAMA])
 def test_steps_of_tiles_round_their_operands_as_autocast_does(changes, monkeypatch):

@@ -156,6 +156,7 @@ def test_streams_compute_every_prompt_once_and_no_prefix_again(model, limits):
     assert engine.stats.num_computed_tokens == 8 * 11
 
 
+@pytest.mark.slow
 def test_nothing_of_a_stream_depends_on_who_was_admitted_first():
     """One slot and one row, in which forks are computed again, as many slots as first tracks, and some between: in float64."""
     exact = build("qwen3", torch.float64)

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 import torch
+from loops import first_quickly
 from small_engines import EOS, SHAPE, ask, build, differences, engine_of, prompts
 from transformers import AutoModelForCausalLM, Lfm2Config, Mamba2Config, PreTrainedModel, Qwen3NextConfig
 
@@ -42,9 +43,7 @@ def model() -> PreTrainedModel:
     return draw("qwen3_next")
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow) if name == "mamba2" else name for name in CONFIGS]
-)
+@pytest.mark.parametrize("name", first_quickly(sorted(CONFIGS, key="mamba2".__eq__), len(CONFIGS) - 1))
 def test_logprobs_are_those_of_a_plain_forward(name):
     own, prefixes = draw(name), prompts(20)
     with pytest.raises(StateError):

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from loops import first_quickly
 from safetensors.torch import load_file
 
 from fairlen import playground
@@ -69,9 +70,12 @@ def test_code_of_a_model_is_not_run_whatever_standard_input_says(copied, tmp_pat
     assert model_type == "qwen3" or ("model=" in said.err and len(said.err.splitlines()) == 1)
 
 
+DAILY = [("of_its_own", "eval"), ("qwen3", "train"), ("of_its_own", "trl"), ("qwen3", "verl")]
+NIGHTLY = [("qwen3", "eval"), ("of_its_own", "train"), ("qwen3", "trl"), ("of_its_own", "verl")]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("command", list(SMALL))
-@pytest.mark.parametrize("model_type", ["qwen3", "of_its_own"])
+@pytest.mark.parametrize(("model_type", "command"), first_quickly([*DAILY, *NIGHTLY], len(DAILY), "nightly"))
 def test_nobody_is_asked_by_any_command(copied, tmp_path, command, model_type):
     mark = hide_code(copied, model_type)
     line = f"yes y | {sys.executable} -m fairlen {command} --model {copied} {SMALL[command]} {tmp_path / 'out'}"

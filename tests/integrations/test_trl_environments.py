@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from datasets import Dataset
+from loops import first_quickly
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 from trl_runs import config, weights_of
@@ -96,14 +97,7 @@ def make(out: Path, method: str, **settings: Any) -> FairGRPOTrainer:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "method",
-    [
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("dapo+balanced", "fspo")),
-        "grpo+toplambda",
-        "dapo+balanced_turns",
-    ],
-)
+@pytest.mark.parametrize("method", first_quickly(["dapo+balanced_turns", "dapo+balanced", "fspo", "grpo+toplambda"]))
 def test_trls_environment_trains(method, tmp_path):
     """Only what the model wrote is counted and trained; the rewards are the environment's."""
     trainer = make(tmp_path, method)

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import torch
+from loops import first_quickly
 
 pytest.importorskip("trl", reason="TRL is not installed (pip install 'fairlen[trl]')")
 from trl_runs import Script, ScriptedFair, ScriptedStock, graded, problems, scripted, weights_of
@@ -80,7 +81,7 @@ def run(trainer_class, folder, method=None, **settings):
     return trainer, weights_of(trainer) - start
 
 
-@pytest.mark.parametrize("row", TABLE)
+@pytest.mark.parametrize("row", first_quickly(TABLE))
 def test_the_table_of_the_page_holds_as_it_stands(row, tmp_path):
     """Off-policy updates at that: the second of two is, and at this rate it is clipped under most of the methods."""
     name, choices, config = TABLE[row]
@@ -99,9 +100,7 @@ def relative(ours: torch.Tensor, theirs: torch.Tensor) -> float:
     return float((ours - theirs).abs().max() / theirs.abs().max())
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in ("dapo", "gspo") else []) for name in STOCK]
-)  # the table above has these two
+@pytest.mark.parametrize("name", first_quickly(sorted(STOCK, key="kl".__ne__)))
 def test_updates_are_those_of_the_stock_trainer(name, tmp_path):
     """16 rows, 4 micro-batches, 2 updates of 2: groups are split over updates, and the second update is off-policy."""
     method, settings = STOCK[name]
@@ -115,6 +114,7 @@ def test_updates_are_those_of_the_stock_trainer(name, tmp_path):
     assert relative(moved_too, moved) < 2e-5
 
 
+@pytest.mark.slow
 def test_an_update_of_two_rollout_batches_is_their_mean_as_in_the_stock_trainer(tmp_path):
     method, settings = STOCK["dapo"]
     settings = settings | {

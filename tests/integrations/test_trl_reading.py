@@ -64,6 +64,7 @@ def test_all_three_commands_read_it(folders, capsys):
     assert all(run in printed for run in runs) and "against the reference" in printed
 
 
+@pytest.mark.slow
 def test_a_resumed_run_has_every_line_and_rollout_batch_once(folders, tmp_path):
     """What came after the checkpoint is taken back."""
     train(tmp_path, max_steps=2)
@@ -78,6 +79,7 @@ def test_a_resumed_run_has_every_line_and_rollout_batch_once(folders, tmp_path):
     assert lines(tmp_path)[-1]["tokens/generated_total"] > lines(tmp_path)[2]["tokens/generated_total"]
 
 
+@pytest.mark.slow
 def test_two_runs_do_not_mix_in_one_folder(tmp_path):
     """A new run, of this or another method, and a checkpoint of a run elsewhere leave every file as it was."""
     one, other = tmp_path / "one", tmp_path / "other"

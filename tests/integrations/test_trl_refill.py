@@ -98,6 +98,7 @@ def rare(completion_ids, **_):
     return [float(sum(ids) % 6 == 0) for ids in completion_ids]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["grpo+dynamic", "eqlen+dapo"])
 def test_the_run_folder_says_what_the_log_says(method, tmp_path):
     trainer = make(tmp_path, method, max_steps=1)

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from loops import first_quickly
 
 pytest.importorskip("trl", reason="TRL is not installed (pip install 'fairlen[trl]')")
 import pandas
@@ -77,6 +78,7 @@ def test_every_finished_text_is_scored_once(tmp_path):
     assert all(len(ids) == max_response_length or ids[-1] == 1 for ids in seen)  # never a cut piece
 
 
+@pytest.mark.slow
 def test_more_rows_than_trl_asked_for_are_trained_a_part_at_a_time(tmp_path):
     """With room for 16 rows the pieces of 4 prompts are one part; with room for 2 they are many. The update is the same."""
     moved = []
@@ -148,14 +150,14 @@ NOTHING = "nothing was trained in 3 rollout batches"
 
 @pytest.mark.parametrize(
     "method, rewards, said, remedy",
-    [
+    first_quickly([
         ("dapo", (-7.0, -2.0), f"{NOTHING} (48 responses: 0 correct, 48 incorrect", "set correct_threshold"),
+        ("grpo", (0.0, 1.0), "every ratio of 3 rollout batches was 1", "num_iterations=2"),
         ("eqlen+dapo", (2.0, 9.0), NOTHING, "set correct_threshold"),
         ("grpo", (0.0, 0.0), f"{NOTHING} (48 responses: 0 correct, 48 incorrect", "easier problems"),
         ("grpo", (-7.0, -2.0), "every response of 3 rollout batches counts as incorrect (48", "set correct_threshold"),
-        ("grpo", (0.0, 1.0), "every ratio of 3 rollout batches was 1", "num_iterations=2"),
-    ],
-)
+    ], 2),
+)  # fmt: skip
 def test_runs_that_learn_nothing_say_so_after_some_rollout_batches(method, rewards, said, remedy, tmp_path):
     """4 prompts of 4 responses in a rollout batch: 48 in three."""
     with listen() as warnings:

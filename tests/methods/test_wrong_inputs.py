@@ -130,6 +130,7 @@ def test_a_plan_outlives_the_state_of_its_method():
     assert torch.isfinite(policy_loss(moved, plan, ONE, mask=MASK).total)
 
 
+@pytest.mark.slow
 def test_a_row_of_other_tokens_than_planned_does_not_train_where_nobody_may_wait():
     """Compiled, a mask of 4 tokens for the 3 of row 0 gives nan, which the end of an update leaves out; the right one 0."""
     with_wrong = LOSS | {"mask": torch.ones(3, 4)}

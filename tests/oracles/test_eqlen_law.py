@@ -1,7 +1,7 @@
 """The sampler draws streams with the law of decoding both tracks in lockstep, whatever the order in which tracks end in time.
 
 Exactly: for every listed stream, the sampler, fed with what its tracks add, returns it; and a listing of whole continuations has
-the same probabilities as the listing of steps. By sampling: 4,000 streams of the sampler, and 4,000 of a direct simulation,
+the same probabilities as the listing of steps. By sampling: 3,000 streams of the sampler, and 3,000 of a direct simulation,
 against the listing's probabilities.
 """
 
@@ -42,7 +42,7 @@ from toy_engine import (
 from fairlen.sampling.eqlen import EqLen
 from fairlen.seeds import derive_seed
 
-TOY, SEED, NUM = Toy(4), 11, 4000
+TOY, SEED, NUM = Toy(4), 11, 3000
 POLICY, REWARD = random_policy(TOY, SEED), random_reward(TOY, SEED)
 
 

@@ -4,8 +4,10 @@ Run this file, or pytest -s, for the table of docs/methods/tree.md.
 """
 
 import functools
+import re
 from dataclasses import replace
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -84,16 +86,19 @@ def compare(shape: str, seed: int) -> dict[str, tuple[float, float, float]]:
     return found | {"exact": (0.0, 1.0, float(exact[:, toy.letters :].sum()))}
 
 
-@over("seed", [2])  # docs/methods/tree.md has its table
-def test_every_other_rule_is_biased(seed):
+PAGE = (Path(__file__).parents[2] / "docs/methods/tree.md").read_text()
+
+
+@pytest.mark.slow
+def test_every_other_rule_is_biased_as_the_page_says():
     """Without the weights late levels count b^k times. Leaves that share tokens are no independent baseline of them. The mean of
     a group with the node itself in it scales levels of unlike group sizes differently; here both have two, so that it is 1/2."""
-    found = compare("two levels", seed)
-    print(
-        f"\npolicy {seed}",
-        *(f"| {rule} | {e:.3g} | {c:.4f} | {s:+.4f} |" for rule, (e, c, s) in found.items()),
-        sep="\n",
-    )
+    found = compare("two levels", 2)
+    rules = "siblings, none", "siblings, branching", "leaves, none", "leaves, branching", "tree+grpo", "grpo of leaves"
+    after = PAGE.partition("python tests/oracles/test_tree_gradient.py")[2].partition("\n\n|")[2].partition("\n\n")[0]
+    for rule, line in zip(rules, after.splitlines()[2:], strict=True):
+        assert [float(cell) for cell in line.split("|")[3:6]] == pytest.approx(found[rule], abs=6e-4), rule
+    assert float(re.findall(r"true value is\s+(\+[\d.]+)", PAGE)[0]) == pytest.approx(found["exact"][2], abs=6e-4)
     assert found["siblings, branching"][0] < 1e-10
     for rule in ("siblings, none", "leaves, none", "leaves, branching", "grpo of leaves"):
         assert found[rule][0] > 1e-2 and found[rule][1] < 0.999, rule

@@ -111,6 +111,7 @@ def test_without_adapters_it_is_a_frozen_copy(policy, batch, plan):
     assert not torch.equal(own.forward(packed.inputs).logprobs, found.logprobs)
 
 
+@pytest.mark.slow
 def test_a_reference_between_forward_and_backward_changes_no_gradient(batch, plan):
     """With a KL term the adapters are off between the forward pass and the backward pass of one micro-batch."""
     method = replace(compose("grpo", ["sampling.n=8"]), terms=(ReferenceKL(coefficient=0.5),))
@@ -134,7 +135,7 @@ def test_a_reference_between_forward_and_backward_changes_no_gradient(batch, pla
 def test_neither_trees_nor_gradient_checkpointing_change_a_gradient(batch, plan):
     plain = gradients(adapted(), batch, plan)
     largest = max(float(gradient.abs().max()) for gradient in plain.values())
-    for layout, checkpointing, tolerance in (("rows", True, 1e-5), ("trees", False, 1e-4), ("trees", True, 1e-4)):
+    for layout, checkpointing, tolerance in (("rows", True, 1e-5), ("trees", True, 1e-4)):
         again = gradients(adapted(checkpointing), batch, plan, layout)
         assert all((plain[name] - again[name]).abs().max() <= tolerance * largest for name in plain), layout
     assert largest > 0

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from loops import first_quickly
 from made_comparison import make_comparison
 from report_browser import PAYLOADS, Watched, assert_unharmed
 from report_runs import write_run
@@ -248,6 +249,7 @@ def test_a_file_that_changed_since_is_no_source_of_texts(tmp_path):
     assert show_rollouts(bare) == []
 
 
+@pytest.mark.slow
 def test_texts_of_any_length_fit(tmp_path):
     """More logs than have pictures, every text a megabyte of what takes most room once it is escaped."""
     for number in range(MAX_LOGS + 2):
@@ -406,7 +408,7 @@ def name_of(payload: str) -> str:
     return payload.replace("/", "\u2215").replace("\x00", "")[:100]
 
 
-@pytest.mark.parametrize("start", range(0, len(PAYLOADS), 10))
+@pytest.mark.parametrize("start", first_quickly(range(0, len(PAYLOADS), 10)))
 def test_no_text_of_rollouts_runs(open_page, tmp_path, start):
     """40 payloads, ten a page: in prompts, responses, names of files, folders and columns, rejected rewards, the method."""
     assert len(PAYLOADS) >= 40

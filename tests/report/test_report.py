@@ -13,6 +13,7 @@ from dataclasses import replace
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from loops import first_quickly
 from report_runs import BUDGET, write_run
 from tokenizers import Tokenizer, decoders, models
 
@@ -71,7 +72,7 @@ def test_mistakes_end_with_one_line(arguments, message, capsys, tmp_path, monkey
     assert code == 2 and message in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("method", [pytest.param("dapo", marks=pytest.mark.slow), "eqlen+grpo"])
+@pytest.mark.parametrize("method", first_quickly(["eqlen+grpo", "dapo"]))
 def test_a_real_run_has_a_report(tmp_path, method):
     """What a run writes is what a report reads: every figure, and tokens split by the tokenizer that was saved."""
     from fairlen.train.run.config import TrainConfig
@@ -100,6 +101,7 @@ def test_a_real_run_has_a_report(tmp_path, method):
     assert run.records is not None and len(tokens) == len(show_sample(run.folder, run.records)) > 50
 
 
+@pytest.mark.slow
 def test_reports_need_no_torch(plain_run, tmp_path):
     code = f"""
 import sys

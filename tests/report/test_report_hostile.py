@@ -8,6 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from loops import first_quickly
 from report_browser import PAYLOADS, Watched, assert_unharmed
 from report_runs import VOCABULARY, write_run
 
@@ -27,7 +28,7 @@ def poison(folder: Path) -> None:
         pq.write_table(table, path)
 
 
-@pytest.mark.parametrize("method", ["grpo", "grpo+eqlen"])
+@pytest.mark.parametrize("method", first_quickly(["grpo+eqlen", "grpo"]))
 def test_no_text_of_the_records_runs(open_page, tmp_path, method):
     folder = write_run(tmp_path / "run", method)
     poison(folder)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from loops import first_quickly
 from made_comparison import make_comparison
 from playwright.sync_api import Page
 from report_browser import Watched, luminance
@@ -27,13 +28,18 @@ def html(request: pytest.FixtureRequest) -> Path:
     return request.getfixturevalue(request.param)
 
 
-def test_nothing_scrolls_sideways_and_nothing_is_asked_for(open_page, html):
+def test_nothing_scrolls_sideways_every_chart_is_named_and_every_label_lies_within_the_page(open_page, html):
     page = open_page(html).page
+    charts, texts = (f"[...document.querySelectorAll('{which}')]" for which in ("figure svg[role=img]", "svg text"))
+    assert page.evaluate(f"{charts}.every((s) => s.getAttribute('aria-label'))")
     for state in (False, True):
         page.evaluate(f"document.querySelectorAll('details').forEach((d) => {{ d.open = {str(state).lower()} }})")
         for width in (320, 375, 768, 1180):
             page.set_viewport_size({"width": width, "height": 800})
             assert page.evaluate("document.documentElement.scrollWidth") <= width
+            if width == 375:
+                boxes = page.evaluate(f"{texts}.map((t) => t.getBoundingClientRect()).map((b) => [b.left, b.right])")
+                assert all(left >= 0 and right <= 376 for left, right in boxes)
 
 
 def test_everything_is_there_without_scripts(open_page, html):
@@ -49,17 +55,6 @@ def test_everything_is_there_without_scripts(open_page, html):
         page.locator("details.tracks > summary").first.click()
     answer.locator("summary").click()
     assert answer.locator("pre.text").is_visible() and answer.locator("pre.text").inner_text().strip()
-
-
-def test_every_chart_is_named_and_every_label_lies_within_the_page(open_page, html):
-    page = open_page(html, viewport={"width": 375, "height": 800}).page
-    assert page.evaluate(
-        "[...document.querySelectorAll('figure svg[role=img]')].every((s) => s.getAttribute('aria-label'))"
-    )
-    boxes = (
-        "[...document.querySelectorAll('svg text')].map((t) => t.getBoundingClientRect()).map((b) => [b.left, b.right])"
-    )
-    assert all(left >= 0 and right <= 376 for left, right in page.evaluate(boxes))
 
 
 def test_filters(open_page, plain_page):
@@ -116,7 +111,7 @@ def find_overlaps(page: Page) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("correct", [0, 1])
+@pytest.mark.parametrize("correct", first_quickly([0, 1]))
 def test_labels_have_their_place_where_all_is_incorrect_or_correct(open_page, tmp_path, correct):
     folder = write_run(tmp_path / "run", "grpo", num_updates=2)
     for path in sorted((folder / "records").glob("responses-*.parquet")):
@@ -130,7 +125,7 @@ def test_labels_have_their_place_where_all_is_incorrect_or_correct(open_page, tm
     assert page.locator("figure").count() == page.locator("figure:has(svg, table)").count() > 0
 
 
-@pytest.mark.parametrize("seeds", [1, 3])
+@pytest.mark.parametrize("seeds", first_quickly([1, 3]))
 def test_a_comparison_has_no_overlap_and_no_empty_card(open_page, tmp_path, seeds):
     names = {"grpo": 10, "dapo+balanced": 12, "fspo:surrogate.width=0.01,surrogate.z=2,surrogate.warmup=3": 0}
     folder = make_comparison(tmp_path / "c", names, seeds)
@@ -215,7 +210,7 @@ SHOTS = {
 FONTS = '* { font-family: "DejaVu Sans" !important; } pre { font-family: "DejaVu Sans Mono" !important; }'
 
 
-@pytest.mark.parametrize("name", SHOTS)
+@pytest.mark.parametrize("name", first_quickly(SHOTS))
 def test_it_looks_as_it_did(browser, request, tmp_path, name):
     """At most 2% of the pixels differ clearly from the image that was looked at and kept."""
     page_name, width, height, scheme, part = SHOTS[name]

@@ -74,6 +74,7 @@ def test_an_estimand_that_is_measured_otherwise_is_found(repository):
     assert claim.id in found
 
 
+@pytest.mark.slow
 def test_runs_of_two_commits_and_what_measures_otherwise_are_found_unless_the_protocol_names_them(repository, tmp_path):
     root = tmp_path / "copy"
     shutil.copytree(repository[0], root)

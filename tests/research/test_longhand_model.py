@@ -36,7 +36,7 @@ def test_responses_are_long_and_incorrect_as_they_are_too_short_and_too_long(dra
     assert ((share > 0) & (share < 1)).mean() >= 0.8
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_streams_have_five_rounds_at_the_median():
     rounds = count_stream_rounds(draw_responses(PATH, "eqlen+grpo", PROBLEMS, "sampling.streams=4"))
     assert len(rounds) == 4 * PROBLEMS and np.median(rounds) >= 5

@@ -89,7 +89,7 @@ def test_a_run_that_fails_is_told_and_the_others_go_on(tmp_path):
     assert not (tmp_path / "cells").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_study_that_is_killed_resumes_with_what_it_has(tiny_study, tmp_path):
     plan = replace(tiny_study.plan, sizes={"short": replace(tiny_study.plan.sizes["short"], seeds=(1, 2))})
 

@@ -30,7 +30,7 @@ def test_games_are_won_and_lost_early_and_late():
     assert ((share > 0) & (share < 1)).mean() >= 0.8, "nearly every range has both verdicts"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_training_with_default_settings_improves_it_by_25_points(tmp_path):
     assert main(["train", "--task", "guess", "--out", str(tmp_path / "run"), "--threads", "1"]) == 0
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]

@@ -11,6 +11,7 @@ from research.drawing import draw
 from research.playground import make
 
 
+@pytest.mark.slow
 def test_groups_are_mixed_and_lengths_vary_for_correct_and_for_incorrect_responses():
     drawn = draw(Playground(), 160, PATH, "grpo", 24, "sampling.n=16").response_table
     length, correct = drawn.length, drawn.correct

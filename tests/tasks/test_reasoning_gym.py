@@ -122,6 +122,7 @@ def test_a_position_has_the_same_problem_in_every_process_and_order(twenty):
     assert {problem.id.split("/")[0] for problem in before} == set(BY_SETS)
 
 
+@pytest.mark.slow
 def test_another_seed_is_another_stream_with_the_same_problems_held_out(twenty):
     one, other = (beside(twenty, "gcd+ransom_note", seed=seed) for seed in (0, 1))
     held_out = one.held_out(12)
@@ -201,6 +202,7 @@ def test_twenty_tasks_train(tmp_path):
     assert {one["fingerprint"] for one in data["sets"]} == {f"reasoning-gym {version('reasoning-gym')}"}
 
 
+@pytest.mark.slow
 def test_it_is_evaluated_and_rescored(tmp_path, capsys):
     model, first, again = write_shape(tmp_path / "model"), tmp_path / "first", tmp_path / "again"
     place = "reasoning-gym:gcd?max_numbers=3"

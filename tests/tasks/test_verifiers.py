@@ -127,7 +127,7 @@ def test_a_game_that_it_ships_is_played_in_turns(tmp_path):
         assert "You are playing Hangman." in text and text.count("<|im_start|>assistant\n") == len(one.turns)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_tools_are_called_and_their_answers_read(tmp_path):
     """The tool runs in a program of its own. Correct is who has read Ada's number, and only her name can be said."""
     played = play("verifiers:phone_book?tasks=3", tmp_path / "results", [0, 0, 0, 1])
@@ -219,7 +219,7 @@ def test_a_run_trains_on_an_environment(talking, tmp_path):
     assert "verifiers:phone_book" in json.dumps(run)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_an_evaluation_plays_it_too(talking, tmp_path):
     """Of two tasks one is held out: four trajectories, with the verdicts of their environment."""
     out = tmp_path / "eval"

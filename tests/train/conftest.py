@@ -9,6 +9,13 @@ from forked_runs import REWARDS, Forks, Whole
 from shipped_batch import batch, policy  # noqa: F401  fixtures
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Make every test of such a run slow: the process that forks costs as much as a hundred of the other tests."""
+    for item in items:
+        if "forks" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture(scope="session")
 def forks() -> Iterator[Forks]:
     """Runs in processes of their own."""

@@ -110,6 +110,7 @@ def test_after_a_resume_an_update_is_made(saved):
         assert misplaced(learner) == []
 
 
+@pytest.mark.slow
 def test_after_an_update_in_which_memory_ran_out_and_that_was_made_again(saved, monkeypatch):
     whole, sizes = Learner.accumulate, []
 

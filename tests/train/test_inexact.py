@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from dataclasses import replace
 
+import pytest
 import torch
 
 from fairlen.methods.compose import compose
@@ -14,6 +15,7 @@ from fairlen.train.run.config import TrainConfig
 from fairlen.train.start import build_learner
 
 
+@pytest.mark.slow
 def test_bfloat16_computes_old_logprobs_anew(policy, batch):
     """A second update on the same rollouts starts from ratios of 1 by the trainer's arithmetic, not by the engine's."""
     low = replace(

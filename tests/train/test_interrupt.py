@@ -51,7 +51,7 @@ MOMENTS = {
 """The signal, the line of the log, how often it is there, and seconds after that: in the middle of it."""
 
 
-@pytest.mark.parametrize("moment", [m if m == "update" else pytest.param(m, marks=pytest.mark.slow) for m in MOMENTS])
+@pytest.mark.parametrize("moment", MOMENTS)
 def test_a_signal_ends_a_run_that_then_goes_on(whole, tmp_path, moment):
     """Micro-batches of 0.2 s and steps of 0.02 s are what may be finished first. No other checkpoint is made before."""
     folder, log = tmp_path / "run", tmp_path / "run.log"
@@ -102,7 +102,6 @@ async def waits(prompts, completions, **columns):
 """
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("function", ["hangs", "waits"])
 def test_a_verdict_that_never_comes_does_not_keep_a_run(whole, tmp_path, function):
     path, log = tmp_path / "rewards.py", tmp_path / "run.log"
@@ -129,7 +128,6 @@ def test_a_second_signal_ends_a_run_at_once(whole, tmp_path):
     assert [path.name for path in list_checkpoints(tmp_path / "run/checkpoints")] == ["batch-000000-update-000001"]
 
 
-@pytest.mark.slow
 def test_a_micro_batch_that_takes_too_long_is_not_waited_for(whole, tmp_path):
     log = tmp_path / "run.log"
     pid = whole.forks.start(log, patch="slow:stuck", arguments=arguments(whole, tmp_path / "run"))

@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-from loops import over
+from loops import first_quickly, over
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from fairlen.batch import Plan
@@ -60,15 +60,8 @@ def reordered(plan: Plan, order: np.ndarray) -> Plan:
 
 
 @over("name", METHODS)
-@pytest.mark.parametrize(
-    "precision",
-    [
-        pytest.param((torch.float64, 1e-12), id="float64"),
-        pytest.param((torch.float32, 1e-6), id="float32", marks=pytest.mark.slow),
-    ],
-)
-def test_micro_batches_and_order_do_not_change_the_gradient(batch, name, precision):
-    dtype, tolerance = precision
+@pytest.mark.parametrize(("dtype", "tolerance"), first_quickly([(torch.float64, 1e-12), (torch.float32, 1e-6)]))
+def test_micro_batches_and_order_do_not_change_the_gradient(batch, name, dtype, tolerance):
     policy, method = tiny_gpt2(dtype), compose(name)
     plan = planned(method, batch.rollouts)
     whole = gradient(policy, method, batch.rollouts, plan, 1 << 20)

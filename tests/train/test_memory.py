@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from loops import first_quickly
 from runs import small, updates_of
 from shapes import CONFIGS, write_reward, write_shape
 from transformers import Qwen3Config
@@ -120,12 +121,14 @@ BIG = dict(
 )  # fmt: skip
 
 
+CHANGES = {
+    "all weights": {}, "adapters": {"lora_rank": 8, "gradient_checkpointing": True},
+    "reference": {"overrides": ["sampling.n=8", "terms=ReferenceKL"]},
+}  # fmt: skip
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "changes",
-    [dict(), dict(lora_rank=8, gradient_checkpointing=True), dict(overrides=["sampling.n=8", "terms=ReferenceKL"])],
-    ids=["all weights", "adapters", "reference"],
-)
+@pytest.mark.parametrize("changes", first_quickly(CHANGES.values(), 1, "nightly"), ids=list(CHANGES))
 def test_a_run_takes_what_its_trial_says(tmp_path, changes):
     settings = dict(
         model=write_shape(tmp_path / "shape", Qwen3Config(**(QWEN3 | BIG))), random_init=True,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from loops import first_quickly
 
 from fairlen.cli import main
 from fairlen.train.run.config import TrainConfig
@@ -18,7 +19,7 @@ def run(folder, **changes):
     return start_training(TrainConfig.of(**(SMALL | changes), out=str(folder / "run")))
 
 
-@pytest.mark.parametrize("method", ["grpo", "dapo", "eqlen+grpo"])
+@pytest.mark.parametrize("method", first_quickly(["grpo", "dapo", "eqlen+grpo"]))
 def test_responses_that_never_end_are_told_with_what_to_do(method, tmp_path, capsys):
     """No answer fits into one token: outcome 0 for all, so that every advantage is 0, or no prompt or pair is there."""
     tracks = "sampling.streams=2" if "eqlen" in method else "sampling.n=4"

@@ -84,6 +84,7 @@ def test_the_account_of_qwen3_is_by_the_setting():
     }
 
 
+@pytest.mark.slow
 def test_a_run_on_8_bits_is_resumed_bit_for_bit(library, tmp_path):
     whole, folder = tmp_path / "whole", tmp_path / "run"
     changes = dict(

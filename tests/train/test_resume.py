@@ -30,7 +30,6 @@ def test_a_run_goes_on_within_a_rollout_batch(whole, tmp_path):
     assert whole.differences("fspo", 6, tmp_path / "again") == []
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", METHODS)
 @pytest.mark.parametrize("place", range(NUM_UPDATES - 1))
 def test_it_goes_on_from_every_update(whole, tmp_path, name, place):
@@ -44,13 +43,7 @@ FORGOTTEN = {
 """By part the checkpoint to go on from: within the warm-up, between rollout batches, within one."""
 
 
-@pytest.mark.parametrize(
-    ("part", "place"),
-    [
-        pytest.param(*one, marks=() if one[0] == "started batch" else pytest.mark.slow, id=one[0])
-        for one in FORGOTTEN.items()
-    ],
-)
+@pytest.mark.parametrize(("part", "place"), FORGOTTEN.items(), ids=list(FORGOTTEN))
 def test_a_part_that_is_forgotten_is_noticed(whole, tmp_path, part, place):
     """The negative controls."""
     assert whole.differences("fspo", place, tmp_path / "run", f"forget:{part}") != []
@@ -89,7 +82,6 @@ def kill_again_and_again(forks: Forks, folder: Path, num_kills: int, changes: di
     return kills
 
 
-@pytest.mark.slow
 def test_a_run_that_is_killed_a_few_times_is_the_same_run(whole, tmp_path):
     name, folder = "fspo", tmp_path / "run"
     changes = whole.changes(name) | {"keep_checkpoints": 2}
@@ -107,7 +99,6 @@ def test_a_run_that_is_killed_25_times_is_the_same_run(whole, tmp_path, name):
     assert differences(essence(tmp_path / "whole"), essence(tmp_path / "killed")) == []
 
 
-@pytest.mark.slow
 def test_a_finished_run_can_be_made_longer(whole, tmp_path):
     """As if it had been that long from the start: its last evaluation is taken back."""
     changes = whole.changes("fspo")
@@ -118,7 +109,6 @@ def test_a_finished_run_can_be_made_longer(whole, tmp_path):
     assert json.loads((tmp_path / "run/run.json").read_text())["resumed"] == [["rollout_batches: 1 -> 2 (harmless)"]]
 
 
-@pytest.mark.slow
 def test_a_run_that_ended_before_its_first_checkpoint_begins_again(whole, tmp_path):
     folder = whole.stopped_at("fspo", 0, tmp_path / "run")
     shutil.rmtree(folder / "checkpoints")

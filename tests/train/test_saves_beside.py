@@ -57,7 +57,6 @@ def test_a_copy_is_of_its_moment():
     assert copied.state == {"started": {"updates": {"loss": [1.0]}}}
 
 
-@pytest.mark.slow
 def test_they_hold_what_those_hold_that_are_waited_for(whole, tmp_path):
     """Eight checkpoints, each written for .3 s while updates of .1 s go on."""
     assert run(whole, tmp_path / "run", "late") == 0
@@ -76,7 +75,6 @@ def test_without_copies_they_would_not(whole, tmp_path):
     assert any("model" in name for name in expected if found[name] != expected[name])
 
 
-@pytest.mark.slow
 def test_training_goes_on_meanwhile_and_no_two_are_written_at_once(whole, tmp_path):
     """The second checkpoint is never done: the update after it is made, the third checkpoint waits; killed, nothing is lost."""
     folder = tmp_path / "run"
@@ -94,7 +92,6 @@ def test_training_goes_on_meanwhile_and_no_two_are_written_at_once(whole, tmp_pa
     assert differences(essence(whole.make("fspo")), essence(folder)) == []
 
 
-@pytest.mark.slow
 def test_a_signal_waits_for_what_is_being_written(whole, tmp_path):
     """Three seconds of writing, and a signal in the middle: that checkpoint, then the one of the interruption, are whole."""
     folder = tmp_path / "run"
@@ -110,7 +107,6 @@ def test_a_signal_waits_for_what_is_being_written(whole, tmp_path):
     assert differences(essence(whole.make("fspo")), essence(folder)) == []
 
 
-@pytest.mark.slow
 def test_what_nobody_expects_of_the_writer_ends_the_run(whole, tmp_path):
     assert run(whole, tmp_path / "run", "broken") == 1
     log = written(tmp_path / "run")

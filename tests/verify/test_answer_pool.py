@@ -114,6 +114,7 @@ def mapped(pid: int) -> int:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
 
 
+@pytest.mark.slow
 def test_a_worker_gets_no_more_memory_than_it_may_have():
     with closing(AnswerPool(workers=1, memory_mib=64)) as pool:
         assert compare(pool, "2x+2", "2(x+1)").status == "correct"
@@ -162,6 +163,7 @@ def test_a_queue_behind_bombs_is_no_reason_to_time_out():
         assert waited.result().seconds < sum(bomb.result().seconds for bomb in bombs) / 2
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_at_work_is_an_error_and_replaced():
     with closing(AnswerPool(workers=2, deadline=20.0)) as pool, ThreadPoolExecutor(2) as threads:
         asked = [threads.submit(compare, pool, "7x", BOMBS[name]) for name in ("tower", "factorial of a power")]
@@ -293,6 +295,7 @@ def test_no_process_outlives_a_parent_that_was_killed(tmp_path):
     assert gone
 
 
+@pytest.mark.slow
 def test_workers_run_no_main_program_and_hold_no_secrets_and_the_parent_no_algebra(tmp_path):
     script = run_script(
         tmp_path,

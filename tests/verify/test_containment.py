@@ -23,8 +23,7 @@ ROOT, USER = 0, 60500
 USERS = {"root": ROOT, "user": USER} if os.geteuid() == 0 else {"user": -1}
 """Who runs the sandbox. Tests that run as a user cannot become root."""
 
-FIRST_QUICKLY = [pytest.param(user, marks=[pytest.mark.slow] if number else []) for number, user in enumerate(USERS)]
-"""Programs run for the second user in `make test-slow`."""
+pytestmark = pytest.mark.slow  # a hundred programs for each user; test_sandbox.py has some
 
 
 def run_battery(uid: int, kind: str, bait: Bait, file_bytes: int) -> dict:
@@ -56,13 +55,13 @@ def battery(uid: int, kind: str) -> Iterator[dict]:
         }
 
 
-@pytest.fixture(scope="module", params=FIRST_QUICKLY)
+@pytest.fixture(scope="module", params=USERS)
 def hostile(request) -> Iterator[dict]:
     with battery(USERS[request.param], "hostile") as results:
         yield results
 
 
-@pytest.fixture(scope="module", params=FIRST_QUICKLY)
+@pytest.fixture(scope="module", params=USERS)
 def honest(request) -> Iterator[dict]:
     with battery(USERS[request.param], "honest") as results:
         yield results
@@ -111,7 +110,7 @@ def test_the_sandbox_says_who_it_ran_as(hostile: dict) -> None:
     assert described["uids"] in ("60706-61183", str(USER), str(os.geteuid()))
 
 
-@pytest.mark.parametrize("user", FIRST_QUICKLY)
+@pytest.mark.parametrize("user", USERS)
 def test_parallel_runs_do_not_share_their_threads(user: str) -> None:
     """Six runs at a time, of 30 threads each where 32 are allowed: counted for the user, all but one would be stopped."""
     with battery(USERS[user], "parallel") as results:

@@ -260,6 +260,7 @@ print(*asyncio.run(both()))
 """
 
 
+@pytest.mark.slow
 def test_a_program_is_not_late_because_its_neighbour_takes_the_core() -> None:
     """Honest: 0.7 s of the 1 s of CPU time that it may use. Beside the other on one core it has a half of that second at best."""
     done = subprocess.run([sys.executable, "-c", NEIGHBOURS], capture_output=True, text=True, timeout=120, check=True)

@@ -93,12 +93,14 @@ def unsynced(folders):
     return run_and_kill("eqlen+grpo", folders / "unsynced", 4, SERVER, "broken_sync", SMALL)
 
 
+@pytest.mark.nightly
 def test_weights_that_are_not_pushed_are_noticed(unsynced):
     assert_trains(unsynced.metrics)
     with pytest.raises(AssertionError):
         assert_servers_have_the_weights(unsynced.metrics)
 
 
+@pytest.mark.nightly
 def test_a_dead_rollout_server_ends_the_job(unsynced):
     """It is named; whoever saw it first, verl or the launcher, ends the job."""
     assert unsynced.code != 0, unsynced.printed[-6000:]
@@ -163,6 +165,7 @@ def test_run_folders_are_read_as_our_own(streams, whole, folders, capsys):
     assert all(str(run) in capsys.readouterr().out for run in runs[:1])
 
 
+@pytest.mark.nightly
 def test_a_stage_from_outside_the_package_trains_and_its_state_goes_on(folders):
     """Two updates a rollout batch: workers move the state, the driver shapes the next rewards with it; a resumed job goes on."""
     out = folders / "outside"
