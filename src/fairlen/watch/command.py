@@ -11,19 +11,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
+from fairlen.audit.audit import audit
 from fairlen.audit.command import parse_columns
 from fairlen.audit.readers.rows import Options
 from fairlen.checks import Positive
 from fairlen.console import log, suggest, visible, warn
-from fairlen.files.folders import write_file, write_json
+from fairlen.files.folders import write_file
 from fairlen.settings import Positional
 from fairlen.watch.follow import Follower
+from fairlen.watch.page import write_page
 from fairlen.watch.thresholds import THRESHOLDS
-from fairlen.watch.watch import EFFECT, Alarm, LengthWatch
+from fairlen.watch.watch import EFFECT, LengthWatch
 
 KINDS = (EFFECT, *THRESHOLDS)
-PAUSES = 3
-"""Looks without a change after which the last step counts as complete."""
+QUIET, SAVED = 30.0, 10.0
+"""Seconds without a change after which the last step counts as complete, and between two writings of the state."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,7 @@ class WatchConfig:
     """Watch rollouts that another program writes, and alarm when length and correctness begin to go together."""
 
     path: Annotated[str, Positional]
-    """File or folder: TRL's completions, verl's rollout_data_dir, any jsonl of one response a line."""
+    """File, folder or pattern: TRL's completions, verl's rollout_data_dir, any jsonl of one response a line with its step."""
     columns: str = ""
     """Columns of files of no known format, as for `fairlen audit`: prompt=question,reward=score,step=epoch."""
     unit: Literal["auto", "tokens", "words", "characters"] = "auto"
@@ -42,13 +44,15 @@ class WatchConfig:
     """Limit of generation in tokens, where the files do not say which responses were truncated."""
     method: str = ""
     """Method that trains, such as loss_type=dapo: what advice is about."""
+    exchangeable: bool = True
+    """Test for an effect; not where the sampler selects responses by length: first come first served, late ones dropped."""
     once: bool = False
     """Read what is there, and end."""
     every: Positive = 1.0
     """Seconds between looks."""
     fail_on: str = ""
-    """Kinds of alarms, joined by commas, that end the watch with exit code 1: effect, truncation, length, signal, verdicts,
-    staleness, weight."""
+    """Kinds of alarms, joined by commas, that end the watch with exit code 1: effect, truncation, verdicts, staleness, length,
+    signal, weight."""
     state: str = ""
     """File that keeps the state, with which a watch that was killed goes on; by default in ~/.local/state, one for each path and
     way of reading it: a folder of rollouts cannot bring one of its own."""
@@ -62,7 +66,7 @@ class WatchConfig:
         unit = None if self.unit == "auto" else self.unit
         return Options(parse_columns(self.columns), unit, self.tokenizer, self.max_response_length)
 
-    def kinds(self) -> tuple[str, ...]:
+    def fatal(self) -> tuple[str, ...]:
         """Return the kinds of `fail_on`. Raises ValueError for an unknown one."""
         found = tuple(one.strip() for one in self.fail_on.split(",") if one.strip())
         for one in found:
@@ -72,89 +76,89 @@ class WatchConfig:
 
     def place(self) -> Path:
         """Return the file of the state."""
-        if self.state:
-            return Path(self.state)
         read = [str(Path(self.path).resolve()), self.columns, self.unit, self.tokenizer, self.max_response_length]
         root = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state")
-        return root / "fairlen/watch" / f"{hashlib.sha256(json.dumps(read).encode()).hexdigest()[:16]}.json"
+        name = f"{hashlib.sha256(json.dumps(read).encode()).hexdigest()[:16]}.json"
+        return Path(self.state) if self.state else root / "fairlen/watch" / name
+
+
+class FileWatch:
+    """A watch after files: their reader, what it has told, and its state on disk."""
+
+    def __init__(self, config: WatchConfig) -> None:
+        """Go on from the state, where there is one. Raises ValueError for a file that is none."""
+        self.config, self.place, self.num_told, self.saved = config, config.place(), 0, 0.0
+        self.watch = LengthWatch(method=config.method, exchangeable=config.exchangeable, keep=False)
+        try:
+            state = json.loads(self.place.read_text()) if self.place.exists() else {"watch": {}, "follower": {}}
+            self.watch.restore(state["watch"])
+            self.follower = Follower(Path(config.path), config.options(), **state["follower"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(
+                f"{self.place}: no state of a watch ({error}); remove it to watch from the start"
+            ) from error
+
+    def look(self, is_over: bool) -> bool:
+        """Take what is new, log its notes and alarms, and return whether there was anything."""
+        before, alarms = len(self.watch.steps), len(self.watch.alarms)
+        for step, table, knows_limit in self.follower.read(is_over):
+            for alarm in self.watch.look(step, table, knows_limit=knows_limit):
+                log(f"ALARM {visible(str(alarm))}")
+        for note in self.follower.notes[self.num_told :]:
+            log(f"note: {visible(note)}")
+        self.num_told = len(self.follower.notes)
+        if len(self.watch.alarms) > alarms or time.monotonic() - self.saved > SAVED:
+            self.save()
+        return len(self.watch.steps) > before
+
+    def save(self) -> None:
+        state = {"watch": self.watch.state(), "follower": self.follower.state()}
+        write_file(self.place, json.dumps(state).encode())
+        self.saved = time.monotonic()
+
+    def fails(self, kinds: Sequence[str]) -> bool:
+        return any(one.kind in kinds for one in self.watch.alarms)
+
+    def finish(self) -> None:
+        """Log how it ended, and write the state, the table and the page."""
+        config, watch = self.config, self.watch
+        if not watch.steps:
+            warn(f"{config.path}: no rollouts were read; {'; '.join(self.follower.notes) or 'nothing is there yet'}")
+            return
+        self.save()
+        size, kinds = sum(one.size for one in watch.steps), ", ".join(one.kind for one in watch.alarms)
+        tested = "" if watch.exchangeable else "; no effect was tested (--no-exchangeable)"
+        log(f"{size:,} responses in {len(watch.steps):,} steps; alarms: {kinds or 'none'}{tested}")
+        if config.markdown:
+            write_file(Path(config.markdown), write_markdown(watch))
+        if config.out:
+            audits = audit([config.path], config.options(), watch.in_use, watch.evidence.margins)
+            log(f"page: {write_page(Path(config.out), watch.alarms, *audits)}")
 
 
 def run(config: WatchConfig) -> int:
     """Watch until everything is read, an alarm of --fail-on, or an interruption. Return 1 where such an alarm was raised, and
     where nothing was read."""
-    kinds, options, path = config.kinds(), config.options(), Path(config.path)
-    if config.once and not path.exists():
-        raise ValueError(f"{path}: there is no such file or folder")
-    watch, follower = LengthWatch(method=config.method, keep=False), Follower(path, options)
-    if config.place().exists():
-        resume(watch, follower, config.place())
-    log(f"watching {path}: {len(watch.steps):,} steps so far" + ("" if path.exists() else "; it is not there yet"))
-    told, idle = 0, 0
+    kinds, one = config.fatal(), FileWatch(config)
+    if config.once and not one.follower.sizes():
+        raise ValueError(f"{config.path}: there is no such file or folder")
+    log(f"watching {config.path}: {len(one.watch.steps):,} steps so far")
     try:
-        while not fails(watch.alarms, kinds):
-            before = len(watch.steps)
-            told = look(watch, follower, config, told, config.once or idle >= PAUSES)
+        changed = time.monotonic()
+        while not one.fails(kinds):
+            if one.look(config.once or time.monotonic() - changed > QUIET):
+                changed = time.monotonic()
             if config.once:
                 break
-            idle = 0 if len(watch.steps) > before else idle + 1
             time.sleep(config.every)
     except KeyboardInterrupt:
         log("interrupted; the same command goes on")
-    finish(watch, follower, config)
-    return int(not watch.steps or fails(watch.alarms, kinds))
-
-
-def fails(alarms: Sequence[Alarm], kinds: Sequence[str]) -> bool:
-    return any(one.kind in kinds for one in alarms)
-
-
-def look(watch: LengthWatch, follower: Follower, config: WatchConfig, told: int, is_over: bool) -> int:
-    """Take what is new, tell its notes and alarms, and keep the state; return how many notes were told."""
-    is_new = False
-    for batch in follower.read(is_over):
-        truncated = batch.truncated
-        for alarm in watch.add(
-            batch.prompts.tolist(), batch.lengths, batch.outcomes, truncated=truncated, step=batch.step
-        ):
-            log(f"ALARM {visible(str(alarm))}")
-        is_new = True
-    for note in follower.notes[told:]:
-        log(f"note: {visible(note)}")
-    if is_new:
-        write_json(config.place(), {"watch": watch.state(), "places": follower.places, "bar": follower.bar})
-    return len(follower.notes)
-
-
-def resume(watch: LengthWatch, follower: Follower, path: Path) -> None:
-    """Go on from a state. Raises ValueError for a file that is none."""
-    try:
-        state = json.loads(path.read_text())
-        watch.restore(state["watch"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path}: no state of a watch ({error}); remove it to watch from the start") from error
-    follower.places, follower.bar = state["places"], state["bar"]
-
-
-def finish(watch: LengthWatch, follower: Follower, config: WatchConfig) -> None:
-    """Tell how it ended, and write the table and the page."""
-    if not watch.steps:
-        warn(f"{config.path}: no rollouts were read; {'; '.join(follower.notes) or 'nothing is there yet'}")
-        return
-    size = sum(one.size for one in watch.steps)
-    log(
-        f"{size:,} responses in {len(watch.steps):,} steps; alarms: {', '.join(one.kind for one in watch.alarms) or 'none'}"
-    )
-    if config.markdown:
-        write_file(Path(config.markdown), write_markdown(watch))
-    if config.out:
-        from fairlen.watch.page import write_files_page
-
-        known = config.options(), watch.in_use, watch.evidence.margins
-        log(f"page: {write_files_page(Path(config.out), watch.rows(), config.path, *known)}")
+    one.finish()
+    return int(not one.watch.steps or one.fails(kinds))
 
 
 def write_markdown(watch: LengthWatch) -> str:
     """Return the alarms as a table in Markdown."""
-    rows = [f"| {' | '.join(visible(cell) for cell in row)} |" for row in watch.rows()]
+    rows = [f"| {one.kind} | {one.step} | {one.since} | {visible(one.text)} |" for one in watch.alarms]
     head = ["| alarm | step | since | |", "|---|---|---|---|"]
     return "\n".join([*head, *rows] if rows else [f"No alarm about length in {len(watch.steps):,} steps."]) + "\n"

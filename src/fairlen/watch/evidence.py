@@ -1,30 +1,23 @@
 """EProcess that length and correctness go together within prompts and steps, valid whenever it is looked at.
 
-Compared are responses to one prompt in one step, so that a trend of length or accuracy cancels. Given the lengths of such a group
-and how many of its responses are correct, each statistic has mean 0 where every assignment of verdicts to lengths is as likely as
-any other. Tested is the wider hypothesis that no group's mean is beyond the audit's margin m.
-
-An *e-process*: for a stake s fixed beforehand, the product over groups of 1 + s (x - m) is a supermartingale while the
-mean of x is at most m (Waudby-Smith and Ramdas, arXiv:2010.09686, section 4). So is its average over a grid of stakes, and the
-mixture over onsets, where a share 1 / (t (t + 1)) of the capital is staked from step t on (Shin, Ramdas and Rinaldo,
-arXiv:2203.03532). It ever reaches 1 / a with probability at most a (Ville 1939), however often somebody looks.
-
-The size has a *confidence sequence*: all m whose e-process from the onset on is small, at the share 1 / (t (t + 1)) of the error
-for onset t. It covers an effect of one size since then, at every time and for an onset chosen after the data.
+Each statistic of responses to one prompt in one step has mean 0, given their lengths and how many are correct, where every
+assignment of verdicts to lengths is as likely as any other; tested is that no such mean is beyond the audit's margin.
+Assumptions, proof and sources are in docs/watch.md.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
-from fairlen.audit.conclusion import Margins
+from fairlen.audit.conclusion import Margins, Name
 from fairlen.audit.statistics.within import equal_groups, pair_sums
 from fairlen.batch import Floats, Ints
 
+NAMES: tuple[Name, ...] = ("gap", "order")
+"""The statistics, as the audit calls them."""
 CLIP = 1.0
 """Nats from its group's median beyond which a log length counts as that far: 2.7 times as long. Bounds the statistic."""
 BOUNDS = np.array([2 * CLIP, 0.5])
@@ -45,20 +38,21 @@ class Size:
     high: float
 
 
-def compare_groups(stratum: Ints, outcome: Floats, length: Ints) -> tuple[Floats, Floats]:
-    """Return of strata with a better and a worse response their weight km / (k + m), [S], and statistics, [S, 2].
+def compare_groups(stratum: Ints, outcome: Floats, length: Ints) -> tuple[Ints, Floats]:
+    """Return the strata with a better and a worse response, [S], and of each its weight km / (k + m) and statistics, [S, 3].
 
     The statistics are means over pairs: log length of the worse response minus that of the better one, and the share in which the
     worse one is the longer, minus a half.
     """
-    found = [np.zeros((0, 4))]
+    found: list[Floats] = [np.zeros((0, 5))]
     x = np.log(np.maximum(length, 1).astype(np.float64))
     for rows in equal_groups(stratum):
         near = x[rows] - np.median(x[rows], 1, keepdims=True)
-        found.append(pair_sums(outcome[rows], np.clip(near, -CLIP, CLIP), near)[:, :4])
+        sums = pair_sums(outcome[rows], np.clip(near, -CLIP, CLIP), near)[:, :4]
+        found.append(np.column_stack([sums, stratum[rows[:, 0]].astype(np.float64)]))
     sums = np.concatenate(found)
-    pairs, size, gap, order = sums[sums[:, 0] > 0].T
-    return pairs / size, np.stack([gap / pairs, order / pairs], 1)
+    pairs, size, gap, order, number = sums[sums[:, 0] > 0].T
+    return number.astype(np.int64), np.stack([pairs / size, gap / pairs, order / pairs], 1)
 
 
 @dataclass
@@ -66,59 +60,50 @@ class EProcess:
     """The evidence of a run, a step at a time: for incorrect responses that are longer, and for shorter ones."""
 
     margins: Margins = field(default_factory=Margins)
-    steps: list[int] = field(default_factory=list)
-    """Numbers of the steps that were added, [T]."""
+    groups: list[Floats] = field(default_factory=list)
+    """Weight and statistics of each step's groups, [S, 3] each: all else follows from these."""
     wealth: Floats = field(default_factory=lambda: np.full((2, 2, len(STAKES)), -np.inf))
     """Log of what was staked from any onset on, by statistic, side and stake."""
     growth: Floats = field(default_factory=lambda: np.zeros((2, 2, len(STAKES))))
     """Log of the factor since the best onset."""
     onset: Ints = field(default_factory=lambda: np.zeros((2, 2, len(STAKES)), np.int64))
     """Position of that onset among the steps."""
-    groups: list[Floats] = field(default_factory=list)
-    """Weight and statistics of each step's groups, [S, 3] each."""
 
     @property
     def margin(self) -> Floats:
-        return np.array([self.margins.of("gap"), self.margins.of("order")])
+        return np.array([self.margins.of(name) for name in NAMES])
 
-    def add(self, step: int, weight: Floats, values: Floats) -> None:
-        """Add a step's groups, weights [S] and statistics [S, 2]; a step without groups changes nothing but the clock."""
-        self.steps.append(step)
-        count = len(self.steps)
-        self.groups.append(np.column_stack([weight, values]))
+    def add(self, groups: Floats) -> None:
+        """Add a step's groups, weight and statistics [S, 3]; a step without groups changes nothing but the clock."""
+        self.groups.append(groups)
+        count, weight, values = len(self.groups), groups[:, 0], groups[:, 1:]
         stakes = find_stakes(weight, BOUNDS + self.margin)
         beyond = SIDES * values[:, :, None] - self.margin[:, None]  # [S, 2, 2]
         gained = np.log1p(stakes[:, :, None] * beyond[..., None]).sum(0)
         self.wealth = np.logaddexp(self.wealth, -math.log(count * (count + 1))) + gained
-        begins = self.growth <= 0
-        self.onset = np.where(begins, count - 1, self.onset)
+        self.onset = np.where(self.growth <= 0, count - 1, self.onset)
         self.growth = np.maximum(self.growth, 0.0) + gained
 
     def measure(self, side: int) -> float:
         """Return the e-value against no effect beyond the margins on a side, 0 for longer, 1 for shorter."""
-        idle = 1 / (len(self.steps) + 1)  # of the capital, not staked yet
+        idle = 1 / (len(self.groups) + 1)  # of the capital, not staked yet
         return float(np.exp(np.minimum(self.wealth[:, side], 700.0)).mean()) + idle
 
     def find_onset(self, side: int) -> int:
         """Return the position of the step from which the evidence is strongest: an estimate."""
-        place = int(self.growth[:, side].argmax())
-        return int(self.onset[:, side].flat[place])
+        return int(self.onset[:, side].flat[self.growth[:, side].argmax()])
 
-    def estimate(self, onset: int, level: float = 0.95) -> tuple[Size, Size]:
-        """Return differences of log lengths and of shares since the step at a position, with their confidence sequences."""
+    def estimate(self, onset: int, level: float = 0.95) -> dict[Name, Size]:
+        """Return the statistics since the step at a position, with their confidence sequences."""
         weight, *statistics = np.concatenate(self.groups[onset:]).T
         spent = math.log(2 * (onset + 1) * (onset + 2) / (1 - level))
-        return tuple(bound_mean(weight, x, most, spent) for x, most in zip(statistics, BOUNDS.tolist(), strict=True))  # type: ignore[return-value]
+        each = zip(NAMES, statistics, BOUNDS.tolist(), strict=True)
+        return {name: bound_mean(weight, x, most, spent) for name, x, most in each}
 
-    def state(self) -> dict[str, Any]:
-        """Return all that `restore` needs, of lists and numbers."""
-        found = {name: getattr(self, name).tolist() for name in ("wealth", "growth", "onset")}
-        return found | {"steps": self.steps, "groups": [part.tolist() for part in self.groups]}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Go on from a state."""
-        self.wealth, self.growth, self.onset = (np.array(state[name]) for name in ("wealth", "growth", "onset"))
-        self.steps, self.groups = list(state["steps"]), [np.array(part).reshape(-1, 3) for part in state["groups"]]
+    def find(self, side: int, error: float) -> dict[Name, Size]:
+        """Return the sizes whose sequences have left the margin on a side, none while the e-value is below 1 / error."""
+        found = self.estimate(self.find_onset(side)) if self.measure(side) >= 1 / error else {}
+        return {name: one for name, one in found.items() if (-one.high if side else one.low) > self.margins.of(name)}
 
 
 def find_stakes(weight: Floats, room: Floats) -> Floats:

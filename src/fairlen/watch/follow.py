@@ -2,163 +2,184 @@
 
 from __future__ import annotations
 
+import math
+import os
+import re
 import tempfile
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from itertools import chain
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from fairlen.audit.log import Log, halfway
-from fairlen.audit.readers import Source, files_of, read
+from fairlen.audit.readers import LogReading, Source, find_files, read
 from fairlen.audit.readers.rows import Options
-from fairlen.batch import Floats, Ints
+from fairlen.batch import Ints, Responses
 from fairlen.files.folders import write_file
 from fairlen.files.formats import Unreadable
 
 CHUNK = 8 << 20
-"""Bytes of a growing file that are read at a time; more where one step is larger."""
+"""Bytes that are read at a time; more where one step is larger, and where one table is."""
+ABREAST = 64
+"""Files that are read side by side, as several writers of one run have one each."""
 GROWING = (".jsonl", ".ndjson")
+WHOLE = -1
+"""In place of a number of bytes: all of a file that is written at once, such as a table."""
+NO_STEPS = "no column of steps, without which nothing says what was generated together: name it (--columns step=NAME)"
+UNKNOWN = "whether responses were truncated is unknown: --max-response-length N with --tokenizer FOLDER estimates it"
 
 
-@dataclass(frozen=True)
-class Batch:
-    """The responses of one step, [N] each, as `LengthWatch.add` takes them."""
+Step = tuple[int, Responses, bool]
+"""A step's number, its responses, and whether it is known which the limit ended."""
 
-    step: int
-    prompts: Ints
-    lengths: Ints
-    outcomes: Floats
-    truncated: Floats | None
+
+class Unread(NamedTuple):
+    """The unread part of a file: whole lines, nothing of one that is written at once; and whether nothing comes after it."""
+
+    file: Path
+    data: bytes
+    is_end: bool
 
 
 @dataclass
 class Follower:
-    """Reads a file, or the files of a folder, as they grow; all that it remembers is in `places` and `bar`."""
+    """Reads a file, a folder's files or those of a pattern as they grow."""
 
     path: Path
     options: Options = field(default_factory=Options)
     places: dict[str, int] = field(default_factory=dict)
-    """Bytes of each file that were read, by its path; -1 of one that is read whole."""
+    """Bytes of each file that were read, or WHOLE, by its path."""
+    last: int = -1
+    """The newest step that was handed on."""
     bar: float | None = None
     """Outcome above which a response is correct where the files hold no verdicts: half of the range of the first."""
     notes: list[str] = field(default_factory=list)
     """How columns were read, and what could not be: each once."""
+    seen: dict[Path, int] = field(default_factory=dict)
+    """Bytes of each file at the last look."""
+    barren: dict[Path, int] = field(default_factory=dict)
+    """Bytes of files in which no rollouts were found."""
 
-    def read(self, is_over: bool = False) -> Iterator[Batch]:
-        """Yield the steps that are complete; of a growing file the last one only where it `is_over`.
+    def read(self, is_over: bool = False) -> Iterator[Step]:
+        """Yield complete steps for `LengthWatch.look`, in order: those before the newest one, and that too where it `is_over`.
 
-        A step is complete where a later one has begun, in its file or in a later file.
+        Raises ValueError for rollouts of several folders or formats, as no file says which of those are one run's.
         """
-        files = files_of(self.path) if self.path.exists() else []
-        for place, file in enumerate(files):
-            is_last = place == len(files) - 1 and not is_over
-            yield from (self.read_growing if file.suffix in GROWING else self.read_whole)(file, is_last)
-
-    def read_whole(self, file: Path, is_last: bool) -> Iterator[Batch]:
-        """Yield the steps of a file that is written at once, such as a table; one that is not yet whole is left for later."""
-        if self.places.get(str(file)) == -1:
+        sizes, size = self.sizes(), CHUNK
+        if sizes == self.seen and not is_over:
             return
-        try:
-            found = read([str(file)], self.options)
-        except Unreadable as error:
-            self.note(f"{file.name}: {error}")
-            return
-        if found.sources or not is_last:
-            self.places[str(file)] = -1
-        yield from chain.from_iterable(map(self.split, found.sources))
-        for sentence in found.unreadable:
-            self.note(sentence)
-
-    def read_growing(self, file: Path, is_last: bool) -> Iterator[Batch]:
-        """Yield the steps of lines that were added to a file."""
-        size = CHUNK
-        while True:
-            start = self.places.get(str(file), 0)
-            with file.open("rb") as lines:
-                lines.seek(start)
-                data = lines.read(size)
-            is_end = len(data) < size
-            data = data[: data.rfind(b"\n") + 1]
-            if not data:
-                if is_end:
+        self.seen = sizes
+        while parts := list(self.cut(sizes, size)):
+            before, is_all = {**self.places}, sum(map(self.has_more, sizes, sizes.values())) == len(parts)
+            yield from self.read_parts(parts, is_over and is_all)
+            if self.places == before:
+                if is_all and all(part.is_end for part in parts):
                     return
                 size *= 2
-                continue
-            logs = [source.log for source in self.read_lines(file, data)]
-            if not logs and is_end and is_last:
-                return  # more lines may tell which columns are what
-            held = None
-            if not is_end or is_last:  # the last step may go on
-                held = max((int(log.batch.max()) for log in logs), default=None)
-                if logs and all((log.batch == held).all() for log in logs):
-                    if is_end:
-                        return
-                    size *= 2
-                    continue
-            line = (
-                min((int(log.line[log.batch == held].min()) for log in logs), default=None)
-                if held is not None
-                else None
-            )
-            for log in logs:
-                yield from self.batches(log, held)
-            self.places[str(file)] = start + (len(data) if line is None else find_line(data, line))
-            size = CHUNK
-            if is_end:
+
+    def sizes(self) -> dict[Path, int]:
+        """Return the files that are there now with their bytes; none before the run writes."""
+        try:
+            return {file: file.stat().st_size for file, _ in find_files([str(self.path)])}
+        except Unreadable:
+            return {}
+
+    def has_more(self, file: Path, size: int) -> bool:
+        return self.places.get(str(file), 0) not in (size, WHOLE) and self.barren.get(file) != size
+
+    def cut(self, sizes: Mapping[Path, int], size: int) -> Iterator[Unread]:
+        """Yield unread parts of the first files that have one, of about `size` bytes together, but at least one."""
+        files, left = [file for file, number in sizes.items() if self.has_more(file, number)], size
+        share = size // max(min(len(files), ABREAST), 1)
+        for file in files:
+            if left <= 0:
                 return
+            if file.suffix not in GROWING:
+                left -= sizes[file]
+                yield Unread(file, b"", True)
+                continue
+            place = self.places.get(str(file), 0)
+            if place > sizes[file]:  # written anew
+                self.places[str(file)] = place = 0
+            with file.open("rb") as lines:
+                lines.seek(place)
+                data = lines.read(share)
+            left -= len(data)
+            yield Unread(file, data[: data.rfind(b"\n") + 1], len(data) < share)
 
-    def read_lines(self, file: Path, data: bytes) -> tuple[Source, ...]:
-        """Read some lines of a file as if they were one."""
+    def read_parts(self, parts: list[Unread], is_over: bool) -> Iterator[Step]:
+        """Yield the steps of parts that nothing can be added to, and move beyond them."""
+        sources = self.read_copies(parts, is_over)
+        if len(sources) > 1:
+            names = "; ".join(f"{one.format.title} in {one.folder}" for one in sources)
+            raise ValueError(f"{self.path}: rollouts of {len(sources)} kinds ({names}): name one folder, or a pattern")
+        log, files = (sources[0].log, sources[0].files) if sources else (None, ())
+        rows = {name: log.file == place for place, name in enumerate(files)} if log else {}
+        full = [part for part in parts if str(part.file) in rows and rows[str(part.file)].any()]
+        self.barren |= {part.file: self.seen[part.file] for part in parts if part.is_end and part not in full}
+        if not log:
+            return
+        held = min([log.batch[rows[str(part.file)]].max() for part in full if not part.is_end], default=math.inf)
+        held = held if is_over else min(held, log.batch.max())
+        yield from self.split(log, held)
+        for part in full:
+            self.move(part, log.line[rows[str(part.file)] & (log.batch >= held)])
+
+    def read_copies(self, parts: list[Unread], is_over: bool) -> list[Source]:
+        """Read parts as if they were the files, and note how."""
+        root = os.path.commonpath([part.file.parent for part in parts])
         with tempfile.TemporaryDirectory() as folder:
-            part = Path(folder) / file.name
-            write_file(part, data)
+            for part in parts:
+                copy = Path(folder) / part.file.relative_to(root)
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                if part.file.suffix in GROWING:
+                    write_file(copy, part.data)
+                else:
+                    copy.symlink_to(part.file.resolve())
             try:
-                found = read([str(part)], self.options)
+                found = read([folder], self.options)
             except Unreadable as error:
-                self.note(str(error).replace(folder, str(file.parent)))
-                return ()
-        for sentence in found.unreadable:
-            self.note(sentence.replace(folder, str(file.parent)))
-        for source in found.sources:
-            self.note_source(source)
-        return found.sources
+                found = LogReading((), (), (str(error),))
+        notes = [*found.unreadable, *([] if found.sources else found.skipped)] if is_over else []
+        for one in found.sources:
+            notes += [f"{one.format.title}; lengths in {one.log.unit}", *one.notes]
+            notes += [UNKNOWN] * ("truncated" not in one.log.known) + [NO_STEPS] * (not one.has_steps)
+        self.note(*(note.replace(folder, root) for note in notes))
+        places = [tuple(name.replace(folder, root, 1) for name in (one.folder, *one.files)) for one in found.sources]
+        named = zip(found.sources, places, strict=True)
+        return [replace(one, folder=place, files=tuple(files)) for one, (place, *files) in named if one.has_steps]
 
-    def split(self, source: Source) -> Iterator[Batch]:
-        self.note_source(source)
-        return self.batches(source.log, None)
+    def move(self, part: Unread, held: Ints) -> None:
+        """Move beyond a part, up to the first of the lines that are held."""
+        if part.file.suffix in GROWING:
+            place, data = self.places.get(str(part.file), 0), part.data
+            lines = data.split(b"\n", int(held.min()) - 1) if len(held) else [b""]
+            self.places[str(part.file)] = place + len(data) - len(lines[-1])
+        elif not len(held):
+            self.places[str(part.file)] = WHOLE
 
-    def batches(self, log: Log, held: int | None) -> Iterator[Batch]:
-        """Yield the steps of a log, but one."""
+    def split(self, log: Log, held: float) -> Iterator[Step]:
+        """Yield the steps of a log before one that is held; EqLen's forks are left out."""
         table, correct = log.responses, log.correct
         if "correct" not in log.known:
             self.bar = halfway(table.outcome[table.active]) if self.bar is None else self.bar
+            self.note(f"correct is a reward above {self.bar:.3g}, half of the range of the first ones")
             correct = table.outcome > self.bar
-        outcome = np.where(table.active, correct.astype(np.float64), np.nan)
+        if log.batch.max() <= self.last:
+            self.note(f"rows came after their step was counted, at the latest {self.last}, and are left out")
+        table = replace(table, prompt=log.strata, correct=correct)
         for step in np.unique(log.batch).tolist():
-            rows = log.batch == step
-            if step != held:
-                truncated = table.truncated[rows].astype(np.float64) if "truncated" in log.known else None
-                yield Batch(step, table.prompt[rows], table.length[rows], outcome[rows], truncated)
+            if self.last < step < held:
+                self.last = step
+                yield step, table.take((log.batch == step) & (table.round == 0)), "truncated" in log.known
 
-    def note_source(self, source: Source) -> None:
-        self.note(f"{source.format.title}; lengths in {source.log.unit}")
-        for sentence in source.notes:
-            self.note(sentence)
-        if "truncated" not in source.log.known:
-            self.note(
-                "whether responses were truncated is unknown: --max-response-length N with --tokenizer FOLDER estimates it"
-            )
+    def state(self) -> dict[str, Any]:
+        """Return the fields that are needed to go on."""
+        return {name: getattr(self, name) for name in ("places", "last", "bar")}
 
-    def note(self, sentence: str) -> None:
-        if sentence not in self.notes:
-            self.notes.append(sentence)
-
-
-def find_line(data: bytes, number: int) -> int:
-    """Return where a line begins, counted from 1."""
-    place = 0
-    for _ in range(number - 1):
-        place = data.index(b"\n", place) + 1
-    return place
+    def note(self, *sentences: str) -> None:
+        """Note sentences, without numbers of rows at their ends, which change with every look."""
+        found = dict.fromkeys(re.sub(r": [\d,]+$", "", one) for one in sentences)
+        self.notes += [one for one in found if one not in self.notes]

@@ -3,50 +3,54 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import isnan
 from pathlib import Path
 
-from fairlen.audit.audit import audit, audit_source
+import numpy as np
+
+from fairlen.audit.audit import Audit, audit_source
 from fairlen.audit.conclusion import Margins
 from fairlen.audit.log import Log
 from fairlen.audit.method_in_use import InUse
 from fairlen.audit.readers import LogReading, Source
 from fairlen.audit.readers.formats import Format
-from fairlen.audit.readers.rows import Options
+from fairlen.batch import Floats, build_responses, build_segments, number_keys
 from fairlen.report.audit_page import write_audit_page
 from fairlen.report.figure import Figure, Section
+from fairlen.watch.thresholds import Alarm, Shape
 
 FORMAT = Format("watch", "watched run", "the limit of generation", lambda columns: False, lambda chunk, found: chunk)
 SAYS = "Effect: about length and correctness within prompts and steps, tested at every step; the others are thresholds."
 
 
-def write_log_page(
-    path: Path, alarms: Sequence[Sequence[str]], log: Log, method: InUse | None, margins: Margins
-) -> Path:
-    """Write the page of a log, with rows (kind, step, since, text) of alarms. Raises ValueError for an empty log."""
-    if not len(log):
+def write_page(path: Path, alarms: Sequence[Alarm], audits: Sequence[Audit], reading: LogReading) -> Path:
+    """Write the page of audits, with the alarms before them."""
+    figures = [
+        Figure(f"{one.kind}, step {one.step}".capitalize(), one.text[:1].upper() + one.text[1:]) for one in alarms
+    ]
+    first = Section("alarms", "Alarms" if figures else "No alarm", SAYS, figures)
+    return write_audit_page(path, audits, reading, first=[first], name="Length, watched")
+
+
+def audit_kept(
+    steps: Sequence[Shape], kept: Sequence[Floats], method: InUse | None, margins: Margins
+) -> tuple[tuple[Audit, ...], LogReading]:
+    """Audit what `LengthWatch.kept` has of steps. Raises ValueError where it has nothing."""
+    if not kept:
         raise ValueError(
             "page: no response was kept; LengthWatch(keep=True) keeps lengths and outcomes, and add() brings them"
         )
-    source = Source(FORMAT, "", (), log, ())
-    reading = LogReading((source,), (), ())
-    return write_audit_page(
-        path, (audit_source(source, method, margins),), reading, first=[list_alarms(alarms)], name=NAME
+    source = Source(FORMAT, "", (), make_log(steps, kept), ())
+    return (audit_source(source, method, margins),), LogReading((source,), (), ())
+
+
+def make_log(steps: Sequence[Shape], kept: Sequence[Floats]) -> Log:
+    """Return the log of `LengthWatch.kept` as the audit reads it."""
+    problem, length, outcome, correct, truncated = np.concatenate(kept).T
+    step, number = np.repeat([one.number for one in steps], [len(part) for part in kept]), problem.astype(np.int64)
+    prompt, verdict = number_keys(np.column_stack([step, number])), correct + 0.0 * outcome
+    table = build_responses(prompt, length.astype(np.int64), outcome, verdict, truncated > 0, int(length.max()))
+    known = {"correct", "reward"} | ({"truncated"} if not any(isnan(one.truncated) for one in steps) else set())
+    return Log(
+        "watch", "tokens", table, step, build_segments(table, table.length), known=frozenset(known), problem=number
     )
-
-
-def write_files_page(
-    path: Path, alarms: Sequence[Sequence[str]], place: str, options: Options, method: InUse | None, margins: Margins
-) -> Path:  # fmt: skip
-    """Write the page of files, which are read once more."""
-    audits, reading = audit([place], options, method, margins)
-    return write_audit_page(path, audits, reading, first=[list_alarms(alarms)], name=NAME)
-
-
-NAME = "Length, watched"
-
-
-def list_alarms(rows: Sequence[Sequence[str]]) -> Section:
-    shown = [
-        Figure(f"{kind.capitalize()}, step {step}", f"{text[:1].upper()}{text[1:]}") for kind, step, _, text in rows
-    ]
-    return Section("alarms", "Alarms" if rows else "No alarm", SAYS, shown)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from itertools import chain
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
@@ -13,41 +14,20 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fairlen.audit.advice import advise
-from fairlen.audit.conclusion import LENGTH, Margins
+from fairlen.audit.conclusion import LENGTH, Margins, Name
 from fairlen.audit.method_in_use import InUse, parse_method
 from fairlen.audit.statistics.intervals import Estimate
 from fairlen.batch import CORRECT_THRESHOLD, Floats, Responses, build_responses, number_keys
+from fairlen.schema import number_text
 from fairlen.watch.evidence import EProcess, Size, compare_groups
-from fairlen.watch.history import History
-from fairlen.watch.thresholds import THRESHOLDS, Shape, find_crossed
+from fairlen.watch.thresholds import THRESHOLDS, Alarm, Shape, find_crossed
 
 EFFECT = "effect"
-"""The kind of alarm about length and correctness; all others are thresholds without a test."""
+"""The kind of alarm that a test raises; all others are thresholds."""
 NONE: Mapping[str, Floats] = {}
 ASSOCIATION = (
     "an association, not a cause: the longer response may be incorrect because it is long, or long because it was lost"
 )
-
-
-@dataclass(frozen=True)
-class Alarm:
-    """Something that a run's user should see, told once."""
-
-    kind: str
-    """"effect", or a threshold: "truncation", "length", "signal", "verdicts", "staleness", "weight"."""
-    step: int
-    """At which it was raised."""
-    size: float
-    """Of the effect the relative difference of length, incorrect over correct; of a threshold what crossed it."""
-    interval: tuple[float, float] | None
-    """95% confidence sequence of the size; None for thresholds, which have none."""
-    text: str
-    """What happened, since about when, what it does not mean, and what to do."""
-    since: int | None = None
-    """Estimated step of the onset."""
-
-    def __str__(self) -> str:
-        return f"{self.kind}, step {self.step}: {self.text}"
 
 
 @dataclass
@@ -72,12 +52,13 @@ class LengthWatch:
     kinds: tuple[str, ...] = (EFFECT, *THRESHOLDS)
     """Alarms that are raised."""
     keep: bool = True
-    """Keep lengths and outcomes of all responses for `page`: 25 bytes each."""
+    """Keep lengths and outcomes of all responses for `page`: 40 bytes each."""
     in_use: InUse | None = field(default=None, init=False, repr=False)
     evidence: EProcess = field(init=False, repr=False)
     steps: list[Shape] = field(default_factory=list, init=False, repr=False)
     alarms: list[Alarm] = field(default_factory=list, init=False)
-    history: History = field(default_factory=History, init=False, repr=False)
+    kept: list[Floats] = field(default_factory=list, init=False, repr=False)
+    """Of each step's responses number of the prompt, length, outcome, and whether it is correct and truncated, [N, 5]."""
 
     def __post_init__(self) -> None:
         for name in ("error", "smallest_length", "smallest_share"):
@@ -112,21 +93,19 @@ class LengthWatch:
         than the last by default; a step that was added before is passed over, as the iterations over one batch. Raises ValueError
         for columns that cannot be.
         """
-        keys = list(prompts)
+        keys, number = list(prompts), self.last_step + 1 if step is None else int(step)
         columns = {"lengths": lengths, "outcomes": outcomes, "truncated": truncated, "age": age, **(channels or {})}
         given = {name: read_column(name, column, len(keys)) for name, column in columns.items() if column is not None}
-        number = self.last_step + 1 if step is None else int(step)
-        length, cut = given["lengths"].astype(np.int64), given.get("truncated", np.zeros(len(keys))) > 0
+        length, outcome = given["lengths"].astype(np.int64), given["outcomes"]
         table = build_responses(
-            number_keys(keys), length, given["outcomes"], given["outcomes"], cut, int(length.max(initial=1)),
-            correct_threshold=self.correct_threshold,
+            number_keys(keys), length, outcome, outcome, given.get("truncated", np.zeros(len(keys))) > 0,
+            int(length.max(initial=1)), correct_threshold=self.correct_threshold,
         )  # fmt: skip
-        shape = {name: given[name] for name in (channels or {})}
-        is_new = bool(keys) and number > self.last_step
-        found = self.look(number, table, age=given.get("age"), channels=shape, knows_limit="truncated" in given)
-        if self.keep and is_new:
-            self.history.add(number, keys, table, "truncated" in given)
-        return found
+        if self.keep and keys and number > self.last_step:
+            prompt = [number_text(str(key)) % 2**52 for key in keys]
+            self.kept.append(np.column_stack([prompt, table.length, outcome, table.correct, table.truncated]))
+        shape = {name: given[name] for name in channels or ()}
+        return self.look(number, table, age=given.get("age"), channels=shape, knows_limit="truncated" in given)
 
     @property
     def last_step(self) -> int:
@@ -139,108 +118,96 @@ class LengthWatch:
         """Take one rollout batch as a trainer of fairlen's has it, and return the alarms that it raises."""
         if step <= self.last_step or not len(table):
             return []
-        rule = self.in_use.aggregation if self.in_use else ""
-        self.steps.append(Shape.of(step, table, age, channels, knows_limit, rule))
+        shape = Shape.of(step, table, age, channels, knows_limit, self.in_use.aggregation if self.in_use else "")
         rows = table.active & ~table.truncated
         versions = np.zeros(len(table)) if age is None else age
         stratum = number_keys(np.column_stack([table.prompt, versions.astype(np.int64)]))[rows]
-        self.evidence.add(step, *compare_groups(stratum, table.correct[rows].astype(np.float64), table.length[rows]))
-        new = [*self.find_effects(step), *self.find_crossed(step)]
+        return self.record(
+            shape, compare_groups(stratum, table.correct[rows].astype(np.float64), table.length[rows])[1]
+        )
+
+    def record(self, shape: Shape, groups: Floats) -> list[Alarm]:
+        """Take the numbers of a step, and return the alarms that it raises."""
+        self.steps.append(shape)
+        self.evidence.add(groups)
+        told = {(one.kind, one.size > 0 or one.kind != EFFECT) for one in self.alarms}
+        found = chain(*map(self.find_effects, (0, 1)), find_crossed(self.steps))
+        new = [
+            one
+            for one in found
+            if one.kind in self.kinds and (one.kind, one.size > 0 or one.kind != EFFECT) not in told
+        ]
         self.alarms += new
         return new
 
-    def find_effects(self, number: int) -> Iterable[Alarm]:
-        if not self.exchangeable or EFFECT not in self.kinds:
+    def find_effects(self, side: int) -> Iterator[Alarm]:
+        """Yield the alarm of a side, 0 for longer, 1 for shorter, where the evidence suffices."""
+        sizes = self.evidence.find(side, self.error / 2) if self.exchangeable else {}
+        if not sizes:
             return
-        for side, word in enumerate(LENGTH.words):
-            is_told = any(one.kind == EFFECT and (one.size > 0) == (side == 0) for one in self.alarms)
-            if not is_told and self.evidence.measure(side) >= 2 / self.error:
-                yield self.describe_effect(number, side, word)
-
-    def describe_effect(self, number: int, side: int, word: str) -> Alarm:
-        onset = self.evidence.find_onset(side)
-        gap, order = self.evidence.estimate(onset)
-        since, sign = self.evidence.steps[onset], 1 - 2 * side
-        length = Estimate(*(math.expm1(x) for x in (gap.value, gap.low, gap.high)))
-        text = (
-            f"incorrect responses are {show(length, sign)} {word} than correct ones to the same prompt and the {word} ones in "
-            f"{show(shares(order, sign), 1)} of pairs, since about step {since}; {ASSOCIATION}"
-        )
-        advice = advise("within.length", length, self.in_use)
+        name, size = next(iter(sizes.items()))
+        found = Estimate(*(math.expm1(x) if name == "gap" else x for x in (size.value, size.low, size.high)))
+        since = self.steps[self.evidence.find_onset(side)].number
+        clauses = [
+            vars(LENGTH)[name].format(show(name, one, 1 - 2 * side), LENGTH.words[side]) for name, one in sizes.items()
+        ]
+        advice = advise("within.length", found, self.in_use)
         unknown = "" if self.method else "Name the method (LengthWatch(method=...)) for what follows under it. "
-        look = f"{unknown}The audit's page shows which prompts and responses it is"
-        remedy = f"With {self.method}: {advice.text}" if advice else look
-        return Alarm(EFFECT, number, length.value, (length.low, length.high), f"{text}. {remedy}", since)
-
-    def find_crossed(self, number: int) -> Iterable[Alarm]:
-        """Yield alarms of thresholds that are crossed now and were not told."""
-        told = {one.kind for one in self.alarms}
-        for kind, found in find_crossed(self.steps):
-            if kind in self.kinds and kind not in told:
-                text = f"{found.text} (a threshold, not a test). {found.remedy}"
-                yield Alarm(kind, number, found.size, None, text, found.since)
+        remedy = (
+            f"With {self.method}: {advice.text}" if advice else f"{unknown}The audit's page shows which prompts it is"
+        )
+        text = f"{LENGTH.subject} {' and '.join(clauses)}, since about step {since}; {ASSOCIATION}. {remedy}"
+        quantity = "length" if name == "gap" else "pairs"
+        yield Alarm(EFFECT, self.last_step, found.value, (found.low, found.high), text, since, quantity)
 
     def summary(self) -> dict[str, Any]:
         """Return the numbers so far: steps, responses, the latest shape, e-values, the effect since its onset, alarms."""
-        side = int(self.evidence.measure(1) > self.evidence.measure(0))
-        found: dict[str, Any] = {"steps": len(self.steps), "responses": sum(one.size for one in self.steps)}
-        if self.steps:
-            onset = self.evidence.find_onset(side)
-            gap, order = self.evidence.estimate(onset)
-            found |= {"last": asdict(self.steps[-1]), "since": self.evidence.steps[onset]}
-            found |= {"gap": asdict(gap), "order": asdict(order)}
         evalues = {"longer": self.evidence.measure(0), "shorter": self.evidence.measure(1)}
         tested = {"evalues": evalues, "alarm_at": 2 / self.error} if self.exchangeable else "not tested"
+        found: dict[str, Any] = {"steps": len(self.steps), "responses": sum(one.size for one in self.steps)}
+        if self.steps:
+            onset = self.evidence.find_onset(int(evalues["shorter"] > evalues["longer"]))
+            sizes = {name: asdict(size) for name, size in self.evidence.estimate(onset).items()}
+            found |= {"last": asdict(self.steps[-1]), "since": self.steps[onset].number} | sizes
         return found | {"effect": tested, "alarms": [asdict(one) for one in self.alarms]}
 
     def page(self, path: str | Path) -> Path:
-        """Write the audit of all responses so far as one page, alarms first."""
-        from fairlen.watch.page import write_log_page
+        """Write the audit of all responses so far as one page, alarms first. Raises ValueError where none was kept."""
+        from fairlen.watch.page import audit_kept, write_page
 
-        return write_log_page(Path(path), self.rows(), self.history.log(), self.in_use, self.evidence.margins)
-
-    def rows(self) -> list[tuple[str, str, str, str]]:
-        """Return the alarms as (kind, step, since, text)."""
-        return [(one.kind, str(one.step), "" if one.since is None else str(one.since), one.text) for one in self.alarms]
+        audits = audit_kept(self.steps, self.kept, self.in_use, self.evidence.margins)
+        return write_page(Path(path), self.alarms, *audits)
 
     def state(self) -> dict[str, Any]:
         """Return all that `restore` needs, which JSON keeps exactly."""
-        alarms, steps = [asdict(one) for one in self.alarms], [asdict(one) for one in self.steps]
-        return {
-            "alarms": alarms, "steps": steps, "evidence": self.evidence.state(), "history": asdict(self.history)
-        }  # fmt: skip
+        groups, kept = ([part.tolist() for part in parts] for parts in (self.evidence.groups, self.kept))
+        return {"steps": [asdict(one) for one in self.steps], "groups": groups, "kept": kept}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state, as if the run had not been interrupted; an empty one changes nothing."""
-        if not state:
-            return
-        self.alarms = [
-            Alarm(**one | {"interval": one["interval"] and tuple(one["interval"])}) for one in state["alarms"]
-        ]
-        self.steps = [Shape(**one) for one in state["steps"]]
-        self.evidence.restore(state["evidence"])
-        self.history = History(**state["history"])
+        """Go on from a state, as if the run had not been interrupted, by taking its steps again; an empty one changes nothing."""
+        for shape, groups in zip(state.get("steps", ()), state.get("groups", ()), strict=True):
+            self.record(Shape(**shape), np.array(groups).reshape(-1, 3))
+        self.kept = [np.array(part) for part in state.get("kept", ())]
 
 
-def read_column(name: str, column: ArrayLike, size: int) -> np.ndarray:
+def read_column(name: str, column: ArrayLike, size: int) -> Floats:
     """Return a column as float64, [size]. Raises ValueError for another size, and for numbers that it cannot have."""
     values = np.asarray(column, np.float64)
     if values.shape != (size,):
         raise ValueError(
-            f"{name} has the shape {list(values.shape)}, prompts [{size}]: give one number for each response"
+            f"{name} has the shape {list(values.shape)}, prompts [{size}]: give a number for each response"
         )
     bad = np.isinf(values) if name == "outcomes" else ~np.isfinite(values) | (values < 0)
     if bad.any():
-        place = int(bad.argmax())
         fix = "nan stands for no verdict" if name == "outcomes" else "give numbers of at least 0"
-        raise ValueError(f"{name}[{place}]={values[place]}: {fix}")
+        raise ValueError(f"{name}[{int(bad.argmax())}]={values[bad.argmax()]}: {fix}")
     return values
 
 
-def shares(order: Size, sign: int) -> Estimate:
-    return Estimate(*(0.5 + sign * x for x in (order.value, order.low, order.high)))
-
-
-def show(found: Estimate, sign: int) -> str:
-    low, high = sorted((sign * found.low, sign * found.high)) if sign < 0 else (found.low, found.high)
-    return f"{sign * found.value:.0%} [{low:.0%}, {high:.0%}]"
+def show(name: Name, size: Size, sign: int) -> str:
+    """Return a size with its interval as a percentage: of how much longer or shorter, or of pairs."""
+    value, *bounds = (
+        sign * math.expm1(x) if name == "gap" else 0.5 + sign * x for x in (size.value, size.low, size.high)
+    )
+    low, high = sorted(bounds)
+    return f"{value:.0%} [{low:.0%}, {high:.0%}]"

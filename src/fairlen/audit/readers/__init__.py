@@ -44,6 +44,8 @@ class Source:
     files: tuple[str, ...]
     log: Log
     notes: tuple[str, ...]
+    has_steps: bool = True
+    """Whether the files say in which step a response was generated."""
 
 
 @dataclass(frozen=True)
@@ -298,7 +300,9 @@ def read_source(
             log, left_out = read_foreign(format, opened, meter, found, options)
         except Unreadable as error:
             log, left_out = None, [f"{name_files(files)}: {error}"]
-    return Source(format, folder, tuple(found.files), log, found.sentences()) if log else None, list(left_out)
+    has_steps = found.has_steps or format is fairlen_records.FORMAT
+    source = Source(format, folder, tuple(found.files), log, found.sentences(), has_steps) if log else None
+    return source, list(left_out)
 
 
 def read_foreign(

@@ -1,0 +1,121 @@
+"""A length watch beside TRL's own trainer: what it sees, what it says, and that training goes on whatever happens in it."""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("trl", reason="TRL is not installed (pip install 'fairlen[trl]')")
+from trl_runs import ScriptedStock, graded, scripted
+
+from fairlen import LengthWatch
+
+
+def short(completion_ids, **_):
+    """Responses of at most 3 tokens are correct: length decides."""
+    return [float(len(ids) <= 3) for ids in completion_ids]
+
+
+def make(folder, reward=graded, **settings):
+    return ScriptedStock(**scripted(folder, **settings) | {"reward_funcs": reward})
+
+
+def test_a_rollout_batch_counts_once_whatever_is_made_of_it(tmp_path):
+    """Two iterations over 16 responses to 4 prompts, twice: 32 responses, and the outcomes that the trainer saw."""
+    seen = []
+
+    def count(completion_ids, **_):
+        seen.extend((len(ids), float(sum(ids) % 3 == 0)) for ids in completion_ids)
+        return graded(completion_ids)
+
+    trainer, watch = make(tmp_path, count, num_iterations=2, max_steps=4, loss_type="dr_grpo"), LengthWatch()
+    watch.attach(trainer)
+    trainer.train()
+    assert watch.method == "loss_type=dr_grpo" and [one.number for one in watch.steps] == [1, 3]
+    assert [tuple(row[1:3]) for part in watch.kept for row in part.tolist()] == seen and len(seen) == 32
+    prompts = [part[:, 0].reshape(4, 4) for part in watch.kept]
+    assert all((part == part[:, :1]).all() and len(set(part[:, 0])) == 4 for part in prompts)
+
+
+def test_an_alarm_is_said_kept_and_not_said_again_after_a_resume(tmp_path, capsys):
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    settings = {"save_strategy": "steps", "save_steps": 8, "max_steps": 10, "report_to": "tensorboard"}
+    trainer, watch = make(tmp_path, short, **settings), LengthWatch()
+    watch.attach(trainer)
+    trainer.train()
+    (alarm,) = [one for one in watch.alarms if one.kind == "effect"]
+    assert alarm.step < 8 and 0.05 < alarm.interval[0] <= alarm.size == 0.5  # in all pairs
+    assert f"effect, step {alarm.step}" in capsys.readouterr().err
+    assert "watch/log10_evalue_longer" in trainer.state.log_history[0]
+    assert "the longer ones in 100%" in (tmp_path / "length_watch.html").read_text()
+    events = EventAccumulator(str(next(tmp_path.rglob("events.*")).parent)).Reload()
+    assert any("alerts" in tag for tag in events.Tags()["tensors"])
+
+    again = LengthWatch()
+    trainer = make(tmp_path, short, **settings)
+    again.attach(trainer)
+    trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-8"))
+    assert again.alarms[0] == alarm and [one.number for one in again.steps] == list(range(1, 11))
+    assert "effect, step" not in capsys.readouterr().err
+
+
+def test_training_goes_on_where_the_watch_cannot(tmp_path, capsys):
+    """An infinite verdict is none that a watch knows."""
+    watch, trainer = (
+        LengthWatch(),
+        make(tmp_path, [graded, lambda completion_ids, **_: [math.inf] * len(completion_ids)]),
+    )
+    trainer.reward_weights[1] = 0.0
+    watch.attach(trainer, verdict=trainer.reward_func_names[1])
+    trainer.train()
+    assert trainer.state.global_step == 2 and not watch.steps
+    out = capsys.readouterr().err
+    assert out.count("watches no more") == 1 and "outcomes[0]=inf" in out
+
+
+def test_the_verdict_is_asked_for_and_other_trainers_are_refused(tmp_path):
+    trainer = make(tmp_path, [graded, short])
+    for name in ("", "shorts"):
+        with pytest.raises(ValueError, match="one of graded, short"):
+            LengthWatch().attach(trainer, verdict=name)
+    with pytest.raises(ValueError, match=r"Path is no GRPOTrainer.*fairlen watch PATH"):
+        LengthWatch().attach(tmp_path)
+
+
+RANK = """
+import json, os, sys
+from pathlib import Path
+from test_trl_watch import LengthWatch, make
+folder, watch = Path(sys.argv[1]), LengthWatch()
+trainer = make(folder, per_device_train_batch_size=4)
+watch.attach(trainer)
+trainer.train()
+(folder / f"rank{os.environ['RANK']}.json").write_text(json.dumps([one.size for one in watch.steps]))
+"""
+
+
+@pytest.mark.slow
+def test_two_processes_are_one_batch(tmp_path):
+    """Each has 8 of the 16 responses: the first one's watch sees 16 a step, and the other's none."""
+    (tmp_path / "rank.py").write_text(RANK)
+    command = [
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        str(tmp_path / "rank.py"),
+        str(tmp_path),
+    ]
+    env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parent)}
+    done = subprocess.run(
+        [sys.executable, "-m", *command], env=env, capture_output=True, text=True, timeout=400, check=False
+    )
+    assert done.returncode == 0, done.stderr[-6000:]
+    assert sorted((tmp_path / f"rank{rank}.json").read_text() for rank in (0, 1)) == ["[16, 16]", "[]"]
