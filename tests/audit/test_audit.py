@@ -253,10 +253,8 @@ def test_one_of_a_thing_is_singular(tmp_path):
     (tmp_path / "1.jsonl").write_text(json.dumps(row) + "\n")
     (tmp_path / "other.jsonl").write_text('{"a": 1}\n')
     shown = " ".join(run(str(tmp_path)).stdout.split())
-    assert (
-        "1 response to 1 prompt in 1 step, 0 with correct and incorrect ones;" in shown
-        and "1 other file without rollouts; name one" in shown
-    )
+    assert "1 response to 1 prompt in 1 step, 0 with correct and incorrect ones;" in shown
+    assert "1 other file without rollouts; name one" in shown
 
 
 def test_the_command_line(tmp_path):

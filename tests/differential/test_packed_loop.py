@@ -36,9 +36,8 @@ def test_packed_rows_give_the_gradient_of_padded_rows(name, pack, monkeypatch):
 
     def packed_losses():
         packs = packed_loop.split_rows(samples)
-        assert sorted(row for rows in packs for row in rows) == list(range(len(LENGTH))) and (len(packs) > 1) == (
-            pack == 20
-        )
+        assert sorted(row for rows in packs for row in rows) == list(range(len(LENGTH)))
+        assert (len(packs) > 1) == (pack == 20)
         for ids, positions, sequence in (packed_loop.pack(samples, rows) for rows in packs):
             now = packed_loop.log_probs(model, ids, positions)
             yield policy_loss(method, plan, now, old_of(now, ids), sequence=sequence)

@@ -62,10 +62,8 @@ def test_the_provenance_is_complete(finished):
     }  # fmt: skip
     assert flatten(facts["config"]).items() >= expected.items()
     assert facts["model"]["place"] == "playground" and len(facts["model"]["config_sha256"]) == 64
-    assert (
-        facts["model"]["weights"]["sha256"]
-        == hashlib.sha256((playground.PATH / "model.safetensors").read_bytes()).hexdigest()
-    )
+    weights = (playground.PATH / "model.safetensors").read_bytes()
+    assert facts["model"]["weights"]["sha256"] == hashlib.sha256(weights).hexdigest()
     assert facts["versions"]["torch"] == torch.__version__
     assert facts["versions"]["fairlen"] and facts["versions"]["math-verify"] == "0.9.0"
     found = facts["sets"]["playground"]

@@ -54,33 +54,19 @@ def test_flags_beat_the_file_and_the_file_beats_the_suite(tmp_path):
     path = tmp_path / "eval.toml"
     path.write_text("[run]\nsamples = 16\n[sampling]\ntemperature = 0.8\n")
     config = read_eval_config(["--suite", "eqlen", "--config", str(path), "--samples", "4"])
-    assert (config.run.samples, config.sampling.temperature, config.sampling.top_p, config.run.suite) == (
-        4,
-        0.8,
-        0.95,
-        "eqlen",
-    )
+    run, sampling = config.run, config.sampling
+    assert (run.samples, sampling.temperature, sampling.top_p, run.suite) == (4, 0.8, 0.95, "eqlen")
     assert len(config.data.places) == 3
-    assert read_eval_config(["--suite=eqlen", "--data", "a.jsonl"]).data.places == (
-        "a.jsonl",
-    )  # instead of the suite's
+    own = read_eval_config(["--suite=eqlen", "--data", "a.jsonl"]).data.places
+    assert own == ("a.jsonl",)  # instead of the suite's
     assert read_eval_config(["--data", "a.jsonl", "--data", "b.jsonl"]).data.places == ("a.jsonl", "b.jsonl")
 
 
 def test_settings_of_an_evaluation_hold_when_it_is_rescored(finished):
     config = read_eval_config(["--from-samples", str(finished), "--without-verdict", "incorrect"])
     assert read_eval_config(["--from_samples", str(finished), "--without_verdict=incorrect"]) == config
-    assert (
-        config.data.places,
-        config.run.problems,
-        config.sampling.max_response_length,
-        config.verifier.without_verdict,
-    ) == (
-        ("playground",),
-        12,
-        60,
-        "incorrect",
-    )
+    assert config.data.places == ("playground",) and config.run.problems == 12
+    assert config.sampling.max_response_length == 60 and config.verifier.without_verdict == "incorrect"
     assert config.run.out == "" and config.model.name == "playground"
 
 

@@ -143,10 +143,8 @@ def test_inspect_reads_them(logs):
         header, summaries, samples = open_log(path)
         log = reader.read_eval_log(str(path))
         assert log.status == "success" and len(log.samples) == len(samples) == log.results.total_samples
-        assert (
-            log.results.scores[0].metrics["accuracy"].value
-            == header["results"]["scores"][0]["metrics"]["accuracy"]["value"]
-        )
+        shown = header["results"]["scores"][0]["metrics"]["accuracy"]["value"]
+        assert log.results.scores[0].metrics["accuracy"].value == shown
         assert len(reader.read_eval_log_sample_summaries(str(path))) == len(summaries)
 
 

@@ -96,11 +96,8 @@ def test_lengths_are_words_where_tokens_are_not_known():
         Sample("a", "a?", "1", 1, "", status="incorrect"),
     ]
     found, _ = score(rows, "inactive")
-    assert (found["unit"], found["length"]["correct"]["value"], found["length"]["incorrect"]["value"]) == (
-        "words",
-        3,
-        1,
-    )
+    lengths = {side: found["length"][side]["value"] for side in ("correct", "incorrect")}
+    assert found["unit"] == "words" and lengths == {"correct": 3, "incorrect": 1}
     assert found["truncated"] is None
 
 

@@ -127,6 +127,7 @@ def look(folder: Path, strategy: str) -> None:
             assert entry["prompts/extra_batches"] >= 1
             assert entry["sequences/trained"] == 4 * entry["prompts/selected"] >= 16
             assert entry["dropped/filtered_responses"] == 4 * (4 + refilled["drawn"] - entry["prompts/selected"])
+    assert [own["watched"] for own in seen] == [[16], []]  # of both processes, by the first one
     learned = [[text for text in own["said"] if "nothing was trained" in text] for own in seen]
     assert [len(texts) for texts in learned] == [1, 0]
     assert "3 rollout batches (48 responses: 0 correct, 48 incorrect" in learned[0][0]

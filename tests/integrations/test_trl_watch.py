@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
@@ -87,35 +83,3 @@ def test_the_verdict_is_asked_for_and_other_trainers_are_refused(tmp_path):
             LengthWatch().attach(trainer, verdict=name)
     with pytest.raises(ValueError, match=r"Path is no GRPOTrainer.*fairlen watch PATH"):
         LengthWatch().attach(tmp_path)
-
-
-RANK = """
-import json, os, sys
-from pathlib import Path
-from test_trl_watch import LengthWatch, make
-folder, watch = Path(sys.argv[1]), LengthWatch()
-trainer = make(folder, per_device_train_batch_size=4)
-watch.attach(trainer)
-trainer.train()
-(folder / f"rank{os.environ['RANK']}.json").write_text(json.dumps([one.size for one in watch.steps]))
-"""
-
-
-@pytest.mark.slow
-def test_two_processes_are_one_batch(tmp_path):
-    """Each has 8 of the 16 responses: the first one's watch sees 16 a step, and the other's none."""
-    (tmp_path / "rank.py").write_text(RANK)
-    command = [
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node",
-        "2",
-        str(tmp_path / "rank.py"),
-        str(tmp_path),
-    ]
-    env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parent)}
-    done = subprocess.run(
-        [sys.executable, "-m", *command], env=env, capture_output=True, text=True, timeout=400, check=False
-    )
-    assert done.returncode == 0, done.stderr[-6000:]
-    assert sorted((tmp_path / f"rank{rank}.json").read_text() for rank in (0, 1)) == ["[16, 16]", "[]"]

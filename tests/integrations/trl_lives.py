@@ -6,8 +6,10 @@ import os
 from pathlib import Path
 from typing import Any
 
+from trl import GRPOTrainer
 from trl_runs import parts, problems, right, warnings
 
+from fairlen import LengthWatch
 from fairlen.integrations.trl import FairGRPOTrainer
 
 WORLD = int(os.environ.get("WORLD_SIZE", "1"))
@@ -54,7 +56,7 @@ def refuse(folder: Path, checkpoint: Path, settings: dict[str, Any]) -> str:
 
 
 def live(folder: Path, settings: dict[str, Any], parameters_of: Any) -> dict[str, Any]:
-    """A run that evaluates and saves, its second half again from the checkpoint, another method from there, a run of one verdict.
+    """A run that evaluates and saves, its second half again from the checkpoint, another method from there, and two more.
 
     Returns what this process saw of them.
     """
@@ -69,7 +71,11 @@ def live(folder: Path, settings: dict[str, Any], parameters_of: Any) -> dict[str
     with warnings() as said:
         refilled = refill(folder / "refilled", settings)
         make(folder / "idle", "grpo", nothing, **settings | {"max_steps": 6}).train()
+    watch, stock = LengthWatch(), GRPOTrainer(**parts(folder / "stock", **RUN | settings))
+    watch.attach(stock)
+    stock.train()
     return {
+        "watched": [one.size for one in watch.steps],
         "evaluated": [entry["eval_reward"] for entry in whole.state.log_history if "eval_reward" in entry],
         "moved": max(float((ended[name] - start[name]).abs().max()) for name in ended),
         "apart": max(float((ended[name] - ended_too[name]).abs().max()) for name in ended),

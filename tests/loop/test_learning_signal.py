@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fairlen.batch import Responses
+from fairlen.batch import build_responses
 from fairlen.loop.learning_signal import PATIENCE, Counts, LearningSignal, Remedies
 from fairlen.methods.compose import compose
 from fairlen.tasks.task import NO_FAILURES, Failures
@@ -76,9 +76,8 @@ def test_a_surrogate_that_never_acts_is_told():
 
 def test_truncation_is_what_is_advised_on_where_all_are_truncated():
     (text,) = told(*[Counts(8, incorrect=8, truncated=8, trained=8, low=-1.0, high=0.0)] * 4)
-    assert text.startswith("every response of 3 rollout batches counts as incorrect") and text.endswith(
-        "; raise the budget"
-    )
+    assert text.startswith("every response of 3 rollout batches counts as incorrect")
+    assert text.endswith("; raise the budget")
 
 
 def test_the_end_of_a_run_says_it_of_the_whole_run():
@@ -94,18 +93,8 @@ def test_the_end_of_a_run_says_it_of_the_whole_run():
 
 def test_counts_of_a_rollout_batch():
     """Five responses: right; wrong and truncated; truncated and left out; timed out; right. One of two plans weighs 0."""
-    active = np.array([True, True, False, False, True])
-    responses = Responses(
-        prompt=np.zeros(5, np.int64),
-        length=np.full(5, 4),
-        outcome=np.array([2.0, -1.0, 9.0, 9.0, 1.0]),
-        correct=np.array([True, False, True, False, True]),
-        truncated=np.array([False, True, True, False, False]),
-        active=active,
-        stream=np.zeros(5, np.int64),
-        round=np.zeros(5, np.int64),
-        max_response_length=4,
-    )
+    length, outcome, verdict = np.full(5, 4), [2.0, -1.0, 9.0, 9.0, 1.0], [1.0, 0.0, np.nan, np.nan, 1.0]
+    responses = build_responses(np.zeros(5, np.int64), length, outcome, verdict, [False, True, True, False, False], 4)
     found = Counts.of(responses, np.array([0.5, 0.0, -0.25]), compose("grpo"), num_updates=1)
     assert found == Counts(5, correct=2, incorrect=1, truncated=2, ungraded=1, trained=2, low=-1.0, high=2.0,
                            idle_surrogate="TokenClip()")  # fmt: skip

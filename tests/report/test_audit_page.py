@@ -395,10 +395,8 @@ def test_keyboard_reaches_what_there_is(open_page, effect_page):
 
 def test_no_script_is_needed(open_page, effect_page):
     page = open_page(effect_page, java_script_enabled=False).page
-    assert (
-        page.locator("svg[role=img]").count() == 4
-        and page.locator("h1").inner_text() == "Length and correctness go together"
-    )
+    assert page.locator("svg[role=img]").count() == 4
+    assert page.locator("h1").inner_text() == "Length and correctness go together"
     page.locator("details.response > summary").first.click()
     assert page.locator("details.response pre.text").first.inner_text().strip()
 
