@@ -85,9 +85,12 @@ INLINE void multiply_tile(const float *weights, const vec *x, vec *out, int64_t 
                           int adds) {
     vec sums[HEIGHT][WIDTH];
     UNROLL for (int h = 0; h < height; h++) UNROLL for (int v = 0; v < span; v++) sums[h][v] = (vec){0};
-    for (int64_t i = 0; i < depth; i++)
-        UNROLL for (int h = 0; h < height; h++)
-            UNROLL for (int v = 0; v < span; v++) sums[h][v] += weights[h * depth + i] * x[i * width + v];
+    for (int64_t first = 0; first < depth; first += LANES) { /* ahead: rows are too short for the processor to foresee the next */
+        UNROLL for (int h = 0; h < height; h++) __builtin_prefetch(weights + (height + h) * depth + first);
+        for (int64_t i = first; i < MIN(first + LANES, depth); i++)
+            UNROLL for (int h = 0; h < height; h++)
+                UNROLL for (int v = 0; v < span; v++) sums[h][v] += weights[h * depth + i] * x[i * width + v];
+    }
     UNROLL for (int h = 0; h < height; h++)
         UNROLL for (int v = 0; v < span; v++) out[h * width + v] = adds ? out[h * width + v] + sums[h][v] : sums[h][v];
 }
@@ -111,6 +114,10 @@ INLINE void multiply_low_tile(const uint16_t *weights, const vec *x, vec *out, i
     if (adds && tall && wide) _tile_loadd(3, lower + 1, across);
     for (int64_t i = 0; i < depth; i += 32) {
         const vec *pairs = x + i / 2 * width;
+        UNROLL for (int h = 0; h < TILE; h++) {
+            __builtin_prefetch(weights + (2 * TILE + h) * depth + i);
+            __builtin_prefetch(weights + (3 * TILE + h) * depth + i);
+        }
         _tile_loadd(4, weights + i, along);
         _tile_loadd(6, pairs, across);
         _tile_dpbf16ps(0, 4, 6);
@@ -244,6 +251,10 @@ static void attend(const float *query, const float *keys, const float *values, f
     memset(mixed, 0, sizeof mixed);
     for (int64_t c = 0; c < count; c += 8) {
         oct products[GROUPS][8];
+        UNROLL for (int j = 0; j < 8; j++) UNROLL for (int d = 0; d < DIM; d += 16) {
+            __builtin_prefetch(keys + (c + 16 + j) * DIM + d);
+            __builtin_prefetch(values + (c + j) * DIM + d, 0, 2);
+        }
         UNROLL for (int j = 0; j < 8; j++) {
             const loose *key = (const loose *)(keys + (c + j < count ? c + j : count - 1) * DIM);
             UNROLL for (int g = 0; g < GROUPS; g++) {
@@ -313,11 +324,12 @@ static void decode_block(const Step *step, int64_t start, int64_t count, int wid
         const vec *given = prepare(step, normed, hidden, width, pairs);
         MULTIPLY(weights[1], given, query, all, DIM, hidden, 0);
         MULTIPLY(weights[2], given, key, shared, DIM, hidden, 0);
-        MULTIPLY(weights[3], given, value, shared, DIM, hidden, 0);
+        /* from the other end, so that parts have equal numbers of heads in all */
+        multiply(step, weights[3], given, value, shared - END(shared, DIM), shared - FIRST(shared, DIM), hidden, width, 0);
         TURN(query, all, weights[4]);
         TURN(key, shared, weights[5]);
         WAIT
-        for (int64_t r = part; r < count; r += parts)
+        for (int64_t r = FIRST(count, 1); r < END(count, 1); r++)
             attend_row(step, layer, start + r, (float *)query + r, (float *)key + r, (float *)value + r, scores, lanes);
         WAIT
         MULTIPLY(weights[6], prepare(step, query, all, width, pairs), x, hidden, TILE, all, 1);
@@ -335,9 +347,10 @@ static void decode_block(const Step *step, int64_t start, int64_t count, int wid
     normalize(x, step->norm, normed, hidden, width, step->epsilon);
     const vec *given = prepare(step, normed, hidden, width, pairs);
     vec *logits = own + (gate - scratch);
-    const int64_t size = inner / TILE * TILE, each = (step->low ? 2 : 4) * hidden; /* a part of the vocabulary with room for it */
-    for (int64_t o = part * size; o < step->vocab; o += parts * size) {
-        const int64_t end = MIN(size, step->vocab - o);
+    const int64_t each = (step->low ? 2 : 4) * hidden;
+    const int64_t size = MIN(inner / TILE, 4) * TILE; /* of a block of the vocabulary, whose logits stay in the nearest cache */
+    for (int64_t o = FIRST(step->vocab, TILE); o < END(step->vocab, TILE); o += size) {
+        const int64_t end = MIN(size, END(step->vocab, TILE) - o);
         multiply(step, (const char *)step->head + o * each, given, logits, 0, end, hidden, width, 0);
         for (int64_t r = 0; r < count; r++) take((float *)logits + r, step->logits + (start + r) * step->vocab + o, end, lanes);
     }
