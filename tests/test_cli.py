@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from loops import first_quickly
 
 from fairlen import cli
 from fairlen.cli import COMMANDS, main, read_eval_config, read_train_config
@@ -46,16 +47,10 @@ def measure_help(*command: str) -> tuple[float, str]:
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, shown
 
 
-@pytest.mark.parametrize(
-    ("command", "limit"),
-    [
-        ((), 0.3),
-        *(
-            pytest.param((name,), 1.0, marks=[] if name in ("train", "verl") else [pytest.mark.slow])
-            for name in COMMANDS
-        ),
-    ],
-)
+OTHERS = (((name,), 1.0) for name in COMMANDS if name != "train")
+
+
+@pytest.mark.parametrize(("command", "limit"), first_quickly([((), 0.3), (("train",), 1.0), *OTHERS], 2))
 def test_help_is_quick(command, limit):
     """0.05 s, and 0.3 to 0.6 s for commands, on an idle machine; the best of three, because others may run."""
     for _ in range(3):

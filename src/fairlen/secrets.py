@@ -66,7 +66,7 @@ def is_secret(name: str, value: object) -> bool:
 
 def hide(text: str, environment: Mapping[str, str] = os.environ) -> str:
     for name, value in environment.items():
-        if len(value) >= MIN_LENGTH and is_secret(name, value):
+        if len(value) >= MIN_LENGTH and value in text and is_secret(name, value):
             text = text.replace(value, HIDDEN)
     text = FORMS.sub(HIDDEN, text)
     for form in PAIRS:

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from attacks import write_attacks
+from loops import first_quickly
 
 from fairlen.cli import main
 
@@ -99,7 +100,7 @@ WRITERS = {
 }
 
 
-@pytest.mark.parametrize("ending", WRITERS)
+@pytest.mark.parametrize("ending", first_quickly(WRITERS, 2))
 def test_no_cell_and_no_name_of_a_column_runs(tmp_path, capsys, ending):
     """Each attack in every cell under six frameworks' names; then as the name of a column."""
     path = tmp_path / "ran"
@@ -155,6 +156,7 @@ SETTINGS = {
 }
 
 
+@pytest.mark.slow
 def test_settings_beside_rollouts_run_nothing(tmp_path, capsys):
     """A method that is a file of the folder's own is not loaded, nor is any text of the files that say how a run trained."""
     path = tmp_path / "ran"

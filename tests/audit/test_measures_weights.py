@@ -164,6 +164,7 @@ def test_without_mixed_groups_nothing_is_decided():
                                      segments=log.segments.take(np.zeros(0, np.int64))))) == 8  # fmt: skip
 
 
+@pytest.mark.slow
 def test_the_interval_of_the_coupling_covers_zero_where_there_is_none():
     covered = sum(not coupling(simulate(0.5, 0.0, 60, seed=seed)).sign_length.excludes(0.0) for seed in range(40))
     assert 34 <= covered <= 40

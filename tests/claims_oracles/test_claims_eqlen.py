@@ -113,6 +113,7 @@ def sampled_tokens(sampler, stop: float, max_response_length: int, num_prompts: 
     return float(np.mean(drawn)), float(np.mean([len(responses) for responses in answers]))
 
 
+@pytest.mark.slow
 def test_a_stream_is_not_the_price_of_two_answers():
     """With chance s of ending at every step a round ties with s^2 / (1 - (1 - s)^2) = s / (2 - s): (2 - s) / s rounds of 1 / (s
     (2 - s)) steps, 1 / s^2 in all, 2 / s^2 tokens against 2 / s of two answers. At s = 1/4: 16 steps, 7 rounds, 32 tokens, 4

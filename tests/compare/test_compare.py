@@ -64,6 +64,7 @@ def test_what_is_done_is_not_done_again(folder, capsys):
     assert capsys.readouterr().out.count("done before") == 3
 
 
+@pytest.mark.slow
 def test_a_run_that_was_cut_off_goes_on_to_the_same_numbers(folder, tmp_path):
     """done.json and the last checkpoint of one run are gone: it resumes from the one before, and ends as it had."""
     again = tmp_path / "again"

@@ -85,6 +85,7 @@ def test_mistakes_end_with_code_2_and_one_message(arguments, message, capsys):
     assert message in " ".join(capsys.readouterr().err.split())
 
 
+@pytest.mark.slow
 def test_rescoring_needs_no_torch(finished, tmp_path):
     code = f"""
 import sys

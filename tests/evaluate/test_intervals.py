@@ -90,6 +90,7 @@ def test_wilsons_interval_holds_the_truth_where_few_problems_can_be_solved():
     assert covered / 400 >= 0.95  # all those without a correct response, 74%, missed without it
 
 
+@pytest.mark.slow
 @over("name", {"even": (1, 1), "easy or hard": (0.3, 0.3), "mostly hard": (0.5, 2)}.items())
 def test_intervals_of_100_problems_are_within_two_points_of_their_name(name, monkeypatch):
     """How often the interval holds the true mean, with four samples a problem."""

@@ -97,6 +97,7 @@ def test_two_runs_do_not_mix_in_one_folder(tmp_path):
     assert train(one, "dapo+balanced", one / "checkpoint-2", eval_strategy="no").state.global_step == 4
 
 
+@pytest.mark.slow
 def test_without_a_run_folder_nothing_is_written_and_the_run_is_the_same(tmp_path):
     runs = [train(tmp_path / name, run_folder=name == "with", max_steps=2) for name in ("with", "without")]
     assert not {"run.json", "records", "metrics.jsonl"} & {path.name for path in (tmp_path / "without").iterdir()}

@@ -112,6 +112,7 @@ def test_eqlen_penalises_the_prefix_where_no_extension_was_right():
         assert change(UNIFORM, step(EQLEN, stream, UNIFORM, verdicts(O1))) == pytest.approx(-5 / 12, abs=1e-15)
 
 
+@pytest.mark.slow
 def test_a_trained_prefix_cancels_in_every_pair():
     """The paper's ablation trains p_j in both rows of pair j, with A and -A, the same tokens and the same weight: on-policy the
     sum is 0 in every stream. With a token sum nothing is left of it; with GRPO's 1 / T only 1 / n_j becomes 1 / (|p_j| + n_j)."""

@@ -55,6 +55,7 @@ def test_the_config_that_is_saved_stays(tmp_path):
     assert list(find_dropout(policy.model)) == []
 
 
+@pytest.mark.slow
 def test_a_run_that_learns_nothing_has_ratios_of_1(tmp_path, monkeypatch):
     """Two updates of each rollout batch at a rate of 1e-12, so that the second one is off-policy by nothing."""
 

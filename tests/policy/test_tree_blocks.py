@@ -118,6 +118,7 @@ def on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tree_blocks, "serves", lambda *_: True)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 def test_gradients_of_flexattention_uncompiled_are_those_of_rows(monkeypatch):
     """torch's own forward and backward pass over all entries, which it can run on a CPU and refuses to: it reads `sees` alone."""

@@ -48,6 +48,7 @@ def test_trees_give_the_logprobs_and_gradients_of_rows(name):
     assert differences(learn(trees, rollouts, plan, method, False), expected) == (0.0, 0.0)
 
 
+@pytest.mark.slow
 def test_trees_give_the_logprobs_and_gradients_of_rows_in_double_precision():
     """GPT-2: RMSNorm computes in float32 whatever the model's dtype."""
     rows, trees = readers("gpt2", torch.float64)

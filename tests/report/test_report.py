@@ -13,7 +13,6 @@ from dataclasses import replace
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from loops import first_quickly
 from report_runs import BUDGET, write_run
 from tokenizers import Tokenizer, decoders, models
 
@@ -72,7 +71,8 @@ def test_mistakes_end_with_one_line(arguments, message, capsys, tmp_path, monkey
     assert code == 2 and message in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("method", first_quickly(["eqlen+grpo", "dapo"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["eqlen+grpo", "dapo"])
 def test_a_real_run_has_a_report(tmp_path, method):
     """What a run writes is what a report reads: every figure, and tokens split by the tokenizer that was saved."""
     from fairlen.train.run.config import TrainConfig

@@ -34,6 +34,7 @@ def changed(ledger: Ledger, id: str, **values) -> Ledger:
     return replace(ledger, papers=papers)
 
 
+@pytest.mark.slow
 def test_changes_after_the_runs_are_found_unless_the_protocol_names_them(repository):
     """A verdict turned round, a sign turned round, a size changed; words may change."""
     root, commit = repository

@@ -9,6 +9,7 @@ from research.ledger.claims import load_ledger
 from research.ledger.details import details_page
 from research.study.page import read_questions, write_page
 
+pytestmark = pytest.mark.slow
 OUTSIDE_OR_OVERLAPPING = """() => [...document.querySelectorAll('figure svg[role=img]')].flatMap((svg) => {
   const card = svg.closest('figure').getBoundingClientRect();
   const boxes = [...svg.querySelectorAll(':scope text')].map((t) => [t.textContent, t.getBoundingClientRect()]);

@@ -154,6 +154,7 @@ def test_prompts_that_are_too_long_are_drawn_again(twenty):
             find(5)
 
 
+@pytest.mark.slow
 def test_the_event_loop_goes_on_while_an_answer_hangs():
     """The power has 370 million digits: computed in this process it would hold the interpreter for minutes."""
     with closing(load("countdown", answer_deadline=1.0)) as task:
@@ -252,6 +253,7 @@ def test_what_there_is_not_is_refused_naming_what_is_near(place, capsys):
     assert REFUSED[place] in " ".join(capsys.readouterr().err.split())
 
 
+@pytest.mark.slow
 def test_without_the_package_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "reasoning_gym.factory", None)
     with pytest.raises(ValueError, match=re.escape("it needs reasoning-gym: pip install 'fairlen[reasoning-gym]'")):

@@ -17,7 +17,6 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 import torch
-from loops import first_quickly
 
 from fairlen.train.run.checkpoint import Archive, Checkpoint, find_free, keep_newest, list_checkpoints, load_newest
 
@@ -85,7 +84,8 @@ def calls(tmp_path_factory) -> list[str]:
     return calls
 
 
-@pytest.mark.parametrize("kind", first_quickly(["kill", "raise", "half"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["kill", "raise", "half"])
 def test_a_fault_at_any_point_leaves_a_good_checkpoint_to_load(calls, archive, tmp_path, kind):
     """The third is loaded from when it has its name on, the second before, and after the fault the next one is saved."""
     aside, renamed = tmp_path / "aside", calls.index("rename")

@@ -37,6 +37,7 @@ def test_responses_that_never_end_are_told_with_what_to_do(method, tmp_path, cap
     assert len(end) == 1 and "40 responses: 0 correct" in end[0]
 
 
+@pytest.mark.slow
 def test_a_resumed_run_concludes_nothing_of_the_part_that_it_saw(tmp_path):
     """Two rollout batches in which nothing is trained; of the second nobody knows whether the first was like it."""
     first = run(tmp_path, max_response_length=1, rollout_batches=1, save_every=1)

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from loops import first_quickly
 from runs import metrics, small
 from safetensors.torch import load_file
 
@@ -68,10 +69,7 @@ def read_numbers(folder: Path) -> dict[str, torch.Tensor]:
     return {f"{path.relative_to(folder)}:{name}": tensor for path in files for name, tensor in load_file(path).items()}
 
 
-QUICK = ("outcome", "gradient", "weights")
-
-
-@pytest.mark.parametrize("point", [p if p in QUICK else pytest.param(p, marks=pytest.mark.slow) for p in POINTS])
+@pytest.mark.parametrize("point", first_quickly(POINTS))
 def test_nothing_non_finite_is_saved_and_the_run_ends(tmp_path, monkeypatch, point):
     (tmp_path / "reward.py").write_text(REWARD.replace("BAD", str(point == "outcome")))
     num_steps = []

@@ -10,7 +10,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from loops import first_quickly
 from runs import digest_model, small, updates_of, without_times
 from test_invariance import planned, relative, reordered, tiny_gpt2
 
@@ -68,7 +67,8 @@ def update(learner: Learner, batch, method: str = "gspo"):
     return torch.cat([p.grad.flatten() for p in learner.policy.model.parameters()]), result
 
 
-@pytest.mark.parametrize(("method", "where"), first_quickly([("gspo+kl", "backward"), ("gspo", "forward")]))
+@pytest.mark.slow
+@pytest.mark.parametrize(("method", "where"), [("gspo+kl", "backward"), ("gspo", "forward")])
 def test_at_every_micro_batch_the_gradient_is_the_same(batch, method, where, capsys):
     whole = make_learner(method)
     expected, reported = update(whole, batch, method)
@@ -193,6 +193,7 @@ def test_a_real_shortage_of_the_cpu(request):
     assert error < 1e-6 and 220 <= short <= 32 * 220 / 2 and ample == 1 << 14
 
 
+@pytest.mark.slow
 def test_a_run_counts_the_update_once_and_keeps_the_limit(tmp_path, monkeypatch, capsys):
     forward, calls = Policy.forward, []
 

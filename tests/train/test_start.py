@@ -51,14 +51,8 @@ def test_every_logged_metric_is_documented(finished):
 def test_only_the_first_update_of_a_rollout_batch_is_on_policy(finished):
     updates = updates_of(finished)
     assert [entry["ratio/max"] == 1.0 for entry in updates] == [True, False] * 3
-    assert [entry["state/surrogate.num_updates"] for entry in updates] == [
-        0,
-        1,
-        1,
-        2,
-        2,
-        3,
-    ]  # on-policy updates do not move the band
+    # on-policy updates do not move the band
+    assert [entry["state/surrogate.num_updates"] for entry in updates] == [0, 1, 1, 2, 2, 3]
 
 
 def test_records_join_and_hold_what_was_trained(finished):

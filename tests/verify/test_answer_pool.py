@@ -268,6 +268,7 @@ def test_a_process_that_ends_waits_for_no_question(tmp_path):
         script.kill()
 
 
+@pytest.mark.slow
 def test_no_process_outlives_a_parent_that_was_killed(tmp_path):
     script = run_script(
         tmp_path,

@@ -154,6 +154,7 @@ REVIEWED = {
 """Calls in what graders import, by package and file. Each was read: what it is given is no text of a model."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("package", REVIEWED)
 def test_what_grades_has_no_evaluator_that_nobody_has_read(package):
     assert list_evaluators(package) == REVIEWED[package]

@@ -145,6 +145,7 @@ def test_a_run_ends_when_its_process_does(sandbox: Bubblewrap) -> None:
     assert flood.seconds < 60.0 and left.seconds < 60.0
 
 
+@pytest.mark.slow
 def test_what_a_run_costs_is_bounded_by_cpu_time_too(sandbox: Bubblewrap) -> None:
     spin = "import threading\ndef spin():\n    while True: pass\nspin()"
     execution = run(sandbox, spin, limits=Limits(seconds=120.0, cpu_seconds=1))
@@ -222,6 +223,7 @@ def grade_as_first_process(programs: int, *within: str) -> dict[str, object]:
     return found | {name: Counter(found[name]) for name in ("honest", "killed")}
 
 
+@pytest.mark.slow
 def test_killed_programs_leave_no_zombies_where_the_first_process_reaps_none() -> None:
     """In a container whose first process is the trainer nobody waits for orphans."""
     assert grade_as_first_process(6) == {"honest": {"correct": 3}, "killed": {"incorrect": 3}, "zombies": 0}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -81,17 +82,22 @@ def render_page(
 ) -> str:
     """Return a page; the head has "name" and "folder", and may have all of `describe_run`; `terms` are id, name, texts."""
     style, script = (Markup((HERE / name).read_text(encoding="utf-8")) for name in ("style.css", "app.js"))
+    return read_template().render(
+        style=style, script=script, policy=policy(style, script), head=EMPTY | hide_all(head), facts=facts, sections=sections,
+        sample=sample, streams=streams, total=total, terms=terms,
+        data={str(s.number): s.tokens for s in sample if s.tokens},
+    )  # fmt: skip
+
+
+@cache
+def read_template() -> jinja2.Template:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(HERE), autoescape=True, undefined=jinja2.StrictUndefined,
         trim_blocks=True, lstrip_blocks=True, finalize=show,
     )  # fmt: skip
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
     environment.filters |= {"plain": plain}
-    return environment.get_template("template.html.j2").render(
-        style=style, script=script, policy=policy(style, script), head=EMPTY | hide_all(head), facts=facts, sections=sections,
-        sample=sample, streams=streams, total=total, terms=terms,
-        data={str(s.number): s.tokens for s in sample if s.tokens},
-    )  # fmt: skip
+    return environment.get_template("template.html.j2")
 
 
 def show(value: Any) -> Any:
