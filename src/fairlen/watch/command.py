@@ -24,8 +24,8 @@ from fairlen.watch.thresholds import THRESHOLDS
 from fairlen.watch.watch import EFFECT, LengthWatch
 
 KINDS = (EFFECT, *THRESHOLDS)
-QUIET, SAVED = 30.0, 10.0
-"""Seconds without a change after which the last step counts as complete, and between two writings of the state."""
+QUIET = 30.0
+"""Seconds without a change after which the last step counts as complete."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class FileWatch:
 
     def __init__(self, config: WatchConfig) -> None:
         """Go on from the state, where there is one. Raises ValueError for a file that is none."""
-        self.config, self.place, self.num_told, self.saved = config, config.place(), 0, 0.0
+        self.config, self.place, self.num_told = config, config.place(), 0
         self.watch = LengthWatch(method=config.method, exchangeable=config.exchangeable, keep=False)
         try:
             state = json.loads(self.place.read_text()) if self.place.exists() else {"watch": {}, "follower": {}}
@@ -100,32 +100,28 @@ class FileWatch:
 
     def look(self, is_over: bool) -> bool:
         """Take what is new, log its notes and alarms, and return whether there was anything."""
-        before, alarms = len(self.watch.steps), len(self.watch.alarms)
+        before = len(self.watch.steps)
         for step, table, knows_limit in self.follower.read(is_over):
             for alarm in self.watch.look(step, table, knows_limit=knows_limit):
                 log(f"ALARM {visible(str(alarm))}")
         for note in self.follower.notes[self.num_told :]:
             log(f"note: {visible(note)}")
         self.num_told = len(self.follower.notes)
-        if len(self.watch.alarms) > alarms or time.monotonic() - self.saved > SAVED:
-            self.save()
-        return len(self.watch.steps) > before
-
-    def save(self) -> None:
-        state = {"watch": self.watch.state(), "follower": self.follower.state()}
-        write_file(self.place, json.dumps(state).encode())
-        self.saved = time.monotonic()
+        is_new = len(self.watch.steps) > before
+        if is_new:
+            state = {"watch": self.watch.state(), "follower": self.follower.state()}
+            write_file(self.place, json.dumps(state).encode())
+        return is_new
 
     def fails(self, kinds: Sequence[str]) -> bool:
         return any(one.kind in kinds for one in self.watch.alarms)
 
     def finish(self) -> None:
-        """Log how it ended, and write the state, the table and the page."""
+        """Log how it ended, and write the table and the page."""
         config, watch = self.config, self.watch
         if not watch.steps:
             warn(f"{config.path}: no rollouts were read; {'; '.join(self.follower.notes) or 'nothing is there yet'}")
             return
-        self.save()
         size, kinds = sum(one.size for one in watch.steps), ", ".join(one.kind for one in watch.alarms)
         tested = "" if watch.exchangeable else "; no effect was tested (--no-exchangeable)"
         log(f"{size:,} responses in {len(watch.steps):,} steps; alarms: {kinds or 'none'}{tested}")

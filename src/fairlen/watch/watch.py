@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from base64 import b64decode, b64encode
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from itertools import chain
@@ -180,14 +181,22 @@ class LengthWatch:
 
     def state(self) -> dict[str, Any]:
         """Return all that `restore` needs, which JSON keeps exactly."""
-        groups, kept = ([part.tolist() for part in parts] for parts in (self.evidence.groups, self.kept))
+        groups, kept = ([pack(part) for part in parts] for parts in (self.evidence.groups, self.kept))
         return {"steps": [asdict(one) for one in self.steps], "groups": groups, "kept": kept}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from a state, as if the run had not been interrupted, by taking its steps again; an empty one changes nothing."""
         for shape, groups in zip(state.get("steps", ()), state.get("groups", ()), strict=True):
-            self.record(Shape(**shape), np.array(groups).reshape(-1, 3))
-        self.kept = [np.array(part) for part in state.get("kept", ())]
+            self.record(Shape(**shape), unpack(groups, 3))
+        self.kept = [unpack(part, 5) for part in state.get("kept", ())]
+
+
+def pack(table: Floats) -> str:
+    return b64encode(table.astype("<f8").tobytes()).decode()
+
+
+def unpack(text: str, width: int) -> Floats:
+    return np.frombuffer(b64decode(text, validate=True), "<f8").reshape(-1, width)
 
 
 def read_column(name: str, column: ArrayLike, size: int) -> Floats:
