@@ -30,7 +30,7 @@ KINDS = (*NULL, FLAT, *PLANTED)
 RECORD = """
 import json, sys
 from rlprobe.recorder import Recorder
-with Recorder(sys.argv[1], algorithm="grpo", queue_size=1 << 20) as recorder:
+with Recorder(sys.argv[1], algorithm="grpo", queue_size=1 << 20, flush_interval_s=3600) as recorder:
     for line in sys.stdin:
         row = json.loads(line)
         samples = row.pop("samples")

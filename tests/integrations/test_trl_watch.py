@@ -1,7 +1,5 @@
 """A length watch beside TRL's own trainer: what it sees, what it says, and that training goes on whatever happens in it."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,8 +1,14 @@
 """EProcess that length and correctness go together within prompts and steps, valid whenever it is looked at.
 
-Each statistic of responses to one prompt in one step has mean 0, given their lengths and how many are correct, where every
-assignment of verdicts to lengths is as likely as any other; tested is that no such mean is beyond the audit's margin.
-Assumptions, proof and sources are in docs/watch.md.
+Assumed is that, given the lengths of the responses to one prompt in one step and how many are correct, every assignment of
+verdicts is equally likely: then each statistic x of such a group has mean 0, and a trend of length or accuracy cancels. Tested is
+the wider hypothesis that no group's mean is beyond the audit's margin m.
+
+For a stake s fixed before the verdicts, the product over groups of 1 + s (x - m) is a nonnegative supermartingale (Waudby-Smith
+and Ramdas, arXiv:2010.09686, section 4). So is its average over stakes and statistics, and over onsets, where a share
+1 / (t (t + 1)) of the capital is staked from step t on (Shin, Ramdas and Rinaldo, arXiv:2203.03532). It ever reaches 1 / a with
+probability at most a (Ville 1939). The *confidence sequence* has all m whose product from the onset on is small, at the share
+1 / (t (t + 1)) of the error for onset t: it covers an effect of one size since then, for an onset chosen after the data.
 """
 
 from __future__ import annotations
