@@ -7,6 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
+from loops import first_quickly
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -69,7 +70,7 @@ def compose_verl(arguments: list[str]):
         return compose("ppo_trainer", overrides=texts)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", first_quickly(NAMES))
 def test_settings_of_verl_are_accepted(name):
     arguments = command(name)
     config = compose_verl(arguments)

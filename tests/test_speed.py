@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 from loops import over
 from transformers import AutoModelForCausalLM, PreTrainedModel, Qwen3Config
@@ -41,6 +42,7 @@ def test_published_tokens_a_second_are_the_published_share():
     assert round(100 * share, 1) == 11.1
 
 
+@pytest.mark.slow
 def test_frozen_weights_need_no_gradient_of_their_own():
     model = qwen3()
     add_adapters(model, Adapters(8, 16.0, "all-linear"))

@@ -146,7 +146,8 @@ def plugins_of(method: str, task: str = "", rewards: Sequence[str] = ()) -> list
     """Objects of files and entry points that the settings of a run name, each once: a run is resumed with the same content."""
     places = [("method", normalize(name)) for name in method.split("+")]
     places += [("task", task), *(("rewards", text.partition("=")[0]) for text in rewards)]
-    known = {setting: {point.name for point in installed(setting)} for setting in GROUPS}
-    named = dict.fromkeys(one for one in places if is_file_place(one[1]) or one[1] in known[one[0]])
+    settings = {setting for setting, place in places if place and not is_file_place(place)}
+    known = {setting: {point.name for point in installed(setting)} for setting in settings}
+    named = dict.fromkeys(one for one in places if is_file_place(one[1]) or one[1] in known.get(one[0], ()))
     found = [find_plugin(*one) for one in named]
     return [{key: getattr(plugin, key) for key in ("setting", "name", "source", "sha256")} for plugin in found]

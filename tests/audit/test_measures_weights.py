@@ -12,6 +12,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from fixtures import make_batch, ragged_batch, random_batch
+from loops import first_quickly
 
 from fairlen.audit.log import NO_UPDATES, Log, Trained, advantages, weighed
 from fairlen.audit.statistics.coupling import RULES, coupling, shares_under, token_weights, weight_shares
@@ -147,7 +148,9 @@ def simulate(spread: float, gap: float, prompts: int = 100, answers: int = 8, se
     return log_of(make_batch(np.repeat(np.arange(prompts), answers), length, right, max_response_length=10**6))
 
 
-@pytest.mark.parametrize(("spread", "gap"), [(0.6, 0.1), (0.05, 0.6), (0.05, -0.6), (0.2, 0.4), (0.5, 0.0)])
+@pytest.mark.parametrize(
+    ("spread", "gap"), first_quickly([(0.05, 0.6), (0.5, 0.0), (0.6, 0.1), (0.05, -0.6), (0.2, 0.4)], 2)
+)
 def test_the_imbalance_and_the_spread_by_regime(spread, gap):
     found = coupling(simulate(spread, gap, answers=64))
     assert found.imbalance.excludes(0.0) == (gap != 0)

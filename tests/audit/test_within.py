@@ -5,13 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from fairlen.audit.statistics.within import (
-    MAX_GROUP,
-    Effect,
-    compare_within,
-    find_bar,
-    jackknife,
-)
+from fairlen.audit.statistics.within import MAX_GROUP, Effect, compare_within, find_bar, jackknife
 from fairlen.distributions import student, two_sided
 
 

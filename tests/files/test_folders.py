@@ -144,6 +144,7 @@ def test_every_name_at_once(folder, request, tmp_path, capsys):
     assert code in (0, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", PARAMETERS, indirect=True)
 def test_a_folder_that_is_reached_through_a_link_works(folder, request, tmp_path, capsys):
     command = request.node.callspec.params["folder"]

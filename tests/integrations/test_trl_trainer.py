@@ -231,6 +231,7 @@ class Broken(ScriptedFair):
         return (torch.cat([found[0][:, :1] * 0 + math.nan, found[0][:, 1:]], 1), *found[1:])
 
 
+@pytest.mark.slow
 def test_a_forward_pass_that_is_not_finite_changes_no_weight_no_moment_and_no_state(tmp_path):
     """The second of four updates, two of each rollout batch, by AdamW with weight decay."""
     settings = {"num_iterations": 2, "max_steps": 4, "optim": "adamw_torch", "weight_decay": 0.1, "learning_rate": 1e-3}

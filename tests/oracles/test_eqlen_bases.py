@@ -59,8 +59,8 @@ def test_plans_are_whole_pairs_of_one_length(name, num_updates):
         order = np.argsort(update.segments.group, kind="stable").reshape(-1, 2)
         lengths, weights, advantages = (c[order] for c in (plan.length, plan.weight, plan.advantage))
         assert (lengths[:, 0] == lengths[:, 1]).all()
-        assert weights[:, 0] == pytest.approx(weights[:, 1], rel=1e-12)
-        assert advantages[:, 0] == pytest.approx(-advantages[:, 1], rel=1e-12)
+        assert np.allclose(weights[:, 0], weights[:, 1], rtol=1e-12, atol=0)
+        assert np.allclose(advantages[:, 0], -advantages[:, 1], rtol=1e-12, atol=0)
         planned += plan.rows.tolist()
         prompts.append(set(scored.responses.prompt[scored.segments.response[plan.rows]]))
     assert sorted(planned) == np.flatnonzero(scored.trains).tolist() and len(planned) > 200

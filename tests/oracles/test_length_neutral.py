@@ -65,6 +65,7 @@ def test_every_stream_ends_in_a_tie_of_independent_coins():
     assert np.abs(exact_gradient(TOY, POLICY, REWARD)[:, 0]).max() < 1e-15
 
 
+@pytest.mark.slow
 @over("rule, weight", [("halving", "none"), ("halving", "halving"), ("lineage", "halving"), ("mean", "none")])
 def test_no_pressure_on_stopping(rule, weight):
     """Each of these values of a survivor is an average of coins, with expectation v like the finisher's."""

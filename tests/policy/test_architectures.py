@@ -67,6 +67,7 @@ def test_what_cannot_be_forked_is_computed_anew_and_says_so(run_folders):
     assert others["engine"] == {"class": "Engine", "notes": []} and others["layout"]["kind"] == "trees"
 
 
+@pytest.mark.slow
 def test_eqlen_runs_on_it(tmp_path):
     run = run_of(tmp_path, "qwen3_next", method="eqlen+grpo", overrides=("sampling.streams=3",))
     (update,) = [entry for entry in lines(run) if "loss/total" in entry]

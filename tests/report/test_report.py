@@ -24,16 +24,7 @@ from fairlen.report import write_report
 from fairlen.report.curves import curves_section
 from fairlen.report.figure import NAME, middles, nice_axis, windows
 from fairlen.report.page import render_page
-from fairlen.report.run import (
-    MAX_SHOWN,
-    OF_PROMPT,
-    choose_rows,
-    cut,
-    read_run,
-    show_sample,
-    split_tokens,
-    visible,
-)
+from fairlen.report.run import MAX_SHOWN, OF_PROMPT, choose_rows, cut, read_run, show_sample, split_tokens, visible
 from fairlen.report.streams import find_parents, gather_streams
 
 

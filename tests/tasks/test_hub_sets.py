@@ -96,6 +96,7 @@ def read(places: list[str], endpoint: str, home: Path, **environment: str) -> li
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
 
 
+@pytest.mark.slow
 def test_a_set_is_downloaded_at_its_commit_and_found_again_offline(hub, tmp_path):
     endpoint, asked = hub
     found, older, missing, other = read(

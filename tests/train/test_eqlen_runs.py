@@ -82,6 +82,7 @@ def test_both_pieces_of_a_pair_are_equally_long_and_only_new_tokens_train(finish
             trained.add(here)
 
 
+@pytest.mark.slow
 def test_a_run_in_which_no_two_tracks_differ_ends_without_an_update(tmp_path):
     """Every outcome is 0: all pairs are skipped, which is counted and is no fault."""
     summary = start_training(small(tmp_path / "run", method="eqlen+grpo", verifier_weight=0.0))

@@ -63,6 +63,7 @@ def test_a_run_goes_on_without_its_logs_and_records(tmp_path, monkeypatch, capsy
     assert digest_model(whole) == digest_model(blind)
 
 
+@pytest.mark.slow
 def test_a_report_that_fails_loses_nothing(tmp_path, monkeypatch, capsys):
     def fail(*_):
         raise KeyError("a column")

@@ -65,6 +65,7 @@ def test_a_model_that_cannot_fit_is_refused_and_one_that_cannot_be_read_is_passe
     assert "at least 3." in refuse_too_large(TrainConfig.of(model=large, lora_rank=8), method, free)
 
 
+@pytest.mark.slow
 def test_what_is_left_at_0_is_chosen_recorded_and_kept(tmp_path, capsys):
     changes = dict(rollout_batches=1, max_response_length=0, max_num_seqs=0, problems=2, samples=1, prompts_per_batch=2)
     start_training(small(tmp_path / "run", **changes))

@@ -21,12 +21,7 @@ from fairlen.hangs import Watchdog
 from fairlen.train import start
 from fairlen.train.run import trackers
 from fairlen.train.run.config import TrainConfig
-from fairlen.train.run.trackers import (
-    MAX_WAITING,
-    Trackers,
-    check_trackers,
-    choose_trackers,
-)
+from fairlen.train.run.trackers import MAX_WAITING, Trackers, check_trackers, choose_trackers
 from fairlen.train.start import start_training
 
 SECRETS = {
@@ -122,6 +117,7 @@ def test_hostile_trackers_cost_no_time_and_one_warning_each(monkeypatch, capsys)
     assert hangs.num_lost == count - 1 - MAX_WAITING  # it holds one
 
 
+@pytest.mark.slow
 def test_what_a_run_warns_of_is_an_alert_too(tmp_path, monkeypatch, capsys):
     """No answer fits into one token, so that nothing is trained in any of four rollout batches."""
     service = Service()
