@@ -7,16 +7,7 @@ import pytest
 from fixtures import LENGTH, PROMPT, RIGHT, ragged_rollouts
 from loops import over
 
-from fairlen.batch import (
-    NO_VERDICT,
-    Responses,
-    build_responses,
-    build_segments,
-    count_by,
-    mean_by,
-    number_keys,
-    sum_by,
-)
+from fairlen.batch import NO_VERDICT, Responses, build_responses, build_segments, count_by, mean_by, number_keys, sum_by
 from fairlen.methods.method import Method
 from fairlen.rollouts import Response
 

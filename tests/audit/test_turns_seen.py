@@ -182,6 +182,7 @@ def test_the_audit_prints_turns(tmp_path, capsys):
     assert log["turns"]["another_turn"]["value"] == pytest.approx(-1.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", ["prime_rl_turns", "verifiers_turns", "trl_tools", "verl_turns"])
 def test_an_audit_shows_what_was_written_and_what_was_read(open_page, tmp_path, folder):
     """The longest incorrect one has three turns, and `no such tool` and `still no such tool` between them."""
@@ -208,6 +209,7 @@ def turns_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_report(write_run(tmp_path_factory.mktemp("runs") / "a run in turns", "grpo+turns", in_turns=True))
 
 
+@pytest.mark.slow
 def test_a_trajectory_is_read_turn_by_turn(open_page, turns_page):
     """Of tokens 0 to 3 the first turn, 4 and 5 read, the rest the second turn: coloured is what the policy wrote alone."""
     page = open_page(turns_page).page
@@ -232,6 +234,7 @@ def test_a_trajectory_is_read_turn_by_turn(open_page, turns_page):
     assert shown and set(shown) == {"2"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_what_was_read_looks_different_and_can_be_read(open_page, turns_page, scheme):
     page = open_page(turns_page, color_scheme=scheme).page

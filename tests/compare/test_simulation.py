@@ -73,6 +73,7 @@ def test_a_band_that_learns_has_seen_the_rollouts():
     )  # P(|z| < 1): width is the spread
 
 
+@pytest.mark.slow
 def test_the_command(capsys, tmp_path):
     page = tmp_path / "page.html"
     assert main(["methods", "--compare", "grpo", "ctpo", "--out", str(page)]) == 0

@@ -62,6 +62,7 @@ def logprobs_of(runner: Runner, fed: torch.Tensor, positions: torch.Tensor) -> t
     return torch.log_softmax(logits, -1)
 
 
+@pytest.mark.slow
 @over("num_rows, threads", [(1, 0), (15, 1), (70, 0), (70, 3)])
 @over(
     "changes",

@@ -46,6 +46,7 @@ def folders(tmp_path_factory) -> dict[str, Path]:
     return found
 
 
+@pytest.mark.slow
 def test_all_three_commands_read_it(folders, capsys):
     runs = [str(folder) for folder in folders.values()]
     for name, folder in folders.items():

@@ -4,16 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from fixtures import (
-    BUDGET,
-    make_batch,
-    make_micro,
-    plan_of,
-    ragged_rollouts,
-    random_batch,
-    speak,
-    weight_matrix,
-)
+from fixtures import BUDGET, make_batch, make_micro, plan_of, ragged_rollouts, random_batch, speak, weight_matrix
 from loops import over
 
 from fairlen.methods.compose import compose

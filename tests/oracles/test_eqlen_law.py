@@ -108,6 +108,7 @@ def squared_deviation(counts: np.ndarray, chance: np.ndarray) -> tuple[float, in
     return float(((seen - expected) ** 2 / expected).sum()), len(seen) - 1
 
 
+@pytest.mark.slow
 @over("source", ["sampler", "lockstep"])
 def test_frequencies_are_the_listed_probabilities(source):
     """Pearson's statistic of n degrees has mean n and variance 2 n; within 4 standard deviations."""

@@ -132,6 +132,7 @@ def test_a_reference_between_forward_and_backward_changes_no_gradient(batch, pla
     assert any((gradient - without[name]).abs().max() > 1e-2 * largest for name, gradient in found[0].items())
 
 
+@pytest.mark.slow
 def test_neither_trees_nor_gradient_checkpointing_change_a_gradient(batch, plan):
     plain = gradients(adapted(), batch, plan)
     largest = max(float(gradient.abs().max()) for gradient in plain.values())

@@ -23,7 +23,7 @@ UPDATE = bool(os.environ.get("FAIRLEN_UPDATE_REFERENCE"))
 """Set it to write the reference images anew; look at them before they are kept."""
 
 
-@pytest.fixture(params=["plain_page", "pairs_page"])
+@pytest.fixture(params=first_quickly(["plain_page", "pairs_page"]))
 def html(request: pytest.FixtureRequest) -> Path:
     return request.getfixturevalue(request.param)
 

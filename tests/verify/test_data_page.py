@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
+import pytest
 from asking import compare
 from loops import over
 
@@ -49,6 +50,7 @@ def test_the_option_that_counts(responses: list[str], letter: list[str]) -> None
     assert [extract_choice(response) for response in responses] == (letter or [None]) * len(responses)
 
 
+@pytest.mark.slow
 def test_verdicts_on_answers() -> None:
     asked = [
         (gold, answer, status)
