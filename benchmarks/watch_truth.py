@@ -84,8 +84,12 @@ class Run:
 
 
 def test_run(kind: str, seed: tuple[int, ...]) -> Run:
+    return test_draw(draw_run(kind, np.random.default_rng(seed)))
+
+
+def test_draw(one: Draw) -> Run:
     """Test a run after every step, and by the fixed-sample test after every tenth."""
-    one, evidence = draw_run(kind, np.random.default_rng(seed)), EProcess()
+    evidence = EProcess()
     stratum = np.unique(one.step * 10**6 + one.prompt, return_inverse=True)[1]
     step_of = np.zeros(stratum.max() + 1, np.int64)
     step_of[stratum] = one.step

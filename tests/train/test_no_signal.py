@@ -25,10 +25,10 @@ def test_responses_that_never_end_are_told_with_what_to_do(method, tmp_path, cap
     tracks = "sampling.streams=2" if "eqlen" in method else "sampling.n=4"
     run(tmp_path, method=method, overrides=(tracks,), max_response_length=1, rollout_batches=5, max_extra_batches=0)
     shown = capsys.readouterr()
-    warnings = [line for line in shown.err.splitlines() if "nothing was trained in 3 rollout batches" in line]
-    assert len(warnings) == 1
-    assert "24 responses: 0 correct, 24 incorrect, 0 without a verdict, 24 truncated" in warnings[0]
-    assert "all were truncated; raise --max-response-length" in warnings[0]
+    (warning,) = [line for line in shown.err.splitlines() if "nothing was trained in 3 rollout batches" in line]
+    assert "24 responses: 0 correct, 24 incorrect, 0 without a verdict, 24 truncated" in warning
+    assert "all were truncated; raise --max-response-length" in warning
+    assert ("not tested by the length watch" in shown.err) == ("eqlen" in method)
     (first,) = [
         line for line in shown.err.splitlines() if line.startswith("fairlen: held out: 0 of 4 responses are correct: ")
     ]

@@ -29,6 +29,9 @@ PATIENCE = 3
 """Rollout batches in a row, after which it is said; each kind once a run."""
 NOTE = "note: "
 """Begins a sentence about a run in which nothing is wrong."""
+NOT_TESTED = (
+    f"{NOTE}length and correctness are not tested by the length watch, as this sampler selects responses by length"
+)
 
 
 @dataclass(frozen=True)
@@ -135,9 +138,10 @@ class LearningSignal:
         failures: Failures = NO_FAILURES,
     ) -> list[str]:  # fmt: skip
         """Return the messages after one more rollout batch, mostly none; arguments as of `Counts.of`, and its number."""
+        first = NOT_TESTED if not (self.watch.exchangeable or self.total.batches) else ""
         said = self.look(replace(Counts.of(responses, folded, method, num_updates), failures=failures))
         alarms = [f"{one.kind} at step {one.step}: {one.text}" for one in self.watch.look(step, responses)]
-        return [one for one in (said, *alarms) if one]
+        return [one for one in (first, said, *alarms) if one]
 
     def look(self, batch: Counts) -> str:
         """Return the message after one more rollout batch, mostly nothing; up to its first punctuation it can be a title."""

@@ -6,7 +6,6 @@ import math
 from base64 import b64decode, b64encode
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from itertools import chain
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
@@ -26,9 +25,7 @@ from fairlen.watch.thresholds import THRESHOLDS, Alarm, Shape, find_crossed
 EFFECT = "effect"
 """The kind of alarm that a test raises; all others are thresholds."""
 NONE: Mapping[str, Floats] = {}
-ASSOCIATION = (
-    "an association, not a cause: the longer response may be incorrect because it is long, or long because it was lost"
-)
+ASSOCIATION = "an association, not a cause: a response may be incorrect because it is long, or long because it was lost"
 
 
 @dataclass
@@ -95,7 +92,8 @@ class LengthWatch:
         for columns that cannot be.
         """
         keys, number = list(prompts), self.last_step + 1 if step is None else int(step)
-        columns = {"lengths": lengths, "outcomes": outcomes, "truncated": truncated, "age": age, **(channels or {})}
+        columns = {"lengths": lengths, "outcomes": outcomes, "truncated": truncated, "age": age}
+        columns |= {f"channels[{name}]": column for name, column in (channels or {}).items()}
         given = {name: read_column(name, column, len(keys)) for name, column in columns.items() if column is not None}
         length, outcome = given["lengths"].astype(np.int64), given["outcomes"]
         table = build_responses(
@@ -105,7 +103,7 @@ class LengthWatch:
         if self.keep and keys and number > self.last_step:
             prompt = [number_text(str(key)) % 2**52 for key in keys]
             self.kept.append(np.column_stack([prompt, table.length, outcome, table.correct, table.truncated]))
-        shape = {name: given[name] for name in channels or ()}
+        shape = {name: given[f"channels[{name}]"] for name in channels or ()}
         return self.look(number, table, age=given.get("age"), channels=shape, knows_limit="truncated" in given)
 
     @property
@@ -123,43 +121,34 @@ class LengthWatch:
         rows = table.active & ~table.truncated
         versions = np.zeros(len(table)) if age is None else age
         stratum = number_keys(np.column_stack([table.prompt, versions.astype(np.int64)]))[rows]
-        return self.record(
-            shape, compare_groups(stratum, table.correct[rows].astype(np.float64), table.length[rows])[1]
-        )
+        correct, length = table.correct[rows].astype(np.float64), table.length[rows]
+        return self.record(shape, compare_groups(stratum, correct, length)[1])
 
     def record(self, shape: Shape, groups: Floats) -> list[Alarm]:
         """Take the numbers of a step, and return the alarms that it raises."""
         self.steps.append(shape)
         self.evidence.add(groups)
-        told = {(one.kind, one.size > 0 or one.kind != EFFECT) for one in self.alarms}
-        found = chain(*map(self.find_effects, (0, 1)), find_crossed(self.steps))
-        new = [
-            one
-            for one in found
-            if one.kind in self.kinds and (one.kind, one.size > 0 or one.kind != EFFECT) not in told
-        ]
+        told = {one.size > 0 if one.kind == EFFECT else one.kind for one in self.alarms}
+        is_tested = self.exchangeable and EFFECT in self.kinds
+        new = [one for side in (0, 1) if is_tested and (side == 0) not in told for one in self.find_effect(side)]
+        new += [one for one in find_crossed(self.steps) if one.kind in self.kinds and one.kind not in told]
         self.alarms += new
         return new
 
-    def find_effects(self, side: int) -> Iterator[Alarm]:
+    def find_effect(self, side: int) -> Iterator[Alarm]:
         """Yield the alarm of a side, 0 for longer, 1 for shorter, where the evidence suffices."""
-        sizes = self.evidence.find(side, self.error / 2) if self.exchangeable else {}
-        if not sizes:
-            return
-        name, size = next(iter(sizes.items()))
-        found = Estimate(*(math.expm1(x) if name == "gap" else x for x in (size.value, size.low, size.high)))
-        since = self.steps[self.evidence.find_onset(side)].number
-        clauses = [
-            vars(LENGTH)[name].format(show(name, one, 1 - 2 * side), LENGTH.words[side]) for name, one in sizes.items()
-        ]
-        advice = advise("within.length", found, self.in_use)
-        unknown = "" if self.method else "Name the method (LengthWatch(method=...)) for what follows under it. "
-        remedy = (
-            f"With {self.method}: {advice.text}" if advice else f"{unknown}The audit's page shows which prompts it is"
-        )
-        text = f"{LENGTH.subject} {' and '.join(clauses)}, since about step {since}; {ASSOCIATION}. {remedy}"
-        quantity = "length" if name == "gap" else "pairs"
-        yield Alarm(EFFECT, self.last_step, found.value, (found.low, found.high), text, since, quantity)
+        sizes, sign, word = self.evidence.find(side, self.error / 2), 1 - 2 * side, LENGTH.words[side]
+        for name, size in list(sizes.items())[:1]:
+            found = Estimate(*(math.expm1(x) if name == "gap" else x for x in (size.value, size.low, size.high)))
+            since = self.steps[self.evidence.find_onset(side)].number
+            clauses = " and ".join(vars(LENGTH)[name].format(show(name, x, sign), word) for name, x in sizes.items())
+            advice = advise("within.length", found, self.in_use)
+            unknown = "" if self.method else "Name the method (LengthWatch(method=...)) for what follows under it. "
+            remedy = f"{unknown}The audit's page shows which prompts it is"
+            remedy = f"With {self.method}: {advice.text}" if advice else remedy
+            text = f"{LENGTH.subject} {clauses}, since about step {since}; {ASSOCIATION}. {remedy}"
+            quantity = "length" if name == "gap" else "pairs"
+            yield Alarm(EFFECT, self.last_step, found.value, (found.low, found.high), text, since, quantity)
 
     def summary(self) -> dict[str, Any]:
         """Return the numbers so far: steps, responses, the latest shape, e-values, the effect since its onset, alarms."""
@@ -203,9 +192,7 @@ def read_column(name: str, column: ArrayLike, size: int) -> Floats:
     """Return a column as float64, [size]. Raises ValueError for another size, and for numbers that it cannot have."""
     values = np.asarray(column, np.float64)
     if values.shape != (size,):
-        raise ValueError(
-            f"{name} has the shape {list(values.shape)}, prompts [{size}]: give a number for each response"
-        )
+        raise ValueError(f"{name} has the shape {list(values.shape)}, prompts [{size}]: one number a response")
     bad = np.isinf(values) if name == "outcomes" else ~np.isfinite(values) | (values < 0)
     if bad.any():
         fix = "nan stands for no verdict" if name == "outcomes" else "give numbers of at least 0"
@@ -215,8 +202,5 @@ def read_column(name: str, column: ArrayLike, size: int) -> Floats:
 
 def show(name: Name, size: Size, sign: int) -> str:
     """Return a size with its interval as a percentage: of how much longer or shorter, or of pairs."""
-    value, *bounds = (
-        sign * math.expm1(x) if name == "gap" else 0.5 + sign * x for x in (size.value, size.low, size.high)
-    )
-    low, high = sorted(bounds)
-    return f"{value:.0%} [{low:.0%}, {high:.0%}]"
+    numbers = [sign * math.expm1(x) if name == "gap" else 0.5 + sign * x for x in (size.value, size.low, size.high)]
+    return f"{numbers[0]:.0%} [{min(numbers[1:]):.0%}, {max(numbers[1:]):.0%}]"
