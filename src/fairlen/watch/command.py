@@ -24,8 +24,6 @@ from fairlen.watch.thresholds import THRESHOLDS
 from fairlen.watch.watch import EFFECT, LengthWatch
 
 KINDS = (EFFECT, *THRESHOLDS)
-QUIET = 30.0
-"""Seconds without a change after which the last step counts as complete."""
 
 
 @dataclass(frozen=True)
@@ -94,12 +92,10 @@ class FileWatch:
             self.watch.restore(state["watch"])
             self.follower = Follower(Path(config.path), config.options(), **state["follower"])
         except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(
-                f"{self.place}: no state of a watch ({error}); remove it to watch from the start"
-            ) from error
+            raise ValueError(f"{self.place}: no state of a watch ({error}); remove it to start anew") from error
 
-    def look(self, is_over: bool) -> bool:
-        """Take what is new, log its notes and alarms, and return whether there was anything."""
+    def look(self, is_over: bool) -> None:
+        """Take what is new, log its notes and alarms, and keep the state."""
         before = len(self.watch.steps)
         for step, table, knows_limit in self.follower.read(is_over):
             for alarm in self.watch.look(step, table, knows_limit=knows_limit):
@@ -107,11 +103,9 @@ class FileWatch:
         for note in self.follower.notes[self.num_told :]:
             log(f"note: {visible(note)}")
         self.num_told = len(self.follower.notes)
-        is_new = len(self.watch.steps) > before
-        if is_new:
+        if len(self.watch.steps) > before:
             state = {"watch": self.watch.state(), "follower": self.follower.state()}
             write_file(self.place, json.dumps(state).encode())
-        return is_new
 
     def fails(self, kinds: Sequence[str]) -> bool:
         return any(one.kind in kinds for one in self.watch.alarms)
@@ -133,17 +127,14 @@ class FileWatch:
 
 
 def run(config: WatchConfig) -> int:
-    """Watch until everything is read, an alarm of --fail-on, or an interruption. Return 1 where such an alarm was raised, and
-    where nothing was read."""
+    """Watch until an alarm of --fail-on, or an interruption. Return 1 after such an alarm, and where nothing was read."""
     kinds, one = config.fatal(), FileWatch(config)
     if config.once and not one.follower.sizes():
         raise ValueError(f"{config.path}: there is no such file or folder")
     log(f"watching {config.path}: {len(one.watch.steps):,} steps so far")
     try:
-        changed = time.monotonic()
         while not one.fails(kinds):
-            if one.look(config.once or time.monotonic() - changed > QUIET):
-                changed = time.monotonic()
+            one.look(config.once)
             if config.once:
                 break
             time.sleep(config.every)

@@ -6,6 +6,7 @@ import math
 import os
 import re
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,6 +25,8 @@ CHUNK = 8 << 20
 """Bytes that are read at a time; more where one step is larger, and where one table is."""
 ABREAST = 64
 """Files that are read side by side, as several writers of one run have one each."""
+QUIET = 30.0
+"""Seconds without a change after which the newest step counts as complete."""
 GROWING = (".jsonl", ".ndjson")
 WHOLE = -1
 """In place of a number of bytes: all of a file that is written at once, such as a table."""
@@ -59,18 +62,22 @@ class Follower:
     """How columns were read, and what could not be: each once."""
     seen: dict[Path, int] = field(default_factory=dict)
     """Bytes of each file at the last look."""
+    changed: float = 0.0
+    """When those last differed, in seconds."""
     barren: dict[Path, int] = field(default_factory=dict)
     """Bytes of files in which no rollouts were found."""
 
     def read(self, is_over: bool = False) -> Iterator[Step]:
-        """Yield complete steps for `LengthWatch.look`, in order: those before the newest one, and that too where it `is_over`.
+        """Yield complete steps for `LengthWatch.look`, in order: those before the newest one, and that too at the end.
 
         Raises ValueError for rollouts of several folders or formats, as no file says which of those are one run's.
         """
-        sizes, size = self.sizes(), CHUNK
-        if sizes == self.seen and not is_over:
+        sizes, size, now = self.sizes(), CHUNK, time.monotonic()
+        if sizes != self.seen:
+            self.seen, self.changed = sizes, now
+        elif not is_over and now - self.changed < QUIET:
             return
-        self.seen = sizes
+        is_over |= now - self.changed >= QUIET
         while parts := list(self.cut(sizes, size)):
             before, is_all = {**self.places}, sum(map(self.has_more, sizes, sizes.values())) == len(parts)
             yield from self.read_parts(parts, is_over and is_all)
