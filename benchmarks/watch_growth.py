@@ -100,7 +100,7 @@ def main() -> None:
                 one.end(signal.SIGKILL)
                 one = Watched(folder, *options)
         peaks.append(one.peak())
-        one.end(signal.SIGINT)
+        one.end(signal.SIGTERM)
         subprocess.run(
             [sys.executable, "-m", "fairlen", "watch", str(folder), "--once", "--state", str(state)], check=True
         )
