@@ -5,19 +5,24 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Callable
+from dataclasses import asdict
 from functools import partial
 from importlib.metadata import requires
+from io import StringIO
 from pathlib import Path
 
 from packaging.requirements import Requirement
+from rich.console import Console
 
 from fairlen.doctor import model
 from fairlen.doctor.examine import COLOURS, Check, Finding, Status
+from fairlen.evaluate.config import EvalConfig
 from fairlen.evaluate.folder import NOT_INSTALLED, find_version
+from fairlen.evaluate.start import start_evaluation
 from fairlen.files.limits import GIB
 from fairlen.methods.compose import compose, explain
 from fairlen.plugins import plugins_of
-from fairlen.settings import choose_device
+from fairlen.settings import choose_device, flatten
 from fairlen.tasks.shipped import SHIPPED
 from fairlen.tasks.source import read_source
 from fairlen.train.run.config import TrainConfig, find_undoing, takes_vllm
@@ -25,6 +30,8 @@ from fairlen.verify.sandbox import open_sandbox
 
 EMPTY_DISK = GIB // 4
 """Free bytes below which a run cannot start."""
+ASKED = 16
+"""Problems of which the model is asked."""
 TRAINING = ("safetensors", "tokenizers", "torch", "transformers")
 
 
@@ -137,6 +144,22 @@ def check_plugins(config: TrainConfig) -> str:
     return ", ".join(f"{one['setting']} {one['name']}" for one in found) + untried or "none named"
 
 
+def check_answers(config: TrainConfig) -> Finding | str:
+    """Ask the model problems of the run's own data, and say why hardly any response is correct where that is so."""
+    if not config.data.places:
+        return "not asked: --data names no problems of your own"
+    kept = flatten(asdict(EvalConfig())).keys() & flatten(asdict(config)).keys()
+    given = {name: value for name, value in flatten(asdict(config)).items() if name in kept}
+    with tempfile.TemporaryDirectory() as folder:
+        asked = given | {"problems": ASKED, "samples": 1, "out": str(Path(folder, "eval")), "task": ""}
+        found = start_evaluation(EvalConfig.of(**asked), Console(file=StringIO()))["sets"].values()
+    correct, reasons = (one["scores"]["avg@1"]["value"] for one in found), "; ".join(one["reasons"] for one in found)
+    if reasons.strip("; "):
+        why, _, remedy = reasons.partition(". What may help: ")
+        return Finding("warn", why, remedy)
+    return f"{', '.join(f'{share:.0%}' for share in correct)} of {ASKED} responses are correct"
+
+
 def check_sandbox(config: TrainConfig) -> Finding | str:
     """Attempt to break out of what programs of a model run in."""
     if config.verifier.unsafe_exec_on_host:
@@ -169,6 +192,7 @@ CHECKS = (
     Check("method", check_method, "`fairlen methods` lists names; --help lists settings"),
     Check("fairness", check_fairness, "see `method`"),
     Check("data", check_data, "give a file, a folder or a hub id; docs/data.md has the forms"),
+    Check("answers", check_answers, "see `data` and the checks of the model"),
     Check("plug-ins", check_plugins, "docs/extending.md has an example of each"),
     Check("sandbox", check_sandbox),
 )

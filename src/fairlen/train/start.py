@@ -11,6 +11,7 @@ import torch
 from safetensors import SafetensorError
 from transformers.utils.logging import disable_progress_bar
 
+from fairlen.audit.audit import Audit
 from fairlen.console import warn
 from fairlen.engine.device import free_memory, keep_freed_memory
 from fairlen.files.folders import locked
@@ -118,8 +119,7 @@ def train_on(task: Task, config: TrainConfig, composition: Composition, policy: 
             trainer.resume(display.log)
         with ending(run.folder):
             summary = run_async(run_to_end(trainer))
-        describe_end(run, summary)
-        display.finish(summary)
+        display.finish(summary, describe_end(run, summary))
     return summary
 
 
@@ -132,8 +132,9 @@ def hold_out(task: Task, number: int) -> tuple[Problem, ...]:
     return found
 
 
-def describe_end(run: Run, summary: RunSummary) -> None:
-    """Write the model's card and the report: what goes wrong with them is a warning, and loses nothing of the run."""
+def describe_end(run: Run, summary: RunSummary) -> Audit | None:
+    """Write the model's card and the report, and return the audit: what goes wrong is a warning, and loses nothing of the run."""
+    found = None
     try:
         report = read_run(run.folder)
         found = audit_run(report)
@@ -142,6 +143,7 @@ def describe_end(run: Run, summary: RunSummary) -> None:
     except Exception as error:
         warn(f"{type(error).__name__}: {error}; the run is whole: fairlen report {run.folder} writes its report again")
     run.journal.close()
+    return found
 
 
 def build_trainer(

@@ -82,7 +82,8 @@ class Display:
         """Show the text of `work` within."""
         return showing(self.console, work)
 
-    def finish(self, summary: RunSummary) -> None:
+    def finish(self, summary: RunSummary, found: Audit | None = None) -> None:
+        """Show what was gained, and what the audit of the run's rollouts found."""
         after, before = summary.after, summary.before
         problems, samples = plural("problem", after.num_problems), plural("sample", after.num_samples)
         title = f"{after.num_problems} held-out {problems} x {after.num_samples} {samples}"
@@ -96,6 +97,8 @@ class Display:
             )
         elif summary.reasons:
             self.console.print(f"held out: {summary.reasons}", style="bold", soft_wrap=True)
+        if found:
+            self.console.print(f"audit: {found.conclusion.status}: {found.conclusion.sentence}", soft_wrap=True)
         self.console.print(f"run folder: {summary.folder}; the picture of it: report.html", soft_wrap=True)
 
 
