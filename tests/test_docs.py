@@ -28,6 +28,12 @@ def test_python_on_the_page_runs(page, tmp_path, monkeypatch):
             assert len(names["plan"]) > 0  # type: ignore[arg-type]
 
 
+def test_the_tests_that_pages_name_exist():
+    tests = "".join(path.read_text() for path in DOCS.parent.glob("tests/**/test_*.py"))
+    named = {name for page in DOCS.rglob("*.md") for name in re.findall(r"`(test_\w+)`", page.read_text())}
+    assert len(named) > 5 and {name for name in named if f"def {name}(" not in tests} == set()
+
+
 def test_the_page_has_the_metrics_that_reports_show_and_the_columns_of_records():
     text = (DOCS / "metrics.md").read_text()
     found = re.findall(r"<!-- python -m fairlen\.metrics -->\n\n(.*?)\n\n<!-- end -->", text, re.S)

@@ -12,8 +12,8 @@ from io import StringIO
 from pathlib import Path
 
 from packaging.requirements import Requirement
-from rich.console import Console
 
+from fairlen.console import make_console
 from fairlen.doctor import model
 from fairlen.doctor.examine import COLOURS, Check, Finding, Status
 from fairlen.evaluate.config import EvalConfig
@@ -152,7 +152,7 @@ def check_answers(config: TrainConfig) -> Finding | str:
     given = {name: value for name, value in flatten(asdict(config)).items() if name in kept}
     with tempfile.TemporaryDirectory() as folder:
         asked = given | {"problems": ASKED, "samples": 1, "out": str(Path(folder, "eval")), "task": ""}
-        found = start_evaluation(EvalConfig.of(**asked), Console(file=StringIO()))["sets"].values()
+        found = start_evaluation(EvalConfig.of(**asked), make_console(file=StringIO()))["sets"].values()
     correct, reasons = (one["scores"]["avg@1"]["value"] for one in found), "; ".join(one["reasons"] for one in found)
     if reasons.strip("; "):
         why, _, remedy = reasons.partition(". What may help: ")

@@ -143,8 +143,11 @@ def find_suite(name: str) -> Suite:
     try:
         return SUITES.get(name) or Suite("", "avg@n", tuple(BENCHMARKS[one] for one in name.split(",")), {})
     except KeyError as unknown:
-        near = suggest(unknown.args[0], [*SUITES, *BENCHMARKS])
-        raise ValueError(f"--suite {name}: {near}; `fairlen eval --suite list` shows papers and sets") from None
+        one = unknown.args[0]
+        raise ValueError(
+            f"--suite {name}: no paper and no set is named {one!r}: {suggest(one, [*SUITES, *BENCHMARKS])}; "
+            "`fairlen eval --suite list` shows both"
+        ) from None
 
 
 @dataclass(frozen=True)
