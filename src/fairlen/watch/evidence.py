@@ -1,4 +1,4 @@
-"""EProcess that length and correctness go together within prompts and steps, valid whenever it is looked at.
+"""Evidence that length and correctness go together within prompts and steps, valid whenever it is looked at.
 
 Assumed is that, given the lengths of the responses to one prompt in one step and how many are correct, every assignment of
 verdicts is equally likely: then each statistic x of such a group has mean 0, and a trend of length or accuracy cancels. Tested is
