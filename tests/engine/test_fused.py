@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from loops import over
@@ -11,6 +12,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel, Qwe
 
 from fairlen.engine import Engine, fused
 from fairlen.engine.engine import Runner
+from fairlen.sampling.extend import Sampling
 
 LONG = dict(
     vocab_size=41, hidden_size=128, intermediate_size=576, num_hidden_layers=4, num_attention_heads=4,
@@ -80,7 +82,7 @@ def test_steps_in_c_are_steps_of_the_model(num_rows, threads, changes, monkeypat
     model = draw(**changes)
     runner, (fed, positions) = runner_of(model, num_rows), ragged(num_rows, model.config.vocab_size)
     assert runner.fused is not None
-    made = torch.log_softmax(runner.fused(fed, positions), -1)
+    made = torch.log_softmax(runner.fused(fed, positions, runner.origins, runner.shared), -1)
     stored = [tensor.clone() for tensor in runner.rows.tensors]
     expected = logprobs_of(runner, fed, positions)
     assert (made - expected).abs().max() <= 1e-5
@@ -97,12 +99,40 @@ def test_a_row_is_computed_for_itself_to_the_bit(threads):
     torch.set_num_threads(threads)
     runner = runner_of(model, count)
     kept = [tensor.clone() for tensor in runner.rows.tensors]
-    whole = runner.fused(fed, positions)
+    whole = runner.fused(fed, positions, runner.origins, runner.shared)
     for rows in ([5], [69], list(range(17)), list(reversed(range(70)))):
         for tensor, old in zip(runner.rows.tensors, kept, strict=True):
             tensor[: len(rows)] = old[rows]
-        part = runner.fused(fed[rows].contiguous(), positions[rows].contiguous())
+        part = runner.fused(fed[rows].contiguous(), positions[rows].contiguous(), runner.origins, runner.shared)
         assert torch.equal(part, whole[rows])
+
+
+def test_what_is_read_elsewhere_is_what_a_row_has(monkeypatch):
+    """Prompts and continuations beyond the kept rows, which are evicted and written again; bit by bit, as without sharing."""
+    rng, model, seen = np.random.default_rng(0), draw(), []
+    starts = [tuple(rng.integers(3, 41, size).tolist()) for size in (1, 9, 17, 30)]
+    requests = [starts[n % 4] + tuple(rng.integers(3, 41, n % 3 * 4).tolist()) for n in range(24)]
+    decode = Runner.decode
+
+    def check_and_decode(self, rows, num_rows):
+        self.shared[:num_rows][rows["position"][:num_rows] < self.shared[:num_rows]] = 0
+        for slot, (origin, count) in enumerate(zip(self.origins[:num_rows], self.shared[:num_rows], strict=True)):
+            seen.append(count)
+            assert all(torch.equal(one[slot, :, :count], one[origin, :, :count]) for one in self.rows.tensors)
+        return decode(self, rows, num_rows)
+
+    def generate() -> list[tuple[int, ...]]:
+        engine = Engine(model, eos_token_id=EOS, max_length=96, max_num_seqs=5, kept_rows=3)
+        first = engine.generate(requests, [Sampling(3 + n % 11, seed=n) for n in range(24)])
+        again = [prompt + tuple(made.token_ids) for prompt, made in zip(requests, first, strict=True)]
+        return [
+            (*one.token_ids, *one.logprobs) for one in engine.generate(again, [Sampling(9, seed=n) for n in range(24)])
+        ]
+
+    alone = monkeypatch.setattr(Runner, "_share", lambda self, admission: None) or generate()
+    monkeypatch.undo()
+    monkeypatch.setattr(Runner, "decode", check_and_decode)
+    assert generate() == alone and len(seen) > 100 and np.mean(np.array(seen) >= 8) > 0.3
 
 
 @pytest.mark.slow
@@ -116,7 +146,8 @@ def test_steps_of_tiles_round_their_operands_as_autocast_does(changes, monkeypat
     low, runner, (fed, positions) = runner_of(model, 70, True), runner_of(model, 70), ragged(70, 1200)
     assert low.fused is not None
     exact = logprobs_of(runner, fed, positions)
-    made, cast = torch.log_softmax(low.fused(fed, positions), -1), logprobs_of(low, fed, positions)
+    made = torch.log_softmax(low.fused(fed, positions, low.origins, low.shared), -1)
+    cast = logprobs_of(low, fed, positions)
     assert 0 < (made - exact).abs().mean() <= (cast - exact).abs().mean() <= 0.02
     assert (made - exact).abs().max() <= 0.2
 
@@ -157,10 +188,10 @@ def test_forks_prefixes_and_updates_are_those_of_the_model():
 def test_weights_that_lie_elsewhere_are_read_there():
     model = draw()
     runner, (fed, positions) = runner_of(model, 3), ragged(3, 41)
-    before = runner.fused(fed, positions)
+    before = runner.fused(fed, positions, runner.origins, runner.shared)
     for parameter in model.parameters():
         parameter.data = parameter.data * 1.1
-    made = torch.log_softmax(runner.fused(fed, positions), -1)
+    made = torch.log_softmax(runner.fused(fed, positions, runner.origins, runner.shared), -1)
     assert (made - logprobs_of(runner, fed, positions)).abs().max() <= 1e-5
     assert (made - torch.log_softmax(before, -1)).abs().max() > 1e-3
 

@@ -171,6 +171,7 @@ class Runner:
             num_slots, kept = fit_rows(max_length * position_bytes(states), num_slots, kept, room)
         self.num_slots, self.num_kept = num_slots, kept
         self.rows = Rows(states, self.num_slots + self.num_kept, max_length)
+        self.origins, self.shared = np.zeros((2, num_slots), np.int64)
         self._check_arithmetic(probe, logits)
         self.fuse()
 
@@ -230,8 +231,24 @@ class Runner:
         """Compute prefixes, then copy; every source is read before any target is written."""
         if admission.prefills:
             self._prefill(admission.prefills)
+            self._forget_shared([job.row for job in admission.prefills])
         if admission.sources:
             self.rows.copy(admission.sources, admission.targets, admission.num_columns)
+            self._share(admission)
+
+    def _share(self, admission: Admission) -> None:
+        """Note the kept row whose first columns each slot has a copy of."""
+        sources, targets, num_columns = map(np.array, (admission.sources, admission.targets, admission.num_columns))
+        of_kept, from_slot = targets >= self.num_slots, np.minimum(sources, self.num_slots - 1)
+        is_kept = sources >= self.num_slots
+        origins = np.where(is_kept, sources, self.origins[from_slot])
+        shared = np.where(is_kept, num_columns, np.minimum(self.shared[from_slot], num_columns))
+        self._forget_shared(targets[of_kept])
+        self.origins[targets[~of_kept]], self.shared[targets[~of_kept]] = origins[~of_kept], shared[~of_kept]
+
+    def _forget_shared(self, rows: list[int] | Ints) -> None:
+        """Forget what slots share with rows that are written."""
+        self.shared[np.isin(self.origins, rows)] = 0
 
     def decode(self, rows: np.ndarray, num_rows: int) -> tuple[Ints, Floats, list[bytes]]:
         """Draw tokens, log-probs and supports for the first `num_rows` of `rows` [slots] of ROW."""
@@ -239,13 +256,14 @@ class Runner:
         num_columns, ways = int(rows["position"][:num_rows].max()) + 1, ways_of(rows[:num_rows])
         packed = pack(rows[:padded])
         packed[1, num_rows:] = 0  # rows beyond are decoded for the shape alone
+        self.shared[:padded][packed[1] < self.shared[:padded]] = 0  # a new sequence, of which nothing was copied
         found = self._draw(upload(packed, self.device), num_columns, num_rows, ways)
         return read(self.model, found, rows[:num_rows])
 
     def _draw(self, packed: Tensor, num_columns: int, num_rows: int, ways: tuple[bool, bool]) -> Drawn:
         fed, positions = packed[0], packed[1]
         if self.fused and not any(self.fused.hooks):  # which only the model itself calls
-            logits = self.fused(fed, positions)
+            logits = self.fused(fed, positions, self.origins, self.shared)
         else:
             with self.borrowed():
                 logits = self.step(fed, positions, self.columns[:num_columns], self.columns[: len(fed)])

@@ -51,6 +51,7 @@ typedef int32_t places __attribute__((vector_size(32)));
 /* Argument of `decode`; weights of each layer: input norm, q, k, v, q norm, k norm (or none), o, norm, gate, up, down. */
 typedef struct {
     const int64_t *tokens, *positions; /* [rows] */
+    const int64_t *origins, *shared;   /* [rows]: a row whose first so many keys and values are the same, read in place of its own */
     float *logits;                     /* [rows, vocab] */
     const float *cosines, *sines;      /* [columns, DIM / 2] */
     const float *embeddings, *norm;
@@ -243,13 +244,16 @@ static float weigh(float *scores, int64_t count, int64_t padded) {
     return 1.0f / total;
 }
 
-/* query [GROUPS, DIM] over keys, values [count, DIM]: out [GROUPS, DIM]; scores [GROUPS, padded] to work in. */
-static void attend(const float *query, const float *keys, const float *values, float *out, float *scores, int64_t count) {
+/* query [GROUPS, DIM] over keys, values [count, DIM], the first `shared` of them elsewhere: out [GROUPS, DIM]; scores [GROUPS,
+ * padded] to work in. */
+static void attend(const float *query, const float *own_keys, const float *own_values, const float *other_keys,
+                   const float *other_values, int64_t shared, float *out, float *scores, int64_t count) {
     const int64_t padded = (count + 15) & ~15;
     oct asked[GROUPS][OCTS], mixed[GROUPS][OCTS];
     memcpy(asked, query, sizeof asked);
     memset(mixed, 0, sizeof mixed);
     for (int64_t c = 0; c < count; c += 8) {
+        const float *keys = c < shared ? other_keys : own_keys, *values = c < shared ? other_values : own_values;
         oct products[GROUPS][8];
         UNROLL for (int j = 0; j < 8; j++) UNROLL for (int d = 0; d < DIM; d += 16) {
             __builtin_prefetch(keys + (c + 16 + j) * DIM + d);
@@ -266,28 +270,28 @@ static void attend(const float *query, const float *keys, const float *values, f
     }
     float shares[GROUPS];
     for (int g = 0; g < GROUPS; g++) shares[g] = weigh(scores + g * padded, count, padded);
-    for (int64_t c = 0; c < count; c++)
+    for (int64_t c = 0; c < count; c++) {
+        const loose *value = (const loose *)((c < shared ? other_values : own_values) + c * DIM);
         UNROLL for (int g = 0; g < GROUPS; g++)
-            UNROLL for (int d = 0; d < OCTS; d++) mixed[g][d] += scores[g * padded + c] * ((const loose *)(values + c * DIM))[d];
+            UNROLL for (int d = 0; d < OCTS; d++) mixed[g][d] += scores[g * padded + c] * value[d];
+    }
     for (int g = 0; g < GROUPS; g++)
         for (int d = 0; d < OCTS; d++) ((loose *)(out + g * DIM))[d] = mixed[g][d] * shares[g];
 }
 
-/* Stores keys and values of one row of a block, and puts what it attends to in the place of its query. */
-static void attend_row(const Step *step, int64_t layer, int64_t row, float *query, const float *key, const float *value,
-                       float *scores, int64_t lanes) {
+/* Stores keys and values of one row of a block for a head of them, and puts what it attends to in the place of its queries. */
+static void attend_row(const Step *step, int64_t layer, int64_t row, int64_t head, float *query, const float *key,
+                       const float *value, float *scores, int64_t lanes) {
     float asked[GROUPS * DIM], mixed[GROUPS * DIM];
-    const int64_t position = step->positions[row];
-    for (int64_t h = 0; h < step->key_heads; h++) {
-        const int64_t begin = (row * step->key_heads + h) * step->columns * DIM, group = h * GROUPS * DIM * lanes;
-        float *keys = step->states[2 * layer] + begin, *values = step->states[2 * layer + 1] + begin;
-        take(key + h * DIM * lanes, keys + position * DIM, DIM, lanes);
-        take(value + h * DIM * lanes, values + position * DIM, DIM, lanes);
-        take(query + group, asked, GROUPS * DIM, lanes);
-        for (int i = 0; i < GROUPS * DIM; i++) asked[i] *= (float)step->scale;
-        attend(asked, keys, values, mixed, scores, position + 1);
-        put(mixed, query + group, GROUPS * DIM, lanes);
-    }
+    const int64_t position = step->positions[row], size = step->columns * DIM, group = head * GROUPS * DIM * lanes;
+    const int64_t own = (row * step->key_heads + head) * size, other = (step->origins[row] * step->key_heads + head) * size;
+    float *keys = step->states[2 * layer], *values = step->states[2 * layer + 1];
+    take(key + head * DIM * lanes, keys + own + position * DIM, DIM, lanes);
+    take(value + head * DIM * lanes, values + own + position * DIM, DIM, lanes);
+    take(query + group, asked, GROUPS * DIM, lanes);
+    for (int i = 0; i < GROUPS * DIM; i++) asked[i] *= (float)step->scale;
+    attend(asked, keys + own, values + own, keys + other, values + other, step->shared[row] & ~7, mixed, scores, position + 1);
+    put(mixed, query + group, GROUPS * DIM, lanes);
 }
 
 /* Part `part` of `parts` of `size`, in whole units: its first, and with the next part its end. */
@@ -329,8 +333,9 @@ static void decode_block(const Step *step, int64_t start, int64_t count, int wid
         TURN(query, all, weights[4]);
         TURN(key, shared, weights[5]);
         WAIT
-        for (int64_t r = FIRST(count, 1); r < END(count, 1); r++)
-            attend_row(step, layer, start + r, (float *)query + r, (float *)key + r, (float *)value + r, scores, lanes);
+        for (int64_t h = 0; h < step->key_heads; h++)
+            for (int64_t r = FIRST(count, 1); r < END(count, 1); r++) /* next to each other, as rows of a prompt read the same */
+                attend_row(step, layer, start + r, h, (float *)query + r, (float *)key + r, (float *)value + r, scores, lanes);
         WAIT
         MULTIPLY(weights[6], prepare(step, query, all, width, pairs), x, hidden, TILE, all, 1);
         WAIT

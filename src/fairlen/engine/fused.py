@@ -20,6 +20,7 @@ from transformers.activations import SiLUActivation
 from transformers.models.llama import modeling_llama as llama
 from transformers.models.qwen3 import modeling_qwen3 as qwen3
 
+from fairlen.batch import Ints
 from fairlen.engine.cache import Rows
 from fairlen.engine.device import build_library
 
@@ -46,7 +47,10 @@ class Step(ctypes.Structure):
     """Argument of the functions of `fused.c`."""
 
     _fields_ = [
-        *((name, ctypes.c_void_p) for name in ("tokens", "positions", "logits", "cosines", "sines")),
+        *(
+            (name, ctypes.c_void_p)
+            for name in ("tokens", "positions", "origins", "shared", "logits", "cosines", "sines")
+        ),
         *((name, ctypes.c_void_p) for name in ("embeddings", "norm", "head", "weights", "states", "scratch")),
         *((name, ctypes.c_int64) for name in ("rows", "layers", "hidden", "key_heads", "inner", "vocab", "columns")),
         *((name, ctypes.c_int64) for name in ("room", "threads", "large", "low")),
@@ -121,8 +125,11 @@ class Fused:
         )  # fmt: skip
         self.step.room = library.find_room(ctypes.byref(self.step))
 
-    def __call__(self, fed: Tensor, positions: Tensor) -> Tensor:
-        """Logits [N, V] after feeding a token [N] at its position [N] to rows 0..N-1; stores keys and values."""
+    def __call__(self, fed: Tensor, positions: Tensor, origins: Ints, shared: Ints) -> Tensor:
+        """Logits [N, V] after feeding a token [N] at its position [N] to rows 0..N-1; stores keys and values.
+
+        The first `shared` [N] keys and values of each row are read from the row `origins` [N], which has the same.
+        """
         step, threads = self.step, torch.get_num_threads()
         if self.scratch.numel() < threads * step.room:
             self.scratch = self.cosines.new_zeros(threads * step.room)
@@ -132,6 +139,7 @@ class Fused:
         step.embeddings, step.norm = (weight.data_ptr() for weight in self.outer)
         step.head = self.low.get(self.head, self.head).data_ptr()
         step.tokens, step.positions, step.logits = fed.data_ptr(), positions.data_ptr(), logits.data_ptr()
+        step.origins, step.shared = origins.ctypes.data, shared.ctypes.data
         step.weights, step.scratch = ctypes.addressof(weights), self.scratch.data_ptr()
         step.rows, step.threads = len(fed), threads
         self.library.decode(ctypes.byref(step))
