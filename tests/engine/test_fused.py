@@ -19,14 +19,11 @@ LONG = dict(
     num_key_value_heads=2, head_dim=32, max_position_embeddings=1024, tie_word_embeddings=True, eos_token_id=EOS,
 )  # fmt: skip
 COLUMNS = 70
+UNTIED = {"tie_word_embeddings": False, "vocab_size": 1200, "num_key_value_heads": 4}
 LLAMA = {
-    "mlp_bias": False,
-    "hidden_size": 288,
-    "head_dim": 32,
-    "num_attention_heads": 9,
-    "num_key_value_heads": 3,
+    "mlp_bias": False, "hidden_size": 288, "head_dim": 32, "num_attention_heads": 9, "num_key_value_heads": 3,
     "vocab_size": 1200,
-}
+}  # fmt: skip
 
 
 def draw(**changes: object) -> PreTrainedModel:
@@ -66,15 +63,7 @@ def logprobs_of(runner: Runner, fed: torch.Tensor, positions: torch.Tensor) -> t
 
 @pytest.mark.slow
 @over("num_rows, threads", [(1, 0), (15, 1), (70, 0), (70, 3)])
-@over(
-    "changes",
-    [
-        {},
-        {"tie_word_embeddings": False, "vocab_size": 1200, "num_key_value_heads": 4},
-        {"head_dim": 8, "hidden_size": 36},
-        LLAMA,
-    ],
-)
+@over("changes", [{}, UNTIED, {"head_dim": 8, "hidden_size": 36}, LLAMA])
 def test_steps_in_c_are_steps_of_the_model(num_rows, threads, changes, monkeypatch):
     """Threads share outputs where there are any; 0: one thread, as for a small model."""
     monkeypatch.setattr(fused, "LARGE", 0 if threads else fused.LARGE)
@@ -109,10 +98,9 @@ def test_a_row_is_computed_for_itself_to_the_bit(threads):
 
 def test_what_is_read_elsewhere_is_what_a_row_has(monkeypatch):
     """Prompts and continuations beyond the kept rows, which are evicted and written again; bit by bit, as without sharing."""
-    rng, model, seen = np.random.default_rng(0), draw(), []
+    rng, model, seen, decode = np.random.default_rng(0), draw(), [], Runner.decode
     starts = [tuple(rng.integers(3, 41, size).tolist()) for size in (1, 9, 17, 30)]
     requests = [starts[n % 4] + tuple(rng.integers(3, 41, n % 3 * 4).tolist()) for n in range(24)]
-    decode = Runner.decode
 
     def check_and_decode(self, rows, num_rows):
         self.shared[:num_rows][rows["position"][:num_rows] < self.shared[:num_rows]] = 0
@@ -121,13 +109,12 @@ def test_what_is_read_elsewhere_is_what_a_row_has(monkeypatch):
             assert all(torch.equal(one[slot, :, :count], one[origin, :, :count]) for one in self.rows.tensors)
         return decode(self, rows, num_rows)
 
-    def generate() -> list[tuple[int, ...]]:
+    def generate():
         engine = Engine(model, eos_token_id=EOS, max_length=96, max_num_seqs=5, kept_rows=3)
         first = engine.generate(requests, [Sampling(3 + n % 11, seed=n) for n in range(24)])
         again = [prompt + tuple(made.token_ids) for prompt, made in zip(requests, first, strict=True)]
-        return [
-            (*one.token_ids, *one.logprobs) for one in engine.generate(again, [Sampling(9, seed=n) for n in range(24)])
-        ]
+        made = engine.generate(again, [Sampling(9, seed=n) for n in range(24)])
+        return [(one.token_ids, one.logprobs) for one in made]
 
     alone = monkeypatch.setattr(Runner, "_share", lambda self, admission: None) or generate()
     monkeypatch.undo()

@@ -76,7 +76,7 @@ def test_a_run_whose_data_changed_is_not_resumed(finished, config, tmp_path):
 def test_a_model_with_too_few_positions_is_refused(config, tmp_path):
     with pytest.raises(
         ValueError,
-        match=r"max_response_length=500: the model has 512 positions, and prompts take up to \d+ of them.*max_prompt_length",
+        match=r"--max-response-length 500: the model has 512 positions, and the longest prompt .*give at most .*or shorter",
     ):
         start_training(config.replace(max_response_length=500, out=str(tmp_path / "run")))
     assert not (tmp_path / "run").exists()

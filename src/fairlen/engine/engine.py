@@ -44,17 +44,10 @@ class Engine(SteppedEngine):
     """
 
     def __init__(
-        self,
-        model: PreTrainedModel,
-        *,
-        eos_token_id: int | tuple[int, ...],
-        max_length: int,
-        max_num_seqs: int = 128,
-        kept_rows: int | None = None,
-        compile: Literal["auto"] | bool = "auto",
-        autocast: bool = False,
+        self, model: PreTrainedModel, *, eos_token_id: int | tuple[int, ...], max_length: int, max_num_seqs: int = 128,
+        kept_rows: int | None = None, compile: Literal["auto"] | bool = "auto", autocast: bool = False,
         memory: int | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__(embeddings_of(model).shape[0], eos_token_id, max_length, max_num_seqs)
         if kept_rows is not None and kept_rows < 1:
             raise ValueError(f"kept_rows={kept_rows}: a prefix is computed into a kept row; give at least 1")
@@ -138,14 +131,9 @@ class Runner:
     """The model, the rows it works on, and the arithmetic of a step."""
 
     def __init__(
-        self,
-        model: PreTrainedModel,
-        num_slots: int,
-        kept_rows: int | None,
-        max_length: int,
-        autocast: bool = False,
+        self, model: PreTrainedModel, num_slots: int, kept_rows: int | None, max_length: int, autocast: bool = False,
         memory: int | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         if obstacle := find_state(model):
             raise StateError(f"{obstacle}: this engine cannot run it")
         self.model, self.max_length, self.autocast = model, max_length, autocast

@@ -51,7 +51,7 @@ typedef int32_t places __attribute__((vector_size(32)));
 /* Argument of `decode`; weights of each layer: input norm, q, k, v, q norm, k norm (or none), o, norm, gate, up, down. */
 typedef struct {
     const int64_t *tokens, *positions; /* [rows] */
-    const int64_t *origins, *shared;   /* [rows]: a row whose first so many keys and values are the same, read in place of its own */
+    const int64_t *origins, *shared;   /* [rows]: a row whose first so many keys and values are the same, which is read instead */
     float *logits;                     /* [rows, vocab] */
     const float *cosines, *sines;      /* [columns, DIM / 2] */
     const float *embeddings, *norm;

@@ -63,11 +63,8 @@ def build(dim: int, groups: int) -> ctypes.CDLL | None:
     """Build `fused.c` for one shape of heads; None where no compiler does."""
     library = build_library(SOURCE, {"DIM": dim, "GROUPS": groups}, ["-fno-math-errno"])
     if library is not None:
-        library.find_room.restype, library.has_tiles.restype, library.decode.restype = (
-            ctypes.c_int64,
-            ctypes.c_int64,
-            None,
-        )
+        library.find_room.restype = library.has_tiles.restype = ctypes.c_int64
+        library.decode.restype = None
     return library
 
 

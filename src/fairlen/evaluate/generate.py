@@ -20,7 +20,7 @@ from fairlen.evaluate.run import respond
 from fairlen.evaluate.samples import Sample, SampleProgress, sample_path
 from fairlen.evaluate.sets import grade, open_sets
 from fairlen.hangs import run_async
-from fairlen.policy.engines import build_engine, choose_max_num_seqs, find_positions
+from fairlen.policy.engines import build_engine, choose_max_num_seqs, find_max_length, find_positions
 from fairlen.policy.model import Policy, load_policy
 from fairlen.sampling.extend import Extend, Sampling, gather
 from fairlen.settings import choose_device, choose_engine
@@ -61,20 +61,14 @@ def open_model(config: EvalConfig) -> Model:
     )
     at_once = config.sampling.max_num_seqs or choose_max_num_seqs(policy, 2 * longest + length, free_memory(device))
     config = config.replace(max_response_length=length, max_num_seqs=at_once)
-    find_max_length(sets, config, policy)
+    fit_sets(sets, config, policy)
     return Model(config, policy, sets, describe_model(place, config, policy.model.config))
 
 
-def find_max_length(sets: Sequence[ProblemSet], config: EvalConfig, policy: Policy) -> int:
+def fit_sets(sets: Sequence[ProblemSet], config: EvalConfig, policy: Policy) -> int:
     """Positions that the engine makes room for. Raises ValueError naming the problem that does not fit."""
-    positions = find_positions(policy)
     length, name = max((len(p.token_ids), f"{found.name}, {p.id}") for found in sets for p in found.problems)
-    if length + config.sampling.max_response_length > positions:
-        raise ValueError(
-            f"--max-response-length {config.sampling.max_response_length}: the model has {positions} positions, "
-            f"and the longest prompt ({name}) takes {length}; give at most {positions - length}"
-        )
-    return length + config.sampling.max_response_length
+    return find_max_length(policy, length, config.sampling.max_response_length, f"the longest prompt ({name})")
 
 
 @dataclass(frozen=True)
@@ -97,7 +91,7 @@ def sample_sets(
     config = model.config
     asked = config.sampling
     sampling = Sampling(asked.max_response_length, 0, asked.temperature, asked.top_p, asked.top_k, asked.min_p)
-    engine = build_engine(config, model.policy, find_max_length(model.sets, config, model.policy))
+    engine = build_engine(config, model.policy, fit_sets(model.sets, config, model.policy))
     drawing = Drawing(engine.extend, model.policy.decode, sampling, config.run.samples, config.run.seed)
 
     async def sample_each() -> None:

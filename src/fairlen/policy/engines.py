@@ -69,6 +69,20 @@ def find_positions(policy: Policy) -> int:
     return getattr(policy.model.config, "max_position_embeddings", None) or 1 << 62
 
 
+def find_max_length(policy: Policy, longest: int, max_response_length: int, prompt: str = "the longest prompt") -> int:
+    """Positions that the engine makes room for after `longest` of a prompt. Raises ValueError where the model has fewer."""
+    positions = find_positions(policy)
+    if (room := positions - longest) < max_response_length:
+        fitting = (
+            f"give at most {room}, or shorter prompts" if room > 0 else "give shorter prompts, or a model with more"
+        )
+        raise ValueError(
+            f"--max-response-length {max_response_length}: the model has {positions} positions, and {prompt} takes {longest}; "
+            f"{fitting}"
+        )
+    return longest + max_response_length
+
+
 def count_position_bytes(policy: Policy) -> int:
     """Bytes of keys and values of one position on a CPU; 0 where the layers differ, or are no attention."""
     try:

@@ -19,7 +19,14 @@ from fairlen.hangs import TrainingStopped, Watchdog, run_async
 from fairlen.methods.compose import Composition, explain
 from fairlen.methods.method import Method
 from fairlen.plugins import plugins_of
-from fairlen.policy.engines import build_engine, choose_max_num_seqs, find_kind, find_positions, is_exact
+from fairlen.policy.engines import (
+    build_engine,
+    choose_max_num_seqs,
+    find_kind,
+    find_max_length,
+    find_positions,
+    is_exact,
+)  # fmt: skip
 from fairlen.policy.layout import ROWS, Layout, choose_layout
 from fairlen.policy.lora import adapted_layers, adapters_of
 from fairlen.policy.model import Policy, Unadapted, load_policy
@@ -92,7 +99,7 @@ def train_on(task: Task, config: TrainConfig, composition: Composition, policy: 
     grader = Grader(
         task, policy.decode, rewards, graded.weight, graded.without_verdict, graded.reward_deadline, watchdog
     )
-    max_length = find_max_length(config, policy, task.longest_prompt)
+    max_length = find_max_length(policy, task.longest_prompt, config.sampling.max_response_length)
     held_out = hold_out(task, config.run.problems)
     layout = choose_layout(config.update.layout, policy, max_length)
     display = Display(config, composition)
@@ -227,21 +234,6 @@ def sampling_of(config: TrainConfig) -> Sampling:
     asked = config.sampling
     limits = asked.top_p, asked.top_k, asked.min_p
     return Sampling(asked.max_response_length, 0, asked.temperature, *limits, asked.engine == "embedded")
-
-
-def find_max_length(config: TrainConfig, policy: Policy, longest_prompt: int) -> int:
-    """Return the positions that the engine makes room for. Raises ValueError where the model has fewer."""
-    positions = find_positions(policy)
-    length = config.sampling.max_response_length
-    if longest_prompt + length > positions:
-        room = positions - longest_prompt
-        fitting = f"a max_response_length of at most {room}" if room > 0 else "a model with more"
-        raise ValueError(
-            f"max_response_length={length}: the model has {positions} positions, and prompts take up "
-            f"to {longest_prompt} of them; give {fitting}"
-            + (" or a smaller max_prompt_length" if config.data.places else "")
-        )
-    return longest_prompt + length
 
 
 def build_learner(config: TrainConfig, policy: Policy, method: Method, layout: Layout = ROWS) -> Learner:

@@ -32,8 +32,6 @@ WHOLE = -1
 """In place of a number of bytes: all of a file that is written at once, such as a table."""
 NO_STEPS = "no column of steps, without which nothing says what was generated together: name it (--columns step=NAME)"
 UNKNOWN = "whether responses were truncated is unknown: --max-response-length N with --tokenizer FOLDER estimates it"
-
-
 Step = tuple[int, Responses, bool]
 """A step's number, its responses, and whether it is known which the limit ended."""
 
