@@ -207,18 +207,7 @@ def test_twenty_tasks_train(tmp_path):
 def test_it_is_evaluated_and_rescored(tmp_path, capsys):
     model, first, again = write_shape(tmp_path / "model"), tmp_path / "first", tmp_path / "again"
     place = "reasoning-gym:gcd?max_numbers=3"
-    flags = [
-        "--problems",
-        "3",
-        "--samples",
-        "2",
-        "--max-response-length",
-        "8",
-        "--threads",
-        "1",
-        "--verify-workers",
-        "1",
-    ]
+    flags = ["--problems=3", "--samples=2", "--max-response-length=8", "--threads=1", "--verify-workers=1"]
     assert main(["eval", "--model", model, "--random-init", "--data", place, *flags, "--out", str(first)]) == 0
     rows = read_rows(first / "samples")
     assert len(rows) == 6 and {row["problem_id"].split("/")[0] for row in rows} == {"gcd?max_numbers=3"}
