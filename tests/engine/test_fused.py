@@ -20,10 +20,9 @@ LONG = dict(
 )  # fmt: skip
 COLUMNS = 70
 UNTIED = {"tie_word_embeddings": False, "vocab_size": 1200, "num_key_value_heads": 4}
-LLAMA = {
-    "mlp_bias": False, "hidden_size": 288, "head_dim": 32, "num_attention_heads": 9, "num_key_value_heads": 3,
-    "vocab_size": 1200,
-}  # fmt: skip
+LLAMA = dict(
+    mlp_bias=False, hidden_size=288, head_dim=32, num_attention_heads=9, num_key_value_heads=3, vocab_size=1200
+)
 
 
 def draw(**changes: object) -> PreTrainedModel:
