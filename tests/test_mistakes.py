@@ -81,8 +81,8 @@ MISTAKES = {
     "greedy training": (["train", "--temperature", "0"], "temperature=0.0", "give more than 0"),
     "a budget over the model's positions": (
         ["train", "--max-response-length", "600"],
-        "max_response_length=600",
-        "give a max_response_length of at most 484",
+        "--max-response-length 600",
+        "give at most 484, or shorter prompts",
     ),
     "a folder without a model": (["train", "--model", "nothing"], "model=nothing", "give a folder with config.json"),
     "a model without tokenizer": (

@@ -9,9 +9,8 @@ import pytest
 import torch
 from transformers import Gemma2Config, Gemma2ForCausalLM, GPT2Config, GPT2LMHeadModel
 
+from fairlen.policy.engines import find_max_length
 from fairlen.policy.model import body, make_head
-from fairlen.train.run.config import TrainConfig
-from fairlen.train.start import find_max_length
 
 
 def test_a_model_without_eos_says_where_to_set_it(policy):
@@ -26,9 +25,9 @@ class NoEos:
 
 
 def test_a_budget_beyond_the_models_positions_is_refused(policy):
-    with pytest.raises(ValueError, match="max_response_length=512: the model has 512 positions"):
-        find_max_length(TrainConfig.of(max_response_length=512), policy, 28)
-    assert find_max_length(TrainConfig.of(max_response_length=160), policy, 28) == 188  # 28 + 160
+    with pytest.raises(ValueError, match="--max-response-length 512: the model has 512 positions"):
+        find_max_length(policy, 28, 512)
+    assert find_max_length(policy, 28, 160) == 188  # 28 + 160
 
 
 def test_the_head_of_a_model_with_a_soft_cap_is_the_models_own():
