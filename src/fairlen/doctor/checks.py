@@ -18,7 +18,7 @@ from fairlen.doctor import model
 from fairlen.doctor.examine import COLOURS, Check, Finding, Status
 from fairlen.evaluate.config import EvalConfig
 from fairlen.evaluate.folder import NOT_INSTALLED, find_version
-from fairlen.evaluate.start import start_evaluation
+from fairlen.evaluate.start import show_share, start_evaluation
 from fairlen.files.limits import GIB
 from fairlen.methods.compose import compose, explain
 from fairlen.plugins import plugins_of
@@ -153,11 +153,10 @@ def check_answers(config: TrainConfig) -> Finding | str:
     with tempfile.TemporaryDirectory() as folder:
         asked = given | {"problems": ASKED, "samples": 1, "out": str(Path(folder, "eval")), "task": ""}
         found = start_evaluation(EvalConfig.of(**asked), make_console(file=StringIO()))["sets"].values()
-    correct, reasons = (one["scores"]["avg@1"]["value"] for one in found), "; ".join(one["reasons"] for one in found)
-    if reasons.strip("; "):
+    if reasons := "; ".join(filter(None, (one["reasons"] for one in found))):
         why, _, remedy = reasons.partition(". What may help: ")
         return Finding("warn", why, remedy)
-    return f"{', '.join(f'{share:.0%}' for share in correct)} of {ASKED} responses are correct"
+    return f"{', '.join(show_share(one['scores'].get('avg@1')) for one in found)} of {ASKED} responses are correct"
 
 
 def check_sandbox(config: TrainConfig) -> Finding | str:

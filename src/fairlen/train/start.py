@@ -26,7 +26,7 @@ from fairlen.policy.engines import (
     find_max_length,
     find_positions,
     is_exact,
-)  # fmt: skip
+)
 from fairlen.policy.layout import ROWS, Layout, choose_layout
 from fairlen.policy.lora import adapted_layers, adapters_of
 from fairlen.policy.model import Policy, Unadapted, load_policy
