@@ -10,7 +10,7 @@ from typing import Any
 from fairlen import playground
 from fairlen.engine.device import free_memory
 from fairlen.methods.compose import explain
-from fairlen.policy.engines import build_engine
+from fairlen.policy.engines import build_engine, find_max_length
 from fairlen.policy.layout import choose_layout
 from fairlen.policy.model import load_policy
 from fairlen.tasks.grader import Grader
@@ -18,7 +18,7 @@ from fairlen.tasks.load import load_task
 from fairlen.train.loop import Trainer
 from fairlen.train.run.config import TrainConfig
 from fairlen.train.run.folder import open_run
-from fairlen.train.start import build_learner, build_trainer, choose_settings, find_max_length
+from fairlen.train.start import build_learner, build_trainer, choose_settings
 
 
 class OurTrainer:
@@ -31,7 +31,7 @@ class OurTrainer:
         policy = load_policy(playground.PATH, "float32", "cpu", gradient_checkpointing=False)
         task = load_task(config, policy.tokenizer, config.run.seed)
         config = choose_settings(config, policy, task, free_memory("cpu"))
-        longest = find_max_length(config, policy, task.longest_prompt)
+        longest = find_max_length(policy, task.longest_prompt, config.sampling.max_response_length)
         layout, engine = choose_layout("auto", policy, longest), build_engine(config, policy, longest)
         run = open_run(config, composition, layout)
         grader = Grader(task, policy.decode)
