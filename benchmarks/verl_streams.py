@@ -135,7 +135,7 @@ def main() -> None:
         folder = Path(place)
         model = str(copy_shipped(folder / "model"))
         settings, given, config = read_settings(arguments.rollout, folder, model)
-        write_files(settings, folder, "")
+        write_files(settings, given, folder, "")
         os.environ.update(environment(settings, given, folder) | {"RAY_TMPDIR": place, "HF_HUB_OFFLINE": "1"})
         import ray
         from omegaconf import OmegaConf
