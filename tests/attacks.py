@@ -3,8 +3,6 @@ r"""Answers and cells that try to run code, reach a network, or change a later v
 `write_attacks` writes them for one marker: a file that none of them may make.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 PYTHON: dict[str, str] = {

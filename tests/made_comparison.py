@@ -1,7 +1,5 @@
 """The folder of a comparison that ended, written by hand: evaluations and costs of each run, and the records of a small one."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict
 from pathlib import Path

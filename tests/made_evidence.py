@@ -1,7 +1,5 @@
 """Evidence of a small study, made up from arrays and stored and loaded as that of runs is."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

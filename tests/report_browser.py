@@ -1,7 +1,5 @@
 """Open pages in a browser, and record everything that should not have happened on them."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -3,8 +3,6 @@
 The policy writes letters. Its chance to stop grows and its answers get better over training; longer ones are right less often.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Folders of models without weights, for `random_init`: small ones of several architectures, and their tasks."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The shipped model and a rollout batch of it, as fixtures that the tests of the policy and of training share."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """docs/anywhere.md: its diff turns a plain loop into one with a method in a few lines, and both run."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

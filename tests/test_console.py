@@ -1,7 +1,5 @@
 """What commands print is what they were given."""
 
-from __future__ import annotations
-
 import io
 import json
 import shutil

@@ -1,7 +1,5 @@
 """What CONTRIBUTING.md says to do can be done: its worked example runs, and the Makefile has the targets that it names."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Code and columns in the pages of docs/ are what they say."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Flags: how they are read and explained, and where the words of other trainers lead."""
 
-from __future__ import annotations
-
 import os
 import pty
 import re

@@ -1,7 +1,5 @@
 """The watchdog: what stands still is said once, with where it stands; what goes on is not."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import gc

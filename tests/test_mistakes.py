@@ -3,8 +3,6 @@
 Every command is run in this process by `fairlen.cli.main`, which is what the program `fairlen` calls.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import sys

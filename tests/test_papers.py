@@ -1,7 +1,5 @@
 """docs/papers.md has every number of a method with its source, and the options of TRL and verl."""
 
-from __future__ import annotations
-
 import ast
 import dataclasses
 import importlib.util

@@ -1,7 +1,5 @@
 """Rewards that differ by the rounding of the type in which they came are equal, in every method and home; others differ."""
 
-from __future__ import annotations
-
 import asyncio
 import warnings
 from collections.abc import Sequence

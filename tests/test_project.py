@@ -1,7 +1,5 @@
 """The pages at the top: tests of promises are there, versions are said once."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 import tomllib

@@ -1,7 +1,5 @@
 """Recipes that run elsewhere: the notebook, cell by cell, and the script of Hugging Face Jobs as far as this machine goes."""
 
-from __future__ import annotations
-
 import ast
 import json
 import os

@@ -1,8 +1,6 @@
 """docs/rollouts: every program has a command that parses, its settings exist where that program is installed, its lines of Python
 write what the audit reads without a flag."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

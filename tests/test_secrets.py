@@ -1,7 +1,5 @@
 """What is a secret, in every place where one is found, and what is none."""
 
-from __future__ import annotations
-
 import pytest
 from loops import over
 

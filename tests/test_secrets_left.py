@@ -1,7 +1,5 @@
 """What is left behind of secrets in flags, settings and the environment, by whole commands: nothing."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

@@ -1,7 +1,5 @@
 """MFU as others publish it, by its arithmetic, and by a number that prime-rl published."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Rules of the tests themselves, so that they run at the same time, in any order, on a machine that is busy."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

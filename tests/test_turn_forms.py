@@ -6,8 +6,6 @@ of K decisions of which the last one is to stop. It is the process of tests/test
 tokens, so that its closed forms hold, with the sign of going on.
 """
 
-from __future__ import annotations
-
 import math
 from itertools import chain, product
 

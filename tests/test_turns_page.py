@@ -1,7 +1,5 @@
 """The table of weights of docs/turns.md is what the methods do."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

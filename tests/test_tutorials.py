@@ -1,7 +1,5 @@
 """Tutorials: each is done as it stands, file by file and command by command, in an empty folder."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """The ranges of pyproject.toml are those that `make test-versions` tries."""
 
-from __future__ import annotations
-
 import tomllib
 from collections import defaultdict
 

@@ -1,7 +1,5 @@
 """The distributions as a user gets them: what is in them, what they say of themselves, and an audit in an empty environment."""
 
-from __future__ import annotations
-
 import os
 import re
 import resource

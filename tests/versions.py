@@ -6,8 +6,6 @@ versions.toml beside this file says which. Each combination has an environment o
     python tests/versions.py core-oldest trl-newest
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import shutil

@@ -4,8 +4,6 @@ A variant is right where its verdict is that of the clean log (status, and size 
 one line that names a flag. What a framework documents is never refused.
 """
 
-from __future__ import annotations
-
 import csv
 import json
 import math

@@ -1,7 +1,5 @@
 """Advice: every method with every finding, against itself and against what is in use."""
 
-from __future__ import annotations
-
 import re
 from functools import cache
 from itertools import product

@@ -1,7 +1,5 @@
 """The audit: effects that were planted are found and others are not, and what the command prints."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -1,7 +1,5 @@
 """What ended a response: the words of engines, servers and frameworks, in every shape that they are written in."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Rollouts where other programs leave them: databases, tables, objects of servers; and files that only look like rollouts."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import json

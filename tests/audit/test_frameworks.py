@@ -3,8 +3,6 @@
 The fixtures' answers have 3 1 8 6 and 1 8 1 8 words, of which the 1st, 2nd and 5th are correct (tests/fixtures_formats/make.py).
 """
 
-from __future__ import annotations
-
 import json
 import runpy
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Files of strangers that try to run code where they are audited: in cells, in names of columns, in the settings beside them."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """Logs are understood by what columns hold: the verdict of a clean log, or a question that names the column; nothing else."""
 
-from __future__ import annotations
-
 import json
 import math
 import random

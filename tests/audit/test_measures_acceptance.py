@@ -1,7 +1,5 @@
 """Bins, the Length Reweighting Error with its floor, tests and interval, and the bounds on direction."""
 
-from __future__ import annotations
-
 from functools import cache
 from itertools import combinations
 

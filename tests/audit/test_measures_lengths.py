@@ -1,7 +1,5 @@
 """Length by outcome and what depends on it, by hand and by simulation; streams by hand."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Replayed bands against the stages themselves and against closed forms; the law of log ratios."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 from pathlib import Path

@@ -5,8 +5,6 @@ length     1  3  5  8 | 2  5  1 | 2  3 | 5
 advantage  1  1  1 -3 | 2 -1 -1 | 0  0 | 0      groups 0 and 1 are mixed
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Which method made some rollouts: names, and the files that training leaves beside them."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -1,7 +1,5 @@
 """Anybody's rollouts: containers, rows of many shapes, columns of each file, lengths and truncation that files do not say."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

@@ -1,7 +1,5 @@
 """Sentences that misled a reader: each with the smallest rollouts that led to it."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

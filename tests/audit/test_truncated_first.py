@@ -1,7 +1,5 @@
 """Truncation comes first: piles of lengths at a limit, logs that have none by nature, and where the verdict says it."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

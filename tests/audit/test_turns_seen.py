@@ -4,8 +4,6 @@ Those of tests/fixtures_turns/make.py take 2 1 3 2 and 2 1 3 1 turns of 4 1 8 5 
 5th and 8th are correct.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The way of a foreign file to its verdict, traced: it is opened once, and no file of the audit is gone back into."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from types import FrameType

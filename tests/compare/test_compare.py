@@ -1,7 +1,5 @@
 """Whole comparisons, small: equal budgets, what is done is not done again, and errors before anything is trained."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

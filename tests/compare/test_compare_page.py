@@ -1,7 +1,5 @@
 """What the page of a comparison says: a winner only where intervals and seeds allow one, costs as they were, names in words."""
 
-from __future__ import annotations
-
 import json
 import re
 

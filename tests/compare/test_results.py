@@ -1,7 +1,5 @@
 """Statistics of a comparison against closed forms, on evaluations written by hand."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What `fairlen methods --compare` says of length, against plain loops over the same rollouts."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

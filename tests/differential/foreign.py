@@ -5,8 +5,6 @@ length   3  7  1  5  9  2   6  4  12 8  3  1   5  5  2 10      83 tokens, at mos
 reward   1  0  0  1  .3 .9 -.2 .4 2  2  0  1   .5 .5 .5 .5     prompt 3 has no variance
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

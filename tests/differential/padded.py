@@ -1,7 +1,5 @@
 """The same numbers as other libraries want them: padded rows and a mask. Padding is on the right and full of junk."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """`fairlen doctor`: a machine that is well passes, every broken situation is found by its check, and no secret is shown."""
 
-from __future__ import annotations
-
 import json
 import resource
 import subprocess

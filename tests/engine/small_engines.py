@@ -1,7 +1,5 @@
 """Small random models, and the ways to ask an engine that the tests share."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import torch

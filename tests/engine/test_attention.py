@@ -1,7 +1,5 @@
 """Attention over rows of the cache, which is that of a row by itself and of the module that the model trains with."""
 
-from __future__ import annotations
-
 import torch
 from loops import over
 from small_engines import CONFIGS, ask, build, engine_of, prompts

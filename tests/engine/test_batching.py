@@ -1,7 +1,5 @@
 """What else is in flight, how many slots there are and who came first must not show in a result."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from small_engines import SHAPE, ask, build, engine_of, prompts

@@ -1,7 +1,5 @@
 """On CUDA a decoding step uploads once and waits once, counted on tensors of the device that have no contents."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from loops import first_quickly

@@ -1,7 +1,5 @@
 """What the engine returns is what the module computes: log-probabilities, greedy choices, the law of the samples."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

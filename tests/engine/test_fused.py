@@ -1,7 +1,5 @@
 """Steps in C are the model's own arithmetic, of each row for itself, and of no model but those they know."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Following a continuation while it grows, and forking it from where it is."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Being borrowed leaves no trace on the model; errors and cancellations reach exactly those whom they concern."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

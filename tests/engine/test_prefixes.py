@@ -1,7 +1,5 @@
 """Keys and values that are kept: what is shared is not computed again, and never outlives its weights."""
 
-from __future__ import annotations
-
 import asyncio
 from random import Random
 

@@ -1,7 +1,5 @@
 """The engine for models whose state is not attention alone: what it returns, who runs together, and how it fails."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

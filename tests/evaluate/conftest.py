@@ -1,7 +1,5 @@
 """An evaluation of the shipped model, run once; a tiny model with random weights that reads text."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

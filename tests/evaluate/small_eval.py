@@ -1,7 +1,5 @@
 """Settings of evaluations that take seconds, and problems to write."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Whole evaluations, small: the folder, its provenance, going on, grading again, and data sets."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """`fairlen eval` as a user meets it."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

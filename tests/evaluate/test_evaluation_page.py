@@ -1,7 +1,5 @@
 """The page of an evaluation: the scores of summary.json, then the audit of the samples; nothing of what they say runs."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

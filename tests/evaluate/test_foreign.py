@@ -1,7 +1,5 @@
 """Samples of others: what of them is read, and what of them cannot be."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

@@ -1,7 +1,5 @@
 """Logs of Inspect that `fairlen report --inspect` writes: their own reader where it is installed, ours, and Inspect's fixture."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Estimators and intervals: closed forms, enumeration, coverage."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 from math import comb
 

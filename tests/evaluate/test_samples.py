@@ -1,7 +1,5 @@
 """Samples on disk: nothing is lost on the way, and what is not whole is not taken for it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Scores of samples written by hand."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from loops import over

@@ -1,7 +1,5 @@
 """Samples in the folder of a stranger: it chooses no service, no code and no place where programs run."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The suites are what the page and the papers' files say, and each of them makes settings."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

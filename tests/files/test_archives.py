@@ -1,7 +1,5 @@
 """Archives: members that are stored, deflated or packed with zstd, and archives that are damaged or become too much."""
 
-from __future__ import annotations
-
 import json
 import struct
 import zipfile

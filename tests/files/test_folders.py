@@ -1,7 +1,5 @@
 """What commands write into a folder of somebody else's stays there: a link in it is replaced or refused, never followed."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Files of somebody else that become more than they look: the same limits for rollouts that are audited and for problems."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import multiprocessing

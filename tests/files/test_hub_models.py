@@ -1,7 +1,5 @@
 """Models by hub id where no hub answers: from the cache, or a message at once."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Bounds on the memory and the seconds that reading somebody else's files may take."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import resource

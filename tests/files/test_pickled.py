@@ -1,7 +1,5 @@
 """Pickles are read for their plain data and nothing else: what they hold, and that no pickle runs, fills or stops anything."""
 
-from __future__ import annotations
-
 import builtins
 import collections
 import os

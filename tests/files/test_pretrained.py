@@ -1,7 +1,5 @@
 """A model's folder is hostile: no code of it runs, nobody is asked, and nothing but its own safetensors is read as weights."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

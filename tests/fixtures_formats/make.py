@@ -9,8 +9,6 @@ The others are written by hand after public code: prime-rl 559b447 with verifier
 (openrlhf/cli/batch_inference.py).
 """
 
-from __future__ import annotations
-
 import contextlib
 import csv
 import json

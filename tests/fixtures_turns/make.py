@@ -8,8 +8,6 @@ a60a606 (verifiers/v1/trace.py, graph.py), those of verifiers after a60a606 (ver
 utils/save_utils.py, utils/message_utils.py, envs/multiturn_env.py).
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """On a CUDA device: engine, trainer and whole runs give what they give on the CPU, to the arithmetic's precision."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The output layer of Qwen3-0.6B on a CUDA device: kernels add in float32 and wait for nothing, no number of chunks matters."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from on_cuda import ON_CUDA

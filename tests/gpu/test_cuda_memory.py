@@ -1,7 +1,5 @@
 """The least memory of a run against the peak of a CUDA device: weights of a shape, forward and backward, an optimizer step."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

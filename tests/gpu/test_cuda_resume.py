@@ -1,7 +1,5 @@
 """On a CUDA device: a run is resumed with the fused AdamW, and recovers within it."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

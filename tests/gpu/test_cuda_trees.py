@@ -1,7 +1,5 @@
 """Trees on a CUDA device at the size of a real update: heads of 128, 8,192 positions, and no entry for each pair of them."""
 
-from __future__ import annotations
-
 import copy
 import math
 from functools import cache

@@ -1,7 +1,5 @@
 """Updates on a CUDA device as users have them: heads of 128, bfloat16, adapters, a reference, long rows, too little memory."""
 
-from __future__ import annotations
-
 import copy
 import math
 from functools import cache

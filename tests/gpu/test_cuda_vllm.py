@@ -3,8 +3,6 @@
 Skipped where this environment has no vLLM; `make install-vllm-cuda` makes one that has, and `make test-gpu` then uses it.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -6,8 +6,6 @@ token before it alone, not on where a framework pads, so that all homes work wit
 `padded_logprobs`, or with `own_forward` the framework's own. `unknown` are metrics that a home cannot have, and why.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from copy import deepcopy

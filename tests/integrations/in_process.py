@@ -4,8 +4,6 @@ The trainer, its plans and the loss are ours and whole; what stands in for verl 
 that of verl's FSDP engine.
 """
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Callable, Sequence
 from itertools import chain

@@ -4,8 +4,6 @@ fairlen's own trainer is the first home, and TRL and verl are compared with it: 
 through each framework's own forward pass (TRL's is in float32; with_verl/test_update.py has verl's engine on two ranks).
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """A checkpoint of a framework has what a method learned; another method does not go on from it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Prefixes that are forwarded once: what is in a row, what a model is given of it, and that nothing else changes."""
 
-from __future__ import annotations
-
 from random import Random
 
 import numpy as np

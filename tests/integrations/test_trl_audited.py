@@ -1,7 +1,5 @@
 """What the audit finds beside the rollouts of TRL's own runs and of ours: the method that made them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`fairlen trl`: a whole run from flags, as a user starts it."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import math

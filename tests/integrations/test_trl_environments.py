@@ -1,7 +1,5 @@
 """TRL's environments with our methods: the shape of its echo example, whose tool calls and answers are played by a script."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """TRL learns with our methods as our own trainer does: real generation, real updates, the shipped model, held-out problems."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A stage with state and a sampler of three tracks, in a file outside the package, train in TRL as they are."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -4,8 +4,6 @@ Whole trainers run, through shuffling, splitting into updates and gradient accum
 clipping of the gradient norm, so that a wrong factor anywhere shows. Answers are scripted.
 """
 
-from __future__ import annotations
-
 import ast
 import asyncio
 import itertools

@@ -3,8 +3,6 @@
 One launch has all methods and the strategies of one library. Numbers are float32, which is all that DeepSpeed has besides halves.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

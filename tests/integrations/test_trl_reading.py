@@ -1,7 +1,5 @@
 """The folder of a run of TRL: read by report, audit and compare without a flag, and whole after a resume."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

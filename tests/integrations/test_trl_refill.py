@@ -1,7 +1,5 @@
 """Dynamic sampling in TRL: dropped prompts are replaced by further ones, the same on every run, and what that costs is logged."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 

@@ -1,7 +1,5 @@
 """docs/rollouts/programs.md: TRL's settings write the files that it names, and what it says gets lost does."""
 
-from __future__ import annotations
-
 import ast
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What each setting of GRPOConfig comes to: kept, taken over by the method with a word, or refused with the fix."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import pytest

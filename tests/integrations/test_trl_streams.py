@@ -1,7 +1,5 @@
 """Streams in a host that generates for all at once: the same tracks as one by one, in few rounds; rows of their pieces."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from random import Random

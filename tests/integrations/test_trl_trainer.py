@@ -1,7 +1,5 @@
 """What a user of GRPOTrainer relies on, with a method: verdicts, metrics, checkpoints, adapters, evaluation, tables."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

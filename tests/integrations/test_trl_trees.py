@@ -1,7 +1,5 @@
 """EqLen's pieces in TRL share what they continue: fewer positions, and the same gradient."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

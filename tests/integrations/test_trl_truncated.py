@@ -1,7 +1,5 @@
 """TRL with top_p and top_k: whole updates are those of fairlen's own trainer on the policy that was sampled."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A TRL whose trainer has changed is refused in one line that says what changed; each override is there for a reason."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What happens to runs besides updates, under the strategy of the present process: real generation, evaluation, resumption."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

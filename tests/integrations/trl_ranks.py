@@ -5,8 +5,6 @@ holds the gradient of each and how far the parameters of FOLDER/model moved, STR
 last update and what accelerate calls the strategy. STRATEGY-RANK.json is what a process saw of other runs, but for ZeRO 1 and 2.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

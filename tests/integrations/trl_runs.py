@@ -1,7 +1,5 @@
 """Small runs of TRL on the shipped model and its task."""
 
-from __future__ import annotations
-
 import logging
 import os
 from collections import Counter

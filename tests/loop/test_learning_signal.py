@@ -1,7 +1,5 @@
 """When a run is told that it has nothing to learn from, and what the sentence says."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

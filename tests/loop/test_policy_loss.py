@@ -1,7 +1,5 @@
 """The loss of any training loop: padded or packed it is that of fairlen's own trainer, it compiles whole, and it never waits."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Any

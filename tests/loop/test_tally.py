@@ -1,7 +1,5 @@
 """The metrics of an update, by hand."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

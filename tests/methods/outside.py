@@ -1,7 +1,5 @@
 """Stages that are no part of fairlen: a reward that carries state, and a sampler of three tracks a stream."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import ClassVar
 

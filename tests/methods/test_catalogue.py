@@ -1,7 +1,5 @@
 """`fairlen methods NAME`: everything that a method is made of, and how to set it."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import fields
 

@@ -1,7 +1,5 @@
 """Rewards, tasks and stages of one's own: the page's example runs everywhere, and a broken one fails before anything starts."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Stages of the user's own that carry state or sample otherwise train as fairlen's do, without a change to it."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

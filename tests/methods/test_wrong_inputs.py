@@ -1,7 +1,5 @@
 """Every argument of `plan_rows` and `policy_loss` with values that it must not have: one line names field, value and remedy."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -7,8 +7,6 @@ A listing is one big rollout batch in which every prompt is one possible outcome
 batch; only the sum over its prompts is weighted by their probabilities.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property

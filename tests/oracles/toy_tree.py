@@ -1,7 +1,5 @@
 """Every tree of a small policy, with its probability, for the real sampler's cut, values and weights."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache, cached_property

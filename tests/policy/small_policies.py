@@ -1,7 +1,5 @@
 """Small random models, forked rollouts for them, and a pass that learns: what tests of layouts compare."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Whole runs of random models of several architectures: exact log-probs, weights that move, and a model that loads."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from functools import cache

@@ -1,7 +1,5 @@
 """Whatever is wrong with a model's folder: one line that names it, and no traceback."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Dropout is off in training: ratios begin at 1 for a model whose config asks for it, and the control is a model with it on."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Which engine a run has, and the names under which weights are handed to one that holds a copy. vLLM itself: tests/with_vllm."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The output layer's log-probs, entropies and gradients: chunks change nothing, and bfloat16 operands cost what they must."""
 
-from __future__ import annotations
-
 import copy
 import subprocess
 import sys

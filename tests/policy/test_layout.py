@@ -1,7 +1,5 @@
 """Which models may read trees, and what is said of those that may not."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

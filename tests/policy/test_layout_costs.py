@@ -1,7 +1,5 @@
 """Rows or trees on CUDA: the cost that decides, for ten shapes of an update, against arithmetic of its own."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Adapters: exact in the engine, a reference without a copy, small checkpoints, and a sum that loads anywhere."""
 
-from __future__ import annotations
-
 import json
 import sys
 from dataclasses import replace

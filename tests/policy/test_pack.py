@@ -1,7 +1,5 @@
 """Packing changes nothing: log-probs of packed rows are those of each row alone."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 

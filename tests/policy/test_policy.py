@@ -1,7 +1,5 @@
 """What a model must bring, and that its head is computed as the model itself does."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import replace
 

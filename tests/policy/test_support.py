@@ -1,7 +1,5 @@
 """Truncated sampling: the policy that is trained is the one that was sampled, the softmax over what top-k and top-p left."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from dataclasses import replace

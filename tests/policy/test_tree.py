@@ -1,7 +1,5 @@
 """Forests: every (prefix, token) once, paths that spell the rows, who sees whom, and cuts at a budget."""
 
-from __future__ import annotations
-
 import numpy as np
 from loops import over
 

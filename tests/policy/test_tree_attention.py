@@ -1,7 +1,5 @@
 """Attention along trees: the C kernel, the masked products and attention row by row are one function."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

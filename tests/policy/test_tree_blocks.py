@@ -1,7 +1,5 @@
 """Attention along trees by blocks: the mask against its definition, and FlexAttention compiled for a CPU, forward only."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Training on trees is training on rows: log-probs, gradients, updates and whole runs; and updates without sequences."""
 
-from __future__ import annotations
-
 import copy
 import json
 from dataclasses import replace

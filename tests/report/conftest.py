@@ -1,7 +1,5 @@
 """Two reports to open in a browser, and one of many responses."""
 
-from __future__ import annotations
-
 import resource
 import time
 from dataclasses import dataclass

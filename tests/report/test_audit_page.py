@@ -1,7 +1,5 @@
 """The audit as a page: what it says of planted effects, which rollouts it shows, and what it is in a browser."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import re

@@ -1,7 +1,5 @@
 """Reports without a browser: what is read, how estimates are made, what is shown of long and strange texts, size and speed."""
 
-from __future__ import annotations
-
 import html
 import json
 import re

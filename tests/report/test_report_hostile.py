@@ -1,7 +1,5 @@
 """Reports of runs whose every text is an attack, in a browser: nothing runs or is asked for, everything is shown as it is."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

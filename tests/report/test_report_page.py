@@ -1,7 +1,5 @@
 """Reports in a browser: Debian's Chromium, without a network. What runs, what is asked for, what a phone shows, how it looks."""
 
-from __future__ import annotations
-
 import base64
 import os
 from pathlib import Path

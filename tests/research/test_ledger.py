@@ -1,7 +1,5 @@
 """The ledger: what its data may say, that its pages and evidence agree, and that the checker notices when they do not."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -4,8 +4,6 @@ Stored numbers are changed and everything that is made from them is made again: 
 numbers one is changed: making it again tells.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

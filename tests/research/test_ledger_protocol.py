@@ -1,7 +1,5 @@
 """Claims are decided as the commit that made the runs says, or the protocol says why not."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from dataclasses import replace

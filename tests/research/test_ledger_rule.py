@@ -1,7 +1,5 @@
 """The rule that gives a measured claim its status, on figures made by hand."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

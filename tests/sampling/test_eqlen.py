@@ -8,8 +8,6 @@ track  round  text                 length  reward   ends
 4      3      p q r s t u x y + o  9       0.75     cut by the budget: round 3 has no pair
 """
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import replace
 from functools import partial

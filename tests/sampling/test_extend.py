@@ -1,7 +1,5 @@
 """One error ends all siblings before it is raised, as itself."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -7,8 +7,6 @@ stream  tracks' lengths (x: cut by the budget of 9)   ends                      
 3       2  6                                           max_rounds   round  0        1
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

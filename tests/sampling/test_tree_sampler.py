@@ -7,8 +7,6 @@ stream  track  level  text                 reward   nodes (level: tokens)
 1       0      0      p q EOS              0.25     0: 0 to 3, which ends where it would be forked
 """
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import replace
 from itertools import product

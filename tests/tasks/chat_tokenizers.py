@@ -1,7 +1,5 @@
 """Small real tokenizers with the chat templates that matter: ChatML with a switch, BOS in the template, opened thinking."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers

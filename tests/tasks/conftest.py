@@ -1,7 +1,5 @@
 """Data sets on disk, settings to load them with, and tasks made of rows."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

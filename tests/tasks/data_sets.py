@@ -5,8 +5,6 @@ python tests/tasks/data_sets.py FOLDER
 `SETS` has the rows of each; `write_sets` writes NAME.parquet and NAME.jsonl.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import pickle

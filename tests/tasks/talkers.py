@@ -1,7 +1,5 @@
 """A random model that talks in a few whole sayings, so that games are played and tools are called; and words for a game."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch

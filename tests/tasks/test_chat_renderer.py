@@ -1,7 +1,5 @@
 """The renderer that appends: it writes between turns what the chat template does, and leaves sampled tokens as they are."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Chat templates are programs of somebody else: whatever goes wrong in them, one line says it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What is refused of data and models, and whether the message has the counts, the file and the remedy."""
 
-from __future__ import annotations
-
 import pytest
 from data_sets import sums, write
 from transformers import AutoTokenizer, Qwen3Config

@@ -1,7 +1,5 @@
 """Tests of programs that came packed: the correct ones unpack, everything that could do harm is refused unopened."""
 
-from __future__ import annotations
-
 import base64
 import json
 import os

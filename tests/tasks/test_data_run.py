@@ -1,7 +1,5 @@
 """A whole run on a data set: a small random model with a chat template, its records, its provenance, and what it refuses."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Every schema of public data sets, from Parquet and from JSON lines: what is asked, and what a correct response is."""
 
-from __future__ import annotations
-
 import gzip
 from collections import Counter
 

@@ -1,7 +1,5 @@
 """How sources are written, and which files of a folder they mean."""
 
-from __future__ import annotations
-
 import datetime
 
 import pytest

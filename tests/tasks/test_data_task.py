@@ -1,7 +1,5 @@
 """Data sets as a task: what trains, what is held out, what both say of themselves, and verdicts by the real verifiers."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from contextlib import closing

@@ -1,7 +1,5 @@
 """Orders as functions of a position: permutations, and mixtures with exact shares."""
 
-from __future__ import annotations
-
 from collections import Counter
 from itertools import pairwise
 

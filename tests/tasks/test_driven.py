@@ -1,7 +1,5 @@
 """Calls of an environment that drives: what is continued, what is refused, and what ends an episode."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

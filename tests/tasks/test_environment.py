@@ -1,7 +1,5 @@
 """Trajectories: what the policy wrote and read, limits, faults of an environment, keys and values that are kept over turns."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import dataclass
 from functools import cache

@@ -1,7 +1,5 @@
 """Why hardly any response is correct, by counts, and what is advised."""
 
-from __future__ import annotations
-
 from loops import over
 
 from fairlen.tasks.task import NO_FAILURES, Failures

@@ -1,7 +1,5 @@
 """Tasks of reasoning-gym against answers that try to run code or to change a later verdict, and against answers that are junk."""
 
-from __future__ import annotations
-
 import socket
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Sets of the hub: a small server speaks its protocol; what is downloaded is named by its commit and found again offline."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import subprocess

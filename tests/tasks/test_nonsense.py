@@ -1,7 +1,5 @@
 """What an environment must not do, some sixty kinds of it: its own trajectory has no verdict, and the others of the run go on."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Columns of options are a choice between letters, or refused; a list of answers says whether all are needed."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Prompts: by three kinds of chat templates and as plain text; one BOS, whoever writes it; who starts within the thinking."""
 
-from __future__ import annotations
-
 import pytest
 from chat_tokenizers import CHATML, OPENED, WITH_BOS, make_tokenizer
 from loops import over

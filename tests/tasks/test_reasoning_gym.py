@@ -1,7 +1,5 @@
 """Tasks of reasoning-gym: their problems, their verdicts next to the package's own scores, whole runs, and what is refused."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

@@ -1,7 +1,5 @@
 """The rollout server over HTTP: what a request is answered, and what is refused."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

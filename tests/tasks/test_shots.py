@@ -1,7 +1,5 @@
 """Solved examples before each problem: how they are written, where they stand, and that they are not asked."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

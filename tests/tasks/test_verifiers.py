@@ -1,7 +1,5 @@
 """Environments of verifiers, unmodified, against the embedded engine: one that it ships (a game in turns) and one with a tool."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import subprocess

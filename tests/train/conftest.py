@@ -1,7 +1,5 @@
 """Runs in processes of their own, and the shipped model with a rollout batch of it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

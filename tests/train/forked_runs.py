@@ -4,8 +4,6 @@ As a program it is the process that forks. A request is a JSON object a line on 
 how the run ended: its exit code, or minus the signal that killed it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

@@ -5,8 +5,6 @@ saving checkpoints makes, counted from 0, and "raise-from:N" at that one and all
 time. "beside:NAME" has checkpoints written beside what follows, as on a device.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import random

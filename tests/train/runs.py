@@ -1,7 +1,5 @@
 """Whole runs for tests, small, and what is read of them."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The numbers of a rollout batch: who counts as right, wrong or neither."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

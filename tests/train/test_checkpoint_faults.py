@@ -1,7 +1,5 @@
 """Whatever happens while a checkpoint is written or after it: the newest good one is loaded, never a bad one."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

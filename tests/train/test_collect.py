@@ -1,7 +1,5 @@
 """Refills: rejected prompts are replaced, stay in the batch, and everything is a function of the seed."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import replace
 from itertools import product

@@ -1,7 +1,5 @@
 """What is wrong with the folder of a resumed run is said; and the exit code tells a wrong command from a run that went wrong."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from functools import partial

@@ -1,7 +1,5 @@
 """`--deterministic`: what it switches on and where, and that no operation of an update would be refused under it."""
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 

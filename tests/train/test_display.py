@@ -1,7 +1,5 @@
 """What a person reads of a run at its end, on the terminal and in the model's card."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 

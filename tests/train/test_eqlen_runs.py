@@ -1,7 +1,5 @@
 """EqLen in whole runs: metrics and records, determinism and resume, batches in which there is nothing to compare, 500 updates."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 from functools import partial

@@ -1,7 +1,5 @@
 """Logs and records on a disk that is full: said once, counted, and training goes on. Checkpoints are another matter."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import resource

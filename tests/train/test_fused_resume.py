@@ -3,8 +3,6 @@
 The checkpoint is real and comes from a file; what it is restored into is on cuda:0.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext

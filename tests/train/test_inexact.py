@@ -1,7 +1,5 @@
 """Where the engine's arithmetic is not the trainer's, old log-probs are the trainer's own."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """SIGTERM and Ctrl-C: an exit in time with a documented code, and a run that goes on as if nothing had happened."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

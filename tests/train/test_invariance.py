@@ -1,7 +1,5 @@
 """The gradient of an update does not depend on how it is split: over micro-batches, in another order, over ranks."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import timedelta
 

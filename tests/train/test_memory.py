@@ -1,7 +1,5 @@
 """The least that a run needs, by hand; and settings that were left at 0, as a run chooses them and keeps them."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

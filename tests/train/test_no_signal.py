@@ -1,7 +1,5 @@
 """Runs of our own trainer that can learn nothing say so: after a few rollout batches, and at their end."""
 
-from __future__ import annotations
-
 import pytest
 from loops import first_quickly
 

@@ -1,7 +1,5 @@
 """Numbers that are not finite, put into a run at eight points: nothing of them is saved, the batch is dumped, the run ends."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`--optim`: 8-bit and paged moments of bitsandbytes are resumed bit for bit, counted, and refused where they cannot be."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 

@@ -1,7 +1,5 @@
 """Memory that runs out, at every micro-batch and for real: the gradient is the same, and the run goes on with less at a time."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A run that was stopped anywhere goes on as if it had not been: the same weights, metrics, evaluations and records."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """Reward functions that hang, wait, raise or draw: in order, in time, and never in the way of others."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import time

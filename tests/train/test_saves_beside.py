@@ -3,8 +3,6 @@
 The runs are on a CPU, whose weights and moments change in place while the writer waits.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -3,8 +3,6 @@
 60 updates take about 20 s, 1,000 about 4 min, on one idle core.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import statistics

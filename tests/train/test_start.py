@@ -1,7 +1,5 @@
 """Whole runs, small: the run folder, determinism, resume, guards, reward functions, and errors before anything is written."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

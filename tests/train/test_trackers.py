@@ -1,7 +1,5 @@
 """Trackers: the real services get what metrics.jsonl has, and nothing that one of them does stops or slows a run."""
 
-from __future__ import annotations
-
 import json
 import os
 import sqlite3

@@ -1,7 +1,5 @@
 """Trees in whole runs: metrics and records, a resumed run, and what the engine computes."""
 
-from __future__ import annotations
-
 import asyncio
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Trajectories with spans that the policy did not write: log-probs, plan, loss and gradient of one forward pass by hand."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

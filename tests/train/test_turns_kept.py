@@ -1,7 +1,5 @@
 """What a run says of trajectories and keeps of them: metrics, records that are read back, checkpoints."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -3,8 +3,6 @@
 torch's backward pass asks for streams, which only a device has: it is left out here, and counted in tests/gpu.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Pairs of a reference and an answer, and whether they are the same: from a table, and by rewriting drawn numbers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """What programs must not reach: a file that all may change, four listeners, and a process with a secret."""
 
-from __future__ import annotations
-
 import secrets
 import socket
 import subprocess

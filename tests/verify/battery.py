@@ -4,8 +4,6 @@ The request is {"kind": "hostile" | "honest" | "parallel", "facts": {...}, "file
 Everything is imported before the user changes, as the checkout may not be readable for it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -4,8 +4,6 @@ python first_process.py PROGRAMS, every second of which never ends. Prints {"hon
 n}; a verdict that was raised or never came is text too.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,7 +1,5 @@
 """Programs that mean no harm and do what programs in contests do: each must pass, with its stdin and its stdout."""
 
-from __future__ import annotations
-
 import random
 
 _DRAW = random.Random(1)

@@ -1,7 +1,5 @@
 r"""Answers that explode, and answers over which algebra raises: what models under training come to write."""
 
-from __future__ import annotations
-
 BOMBS: dict[str, str] = {
     "tower": "9^{9^{9^{9}}}", "power": "3^{400000000}", "power of a power": "{(7^{7^{7}})}^{7^{7}}",
     "factorial of a power": "(10^{10})!", "factorial": "20000000!", "factorials": "((50!)!)!",

@@ -4,8 +4,6 @@ Every program starts with `F`, the facts about what lies outside: ports, paths a
 part of every name it creates.
 """
 
-from __future__ import annotations
-
 import re
 
 HELPERS = """

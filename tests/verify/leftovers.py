@@ -1,7 +1,5 @@
 """What runs in a sandbox may leave behind, and must not."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

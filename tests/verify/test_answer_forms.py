@@ -1,7 +1,5 @@
 """Forms of an answer: what each reads of a text, and a pattern of the user that never ends."""
 
-from __future__ import annotations
-
 import asyncio
 from contextlib import closing
 

@@ -1,7 +1,5 @@
 """Hostile programs are contained and earn nothing, honest ones pass, for root and for a user who is not."""
 
-from __future__ import annotations
-
 import json
 import os
 import secrets

@@ -1,7 +1,5 @@
 """grading.md, the rules of docs/data.md on answers and outputs: every cell is graded as its column says."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

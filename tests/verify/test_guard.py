@@ -1,7 +1,5 @@
 """Graders hand no text to an evaluator, and a worker would not run it: answers that are programs, and the sources of graders."""
 
-from __future__ import annotations
-
 import ast
 import json
 import re

@@ -1,7 +1,5 @@
 """Functions that a response completes, graded by the set's own `check`: forms of responses, and all of HumanEval."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """LiveCodeBench's rule for outputs, on pairs whose truth follows from how they were made."""
 
-from __future__ import annotations
-
 import time
 
 from loops import over

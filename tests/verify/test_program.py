@@ -1,7 +1,5 @@
 """Which code is graded, what verdict it gets, and that failures of the sandbox are never the program's."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import time

@@ -1,7 +1,5 @@
 """A service over HTTP: right programs pass through it, and its failures are never theirs."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import time

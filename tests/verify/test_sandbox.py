@@ -1,7 +1,5 @@
 """A sandbox is admitted only where attempts fail and honest programs run; limits, parallel runs, and what is left at the end."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

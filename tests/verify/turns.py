@@ -1,7 +1,5 @@
 """How long the event loop is away from everything else: on which generation and training wait."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Coroutine

@@ -1,7 +1,5 @@
 """The shipped model as a policy with vLLM on it, once for all tests, and small random models of other kinds."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Iterator
 

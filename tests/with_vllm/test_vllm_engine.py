@@ -1,7 +1,5 @@
 """Against real vLLM: it generates what the policy would, says how likely that was, and follows new weights."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 from collections.abc import Callable

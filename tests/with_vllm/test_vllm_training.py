@@ -1,7 +1,5 @@
 """Samplers, the loop and the correction of mismatch on real vLLM, unchanged."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import math

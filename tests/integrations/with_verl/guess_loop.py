@@ -1,7 +1,5 @@
 """An agent loop of one's own, in verl's way: the game of guess, played on verl's rollout servers."""
 
-from __future__ import annotations
-
 from typing import Any
 from uuid import uuid4
 

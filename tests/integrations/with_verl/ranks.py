@@ -5,8 +5,6 @@ model that can be read so or of one with dropout. Every case starts from the sam
 makes as many updates of its rows as it has epochs; gradients are not clipped.
 """
 
-from __future__ import annotations
-
 import copy
 import importlib
 import json

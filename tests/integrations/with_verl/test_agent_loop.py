@@ -1,7 +1,5 @@
 """The agent loop and its worker, without Ray: a scripted client answers, and the worker's scoring is a function."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import asdict
 from types import SimpleNamespace

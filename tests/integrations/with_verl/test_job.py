@@ -4,8 +4,6 @@ They learn, workers and servers agree, plans are recomputed from the texts; and 
 pushed. Nothing waits for ever.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """`fairlen verl` without Ray: settings that verl can read, what may not be overridden, and data."""
 
-from __future__ import annotations
-
 import asyncio
 import importlib
 import importlib.metadata

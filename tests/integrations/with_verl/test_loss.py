@@ -3,8 +3,6 @@
 The trainer and the loss run in one process, on log-probs that are given (in_process.py).
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

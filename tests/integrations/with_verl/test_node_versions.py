@@ -1,7 +1,5 @@
 """Versions on the nodes of a cluster."""
 
-from __future__ import annotations
-
 import pytest
 
 pytest.importorskip("verl", reason="verl is not installed (pip install 'fairlen[verl]')")

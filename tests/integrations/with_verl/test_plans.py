@@ -1,7 +1,5 @@
 """Rows of verl as tables of a method: the plan is that of the same responses or streams in fairlen's own trainer."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A job as a session, without verl: its first process dies, its launcher is ended, its log cannot be written."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Asynchronous trainers of verl: which policy sampled which token, how old tokens are by length, and what was thrown away."""
 
-from __future__ import annotations
-
 import asyncio
 from types import SimpleNamespace
 from typing import Any

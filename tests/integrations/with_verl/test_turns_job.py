@@ -1,7 +1,5 @@
 """A whole job of verl in turns: rollout servers play the game of guess by an agent loop of one's own, and every turn trains."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -3,8 +3,6 @@
 Rows are shuffled, padded as verl pads, dealt to two ranks, and accumulated over micro-batches of four rows.
 """
 
-from __future__ import annotations
-
 import copy
 import json
 import os

@@ -1,7 +1,5 @@
 """Checkpoints of verl hold the method, whichever trainer of verl's runs; no Ray: workers and data loader are stand-ins."""
 
-from __future__ import annotations
-
 import pytest
 
 pytest.importorskip("verl", reason="verl is not installed (pip install 'fairlen[verl]')")

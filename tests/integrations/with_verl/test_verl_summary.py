@@ -1,7 +1,5 @@
 """What somebody reads of a job of verl: a few lines of thousands, and how it ended."""
 
-from __future__ import annotations
-
 import pytest
 
 pytest.importorskip("verl", reason="verl is not installed (pip install 'fairlen[verl]')")

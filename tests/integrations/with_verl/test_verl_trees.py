@@ -1,7 +1,5 @@
 """Rows of verl as trees: which tokens are wanted, and how prompts are dealt."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -3,8 +3,6 @@
 Weights go from the workers to the servers by verl's own transfer; streams of EqLen run on vLLM's prefix cache.
 """
 
-from __future__ import annotations
-
 import pytest
 from verl_jobs import run
 

@@ -1,7 +1,5 @@
 """Whole jobs of verl, started as a user starts them, ended in any case; and jobs that lose a process on their way."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

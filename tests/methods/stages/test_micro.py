@@ -1,7 +1,5 @@
 """Padded rows of a framework: their plan, the tokens that a mask lets through, and what never counts."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
