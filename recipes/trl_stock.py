@@ -1,7 +1,9 @@
 """A stock script of TRL: docs/trl.md shows the four lines that give it a method of fairlen's.
 
-python recipes/trl_stock.py                                      the playground
-python recipes/trl_stock.py models/smollm2 models/words.jsonl    after `make smollm2` and recipes/word_problems.py
+    python recipes/trl_stock.py                                      the playground
+    python recipes/trl_stock.py models/smollm2 models/words.jsonl    after `make smollm2` and recipes/word_problems.py
+
+Two steps show that it runs; `max_steps` is for more.
 """
 
 import json
