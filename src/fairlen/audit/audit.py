@@ -167,7 +167,8 @@ def find_within(log: Log, found: Conclusion, within: Within, with_truncated: Wit
     for measure, name, text in describe_effects(within, found.significant, quantity):
         effect, more = vars(within)[name], ()
         if "truncated" in log.known and log.responses.truncated.any():
-            more = (f"truncated responses are left out; with them {again[measure]}",)
+            same = "it is the same" if again[measure] == text else again[measure]
+            more = (f"truncated responses are left out; with them {same}",)
         elif "truncated" not in log.known:
             more = (
                 "which responses were truncated is not known; those are long, and mostly incorrect, by the limit, "

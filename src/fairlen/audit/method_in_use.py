@@ -142,7 +142,8 @@ def read_claim(path: Path, folder: Path) -> InUse | None:
             values = {f"trainer.{key}": value for key, value in values.items()}
         if path.match(HYDRA) and Path(values.get("trainer.rollout_data_dir", "")).name != folder.name:
             return None  # of another run that was started in the same folder
-        return claim_ours(values, path) or claim_theirs(values, path)
+        near = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+        return claim_ours(values, near) or claim_theirs(values, near)
     except Exception:  # a file that is damaged, or not what its name says, names no method
         return None
 
