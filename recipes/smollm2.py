@@ -42,6 +42,7 @@ def convert(source: Path, folder: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(place, gguf_file=name, trust_remote_code=False)
     tokenizer.eos_token = tokenizer.pad_token = END  # the file names the beginning of a turn
     tokenizer.bos_token, tokenizer.model_max_length = BEGIN, POSITIONS
+    tokenizer.clean_up_tokenization_spaces = False
     model = AutoModelForCausalLM.from_pretrained(place, gguf_file=name, trust_remote_code=False)
     for config in (model.config, model.generation_config):
         config.eos_token_id = config.pad_token_id = tokenizer.eos_token_id
