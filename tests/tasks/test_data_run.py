@@ -7,6 +7,8 @@ import pyarrow.parquet as pq
 import pytest
 from chat_tokenizers import write_shape
 
+from fairlen.doctor.checks import CHECKS
+from fairlen.doctor.examine import run_check
 from fairlen.train.run.config import TrainConfig
 from fairlen.train.start import start_training
 
@@ -78,3 +80,10 @@ def test_a_model_with_too_few_positions_is_refused(config, tmp_path):
     ):
         start_training(config.replace(max_response_length=500, out=str(tmp_path / "run")))
     assert not (tmp_path / "run").exists()
+
+
+def test_doctor_says_why_hardly_any_problem_is_answered(config):
+    (check,) = (one for one in CHECKS if one.name == "answers")
+    found = run_check(check, config)
+    assert found.status == "warn" and "0 of 16 responses are correct" in found.found and found.remedy, found
+    assert "not asked" in run_check(check, TrainConfig()).found
