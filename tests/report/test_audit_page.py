@@ -349,9 +349,9 @@ def assert_values_under_the_pointer(watched: Watched, every: int = 1) -> int:
 
 def test_every_picture_has_values_under_the_pointer(open_page, effect_page):
     watched = open_page(effect_page, viewport=WIDE)
-    assert assert_values_under_the_pointer(watched) == 4
+    assert assert_values_under_the_pointer(watched) == 5
     watched.page.set_viewport_size(PHONE)
-    assert assert_values_under_the_pointer(watched) == 4
+    assert assert_values_under_the_pointer(watched) == 5
 
 
 @pytest.mark.slow
@@ -393,7 +393,7 @@ def test_keyboard_reaches_what_there_is(open_page, effect_page):
 
 def test_no_script_is_needed(open_page, effect_page):
     page = open_page(effect_page, java_script_enabled=False).page
-    assert page.locator("svg[role=img]").count() == 4
+    assert page.locator("svg[role=img]").count() == 5
     assert page.locator("h1").inner_text() == "Length and correctness go together"
     page.locator("details.response > summary").first.click()
     assert page.locator("details.response pre.text").first.inner_text().strip()

@@ -167,6 +167,8 @@ def show_audit(one: Audit, console: Console) -> None:
         write(console, f"{status}: {sentence}", "bold", indent=2)
     write(console, f"{numbers.count_rollouts(one)}; lengths in {rollouts.unit}", indent=2)
     write(console, f"method: {numbers.describe_method(one)}", indent=2)
+    if budget := numbers.describe_budgets(one.budgets, rollouts.unit):
+        write(console, budget, indent=2)
     for note in source.notes:
         write(console, note, "dim", indent=2)
     show_malformed(one, console)
@@ -174,6 +176,9 @@ def show_audit(one: Audit, console: Console) -> None:
     show_table(console, ("effects within prompts", "number", "95% interval"), numbers.within_rows(one))
     show_table(console, ("which responses are there", "share", "95% interval"), numbers.selection_rows(one))
     show_table(console, numbers.aggregation_head(one), numbers.aggregation_rows(one))
+    show_table(
+        console, (f"budget ({rollouts.unit})", "correct within it", "95% interval"), numbers.main_budgets(one.budgets)
+    )
     show_table(console, ("description, no finding", "number", "95% interval"), numbers.measured_rows(one))
     show_table(console, ("of the records", "number", "95% interval"), numbers.recorded_rows(one))
     if missing := find_missing(one):

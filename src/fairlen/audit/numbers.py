@@ -14,6 +14,7 @@ from fairlen.audit.comparison import Against
 from fairlen.audit.conclusion import LENGTH, Quantity, as_estimate, list_effects
 from fairlen.audit.method_in_use import USERS
 from fairlen.audit.readers import LogReading
+from fairlen.audit.statistics.budgets import BudgetCurve
 from fairlen.audit.statistics.intervals import Bins, Estimate
 from fairlen.audit.statistics.within import Within
 from fairlen.console import plural
@@ -98,6 +99,35 @@ def selection_rows(one: Audit) -> Rows:
         yield line(f"prompts with fewer than {found.group_size} responses in their step", found.incomplete, ".1%")
 
 
+def describe_budgets(found: BudgetCurve, unit: str) -> str:
+    """Return the accuracy that half of the longest response's length would cost, and what is enough for most of it."""
+    if found.half < 0 or not found.enough.exists:
+        return ""
+    share, lost, enough = found.correct.value[found.half], found.lost.at(found.half), found.enough
+    points = "{:.1f} [{:.1f}, {:.1f}]".format(*(100 * x for x in (lost.value, lost.low, lost.high)))
+    text = f"Half of the longest response, {found.budget[found.half]:,} {unit}, would cost {points} points of accuracy and leave "
+    ends = (
+        f"nine tenths of the correct responses end within {enough.value:,.0f} [{enough.low:,.0f}, {enough.high:,.0f}]"
+    )
+    return f"{text}{share:.1%}; {ends}"
+
+
+def budget_rows(found: BudgetCurve) -> Rows:
+    """Yield accuracy within each budget, both bounds where truncation leaves it open."""
+    for budget, *ends in zip(
+        found.budget, found.correct.value, found.highest.value, found.correct.low, found.highest.high, strict=True
+    ):
+        low, high, *interval = (f"{end:.1%}" for end in ends)
+        yield f"{budget:,}", low if low == high else f"{low} to {high}", f"[{interval[0]}, {interval[1]}]"
+
+
+def main_budgets(found: BudgetCurve) -> Rows:
+    """Yield half an octave apart those that change something, half of the longest response, all of it, and what lies beyond."""
+    rows, lost, size = list(budget_rows(found)), found.lost.value, len(found.budget)
+    changed = [place for place in range(size - 1, -1, -2) if lost[place] > 0.005 * found.correct.value[-1]]
+    yield from (rows[place] for place in sorted({*changed, found.half, found.last, size - 1} - {-1}))
+
+
 def measured_rows(one: Audit) -> Rows:
     found, shares = one.lengths, one.shares
     yield line("accuracy", found.accuracy, ".1%")
@@ -155,7 +185,7 @@ def log_to_json(one: Audit) -> dict[str, Any]:
         "conclusion": one.conclusion, "findings": one.findings, "within": one.within, "within_with_truncated": one.with_truncated,
         "turns": one.turns,
         "selection": vars(one.selection) | {"dropped_gap": as_estimate("gap", one.selection.dropped_gap)},
-        "lengths": one.lengths, "coupling": one.coupling, "weights": one.weights,
+        "lengths": one.lengths, "budgets": one.budgets, "coupling": one.coupling, "weights": one.weights,
         "shares": one.shares, "acceptance": one.acceptance, "streams": one.streams,
     })  # fmt: skip
 

@@ -7,16 +7,20 @@ from dataclasses import replace
 from math import isnan
 from pathlib import Path
 
+import numpy as np
+
 from fairlen.audit import numbers
 from fairlen.audit.audit import Audit, find_missing
 from fairlen.audit.comparison import Against
 from fairlen.audit.conclusion import TURNS
 from fairlen.audit.readers import LogReading
-from fairlen.audit.statistics.intervals import rate
+from fairlen.audit.statistics.budgets import BudgetCurve
+from fairlen.audit.statistics.intervals import Estimates, rate
+from fairlen.batch import Ints
 from fairlen.console import first_of
 from fairlen.files.folders import write_file
-from fairlen.report import sections
-from fairlen.report.figure import Figure, Section, Table, as_series, plain, share, windows
+from fairlen.report import figure, sections
+from fairlen.report.figure import Axis, Figure, Frame, Section, Series, Table, as_series, plain, share, windows
 from fairlen.report.page import MAX_NOTES, render_page
 from fairlen.report.prompts import difficulty_figure, within_figures
 from fairlen.report.rollouts import ROOM, show_rollouts
@@ -56,8 +60,8 @@ def write_audit_page(
 def compare_section(found: Against) -> Section:
     table = Table(("", "A", "B", "B minus A", "95% interval"), [one.row() for one in found.contrasts])
     says = f"{found.num_common:,} prompts are in both, {found.num_first:,} in A alone, {found.num_second:,} in B alone."
-    figure = Figure(f"{found.sentence[:1].upper()}{found.sentence[1:]}", says, table=table, note=" ".join(found.notes))
-    return Section("comparison", "Comparison", "A is the first log of this page, B the second one.", [figure])
+    shown = Figure(f"{found.sentence[:1].upper()}{found.sentence[1:]}", says, table=table, note=" ".join(found.notes))
+    return Section("comparison", "Comparison", "A is the first log of this page, B the second one.", [shown])
 
 
 def log_section(name: str, one: Audit, room: int) -> Section:
@@ -75,7 +79,7 @@ def log_section(name: str, one: Audit, room: int) -> Section:
     malformed = first_of([f"{row.file}:{row.line}: {row.reason}" for row in log.malformed], MAX_NOTES)
     return Section(
         name, f"{source.format.title}, {source.folder}", f"{numbers.count_rollouts(one)}; lengths in {log.unit}.",
-        [replace(figure, id=f"{name}-{place}") for place, figure in enumerate(find_figures(one))],
+        [replace(each, id=f"{name}-{place}") for place, each in enumerate(find_figures(one))],
         audit=one,
         facts=[*facts, ("prompts compared", f"{one.conclusion.num_prompts:,}", compared)],
         rollouts=show_rollouts(one, room),
@@ -86,7 +90,8 @@ def log_section(name: str, one: Audit, room: int) -> Section:
 def find_figures(one: Audit) -> list[Figure]:
     log, head = one.log, ("", "number", "95% interval")
     figures = [
-        *within_figures(log), *(within_figures(log, TURNS) if one.turns else []), difficulty_figure(log), *selection_figures(one),
+        *within_figures(log), *(within_figures(log, TURNS) if one.turns else []),
+        *budget_figures(one.budgets, log.unit), difficulty_figure(log), *selection_figures(one),
         Figure(numbers.AGGREGATIONS.capitalize(), "1 is equal weight. Unequal is not wrong by itself: advice is "
                "given only where something is proved.",
                table=Table(("", *numbers.aggregation_head(one)[1:]), list(numbers.aggregation_rows(one))),
@@ -110,9 +115,40 @@ def selection_figures(one: Audit) -> list[Figure]:
     log, dropped = one.log, ~(one.log.responses.active | one.log.responses.truncated)
     window, middle = windows(log.batch)
     series = [as_series("no verdict", middle, rate(dropped, log.clusters, window, len(middle)), "fourth")]
-    figure = sections.truncation_figure(log, *(series if dropped.any() else []))
+    drawn = sections.truncation_figure(log, *(series if dropped.any() else []))
     return [replace(
-        figure, title="Truncated responses, and those without a verdict", says="Share of responses, over steps.",
-        chart=figure.chart if "truncated" in log.known and len(middle) > 1 else None,
+        drawn, title="Truncated responses, and those without a verdict", says="Share of responses, over steps.",
+        chart=drawn.chart if "truncated" in log.known and len(middle) > 1 else None,
         table=Table(("", "share", "95% interval"), cells), terms=("truncated", "selection.dropped"),
     )]  # fmt: skip
+
+
+def budget_figures(found: BudgetCurve, unit: str, *others: Series) -> list[Figure]:
+    """Draw a curve, and others over the same logarithms of budgets; nothing of no responses."""
+    if not len(found.budget):
+        return []
+    x, high = np.log(found.budget), found.highest
+    series = [as_series("ended and correct", x, found.correct, "correct"), *others]
+    if (opens := high.value - found.correct.value > 0.005).any():
+        opens |= found.budget == found.longest
+        bound = (np.where(opens, of, np.nan) for of in (high.value, high.low, high.high))
+        series.append(as_series("if truncated ones were correct", x, Estimates(*bound), "fourth"))
+    says = (
+        f"Share of all responses that end within so many {unit} and are correct, as a limit there would have left them."
+    )
+    return [Figure(
+        "Accuracy within a budget", f"{numbers.describe_budgets(found, unit)}. {says}".removeprefix(". "),
+        figure.lines(log_frame(found.budget, series, f"budget ({unit})"), series, "accuracy by budget"),
+        Table((f"budget ({unit})", "correct within it", "95% interval"), list(numbers.budget_rows(found))),
+        f"{figure.INTERVAL} A truncated response is incorrect within its limit; beyond it, it may be either.",
+        terms=("truncated", "interval"),
+    )]  # fmt: skip
+
+
+def log_frame(budget: Ints, series: Sequence[Series], label: str) -> Frame:
+    """Return the frame of shares over logarithms of budgets, with up to eight of them written below."""
+    ends, step = np.log([budget[0], max(budget[-1], budget[0] + 1)]), len(budget) // 8 + 1
+    axis = Axis(float(ends[0]), float(ends[1]))
+    places = [(axis.at(float(np.log(one))), f"{one:,}") for one in budget[::-1][::step]]
+    y = figure.nice_axis(figure.ends_of(series), share, zero=True, most=1.0)
+    return Frame(axis, y, label, places, names=lambda x: f"{label} {np.exp(x):,.0f}")

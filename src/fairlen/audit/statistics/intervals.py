@@ -78,16 +78,16 @@ def ratio(above: Floats | Ints, below: Floats | Ints) -> Floats:
     return np.divide(above, below, out=np.full(below.shape, np.nan), where=below != 0)
 
 
-def wilson(num_hits: Floats | Ints, num: Floats | Ints) -> Estimates:
+def wilson(num_hits: Floats | Ints, num: Floats | Ints, z: float = Z95) -> Estimates:
     """Return shares with Wilson's score intervals, [K]; nan of nothing. For independent draws: clustered ones spread more.
 
     Source: Wilson 1927;  (p + z^2/2n +- z sqrt(p(1-p)/n + z^2/4n^2)) / (1 + z^2/n).
     """
     hits, size = np.asarray(num_hits, np.float64), np.asarray(num, np.float64)
     safe = np.where(size > 0, size, 1.0)
-    share, z2 = hits / safe, Z95**2
+    share, z2 = hits / safe, z**2
     centre = (share + z2 / (2 * safe)) / (1 + z2 / safe)
-    half = Z95 * np.sqrt(share * (1 - share) / safe + z2 / (4 * safe**2)) / (1 + z2 / safe)
+    half = z * np.sqrt(share * (1 - share) / safe + z2 / (4 * safe**2)) / (1 + z2 / safe)
     low = np.where(share == 0, 0.0, np.maximum(centre - half, 0.0))  # exactly, where rounding leaves 1e-17
     high = np.where(share == 1, 1.0, np.minimum(centre + half, 1.0))
     blank = np.where(size > 0, 0.0, np.nan)

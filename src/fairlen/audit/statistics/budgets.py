@@ -1,0 +1,116 @@
+"""Share of responses that are correct within b tokens, from a log alone, and the budget that nine tenths of them need."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from fairlen.audit.log import Log
+from fairlen.audit.statistics.intervals import NOTHING, Estimate, Estimates, ratio, sums_by_block, wilson
+from fairlen.batch import Bools, Floats, Ints
+from fairlen.distributions import student
+
+PER_OCTAVE = 4  # budgets from one to twice as much
+MAX_OCTAVES = 10
+ENOUGH = 0.9  # of the correct responses
+
+
+@dataclass(frozen=True)
+class BudgetCurve:
+    """Accuracy under each budget, [K], a quarter of an octave apart; intervals are over prompts.
+
+    The last budget is the longest response's length, or twice that where responses were truncated. A truncated response is
+    incorrect within its limit, and may be either beyond it.
+    """
+
+    budget: Ints
+    longest: int  # length of the longest response
+    correct: Estimates  # truncated responses are never correct
+    highest: Estimates  # they are correct beyond the limit that ended them
+    lost: Estimates  # correct responses that are longer: accuracy at the largest budget minus that at this one
+    enough: Estimate  # least budget within which nine tenths of the correct responses end
+
+    @property
+    def half(self) -> int:
+        """Return the place of half the longest response's length; -1 where there is none."""
+        found = np.flatnonzero(self.budget == round(self.longest / 2))
+        return int(found[0]) if len(found) else -1
+
+    @property
+    def is_bounded(self) -> bool:
+        """Return whether truncated responses leave the last budget's accuracy between two bounds."""
+        return len(self.budget) > 0 and bool(self.highest.value[-1] > self.correct.value[-1])
+
+    @property
+    def last(self) -> int:
+        """Return the place of the longest response's length; -1 of no responses."""
+        return int(np.searchsorted(self.budget, self.longest)) if len(self.budget) else -1
+
+
+def budget_curve(log: Log) -> BudgetCurve:
+    """Return the curve of all responses that started from their prompt and have a verdict, or were truncated."""
+    table = log.responses
+    rows = (table.round == 0) & (table.active | table.truncated)
+    correct = (log.correct & table.active)[rows]
+    return find_curve(log.clusters[rows], table.length[rows], correct, table.truncated[rows])
+
+
+def find_curve(cluster: Ints, length: Ints, correct: Bools, truncated: Bools) -> BudgetCurve:
+    """Return the same from columns [N]; lengths may be those of one channel."""
+    budget = choose_budgets(length, correct, truncated)
+    size, open_ended = len(budget), truncated & ~correct
+    place = np.searchsorted(budget, length)  # the first budget that is enough
+    beyond = np.searchsorted(budget, length, side="right")
+    columns = [correct, open_ended, np.ones(len(length))]
+    sums = [
+        sums_by_block(cluster, [column], 0, np.minimum(at, size), size + 1)[:, :size].cumsum(1)
+        for column, at in zip(columns[:2], (place, beyond), strict=True)
+    ]
+    number = sums_by_block(cluster, columns[2:], 0)
+    total = sums_by_block(cluster, columns[:1], 0)
+    found = (shares_over_clusters(hits, number) for hits in (sums[0], sums[0] + sums[1], total - sums[0]))
+    names = ("correct", "highest", "lost")
+    enough = find_enough(cluster[correct], length[correct])
+    return BudgetCurve(budget, int(length.max(initial=0)), **dict(zip(names, found, strict=True)), enough=enough)
+
+
+def choose_budgets(length: Ints, correct: Bools, truncated: Bools) -> Ints:
+    """Return budgets below and up to the longest response, from the last one at which hardly anything is correct."""
+    if not len(length):
+        return np.zeros(0, np.int64)
+    longest = int(length.max())
+    least = max(int(np.quantile(length[correct], 0.01)) if correct.any() else longest, 1)
+    octaves = min(max(math.log2(longest / least), 1.0), MAX_OCTAVES)
+    steps = np.arange(-math.ceil(PER_OCTAVE * octaves), PER_OCTAVE * bool((truncated & ~correct).any()) + 1)
+    return np.unique(np.maximum(np.round(longest * 2.0 ** (steps / PER_OCTAVE)), 1).astype(np.int64))
+
+
+def shares_over_clusters(hits: Floats, number: Floats) -> Estimates:
+    """Return shares [K] of hits [clusters, K] among numbers [clusters, 1], by Wilson's interval with Student's t.
+
+    Its sample size is p (1 - p) over the variance of the share between clusters; where that is 0, the number of clusters.
+    """
+    clusters = len(hits)
+    share = ratio(hits.sum(0), number.sum())
+    factor = clusters / max(clusters - 1, 1) / max(float(number.sum()), 1.0) ** 2
+    variance = factor * ((hits - share * number) ** 2).sum(0)
+    size = np.where(variance > 1e-15, ratio(share * (1 - share), variance), float(clusters))
+    z = student(0.975, clusters - 1) if clusters > 1 else math.inf
+    found = wilson(share * size, size, z) if clusters > 1 else Estimates(share, share * np.nan, share * np.nan)
+    return Estimates(share, found.low, found.high)
+
+
+def find_enough(cluster: Ints, length: Ints) -> Estimate:
+    """Return a quantile of lengths, with the quantiles at the ends of the interval of its share (Woodruff 1952)."""
+    if not len(length):
+        return NOTHING
+    value = float(np.quantile(length, ENOUGH, method="inverted_cdf"))
+    within, number = (sums_by_block(cluster, [of], 0) for of in (length <= value, np.ones(len(length))))
+    share = shares_over_clusters(within, number)
+    low, high = (float(end[0]) + ENOUGH - float(share.value[0]) for end in (share.low, share.high))
+    if math.isnan(low):
+        return Estimate(value)
+    ends = np.quantile(length, np.clip([low, high], 0.0, 1.0), method="inverted_cdf")
+    return Estimate(value, float(ends[0]), float(ends[1]))
