@@ -307,7 +307,7 @@ def test_what_can_be_read_is_audited_beside_what_cannot(tmp_path):
 LOG_KEYS = {
     "format", "title", "folder", "files", "unit", "counts", "malformed", "notes", "known", "missing", "lengths",
     "coupling", "weights", "shares", "acceptance", "streams", "turns", "findings", "method", "conclusion", "within",
-    "within_with_truncated", "selection", "budgets",
+    "within_with_truncated", "selection", "budgets", "untrained",
 }  # fmt: skip
 
 

@@ -66,12 +66,27 @@ def test_what_is_the_same_on_both_sides_does_not_widen_the_interval():
     assert found.is_significant
 
 
+def test_accuracy_at_equal_tokens_and_tokens_at_equal_accuracy():
+    """To each of 12 prompts A: 2 tokens, correct, and 6, incorrect; B: 4 and 10, both correct. Mean tokens are 4 and 7.
+
+    4 tokens are left to B by a limit of 4, within which half is correct, as in A: no difference. Half of the responses are
+    correct within 2 tokens of A (2 a response) and 4 of B. A trains on all of its tokens, B, all correct, on none.
+    """
+    problem = np.repeat(np.arange(12), 2)
+    found = compare_logs(make_log(problem, [2, 6] * 12, [1, 0] * 12), make_log(problem, [4, 10] * 12, [1, 1] * 12))
+    by = {each.measure: each for each in found.contrasts}
+    assert [by["at_tokens"].first.value, by["at_tokens"].second.value] == [pytest.approx(0.5)] * 2
+    assert [by["at_accuracy"].first.value, by["at_accuracy"].second.value] == [pytest.approx(2), pytest.approx(4)]
+    assert by["at_accuracy"].difference.value == pytest.approx(1.0) and by["untrained"].difference.value == 1.0
+    assert "equal tokens are 4 a response, equal accuracy is 50.0%" in found.notes[0]
+
+
 def test_a_log_against_itself():
     rng = np.random.default_rng(1)
     log = make_log(np.repeat(np.arange(30), 6), rng.integers(1, 99, 180), rng.integers(0, 2, 180))
     found = compare_logs(log, log)
     assert found.sentence == "no difference between A and B stands out from chance"
-    assert all(each.difference.value == 0.0 for each in found.contrasts) and not found.notes
+    assert all(each.difference.value == 0.0 for each in found.contrasts) and len(found.notes) == 1
     accuracy = next(each for each in found.contrasts if each.measure == "accuracy")
     assert accuracy.difference.low < 0.0 < accuracy.difference.high
 

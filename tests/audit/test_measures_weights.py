@@ -13,7 +13,7 @@ from fixtures import make_batch, ragged_batch, random_batch
 from loops import first_quickly
 
 from fairlen.audit.log import NO_UPDATES, Log, Trained, advantages, weighed
-from fairlen.audit.statistics.coupling import RULES, coupling, shares_under, token_weights, weight_shares
+from fairlen.audit.statistics.coupling import RULES, coupling, shares_under, token_weights, untrained, weight_shares
 from fairlen.audit.statistics.intervals import MAX_BLOCKS, Bins, blocks_of, mean_over, wilson
 from fairlen.methods.stages.advantage import GroupNormalized
 from fairlen.methods.stages.aggregation import Balanced, ConstantBudget, LengthPower, SequenceMean, TokenMean, TokenSum
@@ -218,3 +218,24 @@ def test_of_compared_pieces_the_better_one_counts_as_correct(log):
     assert weight_shares(turned)["token_sum"].incorrect_to_correct.value == pytest.approx(30 / 13)
     pieces = replace(turned, known=log.known | {"streams"})
     assert weight_shares(pieces)["token_sum"].incorrect_to_correct.value == pytest.approx(13 / 30)
+
+
+def test_tokens_that_trained_nothing_have_a_reason(log):
+    """Of 35 tokens 2 + 3 are of a prompt all correct, 5 of a response that is alone and incorrect."""
+    found = untrained(log)
+    assert {name: one.value for name, one in found.total.items() if one.value} == {
+        "all correct": pytest.approx(5 / 35), "all incorrect": pytest.approx(5 / 35),
+    }  # fmt: skip
+    assert found.together.value == pytest.approx(10 / 35) and found.share["all correct"] == pytest.approx([5 / 35])
+
+
+def test_masked_and_stale_responses_and_those_that_no_update_had_trained_nothing():
+    """A truncated response that the method left out (8 tokens), a dropped one (5), and the second (3), which no update had."""
+    batch, nothing = ragged_batch(), np.zeros(9)
+    table = replace(batch.responses, active=~np.isin(np.arange(10), (3, 5)))
+    rows = np.array([0, 2, 3, 4, 5, 6, 7, 8, 9])
+    found = untrained(log_of(replace(batch, responses=table),
+                             np.where(table.active, ADVANTAGE, 0.0), trained=Trained(rows, *[nothing] * 5)))  # fmt: skip
+    assert found.total["truncated"].value == pytest.approx(8 / 35)
+    assert found.total["stale, or without a verdict"].value == pytest.approx(5 / 35)
+    assert found.total["all correct"].value == pytest.approx((2 + 3 + 3) / 35)  # of prompt 0 the three that are left

@@ -31,7 +31,7 @@ from fairlen.audit.method_in_use import InUse, find_method
 from fairlen.audit.readers import DEFAULTS, LogReading, Options, Source, read
 from fairlen.audit.statistics.acceptance import Acceptance, acceptance
 from fairlen.audit.statistics.budgets import BudgetCurve, budget_curve
-from fairlen.audit.statistics.coupling import Coupling, WeightShares, coupling, weight_shares
+from fairlen.audit.statistics.coupling import Coupling, Untrained, WeightShares, coupling, untrained, weight_shares
 from fairlen.audit.statistics.intervals import NOTHING, Z95, Estimate, bootstrap, mean_over, ratio, share_of
 from fairlen.audit.statistics.lengths import Lengths, lengths
 from fairlen.audit.statistics.streams import StreamReport, stream_report
@@ -91,6 +91,7 @@ class Audit:
     budgets: BudgetCurve
     coupling: Coupling
     weights: dict[str, WeightShares]
+    untrained: Untrained
     shares: Shares
     acceptance: Acceptance | None
     streams: StreamReport | None
@@ -138,8 +139,8 @@ def audit_source(source: Source, method: InUse | None = None, margins: Margins =
     return Audit(
         source, method, add_bar(add_truncation(found[0], log), log),
         tuple(replace(one, advice=one.advice or find_advice(one, method, weights)) for one in findings),
-        effects[0], again[0], selection, lengths(log), budget_curve(log), coupling(log), weights, find_shares(log),
-        accepted, streams, turns,
+        effects[0], again[0], selection, lengths(log), budget_curve(log), coupling(log), weights, untrained(log),
+        find_shares(log), accepted, streams, turns,
     )  # fmt: skip
 
 

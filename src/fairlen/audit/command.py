@@ -179,6 +179,7 @@ def show_audit(one: Audit, console: Console) -> None:
     show_table(
         console, (f"budget ({rollouts.unit})", "correct within it", "95% interval"), numbers.main_budgets(one.budgets)
     )
+    show_table(console, numbers.untrained_head(one), numbers.untrained_rows(one))
     show_table(console, ("description, no finding", "number", "95% interval"), numbers.measured_rows(one))
     show_table(console, ("of the records", "number", "95% interval"), numbers.recorded_rows(one))
     if missing := find_missing(one):

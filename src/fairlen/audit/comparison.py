@@ -13,7 +13,9 @@ import numpy as np
 
 from fairlen.audit.conclusion import RATE, as_estimate
 from fairlen.audit.log import Log, halfway, plain_samples
-from fairlen.audit.statistics.intervals import Estimate
+from fairlen.audit.statistics.budgets import reach
+from fairlen.audit.statistics.coupling import find_reasons
+from fairlen.audit.statistics.intervals import Estimate, bootstrap, ratio
 from fairlen.audit.statistics.within import MIN_PROMPTS, Effect, find_bar, jackknife, sum_pairs
 from fairlen.batch import Floats, Ints, count_by, sum_by
 
@@ -22,6 +24,15 @@ NAMES = {
     "gap": "incorrect responses longer, within prompts", "order": "pairs in which the incorrect one is longer",
     "bend": "pairs in which it is farther from the median",
 }  # fmt: skip
+COSTS = {
+    "at_tokens": "accuracy at equal tokens", "at_accuracy": "mean tokens at equal accuracy",
+    "untrained": "tokens that trained nothing",
+}  # fmt: skip
+BY_LIMIT = (
+    "equal tokens are {:,.4g} a response, equal accuracy is {:.1%}: a lower limit on length brings the log there that "
+    "has more"
+)
+NUM_BUDGETS = 64
 NO_TWIN = (
     "no prompt is in both: effects within prompts are compared as of two samples of prompts; lengths, accuracy and truncation "
     "are not, since how hard the prompts are could explain any difference"
@@ -48,11 +59,13 @@ class Contrast:
     def row(self) -> tuple[str, ...]:
         """Return five cells of a table: what, A, B, B minus A, and the 95% interval of that."""
         found, base = self.difference, 0.5 if self.measure in ("order", "bend") else 0.0
-        style, unit = {"length": (".4g", "%"), "gap": ("+.1%", "%")}.get(self.measure, (".1%", " points"))
+        style, unit = {"length": (".4g", "%"), "at_accuracy": (".4g", "%"), "gap": ("+.1%", "%")}.get(
+            self.measure, (".1%", " points")
+        )
         own = (f"{e.value + base:{style}}" if e.exists else "unknown" for e in (self.first, self.second))
         value, low, high = (f"{100 * x:+.1f}" for x in (found.value, found.low, found.high))
         interval = f"[{low}, {high}]" if self.num_prompts >= MIN_PROMPTS else f"too few prompts: {self.num_prompts}"
-        return NAMES[self.measure], *own, *((value + unit, interval) if found.exists else ("unknown", ""))
+        return (NAMES | COSTS)[self.measure], *own, *((value + unit, interval) if found.exists else ("unknown", ""))
 
 
 @dataclass(frozen=True)
@@ -88,13 +101,62 @@ def compare_logs(first: Log, second: Log) -> Against:
     problems, others = one["length"][0], other["length"][0]
     num_common = len(np.intersect1d(problems, others)) if len(first.problem) and len(second.problem) else 0
     contrasts = [contrast(name, one[name], other[name], num_common > 0) for name in NAMES]
+    costs, by_limit = compare_costs(first, second, bar) if num_common > 1 else ((), [])
     stands = find_bar([c.p_value for c in contrasts], RATE)
     is_one_sided = ("truncated" in first.known) != ("truncated" in second.known)
     return Against(
         num_common, len(problems) - num_common, len(others) - num_common,
-        tuple(replace(c, is_significant=c.p_value <= stands) for c in contrasts),
-        (*([] if num_common else [NO_TWIN]), *([BY_QUESTION] if by_question else []), *([ONE_SIDED] if is_one_sided else [])),
+        (*(replace(c, is_significant=c.p_value <= stands) for c in contrasts), *costs),
+        (*by_limit,
+         *([] if num_common else [NO_TWIN]), *([BY_QUESTION] if by_question else []), *([ONE_SIDED] if is_one_sided else [])),
     )  # fmt: skip
+
+
+def compare_costs(first: Log, second: Log, bar: float | None) -> tuple[list[Contrast], list[str]]:
+    """Return accuracy at equal tokens, tokens at equal accuracy and untrained tokens, over common prompts, and what is equal."""
+    longest = max(int(log.responses.length.max()) for log in (first, second))
+    budgets = np.unique(np.concatenate([[0], np.geomspace(1, longest, NUM_BUDGETS).round()]).astype(np.int64))
+    (problems, a, x), (others, b, y) = (costs_by_problem(log, bar, budgets) for log in (first, second))
+    common, here, there = np.intersect1d(problems, others, return_indices=True)
+    weight = (a[here] * b[there] / (a[here] + b[there]))[:, None]
+    columns = np.concatenate([x[here], y[there], np.ones((len(common), 1))], 1) * weight
+
+    def measure_costs(sums: Floats) -> Floats:
+        sides = np.split(sums[..., :-1] / sums[..., -1:], 2, -1)
+        hits, tokens = ([side[..., place : place + len(budgets)] for side in sides] for place in (2, 2 + len(budgets)))
+        spent, reached = (np.minimum(*(of[..., -1] for of in each)) for each in (tokens, hits))
+        accuracy = [reach(spent, of, y) for of, y in zip(tokens, hits, strict=True)]
+        needed = [reach(reached, of, y) for of, y in zip(hits, tokens, strict=True)]
+        idle = [ratio(side[..., 0], side[..., 1]) for side in sides]
+        relative = ratio(needed[1], needed[0]) - 1
+        found = [*accuracy, accuracy[1] - accuracy[0], *needed, relative, *idle, idle[1] - idle[0], spent, reached]
+        return np.stack(found, -1)
+
+    found = bootstrap(np.arange(len(common)), list(columns.T), measure_costs)
+    each = [[found.at(3 * place + side) for side in range(3)] for place in range(len(COSTS))]
+    if len(common) < MIN_PROMPTS:
+        each = [[Estimate(one.value) for one in row] for row in each]
+    shown = [Contrast(name, a, b, gap, math.nan, len(common)) for name, (a, b, gap) in zip(COSTS, each, strict=True)]
+    return shown, [BY_LIMIT.format(*found.value[-2:])]
+
+
+def costs_by_problem(log: Log, bar: float | None, budgets: Ints) -> Means:
+    """Return problems, their weight, and by problem means of untrained and all trained tokens, hits and tokens within budgets."""
+    rows, key = plain_samples(log, with_truncated=True), log.problem if len(log.problem) else log.responses.prompt
+    table, (problems, place) = log.responses.take(rows), np.unique(key[rows], return_inverse=True)
+    correct = log.correct[rows] if bar is None else table.outcome > bar
+    size, number, within = len(budgets), count_by(place, len(problems)), np.searchsorted(budgets, table.length)
+    cell, shape = place * size + within, (len(problems), size)
+    hits, tokens, count = (
+        sum_by(cell, of, len(problems) * size).reshape(shape).cumsum(1)
+        for of in (correct, table.length, np.ones(len(place)))
+    )
+    tokens += budgets * (number[:, None] - count)
+    own, counts = np.full(len(log), -1), log.segments.length * rows[log.segments.response]
+    own[np.flatnonzero(rows)] = place
+    at = own[log.segments.response]
+    idle = [sum_by(np.maximum(at, 0), of, len(problems)) for of in (counts * (find_reasons(log) >= 0), counts)]
+    return problems, number, np.concatenate([np.stack(idle, 1), hits, tokens], 1) / number[:, None]
 
 
 def measure(log: Log, bar: float | None) -> dict[str, Means]:

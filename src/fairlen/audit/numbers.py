@@ -128,6 +128,23 @@ def main_budgets(found: BudgetCurve) -> Rows:
     yield from (rows[place] for place in sorted({*changed, found.half, found.last, size - 1} - {-1}))
 
 
+def untrained_head(one: Audit) -> tuple[str, ...]:
+    return f"{one.log.unit} that trained nothing", "share", "95% interval", *one.untrained.bins.names()
+
+
+def untrained_rows(one: Audit) -> Iterator[tuple[str, ...]]:
+    """Yield the reasons that there are, with the share in each bin of length, and all of them together."""
+    found = one.untrained
+    for name, total in found.total.items():
+        if total.value > 0:
+            yield *line(name, total, ".1%"), *(f"{share:.1%}" for share in found.share[name])
+    if found.together.value > 0:
+        yield (
+            *line("together", found.together, ".1%"),
+            *(f"{share:.1%}" for share in np.sum(list(found.share.values()), 0)),
+        )
+
+
 def measured_rows(one: Audit) -> Rows:
     found, shares = one.lengths, one.shares
     yield line("accuracy", found.accuracy, ".1%")
@@ -186,7 +203,7 @@ def log_to_json(one: Audit) -> dict[str, Any]:
         "turns": one.turns,
         "selection": vars(one.selection) | {"dropped_gap": as_estimate("gap", one.selection.dropped_gap)},
         "lengths": one.lengths, "budgets": one.budgets, "coupling": one.coupling, "weights": one.weights,
-        "shares": one.shares, "acceptance": one.acceptance, "streams": one.streams,
+        "untrained": one.untrained, "shares": one.shares, "acceptance": one.acceptance, "streams": one.streams,
     })  # fmt: skip
 
 

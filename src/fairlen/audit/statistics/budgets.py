@@ -114,3 +114,12 @@ def find_enough(cluster: Ints, length: Ints) -> Estimate:
         return Estimate(value)
     ends = np.quantile(length, np.clip([low, high], 0.0, 1.0), method="inverted_cdf")
     return Estimate(value, float(ends[0]), float(ends[1]))
+
+
+def reach(target: Floats, x: Floats, y: Floats) -> Floats:
+    """Return y where x first comes to a target [...], in a straight line between two places, [..., K]; y at the end if never."""
+    done = x >= target[..., None] - 1e-12
+    at = np.where(done.any(-1), np.maximum(np.argmax(done, -1), 1), x.shape[-1] - 1)[..., None]
+    before, after = ([np.take_along_axis(of, place, -1)[..., 0] for of in (x, y)] for place in (at - 1, at))
+    share = np.clip(np.nan_to_num(ratio(target - before[0], after[0] - before[0])), 0.0, 1.0)
+    return before[1] + (after[1] - before[1]) * share

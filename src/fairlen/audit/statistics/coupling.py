@@ -11,7 +11,7 @@ from typing import Literal
 
 import numpy as np
 
-from fairlen.audit.log import Log, Weighed, weighed
+from fairlen.audit.log import Log, Weighed, advantages, weighed
 from fairlen.audit.statistics.intervals import NAN, Bins, Estimate, bootstrap, length_bins, mean_over, ratio, ratio_over
 from fairlen.batch import Floats, Ints, Segments, centred_squares, count_by, sum_by
 from fairlen.methods.stages.aggregation import (
@@ -199,3 +199,40 @@ def shares_under(name: str, rows: Weighed, bins: Bins, turn_bins: Bins) -> Weigh
         turn_bins=turn_bins,
         per_turn=mean_of(rows.segments.num_turns, turn_bins),
     )
+
+
+REASONS = ("all correct", "all incorrect", "truncated", "stale, or without a verdict", "other")
+QUARTERS = 4
+
+
+@dataclass(frozen=True)
+class Untrained:
+    """Share of tokens whose advantage is 0, or that no recorded update had, by the first reason that holds; over prompts."""
+
+    bins: Bins
+    share: dict[str, Floats]  # of the tokens in each bin of length, [K]
+    total: dict[str, Estimate]  # of all tokens
+    together: Estimate
+
+
+def untrained(log: Log) -> Untrained:
+    """Return which tokens trained nothing, and why."""
+    reason, length = find_reasons(log), log.segments.length
+    bins, cluster = length_bins(length, QUARTERS), log.clusters[log.segments.response]
+    tokens, here = sum_by(bins.index, length, len(bins)), [length * (reason == place) for place in range(len(REASONS))]
+    share = {name: ratio(sum_by(bins.index, of, len(bins)), tokens) for name, of in zip(REASONS, here, strict=True)}
+    total = {name: ratio_over(cluster, of, length) for name, of in zip(REASONS, here, strict=True)}
+    return Untrained(bins, share, total, ratio_over(cluster, length * (reason >= 0), length))
+
+
+def find_reasons(log: Log) -> Ints:
+    """Return the place in REASONS of each segment, -1 of one that trained, [B]."""
+    table, own, size = log.responses, log.segments.response, log.responses.num_prompts
+    trained = advantages(log) != 0
+    if len(log.trained):
+        trained &= np.bincount(log.trained.segment, minlength=len(trained)) > 0
+    hits, number = sum_by(table.prompt, log.correct & table.active, size), count_by(table.prompt[table.active], size)
+    alike = (hits == number)[table.prompt], (hits == 0)[table.prompt]
+    dropped = ~table.active & ~table.truncated, ~table.active & table.truncated
+    found = np.select([*dropped, *alike, table.truncated], [3, 2, 0, 1, 2], 4)
+    return np.where(trained, -1, found[own])
