@@ -137,6 +137,11 @@ def test_other_settings_replace_ours_and_reach_verl():
     assert resolve(allowed, ["actor_rollout_ref.rollout.top_p=0.9"]).actor_rollout_ref.rollout.top_p == 0.9
 
 
+def test_a_rehearsal_trains_a_model_of_the_users_at_the_rate_that_verl_has_for_it():
+    rates = [resolve(VerlConfig(cpu=True, model=model)).actor_rollout_ref.actor.optim.lr for model in ("", "mine")]
+    assert rates == [4e-4, 1e-6]  # the shipped model's, and verl's default
+
+
 def test_dry_run_prints_settings_and_writes_nothing(tmp_path, capsys):
     out = tmp_path / "job"
     flags = ("--method", "eqlen+dapo", "--cpu", "--dry-run", "--out", str(out))

@@ -29,6 +29,7 @@ from fairlen.integrations.verl.settings import (
     LOOPBACK,
     NUM_HELD_OUT,
     NUM_PROBLEMS,
+    OPTIMIZER,
     REHEARSAL,
     TESTED,
     VLLM_NAME,
@@ -159,7 +160,7 @@ def collect(config: VerlConfig, given: Sequence[str], folder: Path) -> dict[str,
     if config.model or config.cpu:
         rest[f"{MODEL}={quote(config.model or str((folder / 'model').resolve()))}"] = "the model"
     if config.cpu:
-        rest |= REHEARSAL | (VLLM_SETTINGS if VLLM_NAME in given else {})
+        rest |= REHEARSAL | ({} if config.model else OPTIMIZER) | (VLLM_SETTINGS if VLLM_NAME in given else {})
     rest[f"hydra.run.dir={quote(str((folder / 'hydra').resolve()))}"] = "verl's own notes"
     ours[f"+algorithm.fairlen.folder={quote(str(folder.resolve()))}"] = (
         "where the trainer writes what `fairlen report` reads"

@@ -264,10 +264,6 @@ REHEARSAL = {
     f"{ROLLOUT}.log_prob_use_dynamic_bsz=True": "micro-batches by tokens",
     f"{ACTOR}.ppo_max_token_len_per_gpu=8192": "tokens of a micro-batch",
     f"{ACTOR}.ppo_mini_batch_size=16": "prompts of an update",
-    f"{ACTOR}.optim.lr=4e-4": "learning rate",
-    f"{ACTOR}.optim.lr_warmup_steps=5": "updates over which it rises",
-    f"{ACTOR}.optim.betas=[0.9,0.95]": "of AdamW",
-    f"{ACTOR}.optim.weight_decay=0.0": "of AdamW",
     "data.train_batch_size=16": "prompts of a rollout batch",
     "data.max_prompt_length=32": "tokens",
     f"data.max_response_length={MAX_RESPONSE_LENGTH}": "tokens",
@@ -282,6 +278,13 @@ REHEARSAL = {
     "trainer.total_training_steps=4": "rollout batches",
 }
 """verl's settings of a rehearsal: what each means, by the override as hydra reads it."""
+OPTIMIZER = {
+    f"{ACTOR}.optim.lr=4e-4": "learning rate",
+    f"{ACTOR}.optim.lr_warmup_steps=5": "updates over which it rises",
+    f"{ACTOR}.optim.betas=[0.9,0.95]": "of AdamW",
+    f"{ACTOR}.optim.weight_decay=0.0": "of AdamW",
+}
+"""Likewise, of the shipped model alone: others keep verl's."""
 VLLM_SETTINGS = {
     f"{ROLLOUT}.load_format=dummy": "weights come from the trainer",
     f"{ROLLOUT}.enforce_eager=True": "nothing to compile",
