@@ -12,6 +12,7 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 
 from loops import over
+from report_runs import write_run
 
 import fairlen
 
@@ -306,23 +307,13 @@ def test_what_writes_is_found():
         assert isinstance(call, ast.Call) and is_writing(call, "x.py") == (text not in fine), text
 
 
-def run_without_torch(code: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
-
-
-def test_the_core_imports_without_torch():
-    code = (
-        "import sys, fairlen, fairlen.methods.compose, fairlen.methods.description; assert 'torch' not in sys.modules"
-    )
-    result = run_without_torch(code)
-    assert result.returncode == 0, result.stderr
-
-
-def test_scoring_and_weighing_run_without_torch():
+def test_methods_plans_and_commands_about_numbers_import_no_torch(tmp_path):
+    """One process for all of them; a report is written where nothing of torch can be imported."""
     code = """
 import sys
-sys.modules["torch"] = None  # any import of it raises
 from fairlen import compose, updates
+from fairlen.cli import main
+from fairlen.report import write_report
 from fairlen.rollouts import Response, Rollouts, whole_segments
 from fairlen.methods.modifiers import MODIFIERS
 from fairlen.methods.presets import BASES
@@ -335,6 +326,14 @@ for name in [*BASES, *(f"grpo+{m}" for m in MODIFIERS)]:
     method = compose(name)
     (update,) = updates(method.score(Rollouts(rows, whole_segments(rows), 8)))
     assert method.weigh(update).weight.min() > 0, name
+main(["methods", "--json"]), main(["eval", "--suite", "list"]), main(["audit", sys.argv[1]])
+assert not (found := {"torch", "transformers", "tokenizers"} & set(sys.modules)), found
+sys.modules |= dict.fromkeys(("torch", "transformers", "tokenizers"))
+write_report(*sys.argv[2:])
 """
-    result = run_without_torch(code)
-    assert result.returncode == 0, result.stderr
+    formats, run = TESTS / "fixtures_formats", write_run(tmp_path / "run", batches=1, prompts=1)
+    command = [sys.executable, "-c", code, str(formats), str(run), str(tmp_path / "page.html")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    num = sum(path.is_dir() and path.name[0] != "_" for path in formats.iterdir())
+    assert f"{num} logs: one for each format and folder, never mixed" in done.stdout

@@ -269,16 +269,6 @@ def test_the_command_line(tmp_path):
     assert re.search("(none|unknown): ", none.stdout) and "findings: none" in none.stdout
 
 
-def test_neither_torch_nor_transformers_is_imported():
-    code = (
-        "import sys; from fairlen.cli import main; main(['audit', sys.argv[1]]);"
-        "sys.exit(9 if {'torch', 'transformers', 'tokenizers'} & set(sys.modules) else 0)"
-    )
-    done = subprocess.run([sys.executable, "-c", code, str(FORMATS)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert f"{len(FOLDERS)} logs: one for each format and folder, never mixed" in done.stdout
-
-
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
