@@ -5,6 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
+from lines import write_lines
 
 from fairlen.compare.config import parse_variant
 from fairlen.train.run.config import TrainConfig
@@ -38,5 +39,5 @@ def make_comparison(folder: Path, last: dict[str, float], seeds: int = 3, match:
                     "tokens/generated_total": part * done["generated"] // 2, "time/training": part * 1.0,
                 })  # fmt: skip
             for file, rows in (("evaluations", evaluations), ("metrics", metrics)):
-                (place / f"{file}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+                write_lines(place / f"{file}.jsonl", *rows)
     return folder

@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from lines import write_lines
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -55,25 +56,20 @@ def test_names_of_sets_are_no_markup():
     assert "[bold]set[/bold]" in shown.getvalue()
 
 
-def write_rows(folder: Path, rows: list[dict]) -> str:
-    path = folder / "rows.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return str(path)
-
-
 def a_column(folder: Path) -> list[str]:
-    return ["train", "--data", write_rows(folder, [{f"strange {ESCAPES}": "x"}])]
+    return ["train", "--data", str(write_lines(folder / "a.jsonl", {f"strange {ESCAPES}": "x"}))]
 
 
 def a_choice_of_columns(folder: Path) -> list[str]:
-    return ["audit", write_rows(folder, [{"response": "a", "reward": 1.0}]), "--columns", f"prompt=a{ESCAPES}b"]
+    path = write_lines(folder / "a.jsonl", {"response": "a", "reward": 1.0})
+    return ["audit", str(path), "--columns", f"prompt=a{ESCAPES}b"]
 
 
 def a_template(folder: Path) -> list[str]:
     model = Path(shutil.copytree(playground.PATH, folder / "model"))
     (model / "chat_template.jinja").write_text("{{ raise_exception('no " + ESCAPES + "') }}")
-    rows = [{"question": f"0{n}", "answer": "1"} for n in range(4)]
-    given = ["--data", write_rows(folder, rows), "--threads", "1", "--out", str(folder / "out")]
+    path = write_lines(folder / "a.jsonl", *({"question": f"0{n}", "answer": "1"} for n in range(4)))
+    given = ["--data", str(path), "--threads", "1", "--out", str(folder / "out")]
     return ["train", "--model", str(model), *given]
 
 

@@ -1,11 +1,12 @@
 """What CONTRIBUTING.md says to do can be done: its worked example runs, and the Makefile has the targets that it names."""
 
-import json
 import re
 import subprocess
 import tomllib
 from pathlib import Path
 from typing import Any
+
+from lines import write_lines
 
 from fairlen.audit import numbers, readers
 from fairlen.audit.readers import frameworks
@@ -52,8 +53,7 @@ def test_a_format_is_one_block_of_one_file(tmp_path, monkeypatch, capsys) -> Non
         {"task": f"t{task}", "said": texts[is_correct], "points": float(is_correct), "round": 0, "ended": "stop"}
         for task in range(12) for is_correct in (True, False)
     ]  # fmt: skip
-    (tmp_path / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert main(["audit", str(tmp_path / "log.jsonl")]) == 0
+    assert main(["audit", str(write_lines(tmp_path / "log.jsonl", *rows))]) == 0
     title, verdict, *_ = (line.strip() for line in capsys.readouterr().out.splitlines() if line.strip())
     # 3 words, 1
     assert title.startswith("rollouts of mine") and verdict.startswith("effect: incorrect responses are 200%")

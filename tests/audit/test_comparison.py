@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from lines import write_lines
 from loops import first_quickly
 
 from fairlen import cli
@@ -143,8 +144,7 @@ def write_rollouts(path, scale):
         {"prompt": f"question {n}", "completion": word * int(10 * n * by), "reward": reward}
         for n in range(1, 13) for word, by, reward in 2 * [("v ", 1.0, 1.0)] + 2 * [("w ", scale, 0.0)]
     ]  # fmt: skip
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return str(path)
+    return str(write_lines(path, *rows))
 
 
 def test_the_command_pairs_prompts_by_their_text(tmp_path, capsys):

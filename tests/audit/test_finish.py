@@ -1,13 +1,13 @@
 """What ended a response: the words of engines, servers and frameworks, in every shape that they are written in."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from lines import read_one, write_lines
 
-from fairlen.audit.readers import Source, read
+from fairlen.audit.readers import Source
 
 TRUNCATED = {
     "finish_reason": (
@@ -47,10 +47,7 @@ def rollouts(path: Path, column: str, last: Any, others: Any) -> Source:
         {"prompt": f"q{n // 4}", "response": "a " * (5 + n), "reward": float(n % 2), column: end}
         for n, end in enumerate(ends)
     ]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    reading = read([str(path)])
-    assert not reading.unreadable, reading.unreadable
-    return reading.sources[0]
+    return read_one(write_lines(path, *rows))
 
 
 def test_every_word_for_truncated_is_understood(tmp_path):
@@ -122,9 +119,7 @@ def test_frameworks_share_the_words(tmp_path, row):
         (("max_output_tokens", "complete", "abort"), True, [True, False, False]),
         (("length", "stop", "banana"), False, [False, False, False]),
     ):
-        path = tmp_path / "a.jsonl"
-        path.write_text("".join(json.dumps(row(word)) + "\n" for word in words))
-        log = read([str(path)]).sources[0].log
+        log = read_one(write_lines(tmp_path / "a.jsonl", *map(row, words))).log
         assert ("truncated" in log.known) == known, words
         assert log.responses.truncated.tolist() == truncated, words
         assert np.flatnonzero(~log.responses.active).tolist() == ([2] if known else []), words

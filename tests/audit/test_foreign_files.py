@@ -8,6 +8,8 @@ import sqlite3
 from functools import partial
 from pathlib import Path
 
+from lines import read_one, write_lines
+
 from fairlen.audit.readers import Source, read
 from fairlen.cli import main
 
@@ -31,19 +33,6 @@ TRL = [
     {"step": 1, "prompt": f"q{n}", "completion": "word " * size, "accuracy": float(ok), "advantage": 2.0 * ok - 1}
     for n, ok, size, _ in ROWS
 ]
-
-
-def write(path: Path, rows: list[dict]) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
-
-
-def only(*paths: Path) -> Source:
-    reading = read(list(map(str, paths)))
-    assert not reading.unreadable, reading.unreadable
-    (source,) = reading.sources
-    return source
 
 
 def is_made(source: Source, unit: str = "tokens") -> bool:
@@ -86,7 +75,7 @@ def table(rows: list[dict]) -> dict:
 
 def test_trackios_database_of_a_run_of_trl(tmp_path):
     path = log_metrics(tmp_path / "project.db", [("a", 1, {"loss": 0.5}), ("a", 1, {"completions": table(TRL)})])
-    source = only(path)
+    source = read_one(path)
     assert source.format.name == "trl" and is_made(source, "words")
     assert sorted(path.parent.iterdir()) == [path]  # no journal or lock beside it
 
@@ -97,7 +86,7 @@ def test_runs_of_one_database_are_not_compared(tmp_path):
     path = log_metrics(
         tmp_path / "p.db", [("a", 1, {"completions": table(TRL)}), ("b", 1, {"completions": table(other)})]
     )
-    source = only(path)
+    source = read_one(path)
     assert len(source.log) == 384 and source.log.responses.num_prompts == 48
     assert any("different runs are not compared" in note for note in source.notes)
 
@@ -112,7 +101,7 @@ def test_trackios_traces(tmp_path):
         {"_type": "trackio.trace", "messages": one, "metadata": more} for one, more in zip(said, known, strict=True)
     ]
     as_metrics = log_metrics(tmp_path / "b.db", [("a", 1, {"traces": logged})])
-    assert is_made(only(as_table), "words") and is_made(only(as_metrics), "words")
+    assert is_made(read_one(as_table), "words") and is_made(read_one(as_metrics), "words")
 
 
 def test_databases_that_are_not_read_say_why(tmp_path):
@@ -158,10 +147,10 @@ def test_tables_of_wandb_and_trls_columns_as_csv(tmp_path):
         rows.writeheader()
         rows.writerows(TRL)
     for path in (wandb, tmp_path / "trl.csv"):
-        source = only(path)
+        source = read_one(path)
         assert source.format.name == "trl" and is_made(source, "words"), path
     wandb.write_text(json.dumps(cells | {"data": [*cells["data"], ["too", "few"]]}))
-    assert [(row.line, row.reason) for row in only(wandb).log.malformed] == [(193, "not an object but list")]
+    assert [(row.line, row.reason) for row in read_one(wandb).log.malformed] == [(193, "not an object but list")]
 
 
 def test_what_is_no_file_of_rows_is_named(tmp_path):
@@ -206,12 +195,14 @@ def gym_row(n: int, ok: bool, size: int, is_cut: bool) -> dict:
 
 
 def test_nemo_gym(tmp_path):
-    source = only(write(tmp_path / "rollouts.jsonl", [gym_row(*row) for row in ROWS]))
+    source = read_one(write_lines(tmp_path / "rollouts.jsonl", *[gym_row(*row) for row in ROWS]))
     log = source.log
     assert source.format.name == "nemo_gym" and is_made(source) and set(log.responses.num_turns) == {2}
     assert "truncated" in log.known and log.responses.truncated.tolist() == CUT
     told = [gym_row(n, ok, size, False) for n, ok, size, _ in ROWS]
-    assert "truncated" not in only(write(tmp_path / "none.jsonl", told)).log.known  # its server may say it of none
+    assert (
+        "truncated" not in read_one(write_lines(tmp_path / "none.jsonl", *told)).log.known
+    )  # its server may say it of none
 
 
 def test_objects_of_openais_servers_in_any_table(tmp_path):
@@ -227,7 +218,7 @@ def test_objects_of_openais_servers_in_any_table(tmp_path):
         rows = [
             {"prompt": f"q{n}", "response": make(size, is_cut), "reward": float(ok)} for n, ok, size, is_cut in ROWS
         ]
-        source = only(write(tmp_path / "a.jsonl", rows))
+        source = read_one(write_lines(tmp_path / "a.jsonl", *rows))
         assert is_made(source), name
         assert source.log.responses.truncated.tolist() == CUT, name
 
@@ -245,13 +236,13 @@ def nemo_rows(size_of_prompt: int = 7) -> list[dict]:
 
 
 def test_nemo_rl_of_training_and_validation(tmp_path):
-    write(tmp_path / "train_data_step3.jsonl", nemo_rows())
+    write_lines(tmp_path / "train_data_step3.jsonl", *nemo_rows())
     held_out = []
     for place, (n, ok, size, _) in enumerate(ROWS):
         said = (("user", f"q{n}"), ("assistant", "w " * size), ("environment", "ok"))
         chat = [{"role": role, "content": text} for role, text in said]
         held_out.append({"content": [chat], "rewards": [float(ok)], "idx": place})
-    write(tmp_path / "val_data_step3.jsonl", held_out)
+    write_lines(tmp_path / "val_data_step3.jsonl", *held_out)
     reading = read([str(tmp_path)])
     assert len(reading.sources) == 2, reading
     train, validation = sorted(reading.sources, key=lambda source: source.log.unit)
@@ -271,7 +262,7 @@ def test_seeds_of_lm_eval_in_folders_of_their_own_can_be_pooled(tmp_path, capsys
              "filter": "none", "metrics": ["exact_match"], "exact_match": float(ok), "prompt_hash": f"p{n}"}
             for n, ok, size, _ in ROWS[seed::8]
         ]  # fmt: skip
-        write(tmp_path / f"seed{seed}" / "org__model" / f"samples_sums_2026-08-21T19-5{seed}.jsonl", rows)
+        write_lines(tmp_path / f"seed{seed}" / "org__model" / f"samples_sums_2026-08-21T19-5{seed}.jsonl", *rows)
     folders = [str(tmp_path / f"seed{seed}") for seed in range(8)]
     for paths in ([str(tmp_path)], folders):
         assert main(["audit", *paths, "--json"]) == 0

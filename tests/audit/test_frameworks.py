@@ -10,26 +10,15 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from lines import read_one, write_lines
 
-from fairlen.audit.readers import Options, Source, read
+from fairlen.audit.readers import read
 from fairlen.cli import main
 from fairlen.files.archives import read_pickle
 
 FORMATS = Path(__file__).parents[1] / "fixtures_formats"
 WORDS = [3, 1, 8, 6, 1, 8, 1, 8]
 RIGHT = [1, 1, 0, 0, 1, 0, 0, 0]
-
-
-def only(path: Path, options: Options | None = None) -> Source:
-    reading = read([str(path)], options or Options())
-    assert not reading.unreadable, reading.unreadable
-    (source,) = reading.sources
-    return source
-
-
-def write(path: Path, *rows: dict) -> Path:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
 
 
 def columns(folder: str, name: str) -> list:
@@ -79,10 +68,10 @@ def test_twelve_formats_need_no_flag_and_two_need_one(tmp_path, capsys):
     assert audited(capsys, FORMATS / "trl")[:6] == ("trl", "characters", 24, 0, accuracy, mean(texts))
 
     table = [{"ask": p, "said": t, "mark": r, "num_tokens": len(t.split())} for p, t, r in answers()]
-    path = write(tmp_path / "own.jsonl", *table)
+    path = write_lines(tmp_path / "own.jsonl", *table)
     flag = "--columns", "prompt=ask,response=said,reward=mark"
     assert audited(capsys, path, *flag) == ("generic", "tokens", 8, 0, 3 / 8, 4.5, None)
-    path = write(
+    path = write_lines(
         tmp_path / "usual.jsonl", *({"prompt": r["ask"], "response": r["said"], "score": r["mark"]} | r for r in table)
     )
     assert audited(capsys, path, "--max-response-length", "8") == ("generic", "tokens", 8, 0, 3 / 8, 4.5, 3 / 8)
@@ -94,7 +83,7 @@ def answers() -> list[tuple[str, str, int]]:
 
 @pytest.mark.parametrize("name", ["verifiers", "skyrl", "slime", "inspect/inspect.eval", "inspect/inspect.json"])
 def test_what_a_framework_dropped_is_a_row_that_does_not_count(name):
-    log = only(FORMATS / name).log
+    log = read_one(FORMATS / name).log
     order = np.lexsort((log.line, log.responses.prompt))  # Inspect writes one epoch after the other
     rows, steps = log.responses.take(order), len(log) // 9
     assert np.flatnonzero(~rows.active).tolist() == [9 * step + 8 for step in range(steps)]
@@ -108,7 +97,7 @@ def test_what_a_framework_dropped_is_a_row_that_does_not_count(name):
 
 def test_slime_counts_the_tokens_that_the_loss_reaches():
     """Two tokens of a tool are in `response_length` and not in the mask; the second rollout's answers are a word longer."""
-    source = only(FORMATS / "slime")
+    source = read_one(FORMATS / "slime")
     active = source.log.responses.active
     assert source.log.responses.length[active].tolist() == WORDS + [n + 1 for n in WORDS]
     assert source.log.batch.tolist() == [0] * 9 + [1] * 9
@@ -130,7 +119,7 @@ def slime_row(**changes) -> dict:
 
 def test_slimes_samples_as_lines(tmp_path):
     """A number is the reward, without a mask all tokens count, and a reward without `score` is none."""
-    path = write(
+    path = write_lines(
         tmp_path / "s.jsonl",
         slime_row(),
         slime_row(loss_mask=[0, 0], reward=-1.0, status="truncated"),
@@ -138,7 +127,7 @@ def test_slimes_samples_as_lines(tmp_path):
         slime_row(reward={"pred": "5"}),
         slime_row(loss_mask="11"),
     )
-    log = only(path).log
+    log = read_one(path).log
     assert log.responses.length[:2].tolist() == [2, 2] and log.unit == "tokens"
     assert log.responses.truncated.tolist() == [False, True, False, False]
     assert log.responses.active.tolist() == [True, True, False, False]
@@ -159,7 +148,7 @@ def test_what_ends_a_rollout_of_verifiers(tmp_path):
         {"role": "tool", "content": "forty two words of a tool"},
         {"role": "assistant", "content": "yes"},
     ]
-    path = write(
+    path = write_lines(
         tmp_path / "results.jsonl",
         verifiers_row(stop_condition="max_turns_reached"),
         verifiers_row(stop_condition="max_total_completion_tokens_reached"),
@@ -168,7 +157,7 @@ def test_what_ends_a_rollout_of_verifiers(tmp_path):
         verifiers_row(error={"error": "ModelError"}, completion=None, reward=0.0),
         verifiers_row(completion=talk, reward=1.0),
     )
-    source = only(path)
+    source = read_one(path)
     assert source.log.responses.truncated.tolist() == [False, True, True, True, False, False]
     assert source.log.responses.active.tolist() == [True] * 4 + [False, True]
     assert source.log.unit == "words" and source.log.responses.length.tolist()[-1] == len(['[{"name":', '"f"}]']) + 1
@@ -176,16 +165,16 @@ def test_what_ends_a_rollout_of_verifiers(tmp_path):
 
 
 def test_a_metric_named_like_a_verdict_is_one_only_where_it_is_0_or_1(tmp_path):
-    path = write(tmp_path / "a.jsonl", *(verifiers_row(metrics={"speed": 0, "accuracy": v}) for v in (1, 0, 1.0)))
-    assert only(path).log.correct.tolist() == [True, False, True]
-    path = write(tmp_path / "b.jsonl", *(verifiers_row(metrics={"accuracy": v}, reward=v) for v in (1, 0.25, 0)))
-    source = only(path)
+    path = write_lines(tmp_path / "a.jsonl", *(verifiers_row(metrics={"speed": 0, "accuracy": v}) for v in (1, 0, 1.0)))
+    assert read_one(path).log.correct.tolist() == [True, False, True]
+    path = write_lines(tmp_path / "b.jsonl", *(verifiers_row(metrics={"accuracy": v}, reward=v) for v in (1, 0.25, 0)))
+    source = read_one(path)
     assert "correct" not in source.log.known
     assert "rows without a verdict, so that outcomes in the upper half of their range are correct: 1" in source.notes
 
 
 def test_skyrls_steps_are_in_the_names_of_folders():
-    source = only(FORMATS / "skyrl")
+    source = read_one(FORMATS / "skyrl")
     assert source.log.batch.tolist() == [0] * 9 + [10] * 9
     assert source.log.responses.outcome[source.log.responses.active].tolist() == RIGHT * 2
     reading = read([str(FORMATS / "skyrl")])
@@ -212,7 +201,7 @@ def inspect_row(value=1.0, stop="stop", **changes) -> dict:
      ({"a": "C", "b": 0}, 1.0, True)],
 )  # fmt: skip
 def test_grades_of_inspect(tmp_path, value, reward, correct):
-    log = only(inspect_log(tmp_path / "log.json", inspect_row(value))).log
+    log = read_one(inspect_log(tmp_path / "log.json", inspect_row(value))).log
     assert log.responses.outcome.tolist() == [reward] and log.correct.tolist() == [correct]
     assert "correct" in log.known
 
@@ -231,7 +220,7 @@ def test_inspect_says_what_was_truncated_dropped_and_not_graded(tmp_path):
         inspect_row(["C", "I"]),
         inspect_row("I", scores={"match": {"value": "C"}, "judge": {"value": "I"}}),
     )
-    source = only(path)
+    source = read_one(path)
     log = source.log
     assert log.responses.truncated[log.responses.active].tolist() == [True, True, True, False, False]
     assert log.responses.active.tolist() == [True] * 4 + [False] * 4 + [True]
@@ -250,8 +239,8 @@ def test_tokens_of_several_turns_are_those_of_the_model(tmp_path):
         inspect_row(messages=[shot, turn]),
         inspect_row(messages=[shot, turn, turn], model_usage=usage),
     )
-    assert only(path).log.responses.length.tolist() == [7, 40]
-    assert only(path, Options(unit="words")).log.responses.length.tolist() == [2, 4]
+    assert read_one(path).log.responses.length.tolist() == [7, 40]
+    assert read_one(path, unit="words").log.responses.length.tolist() == [2, 4]
 
 
 @pytest.mark.parametrize(
@@ -266,7 +255,7 @@ def test_the_installed_writers_still_write_that(tmp_path, name, package):
         assert [list(json.loads(line)) for line in path.read_text().splitlines()] == [
             list(json.loads(line)) for line in kept
         ]
-    made, kept = only(tmp_path / name).log, only(FORMATS / name).log
+    made, kept = read_one(tmp_path / name).log, read_one(FORMATS / name).log
     assert made.responses.length.tolist() == kept.responses.length.tolist()
     assert made.correct.tolist() == kept.correct.tolist()
 

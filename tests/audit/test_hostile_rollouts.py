@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from attacks import write_attacks
+from lines import write_lines
 from loops import first_quickly
 
 from fairlen.cli import main
@@ -62,10 +63,6 @@ COLUMNS = {
 }
 
 
-def write_lines(path: Path, rows: list[dict]) -> None:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-
-
 def write_array(path: Path, rows: list[dict]) -> None:
     path.write_text(json.dumps(rows))
 
@@ -90,7 +87,7 @@ def write_zip(path: Path, rows: list[dict]) -> None:
 
 
 WRITERS = {
-    ".jsonl": write_lines,
+    ".jsonl": lambda path, rows: write_lines(path, *rows),
     ".json": write_array,
     ".csv": write_csv,
     ".parquet": write_parquet,
@@ -131,11 +128,11 @@ def audit(file: Path, capsys: pytest.CaptureFixture[str]) -> dict:
 
 def test_an_honest_file_is_judged_after_hostile_ones_as_before(tmp_path, capsys):
     honest = tmp_path / "honest.jsonl"
-    write_lines(honest, honest_rows())
+    write_lines(honest, *honest_rows())
     before = audit(honest, capsys)
     path = tmp_path / "ran"
     for name, columns in COLUMNS.items():
-        write_lines(tmp_path / f"{name}.jsonl", rows_of(columns, write_attacks(path, 9)))
+        write_lines(tmp_path / f"{name}.jsonl", *rows_of(columns, write_attacks(path, 9)))
         with nothing_runs(path):
             main(["audit", str(tmp_path / f"{name}.jsonl")])
     capsys.readouterr()
@@ -166,7 +163,7 @@ def test_settings_beside_rollouts_run_nothing(tmp_path, capsys):
             folder = tmp_path / f"{number}-{turn}"
             (folder / name).parent.mkdir(parents=True)
             (folder / name).write_text(write(attack))
-            write_lines(folder / "rollouts.jsonl", honest_rows()[:8])
+            write_lines(folder / "rollouts.jsonl", *honest_rows()[:8])
             with nothing_runs(path):
                 assert main(["audit", str(folder / "rollouts.jsonl")]) in (0, 1, 2), (name, attack)
     capsys.readouterr()
@@ -189,7 +186,7 @@ def test_a_pickle_and_a_page_are_read_and_not_run(tmp_path, capsys):
     with zipfile.ZipFile(data, "w") as archive:
         archive.writestr("archive/data.pkl", pickle.dumps({"samples": [Reduced(path)]}))
     (tmp_path / "training_args.bin").write_bytes(data.getvalue())
-    write_lines(tmp_path / "rollouts.jsonl", honest_rows()[:8])
+    write_lines(tmp_path / "rollouts.jsonl", *honest_rows()[:8])
     for name in ("0.pt", "0.pkl", "0.pickle"):
         (tmp_path / name).write_bytes(data.getvalue() if name == "0.pt" else pickle.dumps(Reduced(path)))
         with nothing_runs(path):

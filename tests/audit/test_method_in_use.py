@@ -8,6 +8,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from lines import read_one, write_lines
 from loops import over
 from report_runs import write_run
 
@@ -311,8 +312,7 @@ def test_who_uses_an_aggregation():
 
 
 def shares(tmp_path, rows):
-    path = place(tmp_path, "".join(json.dumps(row) + "\n" for row in rows), "rows.jsonl")
-    return weight_shares(read([str(path)]).sources[0].log)
+    return weight_shares(read_one(write_lines(tmp_path / "rows.jsonl", *rows)).log)
 
 
 def test_what_each_aggregation_would_do(tmp_path):

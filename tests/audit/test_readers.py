@@ -15,8 +15,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from lines import read_one, write_lines
 
-from fairlen.audit.readers import Options, Source, find_files, read
+from fairlen.audit.readers import Options, find_files, read
 from fairlen.audit.readers.messages import content_of, text_of
 from fairlen.audit.readers.rows import Found, make_log, make_meter, read_rows
 from fairlen.console import visible
@@ -25,18 +26,6 @@ from fairlen.files.formats import Chunk, Unreadable
 FORMATS = Path(__file__).parents[1] / "fixtures_formats"
 WORDS = [3, 1, 8, 6, 1, 8, 1, 8]
 RIGHT = [1, 1, 0, 0, 1, 0, 0, 0]
-
-
-def only(*paths: Path | str, options: Options | None = None) -> Source:
-    reading = read([str(path) for path in paths], options or Options())
-    assert not reading.unreadable, reading.unreadable
-    (source,) = reading.sources
-    return source
-
-
-def write(path: Path, *rows: dict | str) -> Path:
-    path.write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows))
-    return path
 
 
 def verl_row(**changes) -> dict:
@@ -57,7 +46,7 @@ def verl_row(**changes) -> dict:
     ],
 )
 def test_every_format_by_hand(folder, name, unit, lengths, known):
-    log = only(FORMATS / folder).log
+    log = read_one(FORMATS / folder).log
     assert (log.format, log.unit) == (name, unit)
     active = log.responses.active  # all but traces that ended with an error
     assert log.responses.length[active].tolist() == lengths
@@ -70,7 +59,7 @@ def test_every_format_by_hand(folder, name, unit, lengths, known):
 
 
 def test_groups_are_equal_prompts_of_one_step():
-    log = only(FORMATS / "verl").log
+    log = read_one(FORMATS / "verl").log
     assert log.responses.prompt.tolist() == [place // 4 for place in range(24)]
     assert np.array_equal(log.segments.group, log.responses.prompt)
     assert log.batch.tolist() == [1] * 8 + [2] * 8 + [3] * 8
@@ -80,12 +69,12 @@ def test_groups_are_equal_prompts_of_one_step():
 
 def test_steps_are_read_in_their_order(tmp_path):
     for step in (2, 10, 1):
-        write(tmp_path / f"{step}.jsonl", verl_row(step=step))
+        write_lines(tmp_path / f"{step}.jsonl", verl_row(step=step))
     assert [path.name for path, _ in find_files([str(tmp_path)])] == ["1.jsonl", "2.jsonl", "10.jsonl"]
 
 
 def test_trl_adds_up_its_reward_functions_and_keeps_advantages():
-    source = only(FORMATS / "trl")
+    source = read_one(FORMATS / "trl")
     table = pa.concat_tables([pq.read_table(path) for path in sorted((FORMATS / "trl").iterdir())])
     verdict, brevity = (table[name].to_numpy() for name in ("accuracy_reward", "brevity_reward"))
     log = source.log
@@ -93,7 +82,7 @@ def test_trl_adds_up_its_reward_functions_and_keeps_advantages():
     assert np.array_equal(log.responses.correct, verdict == 1.0)
     assert np.array_equal(log.advantage, table["advantage"].to_numpy())
     assert "reward: `accuracy_reward` + `brevity_reward`" in source.notes[0]
-    letters = only(FORMATS / "trl", options=Options(unit="characters")).log
+    letters = read_one(FORMATS / "trl", unit="characters").log
     assert letters.responses.length.tolist() == [len(text) for text in table["completion"].to_pylist()]
     assert letters.unit == "characters"
 
@@ -103,7 +92,7 @@ def test_trl_counts_a_buffer_that_was_logged_twice_once(tmp_path):
         shutil.copy(FORMATS / "trl" / "completions_00001.parquet", tmp_path / f"{step}.parquet")
         table = pq.read_table(tmp_path / f"{step}.parquet")
         pq.write_table(table.set_column(0, "step", pa.array([step] * len(table))), tmp_path / f"{step}.parquet")
-    source = only(tmp_path)
+    source = read_one(tmp_path)
     assert len(source.log) == 8
     assert "rows of steps that repeat the step before are counted once: 16" in source.notes
 
@@ -112,14 +101,14 @@ def test_a_reward_function_that_did_not_apply_counts_nothing(tmp_path):
     rows = {"step": [1, 1], "prompt": ["a", "a"], "completion": ["x", "y z"], "math": [1.0, None], "code": [None, None],
             "advantage": [1.0, -1.0]}  # fmt: skip
     pq.write_table(pa.table(rows), tmp_path / "c.parquet")
-    source = only(tmp_path)
+    source = read_one(tmp_path)
     assert source.log.responses.active.tolist() == [True, False]
     assert source.log.responses.outcome[0] == 1.0
     assert "rows without a reward are kept, but count as responses without a verdict: 1" in source.notes
 
 
 def test_fairlens_own_records():
-    log = only(FORMATS / "fairlen").log
+    log = read_one(FORMATS / "fairlen").log
     responses = [pq.read_table(FORMATS / "fairlen" / "records" / f"responses-00000{i}.parquet") for i in (0, 1)]
     segments = [pq.read_table(FORMATS / "fairlen" / "records" / f"segments-00000{i}.parquet") for i in (0, 1)]
     assert log.unit == "tokens" and log.responses.max_response_length == 60
@@ -140,7 +129,7 @@ def test_fairlens_own_records():
 
 
 def test_fairlens_pairs_have_streams():
-    log = only(FORMATS / "fairlen_pairs").log
+    log = read_one(FORMATS / "fairlen_pairs").log
     assert "streams" in log.known
     assert 0 < log.segments.survivor.sum() <= log.segments.num_groups  # two that end together have no survivor
     assert (log.segments.length <= log.responses.length[log.segments.response]).all()
@@ -191,7 +180,7 @@ def test_records_that_no_run_writes_are_named_and_the_others_read(tmp_path, kind
 
 
 def test_prime_rl_knows_tokens_truncation_and_credit():
-    source = only(FORMATS / "prime_rl")
+    source = read_one(FORMATS / "prime_rl")
     log, active = source.log, source.log.responses.active
     assert log.responses.truncated[active].tolist() == [n >= 8 for n in WORDS] + [
         n + 1 >= 8 and not r for n, r in zip(WORDS, RIGHT, strict=True)
@@ -213,11 +202,11 @@ def test_traces_without_tokens_are_counted_by_the_provider_or_in_words(tmp_path)
     for row in rows:
         for node in row["traces"][0]["nodes"]:
             node["mask"] = []
-    log = only(write(tmp_path / "t.jsonl", *rows)).log
+    log = read_one(write_lines(tmp_path / "t.jsonl", *rows)).log
     assert (log.unit, log.responses.length.tolist()) == ("tokens", [*WORDS, 1])  # the last one was dropped
     for row in rows:
         row["traces"][0]["calls"] = []
-    log = only(write(tmp_path / "t.jsonl", *rows)).log
+    log = read_one(write_lines(tmp_path / "t.jsonl", *rows)).log
     assert (log.unit, log.responses.length.tolist()) == ("words", [*WORDS, 1])
 
 
@@ -251,7 +240,7 @@ def test_rows_of_any_shape_are_read_or_rejected(tmp_path, folder):
             for name in trace["nodes"][1]
             for odd in ODD
         ]
-    source = only(write(tmp_path / "rows.jsonl", good, *rows))
+    source = read_one(write_lines(tmp_path / "rows.jsonl", good, *rows))
     assert len(source.log) > 1 and source.log.malformed
     told = [note.rpartition(": ") for note in source.notes if "left out" in note or "counted once" in note]
     no_traces = 1 if folder == "prime_rl" else 0  # an episode may have none
@@ -261,20 +250,20 @@ def test_rows_of_any_shape_are_read_or_rejected(tmp_path, folder):
 def test_agents_that_are_not_trained_are_left_out_and_bare_traces_read(tmp_path):
     rows = [row["traces"][0] for row in prime_rl_rows()]
     rows[0]["agent"]["trainable"] = False
-    source = only(write(tmp_path / "t.jsonl", *rows))
+    source = read_one(write_lines(tmp_path / "t.jsonl", *rows))
     assert source.log.responses.length.tolist() == [*WORDS[1:], 1]
     assert "traces of agents that are not trained are left out: 1" in source.notes
 
 
 def test_lm_eval_reads_the_answers_of_one_filter():
-    source = only(FORMATS / "lm_eval")
+    source = read_one(FORMATS / "lm_eval")
     assert "rows of filters other than `strict-match` repeat its responses and are left out: 4" in source.notes
     assert "outcome: `exact_match`" in source.notes
 
 
 def test_lm_eval_rows_that_say_too_little(tmp_path):
     row = {"doc_id": 0, "doc": {}, "filter": "none", "metrics": ["acc"], "acc": 1.0, "resps": [["yes"]]}
-    path = write(
+    path = write_lines(
         tmp_path / "s.jsonl",
         row,
         row | {"resps": [[[-3.0, False]], [[-4.0, False]]]},
@@ -282,7 +271,7 @@ def test_lm_eval_rows_that_say_too_little(tmp_path):
         row | {"metrics": ["bypass"], "bypass": 999, "acc": None},
         row | {"resps": [["a", "b"]], "acc": [1.0, 0.0]},
     )
-    log = only(path).log
+    log = read_one(path).log
     assert log.correct.tolist() == [True, True, False]
     assert [(m.line, m.reason) for m in log.malformed] == [
         (2, "no generated text: a task of log-likelihoods"),
@@ -292,12 +281,12 @@ def test_lm_eval_rows_that_say_too_little(tmp_path):
 
 
 def test_malformed_rows_are_named_by_line_with_the_reason(tmp_path):
-    path = write(
+    path = write_lines(
         tmp_path / "1.jsonl", verl_row(), '{"input": "q", "output": "cut', "", verl_row(score=None), verl_row(score="high"),
         verl_row(score=math.nan), verl_row(output=None), verl_row(step="first"), verl_row(step=1.5), "[1, 2]",
         verl_row(output="x"), verl_row(score=True),
     )  # fmt: skip
-    log = only(path).log
+    log = read_one(path).log
     assert log.responses.outcome[log.responses.active].tolist() == [1.0, 1.0, 1.0]
     assert log.line[~log.responses.active].tolist() == [4]
     reasons = {row.line: row.reason for row in log.malformed}
@@ -312,13 +301,13 @@ def test_malformed_rows_are_named_by_line_with_the_reason(tmp_path):
 
 
 def test_a_file_of_malformed_rows_only_is_unreadable(tmp_path):
-    reading = read([str(write(tmp_path / "1.jsonl", verl_row(score=None), verl_row(output=3)))])
+    reading = read([str(write_lines(tmp_path / "1.jsonl", verl_row(score=None), verl_row(output=3)))])
     assert not reading.sources
     assert "not one row could be read" in reading.unreadable[0] and "1.jsonl:1: no reward" in reading.unreadable[0]
 
 
 def test_empty_answers_are_kept(tmp_path):
-    source = only(write(tmp_path / "1.jsonl", verl_row(output=""), verl_row(output="  ")))
+    source = read_one(write_lines(tmp_path / "1.jsonl", verl_row(output=""), verl_row(output="  ")))
     assert source.log.responses.length.tolist() == [1, 1]
     assert "empty responses count as length 1: 2" in source.notes
 
@@ -358,14 +347,14 @@ def test_paths_where_nothing_is(tmp_path):
     (tmp_path / "empty" / ".hidden").mkdir(parents=True)
     with pytest.raises(Unreadable, match=rf"{tmp_path}/empty: no file in this folder"):
         read([str(tmp_path / "empty")])
-    write(tmp_path / "1.jsonl", verl_row())
+    write_lines(tmp_path / "1.jsonl", verl_row())
     assert len(read([str(tmp_path / "*")]).sources) == 1  # a pattern that an empty folder fits too
 
 
 def test_errors_about_the_current_folder_name_a_file(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("1.jsonl", "2.jsonl"):
-        write(Path(name), verl_row(score=None))
+        write_lines(Path(name), verl_row(score=None))
     (said,) = read(["."]).unreadable
     assert said.startswith("1.jsonl and 1 more: verl rollouts, but not one row could be read: 1.jsonl:1: no reward")
     Path("empty").mkdir()
@@ -394,13 +383,13 @@ def test_formats_are_told_by_columns_not_names(tmp_path):
 def test_gzip_json_arrays_and_separators(tmp_path):
     rows = [verl_row(), verl_row(output="a b c")]
     (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress("".join(json.dumps(row) + "\n" for row in rows).encode()))
-    assert only(tmp_path / "a.jsonl.gz").log.responses.length.tolist() == [2, 3]
+    assert read_one(tmp_path / "a.jsonl.gz").log.responses.length.tolist() == [2, 3]
     (tmp_path / "a.json").write_text(json.dumps([*rows, 3], indent=1))
-    log = only(tmp_path / "a.json").log
+    log = read_one(tmp_path / "a.json").log
     assert log.responses.length.tolist() == [2, 3]
     assert [(row.line, row.reason) for row in log.malformed] == [(3, "not an object but int")]
     (tmp_path / "a.tsv").write_text('\ufeffprompt\tcompletion\treward\nq\t"a\nb"\t1\nq\tc\t0\textra\nq\tc\tso\n')
-    log = only(tmp_path / "a.tsv").log
+    log = read_one(tmp_path / "a.tsv").log
     assert log.responses.length.tolist() == [2]
     assert {row.line: row.reason for row in log.malformed} == {
         4: "4 cells for 3 columns", 5: "the reward 'so' is not a finite number"
@@ -412,9 +401,9 @@ def test_columns_by_name_sums_and_paths(tmp_path):
         {"q": "a", "reply": [{"role": "assistant", "content": "x y"}], "r1": 1.0, "r2": 0.5, "info": {"n": 7}},
         {"q": "a", "reply": "z", "r1": 0.0, "r2": None, "info": {"n": 9}},
     ]
-    path = write(tmp_path / "a.jsonl", *rows)
+    path = write_lines(tmp_path / "a.jsonl", *rows)
     given = {"prompt": "q", "response": "reply", "reward": "r1+r2", "tokens": "info.n"}
-    log = only(path, options=Options(columns=given)).log
+    log = read_one(path, columns=given).log
     assert log.responses.outcome.tolist() == [1.5, 0.0]
     assert (log.unit, log.responses.length.tolist()) == ("tokens", [7, 9])
     assert log.responses.prompt.tolist() == [0, 0]
@@ -430,15 +419,15 @@ def test_tokens_of_a_tokenizer_and_truncation_by_the_budget(tmp_path):
     letters = Tokenizer(WordLevel({"?": 0}, unk_token="?"))
     letters.pre_tokenizer = Split("", "isolated")  # type: ignore[assignment]
     letters.save(str(tmp_path / "tokenizer.json"))
-    path = write(tmp_path / "1.jsonl", verl_row(output="abc"), verl_row(output="a" * 99))
-    log = only(path, options=Options(tokenizer=str(tmp_path), max_response_length=100)).log
+    path = write_lines(tmp_path / "1.jsonl", verl_row(output="abc"), verl_row(output="a" * 99))
+    log = read_one(path, tokenizer=str(tmp_path), max_response_length=100).log
     assert (log.unit, log.responses.length.tolist()) == ("tokens", [3, 99])
     assert log.responses.truncated.tolist() == [False, True]
     assert "truncated" in log.known and log.responses.max_response_length == 100
     with pytest.raises(ValueError, match=r"no tokenizer\.json there"):
-        only(path, options=Options(tokenizer=str(tmp_path / "none")))
+        read_one(path, tokenizer=str(tmp_path / "none"))
     with pytest.raises(ValueError, match="add --tokenizer FOLDER"):
-        only(path, options=Options(unit="tokens"))
+        read_one(path, unit="tokens")
 
 
 def test_texts_of_messages():
@@ -461,7 +450,7 @@ def same_columns(made: Path, kept: Path) -> None:
             for p in (made / path.name, path)
         )  # fmt: skip
         assert one == other, path.name
-    assert only(made).log.format == only(kept).log.format
+    assert read_one(made).log.format == read_one(kept).log.format
 
 
 def test_the_installed_verl_still_writes_that(tmp_path):
@@ -492,7 +481,7 @@ def test_right_is_the_upper_half_whatever_the_scale(tmp_path):
         ([-1, 1, 1, -1], [0, 1, 1, 0]), ([0, 0, 0, 0], [0, 0, 0, 0]), ([1, 1, 1, 1], [1, 1, 1, 1]),
         ([0, 1] * 3 + [0, 100] + [0, 1] * 146, [0, 1] * 150),  # one large reward does not make all others incorrect
     ):  # fmt: skip
-        log = only(write(tmp_path / "1.jsonl", *(verl_row(score=score) for score in scores))).log
+        log = read_one(write_lines(tmp_path / "1.jsonl", *(verl_row(score=score) for score in scores))).log
         assert log.correct.astype(int).tolist() == right
 
 
@@ -524,14 +513,14 @@ def test_half_of_a_character_is_named_by_line(tmp_path):
     half = "'\\ud83d' is half of a character (a lone surrogate)"
     for name, text in (("a.jsonl", "\n".join(rows)), ("a.json", f"[{', '.join(rows)}]")):
         (tmp_path / name).write_text(text)
-        log = only(tmp_path / name).log
+        log = read_one(tmp_path / name).log
         assert [(row.line, row.reason) for row in log.malformed] == [(2, half)]
         assert len(log) == 2
 
 
 def test_a_cell_that_is_not_utf_8_is_named_by_line(tmp_path):
     (tmp_path / "a.csv").write_bytes("prompt,answer,reward\nq,é,1\n".encode() + b"q,\xe9,1\n")
-    log = only(tmp_path / "a.csv").log
+    log = read_one(tmp_path / "a.csv").log
     assert [(row.line, row.reason) for row in log.malformed] == [(3, "not UTF-8")]
 
 
@@ -556,7 +545,7 @@ def test_the_true_reason_is_given_for_what_comes_first(tmp_path, name, content, 
 
 def test_an_answer_that_is_a_number_is_not_called_missing(tmp_path):
     rows = [{"prompt": "p0", "completion": text, "reward": 1} for text in ("a", 0, None, True)]
-    assert [(row.line, row.reason) for row in only(write(tmp_path / "a.jsonl", *rows)).log.malformed] == [
+    assert [(row.line, row.reason) for row in read_one(write_lines(tmp_path / "a.jsonl", *rows)).log.malformed] == [
         (2, "the response 0 is a number, not text"), (3, "the response is missing"), (4, "the response True is bool, not text")
     ]  # fmt: skip
 
@@ -581,9 +570,11 @@ def test_of_a_run_folder_the_records_are_read(tmp_path):
 
 
 def test_a_prompt_keeps_its_number_and_every_row_its_place(tmp_path):
-    write(tmp_path / "1.jsonl", verl_row(input="a"), "", verl_row(input="b", step=1))
-    write(tmp_path / "2.jsonl", verl_row(input="b", step=2), verl_row(input="b", output=3), verl_row(input="a", step=2))
-    source = only(tmp_path)
+    write_lines(tmp_path / "1.jsonl", verl_row(input="a"), "", verl_row(input="b", step=1))
+    write_lines(
+        tmp_path / "2.jsonl", verl_row(input="b", step=2), verl_row(input="b", output=3), verl_row(input="a", step=2)
+    )
+    source = read_one(tmp_path)
     log = source.log
     assert log.responses.prompt.tolist() == [0, 1, 2, 3]  # of each step its own
     assert (log.problem == log.problem[[0, 1, 1, 0]]).all() and len(set(log.problem)) == 2
@@ -596,14 +587,14 @@ def test_a_problem_of_fairlens_own_is_the_same_in_all_rollout_batches(tmp_path):
     paths = sorted((tmp_path / "records").glob("responses-*"))
     tables = [pq.read_table(path) for path in paths]
     ids = [name for table in tables for name in table["problem_id"].to_pylist()]
-    source = only(tmp_path)
+    source = read_one(tmp_path)
     assert len(set(source.log.problem)) == len(set(ids))
     assert len(set(zip(source.log.problem.tolist(), ids, strict=True))) == len(set(ids))
     where = [(Path(source.files[f]).name, line) for f, line in zip(source.log.file, source.log.line, strict=True)]
     assert where == [(path.name, row + 1) for path, t in zip(paths, tables, strict=True) for row in range(len(t))]
     for path, table in zip(paths, tables, strict=True):
         pq.write_table(table.drop_columns(["problem_id"]), path)
-    assert not len(only(tmp_path).log.problem)
+    assert not len(read_one(tmp_path).log.problem)
 
 
 def test_what_fairlen_could_not_grade_stays_in_and_does_not_count(tmp_path):
@@ -614,8 +605,8 @@ def test_what_fairlen_could_not_grade_stays_in_and_does_not_count(tmp_path):
         column = [value, *table[name].to_pylist()[1:]]
         table = table.set_column(table.column_names.index(name), name, pa.array(column))
     pq.write_table(table, path)
-    log = only(tmp_path).log
-    assert len(log) == len(only(FORMATS / "fairlen").log)
+    log = read_one(tmp_path).log
+    assert len(log) == len(read_one(FORMATS / "fairlen").log)
     assert log.responses.active.tolist() == [False] + [True] * (len(log) - 1)
     assert not log.segments.active[log.segments.response == 0].any()
 

@@ -3,7 +3,6 @@
 import gzip
 import json
 import os
-from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +10,7 @@ import pyarrow as pa
 import pyarrow.ipc as ipc
 import pyarrow.parquet as pq
 import pytest
+from lines import read_one, write_lines
 
 from fairlen.audit.conclusion import within_log
 from fairlen.audit.readers import LogReading, Options, Source, read
@@ -19,19 +19,6 @@ from fairlen.files.formats import Unreadable
 
 ROWS = [{"prompt": f"q{n // 4}", "response": "a b c " * (n + 1), "reward": float(n % 2)} for n in range(8)]
 LENGTHS = [3 * (n + 1) for n in range(8)]
-
-
-def only(*paths: Path | str, **options) -> Source:
-    reading = read([str(path) for path in paths], Options(**options))
-    assert not reading.unreadable, reading.unreadable
-    (source,) = reading.sources
-    return source
-
-
-def write(path: Path, rows: Iterable[dict]) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
 
 
 def is_rows(source: Source) -> bool:
@@ -75,15 +62,15 @@ def arrow(path: Path, rows: list[dict], file: bool, **options) -> None:
 )
 def test_containers_of_text(tmp_path, name, content):
     (tmp_path / name).write_bytes(content.encode() if isinstance(content, str) else content)
-    assert is_rows(only(tmp_path / name))
-    assert is_rows(only(tmp_path))
+    assert is_rows(read_one(tmp_path / name))
+    assert is_rows(read_one(tmp_path))
 
 
 @pytest.mark.parametrize("file", [True, False], ids=["file", "stream"])
 @pytest.mark.parametrize("compression", [None, "zstd"])
 def test_arrow(tmp_path, file, compression):
     arrow(tmp_path / "rows", ROWS, file, compression=compression)
-    source = only(tmp_path / "rows")
+    source = read_one(tmp_path / "rows")
     assert is_rows(source) and source.log.line.tolist() == list(range(1, 9))
 
 
@@ -133,16 +120,16 @@ def test_what_save_to_disk_writes_without_the_library(tmp_path):
 def test_one_object_of_many_or_of_messages_is_a_row(tmp_path):
     chat = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a b"}]
     (tmp_path / "a.json").write_text(json.dumps({"messages": chat, "reward": 1}, indent=1))
-    assert only(tmp_path / "a.json").log.responses.length.tolist() == [2]
+    assert read_one(tmp_path / "a.json").log.responses.length.tolist() == [2]
 
 
 # ------------------------------------------------------------------------------------------------- columns, files, steps
 
 
 def test_files_of_other_columns_in_one_folder_are_both_read(tmp_path):
-    write(tmp_path / "a.jsonl", ROWS)
-    write(
-        tmp_path / "b.jsonl", ({"question": r["prompt"], "output": r["response"], "score": r["reward"]} for r in ROWS)
+    write_lines(tmp_path / "a.jsonl", *ROWS)
+    write_lines(
+        tmp_path / "b.jsonl", *({"question": r["prompt"], "output": r["response"], "score": r["reward"]} for r in ROWS)
     )
     reading = read([str(tmp_path)])
     assert len(reading.sources) == 2 and all(map(is_rows, reading.sources))
@@ -166,9 +153,9 @@ def test_runs_of_trl_with_other_reward_functions_are_apart(tmp_path):
 
 
 def test_each_argument_is_a_log_and_a_pattern_or_folder_one(tmp_path):
-    a, b = write(tmp_path / "a.jsonl", ROWS), write(tmp_path / "b.jsonl", ROWS)
+    a, b = write_lines(tmp_path / "a.jsonl", *ROWS), write_lines(tmp_path / "b.jsonl", *ROWS)
     assert [s.files for s in read([str(a), str(b)]).sources] == [(str(a),), (str(b),)]
-    assert only(tmp_path).files == only(tmp_path / "*.jsonl").files == (str(a), str(b))
+    assert read_one(tmp_path).files == read_one(tmp_path / "*.jsonl").files == (str(a), str(b))
     twice = read([str(tmp_path), str(b)])  # a file that is named is a log of its own, and never two
     assert [s.files for s in twice.sources] == [(str(a),), (str(b),)]
 
@@ -176,16 +163,16 @@ def test_each_argument_is_a_log_and_a_pattern_or_folder_one(tmp_path):
 def test_files_that_a_framework_writes_one_a_step_are_one_log(tmp_path):
     """As a shell gives them that expands a pattern."""
     row = {"input": "q", "output": "a b", "gts": "1", "score": 1.0}
-    paths = [write(tmp_path / f"{step}.jsonl", [row | {"step": step}] * 2) for step in (1, 2)]
-    assert only(*paths).log.batch.tolist() == [1, 1, 2, 2]
-    other = [write(tmp_path / name, [row | {"step": 1}]) for name in ("before.jsonl", "after.jsonl")]
+    paths = [write_lines(tmp_path / f"{step}.jsonl", *([row | {"step": step}] * 2)) for step in (1, 2)]
+    assert read_one(*paths).log.batch.tolist() == [1, 1, 2, 2]
+    other = [write_lines(tmp_path / name, row | {"step": 1}) for name in ("before.jsonl", "after.jsonl")]
     assert len(read([str(path) for path in other]).sources) == 2
 
 
 def test_without_steps_files_with_the_same_prompts_are_steps(tmp_path):
     for step in (10, 2, 1):
-        write(tmp_path / f"rollouts_{step}.jsonl", ROWS)
-    source = only(tmp_path)
+        write_lines(tmp_path / f"rollouts_{step}.jsonl", *ROWS)
+    source = read_one(tmp_path)
     assert [Path(name).stem for name in source.files] == ["rollouts_1", "rollouts_2", "rollouts_10"]
     assert source.log.batch.tolist() == [0] * 8 + [1] * 8 + [2] * 8
     assert source.log.responses.num_prompts == 6 and len(set(source.log.problem)) == 2
@@ -195,32 +182,32 @@ def test_without_steps_files_with_the_same_prompts_are_steps(tmp_path):
 def test_files_with_one_response_to_each_prompt_are_runs_of_one_step(tmp_path):
     """As lm-eval writes them, one for each seed."""
     for seed, row in enumerate(ROWS[:4]):
-        write(tmp_path / f"seed_{seed}.jsonl", [row | {"prompt": question} for question in "abc"])
-    source = only(tmp_path)
+        write_lines(tmp_path / f"seed_{seed}.jsonl", *[row | {"prompt": question} for question in "abc"])
+    source = read_one(tmp_path)
     assert set(source.log.batch) == {0} and source.log.responses.num_prompts == 3 and len(source.log) == 12
     assert not any("is a step" in note for note in source.notes)
 
 
 def test_files_with_steps_other_prompts_or_parts_of_one_set_are_no_steps(tmp_path):
     for name in ("a", "b"):
-        write(tmp_path / "steps" / f"{name}.jsonl", (row | {"step": 7} for row in ROWS))
-        write(tmp_path / "other" / f"{name}.jsonl", (row | {"prompt": row["prompt"] + name} for row in ROWS))
+        write_lines(tmp_path / "steps" / f"{name}.jsonl", *(row | {"step": 7} for row in ROWS))
+        write_lines(tmp_path / "other" / f"{name}.jsonl", *(row | {"prompt": row["prompt"] + name} for row in ROWS))
     for part in (0, 1):
-        write(tmp_path / "parts" / f"rows-0000{part}-of-00002.jsonl", ROWS)
+        write_lines(tmp_path / "parts" / f"rows-0000{part}-of-00002.jsonl", *ROWS)
     for folder, step in (("steps", 7), ("other", 0), ("parts", 0)):
-        source = only(tmp_path / folder)
+        source = read_one(tmp_path / folder)
         assert set(source.log.batch) == {step} and not any("is a step" in note for note in source.notes)
 
 
 def test_without_steps_a_prompt_that_comes_back_is_in_another_step(tmp_path):
     """q0 q0 q0 q0 q1 q1 q1 q1, twice, then two more of q1; single rows in turn are one step, for nobody knows which."""
-    source = only(write(tmp_path / "a.jsonl", ROWS * 2 + ROWS[:2] + ROWS[4:6]))
+    source = read_one(write_lines(tmp_path / "a.jsonl", *(ROWS * 2 + ROWS[:2] + ROWS[4:6])))
     assert source.log.batch.tolist() == [0] * 8 + [1] * 8 + [2] * 4
     assert source.log.responses.prompt.tolist() == [n // 4 for n in range(16)] + [4, 4, 5, 5]
     assert len(set(source.log.problem)) == 2 and any("each visit to one is a step" in note for note in source.notes)
-    source = only(write(tmp_path / "b.jsonl", (ROWS[n // 2 + 4 * (n % 2)] for n in range(8))))
+    source = read_one(write_lines(tmp_path / "b.jsonl", *(ROWS[n // 2 + 4 * (n % 2)] for n in range(8))))
     assert source.log.responses.prompt.tolist() == [0, 1] * 4 and not any("is a step" in note for note in source.notes)
-    source = only(write(tmp_path / "c.jsonl", (row | {"step": 3} for row in ROWS * 2)))
+    source = read_one(write_lines(tmp_path / "c.jsonl", *(row | {"step": 3} for row in ROWS * 2)))
     assert source.log.responses.num_prompts == 2 and set(source.log.batch) == {3}
 
 
@@ -234,9 +221,9 @@ def test_messages_hold_prompt_and_response(tmp_path):
         return [*before, *({"role": "assistant", "content": turn} for turn in turns)]
 
     rows = [{"messages": chat(r["prompt"], r["response"]), "reward": r["reward"]} for r in ROWS]
-    assert is_rows(only(write(tmp_path / "a.jsonl", rows)))
+    assert is_rows(read_one(write_lines(tmp_path / "a.jsonl", *rows)))
     several = [{"messages": chat("q", "a b", "c"), "reward": 1}, {"messages": chat("q"), "reward": 0}]
-    log = only(write(tmp_path / "b.jsonl", several)).log
+    log = read_one(write_lines(tmp_path / "b.jsonl", *several)).log
     assert log.responses.length.tolist() == [
         3
     ]  # all turns since the last question; a chat without an answer is no response
@@ -257,10 +244,10 @@ def listed(**names: str) -> list[dict]:
 def test_lists_in_a_row_are_rows(tmp_path, response, reward, suffix):
     rows, path = listed(response=response, reward=reward), tmp_path / f"a.{suffix}"
     if suffix == "jsonl":
-        write(path, rows)
+        write_lines(path, *rows)
     else:
         pq.write_table(pa.Table.from_pylist(rows), path)
-    source = only(path)
+    source = read_one(path)
     assert is_rows(source) and source.log.line.tolist() == [1] * 4 + [2] * 4
 
 
@@ -271,7 +258,7 @@ def test_a_table_of_tokens_is_counted_and_its_advantages_are_not(tmp_path):
         "advantages": [[0.5] * (n + 2) for n in range(8)],
     }
     pq.write_table(pa.table({name: [row[name] for row in ROWS] for name in ROWS[0]} | columns), tmp_path / "a.parquet")
-    log = only(tmp_path / "a.parquet").log
+    log = read_one(tmp_path / "a.parquet").log
     assert (log.unit, log.responses.length.tolist()) == ("tokens", list(range(2, 10)))
     assert "advantage" not in log.known and log.advantage is None
 
@@ -281,19 +268,19 @@ def test_lists_without_a_prompt_are_of_one(tmp_path):
         {name: values for name, values in row.items() if name != "prompt"}
         for row in listed(response="completions", reward="rewards")
     ]
-    assert is_rows(only(write(tmp_path / "a.jsonl", rows)))
+    assert is_rows(read_one(write_lines(tmp_path / "a.jsonl", *rows)))
 
 
 def test_a_table_written_by_columns_is_rows(tmp_path):
     (tmp_path / "a.json").write_text(json.dumps({name: [row[name] for row in ROWS] for name in ROWS[0]}))
-    assert is_rows(only(tmp_path / "a.json"))
+    assert is_rows(read_one(tmp_path / "a.json"))
 
 
 def test_lists_of_other_lengths_are_rejected_with_both(tmp_path):
     good = listed(response="completions", reward="rewards")
     lists = ((["a", "b"], [1.0]), ("a", [1.0, 0.0]), (["a", "b"], 1.0), ([], []))
     bad = [{"prompt": "q", "completions": texts, "rewards": rewards} for texts, rewards in lists]
-    log = only(write(tmp_path / "a.jsonl", [*good, *bad])).log
+    log = read_one(write_lines(tmp_path / "a.jsonl", *good, *bad)).log
     assert len(log) == 8
     assert sorted((row.line, row.reason) for row in log.malformed) == [
         (3, "lists of 2 for response, 1 for reward"), (4, "lists of 1 for response, 2 for reward"),
@@ -303,10 +290,10 @@ def test_lists_of_other_lengths_are_rejected_with_both(tmp_path):
 
 def test_every_response_of_a_list_has_its_own_end_and_length(tmp_path):
     row = {"prompt": "q", "completions": ["a b", "c"], "rewards": [1, 0], "finish_reason": ["stop", "length"]}
-    log = only(write(tmp_path / "a.jsonl", [row | {"num_tokens": [7, 9]}])).log
+    log = read_one(write_lines(tmp_path / "a.jsonl", row | {"num_tokens": [7, 9]})).log
     assert (log.unit, log.responses.length.tolist()) == ("tokens", [7, 9])
     assert log.responses.truncated.tolist() == [False, True]
-    log = only(write(tmp_path / "a.jsonl", [row | {"num_tokens": 16}])).log
+    log = read_one(write_lines(tmp_path / "a.jsonl", row | {"num_tokens": 16})).log
     assert (log.unit, log.responses.length.tolist()) == ("words", [2, 1])  # 16 is of both
 
 
@@ -326,7 +313,7 @@ def test_lists_of_named_rewards_and_of_one(tmp_path):
         {"prompt": "q", "responses": ["a b", "c"], "rewards": named},
         {"prompt": "q", "responses": "d", "rewards": [1.5]},
     ]
-    source = only(write(tmp_path / "a.jsonl", rows))
+    source = read_one(write_lines(tmp_path / "a.jsonl", *rows))
     assert source.log.responses.outcome.tolist() == [1.5, 0.5, 1.5] and source.log.malformed == ()
     assert "reward: `accuracy` + `format`, unweighted" in source.notes
 
@@ -334,13 +321,13 @@ def test_lists_of_named_rewards_and_of_one(tmp_path):
 @pytest.mark.parametrize("note", PARTS)
 def test_named_rewards_are_added_up_and_named(tmp_path, note):
     rows = [{"prompt": r["prompt"], "response": r["response"]} | PARTS[note](r["reward"]) for r in ROWS]
-    source = only(write(tmp_path / "a.jsonl", rows))
+    source = read_one(write_lines(tmp_path / "a.jsonl", *rows))
     assert source.log.responses.outcome.tolist() == [0.5, 1.5] * 4
     assert any(note in said for said in source.notes), source.notes
 
 
 def test_a_column_reward_goes_before_its_parts(tmp_path):
-    assert is_rows(only(write(tmp_path / "a.jsonl", (row | {"reward_format": 0.5} for row in ROWS))))
+    assert is_rows(read_one(write_lines(tmp_path / "a.jsonl", *(row | {"reward_format": 0.5} for row in ROWS))))
 
 
 WORDS = "incorrect correct,fail pass,no Yes,wrong right,false TRUE,I C, failed passed"
@@ -350,14 +337,14 @@ WORDS = "incorrect correct,fail pass,no Yes,wrong right,false TRUE,I C, failed p
 @pytest.mark.parametrize("name", ["reward", "correct"])
 def test_rewards_and_verdicts_as_words(tmp_path, words, name):
     rows = [{"prompt": r["prompt"], "response": r["response"], name: words[int(r["reward"])]} for r in ROWS]
-    source = only(write(tmp_path / "a.jsonl", rows))
+    source = read_one(write_lines(tmp_path / "a.jsonl", *rows))
     assert is_rows(source) and "correct" in source.log.known
     assert source.log.correct.tolist() == [False, True] * 4
 
 
 def test_rows_without_a_reward_stay_and_count_nothing(tmp_path):
     rows = [row | ({"reward": None} if place % 4 == 0 else {}) for place, row in enumerate(ROWS)]
-    source = only(write(tmp_path / "a.jsonl", [*rows, rows[1] | {"reward": "much"}]))
+    source = read_one(write_lines(tmp_path / "a.jsonl", *rows, rows[1] | {"reward": "much"}))
     log = source.log
     assert log.responses.active.tolist() == [False, True, True, True] * 2
     assert log.correct[log.responses.active].tolist() == [True, False, True] * 2
@@ -370,10 +357,10 @@ def test_rows_without_a_reward_stay_and_count_nothing(tmp_path):
 
 def test_texts_without_spaces_are_counted_in_characters(tmp_path):
     rows = [row | {"response": "一二三四五六七八九十" * (place + 3)} for place, row in enumerate(ROWS)]
-    source = only(write(tmp_path / "a.jsonl", rows))
+    source = read_one(write_lines(tmp_path / "a.jsonl", *rows))
     assert (source.log.unit, source.log.responses.length.tolist()) == ("characters", [10 * (n + 3) for n in range(8)])
     assert any("lengths are characters" in note for note in source.notes)
-    words = only(tmp_path / "a.jsonl", unit="words")
+    words = read_one(tmp_path / "a.jsonl", unit="words")
     assert (words.log.unit, set(words.log.responses.length)) == ("words", {1})
 
 
@@ -397,7 +384,7 @@ def test_where_some_texts_have_no_spaces_words_are_not_compared(tmp_path, script
         rows.append(
             {"prompt": f"p{n // 8}", "response": text, "reward": float(rng.random() < (0.3 if has_script else 0.6))}
         )
-    source = only(write(tmp_path / "a.jsonl", rows))
+    source = read_one(write_lines(tmp_path / "a.jsonl", *rows))
     low, high = within_log(source.log).gap.interval(0.95)
     assert source.log.unit == "characters" and low < 0 < high and abs(low) < 0.15
     assert any("--tokenizer" in note for note in source.notes) and any("not compared" in note for note in source.notes)
@@ -405,7 +392,7 @@ def test_where_some_texts_have_no_spaces_words_are_not_compared(tmp_path, script
 
 @pytest.mark.parametrize("text", ["42", "x = 1, y = 2 and so on", "https://example.org/a/long/path is the answer here"])
 def test_texts_with_spaces_and_short_ones_are_counted_in_words(tmp_path, text):
-    assert only(write(tmp_path / "a.jsonl", (row | {"response": text} for row in ROWS))).log.unit == "words"
+    assert read_one(write_lines(tmp_path / "a.jsonl", *(row | {"response": text} for row in ROWS))).log.unit == "words"
 
 
 def test_a_tokenizer_of_the_cache_a_file_or_none(tmp_path, monkeypatch):
@@ -421,17 +408,17 @@ def test_a_tokenizer_of_the_cache_a_file_or_none(tmp_path, monkeypatch):
     (commit.parents[1] / "refs" / "main").write_text("0" * 40)
     letters.save(str(commit / "tokenizer.json"))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
-    path = write(tmp_path / "a.jsonl", ROWS)
+    path = write_lines(tmp_path / "a.jsonl", *ROWS)
     for name in ("some/model", str(commit), str(commit / "tokenizer.json")):
-        log = only(path, tokenizer=name).log
+        log = read_one(path, tokenizer=name).log
         assert (log.unit, log.responses.length.tolist()) == ("tokens", [len(row["response"]) for row in ROWS])
     for name in ("other/model", str(tmp_path / "none"), "a b c/d/e"):
         with pytest.raises(ValueError, match=r"no tokenizer\.json there, nor in the cache of the hub") as error:
-            only(path, tokenizer=name)
+            read_one(path, tokenizer=name)
         assert str(error.value).startswith(f"--tokenizer {name}: ") and "\n" not in str(error.value)
     (tmp_path / "tokenizer.json").write_text("{")
     with pytest.raises(ValueError, match=rf"--tokenizer {tmp_path}: "):
-        only(path, tokenizer=str(tmp_path))
+        read_one(path, tokenizer=str(tmp_path))
 
 
 # ------------------------------------------------------------------------------------------------------------ truncation
@@ -448,14 +435,14 @@ def rollouts(path: Path, seed: int = 0, limit: int = 10**9, own: int = 0, column
         rows.append({"prompt": f"q{row // 8}", "reward": reward, "response": "a"} | {column: min(length, most)})
     if column != "num_tokens":
         rows = [row | {"response": ("x " if column == "words" else "x") * row[column]} for row in rows]
-    return write(path, rows)
+    return write_lines(path, *rows)
 
 
 @pytest.mark.parametrize(
     ("column", "unit"), [("num_tokens", "tokens"), ("words", "words"), ("characters", "characters")]
 )
 def test_lengths_that_pile_up_at_the_largest_are_truncated(tmp_path, column, unit):
-    source = only(rollouts(tmp_path / "a.jsonl", limit=250, column=column))
+    source = read_one(rollouts(tmp_path / "a.jsonl", limit=250, column=column))
     log, at = source.log, source.log.responses.length == 250
     assert log.unit == unit and "truncated" in log.known and at.sum() > 20
     assert np.array_equal(log.responses.truncated, at)
@@ -463,7 +450,7 @@ def test_lengths_that_pile_up_at_the_largest_are_truncated(tmp_path, column, uni
 
 
 def test_a_limit_of_each_prompt_is_seen_where_many_share_their_largest(tmp_path):
-    source = only(rollouts(tmp_path / "a.jsonl", limit=220, own=1))
+    source = read_one(rollouts(tmp_path / "a.jsonl", limit=220, own=1))
     log = source.log
     limit = 220 - log.responses.prompt
     at = log.responses.length == limit
@@ -495,7 +482,7 @@ def test_what_only_looks_like_a_limit_is_none(tmp_path, change):
         and all(row["num_tokens"] % 10 == 0 for row in rows)
     ):
         rows = [row | {"num_tokens": 240} if row["num_tokens"] == 250 and n % 2 else row for n, row in enumerate(rows)]
-    log = only(write(path, rows)).log
+    log = read_one(write_lines(path, *rows)).log
     assert not log.responses.truncated.any()
 
 
@@ -506,11 +493,11 @@ def test_incorrect_responses_of_one_length_by_nature_are_not_truncated(tmp_path,
     rows = [
         {"prompt": f"q{n // 8}", "reward": n % 2, "response": "a", "num_tokens": size} for n, size in enumerate(sizes)
     ]
-    assert "truncated" not in only(write(tmp_path / "a.jsonl", rows)).log.known
+    assert "truncated" not in read_one(write_lines(tmp_path / "a.jsonl", *rows)).log.known
 
 
 def test_a_limit_that_is_given_goes_before_a_pile(tmp_path):
-    log = only(rollouts(tmp_path / "a.jsonl", limit=250), max_response_length=200).log
+    log = read_one(rollouts(tmp_path / "a.jsonl", limit=250), max_response_length=200).log
     assert np.array_equal(log.responses.truncated, log.responses.length >= 200)
 
 
@@ -526,7 +513,7 @@ def test_a_limit_that_is_given_goes_before_a_pile(tmp_path):
     ],
 )
 def test_what_cannot_be_read_is_said_with_the_flag_that_would(tmp_path, row, flag):
-    path = write(tmp_path / "a.jsonl", [row] * 4)
+    path = write_lines(tmp_path / "a.jsonl", *([row] * 4))
     (said,) = read([str(path)]).unreadable
     assert said.endswith(f"name them: {flag}")
 
@@ -544,7 +531,7 @@ def junk(folder: Path) -> None:
 
 def test_junk_beside_rollouts_costs_one_line(tmp_path, capsys):
     junk(tmp_path)
-    path = write(tmp_path / "rollouts.jsonl", ROWS)
+    path = write_lines(tmp_path / "rollouts.jsonl", *ROWS)
     with path.open("a") as file:
         file.write('{"prompt": "q", "resp')
     assert main(["audit", str(tmp_path)]) == 0
@@ -559,7 +546,7 @@ def test_junk_beside_rollouts_costs_one_line(tmp_path, capsys):
 def test_only_what_was_named_or_everything_fails(tmp_path, capsys):
     junk(tmp_path)
     assert main(["audit", str(tmp_path)]) == 1  # nothing at all
-    path = write(tmp_path / "rollouts.jsonl", ROWS)
+    path = write_lines(tmp_path / "rollouts.jsonl", *ROWS)
     assert main(["audit", str(path), str(tmp_path / "empty.jsonl")]) == 1
     assert "empty.jsonl: the file is empty" in capsys.readouterr().err
     assert main(["audit", str(tmp_path / "*")]) == 0  # a pattern names no file
@@ -569,7 +556,7 @@ def test_a_file_of_a_folder_that_breaks_off_is_a_note_of_its_log(tmp_path):
     whole = gzip.compress(
         lines([row | {"response": f"{n} " + os.urandom(20).hex()} for n in range(1500) for row in ROWS])
     )
-    write(tmp_path / "a.jsonl", ROWS)
+    write_lines(tmp_path / "a.jsonl", *ROWS)
     (tmp_path / "b.jsonl.gz").write_bytes(whole[: len(whole) // 2])
     reading = read([str(tmp_path)])
     assert not reading.unreadable

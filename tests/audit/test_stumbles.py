@@ -1,12 +1,12 @@
 """Sentences that misled a reader: each with the smallest rollouts that led to it."""
 
-import json
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from lines import write_lines
 
 from fairlen.audit.audit import Audit, audit
 from fairlen.audit.readers import read
@@ -16,8 +16,7 @@ from fairlen.files.formats import Unreadable
 
 def audit_rows(path: Path, rows: list[dict]) -> Audit:
     """The audit of rows of JSON."""
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    audits, reading = audit([str(path)])
+    audits, reading = audit([str(write_lines(path, *rows))])
     assert len(audits) == 1 and not reading.unreadable, reading
     return audits[0]
 

@@ -1,21 +1,16 @@
 """Truncation comes first: piles of lengths at a limit, logs that have none by nature, and where the verdict says it."""
 
-import json
 import re
 from pathlib import Path
 
 import numpy as np
 import pytest
+from lines import write_lines
 
 from fairlen.audit.audit import audit, audit_source
 from fairlen.audit.readers import Options, Source, read
 
 WORDS = ("so", "we", "add", "then", "and", "thus", "carry", "digit", "sum", "times")
-
-
-def write(path: Path, rows: list[dict]) -> Path:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
 
 
 def read_lengths(path: Path, length: np.ndarray, correct: np.ndarray, texts: list[str] | None = None) -> Source:
@@ -24,7 +19,7 @@ def read_lengths(path: Path, length: np.ndarray, correct: np.ndarray, texts: lis
     rows = [{"prompt": f"q{n // 8}", "num_tokens": size, "reward": float(one)} for n, (size, one) in enumerate(pairs)]
     if texts:
         rows = [row | {"response": text} for row, text in zip(rows, texts, strict=True)]
-    (source,) = read([str(write(path, rows))]).sources
+    (source,) = read([str(write_lines(path, *rows))]).sources
     return source
 
 
@@ -114,7 +109,7 @@ def make_tokenizer(path: Path) -> Path:
 
 def test_the_same_log_says_the_same_with_and_without_flags(tmp_path):
     """More than half at the limit: the verdict's first words are that share, whatever was asked for."""
-    path, tokenizer = write(tmp_path / "a.jsonl", cut_rows()), make_tokenizer(tmp_path / "tokenizer.json")
+    path, tokenizer = write_lines(tmp_path / "a.jsonl", *cut_rows()), make_tokenizer(tmp_path / "tokenizer.json")
     found = {}
     for name, options in {
         "none": Options(), "limit": Options(max_response_length=32), "tokenizer": Options(tokenizer=str(tokenizer)),
@@ -140,7 +135,7 @@ def test_the_verdict_says_what_is_known_of_truncation(tmp_path):
     ):  # fmt: skip
         words = [word for word, share in shares.items() for _ in range(round(240 * share))]
         told = [row | {"finish_reason": words[7 * n % 240]} if words else row for n, row in enumerate(rows)]
-        (source,) = read([str(write(tmp_path / "a.jsonl", told))]).sources
+        (source,) = read([str(write_lines(tmp_path / "a.jsonl", *told))]).sources
         one = audit_source(source)
         assert says in one.conclusion.sentence, one.conclusion.sentence
         assert [found.measure for found in one.findings][:1] == (["selection.truncated"] if "50%" in says else [])
@@ -151,5 +146,5 @@ def test_the_advice_names_the_limit_as_the_framework_does(tmp_path):
         {"input": f"q{n // 8}", "output": "a " * (40 if n % 2 else n % 39 + 1), "score": float(n % 3 == 0), "step": 1}
         for n in range(320)
     ]
-    ((one,), _) = audit([str(write(tmp_path / "1.jsonl", rows))])
+    ((one,), _) = audit([str(write_lines(tmp_path / "1.jsonl", *rows))])
     assert one.findings and one.findings[0].advice and "data.max_response_length" in one.findings[0].advice.text

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from lines import read_one, write_lines
 from report_browser import luminance
 from report_runs import write_run
-from test_frameworks import only, write
 
 from fairlen.audit.audit import audit_source
 from fairlen.audit.log import Log
@@ -43,7 +43,7 @@ CALLS = [7, 0, 7 + 5, 5, 7, 0, 7 + 7, 0]
     ],
 )
 def test_turns_and_own_lengths_of_a_format(folder, unit, lengths):
-    log = only(FORMATS / folder).log
+    log = read_one(FORMATS / folder).log
     assert (log.unit, log.responses.length.tolist()) == (unit, lengths)
     assert log.responses.num_turns.tolist() == TURNS == log.segments.num_turns.tolist()
     assert log.responses.prompt.tolist() == [0] * 4 + [1] * 4
@@ -53,8 +53,8 @@ def test_turns_and_own_lengths_of_a_format(folder, unit, lengths):
 
 def test_what_a_format_says_of_limits():
     """prime-rl says that `max_turns` ended both of three turns; of verl's texts an own length says nothing about a limit."""
-    assert only(FORMATS / "prime_rl_turns").log.responses.truncated.tolist() == [n == 3 for n in TURNS]
-    source = only(FORMATS / "verl_turns", Options(max_response_length=8))
+    assert read_one(FORMATS / "prime_rl_turns").log.responses.truncated.tolist() == [n == 3 for n in TURNS]
+    source = read_one(FORMATS / "verl_turns", max_response_length=8)
     assert "truncated" not in source.log.known
     assert any("which trajectories a limit ended is not known" in note for note in source.notes)
     assert "<tool_response> in the text says what was read, which counts in no length: 5" in source.notes
@@ -67,14 +67,14 @@ def generation(output: str, **rest) -> dict:
 def test_a_text_of_verl_in_turns(tmp_path):
     """Two tools answer at once; the limit falls into an answer; tags without a role are the policy's own words."""
     answer = "\nuser\n<tool_response>\none two\n</tool_response>\n<tool_response>\nthree\n</tool_response>\nassistant\n"
-    path = write(
+    path = write_lines(
         tmp_path / "1.jsonl",
         generation(f"a b{answer}c"),
         generation("a b c\nuser\n<tool_response>\nso much that it was"),
         generation("I write <tool_response> x </tool_response> myself"),
         generation("no tags are here", num_turns=5),
     )
-    rows = only(path).log.responses
+    rows = read_one(path).log.responses
     assert rows.length.tolist() == [3, 3, 6, 4]
     assert rows.num_turns.tolist() == [2, 1, 1, 2]  # five are the prompt, two turns, and what was read after each
 
@@ -83,12 +83,12 @@ def test_masks_and_counts_of_a_table(tmp_path):
     """A mask of 2 and 3 own tokens around two that were read is two turns of five tokens; a column that counts them wins."""
     mask = [1, 1, 0, 0, 1, 1, 1]
     rows = [{"prompt": "q", "response": "a b", "reward": n, "response_mask": mask} for n in (0, 1)]
-    rows = only(write(tmp_path / "a.jsonl", *rows)).log.responses
+    rows = read_one(write_lines(tmp_path / "a.jsonl", *rows)).log.responses
     assert (rows.length.tolist(), rows.num_turns.tolist()) == ([5, 5], [2, 2])
     rows = [{"prompt": "q", "response": "a b", "reward": n, "num_tokens": 9, "num_turns": 3} for n in (0, 1)]
-    rows = only(write(tmp_path / "b.jsonl", *rows)).log.responses
+    rows = read_one(write_lines(tmp_path / "b.jsonl", *rows)).log.responses
     assert (rows.length.tolist(), rows.num_turns.tolist()) == ([9, 9], [3, 3])
-    path = write(tmp_path / "c.jsonl", {"prompt": "q", "num_tokens": 9, "reward": 1, "num_turns": 1.5})
+    path = write_lines(tmp_path / "c.jsonl", {"prompt": "q", "num_tokens": 9, "reward": 1, "num_turns": 1.5})
     assert "number of turns 1.5 is not a whole number" in read([str(path)], Options()).unreadable[0]
 
 
@@ -168,7 +168,7 @@ def test_the_audit_prints_turns(tmp_path, capsys):
         {"prompt": f"q{number // 4}", "reward": number % 4 // 2, "num_tokens": 20, "num_turns": 4 - number % 4 // 2 * 2}
         for number in range(80)
     ]
-    path = str(write(tmp_path / "rows.jsonl", *rows))
+    path = str(write_lines(tmp_path / "rows.jsonl", *rows))
     assert main(["audit", path]) == 0
     text = " ".join(capsys.readouterr().out.split())
     assert "none: no effect of length within prompts" in text and "effect: incorrect responses take 100%" in text
@@ -184,7 +184,7 @@ def test_the_audit_prints_turns(tmp_path, capsys):
 @pytest.mark.parametrize("folder", ["prime_rl_turns", "verifiers_turns", "trl_tools", "verl_turns"])
 def test_an_audit_shows_what_was_written_and_what_was_read(open_page, tmp_path, folder):
     """The longest incorrect one has three turns, and `no such tool` and `still no such tool` between them."""
-    source = only(FORMATS / folder)
+    source = read_one(FORMATS / folder)
     source = replace(
         source, log=replace(source.log, responses=replace(source.log.responses, truncated=np.zeros(8, bool)))
     )

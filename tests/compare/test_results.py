@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from lines import write_lines
 
 from fairlen.audit.numbers import plain
 from fairlen.compare.config import parse_variant
@@ -62,7 +63,7 @@ def test_methods_are_compared_at_equal_tokens(tmp_path):
             }
             for i, (n, cost) in enumerate(zip(solved, costs[name], strict=True))
         ]
-        (made.folder / "metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in metrics))
+        write_lines(made.folder / "metrics.jsonl", *metrics)
         cells.append(replace(made, spent=Spent(1, costs[name][-1], 2.0, 1)))
     first, second = summarize(cells, "generated")
     assert second.difference.value == pytest.approx(-1 / 12) and first.last.value == 1 / 2
@@ -81,7 +82,7 @@ def test_a_method_that_did_not_come_as_far_is_named(tmp_path):
             {"update": i, "rollout_batch": i, "eval/accuracy": i, "tokens/generated_total": end * i, "time/training": i}
             for i in (0, 1)
         ]
-        (made.folder / "metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
+        write_lines(made.folder / "metrics.jsonl", *lines)
         cells.append(replace(made, spent=Spent(1, end, 2.0, 1)))
     results = summarize(cells, "generated")
     assert results[1].excess == pytest.approx(0.1)

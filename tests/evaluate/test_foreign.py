@@ -8,6 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from lines import write_lines
 from small_eval import write_set
 
 from fairlen.evaluate.config import EvalConfig
@@ -23,11 +24,6 @@ ROWS = [
 ]
 
 
-def write(path: Path, rows: list[dict]) -> Path:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
-
-
 def scores(tmp_path: Path, place: Path, **changes) -> dict:
     summary = start_evaluation(rescore_settings(str(place), out=str(tmp_path / "out"), **changes))
     (found,) = summary["sets"].values()
@@ -36,7 +32,7 @@ def scores(tmp_path: Path, place: Path, **changes) -> dict:
 
 def test_texts_and_answers_are_enough(tmp_path):
     """One of two is right in both problems: avg@2 = 1/2; the last has no box and so no answer, but a verdict."""
-    found = scores(tmp_path, write(tmp_path / "theirs.jsonl", ROWS))
+    found = scores(tmp_path, write_lines(tmp_path / "theirs.jsonl", *ROWS))
     assert (found["problems"], found["samples"], found["avg@2"]["value"]) == (2, 4, 1 / 2)
     assert found["unit"] == "words" and found["truncated"] is None
     assert found["without_verdict"]["kinds"] == {}
@@ -65,7 +61,7 @@ def test_tokens_and_finish_reasons_are_used(tmp_path):
         ROWS[0] | {"completion_tokens": 9, "finish_reason": "stop"},
         ROWS[1] | {"completion_tokens": 5, "finish_reason": "length"},
     ]
-    (first, second) = read_foreign(write(tmp_path / "a.jsonl", rows))
+    (first, second) = read_foreign(write_lines(tmp_path / "a.jsonl", *rows))
     assert (first.length, first.finish, second.length, second.finish) == (9, "stop", 5, "length")
     found = scores(tmp_path, tmp_path / "a.jsonl")
     assert (found["unit"], found["length"]["correct"]["value"], found["truncated"]["value"]) == ("tokens", 9, 1 / 2)
@@ -74,7 +70,7 @@ def test_tokens_and_finish_reasons_are_used(tmp_path):
 def test_problems_are_found_by_their_questions_in_a_data_set(tmp_path):
     data = write_set(tmp_path / "sums.jsonl", 1)
     rows = [{"prompt": f"What is {i} + 1?", "response": "\\boxed{2}"} for i in range(3)]
-    found = scores(tmp_path, write(tmp_path / "theirs.jsonl", rows), data=(str(data),))
+    found = scores(tmp_path, write_lines(tmp_path / "theirs.jsonl", *rows), data=(str(data),))
     assert found["avg@1"]["value"] == pytest.approx(1 / 3)  # only 1 + 1 is 2
 
 
@@ -90,16 +86,16 @@ def test_problems_are_found_by_their_questions_in_a_data_set(tmp_path):
 )
 def test_what_cannot_be_judged_is_named(tmp_path, rows, message):
     with pytest.raises(ValueError, match=message):
-        scores(tmp_path, write(tmp_path / "theirs.jsonl", rows))
+        scores(tmp_path, write_lines(tmp_path / "theirs.jsonl", *rows))
 
 
 def test_a_problem_of_no_set_is_named(tmp_path):
     data = write_set(tmp_path / "sums.jsonl", 1)
     rows = [{"prompt": "What is 0 + 1?", "response": "\\boxed{1}"}, {"prompt": "Why?", "response": "\\boxed{1}"}]
     with pytest.raises(ValueError, match="problem 'Why\\?' is not in sums"):
-        scores(tmp_path, write(tmp_path / "theirs.jsonl", rows), data=(str(data),))
+        scores(tmp_path, write_lines(tmp_path / "theirs.jsonl", *rows), data=(str(data),))
     with pytest.raises(ValueError, match="is in none of sums"):
-        scores(tmp_path, write(tmp_path / "others.jsonl", rows[1:]), data=(str(data),))
+        scores(tmp_path, write_lines(tmp_path / "others.jsonl", *rows[1:]), data=(str(data),))
 
 
 def test_places_without_samples(tmp_path):

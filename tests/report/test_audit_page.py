@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from lines import write_lines
 from loops import first_quickly
 from made_comparison import make_comparison
 from report_browser import PAYLOADS, Watched, assert_unharmed
@@ -51,12 +52,6 @@ def make_rows(
     return rows
 
 
-def write_rows(path: Path, rows: list[dict[str, Any]]) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
-
-
 def write_page_of(out: Path, *paths: Path, method: str = "") -> Path:
     audits, reading = audit([str(path) for path in paths], method=parse_method(method) if method else None)
     return write_audit_page(out, audits, reading)
@@ -65,7 +60,7 @@ def write_page_of(out: Path, *paths: Path, method: str = "") -> Path:
 @pytest.fixture(scope="module")
 def effect_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("audits")
-    write_rows(folder / "effect" / "rollouts.jsonl", make_rows(longer=1.5))
+    write_lines(folder / "effect" / "rollouts.jsonl", *make_rows(longer=1.5))
     return write_page_of(folder / "page.html", folder / "effect", method="dapo")
 
 
@@ -78,7 +73,7 @@ def three_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("b", make_rows(prompts=600, each=16)),
         ("c", make_rows(prompts=40, each=2)),
     ):
-        write_rows(folder / name / "rollouts.jsonl", rows)
+        write_lines(folder / name / "rollouts.jsonl", *rows)
     return write_page_of(folder / "page.html", folder / "a", folder / "b", folder / "c")
 
 
@@ -111,15 +106,15 @@ def test_several_logs_are_sections_with_their_verdicts_listed_first(three_page):
 
 def test_what_the_log_does_not_know_is_not_said(tmp_path):
     rows = [{name: row[name] for name in row if name != "finish_reason"} for row in make_rows(prompts=40)]
-    page = write_page_of(tmp_path / "page.html", write_rows(tmp_path / "rows.jsonl", rows)).read_text()
+    page = write_page_of(tmp_path / "page.html", write_lines(tmp_path / "rows.jsonl", *rows)).read_text()
     assert "Which responses were truncated is not known." in page
     assert "Truncated responses are left out." not in page
     assert "Truncated responses, and those without a verdict" not in page
 
 
 def test_a_comparison_stands_before_its_logs(tmp_path, capsys):
-    write_rows(tmp_path / "a" / "rows.jsonl", make_rows(longer=1.5))
-    write_rows(tmp_path / "b" / "rows.jsonl", make_rows())
+    write_lines(tmp_path / "a" / "rows.jsonl", *make_rows(longer=1.5))
+    write_lines(tmp_path / "b" / "rows.jsonl", *make_rows())
     out = tmp_path / "page.html"
     assert main(["audit", str(tmp_path / "a"), "--against", str(tmp_path / "b"), "--out", str(out)]) == 0
     assert f"page: {out}" in capsys.readouterr().out.replace("\n", "")
@@ -130,7 +125,7 @@ def test_a_comparison_stands_before_its_logs(tmp_path, capsys):
 
 
 def test_the_command_writes_a_page_beside_json(tmp_path, capsys):
-    rows, out = write_rows(tmp_path / "rows.jsonl", make_rows(prompts=12)), tmp_path / "new" / "page.html"
+    rows, out = write_lines(tmp_path / "rows.jsonl", *make_rows(prompts=12)), tmp_path / "new" / "page.html"
     assert main(["audit", str(rows), "--json", "--out", str(out)]) == 0
     captured = capsys.readouterr()
     assert json.loads(captured.out)["logs"] and captured.err.startswith("page: ")
@@ -140,8 +135,8 @@ def test_the_command_writes_a_page_beside_json(tmp_path, capsys):
 
 
 def test_what_cannot_be_read_is_said_on_the_page(tmp_path):
-    write_rows(
-        tmp_path / "rows.jsonl", [*make_rows(prompts=12), {"step": 0, "prompt": "p", "response": "r", "reward": "x<b>"}]
+    write_lines(
+        tmp_path / "rows.jsonl", *make_rows(prompts=12), {"step": 0, "prompt": "p", "response": "r", "reward": "x<b>"}
     )
     (tmp_path / "broken.parquet").write_bytes(b"PAR1 and then nothing")
     (tmp_path / "notes.txt").write_text("some,names\n1,2\n")
@@ -192,7 +187,7 @@ def test_the_rollouts_shown_are_the_extremes(tmp_path):
         for name, responses in lengths.items()
         for place, (size, right) in enumerate(responses)
     ]
-    shown = shown_of(write_rows(tmp_path / "rows.jsonl", rows))
+    shown = shown_of(write_lines(tmp_path / "rows.jsonl", *rows))
     pairs = shown["Prompts where the difference is largest"]
     assert [[r.prompt for r in pair] for pair in pairs] == [["A", "A"], ["B", "B"]]
     assert [[(r.kind, r.length) for r in pair] for pair in pairs] == [
@@ -235,7 +230,7 @@ def test_texts_of_every_format_are_read_again(name):
 
 
 def test_a_file_that_changed_since_is_no_source_of_texts(tmp_path):
-    path = write_rows(tmp_path / "rows.jsonl", make_rows(prompts=12))
+    path = write_lines(tmp_path / "rows.jsonl", *make_rows(prompts=12))
     (one,), reading = audit([str(path)])
     path.write_text(path.read_text().splitlines(keepends=True)[0])
     page = write_audit_page(tmp_path / "page.html", [one], reading).read_text()
@@ -256,7 +251,7 @@ def test_texts_of_any_length_fit(tmp_path):
         rows[number]["prompt"] = "<" * 100_000
         for row in rows:
             row["response"] += " " + "&" * 20_000
-        write_rows(tmp_path / f"run{number:02d}" / "rows.jsonl", rows)
+        write_lines(tmp_path / f"run{number:02d}" / "rows.jsonl", *rows)
     page = write_page_of(tmp_path / "page.html", tmp_path)
     assert page.stat().st_size < 1_500_000
     text = page.read_text()
@@ -287,7 +282,7 @@ def test_a_long_text_is_shown_by_its_ends(tmp_path):
         {"prompt": "p", "response": "a" * 500_000 + "b" * 500_000, "reward": 0},
         {"prompt": "p", "response": "c", "reward": 1},
     ]
-    (one, _), *_ = shown_of(write_rows(tmp_path / "rows.jsonl", rows), unit="characters")[
+    (one, _), *_ = shown_of(write_lines(tmp_path / "rows.jsonl", *rows), unit="characters")[
         "Prompts where the difference is largest"
     ]
     head, gap, tail = (passage.text for passage in one.passages)
@@ -303,7 +298,7 @@ def test_a_log_of_one_response_or_one_outcome_makes_a_page(tmp_path):
             [{"prompt": f"p{i // 4}", "response": "r s", "reward": 0.0} for i in range(40)],
         )
     ):
-        page = write_page_of(tmp_path / f"{number}.html", write_rows(tmp_path / f"{number}.jsonl", rows)).read_text()
+        page = write_page_of(tmp_path / f"{number}.html", write_lines(tmp_path / f"{number}.jsonl", *rows)).read_text()
         assert "<h1>Not known yet</h1>" in page and "too few to conclude from" in page
 
 
@@ -412,7 +407,7 @@ def test_no_text_of_rollouts_runs(open_page, tmp_path, start):
         known = {"step": 0, "advantage": 0.5}
         said = [(f"{payload} {i // 4}", f"{payload} {i}" + " w" * (i % 4), float(i % 2)) for i in range(48)]
         rows = [known | {"prompt": p, "completion": r, payload: x} for p, r, x in (*said, (payload, "w", payload))]
-        write_rows(tmp_path / name_of(payload) / f"{name_of(payload)}.jsonl", rows)
+        write_lines(tmp_path / name_of(payload) / f"{name_of(payload)}.jsonl", *rows)
     audits, reading = audit([str(tmp_path)])
     assert len(audits) == 10
     hostile = [

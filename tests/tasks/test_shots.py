@@ -1,9 +1,8 @@
 """Solved examples before each problem: how they are written, where they stand, and that they are not asked."""
 
-import json
-
 import pytest
 from chat_tokenizers import CHATML, make_tokenizer
+from lines import write_lines
 from loops import over
 
 from fairlen.settings import TaskConfig
@@ -13,11 +12,6 @@ from fairlen.tasks.prompt import Prompter, read_shots
 
 WORKED = {"question": "What is 3 + 4?", "answer": "3 + 4 = 7.\n#### 7"}
 BARE = {"question": "What is 1 + 1?", "answer": "2"}
-
-
-def write(path, rows) -> str:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return str(path)
 
 
 @over(
@@ -30,13 +24,13 @@ def write(path, rows) -> str:
     ],
 )
 def test_an_example_ends_with_its_answer_in_the_form(form, worked, bare, tmp_path):
-    shots = read_shots(write(tmp_path / "a.jsonl", [WORKED, BARE, WORKED]) + ":2", form)
+    shots = read_shots(str(write_lines(tmp_path / "a.jsonl", WORKED, BARE, WORKED)) + ":2", form)
     assert [shot.solution for shot in shots] == [worked, bare]
 
 
 def test_a_pattern_that_does_not_read_an_example_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"^--shots: --answer regex:= .* does not read '2' in '2'; change one"):
-        read_shots(write(tmp_path / "a.jsonl", [BARE]) + ":1", r"regex:= (\d)")
+        read_shots(str(write_lines(tmp_path / "a.jsonl", BARE)) + ":1", r"regex:= (\d)")
 
 
 @over("text", ["x", "x:0", ":3", "x:-1"])
@@ -47,13 +41,13 @@ def test_how_many_examples_is_said(text):
 
 def test_a_file_with_too_few_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"has 1 problems with answers; give at most that many"):
-        read_shots(write(tmp_path / "a.jsonl", [BARE, {"question": "?", "answer": None}]) + ":2")
+        read_shots(str(write_lines(tmp_path / "a.jsonl", BARE, {"question": "?", "answer": None})) + ":2")
     with pytest.raises(ValueError, match=r"^--shots nowhere.jsonl: there is no file"):
         read_shots("nowhere.jsonl:2")
 
 
 def test_they_stand_after_the_system_message_and_before_the_problem(tmp_path):
-    shots = read_shots(write(tmp_path / "a.jsonl", [BARE]) + ":1", "hashes")
+    shots = read_shots(str(write_lines(tmp_path / "a.jsonl", BARE)) + ":1", "hashes")
     asked = "\n\nReason step by step, and put your final answer after #### on the last line."
     row = DataRow(
         "s/2", "s", "2 + 2?", Answers(("4",)), earlier=(("system", "Think."), ("user", "Hi."), ("assistant", "Ho."))
@@ -68,7 +62,7 @@ def test_they_stand_after_the_system_message_and_before_the_problem(tmp_path):
 
 def test_they_are_not_asked_and_their_length_is_said(tmp_path):
     rows = [{"question": f"What is {number} + 1?", "answer": str(number + 1)} for number in range(40)]
-    place = write(tmp_path / "sums.jsonl", rows)
+    place = str(write_lines(tmp_path / "sums.jsonl", *rows))
     config = TaskConfig.of(data=(place,), shots=f"{place}:3", answer="last-number")
     task = load_task(config, make_tokenizer(CHATML))
     asked = {row.question for row in task.rows.values()}

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from lines import write_lines
 from loops import over
 
 from fairlen.evaluate.config import EvalConfig
@@ -25,8 +26,7 @@ ROW = {
 
 
 def load(folder: Path, *rows: dict) -> ProblemSet:
-    (path := folder / "humaneval.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return load_sets([str(path)], EvalConfig())[0]
+    return load_sets([str(write_lines(folder / "humaneval.jsonl", *rows))], EvalConfig())[0]
 
 
 @pytest.fixture(scope="module")
