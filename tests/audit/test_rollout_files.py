@@ -81,7 +81,7 @@ def test_arrow_that_is_damaged_is_named(tmp_path, file, compression):
     path = tmp_path / "rows.arrow"
     arrow(path, ROWS, file, compression=compression)
     whole = path.read_bytes()
-    changed = [whole[:place] + b"\xff\xff\xff\x7f" + whole[place + 4 :] for place in range(8, len(whole), 12)]
+    changed = [whole[:place] + b"\xff\xff\xff\x7f" + whole[place + 4 :] for place in range(8, len(whole), 36)]
     refused = 0
     for content in [*(whole[:stop] for stop in range(16, len(whole), 64)), *changed]:
         path.write_bytes(content)
@@ -92,7 +92,7 @@ def test_arrow_that_is_damaged_is_named(tmp_path, file, compression):
         assert all(str(path) in said for said in reading.unreadable)
         assert all(len(source.log) <= 8 for source in reading.sources)
         refused += not reading.sources
-    assert refused > len(whole) // 96
+    assert refused > len(whole) // 192
 
 
 def test_a_folder_of_save_to_disk(tmp_path):

@@ -29,10 +29,10 @@ SHAPES = {
     "three levels": (Toy(3, letters=1), Tree(n=2, branching=2, depth=3, parts=3)),
     # forks in three after 1 token, then EOS, or a letter and EOS or a letter: 1 + 3^3 = 28 trees, 28^2 of two
     "three children": (Toy(3, letters=1), Tree(n=2, branching=3, depth=2, parts=3)),
-    # forks after 2 of 5 tokens: EOS, a letter and EOS, or two letters and 4 x 4 ends: 18 trees, 18^3 of three
-    "longer nodes": (Toy(5, letters=1), Tree(n=3, branching=2, depth=2, parts=2)),
+    # forks after 2 of 4 tokens: EOS, a letter and EOS, or two letters and 3 x 3 ends: 11 trees, 11^3 of three
+    "longer nodes": (Toy(4, letters=1), Tree(n=3, branching=2, depth=2, parts=2)),
 }
-NUM_TREES = {"two levels": 99**2, "three levels": 26**2, "three children": 28**2, "longer nodes": 18**3}
+NUM_TREES = {"two levels": 99**2, "three levels": 26**2, "three children": 28**2, "longer nodes": 11**3}
 COMPARED, WEIGHTS = ("siblings", "leaves"), ("none", "branching")
 
 

@@ -10,7 +10,6 @@ import pytest
 from attacks import write_attacks
 from chat_tokenizers import CHATML, make_tokenizer
 from loops import over
-from reasoning_gym.factory import DATASETS
 
 from fairlen.tasks.load import load_task
 from fairlen.tasks.reasoning_gym import GymTask, ReasoningGym
@@ -19,7 +18,6 @@ from fairlen.train.run.config import TrainConfig
 LISTS = ("binary_matrix", "bitwise_arithmetic", "n_queens", "number_sorting", "spiral_matrix", "string_insertion")
 FORMULAS = ("countdown", "puzzle24", "polynomial_multiplication", "simple_integration")
 """Tasks whose `score_answer` calls Python's evaluator, and sympy's; `intermediate_integration` is the slowest of these."""
-ALL = sorted(set(DATASETS) - {"composite"})
 PARTS = 4
 """Of all tasks, each a test of less than 90 seconds."""
 DEADLINE = 3.0
@@ -59,12 +57,12 @@ def find_problems(task: ReasoningGym, name: str, count: int = 1) -> list[tuple[i
     return [(place, one) for place, one in made if "error" not in one][:count]
 
 
-def attack(task: ReasoningGym, name: str, path: Path, port: int, step: int = 1) -> None:
+def attack(task: ReasoningGym, gym: dict, name: str, path: Path, port: int, step: int = 1) -> None:
     """Give every step-th attack as an answer, and between them the reference and a wrong one, whose verdicts do not change."""
     ((place, problem),) = find_problems(task, name)
     before = [grade(task, name, place, answer) for answer in (problem["answer"], "no answer at all")]
     assert not problem["answer"] or before == ["correct", "incorrect"], name
-    attacks = [*write_attacks(path, port, DATASETS[name][0].__name__).items()][::step]
+    attacks = [*write_attacks(path, port, gym[name][0].__name__).items()][::step]
     for number, (kind, answer) in enumerate(attacks):
         start = time.monotonic()
         verdict = grade(task, name, place, answer)
@@ -81,20 +79,20 @@ def test_there_are_forty_attacks(tmp_path):
 
 
 @pytest.mark.parametrize("name", LISTS)
-def test_an_answer_is_no_code_to_a_task_that_evaluates_lists(task, name, tmp_path, port):
-    attack(task, name, tmp_path / "ran", port)
+def test_an_answer_is_no_code_to_a_task_that_evaluates_lists(task, gym, name, tmp_path, port):
+    attack(task, gym, name, tmp_path / "ran", port)
 
 
 @pytest.mark.parametrize("name", FORMULAS)
-def test_an_answer_is_no_code_to_a_task_that_evaluates_formulas(task, name, tmp_path, port):
-    attack(task, name, tmp_path / "ran", port, 6)
+def test_an_answer_is_no_code_to_a_task_that_evaluates_formulas(task, gym, name, tmp_path, port):
+    attack(task, gym, name, tmp_path / "ran", port, 6)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(PARTS))
-def test_an_answer_is_no_code_to_any_task(task, part, tmp_path, port):
-    for name in ALL[part::PARTS]:
-        attack(task, name, tmp_path / "ran", port)
+def test_an_answer_is_no_code_to_any_task(task, gym, part, tmp_path, port):
+    for name in sorted(gym)[part::PARTS]:
+        attack(task, gym, name, tmp_path / "ran", port)
 
 
 JUNK = (
@@ -112,10 +110,10 @@ LENIENT = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(PARTS))
-def test_junk_is_correct_nowhere(task, part):
+def test_junk_is_correct_nowhere(task, gym, part):
     """Neither the same text to every problem, nor the question itself, nor the answer to another problem of the same task."""
     wrong = []
-    for name in ALL[part::PARTS]:
+    for name in sorted(gym)[part::PARTS]:
         problems = find_problems(task, name, 2)
         texts = {problem["answer"] for _, problem in problems}
         for place, problem in problems:
@@ -136,10 +134,10 @@ JUNK_BEFORE = {
 
 
 @over("name", JUNK_BEFORE)
-def test_junk_that_the_package_calls_correct_is_incorrect(task, name):
+def test_junk_that_the_package_calls_correct_is_incorrect(task, gym, name):
     """To its own scorer a prefix of a probability, not a number, any word, any formula of 24, the question itself are right."""
-    place = 3
-    dataset = DATASETS[name][0](DATASETS[name][1](seed=5, size=16))
+    place, (kind, settings) = 3, gym[name]
+    dataset = kind(settings(seed=5, size=16))
     entry = dataset[place]
     integrand, variable = (entry["metadata"].get(key, "") for key in ("integrand", "variable"))
     answer = JUNK_BEFORE[name].replace("INTEGRAND", integrand).replace("VARIABLE", variable)

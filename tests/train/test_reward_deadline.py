@@ -179,7 +179,7 @@ def test_a_hanging_reward_in_a_run_is_passed_over_and_counted(tmp_path):
         "def hangs(prompts, completions, **_):\n"
         "    calls.append(1)\n"
         "    if len(calls) in (9, 14):\n"  # two of the start-up, four of the first evaluation: both are of the first collection
-        "        time.sleep(5)\n"
+        "        time.sleep(2)\n"
         "    return [float(len(calls) % 2)]\n"
     )
     start_training(

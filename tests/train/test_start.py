@@ -84,18 +84,13 @@ def test_the_final_model_loads_with_plain_transformers_and_has_a_card(finished):
     assert (finished / "best/model.safetensors").exists()
 
 
-def test_the_same_seed_gives_the_same_run(finished, tmp_path):
-    start_training(small(tmp_path / "again"))
-    assert without_times(metrics(finished)) == without_times(metrics(tmp_path / "again"))
-    assert digest_model(finished) == digest_model(tmp_path / "again")
-
-
 def test_another_seed_gives_another_run(finished, tmp_path):
-    start_training(small(tmp_path / "other", seed=1, rollout_batches=1))
+    start_training(small(tmp_path / "other", seed=1, rollout_batches=1, problems=2, samples=1))
     assert without_times(metrics(finished))[1] != without_times(metrics(tmp_path / "other"))[1]
 
 
-def test_a_resumed_run_ends_as_an_uninterrupted_one(finished, tmp_path):
+def test_the_same_seed_gives_the_same_run(finished, tmp_path):
+    """Also where it was stopped and resumed in between."""
     before = start_training(small(tmp_path / "half", rollout_batches=1)).before
     resumed = start_training(small(tmp_path / "half", resume=True))
     assert (resumed.before.correct == before.correct).all() and resumed.before.truncated == before.truncated
