@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from loops import first_quickly
 from small_engines import CONFIGS, EOS, ask, prompts
 from transformers import AutoModelForCausalLM
 from waits import DEVICE, Waits, counted_waits
@@ -28,12 +27,13 @@ def steps_of(engine: Engine, waits: Waits, **how: float) -> tuple[int, int, int]
     return engine.stats.num_steps, len(waits.found) - num_waits, waits.num_uploads - num_uploads
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings(
     "ignore:CUDA is not available"
 )  # autocast is off without a device; the cache is in bfloat16
 @pytest.mark.parametrize(
     ("name", "autocast", "how"),
-    first_quickly([("qwen3", True, {"temperature": 0.7, "top_p": 0.9}), ("gemma2", False, {})]),
+    [("qwen3", True, {"temperature": 0.7, "top_p": 0.9}), ("gemma2", False, {})],
 )
 def test_a_step_waits_once(name, autocast, how):
     """12 requests of 3 tokens in 6 slots are 2 x 3 steps; each half begins with a prefill (2 uploads) and copies (1 or 2)."""

@@ -205,10 +205,12 @@ def compare_folders(found: Found, own: Found, home: Any, num_updates: int) -> No
 
 
 def combine(cases: list[str], names: tuple[str, ...]) -> list[Any]:
-    """Every home with every case and every method; each case once and each method once in a home, others slow or by night."""
+    """Every home with every case and every method; each case once in each home, as each method where there are fewer methods than
+    cases, and otherwise in one of the homes; others slow or by night."""
     found = []
     for (h, home), (c, case), (n, name) in product(*map(enumerate, (HOMES[1:], cases, names))):
         turn = (n - c - h) % len(names) if len(cases) >= len(names) else (c - n - h) % len(cases)
+        turn = turn or int(len(cases) < len(names) and n // len(cases) % len(HOMES[1:]) != h)
         marks = [pytest.mark.skipif(find_spec(home.name) is None, reason=f"{home.name} is missing")]
         marks += [] if turn == 0 else [pytest.mark.slow if turn == 1 else pytest.mark.nightly]
         found.append(pytest.param(home, case, name, id=f"{home.name}-{case}-{name}", marks=marks))

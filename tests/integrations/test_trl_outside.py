@@ -21,6 +21,7 @@ def train(folder, method: str, **settings):
     return trainer, float((weights_of(trainer) - start).abs().max())
 
 
+@pytest.mark.slow
 def test_a_stage_with_state_moves_once_per_update_and_is_resumed(tmp_path):
     settings = {"max_steps": 3, "save_strategy": "steps", "save_steps": 2, "shuffle_dataset": False}
     trainer, moved = train(tmp_path, STAGE, **settings)

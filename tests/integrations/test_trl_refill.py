@@ -74,6 +74,7 @@ def test_nothing_is_drawn_without_a_filter_or_where_it_is_switched_off(method, m
     assert ("prompts/extra_batches" in trainer._metrics["train"]) == (method != "grpo")
 
 
+@pytest.mark.slow
 def test_a_run_that_is_resumed_draws_what_it_would_have_drawn(tmp_path):
     """Weights after four updates, and the position of the stream, with a checkpoint after the second one and without."""
     settings = {"max_steps": 4, "save_strategy": "steps", "save_steps": 2, "learning_rate": 0.05}

@@ -36,6 +36,7 @@ def test_a_rollout_batch_counts_once_whatever_is_made_of_it(tmp_path):
     assert all((part == part[:, :1]).all() and len(set(part[:, 0])) == 4 for part in prompts)
 
 
+@pytest.mark.slow
 def test_an_alarm_is_said_kept_and_not_said_again_after_a_resume(tmp_path, capsys):
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator

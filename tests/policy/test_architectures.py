@@ -8,6 +8,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 import torch
+from loops import first_quickly
 from shapes import CONFIGS, write_reward, write_shape
 from transformers import AutoModelForCausalLM
 
@@ -38,7 +39,9 @@ def run_folders(tmp_path_factory) -> Callable[[str], Path]:
     return cache(lambda name: run_of(tmp_path_factory.mktemp(name), name))
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize(
+    "name", first_quickly(sorted(CONFIGS, key=lambda name: name not in ("qwen3", "qwen3_next")), 2)
+)
 def test_a_run_trains_and_saves_it(name, run_folders):
     run = run_folders(name)
     (update,) = [entry for entry in lines(run) if "loss/total" in entry]

@@ -125,7 +125,9 @@ def runs(tmp_path_factory) -> dict[str, Any]:
     folders = {}
     for kind in ("rows", "trees", "auto"):
         folders[kind] = tmp_path_factory.mktemp("runs") / kind
-        start_training(small(folders[kind], layout=kind, rollout_batches=1, save_every=0, max_response_length=40))
+        start_training(
+            small(folders[kind], layout=kind, rollout_batches=1, save_every=0, max_response_length=40, problems=2)
+        )
     return folders
 
 

@@ -429,6 +429,7 @@ def test_no_text_of_rollouts_runs(open_page, tmp_path, start):
             assert any(wanted in text for text in found), (payload, part)
 
 
+@pytest.mark.slow
 def test_no_text_of_records_runs(open_page, tmp_path):
     folder = write_run(tmp_path / name_of(PAYLOADS[0]), batches=2)
     for path in sorted((folder / "records").glob("responses-*.parquet")):

@@ -208,7 +208,8 @@ SHOTS = {
 FONTS = '* { font-family: "DejaVu Sans" !important; } pre { font-family: "DejaVu Sans Mono" !important; }'
 
 
-@pytest.mark.parametrize("name", first_quickly(SHOTS))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SHOTS)
 def test_it_looks_as_it_did(browser, request, tmp_path, name):
     """At most 2% of the pixels differ clearly from the image that was looked at and kept."""
     page_name, width, height, scheme, part = SHOTS[name]

@@ -111,6 +111,7 @@ def test_the_answer_is_the_last_box_after_the_thinking(twenty):
     assert asyncio.run(twenty.verify(inside, box)).status == "no_answer"
 
 
+@pytest.mark.slow
 def test_a_position_has_the_same_problem_in_every_process_and_order(twenty):
     one, places = beside(twenty, "+".join(BY_SETS)), range(len(BY_SETS))
     before = [one.train(place) for place in places]

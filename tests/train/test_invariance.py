@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-from loops import first_quickly, over
+from loops import first_quickly
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from fairlen.batch import Plan
@@ -57,17 +57,20 @@ def reordered(plan: Plan, order: np.ndarray) -> Plan:
     return Plan(*(getattr(plan, name)[order] for name in ("rows", "length", "advantage", "weight", "term_weight")))
 
 
-@over("name", METHODS)
-@pytest.mark.parametrize(("dtype", "tolerance"), first_quickly([(torch.float64, 1e-12), (torch.float32, 1e-6)]))
-def test_micro_batches_and_order_do_not_change_the_gradient(batch, name, dtype, tolerance):
-    policy, method = tiny_gpt2(dtype), compose(name)
-    plan = planned(method, batch.rollouts)
-    whole = gradient(policy, method, batch.rollouts, plan, 1 << 20)
-    assert whole.norm() > 0
-    order = np.random.default_rng(0).permutation(len(plan))
-    for max_tokens in (1, 300):  # 1: every row alone
-        assert relative(gradient(policy, method, batch.rollouts, plan, max_tokens), whole) < tolerance
-    assert relative(gradient(policy, method, batch.rollouts, reordered(plan, order), 300), whole) < tolerance
+@pytest.mark.parametrize(
+    ("names", "dtype", "tolerance"),
+    first_quickly([(METHODS[::2], torch.float64, 1e-12), (METHODS[1::2], torch.float64, 1e-12), (METHODS, torch.float32, 1e-6)]),
+)  # fmt: skip
+def test_micro_batches_and_order_do_not_change_the_gradient(batch, names, dtype, tolerance):
+    for name in names:
+        policy, method = tiny_gpt2(dtype), compose(name)
+        plan = planned(method, batch.rollouts)
+        whole = gradient(policy, method, batch.rollouts, plan, 1 << 20)
+        assert whole.norm() > 0
+        order = np.random.default_rng(0).permutation(len(plan))
+        for max_tokens in (1, 300):  # 1: every row alone
+            assert relative(gradient(policy, method, batch.rollouts, plan, max_tokens), whole) < tolerance, name
+        assert relative(gradient(policy, method, batch.rollouts, reordered(plan, order), 300), whole) < tolerance, name
 
 
 def test_a_loss_that_is_averaged_over_micro_batches_would_fail(batch):

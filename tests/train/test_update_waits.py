@@ -8,7 +8,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from loops import first_quickly
 from shapes import CONFIGS
 from transformers import AutoModelForCausalLM
 from waits import DEVICE, counted_waits
@@ -60,7 +59,8 @@ def check_phases(result: StepResult, num_operations: int) -> None:
     assert not result.spans
 
 
-@pytest.mark.parametrize("method", first_quickly(["fspo", "grpo", "grpo+kl"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["fspo", "grpo", "grpo+kl"])
 def test_a_micro_batch_waits_twice_at_most(method, monkeypatch):
     """Rows of 24 tokens: 12 in one micro-batch, or 2 in each of 6. The difference is what 5 micro-batches wait for."""
     monkeypatch.setattr(torch.Tensor, "backward", lambda _: None)
