@@ -68,7 +68,7 @@ COMMANDS: dict[str, Command] = {
     "methods": Command(
         "[NAME[+NAME]...] [--compare NAME...]",
         "every preset and modifier; what one method is made of; or several by length",
-        ("dapo+balanced", "--compare grpo dr_grpo grpo+balanced"),
+        ("dapo+balanced", "--compare grpo dr_grpo grpo+balanced --rollouts rollouts.jsonl"),
     ),
     "audit": Command(
         "PATH... [FLAGS]",
@@ -235,9 +235,10 @@ def run_methods(arguments: list[str]) -> int:
     if compared:
         from fairlen.compare.simulation import run
 
-        return run([name, *compared] if name else compared, out, config.json)
-    if out:
-        raise ValueError(f"--out {out}: it is the page of --compare: name methods to compare")
+        return run([name, *compared] if name else compared, out, config.json, config.rollouts)
+    for flag, given in (("out", out), ("rollouts", config.rollouts)):
+        if given:
+            raise ValueError(f"--{flag} {given}: it is for --compare: name methods to compare")
     if name:
         from fairlen.catalogue import describe_method, print_method
 

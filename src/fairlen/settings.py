@@ -377,6 +377,8 @@ class MethodsConfig:
     """One method, its names joined by +, such as dapo+balanced."""
     compare: tuple[str, ...] = ()
     """Methods whose weights, advantages and bounds are measured on the same made rollouts."""
+    rollouts: str = ""
+    """Files or a folder of your own rollouts, as for fairlen audit, that --compare weighs instead."""
     out: str = ""
     """A page to write with the picture of --compare."""
     json: bool = False

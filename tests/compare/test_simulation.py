@@ -7,7 +7,7 @@ import pytest
 
 from fairlen.audit.statistics.intervals import length_bins
 from fairlen.cli import main
-from fairlen.compare.simulation import BUDGET, NUM_PROMPTS, NUM_TRACKS, make_rollouts, measure
+from fairlen.compare.simulation import BUDGET, NUM_PROMPTS, NUM_TRACKS, make_rollouts, measure, read_rollouts
 
 
 def test_the_rollouts_have_what_is_measured():
@@ -71,6 +71,34 @@ def test_a_band_that_learns_has_seen_the_rollouts():
     )  # P(|z| < 1): width is the spread
 
 
+def write_log(path, lengths):
+    rows = [{"prompt": f"{i}", "num_tokens": n, "reward": n == 2} for i in range(32) for n in lengths]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def test_ones_own_rollouts_by_hand(tmp_path):
+    """Correct of 2 tokens, incorrect of 4 and 6: advantages in proportion 2, -1, -1, so 4, 4, 6 parts of 14 at equal weights
+    and 2, 1, 1 of 4 where a response weighs the same whatever its length."""
+    rows = read_rollouts(write_log(tmp_path / "own.jsonl", (2, 4, 6)))
+    assert "96 responses" in rows.title and "2 to 2, 4 to 4, 6 to 6" in rows.title
+    expected = {"dr_grpo": [[0, 4, 6], [4, 0, 0]], "grpo": [[0, 3.5, 3.5], [7, 0, 0]]}
+    for name, parts in expected.items():
+        found = measure(name, rows)
+        assert found.parts * 14 == pytest.approx(np.array(parts)) and np.isnan(found.inside).all()
+    assert measure("grpo", rows).weight == pytest.approx([4 / 2, 4 / 4, 4 / 6])  # the mean length over each
+
+
+def test_own_rollouts_are_compared_by_the_command(capsys, tmp_path):
+    place, page = write_log(tmp_path / "own.jsonl", (2, 4, 6)), tmp_path / "page.html"
+    assert main(["methods", "--compare", "grpo", "dr_grpo", "--rollouts", place, "--out", str(page)]) == 0
+    assert "96 responses" in capsys.readouterr().out and "Weight of incorrect responses by length" in page.read_text()
+    few = write_log(tmp_path / "few.jsonl", (2, 2))
+    for one, message in ((few, "of too few lengths"), (str(tmp_path / "none.jsonl"), "none.jsonl")):
+        assert main(["methods", "--compare", "grpo", "dr_grpo", "--rollouts", one]) == 2
+        assert message in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_the_command(capsys, tmp_path):
     page = tmp_path / "page.html"
@@ -94,7 +122,7 @@ def test_the_command(capsys, tmp_path):
             ["--compare", "grpo", "ctpo", "rloo", "gspo", "dapo", "aspo", "--out", "page.html"],
             "--out draws up to 5 methods",
         ),
-        (["dapo", "--out", "page.html"], "it is the page of --compare"),
+        (["dapo", "--out", "page.html"], "--out page.html: it is for --compare"),
     ],
 )
 def test_what_cannot_be_compared(capsys, arguments, message):

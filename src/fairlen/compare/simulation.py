@@ -1,4 +1,4 @@
-"""Effects of methods on length, measured on the same made rollouts: no model, no training, seconds."""
+"""Effects of methods on length, measured on the same made rollouts or on somebody's own: no model, no training, seconds."""
 
 from __future__ import annotations
 
@@ -8,16 +8,19 @@ from dataclasses import asdict, dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
+from warnings import catch_warnings
 
 import numpy as np
 
+from fairlen.audit.numbers import plain as to_data
+from fairlen.audit.readers import read
 from fairlen.audit.statistics.intervals import Bins, length_bins, ratio
 from fairlen.batch import Bools, Floats, Ints, mean_by, mean_or_nan, sum_by
 from fairlen.console import log, make_console, print_table
 from fairlen.files.folders import write_file
 from fairlen.methods.compose import explain
 from fairlen.methods.method import Method
-from fairlen.methods.rows import plan_rows
+from fairlen.methods.rows import RowPlan, plan_rows
 from fairlen.precision import tolerance
 from fairlen.report.figure import (
     TONES,
@@ -33,6 +36,7 @@ from fairlen.report.figure import (
     share,
 )
 from fairlen.report.page import render_page
+from fairlen.report.prompts import relate
 
 NUM_PROMPTS, NUM_TRACKS, BUDGET, SPREAD = 512, 16, 1024, 0.03
 MADE = (
@@ -41,40 +45,93 @@ MADE = (
     f"deviation {SPREAD}."
 )
 THIRDS, FINE = 3, 12  # bins of length of the table, and of the picture
-HEAD = (
-    "method", "weight of a token: short", "middle", "long", "shorter over longer", "EOS", "inside: short", "middle", "long",
-)  # fmt: skip
+HEAD = ("method", "weight of a token: short", "middle", "long", "shorter over longer", "EOS")
+INSIDE, PARTS = (
+    ("inside: short", "middle", "long"),
+    ("incorrect: short", "middle", "long", "correct: short", "middle", "long"),
+)
 MEANING = (
     "weight of a token: over the mean of all tokens, in thirds of the responses by length; shorter over longer: advantage of the "
     "shorter half of a prompt's correct responses less that of the longer half; EOS: sum of weight * advantage over that of its "
-    "size, at EOS; inside: share of tokens within the two-sided bound, mean over responses"
+    "size, at EOS; inside: share of tokens within the two-sided bound, mean over responses; "
+    "incorrect, correct: share of weight * size of the advantage * tokens"
 )
 SMALL = 0.01  # difference of advantages, or net advantage, that is called none
 
 
 @dataclass(frozen=True)
-class MadeRollouts:
-    """Columns [N], log ratios [T]."""
+class WeighedRollouts:
+    """Columns [N] of rollouts that methods weigh, each rollout batch as one update."""
 
+    title: str
     prompt: Ints
     length: Ints
     correct: Bools
-    log_ratio: Floats
+    graded: Bools  # has a verdict, or was truncated
+    truncated: Bools
+    outcome: Floats
+    batch: Ints
+    max_response_length: int
+    log_ratio: Floats  # [T]; empty where none are made
 
-    @property
-    def truncated(self) -> Bools:
-        return self.length == BUDGET
+    def plan(self, method: Method) -> RowPlan:
+        """Return the plans of all rollout batches as one."""
+        names = {"groups": "prompt", "lengths": "length", "rewards": "outcome", "truncated": "truncated"}
+        found = [np.zeros(len(self.prompt)) for _ in range(4)]
+        for rows in (np.flatnonzero(self.batch == one) for one in np.unique(self.batch)):
+            columns = {key: getattr(self, name)[rows] for key, name in names.items()}
+            columns["correct"] = np.where(self.graded[rows], self.correct[rows], np.nan)
+            with catch_warnings(action="ignore"):  # that a batch trains nothing
+                plan = plan_rows(method, max_response_length=self.max_response_length, **columns)
+            for column, name in zip(found, ("trains", "advantage", "weight", "term_weight"), strict=True):
+                column[rows] = getattr(plan, name)
+        return RowPlan(found[0] > 0, *found[1:], method=method)
 
 
 @cache
-def make_rollouts() -> MadeRollouts:
+def make_rollouts() -> WeighedRollouts:
     """Return the rollout batch; RandomState draws the same in every version of numpy."""
     draw = np.random.RandomState(0)
     prompt = np.repeat(np.arange(NUM_PROMPTS), NUM_TRACKS)
     correct = draw.uniform(size=len(prompt)) < draw.uniform(0.05, 0.95, NUM_PROMPTS)[prompt]
     size = draw.lognormal(np.log(120.0), 0.9, len(prompt)) * np.where(correct, 1.0, 1.5)
-    length = np.clip(np.round(size), 1, BUDGET).astype(np.int64)
-    return MadeRollouts(prompt, length, correct, draw.normal(-(SPREAD**2) / 2, SPREAD, int(length.sum())))
+    length, ones = np.clip(np.round(size), 1, BUDGET).astype(np.int64), np.ones(len(prompt), np.bool_)
+    log_ratio = draw.normal(-(SPREAD**2) / 2, SPREAD, int(length.sum()))
+    title = f"the same {NUM_PROMPTS * NUM_TRACKS:,} made responses"
+    outcome = correct.astype(np.float64)
+    return WeighedRollouts(
+        title, prompt, length, correct, ones, length == BUDGET, outcome, 0 * prompt, BUDGET, log_ratio
+    )
+
+
+def read_rollouts(place: str) -> WeighedRollouts:
+    """Return the whole responses of somebody's log. Raises ValueError where there is not one log."""
+    reading = read([place])
+    if len(reading.sources) != 1:
+        found = "; ".join(reading.unreadable) or ", ".join(one.folder for one in reading.sources) or "no rollouts there"
+        raise ValueError(f"--rollouts {place}: {found}; name files of one format in one folder, as for fairlen audit")
+    log = reading.sources[0].log
+    rows = log.responses.round == 0
+    table = log.responses.take(rows)
+    limit = max(table.max_response_length, int(table.length.max(initial=1)))
+    title = f"{len(table):,} responses of {reading.sources[0].folder}"
+    if log.unit != "tokens":
+        title += f", whose lengths are {log.unit}"
+    if len(thirds := length_bins(table.length, THIRDS)) < THIRDS:
+        raise ValueError(f"--rollouts {place}: {title}, too few, or of too few lengths, to compare short and long ones")
+    title += f"; thirds by length are {', '.join(thirds.names())}"
+    return WeighedRollouts(
+        title,
+        table.prompt,
+        table.length,
+        log.correct[rows],
+        table.active | table.truncated,
+        table.truncated,
+        table.outcome,
+        log.batch[rows],
+        limit,
+        np.zeros(0),
+    )
 
 
 @dataclass(frozen=True)
@@ -84,8 +141,9 @@ class LengthEffect:
     shorter: float
     """Advantage of the shorter half of a prompt's correct responses less that of the longer half, mean over prompts."""
     eos: float  # sum of weight * advantage at EOS, over the sum of its size there: above 0 stopping is reinforced
-    inside: Floats  # share of a response's tokens within the two-sided bound, mean of each third, [3]
-    curves: dict[str, Floats]  # `weight` and `inside` in finer bins, for the picture
+    inside: Floats  # share of a response's tokens within the two-sided bound, mean of each third, [3]; nan without log ratios
+    parts: Floats  # share of weight * |advantage| * tokens of incorrect and of correct responses in each third, [2, 3]
+    curves: dict[str, Floats]  # the same in finer bins, for the picture
 
     def describe(self) -> str:
         (low, light), (high, heavy) = sorted(zip(self.weight[[0, 2]].tolist(), ("short", "long"), strict=True))
@@ -102,50 +160,55 @@ class LengthEffect:
         )
         short, _, long = map(share, self.inside.tolist())
         bound = (
-            "" if (self.inside == 1).all() else f"; inside the bound are {short} of short and {long} of long responses"
+            ""
+            if not (self.inside < 1).any()
+            else f"; inside the bound are {short} of short and {long} of long responses"
         )
         return f"{self.name}: {weighs}; a short correct response is worth {worth} a long one; EOS is {push}{bound}"
 
 
-def measure(names: str) -> LengthEffect:
-    """Measure a method. Raises ValueError for an unknown one, and for one that chooses what is generated."""
-    found, rows = explain(names), make_rollouts()
-    plan = plan_rows(
-        found.method, groups=rows.prompt, lengths=rows.length, rewards=rows.correct.astype(np.float64),
-        truncated=rows.truncated, max_response_length=BUDGET,
-    )  # fmt: skip
+def measure(names: str, rows: WeighedRollouts | None = None) -> LengthEffect:
+    """Measure a method, on made rollouts by default.
+
+    Raises ValueError for an unknown one, and for one that chooses what is generated.
+    """
+    found, rows = explain(names), rows or make_rollouts()
+    plan = rows.plan(found.method)
     push = np.where(rows.truncated, 0.0, plan.weight * plan.advantage)
-    inside = share_inside(found.method, plan, rows)
-    (weight, held), (fine_weight, fine_held) = (
+    inside = share_inside(found.method, plan, rows) if len(rows.log_ratio) else np.full(len(rows.length), np.nan)
+    (weight, held, parts), (fine_weight, fine_held, fine_parts) = (
         by_bin(length_bins(rows.length, size), plan, rows, inside) for size in (THIRDS, FINE)
     )
     eos = float(ratio(push.sum(), np.abs(push).sum()))
-    curves = {"weight": fine_weight, "inside": fine_held}
-    return LengthEffect(found.name, weight, shorter_over_longer(plan, rows), eos, held, curves)
+    curves = {"weight": fine_weight, "inside": fine_held, "incorrect": fine_parts[0], "correct": fine_parts[1]}
+    return LengthEffect(found.name, weight, shorter_over_longer(plan, rows), eos, held, parts, curves)
 
 
-def by_bin(bins: Bins, plan: Any, rows: MadeRollouts, inside: Floats) -> tuple[Floats, Floats]:
+def by_bin(bins: Bins, plan: RowPlan, rows: WeighedRollouts, inside: Floats) -> tuple[Floats, Floats, Floats]:
     size, tokens = len(bins), rows.length * plan.trains
     per_token = ratio(sum_by(bins.index, plan.weight * tokens, size), sum_by(bins.index, tokens, size))
     held = ratio(sum_by(bins.index, inside * plan.trains, size), sum_by(bins.index, plan.trains, size))
-    return per_token * float(tokens.sum() / (plan.weight * tokens).sum()), held
+    moved, is_correct = plan.weight * np.abs(plan.advantage) * tokens, rows.correct.astype(np.int64)
+    parts = sum_by(is_correct * size + bins.index, moved, 2 * size).reshape(2, size)
+    return per_token * float(ratio(tokens.sum(), (plan.weight * tokens).sum())), held, ratio(parts, parts.sum())
 
 
-def shorter_over_longer(plan: Any, rows: MadeRollouts) -> float:
+def shorter_over_longer(plan: RowPlan, rows: WeighedRollouts) -> float:
     """Return the mean over prompts with correct responses on both sides of their median length; nan where there are none."""
     chosen = rows.correct & plan.trains
-    prompt, length, advantage = rows.prompt[chosen], rows.length[chosen], plan.advantage[chosen]
-    median = np.array(
-        [np.median(length[prompt == one]) if (prompt == one).any() else 0.0 for one in range(NUM_PROMPTS)]
+    names, prompt = np.unique(rows.prompt[chosen], return_inverse=True)
+    advantage, relative = (
+        plan.advantage[chosen],
+        relate(prompt, rows.length[chosen].astype(np.float64), chosen[chosen])[0],
     )
-    sides = [(length < median[prompt]), (length > median[prompt])]
-    both = np.logical_and(*(np.bincount(prompt[side], minlength=NUM_PROMPTS) > 0 for side in sides))
-    short, long = (mean_by(prompt[side], advantage[side], NUM_PROMPTS)[both] for side in sides)
+    sides = (relative < 0, relative > 0)
+    both = np.logical_and(*(np.bincount(prompt[side], minlength=len(names)) > 0 for side in sides))
+    short, long = (mean_by(prompt[side], advantage[side], len(names))[both] for side in sides)
     apart = np.where(np.abs(short - long) <= tolerance(np.abs(short), parts=len(advantage)), 0.0, short - long)
     return mean_or_nan(apart)
 
 
-def share_inside(method: Method, plan: Any, rows: MadeRollouts) -> Floats:
+def share_inside(method: Method, plan: RowPlan, rows: WeighedRollouts) -> Floats:
     """Return the share of each response's tokens within the bound, [N]; a band that learns has seen these rollouts once."""
     import torch
 
@@ -163,47 +226,61 @@ def share_inside(method: Method, plan: Any, rows: MadeRollouts) -> Floats:
 
 
 def cells_of(effect: LengthEffect) -> list[str]:
-    weight, inside = (
-        [form(float(v)) for v in values] for form, values in ((plain, effect.weight), (share, effect.inside))
-    )
-    return [effect.name, *weight, f"{effect.shorter:+.3f}", f"{effect.eos:+.3f}", *inside]
+    last = effect.parts.ravel() if np.isnan(effect.inside).all() else effect.inside
+    weight = map(plain, effect.weight.tolist())
+    return [effect.name, *weight, f"{effect.shorter:+.3f}", f"{effect.eos:+.3f}", *map(share, last.tolist())]
 
 
-def run(names: Sequence[str], out: str, as_json: bool) -> int:
-    effects = [measure(name) for name in dict.fromkeys(names)]
+def head_of(rows: WeighedRollouts) -> tuple[str, ...]:
+    return (*HEAD, *(INSIDE if len(rows.log_ratio) else PARTS))
+
+
+def run(names: Sequence[str], out: str, as_json: bool, place: str = "") -> int:
+    """Compare methods on made rollouts, or on those of a place."""
+    rows = read_rollouts(place) if place else make_rollouts()
+    effects = [measure(name, rows) for name in dict.fromkeys(names)]
     if out:
-        write_effects(effects, out)
+        write_effects(effects, out, rows)
     if as_json:
         log(json.dumps([to_json(effect) for effect in effects], indent=1))
     else:
-        title = f"on the same {NUM_PROMPTS * NUM_TRACKS:,} made responses"
         console = make_console(160)
-        print_table(console, title, HEAD, map(cells_of, effects), left=(0,))
+        print_table(console, f"on {rows.title}", head_of(rows), map(cells_of, effects), left=(0,))
         for line in (*(effect.describe() for effect in effects), MEANING):
             console.print(line, soft_wrap=True)
     return 0
 
 
 def to_json(effect: LengthEffect) -> dict[str, Any]:
-    numbers = {key: value.tolist() if isinstance(value, np.ndarray) else value for key, value in asdict(effect).items()}
-    return {key: value for key, value in numbers.items() if key != "curves"} | {"summary": effect.describe()}
+    numbers = {key: value for key, value in asdict(effect).items() if key != "curves"}
+    return to_data(numbers) | {"summary": effect.describe()}
 
 
-def write_effects(effects: Sequence[LengthEffect], out: str) -> None:
+def write_effects(effects: Sequence[LengthEffect], out: str, rows: WeighedRollouts) -> None:
     """Raises ValueError for more methods than there are colours."""
     if len(effects) > len(TONES):
         raise ValueError(f"--out draws up to {len(TONES)} methods and was given {len(effects)}: name fewer")
-    bins = length_bins(make_rollouts().length, FINE)
-    draw = partial(draw_curves, effects, bins)
-    names = "Weight of a token by length of its response", "Share of tokens within the bound by length"
+    draw, table = (
+        partial(draw_curves, effects, length_bins(rows.length, FINE)),
+        Table(head_of(rows), [*map(cells_of, effects)]),
+    )
+    is_made, first = len(rows.log_ratio) > 0, "Weight of a token by length of its response"
+    others = {
+        "incorrect": "Weight of incorrect responses by length",
+        "correct": "Weight of correct responses by length",
+    }
+    says = "Share of weight * |advantage| * tokens of all responses: both pictures of a method add up to 1."
+    if is_made:
+        others, says = {"inside": "Share of tokens within the bound by length"}, "Two-sided, mean over responses."
     figures = [
-        Figure(names[0], "Over the mean of all tokens: 1 is the same for all.", draw("weight", plain, names[0]),
-               Table(HEAD, [cells_of(effect) for effect in effects]), f"{MEANING[0].upper()}{MEANING[1:]}."),
-        Figure(names[1], "Two-sided, mean over responses.", draw("inside", share, names[1])),
+        Figure(first, "Over the mean of all tokens: 1 is the same for all.", draw("weight", plain, first), table,
+               f"{MEANING[0].upper()}{MEANING[1:]}."),
+        *(Figure(title, says, draw(key, share, title)) for key, title in others.items()),
     ]  # fmt: skip
     notes = [f"{effect.describe()}." for effect in effects]
-    head = {"name": "What methods do to length", "folder": "made rollouts", "kind": "methods", "notes": notes}
-    write_file(Path(out), render_page(head, [], [Section("methods", "By length", MADE, figures)]).encode())
+    head = {"name": "What methods do to length", "folder": rows.title, "kind": "methods", "notes": notes}
+    shown = Section("methods", "By length", MADE if is_made else f"{rows.title[:1].upper()}{rows.title[1:]}.", figures)
+    write_file(Path(out), render_page(head, [], [shown]).encode())
 
 
 def draw_curves(effects: Sequence[LengthEffect], bins: Bins, key: str, form: Any, label: str) -> Any:
