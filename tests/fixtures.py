@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairlen.batch import Plan, Responses, Segments
+from fairlen.batch import Plan, Responses, Segments, name_columns
 from fairlen.methods.method import Method
 from fairlen.methods.stages.fair_band import band_sums
 from fairlen.methods.stages.micro import Micro, Outputs
@@ -73,6 +73,7 @@ def make_batch(
         outcome=np.array(right if outcome is None else outcome, np.float64), correct=np.array(right, np.bool_),
         truncated=np.isin(rows, truncated), active=~np.isin(rows, inactive), stream=np.zeros(len(rows), np.int64),
         round=np.zeros(len(rows), np.int64), max_response_length=max_response_length,
+        named=name_columns({"effort": [("low", "high")[one % 2] for one in prompt]}),
     )  # fmt: skip
     segments = Segments(
         response=rows, length=responses.length, group=responses.prompt, active=responses.active,

@@ -7,13 +7,24 @@ import pytest
 from fixtures import LENGTH, PROMPT, RIGHT, ragged_rollouts
 from loops import over
 
-from fairlen.batch import NO_VERDICT, Responses, build_responses, build_segments, count_by, mean_by, number_keys, sum_by
+from fairlen.batch import (
+    NO_COLUMNS,
+    NO_VERDICT,
+    Responses,
+    build_responses,
+    build_segments,
+    count_by,
+    mean_by,
+    number_keys,
+    sum_by,
+)
 from fairlen.methods.method import Method
 from fairlen.rollouts import Response
 
 
 def test_tables_of_rollouts_are_the_ragged_batch(ragged):
     rollouts = ragged_rollouts()
+    ragged = replace(ragged, responses=replace(ragged.responses, named=NO_COLUMNS))
     for ours, expected in ((rollouts.response_table, ragged.responses), (rollouts.segment_table, ragged.segments)):
         for name, column in expected.columns().items():
             assert getattr(ours, name).tolist() == column.tolist(), name
@@ -87,7 +98,7 @@ def test_columns_become_what_they_are_declared_as(ragged):
     given = {"prompt": [0, 1], "length": [3.0, 4.0], "outcome": [1, 0], "correct": [1, 0], "truncated": [0.0, 1.0]}
     rest = {"active": [1, 1], "stream": [0, 0], "round": [0, 0], "max_response_length": 8}
     table = Responses(**{name: np.array(column) for name, column in given.items()}, **rest)
-    for name, column in ragged.responses.columns().items():
+    for name, column in replace(ragged.responses, named=NO_COLUMNS).columns().items():
         assert getattr(table, name).dtype == column.dtype, name
     assert table.outcome.tolist() == [1.0, 0.0] and table.length.tolist() == [3, 4]
 

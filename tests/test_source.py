@@ -29,7 +29,7 @@ LAYERS = (
     ("files", "sampling"),
     ("methods.stages", "engine", "verify", "hangs"),
     ("methods",),
-    ("settings",),
+    ("settings", "testing"),
     ("tasks",),
     ("policy", "audit.log", "flags"),
     ("audit.statistics",),
@@ -324,7 +324,7 @@ rows = tuple(
 )
 for name in [*BASES, *(f"grpo+{m}" for m in MODIFIERS)]:
     method = compose(name)
-    (update,) = updates(method.score(Rollouts(rows, whole_segments(rows), 8)))
+    (update,) = updates(method.score(Rollouts(rows, whole_segments(rows), 8), [{"effort": "low"}] * 2))
     assert method.weigh(update).weight.min() > 0, name
 main(["methods", "--json"]), main(["eval", "--suite", "list"]), main(["audit", sys.argv[1]])
 assert not (found := {"torch", "transformers", "tokenizers"} & set(sys.modules)), found

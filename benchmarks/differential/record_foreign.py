@@ -110,6 +110,7 @@ def skyrl_advantage(source: Source, batch: Batch, estimator: str) -> Tensor:
 def skyrl_loss(source: Source, batch: Batch, advantage: Tensor, function: str, reduction: str, **config: Any) -> Tensor:
     maths = vars(source.load(SKYRL_UTILS + "torch_utils.py", "masked_mean", "safe_exp_delta"))
     parts = ("apply_off_policy_correction", "compute_off_policy_correction", "off_policy_correction_enabled")
+    parts += ("compute_outlier_token_mask", "compute_token_mask", "compute_sequence_mask")
     correction = source.load(SKYRL_UTILS + "off_policy_correction_utils.py", *parts, "compute_tis_ratio", **maths)
     names = (function, "reduce_loss", "apply_loss_reduction_to_advantages_minibatch")
     found = source.load(SKYRL_UTILS + "ppo_utils.py", *names, **maths | vars(correction))
@@ -122,9 +123,10 @@ def skyrl_loss(source: Source, batch: Batch, advantage: Tensor, function: str, r
         ("sequence_mask_metric", "outlier_token_is_threshold_low", "outlier_token_is_threshold_high",
          "token_mask_is_threshold_low", "token_mask_is_threshold_high")
     )  # fmt: skip
-    off |= {"tis_ratio_type": config.pop("tis", None), "token_tis_ratio_clip_high": 2.0}
-    values = {"loss_reduction": reduction, "eps_clip_low": 0.2, "eps_clip_high": 0.2, **config}
+    off |= {"tis_ratio_type": config.pop("tis", None), "token_tis_ratio_clip_high": 2.0} | config.pop("off", {})
     parts = {"cispo": Names(cispo_anchor="old", cispo_eps_clip_low=1.0, cispo_eps_clip_high=4.0)}
+    parts["dppo"] = Names(**config.pop("dppo", {}))
+    values = {"loss_reduction": reduction, "eps_clip_low": 0.2, "eps_clip_high": 0.2, **config}
     parts |= {"sapo": Names(tau_pos=1.0, tau_neg=1.05), "off_policy_correction": Names(**off)}
     return getattr(found, function)(batch.now, batch.old, scaled, Names(**values, **parts), mask, batch.rollout)[0]
 

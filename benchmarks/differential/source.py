@@ -18,6 +18,9 @@ import torch
 class Source:
     """A project's files at one commit, of a git checkout or a bare clone."""
 
+    in_float64 = False
+    """Whether what they compute in float32 is computed in float64."""
+
     def __init__(self, folder: Path, commit: str) -> None:
         self.folder, self.commit = folder, commit
 
@@ -28,7 +31,10 @@ class Source:
         module would have imported.
         """
         command = ["git", "-C", str(self.folder), "show", f"{self.commit}:{path}"]
-        tree = ast.parse(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+        text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        if self.in_float64:
+            text = text.replace("float32", "float64").replace(".float()", ".double()")
+        tree = ast.parse(text)
         nodes = [find_node(tree.body, name, path) for name in names]
         for node in nodes:
             node.decorator_list = [d for d in node.decorator_list if "dataclass" in ast.unparse(d)]

@@ -5,9 +5,10 @@ Index sets: **R** responses, **B** segments, **G** groups, **P** prompts of one 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
+from numbers import Real
 from typing import Any, Self
 
 import numpy as np
@@ -24,6 +25,32 @@ ONES: Any = 1
 """A number in place of a column holds for every row."""
 
 
+NO_COLUMNS = np.zeros((), [])
+"""Named columns of a table that has none."""
+
+
+def name_columns(columns: Mapping[str, Sequence[Any]]) -> np.ndarray:
+    """Columns by name, [N] each, as one array: numbers as float64, with None as nan; of anything else as they are."""
+    found = {name: np.asarray(values).tolist() for name, values in columns.items()}
+    is_number = {name: all(isinstance(v, (Real, type(None))) for v in c) for name, c in found.items()}
+    kinds = [(name, np.float64 if is_number[name] else object) for name in found]
+    made = np.zeros(len(next(iter(found.values()), ())), kinds)
+    for name, values in found.items():
+        made[name] = [np.nan if is_number[name] and value is None else value for value in values]
+    return made if found else NO_COLUMNS
+
+
+def pick_columns(names: Iterable[str], rows: Sequence[Mapping[str, Any]]) -> np.ndarray:
+    """Named columns from what is known of each row. Raises ValueError where no row has a name."""
+    found = {name: [row.get(name) for row in rows] for name in names}
+    if lost := [name for name in found if not any(name in row for row in rows)]:
+        known = ", ".join(dict.fromkeys(name for row in rows for name in row)) or "nothing"
+        raise ValueError(
+            f"no column {lost[0]!r}, which a stage of the method reads: the data and the rewards have {known}"
+        )
+    return name_columns(found)
+
+
 @dataclass(frozen=True)
 class Columns:
     """Columns of one length, each of the type that it is declared with; numbers hold for every row."""
@@ -35,7 +62,7 @@ class Columns:
         return len(next(c for c in self.columns().values()))
 
     def columns(self) -> dict[str, np.ndarray]:
-        return {f.name: column for f in fields(self) if isinstance(column := getattr(self, f.name), np.ndarray)}
+        return {f.name: column for f in fields(self) if np.ndim(column := getattr(self, f.name))}
 
     def take(self, rows: Bools | Ints) -> Self:
         return replace(self, **{name: column[rows] for name, column in self.columns().items()})
@@ -61,6 +88,8 @@ class Responses(Columns):
     max_response_length: int
     num_turns: Ints = field(default=ONES, kw_only=True)
     """Turns of the policy, at least 1."""
+    named: np.ndarray = field(default_factory=lambda: NO_COLUMNS, kw_only=True)
+    """What the method's stages read beside these, each by its name: of the data, or what a reward function said."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -106,6 +135,8 @@ class Segments(Columns):
     num_turns: Ints = field(default=ONES, kw_only=True)
     earned: Floats = field(default=ZEROS, kw_only=True)
     """Paid by the environment before, where turns are compared by later rewards."""
+    named: np.ndarray = field(default_factory=lambda: NO_COLUMNS, kw_only=True)
+    """The columns of that name of its response."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -55,6 +55,13 @@ def print_methods(data: dict[str, Any]) -> None:
     console.print("fairlen methods NAME[+NAME…] shows what one method is made of, and how to set it")
 
 
+def print_words(data: dict[str, Any]) -> None:
+    """The words of other libraries on the terminal."""
+    console = make_console(160)
+    cells = [[one[key] for key in ("name", "sets", "here", "differs")] for one in data["words"]]
+    print_table(console, "words of other libraries", ("name", "sets there", "--set here", "what differs"), cells)
+
+
 def describe_method(names: str) -> dict[str, Any]:
     """A composition as JSON data. Raises ValueError as `compose` does."""
     made = explain(names)

@@ -26,6 +26,7 @@ Positive = Annotated[float, POSITIVE]
 Count = Annotated[int, Rule(lambda value: value >= 1, "1 or more")]
 NotNegative = Annotated[float, NOT_NEGATIVE]
 """Infinity is allowed where it switches a bound off."""
+Bound = Annotated[float, Rule(lambda value: value > 0, "a number above 0, or inf to switch it off")]
 Amount = Annotated[float, Rule(lambda value: 0 <= value < math.inf, "a finite number, 0 or more")]
 Natural = Annotated[int, NOT_NEGATIVE]
 Seed = Annotated[int, Rule(lambda value: 0 <= value < 2**63, "0 to 9223372036854775807")]

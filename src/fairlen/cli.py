@@ -227,7 +227,8 @@ def run_doctor(arguments: list[str]) -> int:
 
 
 def run_methods(arguments: list[str]) -> int:
-    """Print every base and modifier, what one method is made of, or what several do to length."""
+    """Print every base and modifier, what one method is made of, words of other libraries, or what several do to length."""
+    from fairlen.methods.peers import PEERS, list_words
     from fairlen.settings import MethodsConfig
 
     config = parse(MethodsConfig, "methods", arguments)
@@ -239,7 +240,11 @@ def run_methods(arguments: list[str]) -> int:
     for flag, given in (("out", out), ("rollouts", config.rollouts)):
         if given:
             raise ValueError(f"--{flag} {given}: it is for --compare: name methods to compare")
-    if name:
+    if name == "peers" or name in PEERS:
+        from fairlen.catalogue import print_words
+
+        data, show = {"words": [*list_words(PEERS if name == "peers" else (name,))]}, print_words
+    elif name:
         from fairlen.catalogue import describe_method, print_method
 
         data, show = describe_method(name), print_method

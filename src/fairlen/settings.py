@@ -374,7 +374,7 @@ class MethodsConfig:
     """Settings of `fairlen methods`."""
 
     name: Annotated[str, Positional] = ""
-    """One method, its names joined by +, such as dapo+balanced."""
+    """One method, its names joined by +, such as dapo+balanced or verl:opo; or peers, verl, …: the words of other libraries."""
     compare: tuple[str, ...] = ()
     """Methods whose weights, advantages and bounds are measured on the same made rollouts."""
     rollouts: str = ""

@@ -100,7 +100,7 @@ def test_names_of_every_kind(text, name, aggregation):
     [
         ("token_men", "did you mean 'token_mean'?"),
         ("dr_grop", "did you mean 'dr_grpo'?"),
-        ("loss_type=dpo", "'loss_type=dpo': did you mean 'dapo'?"),
+        ("loss_type=dpo", "'loss_type=dpo': did you mean 'gdpo' or 'dapo'?"),
         ("grpo+balancd", "did you mean 'balanced'?"),
         ("grpo+dapo", "two bases"),
         ("", "there are grpo"),

@@ -12,12 +12,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-FIXTURE, AUTHORS = (Path(__file__).with_name(name) for name in ("foreign.json", "authors.json"))
+FIXTURE, AUTHORS, PEERS = (Path(__file__).with_name(f"{name}.json") for name in ("foreign", "authors", "peers"))
 MAX_LENGTH, GROUP_SIZE = 12, 4
 LENGTH = [3, 7, 1, 5, 9, 2, 6, 4, 12, 8, 3, 1, 5, 5, 2, 10]
 REWARD = [1.0, 0.0, 0.0, 1.0, 0.3, 0.9, -0.2, 0.4, 2.0, 2.0, 0.0, 1.0, 0.5, 0.5, 0.5, 0.5]
 BINARY = [float(reward > 0.45) for reward in REWARD]
 """Verdicts, for methods that have no graded rewards: 1 0 0 1, 0 1 0 0, 1 1 0 1, 1 1 1 1."""
+NAMED = {"correct": BINARY, "style": [reward**2 - reward / 3 for reward in REWARD]}
+"""Two outcomes of each response, by name."""
+READ = [5 + 3 * (row % 3) for row in range(len(LENGTH))]
+"""Tokens that each response read."""
 GROUP = [row // GROUP_SIZE for row in range(len(LENGTH))]
 NUM_TOKENS = sum(LENGTH)
 

@@ -10,14 +10,13 @@ import numpy as np
 import pytest
 from loops import over
 
-from fairlen import playground
+from fairlen import playground, testing
 from fairlen.catalogue import describe_method, list_methods
 from fairlen.cli import main
 from fairlen.compare.config import parse_variant
-from fairlen.methods.compose import compose, explain
+from fairlen.methods.compose import explain
 from fairlen.methods.modifiers import MODIFIERS
 from fairlen.methods.presets import BASES
-from fairlen.methods.trial import try_on_tokens, try_split, try_tables
 from fairlen.plugins import find_plugin, plugins_of
 from fairlen.tasks.grader import load_reward, load_rewards
 from fairlen.tasks.task import Problem, load_own_task
@@ -346,8 +345,4 @@ def test_entry_points_of_installed_packages_are_found(mine, tmp_path, monkeypatc
 
 @over("name", [*BASES, *MODIFIERS])
 def test_fairlens_own_methods_pass_the_trial_of_a_users(name):
-    method = compose(name)
-    try_tables(method, name)
-    for path, stage in method.stages():
-        try_on_tokens(path, name, stage)
-    try_split(method, name)
+    testing.check(name)

@@ -19,6 +19,7 @@ from fairlen.console import suggest
 from fairlen.methods.compose import explain
 from fairlen.methods.method import Method
 from fairlen.methods.modifiers import MODIFIERS
+from fairlen.methods.peers import find_peer
 from fairlen.methods.presets import BASES
 
 NUM_PARENTS, MAX_PLACES, MAX_BYTES = 4, 100, 1 << 20
@@ -69,7 +70,8 @@ class InUse:
 
     @property
     def program(self) -> str:
-        return self.name.partition(": ")[0] if ": " in self.name else "fairlen"
+        peer = find_peer(self.name)
+        return peer.program if peer else self.name.partition(": ")[0] if ": " in self.name else "fairlen"
 
 
 def aggregation_of(kind: str, scope: str, by: str = "") -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 from fairlen.methods.compose import explain
+from fairlen.methods.peers import PEERS
 from fairlen.settings import Positional, flatten
 from fairlen.train.run.config import TrainConfig
 
@@ -105,7 +106,8 @@ def is_run(folder: str) -> bool:
 
 def parse_variant(text: str) -> Variant:
     """ "fspo:surrogate.width=0.01,surrogate.z=2" -> the method and its settings."""
-    found = re.fullmatch(r"((?:[^:+]*\.py:\w+|[^:])*)(:?)(.*)", text)  # FILE.py:NAME has a colon of its own
+    own = rf"[^:+]*\.py:\w+|(?:{'|'.join(PEERS)}):[^:]*"  # FILE.py:NAME and verl:NAME have a colon of their own
+    found = re.fullmatch(rf"((?:{own}|[^:])*)(:?)(.*)", text)
     method, colon, settings = found.groups() if found else (text, "", "")
     if colon and not settings.strip(", "):
         raise ValueError(f"{text}: no setting after the colon; write METHOD:PATH=VALUE, or the method alone")

@@ -20,6 +20,7 @@ from fairlen.methods.conflicts import warn_of_pairs
 from fairlen.methods.description import set_fields, short
 from fairlen.methods.method import CHAINED, Method
 from fairlen.methods.modifiers import EVERYTHING, MODIFIERS, Component, add
+from fairlen.methods.peers import find_peer, split_names
 from fairlen.methods.presets import BASES
 from fairlen.methods.trial import try_method
 from fairlen.plugins import Plugin, find_plugin, installed, is_file_place, normalize
@@ -57,7 +58,7 @@ def explain(names: str, overrides: Sequence[str] = ()) -> Composition:
     if not isinstance(names, str):
         raise TypeError(f"names={names!r:.60}: give names joined by +, such as 'dapo+balanced'")
     parts = find_components(names)
-    method, notes = parts[0].apply(Method()), []
+    method, notes = parts[0].apply(Method()), list(parts[0].notes)
     for part in parts[1:]:
         before, method = method, part.apply(method)
         notes += [f"{part.name} {text}" for text in describe_replaced(before, method, own=part.sets)]
@@ -70,11 +71,12 @@ def explain(names: str, overrides: Sequence[str] = ()) -> Composition:
 
 def find_components(names: str) -> tuple[Component, ...]:
     """The base, and the modifiers in the order in which they are applied."""
-    given = [normalize(name.strip()) for name in names.split("+")]
+    split = split_names(names)
+    given = [name if words or name.endswith(":") else normalize(name) for name, words in split]
     twice = next((name for name in given if given.count(name) > 1), None)
     if twice:
         raise ValueError(f"{names!r} has {twice} twice: name it once")
-    found = [find_component(name) for name in given]
+    found = [find_component(name, words) for name, (_, words) in zip(given, split, strict=True)]
     bases = [part for part in found if part.sets == EVERYTHING] or [find_component("grpo")]
     if len(bases) > 1:
         raise ValueError(
@@ -96,8 +98,17 @@ def find_components(names: str) -> tuple[Component, ...]:
     return (*bases, *modifiers)
 
 
-def find_component(name: str) -> Component:
-    """Find the part that a name stands for: fairlen's own first. Raises ValueError for an unknown one."""
+def find_component(name: str, words: Sequence[str] = ()) -> Component:
+    """Find the part that a name stands for: fairlen's own first. Raises ValueError for an unknown one.
+
+    `words` are those after the prefix of another library.
+    """
+    if peer := find_peer(name):
+        words = words or [word for word in name.partition(":")[2].split("+") if word]
+        notes = [f"{peer.name}:{word}: {note}" for word in words if (note := peer.read(word).differs)]
+        method = peer.apply(words)
+        summary = f"The settings of {peer.program} {peer.version} by their names there."
+        return Component(peer.name + ":" + "+".join(words), EVERYTHING, summary, lambda _: method, notes=tuple(notes))
     if name in BASES:
         return Component(name, EVERYTHING, summarize(BASES[name]), lambda method: BASES[name]())
     if name in MODIFIERS:

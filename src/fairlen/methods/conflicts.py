@@ -16,6 +16,7 @@ from fairlen.methods.stages.aggregation import InverseLength, LengthPower, Seque
 from fairlen.methods.stages.fair_band import FairBand
 from fairlen.methods.stages.filters import Everything, LengthWindow, MixedOutcomes, MixedRewards, SomeIncorrect
 from fairlen.methods.stages.reward import (
+    CentredLength,
     LengthPenalty,
     RelativeLength,
     SoftOverlong,
@@ -49,13 +50,13 @@ ONE_OWNS_ALL = "token ratios with a token sum let one long response own the upda
 TWO_SCALES = "advantages have one scale over the batch, weights differ by length: no source uses it"
 NO_RATIO = "without a ratio only the sampler's mismatch is corrected, not several updates"
 
-WITHIN_PROMPT = (TopLambda, LengthPenalty, RelativeLength, SolvedLength, ConditionalLength)
+WITHIN_PROMPT = (TopLambda, LengthPenalty, RelativeLength, SolvedLength, CentredLength, ConditionalLength)
 REFUSED: Pairs = (
     ((TopLambda,), (MixedOutcomes, SomeIncorrect), ALL_CORRECT),
     *(((one,), WITHIN_PROMPT[:place], TWICE) for place, one in enumerate(WITHIN_PROMPT)),
 )
 WARNED: Pairs = (
-    ((LengthPenalty, TopLambda, RelativeLength, SolvedLength, TruncationPenalty), (SoftOverlong,), TWO_PENALTIES),
+    ((*WITHIN_PROMPT[:-1], TruncationPenalty), (SoftOverlong,), TWO_PENALTIES),
     ((TruncationPenalty,), (LengthPenalty, TopLambda, SolvedLength), TWO_PENALTIES),
     ((ConditionalLength,), (MixedOutcomes, MixedRewards, SomeIncorrect, LengthWindow), MOST_LOST),
     ((SolvedLength,), (MixedOutcomes, SomeIncorrect, LengthWindow), MOST_LOST),
@@ -88,6 +89,13 @@ def refuse_bad_pairs(method: Method) -> None:
             f"{type(method.aggregation).__name__} of turns, and sequences are not turns: --set sampling.unit=turn, or the "
             "modifiers turn_mean and balanced_turns, which set both"
         )
+    outcomes = getattr(method.advantage, "weights", {})
+    is_whole = method.sampling.is_whole and getattr(method.sampling, "compare", "") != "turns"
+    if outcomes and (method.reward or not is_whole):
+        found.append(
+            f"OutcomeNormalized of {', '.join(outcomes)}: outcomes of whole responses are compared as they are; leave out "
+            "eqlen, tree, turn_baseline and what shapes rewards, or give no outcomes"
+        )
     if found:
         raise ValueError(found[0])
 
@@ -106,8 +114,13 @@ def refuse_turns(method: Method, place: str) -> None:
         )
 
 
-def refuse_turn_rewards(method: Method, place: str) -> None:
-    """Raise ValueError where turns are compared by what was earned from them on, and only whole trajectories have a reward."""
+def refuse_unknown(method: Method, place: str, columns: bool = False) -> None:
+    """Raise ValueError for what a method needs and is not known there: rewards of turns, named columns, kept tokens."""
+    remedy = "leave it out, or train with `fairlen train`"
+    if method.reads and not columns:
+        raise ValueError(f"column {next(iter(method.reads))!r}: {place} hands stages no columns; {remedy}")
+    if getattr(method.correction, "recount", False):
+        raise ValueError(f"correction.recount=True: {place} plans before log-probs are known; {remedy}")
     if getattr(method.sampling, "compare", "") == "turns":
         raise ValueError(
             f"sampling.compare=turns: {place} says what a trajectory is worth, and not what each turn earned; leave it out "

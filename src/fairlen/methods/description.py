@@ -12,7 +12,7 @@ from typing import Any, get_args
 from fairlen.checks import is_described
 from fairlen.console import suggest
 from fairlen.methods.method import Method
-from fairlen.methods.stages import advantage, aggregation, fair_band, filters, reward, surrogate, terms
+from fairlen.methods.stages import advantage, aggregation, fair_band, filters, reward, surrogate, terms, trust_region
 from fairlen.methods.stages.micro import is_state
 from fairlen.sampling.eqlen import EqLen
 from fairlen.sampling.independent import Independent
@@ -33,7 +33,7 @@ KINDS: dict[str, tuple[type, ...]] = {
     "filter": get_args(filters.Filter),
     "reward": get_args(reward.Reward),
     "advantage": get_args(advantage.Advantage),
-    "surrogate": stages_of(surrogate, fair_band),
+    "surrogate": stages_of(surrogate, fair_band, trust_region),
     "aggregation": stages_of(aggregation),
     "terms": get_args(terms.Term),
     "correction": get_args(terms.Correction),

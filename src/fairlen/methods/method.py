@@ -8,19 +8,19 @@ The plan is made on tables, in numpy float64, without torch; the loss is a funct
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from fairlen.batch import Bools, Floats, Ints, Plan, Responses, Rewarded, Segments
+from fairlen.batch import Bools, Floats, Ints, Plan, Responses, Rewarded, Segments, pick_columns, sum_by
 from fairlen.methods.conflicts import refuse_bad_pairs
 from fairlen.methods.stages.advantage import Advantage, GroupNormalized
 from fairlen.methods.stages.aggregation import Aggregation, SequenceMean
 from fairlen.methods.stages.filters import Everything, Filter
 from fairlen.methods.stages.micro import Micro, Outputs, Stateful, Sums, TokenLoss, has_state, is_state, widen
-from fairlen.methods.stages.reward import Reward
+from fairlen.methods.stages.reward import NUM_READ, Reward
 from fairlen.methods.stages.surrogate import TokenClip
 from fairlen.methods.stages.terms import Correction, NoCorrection, Term
 from fairlen.precision import settle
@@ -73,6 +73,9 @@ class Update:
     """Those rows, groups dense from 0."""
     advantage: Floats
 
+    def take(self, chosen: Bools) -> Update:
+        return Update(self.rows[chosen], self.segments.take(chosen).with_dense_groups(), self.advantage[chosen])
+
 
 @dataclass(frozen=True)
 class MicroLoss:
@@ -121,9 +124,24 @@ class Method:
         """True where a term needs the entropy with its gradient."""
         return any(term.needs_entropy for term in self.terms)
 
-    def score(self, rollouts: Rollouts) -> Scored:
-        """Rewards and advantages of one rollout batch; once, before it is split into updates."""
-        return self.score_tables(rollouts.response_table, rollouts.segment_table)
+    @property
+    def reads(self) -> dict[str, tuple[Any, ...]]:
+        """Named columns that the stages read, each with examples of its values."""
+        return {name: values for _, stage in self.stages() for name, values in getattr(stage, "reads", {}).items()}
+
+    def score(self, rollouts: Rollouts, columns: Sequence[Mapping[str, Any]] = ()) -> Scored:
+        """Rewards and advantages of one rollout batch; once, before it is split into updates.
+
+        `columns` are those of the data, by prompt; what reward functions said is in the responses.
+        """
+        responses = rollouts.response_table
+        if self.reads:
+            rows = [
+                {NUM_READ: len(r.token_ids) - r.length, **(columns[r.prompt] if columns else {}), **r.outcomes}
+                for r in rollouts.responses
+            ]
+            responses = replace(responses, named=pick_columns(self.reads, rows))
+        return self.score_tables(responses, rollouts.segment_table)
 
     def score_tables(self, responses: Responses, segments: Segments) -> Scored:
         """The same from tables alone, which is all that an audit has; outcomes that differ by rounding are made equal."""
@@ -136,7 +154,14 @@ class Method:
             shaped = stage(counted, shaped)
         reward[responses.active] = shaped
         value = self.sampling.value(responses, segments, reward)
-        segments = replace(segments, active=segments.active & self.sampling.trains(responses, segments, value))
+        trains = self.sampling.trains(responses, segments, value)
+        if getattr(self.filter, "of_responses", False):
+            chosen = responses.active.copy()
+            chosen[responses.active] = self.filter(responses.with_reward(reward).active_rows())
+            trains = trains & chosen[segments.response]
+        segments = replace(segments, active=segments.active & trains)
+        if self.reads:
+            segments = replace(segments, named=responses.named[segments.response])
         selected = self.choose_prompts(responses.with_reward(reward), segments)
         scored = Scored(responses, segments, selected, reward, value, np.zeros(len(segments)), self.sampling.num_tracks)
         trains = scored.trains
@@ -150,7 +175,9 @@ class Method:
         _, first, inverse = np.unique(
             [segments.response, segments.group], axis=1, return_index=True, return_inverse=True
         )
-        return self.advantage(segments.take(first), value[first])[inverse.ravel()]  # numpy 2.0.0 gives it two axes
+        inverse = inverse.ravel()  # numpy 2.0.0 gives it two axes
+        length = sum_by(inverse, segments.length, len(first)).astype(np.int64)
+        return self.advantage(replace(segments.take(first), length=length), value[first])[inverse]
 
     def choose_prompts(self, responses: Rewarded, segments: Segments) -> Bools:
         """Mask of the prompts that train, [P]: those that the filter selects and that have an active response.
@@ -159,17 +186,20 @@ class Method:
         """
         counted = responses.active_rows()
         selected = np.zeros(responses.num_prompts, np.bool_)
-        selected[: counted.num_prompts] = self.filter(counted)
+        is_of_responses = getattr(self.filter, "of_responses", False)
+        selected[: counted.num_prompts] = True if is_of_responses else self.filter(counted)
         is_filter = self.filter != Everything()
         heard = responses.prompt[segments.response[segments.active]] if is_filter else counted.prompt
         return selected & (np.bincount(heard, minlength=len(selected)) > 0)
 
-    def weigh(self, update: Update) -> Plan:
-        """One weight per sequence of an update."""
-        segments = update.segments
+    def weigh(self, update: Update, kept: Ints | None = None) -> Plan:
+        """One weight per sequence of an update; `kept` are the tokens of each that a correction keeps, [b], if it recounts."""
+        if kept is not None:
+            update, kept = update.take(kept > 0), kept[kept > 0]
+        segments = update.segments if kept is None else replace(update.segments, length=kept)
         return Plan(
             rows=update.rows,
-            length=segments.length,
+            length=update.segments.length,
             advantage=update.advantage,
             weight=self.aggregation(segments, update.advantage) * segments.mass,
             term_weight=self.aggregation.term_weight(segments) * segments.mass,

@@ -9,26 +9,17 @@ from functools import partial
 from typing import Any
 
 from fairlen.methods.method import Method
-from fairlen.methods.stages.advantage import ConditionalLength, GroupCentered, GroupNormalized, MeanNormalized
+from fairlen.methods.stages import advantage, filters, reward, terms
 from fairlen.methods.stages.aggregation import Aggregation, Balanced, InverseLength, TokenMean, TurnCount, TurnMean
-from fairlen.methods.stages.filters import LengthWindow, MixedOutcomes, MixedRewards, SomeCorrect, SomeIncorrect
 from fairlen.methods.stages.micro import is_state
-from fairlen.methods.stages.reward import (
-    LengthPenalty,
-    RelativeLength,
-    SoftOverlong,
-    SolvedLength,
-    TopLambda,
-    TruncationPenalty,
-)
 from fairlen.methods.stages.surrogate import TokenClip
-from fairlen.methods.stages.terms import EntropyBonus, ReferenceKL, SamplerMismatch
 from fairlen.sampling.eqlen import EqLen
 from fairlen.sampling.independent import Independent
 from fairlen.sampling.tree import Tree
 
 CHAIN_ORDER = (
-    TruncationPenalty, RelativeLength, TopLambda, LengthPenalty, SolvedLength, SoftOverlong, EntropyBonus, ReferenceKL,
+    reward.TruncationPenalty, reward.RelativeLength, reward.TopLambda, reward.LengthPenalty, reward.SolvedLength,
+    reward.CentredLength, reward.EffortLength, reward.SoftOverlong, terms.EntropyBonus, terms.ReferenceKL, terms.SquaredLogRatio,
 )  # fmt: skip
 """Of rewards: factors come before penalties, since dividing a negative reward by a length would raise it. Of terms: any."""
 EVERYTHING = "everything"
@@ -45,6 +36,8 @@ class Component:
     summary: str
     apply: Callable[[Method], Method]
     source: str = "fairlen"
+    notes: tuple[str, ...] = ()
+    """Messages to its user."""
 
     @property
     def papers(self) -> list[str]:
@@ -93,18 +86,18 @@ def add_top_lambda(method: Method) -> Method:
 
     A window of lengths that was asked for stays, with a warning.
     """
-    if not isinstance(method.filter, LengthWindow):
-        method = replace(method, filter=SomeCorrect())
-    return add(method, "reward", TopLambda())
+    if not isinstance(method.filter, filters.LengthWindow):
+        method = replace(method, filter=filters.SomeCorrect())
+    return add(method, "reward", reward.TopLambda())
 
 
 def add_relative_length(method: Method) -> Method:
     """Drops all-correct prompts, as the paper of GR3 does online, unless the base already drops more."""
-    if isinstance(method.filter, MixedRewards):  # of all-correct prompts, whose rewards now differ by length
-        method = replace(method, filter=MixedOutcomes())
-    elif not isinstance(method.filter, (MixedOutcomes, LengthWindow)):
-        method = replace(method, filter=SomeIncorrect())
-    return add(method, "reward", RelativeLength())
+    if isinstance(method.filter, filters.MixedRewards):  # of all-correct prompts, whose rewards now differ by length
+        method = replace(method, filter=filters.MixedOutcomes())
+    elif not isinstance(method.filter, (filters.MixedOutcomes, filters.LengthWindow)):
+        method = replace(method, filter=filters.SomeIncorrect())
+    return add(method, "reward", reward.RelativeLength())
 
 
 def set_clip(method: Method, name: str, **values: float) -> Method:
@@ -128,36 +121,46 @@ COMPONENTS = (
     Component("treerpo", "sampling", apply=partial(fork, name="treerpo", sampling=Tree(n=8, branching=8, depth=3, parts=3)),
         summary="The same with the sizes of TreeRPO: 8 tracks that fork in eight at each third, up to 512 responses "
                 "(arXiv:2506.05183)."),
-    Component("dynamic", "filter", apply=partial(replace, filter=MixedOutcomes()),
+    Component("dynamic", "filter", apply=partial(replace, filter=filters.MixedOutcomes()),
         summary="Only prompts with correct and incorrect responses train (DAPO's dynamic sampling, arXiv:2503.14476)."),
-    Component("lspo", "filter", apply=partial(replace, filter=LengthWindow()),
+    Component("lspo", "filter", apply=partial(replace, filter=filters.LengthWindow()),
         summary="Only mixed prompts with short, or long but not longest, answers train (LSPO, arXiv:2510.01459)."),
+    Component("gfpo", "filter", apply=partial(replace, filter=filters.ShortestKept()),
+        summary="Only the shorter half of a prompt's responses train and are compared (GFPO, arXiv:2508.09726)."),
     Component("overlong_filter", "mask_truncated", apply=partial(replace, mask_truncated=True),
         summary="Truncated responses do not count at all (DAPO's overlong filtering, arXiv:2503.14476)."),
     Component("toplambda", "reward:toplambda", apply=add_top_lambda,
         summary="Penalises the length of correct responses in the best-solved 20% of prompts (GRPO-lambda, 2505.18086)."),
-    Component("lp", "reward:lp", apply=partial(add, choice="reward", stage=LengthPenalty()),
+    Component("lp", "reward:lp", apply=partial(add, choice="reward", stage=reward.LengthPenalty()),
         summary="Penalises the length of correct responses in every prompt (the baseline LP of 2505.18086; arXiv:2502.04463)."),
     Component("gr3", "reward:gr3", apply=add_relative_length,
         summary="Divides rewards by one plus a third of the relative length (GR3, arXiv:2603.10535)."),
-    Component("solved_length", "reward:solved_length", apply=partial(add, choice="reward", stage=SolvedLength()),
+    Component("solved_length", "reward:solved_length", apply=partial(add, choice="reward", stage=reward.SolvedLength()),
         summary="Subtracts up to 0.25 by length, as a share of the prompt's longest, times the prompt's pass rate (prime-rl)."),
-    Component("overlong", "reward:overlong", apply=partial(add, choice="reward", stage=SoftOverlong()),
+    Component("centred_length", "reward:centred_length", apply=partial(add, choice="reward", stage=reward.CentredLength()),
+        summary="Adds up to 0.1 for length between a prompt's responses of reward 1, 0 in their mean (NeMo-RL)."),
+    Component("effort", "reward:effort", apply=partial(add, choice="reward", stage=reward.EffortLength()),
+        summary="Rewards short responses to prompts whose column effort says low (NeMo-RL)."),
+    Component("overlong", "reward:overlong", apply=partial(add, choice="reward", stage=reward.SoftOverlong()),
         summary="Subtracts up to 1 over the last fifth of the max response length (DAPO's soft overlong punishment, "
                 "arXiv:2503.14476)."),
-    Component("no_std", "advantage", apply=partial(replace, advantage=GroupCentered()),
+    Component("no_std", "advantage", apply=partial(replace, advantage=advantage.GroupCentered()),
         summary="Leaves the standard deviation out (Dr. GRPO, arXiv:2503.20783)."),
-    Component("std_trl", "advantage", apply=partial(replace, advantage=GroupNormalized(ddof=1, eps=1e-4)),
+    Component("std_trl", "advantage", apply=partial(replace, advantage=advantage.GroupNormalized(ddof=1, eps=1e-4)),
         summary="TRL's standard deviation: Bessel's correction, 1e-4 added."),
-    Component("std_verl", "advantage", apply=partial(replace, advantage=GroupNormalized(ddof=1, eps=1e-6)),
+    Component("std_verl", "advantage", apply=partial(replace, advantage=advantage.GroupNormalized(ddof=1, eps=1e-6)),
         summary="verl's standard deviation: Bessel's correction, 1e-6 added."),
-    Component("std_ba", "advantage", apply=partial(replace, advantage=GroupNormalized(eps=1e-6, eps_in="variance")),
+    Component("std_ba", "advantage", apply=partial(replace, advantage=advantage.GroupNormalized(eps=1e-6, eps_in="variance")),
         summary="The standard deviation of 2605.04077, equation 2: eps inside the root (1e-6; its value is not given)."),
-    Component("maxrl", "advantage", apply=partial(replace, advantage=MeanNormalized()),
+    Component("maxrl", "advantage", apply=partial(replace, advantage=advantage.MeanNormalized()),
         summary="Divides by the mean reward of the prompt instead of the standard deviation (MaxRL, arXiv:2602.02710)."),
-    Component("ddca", "advantage", apply=partial(replace, advantage=ConditionalLength()),
+    Component("ddca", "advantage", apply=partial(replace, advantage=advantage.ConditionalLength()),
         summary="Subtracts 0.2 times the relative length among the correct responses of a prompt, times its pass rate (DDCA, "
                 "arXiv:2602.02099)."),
+    Component("opo", "advantage", apply=partial(replace, advantage=advantage.LengthCentered()),
+        summary="Subtracts the mean of the group's tokens instead of its responses (OPO, arXiv:2505.23585)."),
+    Component("gdpo", "advantage", apply=partial(replace, advantage=advantage.OutcomeNormalized()),
+        summary="Normalises each reward function by itself, then their sum over the batch (GDPO, arXiv:2601.05242)."),
     Component("clip_higher", "surrogate.clip", apply=partial(set_clip, name="clip_higher", clip_low=0.2, clip_high=0.28),
         summary="Clips tokens at 0.2 below and 0.28 above (DAPO, arXiv:2503.14476)."),
     Component("dual_clip", "surrogate.dual_clip", apply=partial(set_clip, name="dual_clip", dual_clip=3.0),
@@ -182,11 +185,13 @@ COMPONENTS = (
     Component("balanced_turns", "aggregation",
         apply=partial(cut_turns, name="balanced_turns", aggregation=Balanced("group", "turns")),
         summary="Averages turns, not tokens, within correct and incorrect trajectories separately."),
-    Component("kl", "terms:kl", apply=partial(add, choice="terms", stage=ReferenceKL()),
+    Component("kl", "terms:kl", apply=partial(add, choice="terms", stage=terms.ReferenceKL()),
         summary="Adds 0.001 times the k3 estimate of KL to the starting model (arXiv:2402.03300, equation 4)."),
-    Component("entropy", "terms:entropy", apply=partial(add, choice="terms", stage=EntropyBonus()),
+    Component("entropy", "terms:entropy", apply=partial(add, choice="terms", stage=terms.EntropyBonus()),
         summary="Adds 0.001 times the entropy as a bonus."),
-    Component("mismatch", "correction", apply=partial(replace, correction=SamplerMismatch()),
+    Component("icepop", "correction", apply=partial(replace, correction=terms.SamplerMismatch("token", "mask", 5.0, 0.5)),
+        summary="Corrects the engine's log-probs by their ratio, 0 outside 0.5 to 5 (IcePop; NeMo-RL)."),
+    Component("mismatch", "correction", apply=partial(replace, correction=terms.SamplerMismatch()),
         summary="Corrects an engine whose log-probs differ from the trainer's, per token, capped at 2."),
 )  # fmt: skip
 MODIFIERS = {part.name: part for part in COMPONENTS}

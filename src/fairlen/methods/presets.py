@@ -6,25 +6,12 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from fairlen.methods.method import Method
+from fairlen.methods.stages import surrogate
 from fairlen.methods.stages.advantage import BatchNormalized, GroupCentered, GroupNormalized, LeaveOneOut
 from fairlen.methods.stages.aggregation import ConstantBudget, LengthPower, TokenMean, TokenSum
 from fairlen.methods.stages.fair_band import FairBand
 from fairlen.methods.stages.filters import MixedOutcomes, MixedRewards
 from fairlen.methods.stages.reward import SoftOverlong, TruncationPenalty
-from fairlen.methods.stages.surrogate import (
-    DetachedClip,
-    GammaKernel,
-    GeometricClip,
-    InvertedClip,
-    PolicyGradient,
-    PowerClip,
-    PrefixBand,
-    SequenceClip,
-    SequenceRatioClip,
-    SequenceTokenClip,
-    SoftGate,
-    TokenClip,
-)
 from fairlen.sampling.eqlen import EqLen
 from fairlen.sampling.tree import Tree
 
@@ -36,12 +23,12 @@ def grpo() -> Method:
 
 def reinforce() -> Method:
     """REINFORCE with the group's mean as baseline: no ratio, no clip, token sum."""
-    return Method(advantage=GroupCentered(), surrogate=PolicyGradient(), aggregation=TokenSum())
+    return Method(advantage=GroupCentered(), surrogate=surrogate.PolicyGradient(), aggregation=TokenSum())
 
 
 def rloo() -> Method:
     """RLOO (arXiv:2402.14740) with the full ratio of the sequence and a fixed clip: the baseline of 2509.09177."""
-    return Method(advantage=LeaveOneOut(), surrogate=SequenceRatioClip(), aggregation=TokenSum())
+    return Method(advantage=LeaveOneOut(), surrogate=surrogate.SequenceRatioClip(), aggregation=TokenSum())
 
 
 def dr_grpo() -> Method:
@@ -54,7 +41,7 @@ def dapo() -> Method:
     return Method(
         filter=MixedOutcomes(),
         reward=(SoftOverlong(),),
-        surrogate=TokenClip(clip_high=0.28),
+        surrogate=surrogate.TokenClip(clip_high=0.28),
         aggregation=TokenMean("group"),
     )
 
@@ -66,22 +53,22 @@ def dapo_verl() -> Method:
 
 def gspo() -> Method:
     """GSPO (arXiv:2507.18071): geometric mean ratio of the sequence, clipped tightly."""
-    return Method(surrogate=SequenceClip())
+    return Method(surrogate=surrogate.SequenceClip())
 
 
 def gspo_token() -> Method:
     """GSPO-token (arXiv:2507.18071): the same value and gradient as GSPO while all tokens of a sequence share their advantage."""
-    return Method(surrogate=SequenceTokenClip())
+    return Method(surrogate=surrogate.SequenceTokenClip())
 
 
 def luspo() -> Method:
     """LUSPO (arXiv:2602.05261): GSPO with each sequence weighted by its length."""
-    return Method(surrogate=SequenceClip(clip_low=2e-3, clip_high=2.5e-3), aggregation=TokenSum())
+    return Method(surrogate=surrogate.SequenceClip(clip_low=2e-3, clip_high=2.5e-3), aggregation=TokenSum())
 
 
 def p_gspo() -> Method:
     """P-GSPO: the log ratio divided by a power of the length, between the full ratio and GSPO's."""
-    return Method(surrogate=PowerClip(power=0.6), aggregation=LengthPower(power=0.6))
+    return Method(surrogate=surrogate.PowerClip(power=0.6), aggregation=LengthPower(power=0.6))
 
 
 def fspo() -> Method:
@@ -101,7 +88,9 @@ def fspo_centred() -> Method:
 
 def ctpo() -> Method:
     """CTPO (arXiv:2605.07331): the full ratio of each token's prefix, in a band that grows with the root of its position."""
-    return Method(advantage=GroupNormalized(ddof=1, eps=1e-6), surrogate=PrefixBand(), aggregation=TokenMean("update"))
+    return Method(
+        advantage=GroupNormalized(ddof=1, eps=1e-6), surrogate=surrogate.PrefixBand(), aggregation=TokenMean("update")
+    )
 
 
 def dler() -> Method:
@@ -110,7 +99,7 @@ def dler() -> Method:
         filter=MixedRewards(),
         reward=(TruncationPenalty(),),
         advantage=BatchNormalized(),
-        surrogate=TokenClip(clip_high=0.28, dual_clip=10.0),
+        surrogate=surrogate.TokenClip(clip_high=0.28, dual_clip=10.0),
         aggregation=TokenMean("update"),
     )
 
@@ -122,29 +111,29 @@ def da_dler() -> Method:
 
 def cispo() -> Method:
     """CISPO (arXiv:2506.13585): weighs by a clipped ratio without a gradient through it, so that no token is silenced."""
-    return Method(surrogate=DetachedClip(), aggregation=TokenMean("update"))
+    return Method(surrogate=surrogate.DetachedClip(), aggregation=TokenMean("update"))
 
 
 def aspo() -> Method:
     """ASPO (arXiv:2510.06062): positive advantages weigh by the inverse of the ratio, so that unlikely tokens catch up."""
     return Method(
-        advantage=GroupNormalized(ddof=1, eps=1e-6), surrogate=InvertedClip(), aggregation=TokenMean("update")
+        advantage=GroupNormalized(ddof=1, eps=1e-6), surrogate=surrogate.InvertedClip(), aggregation=TokenMean("update")
     )
 
 
 def sapo() -> Method:
     """SAPO (arXiv:2511.20347): a smooth gate instead of a clip, tighter for negative advantages."""
-    return Method(surrogate=SoftGate())
+    return Method(surrogate=surrogate.SoftGate())
 
 
 def gmpo() -> Method:
     """GMPO (arXiv:2507.20673): the geometric mean of token ratios, each clipped before the mean."""
-    return Method(surrogate=GeometricClip())
+    return Method(surrogate=surrogate.GeometricClip())
 
 
 def vespo() -> Method:
     """VESPO (arXiv:2602.10693): weighs by a smooth kernel of the full sequence ratio."""
-    return Method(advantage=GroupCentered(), surrogate=GammaKernel(), aggregation=TokenSum())
+    return Method(advantage=GroupCentered(), surrogate=surrogate.GammaKernel(), aggregation=TokenSum())
 
 
 def eqlen_unbiased() -> Method:
@@ -152,7 +141,7 @@ def eqlen_unbiased() -> Method:
     return Method(
         sampling=EqLen(survivor_reward="halving", round_weight="halving"),
         advantage=LeaveOneOut(),
-        surrogate=SequenceRatioClip(),
+        surrogate=surrogate.SequenceRatioClip(),
         aggregation=TokenSum("planned"),
     )
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
 from numbers import Real
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from fairlen.batch import Ints, build_responses, build_segments, number_keys
-from fairlen.methods.conflicts import refuse_turns
+from fairlen.batch import Ints, build_responses, build_segments, name_columns, number_keys
+from fairlen.methods.conflicts import refuse_turns, refuse_unknown
 from fairlen.methods.method import Method, Scored, spread
 from fairlen.precision import precision_of, settle
 
@@ -77,6 +78,7 @@ def plan_rows(
     correct: Any = None,
     truncated: Any = None,
     num_updates: int = 1,
+    columns: Mapping[str, Any] | None = None,
 ) -> RowPlan:
     """Return an advantage and a weight for every response of a rollout batch, of all ranks together, [N] each.
 
@@ -84,7 +86,8 @@ def plan_rows(
     the same prompt. `lengths`: generated tokens that train, EOS included; 0 for padding. `rewards`: what a response is worth.
     `correct`: the verifier's verdict, 0 or 1, nan where it has none; without it a response is correct where its reward is above
     0.5. `truncated`: stopped by the limit; without it those of `max_response_length` tokens. `num_updates`: the optimizer steps
-    that the rollout batch is split into, each of about as many prompts.
+    that the rollout batch is split into, each of about as many prompts. `columns`: what the method's stages read by name, [N]
+    each, of the data or of several reward functions.
     Rewards to one prompt that differ by the rounding of the type that they came in are the same.
     Warns where no response trains. Raises ValueError for columns of unequal length or another shape than [N], what is no number
     or out of range, more updates than prompts, methods that cut responses while they are generated (EqLen, Tree), and choices
@@ -100,7 +103,8 @@ def plan_rows(
             "leave it out, or train with `fairlen train`, TRL or verl"
         )
     refuse_turns(method, "plan_rows")
-    scored = score_rows(method, groups, lengths, rewards, correct, truncated, max_response_length)
+    refuse_unknown(method, "plan_rows", columns=True)
+    scored = score_rows(method, groups, lengths, rewards, correct, truncated, max_response_length, columns or {})
     if num_updates > max(scored.responses.num_prompts, 1):
         raise ValueError(
             f"num_updates={num_updates}: the rollout batch has {scored.responses.num_prompts} prompts (groups), and an update at "
@@ -119,7 +123,14 @@ def plan_rows(
 
 
 def score_rows(
-    method: Method, groups: Any, lengths: Any, rewards: Any, correct: Any, truncated: Any, max_response_length: int
+    method: Method,
+    groups: Any,
+    lengths: Any,
+    rewards: Any,
+    correct: Any,
+    truncated: Any,
+    max_response_length: int,
+    named: Mapping[str, Any],
 ) -> Scored:
     given = {"lengths": lengths, "rewards": rewards, "correct": correct, "truncated": truncated}
     optional = ("correct", "truncated")
@@ -140,6 +151,12 @@ def score_rows(
     reward = settle(keys, reward, precision_of(rewards))
     correct, truncated = columns.get("correct", reward), columns.get("truncated", length >= max_response_length)
     responses = build_responses(keys, length, reward, correct, truncated, int(max_response_length))
+    if set(named) != set(method.reads) or any(len(values) != len(keys) for values in named.values()):
+        sizes = ", ".join(f"{name} of {len(values)}" for name, values in named.items()) or "none"
+        raise ValueError(
+            f"columns={sizes}: give {', '.join(method.reads) or 'none'}, of one value a response, {len(keys)}"
+        )
+    responses = replace(responses, named=name_columns(named))
     return method.score_tables(responses, build_segments(responses, length))
 
 

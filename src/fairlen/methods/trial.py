@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fairlen.batch import Floats, Responses, Segments, build_responses, build_segments
+from fairlen.batch import Floats, Responses, Segments, build_responses, build_segments, name_columns, sum_by
 from fairlen.methods.method import Method, spread
 from fairlen.methods.stages.filters import Everything
 from fairlen.methods.stages.micro import Micro, Outputs, TokenLoss, has_state
@@ -24,6 +25,10 @@ CORRECT = np.array([1, 1, 1, 0, 1, 0, 0, 1, 1, 0])
 BUDGET = 8
 IN_ORDER = np.arange(10)
 SHUFFLED = np.array([3, 9, 0, 7, 5, 1, 8, 2, 6, 4])
+NAMES = np.array([6, 0, 3, 2])
+"""Other numbers of the prompts."""
+MORE, IN_MORE = np.append(IN_ORDER, IN_ORDER[:3]), np.arange(13)
+"""The batch and three rows of it again, which do not count."""
 
 TOKENS = (3, 1, 5, 2)
 """Lengths of the sequences on which surrogates, terms and corrections are tried."""
@@ -44,13 +49,18 @@ def try_method(method: Method, name: str) -> None:
             raise ValueError(f"{who} cannot be called; give it __call__")
         if path == "aggregation" and not callable(getattr(stage, "term_weight", None)):
             raise ValueError(f"{who} has no term_weight(segments); write it")
-    choices = {path.partition(".")[0] for path, _, _ in foreign}
-    if choices & {"filter", "reward", "advantage", "aggregation"}:
-        try_tables(method, name)
-    if choices & {"surrogate", "terms", "correction"} or any(has_state(stage) for _, _, stage in foreign):
-        for path, who, stage in foreign:
-            try_on_tokens(path, who, stage)
-        try_split(method, name)
+    if {path.partition(".")[0] for path, _, _ in foreign} - {"sampling"}:
+        check(method, name)
+
+
+def check(method: Method, name: str) -> None:
+    """Raise ValueError for the first part of the battery that a method fails, naming the stage and what to do."""
+    try_tables(method, name)
+    for path, stage in method.stages():
+        try_on_tokens(path, f"method {name}: {path.partition('.')[0]} {type(stage).__name__}", stage)
+    try_split(method, name)
+    if method.with_state(json.loads(json.dumps(method.state))) != method:
+        raise ValueError(f"method {name}: its state is another after it was saved: give fields of `state` numbers")
 
 
 def run(who: str, call: Callable[..., Any], *given: Any) -> Any:
@@ -61,10 +71,12 @@ def run(who: str, call: Callable[..., Any], *given: Any) -> Any:
         raise ValueError(f"{who} raised {type(error).__name__}: {error}") from error
 
 
-def make_tables(order: np.ndarray) -> tuple[Responses, Segments]:
-    """The batch in an order of its rows, read-only."""
+def make_tables(order: np.ndarray, reads: Mapping[str, Sequence[Any]] = {}) -> tuple[Responses, Segments]:
+    """The batch in an order of its rows, read-only, with examples in the named columns."""
     length, correct = LENGTH[order], CORRECT[order]
     responses = build_responses(PROMPT[order], length, correct, correct, order == 3, BUDGET)
+    named = name_columns({name: [values[row % len(values)] for row in order] for name, values in reads.items()})
+    responses = replace(responses, named=named)
     segments = replace(build_segments(responses, length), planned=len(order))
     for column in (*responses.columns().values(), *segments.columns().values()):
         column.flags.writeable = False
@@ -73,15 +85,17 @@ def make_tables(order: np.ndarray) -> tuple[Responses, Segments]:
 
 def try_tables(method: Method, name: str) -> None:
     """Filter, rewards, advantages and weights: what they return, and that the order of rows does not matter."""
-    responses, segments = make_tables(IN_ORDER)
+    responses, segments = make_tables(IN_ORDER, method.reads)
+    segments = replace(segments, named=responses.named)
 
     def call(choice: str, stage: Any, function: Callable[..., Any], *given: Any, **wanted: Any) -> np.ndarray:
         who = f"method {name}: {choice} {type(stage).__name__}"
         return check_values(who, run(who, function, *given), **wanted)
 
     rewarded = responses.with_reward(responses.outcome)
-    wanted = "one truth value for each prompt"
-    selected = call("filter", method.filter, method.filter, rewarded, wanted=wanted, size=4)
+    unit, size = ("response", 10) if getattr(method.filter, "of_responses", False) else ("prompt", 4)
+    wanted = f"one truth value for each {unit}"
+    selected = call("filter", method.filter, method.filter, rewarded, wanted=wanted, size=size)
     reward = responses.outcome
     for stage in method.reward:
         reward = call("reward", stage, stage, responses, reward, wanted="one number for each response")
@@ -96,18 +110,25 @@ def try_tables(method: Method, name: str) -> None:
                 "negative one turns the reward around"
             )
     plain = method if selected.any() else replace(method, filter=Everything())
-    found = [run(f"method {name}", weights_of, plain, order) for order in (IN_ORDER, SHUFFLED)]
-    if not np.allclose(*found, rtol=1e-9, atol=1e-12):
-        raise ValueError(
-            f"method {name}: weight * advantage changes with the order of rows: compare rows by prompt or group, never "
-            "by position"
-        )
+    renamed, more = replace(responses, prompt=NAMES[responses.prompt]), responses.take(MORE)
+    changes = {
+        "the order of rows: compare rows by prompt or group, never by position": (SHUFFLED, make_tables(SHUFFLED, method.reads)),
+        "the numbers of prompts: compare them for equality alone": (
+            IN_ORDER, (renamed, replace(segments, group=renamed.prompt))),
+        "rows that are not active: count those that a stage is given": (
+            MORE, (replace(more, active=np.arange(len(MORE)) < len(IN_ORDER)), replace(segments.take(MORE), response=IN_MORE))),
+    }  # fmt: skip
+    wanted = run(f"method {name}", weights_of, plain, IN_ORDER, (responses, segments))
+    for change, (order, tables) in changes.items():
+        found = run(f"method {name}", weights_of, plain, order, tables)
+        if not np.allclose(found, wanted, rtol=1e-9, atol=1e-12):
+            raise ValueError(f"method {name}: weight * advantage changes with {change}")
 
 
-def weights_of(method: Method, order: np.ndarray) -> Floats:
+def weights_of(method: Method, order: np.ndarray, tables: tuple[Responses, Segments]) -> Floats:
     """weight * advantage of each row of the batch, in its first order; 0 where it does not train."""
-    rows = spread(method.plan(method.score_tables(*make_tables(order))), len(order))
-    return (rows["weight"] * rows["advantage"])[np.argsort(order)]
+    rows = spread(method.plan(method.score_tables(*tables)), len(order))
+    return sum_by(order, rows["weight"] * rows["advantage"], len(IN_ORDER))
 
 
 def check_values(who: str, found: Any, wanted: str, size: int = 10, kind: type = np.ndarray) -> Any:

@@ -156,7 +156,8 @@ class Grader:
         for reward in self.rewards:
             with self.watchdog.watch(f"reward {reward.name}: problem {problem.id}", lambda: self.num_graded):
                 try:
-                    value = await call_reward(reward, problem, text, token_ids, self.side, self.reward_deadline)
+                    given = problem, text, token_ids, self.side, self.reward_deadline, verdict.outcome
+                    value = await call_reward(reward, *given)
                 except DeadlineError as error:
                     if reward.name not in self.overdue:
                         warn(OVERDUE.format(name=reward.name, error=error, problem=problem.id))
@@ -190,12 +191,18 @@ class Grader:
 
 
 async def call_reward(
-    reward: WeightedReward, problem: Problem, text: str, token_ids: Sequence[int], side: SideThread, deadline: float
+    reward: WeightedReward,
+    problem: Problem,
+    text: str,
+    token_ids: Sequence[int],
+    side: SideThread,
+    deadline: float,
+    verdict: float = 0.0,
 ) -> float | None:
     """One number, or None where the function does not apply. Plain functions are called in `side`. Raises DeadlineError past the
     deadline (0 is none), ValueError where the function raised or returned something else."""
     columns = {name: [value] for name, value in problem.columns.items()}
-    lists = {"completion_ids": [list(token_ids)], "answer": [problem.answer]} | columns
+    lists = {"completion_ids": [list(token_ids)], "answer": [problem.answer], "verdict": [verdict]} | columns
     call = partial(reward.function, [problem.text], [text], **lists)
     try:
         is_async = inspect.iscoroutinefunction(reward.function)
@@ -276,11 +283,12 @@ def load_rewards(texts: Sequence[str], problem: Problem, deadline: float = 0.0) 
 def try_reward(text: str, reward: WeightedReward, problem: Problem, answer: str, deadline: float) -> None:
     tried = f"{text}, tried on problem {problem.id} and the answer {answer!r:.40}"
     try:
-        value = run_async(call_reward(reward, problem, answer, (0,), SideThread("trial"), deadline))
+        given = problem, answer, (0,), SideThread("trial"), deadline, float(answer == problem.answer)
+        value = run_async(call_reward(reward, *given))
     except (ValueError, DeadlineError) as error:
         taken = ", ".join(inspect.signature(reward.function).parameters)
         columns = "".join(f", {name}=" for name in problem.columns)
-        called = f"f(prompts, completions, completion_ids=, answer={columns}, …)"
+        called = f"f(prompts, completions, completion_ids=, answer=, verdict={columns}, …)"
         raise RewardError(tried, f"{error}; it is called as {called} and takes ({taken})") from error
     if value is not None and not math.isfinite(value):
         raise RewardError(tried, f"it returned {value}; return a finite number, or None where it does not apply")

@@ -33,7 +33,8 @@ class Collected:
     @cached_property
     def scored(self) -> Scored:
         """Of a rollout batch of finite numbers."""
-        return self.method.score(self.rollouts)
+        columns = [problem.columns | {"prompt": problem.text} for problem in self.problems]
+        return self.method.score(self.rollouts, columns)
 
     @property
     def num_selected(self) -> int:

@@ -12,13 +12,13 @@ from typing import Any, Literal
 import numpy as np
 from safetensors import SafetensorError
 
-from fairlen.batch import is_on_policy
+from fairlen.batch import Plan, is_on_policy
 from fairlen.console import Pace, warn
 from fairlen.evaluate.run import Evaluation, evaluate
 from fairlen.files.folders import replace_folder
 from fairlen.loop.learning_signal import NOTE
 from fairlen.loop.tally import state_metrics
-from fairlen.methods.method import Scored
+from fairlen.methods.method import Scored, updates
 from fairlen.policy.lora import save_adapters
 from fairlen.tasks.task import NO_FAILURES, Problem
 from fairlen.train.collect import Collected
@@ -131,6 +131,8 @@ class Trainer(RunState):
         rollouts, plan = started.collected.rollouts, started.plans[started.num_done % len(started.plans)]
         if started.old_logprobs is None:
             started.old_logprobs = self.find_old_logprobs(started)
+        if getattr(self.method.correction, "recount", False):
+            plan = self.recount(started, plan)
         on_policy = is_on_policy(self.progress.policy_version, started.policy_version)
         self.learner.num_done = 0
         pace = Pace(f"update {self.progress.update + 1}", len(plan), lambda: self.learner.num_done, "sequences")
@@ -156,10 +158,21 @@ class Trainer(RunState):
 
     def find_old_logprobs(self, started: StartedBatch) -> dict[int, Any]:
         """The trainer's log-probs before the first update; none where the engine's are the same, or unused."""
-        if self.engine_is_exact or started.num_updates == 1:
+        recounts = getattr(self.method.correction, "recount", False)
+        if self.engine_is_exact or (started.num_updates == 1 and not recounts):
             return {}
         found = (self.learner.old_logprobs(started.collected.rollouts, plan) for plan in started.plans)
         return {row: values for part in found for row, values in part.items()}
+
+    def recount(self, started: StartedBatch, plan: Plan) -> Plan:
+        """The plan of the same update, whose denominators count the tokens that are kept."""
+        correction: Any = self.method.correction
+        kept = np.zeros(len(plan), np.int64)
+        for packed in self.learner.packs(started.collected.rollouts, plan, started.old_logprobs or {}, False):
+            numbers = packed.micro.sum_per_sequence(correction.keep(packed.micro).long())
+            kept[packed.rows] = numbers.cpu().numpy()
+        made = [*updates(started.collected.scored, len(started.plans))][started.num_done % len(started.plans)]
+        return self.method.weigh(made, kept)
 
     def describe_batch(self, started: StartedBatch) -> dict[str, float]:
         found = started.collected

@@ -83,7 +83,7 @@ def test_correction_by_hand(correction, expected):
 def test_errors_name_stage_field_value_and_fix():
     with pytest.raises(ValueError, match=r"ReferenceKL: estimator='k4': give one of k1, k2, k3"):
         ReferenceKL(estimator="k4")
-    with pytest.raises(ValueError, match=r"SamplerMismatch: cap=0: give a finite number above 0"):
+    with pytest.raises(ValueError, match=r"SamplerMismatch: cap=0: give a number above 0, or inf"):
         SamplerMismatch(cap=0)
     with pytest.raises(ValueError, match=r"EntropyBonus: coefficient=-1: give 0 or more"):
         EntropyBonus(coefficient=-1)

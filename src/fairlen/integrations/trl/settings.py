@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from fairlen.integrations.trl.engine import GENERATING, find_obstacle
 from fairlen.loop.learning_signal import Remedies
 from fairlen.methods.compose import Composition, explain
-from fairlen.methods.conflicts import refuse_turn_rewards, warn_of_pairs
+from fairlen.methods.conflicts import refuse_unknown, warn_of_pairs
 from fairlen.methods.description import short
 from fairlen.methods.method import Method
 from fairlen.methods.stages.terms import NoCorrection, ReferenceKL
@@ -27,28 +27,17 @@ REMEDIES = Remedies(
     updates="give num_iterations=2 or a larger steps_per_generation",
 )
 
-DECIDED = {
-    "loss_type": "name another base as the method (docs/trl.md says which)",
-    "importance_sampling_level": "the base says it: gspo, fspo and rloo have a ratio of the sequence",
-    "epsilon": "overrides=['surrogate.clip_low=…', 'surrogate.clip_high=…']",
-    "epsilon_high": "overrides=['surrogate.clip_high=…']",
-    "delta": "method '…+two_sided' and overrides=['surrogate.delta=…']",
-    "scale_rewards": "'+no_std' leaves it out, '+std_trl' takes TRL's, the base dler has that of the rollout batch",
-    "sapo_temperature_pos": "overrides=['surrogate.tau_positive=…']",
-    "sapo_temperature_neg": "overrides=['surrogate.tau_negative=…']",
-    "vespo_k_pos": "overrides=['surrogate.power_positive=…']",
-    "vespo_lambda_pos": "overrides=['surrogate.decay_positive=…']",
-    "vespo_k_neg": "overrides=['surrogate.power_negative=…']",
-    "vespo_lambda_neg": "overrides=['surrogate.decay_negative=…']",
-}
-"""Settings that the method decides, and how it is told."""
+DECIDED = (
+    "loss_type", "importance_sampling_level", "epsilon", "epsilon_high", "delta", "scale_rewards", "sapo_temperature_pos",
+    "sapo_temperature_neg", "vespo_k_pos", "vespo_lambda_pos", "vespo_k_neg", "vespo_lambda_neg", "multi_objective_aggregation",
+)  # fmt: skip
+"""Settings that the method decides, which can be named by them."""
 
 REFUSED = {
     "off_policy_mask_threshold": "leave it out: it drops answers by a mean over their tokens, which long ones pass more easily",
     "top_entropy_quantile": "leave it out: no method trains a part of a sequence's tokens",
     "entropy_coef": "leave it out and add '+entropy' to the method, overrides=['terms.EntropyBonus.coefficient=…']",
     "use_adaptive_entropy": "leave it out and add '+entropy' to the method; its coefficient is constant",
-    "multi_objective_aggregation": "leave it out: outcomes are the weighted sum of the reward functions",
 }
 """Settings that change the objective in a way that no method expresses."""
 
@@ -83,7 +72,7 @@ def prepare(
     """
     composition = choose_method(method, overrides, config)
     config = copy.copy(config)
-    refuse_turn_rewards(composition.method, "TRL")
+    refuse_unknown(composition.method, "TRL", columns=True)
     for problem in find_problems(config, composition.method, allow_truncated_sampling, parts):
         raise ValueError(problem)
     adopted, notes = adopt(composition.method, config)
@@ -198,11 +187,13 @@ def changed(config: Any, names: Any) -> Iterator[str]:
 def describe_differences(config: Any, method: Method) -> Iterator[str]:
     """Settings of TRL's that the method decides, and differences of TRL from fairlen's own trainer."""
     for name in changed(config, DECIDED):
-        yield f"{name}={getattr(config, name)} is not used, the method decides: {DECIDED[name]}"
-    if getattr(config, "use_bias_correction_kl", False) and any(isinstance(t, ReferenceKL) for t in method.terms):
+        how = "it can be named by TRL's words, method='trl:dapo+epsilon_high=0.28' (`fairlen methods trl` has all)"
+        yield f"{name}={getattr(config, name)} is not used, the method decides: {how}"
+    plain = [term for term in method.terms if isinstance(term, ReferenceKL) and term.ratio_to == "none"]
+    if getattr(config, "use_bias_correction_kl", False) and plain:
         yield (
-            "use_bias_correction_kl=True, TRL's default, is not applied: it multiplies the KL of each token by the importance "
-            "ratio, which the method's term does not; use_bias_correction_kl=False leaves this note out"
+            "use_bias_correction_kl=True, TRL's default, is not applied: overrides=['terms.ReferenceKL.ratio_to=old'] multiplies "
+            "the KL of each token by its ratio; use_bias_correction_kl=False leaves this note out"
         )
     updates = config.steps_per_generation * config.num_iterations / config.gradient_accumulation_steps
     saves = str(getattr(config.save_strategy, "value", config.save_strategy)) == "steps"

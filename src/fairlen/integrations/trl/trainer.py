@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -21,7 +22,7 @@ from torch.nn.utils.rnn import pad_sequence
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
-from fairlen.batch import Bools, Plan, build_responses, is_on_policy
+from fairlen.batch import Bools, Plan, build_responses, is_on_policy, pick_columns
 from fairlen.integrations.rows import TreeReader, cut_table, fold, fold_turns, mark_depth
 from fairlen.integrations.run_folder import NOWHERE, read_state, resume_method, save_method
 from fairlen.integrations.trl.engine import TruncatedGRPOTrainer, has_whole_model, run_on_engine
@@ -154,6 +155,11 @@ class FairGRPOTrainer(TruncatedGRPOTrainer):
         prompt, length = np.arange(len(turns)) // self.num_generations, [sum(tokens) for tokens in turns]
         told, number = (graded.outcome, graded.verdict, made.truncated, self.max_completion_length), [*map(len, turns)]
         responses = build_responses(prompt, length, *told, num_turns=number)
+        if self.method.reads:
+            names, rows = self.reward_func_names, gather_object([dict(row) for row in made.inputs])
+            said = [dict(zip(names, map(float, values), strict=True)) for values in made.rewards]
+            known = [{**row, **own} for row, own in zip(rows, said, strict=True)]
+            responses = replace(responses, named=pick_columns(self.method.reads, known))
         scored = self.method.score_tables(responses, cut_table(self.method, responses, turns))
         plan, size = self.method.plan(scored), len(scored.segments)
         self.recorder.add_whole(made, scored, plan)

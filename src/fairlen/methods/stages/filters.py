@@ -1,13 +1,17 @@
-"""Which prompts train:  filter(responses) -> bool [P], by the verdict unless a source goes by the reward after shaping."""
+"""Which prompts train:  filter(responses) -> bool [P], by the verdict unless a source goes by the reward after shaping.
+
+A filter whose `of_responses` is true chooses among the responses of every prompt:  filter(responses) -> bool [R]
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 import numpy as np
 
 from fairlen.batch import Bools, Responses, Rewarded, count_by, mean_by, sum_by
-from fairlen.checks import Checked, Fraction
+from fairlen.checks import Checked, Fraction, PositiveFraction
 from fairlen.methods.stages.advantage import centre_by
 
 
@@ -94,4 +98,30 @@ class LengthWindow(Checked):
         return mixed & ((length <= low) | ((length >= middle) & (length <= high)))
 
 
-Filter = Everything | MixedOutcomes | MixedRewards | SomeCorrect | SomeIncorrect | LengthWindow
+@dataclass(frozen=True)
+class ShortestKept(Checked):
+    """The shortest responses of every prompt, or those of most reward per token; the others are in no comparison and no loss.
+
+    Of G responses the first max(1, round(share G)) in that order, and those that are equal to the last of them.
+    Source: GFPO (arXiv:2508.09726), at second hand: more responses are drawn than train. Departure: denominators count those that
+    train alone.
+    """
+
+    share: PositiveFraction = 0.5
+    """Of a prompt's responses."""
+    by: Literal["length", "efficiency"] = "length"
+    """Order: length from the shortest, or reward over length from the largest."""
+    of_responses: ClassVar[bool] = True
+
+    def __call__(self, responses: Rewarded) -> Bools:
+        key = responses.length.astype(np.float64)
+        key = key if self.by == "length" else -responses.reward / key
+        order = np.lexsort((key, responses.prompt))
+        count = count_by(responses.prompt, responses.num_prompts)
+        first = np.cumsum(count) - count
+        number = np.maximum(np.floor(self.share * count + 0.5), 1.0)
+        last = np.minimum(first + number - 1.0, max(len(key) - 1, 0)).astype(np.int64)
+        return key <= key[order][last][responses.prompt]
+
+
+Filter = Everything | MixedOutcomes | MixedRewards | SomeCorrect | SomeIncorrect | LengthWindow | ShortestKept

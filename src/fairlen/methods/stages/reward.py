@@ -12,8 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fairlen.batch import Bools, Floats, Ints, Responses, count_by, mean_by, sum_by
-from fairlen.checks import Checked, Fraction, NotNegative, Positive, PositiveFraction
+from fairlen.checks import Checked, Fraction, NotNegative, Positive, PositiveFraction, added_later
 
+NUM_READ = "num_read"
+"""Named column: tokens that were not generated, the prompt's own among them."""
 ROUNDING = 1e-9
 """0.07 of 100 is 7 and 0.29 of 100 is 29, whatever the binary fractions say."""
 
@@ -119,22 +121,92 @@ class RelativeLength(Checked):
 class SolvedLength(Checked):
     """Subtracts a share of the length, correct or not, the more the better the prompt is solved.
 
-        reward - alpha * mean reward of the prompt * length / longest of the prompt
+        reward - mean reward of the prompt * (alpha length / longest + read_alpha read / most + turns_alpha turns / most)
 
-    Source: prime-rl's linear length penalty (`num_output_tokens_weight`), with its 0.25. Departure: its terms for tokens that
-    were not generated and for turns are left out; a prompt whose mean is below 0 is left as it is, where the penalty would turn
-    around.
+    each over the prompt's responses; `read` are the tokens that were not generated, the prompt's own among them.
+    Source: prime-rl's linear length penalty, whose weights are 0.25, 0.1 and 0.1. Departure: a prompt whose mean is below 0 is
+    left as it is, where the penalty would turn around.
     """
 
     alpha: NotNegative = 0.25
     """Penalty of the longest response to a prompt that is always solved, in units of reward."""
+    read_alpha: NotNegative = added_later(0.0)
+    """The same for the response that read most."""
+    turns_alpha: NotNegative = added_later(0.0)
+    """The same for the response of most turns."""
+
+    @property
+    def reads(self) -> dict[str, tuple[float, ...]]:
+        return {NUM_READ: (3.0, 5.0)} if self.read_alpha else {}
 
     def __call__(self, responses: Responses, reward: Floats) -> Floats:
         num, prompt = responses.num_prompts, responses.prompt
-        longest = np.zeros(num)
-        np.maximum.at(longest, prompt, responses.length)
-        rate = np.maximum(mean_by(prompt, reward, num), 0.0)
-        return reward - self.alpha * rate[prompt] * responses.length / longest[prompt]
+        terms = [(self.alpha, responses.length), (self.turns_alpha, responses.num_turns)]
+        terms += [(self.read_alpha, responses.named[NUM_READ])] if self.read_alpha else []
+        share = np.zeros(len(reward))
+        for alpha, column in terms:
+            share += alpha * column / np.maximum(extreme_by(np.maximum, prompt, column, num, 1.0), 1.0)[prompt]
+        return reward - np.maximum(mean_by(prompt, reward, num), 0.0)[prompt] * share
+
+
+@dataclass(frozen=True)
+class EffortLength(Checked):
+    """Rewards short and penalises long responses to the prompts that ask for little effort; others are left alone.
+
+        s = min(1, weight (1 - length / (limit budget)));   reward (1 + max(s, 0)) + penalty min(s, 0)
+
+    Source: NeMo-RL's effort levels (`low_weight`, `low_penalty`, `low_ub`), which look for `low_string` in the prompt; here the
+    text is looked for in a column of the data, or with column=prompt in the prompt.
+    """
+
+    column: str = "effort"
+    """Column of the data, or prompt."""
+    text: str = "low"
+    """Text in that column of the prompts that ask for little effort."""
+    weight: NotNegative = 1.0
+    """Strength of the length term; NeMo-RL's default is 0, which is off."""
+    penalty: NotNegative = 1.0
+    """Factor of the term where it is negative: beyond the limit."""
+    limit: Positive = 1.0
+    """Length that is neither rewarded nor penalised, fraction of the budget."""
+
+    @property
+    def reads(self) -> dict[str, tuple[str, ...]]:
+        return {self.column: (self.text, "high")}
+
+    def __call__(self, responses: Responses, reward: Floats) -> Floats:
+        asks = np.array([self.text in str(cell) for cell in responses.named[self.column]], np.bool_)
+        limit = self.limit * responses.max_response_length
+        size = np.minimum(self.weight * (1.0 - responses.length / limit), 1.0)
+        shaped = reward * (1.0 + np.maximum(size, 0.0)) + self.penalty * np.minimum(size, 0.0)
+        return np.where(asks, shaped, reward)
+
+
+@dataclass(frozen=True)
+class CentredLength(Checked):
+    """A length penalty among the responses of reward 1 of a prompt, which adds up to 0 over them, so that their mean stays.
+
+        reward - alpha (s - mean of s),   s = (length - shortest) / (longest - shortest),   at least 0
+
+    over the prompt's responses of reward 1; prompts with other rewards than 0 and 1 are left alone.
+    Source: NeMo-RL's `group_total_length_penalty_coeff`, 0 by default and 0.1 in its guide.
+    """
+
+    alpha: NotNegative = 0.1
+    """Difference between the shortest and the longest, in units of reward."""
+
+    def __call__(self, responses: Responses, reward: Floats) -> Floats:
+        num, prompt = responses.num_prompts, responses.prompt
+        is_binary = sum_by(prompt, (reward != 0.0) & (reward != 1.0), num) == 0
+        solved = (reward == 1.0) & is_binary[prompt]
+        where, length = prompt[solved], responses.length[solved]
+        low, high = (
+            extreme_by(find, where, length, num, start) for find, start in ((np.minimum, np.inf), (np.maximum, 0.0))
+        )
+        share = (length - low[where]) / np.maximum(high - low, 1.0)[where]
+        shaped = reward.copy()
+        shaped[solved] = np.maximum(reward[solved] - self.alpha * (share - mean_by(where, share, num)[where]), 0.0)
+        return shaped
 
 
 @dataclass(frozen=True)
@@ -162,7 +234,17 @@ class TruncationPenalty(Checked):
         return np.where((responses.length <= target[responses.prompt]) & ~responses.truncated, reward, 0.0)
 
 
-Reward = SoftOverlong | TopLambda | LengthPenalty | RelativeLength | SolvedLength | TruncationPenalty
+Reward = (
+    SoftOverlong | TopLambda | LengthPenalty | RelativeLength | SolvedLength | EffortLength | CentredLength
+    | TruncationPenalty
+)  # fmt: skip
+
+
+def extreme_by(find: np.ufunc, index: Ints, values: Ints, size: int, start: float) -> Floats:
+    """The largest (`np.maximum`) or smallest of `values` [N] over equal `index` [N], [size]; `start` where there are none."""
+    found = np.full(size, start)
+    find.at(found, index, values)
+    return found
 
 
 def relative_length(responses: Responses) -> Floats:

@@ -1,0 +1,92 @@
+"""Rules of the installed TRL beside its defaults: a floor, several outcomes, the spread of the batch, a KL with a ratio."""
+
+import math
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from loops import over
+from padded import agree, equal_groups
+
+pytest.importorskip("trl", reason="TRL is not installed (pip install 'fairlen[trl]')")
+from test_trl import (
+    RATIO_BLOCK,
+    GRPOTrainer,
+    block_of,
+    grpo_trainer,
+    inputs_of,
+    trainer_of,
+    trl,
+    with_surrogate,
+)
+
+from fairlen.batch import name_columns
+from fairlen.methods.stages.advantage import BatchNormalized, OutcomeNormalized
+from fairlen.methods.stages.surrogate import TokenClip
+from fairlen.methods.stages.terms import ReferenceKL, SamplerMismatch
+
+
+@over("loss_type, name", [("dapo", "dapo_verl"), ("grpo", "grpo")])
+def test_the_kl_whose_gradient_is_that_of_the_divergence(loss_type, name):
+    method = with_surrogate(name, TokenClip(), terms=(ReferenceKL(0.04, ratio_to="old"),))
+    agree(method, trl(loss_type, beta=0.04, args_use_bias_correction_kl=True), tolerance=1e-9)
+
+
+@over("level", ["token", "sequence"])
+@over("above", ["truncate", "mask"])
+def test_factors_with_a_floor(level, above):
+    code = block_of(GRPOTrainer._generate_and_score_completions, RATIO_BLOCK)
+
+    def loss(padded, batch):
+        settings = dict(
+            use_vllm=True, vllm_importance_sampling_mode=f"{level}_{above}", vllm_importance_sampling_clip_min=0.8,
+            vllm_importance_sampling_clip_max=1.5,
+        )  # fmt: skip
+        trainer = trainer_of(padded, "dapo", **settings)
+        names = dict(
+            self=trainer, torch=torch, math=math, tool_mask=None, completion_mask=padded.mask,
+            old_per_token_logps=padded.old, sampling_per_token_logps=padded.rollout,
+        )  # fmt: skip
+        exec(code, names)
+        inputs = inputs_of(padded) | {"importance_sampling_ratio": names["vllm_importance_sampling_ratio"]}
+        return GRPOTrainer._compute_loss(trainer, None, inputs)
+
+    correction = SamplerMismatch(level, above, 1.5, 0.8)
+    agree(with_surrogate("dapo_verl", TokenClip(), correction=correction), loss, tolerance=1e-9)
+
+
+def advantages(marker: str, rewards: torch.Tensor, weights: list[float], scale: str) -> np.ndarray:
+    """TRL's own lines for the advantages of rewards by function, [R, F], in groups of four."""
+    code = block_of(GRPOTrainer._generate_and_score_completions, marker)
+    trainer = SimpleNamespace(
+        scale_rewards=scale, reward_funcs=weights, reward_weights=torch.tensor(weights, dtype=torch.float64)
+    )
+    names = dict(
+        self=trainer, torch=torch, nanstd=grpo_trainer.nanstd, rewards_per_func=rewards, device="cpu", num_generations=4,
+        unscorable_mask=torch.zeros(len(rewards), dtype=torch.bool),
+    )  # fmt: skip
+    torch.set_default_dtype(torch.float64)  # its Bessel's correction, of whole numbers, has the default type
+    exec(code, names)
+    torch.set_default_dtype(torch.float32)
+    return names["advantages"].numpy()
+
+
+@over("seed", range(4))
+def test_outcomes_that_are_normalised_each(seed):
+    """The second does not apply to two responses of a group, nor to any of another."""
+    batch, reward = equal_groups(seed)
+    other = np.random.default_rng(seed + 9).standard_normal(len(reward)).round(2)
+    other[[5, 6, *range(12, 16)]] = np.nan
+    theirs = advantages("mean_k = torch.nanmean", torch.from_numpy(np.stack([reward, other], 1)), [1.0, 0.25], "group")
+    segments = replace(batch.segments, named=name_columns({"a": reward.tolist(), "b": other.tolist()}))
+    assert OutcomeNormalized("a=1,b=0.25")(segments, reward) == pytest.approx(theirs, rel=1e-9, abs=1e-9)
+
+
+@over("seed", range(4))
+def test_the_spread_of_the_batch(seed):
+    batch, reward = equal_groups(seed)
+    theirs = advantages("mean_grouped_rewards = torch.nanmean", torch.from_numpy(reward)[:, None], [1.0], "batch")
+    ours = BatchNormalized(1e-4, spread="value", ddof=1)(batch.segments, reward)
+    assert ours == pytest.approx(theirs, rel=1e-9, abs=1e-9)
