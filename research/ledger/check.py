@@ -17,11 +17,13 @@ from research.ledger.arithmetic import holds
 from research.ledger.claims import Claim, Ledger
 from research.ledger.details import details_page
 from research.ledger.page import claims_page
+from research.ledger.picture import draw_stopping
 from research.ledger.study import check_study, read_evidence
 from research.study.evidence import Evidence
 from research.study.page import study_page
 
 CLAIMS, DETAILS, STUDY = "docs/claims.md", "docs/study/claims.html", "docs/study/index.html"
+STOPPING = "docs/study/stopping.svg"
 LIMIT = 240.0
 """Seconds for the quick tests, which take half a minute on an idle core."""
 NUMBER = re.compile(r"(?<![\w.])\d[\d,_]*(?:\.\d+)?(?:e-?\d+)?")
@@ -41,7 +43,12 @@ def check(ledger: Ledger, root: Path, run: bool = True) -> list[str]:
 
 def make_pages(ledger: Ledger, evidence: Evidence | None) -> dict[str, str]:
     """Return the pages by file."""
-    return {CLAIMS: claims_page(ledger), DETAILS: details_page(ledger), STUDY: study_page(evidence, ledger)}
+    return {
+        CLAIMS: claims_page(ledger),
+        DETAILS: details_page(ledger),
+        STUDY: study_page(evidence, ledger),
+        STOPPING: draw_stopping(evidence),
+    }
 
 
 def check_pages(ledger: Ledger, evidence: Evidence | None, root: Path) -> Iterator[str]:

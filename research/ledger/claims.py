@@ -15,15 +15,32 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from fairlen.console import suggest
-from research.ledger.rule import NOTHING, Finding, Measure, Premise, adjust, judge, p_value
+from research.ledger.rule import (
+    DIRECTIONAL,
+    EXCLUDED,
+    NOTHING,
+    SIGN,
+    Corrected,
+    Finding,
+    Limit,
+    Measure,
+    Premise,
+    adjust,
+    discovery_rates,
+    judge,
+    p_value,
+)  # fmt: skip
 from research.study.estimands import Estimand, make_estimand, planned_seeds
 from research.study.intervals import Result, summarize
 from research.study.plan import Plan
 
 GIVEN = ("proved", "refuted", "out of reach")
 """Statuses that are written down as a verdict; the others follow from figures."""
-STATUSES = (*GIVEN[:2], "reproduced", "contradicted", "undecided", "not testable here", GIVEN[2], "open")
-DECIDED = ("reproduced", "contradicted")
+UNCOUNTED = "not counted"
+STATUSES = (
+    *GIVEN[:2], "reproduced", SIGN, "contradicted", EXCLUDED, "undecided", "not testable here", GIVEN[2], "open", UNCOUNTED,
+)  # fmt: skip
+DECIDED = ("reproduced", SIGN, "contradicted", EXCLUDED)
 TEST = re.compile(r"tests/[\w/]+\.py::test_\w+(\[[^\]]+\])?")
 ROOT = Path(__file__).parents[2]
 DATA = Path(__file__).parent / "data"
@@ -54,6 +71,11 @@ class Claim:
     """`python -m research.ledger --check` runs its tests again."""
     measure: Measure | None = None
     premise: tuple[Premise, ...] = ()
+    arms: tuple[Premise, ...] = ()
+    """Of a claim on a cause: what holds where the cause is left out, if the cause it is."""
+    limit: Limit | None = None
+    uncounted: str = ""
+    """Why the claim is shown and has no status of its own: it is a part of another entry, or a third party's sentence."""
     also: tuple[str, ...] = ()
     """Estimands that are shown beside and decide nothing."""
     primary: bool = False
@@ -64,7 +86,7 @@ class Claim:
     def estimands(self) -> tuple[str, ...]:
         """Every estimand that the claim names, the one that decides first."""
         first = (self.measure.estimand,) if self.measure else ()
-        return (*first, *(premise.estimand for premise in self.premise), *self.also)
+        return (*first, *(premise.estimand for premise in (*self.premise, *self.arms)), *self.also)
 
 
 @dataclass(frozen=True)
@@ -110,13 +132,33 @@ class Ledger:
     @cached_property
     def findings(self) -> dict[str, Finding]:
         """What became of each claim, by id: until the controls are as they are to be, no measured claim has a verdict."""
-        planned = {id: planned_seeds(estimand, self.plan) for id, estimand in self.estimands.items()}
-        found = {paper.name: judge_paper(paper, self.results, planned) for paper in self.papers}
+        found = {paper.name: judge_paper(paper, self.results, self.planned, self.family) for paper in self.papers}
         controls = found.get(CONTROLS, {})
         gate = next((gate_of(id, one) for id, one in controls.items() if one.status != "reproduced"), None)
-        waiting = {claim.id for claim in self.claims if claim.measure and claim.id not in controls} if gate else set()
+        waiting = (
+            {c.id for c in self.claims if c.measure and not c.uncounted and c.id not in controls} if gate else set()
+        )
         every = {id: one for part in found.values() for id, one in part.items()}
         return {id: gate if gate and id in waiting and one.status != "open" else one for id, one in every.items()}
+
+    @cached_property
+    def planned(self) -> dict[str, int]:
+        """Seeds that are to be run, by estimand."""
+        return {id: planned_seeds(estimand, self.plan) for id, estimand in self.estimands.items()}
+
+    @cached_property
+    def family(self) -> dict[str, float]:
+        """Two-sided p values of every directional claim that counts and has its figures, by id: corrected together."""
+        claims = [c for p in self.papers if p.name != CONTROLS for c in p.claims if c.measure and not c.uncounted]
+        asked = {c.id: c.measure for c in claims if c.measure and c.measure.predicted in DIRECTIONAL}
+        figures = {id: self.results.get(one.estimand) for id, one in asked.items()}
+        return {
+            id: one.p for id, one in figures.items() if one and one.has_interval and self.is_ready(asked[id].estimand)
+        }
+
+    def is_ready(self, estimand: str) -> bool:
+        """Whether every planned seed of an estimand was run."""
+        return self.results[estimand].runs >= self.planned.get(estimand, 0)
 
     @cached_property
     def fragile(self) -> dict[str, tuple[int, ...]]:
@@ -131,8 +173,8 @@ class Ledger:
         part = replace(paper, claims=tuple(one for one in paper.claims if one.primary or one is claim))
         is_ratio = self.estimands[id].combine == "ratio"
         found = {
-            seed: judge_paper(part, {**self.results, id: without(self.results[id], seed, is_ratio)})[claim.id].status
-            for seed, _ in self.results[id].by_seed
+            seed: judge_paper(part, {**self.results, id: one}, family=self.family | {claim.id: one.p})[claim.id].status
+            for seed, one in ((seed, without(self.results[id], seed, is_ratio)) for seed, _ in self.results[id].by_seed)
         }
         return tuple(seed for seed, one in found.items() if one != status)
 
@@ -158,7 +200,7 @@ def without(result: Result, seed: int, is_ratio: bool) -> Result:
     """Return a result with one of its seeds left out."""
     kept = {one: value for one, value in result.by_seed if one != seed}
     values = {one: math.log1p(value / 100.0) for one, value in kept.items()} if is_ratio else kept
-    return summarize(values, result.unit, result.what, is_ratio) or replace(result, seeds=0)
+    return summarize(values, result.unit, result.what, is_ratio, result.other) or replace(result, seeds=0)
 
 
 def gate_of(control: str, finding: Finding) -> Finding:
@@ -169,14 +211,22 @@ def gate_of(control: str, finding: Finding) -> Finding:
 
 
 def judge_paper(
-    paper: Paper, results: Mapping[str, Result], planned: Mapping[str, int] = NOTHING
+    paper: Paper,
+    results: Mapping[str, Result],
+    planned: Mapping[str, int] = NOTHING,
+    family: Mapping[str, float] = NOTHING,
 ) -> dict[str, Finding]:
-    """Return the findings of a paper's claims; its primary claims are corrected together, those that wait for runs counted."""
+    """Return the findings of a paper's claims; its primary claims are corrected together, those that wait for runs counted, and
+    all directional ones with the p values of the family."""
     ready = {id: result for id, result in results.items() if result.runs >= planned.get(id, 0)}
     measured = [(claim, claim.measure) for claim in paper.claims if claim.measure]
     adjusted = adjust({c.id: p_value(measure, ready.get(measure.estimand)) for c, measure in measured if c.primary})
-    given = {claim.id: Finding(claim.verdict) for claim in paper.claims}
-    return given | {c.id: judge(measure, c.premise, results, adjusted.get(c.id), planned) for c, measure in measured}
+    found = {claim.id: Finding(claim.verdict) for claim in paper.claims}
+    rates, every = discovery_rates(family), adjust(family)
+    for c, measure in measured:
+        corrected = Corrected(adjusted.get(c.id), rates.get(c.id, 0.0), every.get(c.id, 0.0), len(family))
+        found[c.id] = judge(measure, c.premise, results, corrected, planned, c.arms, c.limit)
+    return found | {claim.id: Finding(UNCOUNTED, claim.uncounted) for claim in paper.claims if claim.uncounted}
 
 
 def load_ledger(data: Path = DATA, results: Path = ROOT / FIGURES) -> Ledger:
@@ -237,7 +287,9 @@ def make_claim(entry: Mapping[str, Any], paper: str) -> Claim:
     at = f"{paper}.toml, {entry.get('id', 'a claim without id')}"
     premise = [build(Premise, one, f"{at}, premise") for one in entry.get("premise", ())]
     measure = build(Measure, entry["measure"], f"{at}, measure") if "measure" in entry else None
-    claim = build(Claim, {**entry, "premise": premise, "measure": measure}, at)
+    arms = [build(Premise, one, f"{at}, arms") for one in entry.get("arms", ())]
+    limit = build(Limit, entry["limit"], f"{at}, limit") if "limit" in entry else None
+    claim = build(Claim, {**entry, "premise": premise, "measure": measure, "arms": arms, "limit": limit}, at)
     if not re.fullmatch(rf"{paper}-\d\d", claim.id):
         raise ValueError(f"{at}: id={claim.id!r}: write {paper}- and two digits")
     for wrong, text in mistakes(claim):
@@ -253,7 +305,11 @@ def mistakes(claim: Claim) -> list[tuple[bool, str]]:
     return [
         (bool(verdict) == bool(claim.measure), f"give either a verdict ({', '.join(GIVEN)}) or a measure that decides"),
         (bool(verdict) and verdict not in GIVEN, shown),
-        (bool(verdict) and bool(claim.premise or claim.primary), "premise and primary belong to what is measured"),
+        (
+            bool(verdict) and bool(claim.premise or claim.primary or claim.arms or claim.limit),
+            "premise, arms, limit and primary belong to what is measured",
+        ),
+        (claim.primary and bool(claim.uncounted), "a primary claim counts"),
         (
             verdict in GIVEN[:2] and not ((claim.tests or claim.arithmetic) and claim.figure),
             f"verdict={verdict}: name its tests or its arithmetic, and their figure",
@@ -299,6 +355,8 @@ def check_names(ledger: Ledger) -> None:
     for line in (line for lines in ledger.summary.values() for line in lines):
         if unknown := [id for id in (*line.claims, *line.needs) if id not in claims]:
             raise ValueError(f"summary.toml: there is no claim {unknown[0]}")
+        if uncounted := [id for id in (*line.claims, *line.needs) if claims[id].uncounted]:
+            raise ValueError(f"summary.toml: {uncounted[0]} is not counted: name what it is a part of")
         if unsure := [id for id in line.claims if claims[id].measure]:
             raise ValueError(
                 f"summary.toml: {unsure[0]} is measured: put it under needs, with the statuses that will do"

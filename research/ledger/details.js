@@ -17,12 +17,15 @@
     document.getElementById("count").textContent = `${shown} of ${claims.length} shown`;
   }
 
-  // A link to a claim that is filtered out shows all claims again.
+  // A link to a claim opens it, and shows all claims again where it was filtered out.
   function follow() {
     const claim = document.getElementById(location.hash.slice(1));
-    if (!claim || !claim.closest("[hidden]")) return;
-    form.reset();
-    filter();
+    if (claim?.localName !== "article") return;
+    claim.querySelector("details").open = true;
+    if (claim.closest("[hidden]")) {
+      form.reset();
+      filter();
+    }
     claim.scrollIntoView();
   }
 
@@ -31,4 +34,5 @@
   form.addEventListener("submit", (event) => event.preventDefault());
   addEventListener("hashchange", follow);
   filter();
+  follow();
 })();

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,9 @@ import jinja2
 from markupsafe import Markup, escape
 
 from fairlen.report import page as report
-from research.ledger.claims import STATUSES, Claim, Ledger
-from research.ledger.page import command_of, points, reason_of
+from research.ledger.claims import DATA, Claim, Ledger
+from research.ledger.page import command_of, number, points, reason_of
+from research.ledger.rule import HOLM
 
 HERE = Path(__file__).parent
 INLINE = re.compile(r"`([^`]+)`|\*\*([^*]+)\*\*|\[([^\]]+)\]\(([^)\s]+)\)|\b([a-z]+-\d\d)\b")
@@ -34,7 +36,7 @@ def details_page(ledger: Ledger) -> str:
     ]
     return environment.get_template("details.html.j2").render(
         style=Markup(style), script=Markup(script), policy=report.policy(style, script), counts=counts, papers=papers,
-        statuses=STATUSES, total=len(ledger.claims),
+        meanings=tomllib.loads((DATA / "verdicts.toml").read_text(encoding="utf-8")), total=len(ledger.claims),
     )  # fmt: skip
 
 
@@ -46,6 +48,8 @@ def details(claim: Claim, ledger: Ledger) -> dict[str, Any]:
         "reason": reason_of(claim, ledger),
         "place": claim.place,
         "claim": claim.claim,
+        "number": number(claim.measure, ledger) if claim.measure and claim.measure.estimand in ledger.results else "",
+        "is_marked": HOLM in ledger.findings[claim.id].reason,
         "points": list(points(claim, ledger)),
         "command": command_of(claim, ledger),
     }

@@ -1,41 +1,40 @@
-"""docs/claims.md, one line a claim, and one claim in full as Markdown, from the ledger alone."""
+"""docs/claims.md, the page of what stands, and one claim in full as Markdown, from the ledger alone."""
 
 from __future__ import annotations
 
+import re
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from research.ledger.claims import DATA, STATUSES, Claim, Ledger, Line, Paper
+from research.ledger.claims import DATA, STATUSES, UNCOUNTED, Claim, Ledger, Line
 from research.ledger.rule import Measure, show
 
 WIDTH = 130
 DETAILS = "study/claims.html"
 """From docs/claims.md."""
+NAMED = re.compile(r"\{([\w-]+)\}")
+"""An estimand in a sentence, whose number stands in its place."""
+PICTURE = (
+    "![EqLen's pressure on stopping by proof, how longhand stops, and length and accuracy of runs under four rules]"
+    "(study/stopping.svg)"
+)
 
 
 def claims_page(ledger: Ledger) -> str:
-    """Return the page of claims."""
-    parts = [(DATA / "introduction.md").read_text(encoding="utf-8").rstrip(), summary(ledger), counts(ledger)]
-    parts += [paper_section(paper, ledger) for paper in ledger.papers]
-    return "\n\n".join(parts) + "\n"
-
-
-def summary(ledger: Ledger) -> str:
-    """Return the reader's page: sentences whose evidence is there."""
-    parts = ["## In one page"]
+    """Return the page: sentences whose evidence is there under their headings, the picture, and the counts."""
+    parts = [(DATA / "introduction.md").read_text(encoding="utf-8").rstrip(), PICTURE]
     for title, lines in ledger.summary.items():
         if shown := [bullet(line, ledger) for line in lines if ledger.shows(line)]:
-            parts += [f"### {title}", "\n".join(shown)]
-    if waiting := sum(finding.status == "open" for finding in ledger.findings.values()):
-        parts.append(f"{waiting} claims are open; sentences that rest on them are left out of this page.")
-    return "\n\n".join(parts)
+            parts += [f"## {title}", "\n".join(shown)]
+    return "\n\n".join([*parts, counts(ledger)]) + "\n"
 
 
 def bullet(line: Line, ledger: Ledger) -> str:
     """Return a sentence with the claims that it rests on, and their numbers."""
     measures = {id: claim.measure for id in (*line.claims, *line.needs) if (claim := ledger.claim(id))}
-    links = [f"[{id}](#{id}){f' {number(m, ledger)}' if m else ''}" for id, m in measures.items()]
-    return fill(f"- {line.text} ({'; '.join(links)})")
+    links = [f"[{id}]({DETAILS}#{id}){f' {number(m, ledger)}' if m else ''}" for id, m in measures.items()]
+    text = NAMED.sub(lambda found: figure(found[1], ledger), line.text)
+    return fill(f"- {text} ({'; '.join(links)})")
 
 
 def fill(text: str, indent: str = "  ") -> str:
@@ -44,40 +43,25 @@ def fill(text: str, indent: str = "  ") -> str:
 
 
 def counts(ledger: Ledger) -> str:
-    """Return the table of claims by paper and status."""
-    total = ledger.count(ledger.claims)
-    named = {f"[{paper.title}](#{paper.name})": ledger.count(paper.claims) for paper in ledger.papers} | {"all": total}
+    """Return the numbers of claims by paper and status, and how firm they are."""
+    named = {f"[{paper.title}]({DETAILS}#{paper.name})": ledger.count(paper.claims) for paper in ledger.papers}
+    named["all"] = ledger.count(ledger.claims)
     rows = [["paper", *STATUSES, "all"], ["---"] * (len(STATUSES) + 2)]
-    rows += [[name, *map(str, found.values()), str(sum(found.values()))] for name, found in named.items()]
+    rows += [[name, *map(str, found.values()), str(counted(found))] for name, found in named.items()]
     table = "\n".join("| " + " | ".join(row) + " |" for row in rows)
     decided, hang = len(ledger.fragile), sum(map(bool, ledger.fragile.values()))
-    excluded = sum(is_excluded(claim, ledger) for claim in ledger.claims)
     text = (
-        f"{hang} of {decided} claims that are reproduced or contradicted would be neither if one seed were left out, which their "
-        f"details name. {excluded} of {total['undecided']} that are undecided exclude the predicted effect, and do not show "
-        "its opposite at that size."
+        "All are the claims that count: a disagreement that several sentences share is one entry, and a third party's report is "
+        f"none. {len(ledger.family)} measured claims predict a sign; one whose sign does not pass the Benjamini-Hochberg "
+        "procedure at 5% over them is undecided, and the table marks what passes it and not Holm's correction. "
+        f"{hang} of {decided} claims that runs decide would have another status without one of their seeds."
     )
     return f"## Verdicts\n\n{table}\n\n{fill(text, '')}"
 
 
-def is_excluded(claim: Claim, ledger: Ledger) -> bool:
-    """Whether a claim is undecided though the effect that it predicts lies outside the interval."""
-    if not claim.measure or ledger.findings[claim.id].status != "undecided" or claim.measure.predicted == "none":
-        return False
-    return claim.measure.toward(ledger.results[claim.measure.estimand])[2] < claim.measure.smallest
-
-
-def paper_section(paper: Paper, ledger: Ledger) -> str:
-    """Return a paper's heading, its source, and a line for each claim."""
-    head = f'<a id="{paper.name}"></a>\n\n## {paper.title}\n\n{fill(paper.source, "")}'
-    return "\n\n".join([head, "\n".join(claim_line(claim, ledger) for claim in paper.claims)])
-
-
-def claim_line(claim: Claim, ledger: Ledger) -> str:
-    """Return a claim's anchor, the link to all about it, its status, its number, and what it says."""
-    found = number(claim.measure, ledger) if claim.measure and claim.measure.estimand in ledger.results else ""
-    status = f"**{ledger.findings[claim.id].status}**{found and f', {found}'}"
-    return f'- <a id="{claim.id}"></a>[{claim.id}]({DETAILS}#{claim.id}) {status}: {claim.claim}'
+def counted(found: Mapping[str, int]) -> int:
+    """Return how many claims count."""
+    return sum(found.values()) - found[UNCOUNTED]
 
 
 def write_claim(claim: Claim, ledger: Ledger) -> str:
@@ -122,9 +106,12 @@ def measured(claim: Claim, ledger: Ledger) -> Iterator[tuple[str, str]]:
         yield "Hangs on one seed", f"without {spell(seeds)} the status would be another"
     size = f"{show(measure.smallest)} {estimand.unit}".rstrip()
     yield "Predicted", f"{effect(measure)}; smallest effect of interest: {size}, {measure.why}"
-    for premise in claim.premise:
-        what = ledger.estimands[premise.estimand].what
-        yield "Premise", f"{what} is {premise}: {figure(premise.estimand, ledger)}"
+    for name, premises in (("Premise", claim.premise), ("Arm without the cause", claim.arms)):
+        for premise in premises:
+            what = ledger.estimands[premise.estimand].what
+            yield name, f"{what} is {premise}: {figure(premise.estimand, ledger)}"
+    if claim.limit:
+        yield "At most", f"{claim.limit.status}: {claim.limit.why}"
 
 
 def spell(seeds: Sequence[int]) -> str:

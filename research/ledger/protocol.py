@@ -54,10 +54,11 @@ def rules(papers: Iterable[Paper]) -> dict[str, tuple[Any, ...]]:
 def rule_of(claim: Claim, estimands: Mapping[str, Estimand]) -> tuple[Any, ...]:
     """Return what decides a claim, without the words around it."""
     if claim.measure is None:
-        return (claim.verdict,)
-    used = (claim.measure.estimand, *(one.estimand for one in claim.premise))
+        return (claim.verdict, bool(claim.uncounted))
+    used = (claim.measure.estimand, *(one.estimand for one in (*claim.premise, *claim.arms)))
     measured = tuple(asdict(estimands[id]) | {"what": ""} for id in used if id in estimands)
-    return (replace(claim.measure, why=""), claim.premise, claim.primary, measured)
+    limits = (claim.arms, claim.limit and claim.limit.status, bool(claim.uncounted))
+    return (replace(claim.measure, why=""), claim.premise, claim.primary, measured, limits)
 
 
 def papers_at(commit: str, names: Iterable[str], root: Path) -> list[Paper]:

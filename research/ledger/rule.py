@@ -2,13 +2,17 @@
 
 Positive (for negative, the mirror image), with the smallest effect of interest d > 0 and the 95% interval [low, high]:
 
-    reproduced          low > 0 and value >= d; a primary claim also needs p < 0.05 after Holm's correction
     contradicted        high < -d
+    excluded here       high < d
+    reproduced          low > 0 and value >= d; a primary claim also needs p < 0.05 after Holm's correction
+    sign shown          low > 0 and value < d
     undecided           everything else
 
 None: reproduced where -d < low and high < d; contradicted where low > d or high < -d. Silent, for a method against itself:
 reproduced where low <= 0 <= high, contradicted else. Before all this a claim is open while a run is missing, not testable here
-where the whole interval of a premise lies outside its bounds, and undecided where a part of it does.
+where the whole interval of a premise lies outside its bounds, and undecided where a part of it does. After it, a sign that the
+Benjamini-Hochberg procedure does not pass over all directional claims is undecided; so is a cause where an arm without it shows
+the effect all the same; and a claim whose design leaves something open is at most what its limit says.
 """
 
 from __future__ import annotations
@@ -21,6 +25,12 @@ from typing import TypeGuard
 from research.study.intervals import Result, quantile, two_sided
 
 PREDICTED = ("positive", "negative", "none", "silent")
+DIRECTIONAL = PREDICTED[:2]
+SIGN = "sign shown, size undecided"
+EXCLUDED = "excluded here"
+HOLM = "that over all"
+"""Said of what does not pass Holm's correction over all directional claims."""
+LIMITS = (SIGN, "undecided")
 LEVEL = 0.05
 NOTHING: Mapping[str, int] = {}
 POWER = 0.8
@@ -75,6 +85,32 @@ class Premise:
 
 
 @dataclass(frozen=True)
+class Limit:
+    """The most that a claim may be called whatever its figure, for what its design leaves open."""
+
+    status: str
+    why: str
+
+    def __post_init__(self) -> None:
+        if self.status not in LIMITS:
+            raise ValueError(f"status={self.status!r}: give {' or '.join(LIMITS)}")
+
+
+@dataclass(frozen=True)
+class Corrected:
+    """A claim's p values after correction for several claims; 1 is no evidence, and what is not corrected is 0."""
+
+    holm: float | None = None
+    """Over the paper's primary claims; None of a claim that is not primary."""
+    rate: float = 0.0
+    """The false discovery rate at which it passes over all directional claims (Benjamini-Hochberg)."""
+    every: float = 0.0
+    """Holm's over all of them, which decides nothing and is said."""
+    num: int = 0
+    """Directional claims."""
+
+
+@dataclass(frozen=True)
 class Finding:
     """What became of a claim, and why in a sentence without a full stop; empty where the status says all."""
 
@@ -86,11 +122,43 @@ def judge(
     measure: Measure,
     premise: Sequence[Premise],
     results: Mapping[str, Result],
-    adjusted: float | None = None,
+    corrected: Corrected | None = None,
     planned: Mapping[str, int] = NOTHING,
+    arms: Sequence[Premise] = (),
+    limit: Limit | None = None,
 ) -> Finding:
-    """Return the status of a measured claim; `adjusted` is the p value of a primary claim after Holm's correction, `planned`
-    the number of seeds that are to be run, by estimand."""
+    """Return the status of a measured claim; `planned` is the number of seeds that are to be run, by estimand, and `arms` are
+    what holds where the cause that a claim names is left out."""
+    found = judge_figure(measure, premise, results, planned)
+    if found.status not in ("reproduced", "contradicted", SIGN):
+        return found
+    corrected = corrected or Corrected()
+    if measure.predicted in DIRECTIONAL and corrected.rate >= LEVEL:
+        return Finding(
+            "undecided", f"over {corrected.num} directional claims the false discovery rate is {corrected.rate:.2g}"
+        )
+    if found.status != "reproduced":
+        return found if limit is None or found.status == limit.status else Finding(limit.status, limit.why)
+    for arm in arms:
+        if not (results.get(arm.estimand) and arm.holds(results[arm.estimand])):
+            return Finding("undecided", f"no arm separates the cause: {describe_premise(arm, results[arm.estimand])}")
+    if corrected.holm is not None and corrected.holm >= LEVEL:
+        return Finding("undecided", f"after Holm's correction over the paper's primary claims p = {corrected.holm:.2g}")
+    if limit:
+        return Finding(limit.status, limit.why)
+    said = (
+        []
+        if corrected.holm is None
+        else [f"Holm's correction over the paper's primary claims p = {corrected.holm:.2g}"]
+    )
+    said += [f"{HOLM} {corrected.num} directional claims p = {corrected.every:.2g}"] if corrected.every >= LEVEL else []
+    return Finding("reproduced", f"after {', after '.join(said)}" if said else "")
+
+
+def judge_figure(
+    measure: Measure, premise: Sequence[Premise], results: Mapping[str, Result], planned: Mapping[str, int]
+) -> Finding:
+    """Return the status that a claim's interval and its premises give."""
     for id in (measure.estimand, *(one.estimand for one in premise)):
         found, wanted = results.get(id), planned.get(id, 0)
         if found is None or found.runs < wanted:
@@ -112,9 +180,16 @@ def judge(
         return Finding(
             "contradicted", f"the whole interval is beyond {show(smallest)} on {'one' if is_none else 'the other'} side"
         )
-    if (-smallest < low and high < smallest) if is_none else (low > 0 and value >= smallest):
-        text = "" if adjusted is None else f"after Holm's correction over the paper's primary claims p = {adjusted:.2g}"
-        return Finding("reproduced" if adjusted is None or adjusted < LEVEL else "undecided", text)
+    if is_none:
+        return (
+            Finding("reproduced")
+            if -smallest < low and high < smallest
+            else Finding("undecided", explain(measure, result))
+        )
+    if high < smallest:
+        return Finding(EXCLUDED, explain(measure, result))
+    if low > 0:
+        return Finding("reproduced") if value >= smallest else Finding(SIGN, explain(measure, result))
     return Finding("undecided", explain(measure, result))
 
 
@@ -128,15 +203,16 @@ def explain(measure: Measure, result: Result) -> str:
     """Say why an effect is undecided, and what as many seeds would have seen."""
     _, low, high = measure.toward(result)
     smallest = show(measure.smallest)
+    if measure.predicted != "none" and high < measure.smallest:
+        sign = "the interval has the opposite sign" if high < 0 else "the interval is below it"
+        return f"an effect of {smallest} as predicted is excluded: {sign}"
     seen = f"{result.seeds} seeds would have seen {show(detectable(measure, result))} {result.unit}".rstrip()
     seen += f" with {POWER:.0%} power"
     if measure.predicted == "none":
         return f"the interval reaches beyond {smallest}; {seen}"
     if low > 0:
         return f"the sign is as predicted, the estimate below the smallest effect of interest, {smallest}; {seen}"
-    if high < 0:
-        return f"the predicted effect is excluded; the opposite one is there, and may be smaller than {smallest}"
-    return f"an effect of {smallest} as predicted is excluded; {seen}" if high < measure.smallest else seen
+    return seen
 
 
 def detectable(measure: Measure, result: Result) -> float:
@@ -168,6 +244,14 @@ def p_value(measure: Measure, result: Result | None) -> float:
     above = beyond(measure.smallest - result.value, result.high - result.value, result.seeds - 1)
     below = beyond(measure.smallest + result.value, result.value - result.low, result.seeds - 1)
     return max(above, below)
+
+
+def discovery_rates(values: Mapping[str, float]) -> dict[str, float]:
+    """Return the false discovery rate at which each p value passes: p times their number over its rank, never above a later's."""
+    rates, least = {}, 1.0
+    for rank, (id, p) in reversed([*enumerate(sorted(values.items(), key=lambda pair: pair[1]), 1)]):
+        rates[id] = least = min(least, p * len(values) / rank)
+    return rates
 
 
 def beyond(distance: float, reach: float, freedom: int) -> float:

@@ -193,6 +193,22 @@ def describe_responses(found: Responses) -> dict[str, list[float]]:
     }
 
 
+def stopping(model: Path = PATH, problems: int = 200, samples: int = 8) -> None:
+    """Print, by restarts so far, how many responses got there, ended there, and were then correct.
+
+    Args:
+        model: Folder of the checkpoint.
+        problems: Held-out problems that are asked.
+        samples: Responses to each.
+    """
+    rollouts = draw_responses(model, "grpo", problems, f"sampling.n={samples}")
+    table, again = rollouts.response_table, TOKEN_IDS["~"]
+    restarts = np.array([one.token_ids[one.num_prompt :].count(again) for one in rollouts.responses])
+    for number in range(8):
+        ends = (restarts == number) & ~table.truncated
+        log(f"{number} {(ends | (restarts > number)).sum()} {ends.sum()} {table.correct[ends].sum()}")
+
+
 def measure(model: Path = PATH, problems: int = 200, samples: int = 4) -> None:
     """Print what the responses to held-out problems are like, and how many rounds a stream of EqLen has.
 

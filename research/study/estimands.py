@@ -13,9 +13,9 @@ import numpy as np
 
 from recipes.replay_bands import WIDTHS
 from research.study.evidence import NUMBERS, Evidence, RunTables
-from research.study.intervals import Result, summarize
+from research.study.intervals import LEAST_SEEDS, Result, summarize
 from research.study.plan import Plan
-from research.study.quantities import QUANTITIES, Rates, costs, started
+from research.study.quantities import BY_TABLE, QUANTITIES, Rates, costs, started
 
 WORLDS = ("long", "short")
 COMBINES = {"value": 1, "difference": 2, "ratio": 2}
@@ -23,6 +23,8 @@ COMBINES = {"value": 1, "difference": 2, "ratio": 2}
 COSTS = ("seconds", "tokens", "updates", "best")
 TIMED = ("tokens_per_second",)
 """Quantities of runs on an idle machine."""
+NUM_FOLDS = 32
+"""Parts of the held-out problems, each of which is left out once."""
 CHOICES: dict[str, tuple[Any, ...]] = {
     "quarter": (0, 1, 2, 3), "rule": tuple(WIDTHS), "against": tuple(WIDTHS), "column": NUMBERS,
     "bound": ("rho_paper", "rho_bound"),
@@ -120,9 +122,77 @@ def measure(evidence: Evidence, estimand: Estimand) -> Result | None:
     if None in rates and (estimand.cost == "seconds" or "rates" in parameters(estimand.quantity)):
         return None
     seeds = sorted(set.intersection(*(set(side) for side in sides)))
-    values = {seed: value_of(estimand, [side[seed] for side in sides], rates) for seed in seeds}
-    result = summarize(values, estimand.unit, estimand.what, estimand.combine == "ratio")
+    pairs = {seed: [side[seed] for side in sides] for seed in seeds}
+    values = {seed: value_of(estimand, runs, rates) for seed, runs in pairs.items()}
+    other = math.hypot(problem_error(estimand, pairs, rates), timing_error(estimand, pairs, rates, evidence))
+    result = summarize(values, estimand.unit, estimand.what, estimand.combine == "ratio", other)
     return replace(result, runs=len(seeds)) if result else None
+
+
+def problem_error(estimand: Estimand, pairs: Mapping[int, list[RunTables]], rates: list[Rates | None]) -> float:
+    """Return the standard error from held-out problems, which all runs share, so that no spread over seeds shows it.
+
+    Each fold of problems is left out of all runs (jackknife). The error of the mean over seeds holds a part that each seed has by
+    itself, which their spread has already: that part is the mean of the seeds' own errors, less the mean's, over the other seeds.
+    """
+    if estimand.quantity not in BY_TABLE["evaluations"] or len(pairs) < LEAST_SEEDS:
+        return 0.0
+    present = sorted({int(one) for runs in pairs.values() for one in runs[0].evaluations["problem"] % NUM_FOLDS})
+    found = np.array(
+        [
+            [value_of(estimand, [without(run, fold) for run in runs], rates) for fold in present]
+            for runs in pairs.values()
+        ]
+    )
+    found = found[np.isfinite(found).all(1)]
+    if len(present) < 2 or len(found) < LEAST_SEEDS:
+        return 0.0
+    size, num_seeds = found.shape[1], len(found)
+    of_mean = (size - 1) * float(found.mean(0).var())
+    own = ((size - 1) * float(found.var(1).mean()) - of_mean) / (num_seeds - 1)
+    return math.sqrt(max(of_mean - own, 0.0))
+
+
+def without(run: RunTables, fold: int) -> RunTables:
+    """Return a run without one fold of its held-out problems."""
+    keep = run.evaluations["problem"] % NUM_FOLDS != fold
+    return replace(run, evaluations={name: values[keep] for name, values in run.evaluations.items()})
+
+
+def timing_error(
+    estimand: Estimand, pairs: Mapping[int, list[RunTables]], rates: list[Rates | None], evidence: Evidence
+) -> float:
+    """Return the standard error from rates, by moving each by as much as methods differ that sample alike."""
+    noise, changes = timing_noise(evidence, estimand.world), []
+    if estimand.quantity in TIMED:
+        return math.sqrt(len(estimand.variants)) * noise.generated if estimand.combine == "ratio" else 0.0
+    if estimand.cost != "seconds" and "rates" not in parameters(estimand.quantity):
+        return 0.0
+    for number in range(len(rates)):
+        for name in ("generated", "trained"):
+            ends = [means_of(estimand, pairs, moved(rates, number, name, sign, noise)) for sign in (1, -1)]
+            changes.append((ends[0] - ends[1]) / 2)
+    return math.hypot(*(change for change in changes if math.isfinite(change)))
+
+
+def means_of(estimand: Estimand, pairs: Mapping[int, list[RunTables]], rates: list[Rates | None]) -> float:
+    """Return the mean over seeds."""
+    return float(np.nanmean([value_of(estimand, runs, rates) for runs in pairs.values()])) if pairs else math.nan
+
+
+def moved(rates: list[Rates | None], number: int, name: str, sign: int, noise: Rates) -> list[Rates | None]:
+    """Return rates with one of them off by its noise."""
+    factor, one = math.exp(sign * getattr(noise, name)), rates[number]
+    assert one is not None  # of every cost in seconds
+    return [*rates[:number], replace(one, **{name: getattr(one, name) * factor}), *rates[number + 1 :]]
+
+
+def timing_noise(evidence: Evidence, world: str) -> Rates:
+    """Return the standard deviations of the logarithm of both rates among methods that sample alike: all without streams."""
+    names = {run.variant for run in evidence.runs if run.world == world and run.role == "timed"}
+    found = [rates_of(evidence, world, name) for name in sorted(names) if not name.startswith("eqlen")]
+    logs = np.log([(one.generated, one.trained) for one in found if one])
+    return Rates(*map(float, logs.std(0, ddof=1))) if len(logs) > 1 else Rates(0.0, 0.0)
 
 
 def measure_all(evidence: Evidence, estimands: Mapping[str, Estimand]) -> dict[str, Result]:

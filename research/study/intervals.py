@@ -32,6 +32,9 @@ class Result:
     by_seed: BySeed = ()
     runs: int = 0
     """Seeds of which every run is there."""
+    other: float = 0.0
+    """Standard error of the mean, in the estimand's own terms (of a ratio the logarithm), that seeds do not show: held-out
+    problems, which are a sample as well, and the timing of methods."""
 
     @property
     def has_interval(self) -> bool:
@@ -39,10 +42,13 @@ class Result:
         return math.isfinite(self.low) and math.isfinite(self.high)
 
 
-def summarize(values: Mapping[int, float], unit: str = "", what: str = "", is_log_ratio: bool = False) -> Result | None:
+def summarize(
+    values: Mapping[int, float], unit: str = "", what: str = "", is_log_ratio: bool = False, other: float = 0.0
+) -> Result | None:
     """Return mean and interval of one number a seed; None where no seed has a number.
 
-    Log ratios come back as percent of change: 100 (exp(mean) - 1), the interval likewise.
+    Log ratios come back as percent of change: 100 (exp(mean) - 1), the interval likewise. A standard error `other` than that of
+    seeds adds its square to theirs; the freedom stays that of the seeds.
     """
     known = tuple((seed, float(values[seed])) for seed in sorted(values) if math.isfinite(values[seed]))
     if not known:
@@ -51,12 +57,13 @@ def summarize(values: Mapping[int, float], unit: str = "", what: str = "", is_lo
     mean, error, freedom = float(numbers.mean()), standard_error(numbers), len(numbers) - 1
     low = high = p = NAN
     if error > 0:
+        error = math.hypot(error, other)
         reach = quantile(0.975, freedom) * error
         low, high, p = mean - reach, mean + reach, two_sided(mean / error, freedom)
     if is_log_ratio:
         mean, low, high = (100.0 * math.expm1(x) for x in (mean, low, high))
         known = tuple((seed, 100.0 * math.expm1(value)) for seed, value in known)
-    return Result(mean, low, high, p, len(known), unit, what, known)
+    return Result(mean, low, high, p, len(known), unit, what, known, other=other)
 
 
 def standard_error(numbers: np.ndarray) -> float:

@@ -101,10 +101,10 @@ def by_problem(run: RunTables, column: str) -> Floats:
     return values[order].reshape(len(np.unique(table["generated"])), -1).astype(np.float64)
 
 
-def at_best(values: Floats, right: Floats) -> float:
+def at_best(values: Floats, right: Floats, problems: Ints) -> float:
     """Return values [E, P] at the evaluation with most right [E, P], chosen by one half of the problems and read on the other, to
     which chance adds nothing. What is lost where a half chooses amiss is about the same for methods that are compared."""
-    half, found = halves(np.arange(values.shape[1])), []
+    half, found = halves(problems), []
     for chooses in (half, ~half):
         best = np.minimum((right @ chooses.T).argmax(0), len(values) - 1)
         found.append(ratio((values[best] * ~chooses).sum(1), (~chooses).sum(1)))
@@ -114,7 +114,7 @@ def at_best(values: Floats, right: Floats) -> float:
 def best_accuracy(run: RunTables, is_drop: bool = False) -> float:
     """Return the best accuracy, or by how much it is above the last."""
     right = by_problem(run, "right")
-    return at_best(right - right[-1] if is_drop else right, right)
+    return at_best(right - right[-1] if is_drop else right, right, np.unique(shared(run)["problem"]))
 
 
 def swings(run: RunTables) -> float:
@@ -127,7 +127,8 @@ def swings(run: RunTables) -> float:
 
 def length_at_best(run: RunTables, chosen_by: RunTables | None = None) -> float:
     """Return the length where a run, by default this one, is most accurate after the first evaluation."""
-    return at_best(by_problem(run, "length")[1:], by_problem(chosen_by or run, "right")[1:])
+    problems = np.unique(shared(run)["problem"])
+    return at_best(by_problem(run, "length")[1:], by_problem(chosen_by or run, "right")[1:], problems)
 
 
 def length_change(run: RunTables) -> float:
@@ -249,8 +250,10 @@ def quarters(prompts: Ints) -> Ints:
 
 
 def halves(problems: Ints) -> Bools:
-    """Return whether each problem [P] is in the first of two halves, as large as each other, [NUM_SPLITS, P]."""
-    return np.argsort(np.argsort(mix(problems), axis=1), axis=1) % 2 == 0
+    """Return whether each problem [P] is in the first of two halves, as large as each other, [NUM_SPLITS, P]; where some are left
+    out of a power of two, the others stay in their halves."""
+    every = np.arange(1 << int(problems.max()).bit_length())
+    return (np.argsort(np.argsort(mix(every), axis=1), axis=1) % 2 == 0)[:, problems]
 
 
 def cross_fit(length: Ints, accepted: Floats | Bools, prompt: Ints) -> float:
@@ -279,13 +282,25 @@ def cross_fit(length: Ints, accepted: Floats | Bools, prompt: Ints) -> float:
     return mean_of(np.array(found))
 
 
-def acceptance_gap(run: RunTables, shortest: float = 0) -> float:
-    """Return the points by which the bound accepts the longest quarter of sequences more often than the shortest."""
-    rows = off_policy(run, shortest)
-    if not len(rows["length"]):
+def gap_of(length: Ints, inside: Floats | Bools) -> float:
+    """Return the points by which the longest quarter of sequences is accepted more often than the shortest."""
+    if not len(length):
         return NAN
-    low, high = np.quantile(rows["length"], [0.25, 0.75])
-    return 100.0 * float(rows["inside"][rows["length"] >= high].mean() - rows["inside"][rows["length"] <= low].mean())
+    low, high = np.quantile(length, [0.25, 0.75])
+    return 100.0 * float(inside[length >= high].mean() - inside[length <= low].mean())
+
+
+def acceptance_gap(run: RunTables, shortest: float = 0) -> float:
+    """Return the acceptance gap of the run's own bound."""
+    rows = off_policy(run, shortest)
+    return gap_of(rows["length"], rows["inside"])
+
+
+def fair_gap(run: RunTables, rule: str, acceptance: float = 0.8, shortest: float = 0) -> float:
+    """Return the acceptance gap of a rule without drift whose widths, in their published ratio, accept this share."""
+    rows = off_policy(run, shortest)
+    critical = critical_factor(rule, rows["length"], rows["log_ratio"], 0.0, *WIDTHS[rule])
+    return gap_of(rows["length"], critical <= factor_for(critical, acceptance)) if len(critical) else NAN
 
 
 def lre(run: RunTables, shortest: float = 0) -> float:
@@ -413,6 +428,7 @@ BY_TABLE: dict[str, dict[str, Quantity]] = {
         "within_sign": within_sign,
         "acceptance": lambda run, shortest=0: 100.0 * mean_of(off_policy(run, shortest)["inside"]),
         "acceptance_gap": acceptance_gap,
+        "fair_gap": fair_gap,
         "lre": lre,
         "replay": replay,
         "growth": growth,

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from fairlen.files.folders import write_file
-from research.ledger.check import CLAIMS, DETAILS, STUDY, check, write
+from research.ledger.check import CLAIMS, DETAILS, STOPPING, STUDY, check, write
 from research.ledger.claims import FIGURES, Ledger, load_ledger, parse_paper
 from research.ledger.study import DIGESTS, FOLDER, SEARCH, digest_columns, make_figures
 from research.study.evidence import Kept, load_evidence, write_kept
@@ -194,7 +194,7 @@ def test_a_rounded_figure_is_found_though_pages_were_made_with_it(copied):
 def test_an_edited_page_and_an_edited_status_are_found(copied):
     root, plan = copied
     edit(root / STUDY, "open", "reproduced")
-    status = make_ledger(plan, root / FIGURES).findings["tiny-01"].status
-    edit(root / CLAIMS, f"#tiny-01) **{status}", "#tiny-01) **contradicted")
+    edit(root / CLAIMS, "no push", "a push")
     edit(root / DETAILS, 'id="tiny-02"', 'id="tiny-20"')
-    assert [line.split(":")[0] for line in found(root, plan)] == [CLAIMS, DETAILS, STUDY]
+    edit(root / STOPPING, "halving", "mean")
+    assert [line.split(":")[0] for line in found(root, plan)] == [CLAIMS, DETAILS, STUDY, STOPPING]

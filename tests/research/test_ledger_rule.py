@@ -6,7 +6,20 @@ import pytest
 from loops import over
 
 from research.ledger.claims import Claim, Ledger, Paper, judge_paper
-from research.ledger.rule import Finding, Measure, Premise, adjust, detectable, judge, p_value
+from research.ledger.rule import (
+    EXCLUDED,
+    SIGN,
+    Corrected,
+    Finding,
+    Limit,
+    Measure,
+    Premise,
+    adjust,
+    detectable,
+    discovery_rates,
+    judge,
+    p_value,
+)  # fmt: skip
 from research.study.estimands import make_estimand
 from research.study.intervals import Result, summarize
 
@@ -24,12 +37,12 @@ def result(value: float, low: float, high: float, p: float = 0.01, seeds: int = 
     [
         (2.0, 0.1, 3.9, "reproduced", ""),
         (1.0, 0.1, 1.9, "reproduced", ""),  # at least the smallest effect: 1.0 is enough
-        (0.9, 0.1, 1.7, "undecided", "the sign is as predicted, the estimate below the smallest effect of interest, 1"),
+        (0.9, 0.1, 1.7, SIGN, "the sign is as predicted, the estimate below the smallest effect of interest, 1"),
         (2.0, -0.1, 4.1, "undecided", "8 seeds would have seen"),
         (2.0, 0.0, 4.0, "undecided", "8 seeds would have seen"),  # an interval that touches 0 does not exclude it
-        (0.1, -0.4, 0.6, "undecided", "an effect of 1 as predicted is excluded; 8 seeds"),
+        (0.1, -0.4, 0.6, EXCLUDED, "an effect of 1 as predicted is excluded"),
         # reaches 1.0, is not beyond it
-        (-2.0, -3.0, -1.0, "undecided", "the predicted effect is excluded; the opposite one"),
+        (-2.0, -3.0, -1.0, EXCLUDED, "an effect of 1 as predicted is excluded: the interval has the opposite sign"),
         (-2.0, -2.9, -1.1, "contradicted", "the whole interval is beyond 1 on the other side"),
     ],
 )
@@ -124,6 +137,31 @@ def test_holm_by_hand():
     """Of three: .01 times 3, .02 times 2, and .03 times 1, which may not fall below .04."""
     assert adjust({"c": 0.03, "a": 0.01, "b": 0.02}) == pytest.approx({"a": 0.03, "b": 0.04, "c": 0.04})
     assert adjust({"a": 0.6, "b": 0.9}) == {"a": 1.0, "b": 1.0}
+
+
+def test_discovery_rates_by_hand():
+    """Of three: .01 times 3 / 1, .04 times 3 / 2 = .06, which is above .05 times 3 / 3 of the next and takes its place."""
+    assert discovery_rates({"c": 0.05, "a": 0.01, "b": 0.04}) == pytest.approx({"a": 0.03, "b": 0.05, "c": 0.05})
+
+
+def test_a_sign_stands_where_several_claims_and_its_cause_and_its_design_allow_it():
+    found, arm = {"x": result(2.0, 1.0, 3.0), "y": result(4.0, 3.0, 5.0)}, Premise("y", least=3.5)
+    assert (
+        judge(UP, (), found, Corrected(rate=0.04, every=0.2, num=9)).reason
+        == "after that over all 9 directional claims p = 0.2"
+    )
+    assert judge(UP, (), found, Corrected(rate=0.06, num=9)).status == "undecided"
+    down = {"x": result(2.0, 1.5, 2.5)}
+    assert [judge(DOWN, (), down, Corrected(rate=rate)).status for rate in (0.04, 0.06)] == [
+        "contradicted",
+        "undecided",
+    ]
+    assert judge(UP, (), found, arms=(replace(arm, least=2.5),)).status == "reproduced"
+    assert judge(UP, (), found, arms=(arm,)).status == "undecided"  # its interval reaches below 3.5
+    assert judge(UP, (), found, limit=Limit(SIGN, "an edge")) == Finding(SIGN, "an edge")
+    assert (
+        judge(UP, (), {"x": result(0.1, -0.4, 0.6)}, limit=Limit(SIGN, "an edge")).status == EXCLUDED
+    )  # a limit adds nothing
 
 
 def test_p_values_count_on_the_predicted_side_only():

@@ -157,3 +157,26 @@ def test_speed_is_that_of_timed_runs():
     found = measure(evidence_of(timed("a", 2, 5), timed("b", 1, 5)), speed)
     assert found.value == pytest.approx(-50.0)
     assert math.isnan(found.low)  # one seed
+
+
+def test_problems_that_all_seeds_share_are_a_sample_too():
+    """Two problems, `a` less `b`: 50, 50, 25 and 25 points. One left out in turn the mean over seeds is 0 or 75, which makes
+    37.5^2 = 1406.25; of a seed by itself 50^2 or 25^2, on average 1562.5. Of that each has for itself, as the spread over seeds
+    has too, (1562.5 - 1406.25) / 3 = 52.08."""
+    runs = [make_run(s, "a", evaluations=evaluations([[r, 0]])) for s, r in enumerate((4, 4, 2, 2))]
+    runs += [make_run(s, "b", evaluations=evaluations([[0, 0]])) for s in range(4)]
+    found = measure(evidence_of(*runs), estimand())
+    assert found.value == 37.5 and found.other == pytest.approx(math.sqrt(1406.25 - 52.0833), rel=1e-4)
+    spread = math.sqrt(4 * 12.5**2 / 3 / 4)  # of 50, 50, 25, 25
+    assert found.high - found.value == pytest.approx(3.1824 * math.hypot(spread, found.other), rel=1e-4)
+
+
+def test_timing_adds_what_methods_differ_by_that_sample_alike():
+    """`b` collects a token in .01 s, `c` in .02 s: a standard deviation of log 2 / sqrt 2 = .490. Of seconds that all go into
+    collecting, the logarithm of a / b moves by as much with the rate of each: sqrt 2 times .490 = log 2."""
+    clock = [timed(name, seconds, 5) for name, seconds in (("b", 1), ("c", 2))]
+    runs = [make_run(s, v, batches={"generated": [100 + s]}) for s in (1, 2, 3) for v in ("b", "c")]
+    found = measure(
+        evidence_of(*runs, *clock), estimand(variants=["b", "c"], quantity="seconds", combine="ratio", unit="percent")
+    )
+    assert found.other == pytest.approx(math.log(2), rel=1e-6)

@@ -35,7 +35,7 @@ def ledger(tmp_path_factory: pytest.TempPathFactory) -> Ledger:
     for id, estimand in load_ledger().estimands.items():
         result = summarize(dict(enumerate(rng.normal(2, 3, 6), 1)), estimand.unit, estimand.what)
         found[id] = vars(result) | {"runs": 20}
-    found["dr-grpo-early-minus-slow"] |= {"value": 9.0, "low": 8.0, "high": 10.0}  # the controls are as they should be
+    found["dr-grpo-minus-slow"] |= {"value": 9.0, "low": 8.0, "high": 10.0}  # the controls are as they should be
     found["dr-grpo-minus-again"] |= {"value": 0.0, "low": -1.0, "high": 1.0}
     path.write_text(json.dumps(found))
     return load_ledger(results=path)
