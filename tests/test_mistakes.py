@@ -38,7 +38,6 @@ def desk(tmp_path_factory) -> Path:
         )
         write("empty.jsonl", "")
         write("bad.jsonl", '{"question": "1 + 1", "answer": "2"}\n{"question": "1 + 2", \n')
-        write("type.toml", '[run]\nseed = "three"\n')
         write("reward.py", "def words(prompts, completions, **columns):\n    return 'much'\n")
         Path("full").mkdir()
         write("full/note.txt", "mine")
@@ -73,36 +72,27 @@ MISTAKES = {
     "two methods in one": (["train", "--method", "grpo+dapo"], "'grpo+dapo' has two bases", "keep one"),
     "a typo in a flag": (["train", "--rollout-batchs", "3"], "--rollout-batchs", "--rollout-batches"),
     "a command that does not exist": (["trian"], "'trian'", "did you mean 'train'?"),
-    "a wrong type in the file": (["train", "--config", "type.toml"], "seed = 'three'", "give int, such as 0"),
     "--set of an unknown field": (["train", "--set", "surrogate.clip_hgh=0.3"], "'clip_hgh'", "did you mean 'clip_high'?"),
     "a number out of range": (["train", "--prompts-per-batch", "0"], "prompts_per_batch=0", "give 1 or more"),
     "greedy training": (["train", "--temperature", "0"], "temperature=0.0", "give more than 0"),
     "a budget over the model's positions": (
-        ["train", "--max-response-length", "600"],
-        "--max-response-length 600",
-        "give at most 484, or shorter prompts",
+        ["train", "--max-response-length", "600"], "--max-response-length 600", "give at most 484, or shorter prompts"
     ),
     "a folder without a model": (["train", "--model", "nothing"], "model=nothing", "give a folder with config.json"),
     "a model without tokenizer": (
-        ["train", "--model", "no_tokenizer"],
-        "model=no_tokenizer",
-        "add tokenizer.json and tokenizer_config.json to it",
+        ["train", "--model", "no_tokenizer"], "model=no_tokenizer", "add tokenizer.json and tokenizer_config.json to it"
     ),
     "a model without weights": (["train", "--model", "no_weights"], "model=no_weights", "*.safetensors"),
     "a model that cannot end": (["train", "--model", "no_end"], "eos_token_id=None", "set eos_token_id in the model folder's"),
     "a hub id without a network": (["train", "--model", "nobody/nothing"], "model=nobody/nothing", "hf download"),
     "data that is not there": (["train", "--data", "none.jsonl"], "--data none.jsonl", "a source is PLACE"),
     "data without known columns": (
-        ["train", "--data", "columns.jsonl"],
-        "unknown columns foo, bar",
-        "rename columns to prompt",
+        ["train", "--data", "columns.jsonl"], "unknown columns foo, bar", "rename columns to prompt"
     ),
     "data that is empty": (["train", "--data", "empty.jsonl"], "--data empty.jsonl: the file is empty", "write it again"),
     "a broken line in data": (["train", "--data", "bad.jsonl"], "bad.jsonl, line 2: not JSON", "mend or remove the line"),
     "data for a model of another kind": (
-        ["train", "--data", "sums.jsonl"],
-        "model=playground",
-        "name a language model with --model",
+        ["train", "--data", "sums.jsonl"], "model=playground", "name a language model with --model"
     ),
     "prompts that are all too long": (
         ["train", *READER, "--data", "sums.jsonl", "--max-prompt-length", "2"],
@@ -113,9 +103,7 @@ MISTAKES = {
     "a reward file that is not there": (["train", "--rewards", "none.py:f"], "--rewards none.py:f", "give the path of one"),
     "a reward that is not in the file": (["train", "--rewards", "reward.py:f"], "has no 'f'", "it has words"),
     "a reward that returns a word": (
-        ["train", "--rewards", "reward.py:words"],
-        "returned 'much'",
-        "return a list with one number",
+        ["train", "--rewards", "reward.py:words"], "returned 'much'", "return a list with one number"
     ),
     "an unknown sandbox": (["train", *READER, "--data", "code.jsonl", "--sandbox", "docker"], "sandbox='docker'", "give auto"),
     "a folder with something in it": (["train", *TINY, "--out", "full"], "out=full", "choose another one"),
@@ -123,9 +111,7 @@ MISTAKES = {
     "resume of nothing": (["train", "--resume", "--out", "none"], "out=none: no run to resume", "leave --resume out"),
     "a device that does not exist": (["train", "--device", "tpu"], "device='tpu'", "give auto, cpu, cuda"),
     "one response with leave-one-out": (
-        ["train", "--method", "rloo", "--set", "sampling.n=1"],
-        "sampling.n=1",
-        "--set sampling.n=16",
+        ["train", "--method", "rloo", "--set", "sampling.n=1"], "sampling.n=1", "--set sampling.n=16"
     ),
     "no responses": (["train", "--set", "sampling.n=0"], "n=0", "give 1 or more"),
     "one method to compare": (["compare", "grpo"], "methods=grpo", "name at least two"),

@@ -1,11 +1,16 @@
-"""The pages at the top: tests of promises are there, versions are said once."""
+"""The repository: promises have tests, versions are said once, programs are started and can fail, tests run at the same time."""
 
 import contextlib
+import os
 import re
+import subprocess
+import sys
 import tomllib
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 
+import pytest
+from loops import over
 from packaging.requirements import Requirement
 
 import fairlen
@@ -76,3 +81,78 @@ def test_constraints_name_everything_that_is_installed_with_the_extras() -> None
             waiting += needs_of(name, extras)
     assert len(seen) > 100
     assert unnamed == set() and others == {}
+
+
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+import _all  # noqa: E402
+
+
+def test_every_program_is_listed_once():
+    assert _all.find_programs() == sorted(_all.PROGRAMS)
+    assert {program.kind for program in _all.PROGRAMS.values()} == {"cpu", "cuda", "vllm", "ray"}
+
+
+@over("name", sorted(name for name in _all.PROGRAMS if name.startswith("benchmarks/")))
+def test_every_benchmark_takes_smoke(name):
+    assert "add_smoke(parser)" in (ROOT / name).read_text()
+
+
+@pytest.mark.parametrize(
+    ("code", "complaint"),
+    [
+        ("print('7 tokens/s')", ""),
+        ("raise SystemExit('bad.py: 3 of 4')", "exit code 1"),
+        ("print('nan tokens/s')", "it does not print"),
+        ("print('7 tokens/s'); open('weights', 'wb').write(bytes(30_000_000))", "it leaves 30 MB behind"),
+        ("print('7 tokens/s', flush=True); import time; time.sleep(60)", "not done after 2 s"),
+    ],
+)
+def test_a_program_that_fails_is_noticed(tmp_path, code, complaint):
+    program = tmp_path / "program.py"
+    program.write_text(code)
+    ended = _all.start(program, (), r"\d tokens/s", limit=2.0 if "sleep" in code else 60.0)
+    assert ended.complaint.startswith(complaint) and bool(ended.complaint) == bool(complaint)
+    assert ended.printed or "SystemExit" not in code
+
+
+@pytest.mark.parametrize("number", ["float('nan')", "float('inf')", "0", "-1.5"])
+def test_a_measurement_that_is_none_ends_the_program_in_one_line(tmp_path, number):
+    program = tmp_path / "speed.py"
+    program.write_text(f"from _checks import demand_positive\ndemand_positive('tokens/s', (1.0, {number}))\n")
+    env = os.environ | {"PYTHONPATH": str(ROOT / "benchmarks")}
+    done = subprocess.run([sys.executable, program], env=env, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and done.stdout == ""
+    assert re.fullmatch(r"speed\.py: tokens/s is \S+: it should be finite and above 0\n", done.stderr)
+
+
+TESTS = Path(__file__).parent
+FILES = sorted(TESTS.rglob("*.py"))
+
+PATIENCE = 30.0
+"""The fewest seconds after which a test may say that something took too long, by the wall clock."""
+HASTY = re.compile(
+    r"^\s*assert .*(?:\btook\b|\belapsed\b|\.seconds\b|time\.(?:time|monotonic|perf_counter)\(\)[^<\n]*?)"
+    r"\s*<=? (\d+(?:\.\d+)?)\b",
+    re.M,
+)
+"""An upper bound on wall time; `process_time` and `thread_time` stand still while the machine does something else."""
+
+
+def find_hasty(source: str) -> list[str]:
+    """Assertions that less than PATIENCE seconds of wall time went by."""
+    return [found[0].strip() for found in HASTY.finditer(source) if float(found[1]) < PATIENCE]
+
+
+@over("path", FILES)
+def test_nobody_is_in_a_hurry(path):
+    """A machine with other work may take seconds over anything: how long is asked of the processor's clock, or generously."""
+    assert find_hasty(path.read_text()) == []
+
+
+def test_ports_are_given_by_the_system():
+    bound = re.compile(r"(?:Server|bind|listen|create_server)\(\(?[^()\n]*,\s*[1-9]\d{2,4}\b")
+    assert bound.search('HTTPServer(("127.0.0.1", 8080), Handler)') and not bound.search('HTTPServer(("", 0), H)')
+    probed = re.compile(r"\.getsockname\(\)\[1\]")  # a port that is let go of belongs to whoever is first
+    assert [str(path) for path in FILES if path != Path(__file__) and bound.search(path.read_text())] == []
+    assert [str(path) for path in FILES if path != Path(__file__) and probed.search(path.read_text())] == []

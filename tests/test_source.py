@@ -66,6 +66,13 @@ def read_tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text())
 
 
+@cache
+def read_calls(path: Path) -> list[tuple[ast.Call, str]]:
+    """Calls of a file with the names that they call, found once for all rules."""
+    calls = (node for node in ast.walk(read_tree(path)) if isinstance(node, ast.Call))
+    return [(call, ast.unparse(call.func)) for call in calls]
+
+
 def room_of(module: str) -> str:
     """fairlen.methods.stages.reward -> methods.stages; fairlen.batch -> batch; fairlen -> fairlen"""
     parts = module.split(".")[1:]
@@ -224,22 +231,13 @@ HARMLESS = {"GenerationConfig"}
 """Classes whose `from_pretrained` reads JSON alone."""
 
 
-def loading_calls(path: Path) -> Iterator[ast.Call]:
-    for node in ast.walk(read_tree(path)):
-        path_of = ast.unparse(node.func).split(".") if isinstance(node, ast.Call) else [""]
-        if path_of[-1] in LOADERS and not HARMLESS & set(path_of):
-            yield node
-
-
-@over("path", FILES)
-def test_whatever_loads_a_model_says_that_its_code_is_not_run(path):
-    for call in loading_calls(path):
+def test_whatever_loads_a_model_says_that_its_code_is_not_run():
+    found = [(path, call, name.split(".")) for path in FILES for call, name in read_calls(path)]
+    loading = [(path, call) for path, call, parts in found if parts[-1] in LOADERS and not HARMLESS & set(parts)]
+    assert len(loading) >= 5
+    for path, call in loading:
         given = {word.arg: ast.unparse(word.value) for word in call.keywords}
-        assert given.get("trust_remote_code") == "False", f"{path.name}:{call.lineno}: {ast.unparse(call.func)}"
-
-
-def test_models_are_loaded_somewhere():
-    assert sum(1 for path in FILES for _ in loading_calls(path)) >= 5
+        assert given.get("trust_remote_code") == "False", f"{path.name}:{call.lineno}"
 
 
 WRITERS = re.compile(r"(\.write_text|\.write_bytes|^shutil\.(copy|move)\w*|^os\.truncate)$")
@@ -254,22 +252,20 @@ IN_SANDBOX = {"verify/program.py", "verify/sandbox.py", "verify/worker.py"}
 def is_writing(call: ast.Call, where: str) -> bool:
     """Whether a call could write through a link. What `fairlen.files.folders` hands out to be written is called staging."""
     name = ast.unparse(call.func)
-    if "staging" in ast.unparse(call):
-        return False
     if name.split(".")[-1] == "open":
-        words = [
-            arg.value for arg in (*call.args[-1:], *(w.value for w in call.keywords)) if isinstance(arg, ast.Constant)
-        ]
-        return any(isinstance(word, str) and re.fullmatch(r"[rwaxbt+]*[wax+][rwaxbt+]*", word) for word in words)
-    return bool(WRITERS.search(name) or (GIVEN.search(name) and where not in OWN_FOLDERS))
+        given = (*call.args[-1:], *(word.value for word in call.keywords))
+        words = [str(one.value) for one in given if isinstance(one, ast.Constant)]
+        found = any(re.fullmatch(r"[rwaxbt+]*[wax+][rwaxbt+]*", word) for word in words)
+    else:
+        found = bool(WRITERS.search(name) or (GIVEN.search(name) and where not in OWN_FOLDERS))
+    return found and "staging" not in ast.unparse(call)
 
 
 def writing_calls(path: Path) -> list[str]:
     where = str(path.relative_to(SOURCE))
     if where == "files/folders.py" or where in IN_SANDBOX:
         return []
-    calls = (node for node in ast.walk(read_tree(path)) if isinstance(node, ast.Call))
-    return [f"{call.lineno}: {ast.unparse(call)}" for call in calls if is_writing(call, where)]
+    return [f"{call.lineno}: {ast.unparse(call)}" for call, _ in read_calls(path) if is_writing(call, where)]
 
 
 @over("path", FILES)
@@ -282,20 +278,13 @@ OUTSIDE = {"console.py", "verify/execution.py", "verify/sandbox.py", "verify/out
 """Programs of their own, which print to a pipe; and the boundary itself."""
 
 
-PRINTS = ("print", "Console", "write")
-
-
 @over("path", FILES)
 def test_what_is_printed_goes_through_the_terminal(path):
     """By fairlen.console, which shows control characters as text."""
     if str(path.relative_to(SOURCE)) in OUTSIDE:
         return
-    for node in ast.walk(read_tree(path)):
-        if isinstance(node, ast.Call) and getattr(node.func, "id", "") + getattr(node.func, "attr", "") in PRINTS:
-            name = ast.unparse(node.func)
-            assert name not in ("print", "Console") and not re.search(r"std(out|err)\.write$", name), (
-                f"{path.name}:{node.lineno}"
-            )
+    for call, name in read_calls(path):
+        assert name not in ("print", "Console") and not re.search(r"std(out|err)\.write$", name), call.lineno
 
 
 def test_what_writes_is_found():

@@ -109,7 +109,6 @@ def test_runs_that_results_would_lose_are_named_and_kept(methods, seeds, lost, t
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["grpo"], "name at least two"),
         (["grpo", "grpo"], "named twice"),
         (["grpo", "grop"], "did you mean 'grpo'"),
         (["grpo", "dapo", "--reference", "fspo"], "none of the methods"),

@@ -13,7 +13,7 @@ from fixtures import BUDGET, LENGTH, PROMPT, RIGHT
 from waits import DEVICE, counted_waits
 
 from fairlen import Skips, compose, finish_update, plan_rows, policy_loss
-from fairlen.loop.tally import count
+from fairlen.loop.tally import Tally, count, update_metrics
 from fairlen.loop.update import NonFiniteError
 from fairlen.methods.method import Method
 from fairlen.methods.presets import BASES
@@ -350,3 +350,15 @@ def test_an_outlier_leaves_the_gradients_of_other_sequences(name):
         found = differentiate(columns | {quantity: values})
         assert found[3][MASK[3]].isfinite().all()
         assert torch.allclose(found[others], expected, rtol=1e-9, atol=1e-15, equal_nan=True), quantity
+
+
+def test_mismatch_of_short_and_long_sequences():
+    """Lengths 1 and 3, apart by 0.1 and 0.2 a token: (0.1 + 3 * 0.2) / 4, (0.1 + 0.2) / 2, (1 * 0.1 + 9 * 0.2) / 10."""
+    old, one = torch.full((4,), -1.0, dtype=torch.float64), torch.ones(2, dtype=torch.float64)
+    engine = old + torch.tensor([0.1, 0.2, -0.2, 0.2])
+    micro = Micro.of(torch.tensor([1, 3]), one, one, one, old_logprobs=old, rollout_logprobs=engine)
+    method, outputs, tally = compose("grpo"), Outputs(old.clone(), torch.zeros(4)), Tally()
+    tally.add(method, outputs, micro, method.loss(outputs, micro))
+    found = update_metrics(tally.finish())
+    expected = {"mean": 0.175, "short": 0.15, "long": 0.19, "max": 0.2}
+    assert {name: found[f"mismatch/{name}"] for name in expected} == pytest.approx(expected, rel=1e-6)

@@ -1,18 +1,25 @@
-"""Data sets as a task: what trains, what is held out, what both say of themselves, and verdicts by the real verifiers."""
+"""Data sets as a task: what trains, what is held out, in which order, verdicts by the real verifiers, and what is refused."""
 
 import asyncio
 import json
+from collections import Counter
 from contextlib import closing
+from itertools import pairwise
 
 import pytest
 from chat_tokenizers import CHATML, make_tokenizer
-from data_sets import sums
+from data_sets import sums, write
+from loops import over
+from transformers import AutoTokenizer, Qwen3Config
 
+from fairlen.playground import PATH
 from fairlen.settings import VerifierSettings
 from fairlen.tasks.data_row import Answers, Choice, DataRow, Program, normalize
+from fairlen.tasks.dataset import Mixture, read_rows, shuffle
 from fairlen.tasks.grader import Verifier
 from fairlen.tasks.load import load_sets, load_task
 from fairlen.tasks.playground import Playground
+from fairlen.tasks.source import read_source
 from fairlen.tasks.task import Verdict, is_held_out
 from fairlen.train.run.config import TrainConfig
 
@@ -150,3 +157,131 @@ def test_verdicts_by_kind():
 def test_programs_need_a_sandbox_at_the_start(sets, tokenizer):
     with pytest.raises(ValueError, match="sandbox='nowhere'"):
         load_sets([f"{sets}/own_tests.jsonl"], TrainConfig.of(sandbox="nowhere"), tokenizer)
+
+
+def test_too_little_data_is_refused(load, tokenizer):
+    held = [row for row in sums(0, 60) if is_held_out(normalize(row["prompt"]))]
+    trained = [row for row in sums(0, 60) if row not in held][:9]
+    copy, blank = trained[0], {"prompt": "?", "answer": ""}
+    for rows, why in (
+        ({"a.jsonl": [*trained, copy, blank]},
+         r"a\.jsonl: no problem is left to evaluate on \(a: 9 problems in 11 rows, 1 copy left out, 1 dropped: no answer; "
+         r"9 to train on\); raise --max-prompt-length, .*or name others to evaluate on with --eval-data"),
+        ({"a.jsonl": held[:2]}, r"left to train on \(a: 2 problems in 2 rows; 2 held out\); .* give more problems"),
+        ({"a.jsonl": sums(0, 9), "eval.jsonl": sums(0, 9)},
+         r"no problem is left \(a: 9 .*; 9 left out because evaluation has them\); .*others to evaluate on"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=why):
+            load(rows)
+    with pytest.raises(ValueError, match=r"--eval-data x: it goes with --data"):
+        load_task(TrainConfig.of(eval_data=("x",)), tokenizer)
+
+
+@pytest.mark.parametrize("data", [(), ("a.jsonl",)])
+def test_a_model_without_a_tokenizer_is_refused(data, tmp_path, monkeypatch):
+    """Of Qwen3's config.json alone, transformers makes a tokenizer that reads nothing."""
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path, "a.jsonl", sums(0, 40))
+    Qwen3Config().save_pretrained("notok")
+    config = TrainConfig.of(model="notok", random_init=True, data=data)
+    with pytest.raises(ValueError, match=r"model=notok: its tokenizer does not read .*add tokenizer\.json"):
+        load_task(config, AutoTokenizer.from_pretrained("notok"))
+
+
+def test_the_playgrounds_model_does_not_read_text(tmp_path):
+    place = write(tmp_path, "a.jsonl", sums(0, 40))
+    why = r"model=playground: this shipped model .* 'What is 0 .*a language model with --model"
+    with pytest.raises(ValueError, match=why):
+        load_task(TrainConfig.of(data=(place,)), AutoTokenizer.from_pretrained(PATH))
+
+
+def test_files_of_a_folder_are_read_by_their_own_columns(tmp_path):
+    write(tmp_path, "a.jsonl", [{"prompt": "1+1?", "answer": "2"}])
+    write(tmp_path, "b.jsonl", [{"problem": "Echo.", "tests": [{"input": "1", "output": "1"}]}])
+    found = read_rows(read_source(str(tmp_path)))
+    assert [(row.question, row.kind) for row in found.rows] == [("1+1?", "math"), ("Echo.", "code")]
+    assert (found.schema, found.num_read) == ("prompt and answer, problem and tests", 2)
+    write(tmp_path, "c.jsonl", [{"reply": "2"}])
+    with pytest.raises(ValueError, match=r"file c\.jsonl: unknown columns reply; none is near"):
+        read_rows(read_source(str(tmp_path)))
+
+
+def test_a_filter_needs_its_column_in_one_file_of_a_folder(tmp_path):
+    write(tmp_path, "a.jsonl", [{"prompt": "1+1?", "answer": "2", "year": 2020}])
+    write(tmp_path, "b.jsonl", [{"prompt": "1+2?", "answer": "3"}])
+    found = read_rows(read_source(f"{tmp_path}?year=2020"))
+    assert [row.question for row in found.rows] == ["1+1?"] and found.num_filtered == 1  # no value never passes
+    with pytest.raises(ValueError, match="no column 'month' to filter by; there are prompt, answer, year"):
+        read_rows(read_source(f"{tmp_path}?month=1"))
+
+
+def test_counts_add_up_where_nothing_is_left(tmp_path):
+    """10 rows: 3 + 1 without an answer, of which 2 are copies; 2 with different answers; 4 of another year."""
+    rows = [{"prompt": "a?", "answer": "", "year": 1}] * 3 + [{"prompt": "b?", "answer": None, "year": 1}]
+    rows += [{"prompt": "c?", "answer": answer, "year": 1} for answer in "12"]
+    rows += [{**row, "year": 2} for row in sums(0, 4)]
+    place = write(tmp_path, "a.jsonl", rows)
+    message = r"\(10 rows, 2 no answer, 2 copies with different answers, 2 copies of other rows, 4 filtered out\)"
+    with pytest.raises(ValueError, match=message):  # 2 + 2 + 2 + 4 = 10
+        read_rows(read_source(f"{place}?year=1"))
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("a.jsonl", ""), ("a.jsonl", "\n"), ("a.json", "[]"), ("a.csv", "prompt,answer\n")]
+)
+def test_an_empty_file_is_called_empty(tmp_path, name, text):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ValueError, match=rf"{name}: the file is empty"):
+        read_rows(read_source(str(tmp_path / name)))
+
+
+@over("count", [1, 2, 3, 4, 5, 16, 17, 100, 257])
+def test_every_epoch_has_every_thing_once(count):
+    for epoch in range(3):
+        assert sorted(shuffle(epoch * count + i, count, (0, 1)) for i in range(count)) == list(range(count))
+
+
+def test_epochs_and_seeds_have_orders_of_their_own():
+    starts = [(seed, 50 * epoch) for seed in ((0, 0), (0, 1), (1, 0)) for epoch in range(4)]
+    assert len({tuple(shuffle(start + i, 50, seed) for i in range(50)) for seed, start in starts}) == 12
+
+
+def test_neighbours_do_not_stay_neighbours():
+    order = [shuffle(i, 1000, (9,)) for i in range(1000)]
+    assert sum(b - a == 1 for a, b in pairwise(order)) < 10  # one is expected in a random order
+
+
+@over(
+    "weights, shares",
+    [((1, 1), (1, 1)), ((0.7, 0.3), (7, 3)), ((2, 1, 1), (2, 1, 1)), ((0.5, 0.25, 0.25), (2, 1, 1)), ((0.333, 0.667), (333, 667)),
+     ((5,), (1,)), ((1.5, 0.001), (1500, 1))],
+)  # fmt: skip
+def test_shares_are_exact_in_every_period(weights, shares):
+    mixture = Mixture(tuple(map(float, weights)))
+    assert mixture.shares == shares
+    period = sum(shares)
+    for start in (0, 5 * period):
+        counts = Counter(mixture.at(start + i)[0] for i in range(period))
+        assert tuple(counts[source] for source in range(len(shares))) == shares
+
+
+@over("weights", [(0.7, 0.3), (1, 2, 4), (0.5, 0.3, 0.2), (10, 1), (30, 2, 2, 2), (3, 7, 1, 13, 4, 8, 5, 27)])
+def test_no_source_is_ever_one_problem_off(weights):
+    mixture = Mixture(tuple(map(float, weights)))
+    counts: Counter[int] = Counter()
+    for position in range(3 * sum(mixture.shares)):
+        source, own = mixture.at(position)
+        assert own == counts[source]  # each source is gone through without gaps
+        counts[source] += 1
+        for other, share in enumerate(mixture.shares):
+            assert abs(counts[other] - (position + 1) * share / sum(mixture.shares)) < 1
+
+
+def test_a_mixture_by_hand():
+    # shares 2 and 1 of 3, slack 1/2: the first must be drawn by 0.75, 2.25, the second by 1.5
+    assert [Mixture((2.0, 1.0)).at(i) for i in range(6)] == [(0, 0), (1, 0), (0, 1), (0, 2), (1, 1), (0, 3)]
+
+
+def test_shares_that_cannot_be_kept_exactly_are_refused():
+    with pytest.raises(ValueError, match=r"weights 1000.0, 0.001: shares of one in 1,000,001 cannot be kept"):
+        Mixture((1000.0, 0.001))

@@ -1,14 +1,22 @@
-"""What is wrong with the folder of a resumed run is said; and the exit code tells a wrong command from a run that went wrong."""
+"""A folder that is damaged or full: what is wrong is said, and the exit code tells a wrong command from a run that failed."""
 
+import contextlib
 import json
+import resource
 import shutil
 from functools import partial
+from pathlib import Path
 
 import pytest
 import runs
 from loops import first_quickly
+from runs import digest_model, metrics, updates_of
 
+from fairlen import report
 from fairlen.cli import main
+from fairlen.loop.folder import Journal
+from fairlen.train import start
+from fairlen.train.run.folder import Run
 from fairlen.train.start import start_training
 
 small = partial(
@@ -67,3 +75,62 @@ def test_a_file_where_the_folder_should_be_is_one_line(tmp_path, capsys):
     code = main(["train", "--out", str(tmp_path / "taken"), "--threads", "1"])
     said = capsys.readouterr().err
     assert code == 2 and "taken" in said and "Traceback" not in said
+
+
+@contextlib.contextmanager
+def files_of_at_most(size: int):
+    """Within, a file cannot grow beyond `size`: what fits of a write is written, then comes an OSError."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_lines_are_whole_or_missing_and_both_ends_are_said(tmp_path, capsys):
+    path, journal = tmp_path / "metrics.jsonl", Journal()
+    line = json.dumps("x" * 297)  # 299 bytes, and a newline
+    with files_of_at_most(1000):
+        for _ in range(5):
+            journal.append(path, line)  # the fourth finds room for 100 bytes
+        assert path.stat().st_size == 900
+    told = capsys.readouterr().err
+    assert told.count("training goes on") == 1 and "metrics.jsonl: File too large" in told
+    journal.append(path, line)
+    assert "metrics.jsonl: written again; left out until now: 2" in capsys.readouterr().err
+    assert [json.loads(text) for text in path.read_text().splitlines()] == ["x" * 297] * 4
+    journal.close()
+    assert "metrics.jsonl: 2 entries could not be written" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_without_its_logs_and_records(tmp_path, monkeypatch, capsys):
+    """metrics.jsonl on a full device, records where nothing can be made: the model is trained all the same."""
+    whole, blind = tmp_path / "whole", tmp_path / "blind"
+    changes = dict(rollout_batches=2, eval_every=0)
+    start_training(runs.small(whole, **changes))
+    capsys.readouterr()
+    monkeypatch.setattr(Run, "metrics_path", Path("/dev/full"))
+    monkeypatch.setattr(Run, "records", Path("/proc/records"))
+    summary = start_training(runs.small(blind, **changes))
+    told = capsys.readouterr().err
+    assert summary.num_updates == len(updates_of(whole)) == 4
+    assert told.count("/dev/full: No space left on device; training goes on") == 1
+    assert told.count("/proc/records: No such file or directory; training goes on") == 1
+    assert f"full: {len(metrics(whole))} entries could not be written" in told
+    assert "records: 2 entries could not be written" in told
+    assert digest_model(whole) == digest_model(blind)
+
+
+@pytest.mark.slow
+def test_a_report_that_fails_loses_nothing(tmp_path, monkeypatch, capsys):
+    def fail(*_):
+        raise KeyError("a column")
+
+    monkeypatch.setattr(start, "write_page", fail)
+    summary = start_training(runs.small(tmp_path / "run", rollout_batches=1, eval_every=0))
+    assert summary.num_updates == 2 and (tmp_path / "run/model/README.md").exists()
+    assert "KeyError: 'a column'; the run is whole: fairlen report" in capsys.readouterr().err
+    monkeypatch.undo()
+    assert report.write_report(tmp_path / "run").exists()

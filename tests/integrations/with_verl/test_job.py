@@ -21,7 +21,7 @@ from research.playground import read_chain
 pytest.importorskip("verl", reason="verl is not installed (pip install 'fairlen[verl]')")
 pytestmark = pytest.mark.ray
 
-STEPS, WINDOW = {"streams": 6, "whole": 16}, 4
+STEPS, WINDOW = {"streams": 4, "whole": 16}, 4
 EOS = 1
 """Of the playground."""
 SMALL = ("data.train_batch_size=4", "actor_rollout_ref.actor.ppo_mini_batch_size=4")

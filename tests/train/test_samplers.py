@@ -1,4 +1,4 @@
-"""EqLen in whole runs: metrics and records, determinism and resume, batches in which there is nothing to compare, 500 updates."""
+"""Samplers that fork, in whole runs: pairs and trees in metrics and records, resume, nothing to compare, 500 updates."""
 
 import asyncio
 import math
@@ -8,12 +8,14 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 import runs
-from runs import DOCUMENTED, metrics
+from loops import over
+from runs import DOCUMENTED, digest_model, metrics, updates_of
 
-from fairlen import playground
+from fairlen.audit.readers.fairlen_records import read_records
 from fairlen.engine import Engine
 from fairlen.methods.compose import compose
-from fairlen.policy.model import Policy, load_policy
+from fairlen.methods.method import Method
+from fairlen.policy.model import Policy
 from fairlen.rollouts import TokenIds
 from fairlen.sampling.extend import Continuation, Sampling
 from fairlen.tasks.grader import Grader
@@ -22,30 +24,40 @@ from fairlen.train.collect import Collected, Collector
 from fairlen.train.start import start_training
 
 small = partial(runs.small, method="eqlen+dapo", overrides=("sampling.streams=3",))
+small_trees = partial(runs.small, method="tree+dapo", overrides=("sampling.n=3",), rollout_batches=2)
+EQLEN = compose("eqlen+grpo", ["sampling.streams=4"])
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("runs") / "pairs"
-    start_training(small(folder))
-    return folder
+def pairs(tmp_path_factory) -> Path:
+    return start_training(small(tmp_path_factory.mktemp("runs") / "pairs")).folder
 
 
-def test_every_logged_metric_is_documented(finished):
-    logged = {name for entry in metrics(finished) for name in entry}
-    assert logged <= DOCUMENTED
-    assert {"streams/rounds", "streams/tie", "pairs/trained", "pairs/optimism", "advantage/eos"} <= logged
+@pytest.fixture(scope="module")
+def trees(tmp_path_factory) -> Path:
+    return start_training(small_trees(tmp_path_factory.mktemp("runs") / "trees")).folder
 
 
-def test_metrics_agree_with_records(finished):
+def tables_of(folder: Path, batch: int) -> list[dict]:
+    """Columns of responses and of segments."""
+    names = (f"records/{table}-{batch:06d}.parquet" for table in ("responses", "segments"))
+    return [pq.read_table(folder / name).to_pydict() for name in names]
+
+
+def test_every_logged_metric_is_documented(pairs, trees):
+    logged = {name for entry in metrics(pairs) for name in entry}
+    assert {"streams/rounds", "streams/tie", "pairs/trained", "pairs/optimism", "advantage/eos"} <= logged <= DOCUMENTED
+    logged = {name for entry in metrics(trees) for name in entry}
+    assert {"tree/responses", "tree/nodes", "tree/forked", "tree/trained"} <= logged <= DOCUMENTED
+    assert not any(name.startswith(("pairs/", "streams/")) for name in logged)
+
+
+def test_metrics_of_pairs_agree_with_records(pairs):
     """Pairs, kept pairs, generated tokens and rounds of every rollout batch, counted again from the two tables."""
     seen = 0
     for batch in range(3):
-        responses, segments = (
-            pq.read_table(finished / f"records/{table}-{batch:06d}.parquet").to_pydict()
-            for table in ("responses", "segments")
-        )
-        entry = next(e for e in metrics(finished) if e["rollout_batch"] == batch and "pairs/formed" in e)
+        responses, segments = tables_of(pairs, batch)
+        entry = next(e for e in metrics(pairs) if e["rollout_batch"] == batch and "pairs/formed" in e)
         assert len(segments["group"]) == 2 * entry["pairs/formed"]
         assert sum(segments["trains"]) == 2 * entry["pairs/trained"]
         new = [n - i for n, i in zip(responses["length"], responses["inherited"], strict=True)]
@@ -60,10 +72,8 @@ def test_metrics_agree_with_records(finished):
     assert seen > 0
 
 
-def test_both_pieces_of_a_pair_are_equally_long_and_only_new_tokens_train(finished):
-    responses, segments = (
-        pq.read_table(finished / f"records/{table}-000000.parquet").to_pydict() for table in ("responses", "segments")
-    )
+def test_both_pieces_of_a_pair_are_equally_long_and_only_new_tokens_train(pairs):
+    responses, segments = tables_of(pairs, 0)
     spans = list(zip(segments["response"], segments["start"], segments["stop"], strict=True))
     for (_, *one), (_, *other) in zip(spans[::2], spans[1::2], strict=True):
         assert one == other
@@ -91,13 +101,38 @@ def test_a_run_in_which_no_two_tracks_differ_ends_without_an_update(tmp_path):
         assert entry["prompts/skipped"] == 1 and entry["advantage/eos"] == 0 and entry["updates/skipped"] == 0
 
 
-@pytest.fixture(scope="module")
-def policy() -> Policy:
-    return load_policy(playground.PATH, "float32", "cpu", gradient_checkpointing=False)
+def test_metrics_of_trees_agree_with_records(trees):
+    """Nodes, those that train and generated tokens of every rollout batch, counted again; every token in one node."""
+    seen = 0
+    for batch in range(2):
+        responses, segments = tables_of(trees, batch)
+        entry = next(e for e in metrics(trees) if e["rollout_batch"] == batch and "tree/nodes" in e)
+        assert entry["tree/nodes"] == len(segments["group"])
+        assert entry["tree/trained"] == pytest.approx(sum(segments["trains"]) / len(segments["trains"]))
+        assert entry["tree/responses"] == pytest.approx(len(responses["length"]) / entry["prompts/asked"])
+        new = sum(n - i for n, i in zip(responses["length"], responses["inherited"], strict=True))
+        assert new == entry["tokens/generated"] == sum(segments["length"])
+        assert sum(r == 0 for r in responses["round"]) == 3 * entry["prompts/asked"]
+        seen += sum(r > 0 for r in responses["round"])
+    assert seen > 0
 
 
-def collect(policy: Policy, max_num_seqs: int, grows: bool = True) -> tuple[Collected, Engine]:
-    """4 prompts x 4 streams by the shipped model; without `grows` the engine looks like one that only knows whole results."""
+def test_records_of_trees_are_read_and_are_no_streams(trees):
+    records, _ = read_records(sorted((trees / "records").glob("*.parquet")))
+    assert records and "streams" not in records.log.known and records.log.segments.survivor.any()
+    assert (trees / "report.html").stat().st_size > 10_000
+
+
+@pytest.mark.slow
+def test_a_resumed_run_of_trees_goes_on(trees, tmp_path):
+    start_training(small_trees(tmp_path / "half", rollout_batches=1))
+    start_training(small_trees(tmp_path / "half", resume=True))
+    assert len(updates_of(trees)) > 1 and updates_of(trees) == updates_of(tmp_path / "half")
+    assert digest_model(trees) == digest_model(tmp_path / "half")
+
+
+def collect(policy: Policy, max_num_seqs: int, grows: bool = True, method: Method = EQLEN) -> tuple[Collected, Engine]:
+    """4 prompts with 4 streams or trees by the shipped model; without `grows` the engine seems to know whole results alone."""
     engine = Engine(
         policy.model, eos_token_id=policy.eos_token_ids, max_length=256, max_num_seqs=max_num_seqs, compile=False
     )
@@ -109,16 +144,16 @@ def collect(policy: Policy, max_num_seqs: int, grows: bool = True) -> tuple[Coll
     extend = engine.extend if grows else whole
     grader = Grader(task, policy.decode)
     collector = Collector(extend, grader, task.train, Sampling(160, seed=0), num_prompts=4, max_extra_batches=0, seed=5)
-    return asyncio.run(collector(compose("eqlen+grpo", ["sampling.streams=4"]), 0, 0, 0)), engine
+    return asyncio.run(collector(method, 0, 0, 0)), engine
 
 
-def test_nothing_is_computed_twice(policy):
-    """Prompt and prefix tokens computed again, beyond each prompt once: at most 2% of the generated ones; here none."""
-    collected, engine = collect(policy, max_num_seqs=32)
-    prompts = {problem.token_ids for problem in collected.problems}
-    once = sum(len(tokens) - 1 for tokens in prompts)
+@over("method", [EQLEN, compose("tree_unbiased")])
+def test_nothing_is_computed_twice(policy, method):
+    """Prompt and prefix tokens are computed once for each prompt, and never again."""
+    collected, engine = collect(policy, max_num_seqs=64, method=method)
+    once = sum(len(tokens) - 1 for tokens in {problem.token_ids for problem in collected.problems})
     assert engine.stats.num_prefix_tokens > 5 * once  # there was much to take over
-    assert engine.stats.num_computed_tokens - once <= 0.02 * engine.stats.num_generated_tokens
+    assert engine.stats.num_computed_tokens == once
     assert engine.stats.num_generated_tokens == sum(r.length - r.inherited for r in collected.rollouts.responses)
 
 
