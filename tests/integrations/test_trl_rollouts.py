@@ -1,19 +1,23 @@
-"""docs/rollouts/programs.md: TRL's settings write the files that it names, and what it says gets lost does."""
+"""Files of TRL's runs and of ours in it: what docs/rollouts/programs.md names and says gets lost, and which method made them."""
 
 import ast
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 pytest.importorskip("trl", reason="TRL is not installed (pip install 'fairlen[trl]')")
 import pyarrow.parquet as pq
 from transformers import set_seed
 from trl import GRPOConfig, GRPOTrainer, RLOOConfig
-from trl_runs import parts
+from trl_runs import ScriptedFair, ScriptedStock, config, parts, scripted
 
 from fairlen import playground
+from fairlen.audit.method_in_use import InUse, find_method
 from fairlen.audit.readers import Options, read
+from fairlen.methods.compose import compose, explain
 
 PAGE = (Path(__file__).parents[2] / "docs/rollouts/programs.md").read_text().split("\n## TRL\n")[1].split("\n## ")[0]
 
@@ -78,3 +82,60 @@ def test_an_evaluation_takes_the_place_of_its_steps_rollouts(tmp_path, monkeypat
     changes = {"max_steps": 4, "eval_strategy": "steps", "eval_steps": 2, "per_device_eval_batch_size": 16}
     names = run(tmp_path, monkeypatch, **changes)
     assert [prompts_of(name) == set(evaluated) for name in names] == [False, True, False, True]
+
+
+SAVING = {"max_steps": 1, "save_strategy": "steps", "save_steps": 1, "log_completions": True}
+
+
+def in_use(folder: Path) -> InUse | None:
+    """Of the completions that a run has written."""
+    sources = read([str(folder / "completions")]).sources
+    return find_method([file for source in sources for file in source.files])
+
+
+@pytest.mark.parametrize(
+    ("settings", "name", "aggregation"),
+    [
+        ({}, "TRL: loss_type=dapo", "token_mean_update"),
+        ({"loss_type": "dr_grpo"}, "TRL: loss_type=dr_grpo", "constant_budget"),
+    ],
+    ids=["default", "dr_grpo"],
+)
+def test_a_run_of_trl_is_known_by_its_training_arguments(tmp_path, settings, name, aggregation):
+    """torch.save writes them into every checkpoint, with the default of that version of TRL."""
+    ScriptedStock(**scripted(tmp_path, **SAVING, **settings)).train()
+    found = in_use(tmp_path)
+    assert found is not None and (found.name, found.aggregation) == (name, aggregation)
+    assert found.origin == str(tmp_path / "checkpoint-1" / "training_args.bin")
+
+
+def test_the_trainer_of_rloo_is_known_by_its_class(tmp_path):
+    given = {
+        key: value for key, value in config(tmp_path).to_dict().items() if key in ("output_dir", "use_cpu", "bf16")
+    }
+    torch.save(RLOOConfig(**given), tmp_path / "training_args.bin")
+    found = find_method([str(tmp_path / "completions" / "1.parquet")])
+    assert found is not None and (found.name, found.aggregation) == ("TRL: loss_type=rloo", "token_sum")
+
+
+OWN = replace(compose("dapo", ["sampling.n=4"]), aggregation=compose("grpo+balanced").aggregation)
+
+
+@pytest.mark.parametrize(
+    ("method", "overrides", "name", "aggregation"),
+    [
+        ("grpo+balanced", ["sampling.n=4"], "grpo+balanced --set sampling.n=4", "balanced"),
+        (explain("dapo+balanced", ["sampling.n=4"]), [], "dapo+balanced", "balanced"),
+        (OWN, [], "a method of its own with balanced", "balanced"),
+    ],
+    ids=["name", "composition", "value"],
+)
+def test_a_run_with_a_method_is_known_by_it(tmp_path, method, overrides, name, aggregation):
+    """Not by TRL's loss_type, which stands in the same folder and is not used."""
+    ScriptedFair(**scripted(tmp_path, **SAVING), method=method, overrides=overrides).train()
+    found = in_use(tmp_path)
+    assert found is not None and (found.name, found.aggregation) == (name, aggregation)
+    assert (found.method is not None) == (not name.startswith("a method of its own"))
+    assert (tmp_path / "checkpoint-1" / "training_args.bin").is_file()
+    (tmp_path / "run.json").unlink()
+    assert in_use(tmp_path) is None

@@ -1,8 +1,9 @@
-"""What somebody reads of a job of verl: a few lines of thousands, and how it ended."""
+"""What a job of verl says: a line a step, how it closes or fails, and a node with another version by its name."""
 
 import pytest
 
 pytest.importorskip("verl", reason="verl is not installed (pip install 'fairlen[verl]')")
+from fairlen.integrations.verl.job import PACKAGES, describe_fault, find_versions
 from fairlen.integrations.verl.session import JobSummary
 
 STEPS = (
@@ -42,3 +43,17 @@ def test_what_died_is_named(tmp_path, capsys):
     summary.read("(TaskRunnerV1 pid=7) fairlen: died: CpuServer (process 9 on 127.0.0.1): killed")
     summary.finish(tmp_path, 75)
     assert "died: CpuServer (process 9 on 127.0.0.1): killed" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_node_with_another_version_is_named():
+    """Nodes are compared by what Ray returns of them: here values put into its store."""
+    import ray
+
+    mine = find_versions(PACKAGES)
+    ray.init(num_cpus=1, include_dashboard=False, _node_ip_address="127.0.0.1", log_to_driver=False)
+    try:
+        assert describe_fault(ray.put(mine), mine) == ""
+        assert "torch 1.0 where the job was started with" in describe_fault(ray.put(mine | {"torch": "1.0"}), mine)
+    finally:
+        ray.shutdown()
