@@ -73,6 +73,9 @@ def test_methods_are_compared_at_equal_tokens(tmp_path):
     assert second.last.value == second.pass_at.value == second.peak.value == pytest.approx(5 / 12)
     assert first.generated == second.generated == pytest.approx(1000) and second.excess == pytest.approx(0)
     assert second.updates == pytest.approx(1 + 1 / 3)
+    # both went to 1,000 tokens; .5, the lower end, is reached at 1,000 and at 800 + 600 / 2
+    assert second.equal.accuracy.value == pytest.approx(-1 / 12) and first.equal is None
+    assert second.equal.tokens.value == pytest.approx(1100 / 1000 - 1)
     assert summarize(cells)[1].difference.value == pytest.approx(1 / 4)
 
 

@@ -105,6 +105,31 @@ def test_a_changed_verdict_shows(finished, tmp_path):
     assert read_samples(tmp_path / "again/samples/playground.parquet")[place].status == "no_answer"
 
 
+def test_responses_are_cut_at_budgets_and_asked_for_their_answer(tmp_path):
+    """One that ended within a budget counts alike with and without; each other is asked, and a changed answer shows once."""
+    given = {"max_response_length": 0, "budgets": "40, 20,60", "ask": "#", "problems": 8}
+    rows = start_evaluation(small(tmp_path / "one", **given))["sets"]["playground"]["scores"]["budgets"]
+    samples = read_samples(tmp_path / "one/samples/playground.parquet")
+    for place, (row, cut) in enumerate(zip(rows, (20, 40, 60), strict=True)):
+        ended = [sample.length <= cut and sample.finish == "stop" for sample in samples]
+        for sample, has_ended in zip(samples, ended, strict=True):
+            assert sample.asked[place].startswith("#") != has_ended
+            assert not has_ended or sample.forced[place] == sample.status
+        within = [sample.status == "correct" and sample.length <= cut for sample in samples]
+        forced = [sample.forced[place] == "correct" for sample in samples]
+        assert (row["budget"], row["ended"]["value"]) == (cut, np.mean(ended))
+        assert (row["correct"]["value"], row["forced"]["value"]) == (np.mean(within), np.mean(forced))
+        assert row["gain"]["value"] == pytest.approx(np.mean(forced) - np.mean(within)) and any(ended)
+    place = next(i for i, sample in enumerate(samples) if sample.asked[0])
+    asked = (f"#{samples[place].answer}", *samples[place].asked[1:])
+    wrong = [replace(one, asked=("#", *one.asked[1:])) if one.asked[0] else one for one in samples]
+    wrong[place] = replace(samples[place], asked=asked)
+    write_samples(wrong, tmp_path / "one/samples/playground.parquet")
+    again = start_evaluation(rescore_settings(str(tmp_path / "one"), out=str(tmp_path / "two")))
+    first = again["sets"]["playground"]["scores"]["budgets"][0]
+    assert first["forced"]["value"] == pytest.approx(first["correct"]["value"] + 1 / len(samples))
+
+
 def test_what_is_done_is_not_sampled_again(finished, tmp_path):
     folder = tmp_path / "same"
     shutil.copytree(finished, folder)
@@ -251,6 +276,8 @@ def test_a_prompt_that_leaves_no_room_for_the_budget_is_named(tiny_model, tmp_pa
         ({"temperature": -1.0}, "temperature=-1.0: give a finite number, 0 or more"),
         ({"samples": 0}, "samples=0: give 1 or more"), ({"problems": -1}, "problems=-1: give 0 or more"),
         ({"suite": "eqlne"}, "did you mean 'eqlen'"), ({"suite": "eqlen"}, "without its sets"),
+        ({"budgets": "256,x"}, "--budgets 256,x: x is no number of tokens"),
+        ({"budgets": "256", "max_response_length": 512}, "the largest budget is the limit"),
     ],
 )  # fmt: skip
 def test_settings_are_checked(settings, message):

@@ -13,7 +13,19 @@ import numpy as np
 from markupsafe import Markup
 
 from fairlen.compare.config import FEW_SEEDS, Match, parse_variant
-from fairlen.compare.results import COSTS, PAIRED, Cell, Result, Spent, cells_of, describe_match, headings, summarize
+from fairlen.compare.results import (
+    COST_HEADINGS,
+    COSTS,
+    PAIRED,
+    Cell,
+    Result,
+    Spent,
+    cells_of,
+    cost_cells,
+    describe_match,
+    headings,
+    summarize,
+)
 from fairlen.files.folders import write_file
 from fairlen.precision import is_above
 from fairlen.report import figure
@@ -73,7 +85,8 @@ def write_comparison(settings: dict[str, Any], cells: Sequence[Cell], results: S
     lead += f"{describe_match(results, cost).capitalize()}."
     figures = [
         ends(results, settings["samples"]),
-        learning(cells, cost, COSTS[match]),
+        equal_costs(results),
+        *(learning(cells, MATCHED[one], COSTS[one]) for one in (match, *MATCHED.keys() - {match})),
         differences(results),
         lengths(results),
     ]
@@ -139,6 +152,19 @@ def differences(results: Sequence[Result]) -> Figure:
         by_row(results, points_of, "points", level=0.0),
         note="Whiskers: 95%, paired. One that holds 0 does not say which is better. Numbers are with accuracy at the end.",
     )
+
+
+def equal_costs(results: Sequence[Result]) -> Figure:
+    """List accuracy at equal tokens, tokens at equal accuracy, and the tokens that trained nothing by length."""
+    rows = [cost_cells(one) for one in results]
+    for one in results:
+        for place, name in enumerate(one.untrained.bins.names()):
+            each = [of[place] for of in one.untrained.share.values()]
+            rows.append((f"{one.name}, {name} tokens", "", "", *map(share, (sum(each), *each))))
+    return Figure(
+        "At equal cost", f"Against {results[0].name}; tokens that trained nothing are of the first seed, of all and by length.",
+        table=Table(COST_HEADINGS, rows), note=PAIRED,
+    )  # fmt: skip
 
 
 def learning(cells: Sequence[Cell], cost: str, metric: str) -> Figure:

@@ -17,8 +17,9 @@ from rich.console import Console
 
 from fairlen.audit.readers import read
 from fairlen.audit.statistics.acceptance import acceptance
-from fairlen.audit.statistics.coupling import coupling
-from fairlen.audit.statistics.intervals import Estimate
+from fairlen.audit.statistics.budgets import reach
+from fairlen.audit.statistics.coupling import REASONS, Untrained, coupling, untrained
+from fairlen.audit.statistics.intervals import Estimate, quantiles, ratio
 from fairlen.batch import Floats
 from fairlen.compare.config import FEW_SEEDS, CompareConfig, Match, Variant
 from fairlen.console import make_console, print_table
@@ -26,7 +27,7 @@ from fairlen.evaluate.estimators import best_at, pass_at, percentile_interval
 from fairlen.evaluate.run import show_length
 from fairlen.report import figure
 from fairlen.report.figure import Form, share
-from fairlen.report.run import read_metrics
+from fairlen.report.run import column, read_metrics
 
 PAIRED = "95% intervals resample seeds and problems, the same for every method; against the reference they are paired."
 NUM_RESAMPLES = 4000
@@ -61,6 +62,16 @@ COSTS: dict[str, str] = {
 
 
 @dataclass(frozen=True)
+class EqualCost:
+    """A method against the reference as far as both went, on straight lines between evaluations."""
+
+    accuracy: Estimate
+    """Minus the reference's when both had generated as many tokens."""
+    tokens: Estimate
+    """Generated, over the reference's, less 1, when either first came to the accuracy that the lower of both ended at."""
+
+
+@dataclass(frozen=True)
 class Result:
     """One line of the comparison."""
 
@@ -88,6 +99,10 @@ class Result:
     updates: float
     generated: float
     seconds: float
+    untrained: Untrained
+    """Tokens of that seed that trained nothing."""
+    equal: EqualCost | None
+    """None for the reference, and where evaluations lack what they had cost."""
     excess: float
     """The largest share by which what a seed's numbers are of differs from what the reference had spent of the matched cost."""
 
@@ -107,7 +122,8 @@ def summarize(cells: Sequence[Cell], match: Match | None = None) -> list[Result]
     reference = next(iter(measured.values()))[0]
     best_name = max(held, key=lambda name: measured[name][0].mean())
     best_accuracy = measured[best_name][0]
-    draw = resampler(*reference.shape)
+    draw, curves = resampler(*reference.shape), {name: read_curve(found) for name, found in by_name.items()}
+    base = next(iter(curves.values()))
     results = []
     for place, (name, values) in enumerate(measured.items()):
         accuracy, spent = values[0], [end.spent for end in held[name]]
@@ -127,6 +143,7 @@ def summarize(cells: Sequence[Cell], match: Match | None = None) -> list[Result]
             updates=float(np.mean([one.updates for one in spent])),
             generated=float(np.mean([one.generated for one in spent])),
             seconds=float(np.mean([one.seconds for one in spent])),
+            equal=compare_curves(base, curves[name]) if place and len(base[0]) and len(curves[name][0]) else None,
             excess=max(abs(getattr(s, match) / m - 1.0) if match else 0.0 for s, m in zip(spent, marks, strict=True)),
         )
         results.append(result)
@@ -186,7 +203,53 @@ def measure_responses(line: Mapping[str, Any]) -> Floats:
     return np.stack([*rates, count, (length * right).sum(1), k - count, (length * ~right).sum(1)]).astype(np.float64)
 
 
-def measure(records: Path) -> dict[str, Estimate]:
+Curve = tuple[Floats, Floats]  # generated tokens [K], and accuracy there by seed and problem [seeds, K, problems]
+
+
+def read_curve(cells: Sequence[Cell]) -> Curve:
+    """Return the learning curve of a method over the tokens that all of its seeds generated; empty where they are unknown."""
+    each = []
+    for cell in cells:
+        lines = (cell.folder / "evaluations.jsonl").read_text().splitlines()
+        found = np.stack([measure_responses(json.loads(line))[0] for line in lines])
+        entries = [one for one in read_metrics(cell.folder / "metrics.jsonl") if "eval/accuracy" in one]
+        each.append((column(entries, COSTS["generated"]), found))
+    if any(len(cost) != len(found) or not np.isfinite(cost).all() for cost, found in each):
+        return np.zeros(0), np.zeros((len(cells), 0, 0))
+    grid = np.unique(np.concatenate([cost for cost, _ in each]))
+    grid = grid[(grid >= max(cost[0] for cost, _ in each)) & (grid <= min(cost[-1] for cost, _ in each))]
+    return grid, np.stack([interpolate(grid, *one) for one in each])
+
+
+def interpolate(at: Floats, x: Floats, y: Floats) -> Floats:
+    """Return y [..., K, problems] at other places than x [K], in straight lines."""
+    return np.stack([np.interp(at, x, of) for of in y.T], 1)
+
+
+def compare_curves(first: Curve, second: Curve) -> EqualCost:
+    """Return the difference at equal tokens and the tokens at equal accuracy, with paired resamples."""
+    sides, weights = (first, second), draw_weights(first[1].shape[0], first[1].shape[2])
+    common = np.array([min(first[0][-1], second[0][-1])])
+    at_end = [np.stack([interpolate(common, grid, one) for one in values]) for grid, values in sides]
+    alike = [np.ones((1, n)) / n for n in (first[1].shape[0], first[1].shape[2])]
+
+    def measure_costs(seeds: Floats, problems: Floats) -> tuple[Floats, Floats]:
+        here = [
+            np.einsum("rs,skp,rp->rk", seeds, values, problems, optimize=True)
+            for values in (*at_end, first[1], second[1])
+        ]
+        target = np.minimum(here[2][:, -1], here[3][:, -1])
+        spent = [
+            reach(target, of, np.broadcast_to(grid, of.shape)) for of, (grid, _) in zip(here[2:], sides, strict=True)
+        ]
+        return (here[1] - here[0])[:, 0], ratio(spent[1], spent[0]) - 1.0
+
+    (accuracy, tokens), drawn = measure_costs(*alike), measure_costs(*weights)
+    ends = [[float(end[0]) for end in quantiles(one[:, None])] for one in drawn]
+    return EqualCost(Estimate(float(accuracy[0]), *ends[0]), Estimate(float(tokens[0]), *ends[1]))
+
+
+def measure(records: Path) -> dict[str, Any]:
     """Return length effects on the records of a run, whose intervals are over its prompts.
 
     Raises ValueError for records that cannot all be read: methods would be compared on parts of their runs.
@@ -196,19 +259,25 @@ def measure(records: Path) -> dict[str, Estimate]:
         reasons = "; ".join(reading.unreadable) or "none there"
         raise ValueError(f"{records}: {reasons}; remove the cell's folder to run it again")
     log = reading.sources[0].log
-    return {"coupling": coupling(log).sign_length, "lre": acceptance(log).lre}
+    return {"coupling": coupling(log).sign_length, "lre": acceptance(log).lre, "untrained": untrained(log)}
 
 
 def resampler(num_seeds: int, num_problems: int) -> Draw:
     """Return the mean of values [seeds, problems] with a 95% percentile interval, from the same resamples every time."""
-    rng = np.random.default_rng(0)
-    seeds, problems = (rng.multinomial(n, np.full(n, 1 / n), NUM_RESAMPLES) / n for n in (num_seeds, num_problems))
+    seeds, problems = draw_weights(num_seeds, num_problems)
 
     def draw(values: Floats) -> Estimate:
         drawn = np.einsum("rs,sp,rp->r", seeds, values, problems, optimize=True)
         return percentile_interval(float(values.mean()), drawn)
 
     return draw
+
+
+def draw_weights(num_seeds: int, num_problems: int) -> tuple[Floats, Floats]:
+    """Return the shares of seeds and of problems in each resample, [resamples, seeds] and [resamples, problems]."""
+    rng = np.random.default_rng(0)
+    seeds, problems = (rng.multinomial(n, np.full(n, 1 / n), NUM_RESAMPLES) / n for n in (num_seeds, num_problems))
+    return seeds, problems
 
 
 def headings(k: int) -> tuple[str, ...]:
@@ -237,6 +306,27 @@ def cells_of(result: Result, with_intervals: bool) -> tuple[str, ...]:
     )  # fmt: skip
 
 
+COST_HEADINGS = (
+    "method",
+    "accuracy at equal tokens",
+    "tokens at equal accuracy",
+    "tokens that trained nothing",
+    *REASONS,
+)
+
+
+def cost_cells(result: Result) -> tuple[str, ...]:
+    """Return a line of the table of equal costs, against the reference."""
+
+    def show(found: Estimate, form: str) -> str:
+        value, low, high = (100 * end for end in (found.value, found.low, found.high))
+        return f"{value:{form}} [{low:{form}}, {high:{form}}]" if np.isfinite(value) else "-"
+
+    equal, idle = result.equal, result.untrained
+    own = (show(equal.accuracy, "+.1f") + " points", show(equal.tokens, "+.0f") + "%") if equal else ("-", "-")
+    return result.name, *own, str(idle.together), *(share(one.value) for one in idle.total.values())
+
+
 def describe_match(results: Sequence[Result], cost: str) -> str:
     """Return at what cost methods are compared, and which have not come as far."""
     far = [f"{one.name} by {one.excess:.0%}" for one in results if one.excess > MAX_EXCESS]
@@ -252,5 +342,7 @@ def print_results(console: Console, config: CompareConfig, results: Sequence[Res
     rows = [cells_of(result, with_intervals=False) for result in results]
     print_table(make_console(200, console.file), title, headings(config.train.run.samples), rows, left=(0, 1))
     console.print(f"{PAIRED} `at its best` is chosen afterwards", soft_wrap=True)
+    title = f"at equal cost, against {results[0].name}; tokens that trained nothing are of the first seed"
+    print_table(make_console(200, console.file), title, COST_HEADINGS, map(cost_cells, results), left=(0,))
     if config.seeds in FEW_SEEDS:
         console.print(f"note: {FEW_SEEDS[config.seeds]}", soft_wrap=True)

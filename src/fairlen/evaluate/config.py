@@ -162,10 +162,24 @@ class EvaluationSettings(Settings):
     """Responses to each held-out problem, the n of avg@n; 1 with --temperature 0."""
     seed: Seed = 0
     """Of the responses; each has its own by its problem's and its own position."""
+    budgets: str = ""
+    """Tokens, such as 256,512,1024, at which each response is cut and asked for its answer; the largest is the limit."""
+    ask: str = "auto"
+    """Text that asks a cut response for its answer, in the form that --answer names; open thinking is closed before it."""
     from_samples: Annotated[str, Alone, HARMLESS] = ""
     """Rescore responses that are there: an evaluation's folder, or any Parquet, JSON lines or CSV with texts and answers."""
     out: Annotated[str, HARMLESS] = ""
     """Folder of the evaluation; by default a new one under eval/. Problems that are done there are not sampled again."""
+
+    @property
+    def cuts(self) -> tuple[int, ...]:
+        """Return the budgets from the smallest. Raises ValueError for what is no number of tokens."""
+        given = self.budgets.replace(" ", "").split(",") if self.budgets else []
+        if wrong := [text for text in given if not text.isdecimal() or int(text) < 1]:
+            raise ValueError(
+                f"--budgets {self.budgets}: {wrong[0] or 'nothing'} is no number of tokens; write 256,512,1024"
+            )
+        return tuple(sorted({int(text) for text in given}))
 
 
 @dataclass(frozen=True)
@@ -181,6 +195,11 @@ class EvalConfig(RolloutConfig):
             raise ValueError(
                 f"--temperature 0 with --samples {run.samples}: greedy responses to one problem are all the same; "
                 "give --samples 1, or a temperature above 0"
+            )
+        if run.cuts and not run.from_samples and self.sampling.max_response_length not in (0, run.cuts[-1]):
+            raise ValueError(
+                f"--budgets {run.budgets} with --max-response-length {self.sampling.max_response_length}: the largest budget is "
+                "the limit; leave --max-response-length out"
             )
         if run.suite and find_suite(run.suite) and not self.data.places and not run.from_samples:
             raise ValueError(

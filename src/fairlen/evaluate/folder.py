@@ -125,7 +125,7 @@ def refuse_unused(config: EvalConfig) -> None:
     """Raise ValueError for a setting of how responses are drawn, which a rescoring would record without using it."""
     given, kept = (flatten(asdict(one)) for one in (config, rescore_settings(config.run.from_samples)))
     for one in list_settings(EvalConfig):
-        is_unused = one.group in ("model", "sampling") or one.name in ("samples", "seed", "shots")
+        is_unused = one.group in ("model", "sampling") or one.name in ("samples", "seed", "shots", "budgets", "ask")
         if is_unused and given[one.name] != kept[one.name]:
             raise ValueError(
                 f"--{one.spelling} {given[one.name]} with --from-samples {config.run.from_samples}: the responses are there "

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +23,20 @@ from fairlen.evaluate.sets import grade, open_sets
 from fairlen.hangs import run_async
 from fairlen.policy.engines import build_engine, choose_max_num_seqs, find_max_length, find_positions
 from fairlen.policy.model import Policy, load_policy
+from fairlen.rollouts import Response
 from fairlen.sampling.extend import Extend, Sampling, gather
+from fairlen.seeds import derive_seed
 from fairlen.settings import choose_device, choose_engine
 from fairlen.tasks.load import Decode, ProblemSet
 from fairlen.tasks.shipped import choose_response_length, place_model
 from fairlen.tasks.task import Problem
+from fairlen.verify.answer import FORMS, after_thinking
 
 Advance = Callable[[float], None]
 """Called with the number of newly finished problems or samples."""
+ANSWER_TOKENS = 32
+"""Most tokens of an answer that is asked for."""
+CLOSE = "\n</think>"
 PART = 256
 """Samples of finished problems, after which they are written."""
 
@@ -56,8 +63,11 @@ def open_model(config: EvalConfig) -> Model:
     config = config.replace(engine=choose_engine(config, device, policy.model.num_parameters()))
     sets = open_sets(config, policy.tokenizer)
     longest = max(len(problem.token_ids) for found in sets for problem in found.problems)
-    length = config.sampling.max_response_length or choose_response_length(
-        config.data, find_positions(policy) - longest
+    largest = max(config.run.cuts, default=0)
+    length = (
+        config.sampling.max_response_length
+        or largest
+        or choose_response_length(config.data, find_positions(policy) - longest)
     )
     at_once = config.sampling.max_num_seqs or choose_max_num_seqs(policy, 2 * longest + length, free_memory(device))
     config = config.replace(max_response_length=length, max_num_seqs=at_once)
@@ -68,7 +78,18 @@ def open_model(config: EvalConfig) -> Model:
 def fit_sets(sets: Sequence[ProblemSet], config: EvalConfig, policy: Policy) -> int:
     """Positions that the engine makes room for. Raises ValueError naming the problem that does not fit."""
     length, name = max((len(p.token_ids), f"{found.name}, {p.id}") for found in sets for p in found.problems)
-    return find_max_length(policy, length, config.sampling.max_response_length, f"the longest prompt ({name})")
+    most = config.sampling.max_response_length
+    if config.run.cuts:
+        most += len(encode(policy, choose_ask(config, sets))) + 2 * ANSWER_TOKENS  # with what closes the thinking
+    return find_max_length(policy, length, most, f"the longest prompt ({name})")
+
+
+def encode(policy: Policy, text: str) -> tuple[int, ...]:
+    """Return the tokens of a text within a response. Raises ValueError for letters that the tokenizer does not know."""
+    try:
+        return tuple(policy.tokenizer(text, add_special_tokens=False)["input_ids"])
+    except Exception as error:  # of the library, by the kind of vocabulary
+        raise ValueError(f"--ask {text!r}: the model's tokenizer does not read it ({error}); give another") from None
 
 
 @dataclass(frozen=True)
@@ -79,6 +100,9 @@ class Drawing:
     sampling: Sampling
     num_samples: int
     seed: int
+    cuts: tuple[int, ...] = ()
+    ask: str = ""
+    encode: Callable[[str], tuple[int, ...]] = lambda text: ()
 
 
 def sample_sets(
@@ -93,6 +117,10 @@ def sample_sets(
     sampling = Sampling(asked.max_response_length, 0, asked.temperature, asked.top_p, asked.top_k, asked.min_p)
     engine = build_engine(config, model.policy, fit_sets(model.sets, config, model.policy))
     drawing = Drawing(engine.extend, model.policy.decode, sampling, config.run.samples, config.run.seed)
+    if config.run.cuts:
+        drawing = replace(
+            drawing, cuts=config.run.cuts, ask=choose_ask(config, sets), encode=partial(encode, model.policy)
+        )
 
     async def sample_each() -> None:
         for found in sets:
@@ -153,7 +181,33 @@ async def sample_problem(drawing: Drawing, found: ProblemSet, position: int, pro
             seed=drawn.seed, temperature=drawn.temperature, starts_inside=problem.starts_inside,
             outcome=drawn.outcome, status=drawn.status,
         )  # fmt: skip
+        if drawing.cuts:
+            sample = replace(sample, asked=tuple(await gather(ask_at(cut, drawn) for cut in drawing.cuts)))
         is_graded = drawn.status != "unverified"  # by its environment, which alone knows what happened
         return sample if is_graded else await grade(found, problem, sample)
 
+    async def ask_at(cut: int, drawn: Response) -> str:
+        """Return the question and the answer after a response cut there; nothing of one that ended within the budget."""
+        if drawn.finish == "stop" and drawn.length <= cut:
+            return ""
+        prefix = drawn.token_ids[: drawn.num_prompt + cut]
+        is_open = after_thinking(drawing.decode(prefix[drawn.num_prompt :]), problem.starts_inside) is None
+        question = f"{CLOSE if is_open else ''}{drawing.ask}"
+        own = replace(drawing.sampling, max_new_tokens=ANSWER_TOKENS, seed=derive_seed(drawn.seed, cut))
+        answer = await drawing.extend(prefix + drawing.encode(question), own)
+        return question + drawing.decode(answer.token_ids)
+
     return await gather(map(one, range(drawing.num_samples)))
+
+
+def choose_ask(config: EvalConfig, sets: Sequence[ProblemSet]) -> str:
+    """Return the text that asks for an answer. Raises ValueError where no form of answers says it."""
+    form = config.verifier.answer
+    if config.run.ask != "auto":
+        return config.run.ask
+    for found in sets:
+        kinds = found.details.get("verifier", {}).get("kinds", ())
+        if form not in FORMS or not kinds or "code" in kinds:
+            flags = f"--budgets {config.run.budgets} of {found.name}"
+            raise ValueError(f"{flags}: give the text that asks for an answer by --ask, such as --ask 'Answer: '")
+    return "\n\n" + FORMS[form].written.partition("{}")[0].replace("{{", "{")

@@ -32,9 +32,12 @@ SCHEMA = pa.schema(
         "problem_id": pa.string(), "problem": pa.string(), "answer": pa.string(), "sample": pa.int32(), "text": pa.string(),
         "token_ids": pa.list_(pa.int32()), "num_prompt": pa.int32(), "length": pa.int32(), "finish": pa.string(),
         "outcome": pa.float64(), "status": pa.string(), "extracted": pa.string(), "verify_seconds": pa.float64(),
-        "seed": pa.int64(), "temperature": pa.float64(), "starts_inside": pa.bool_(),
+        "seed": pa.int64(), "temperature": pa.float64(), "starts_inside": pa.bool_(), "asked": pa.list_(pa.string()),
+        "forced": pa.list_(pa.string()),
     }
 )  # fmt: skip
+ADDED = {"asked", "forced"}
+"""Columns that files of earlier versions lack."""
 GROUP = 1024
 COLUMNS = {
     "answer": "gold gold_answer ground_truth reference_answer answer target reference gts label",
@@ -71,6 +74,11 @@ class Sample:
     starts_inside: bool = False
     """The prompt ended within the thinking of the model, so that its answer counts after </think> alone."""
 
+    asked: tuple[str, ...] = ()
+    """For each budget the question and answer after the response cut there; empty text of one that had ended."""
+    forced: tuple[Status, ...] = ()
+    """Statuses of those answers, or of the response that had ended."""
+
     @property
     def has_verdict(self) -> bool:
         return self.status in VERDICTS
@@ -103,20 +111,21 @@ def write_tables(tables: Iterable[pa.Table], path: Path) -> None:
 
 def is_ours(path: Path) -> bool:
     try:
-        return set(pq.read_schema(path).names) >= set(SCHEMA.names)
+        return set(pq.read_schema(path).names) >= set(SCHEMA.names) - ADDED
     except (OSError, pa.ArrowException):
         return False
 
 
 def read_samples(path: Path) -> tuple[Sample, ...]:
     """Read the samples without their tokens, which are not needed. Raises ValueError for a damaged file."""
-    names = [name for name in SCHEMA.names if name != "token_ids"]
     try:
         with pq.ParquetFile(path) as file:
+            names = [name for name in SCHEMA.names if name != "token_ids" and name in file.schema_arrow.names]
             table = file.read(names).select(names).cast(pa.schema([SCHEMA.field(name) for name in names]))
     except (OSError, pa.ArrowException, ValueError) as error:
         raise ValueError(f"{path}: {str(error).splitlines()[0]}; not a whole table of samples") from None
-    return tuple(Sample(**row) for row in table.to_pylist())
+    lists = [name for name in table.column_names if name in ADDED]
+    return tuple(Sample(**row | {name: tuple(row[name]) for name in lists}) for row in table.to_pylist())
 
 
 def read_tokens(path: Path) -> pa.ChunkedArray | None:

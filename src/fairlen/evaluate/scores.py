@@ -17,7 +17,15 @@ from fairlen.audit.numbers import plain
 from fairlen.audit.statistics.intervals import Estimate, bootstrap, length_bins, mean_over, ratio
 from fairlen.audit.statistics.lengths import split
 from fairlen.batch import Bools, Floats, Ints, count_by, sum_by
-from fairlen.evaluate.estimators import best_at, majority, mean_of_problems, mean_of_sets, pass_at
+from fairlen.evaluate.estimators import (
+    best_at,
+    majority,
+    mean_of_problems,
+    mean_of_sets,
+    pass_at,
+    percentile_interval,
+    resampled_means,
+)
 from fairlen.evaluate.samples import Sample
 from fairlen.verify.notation import read
 
@@ -78,7 +86,9 @@ def answer_key(sample: Sample) -> object:
     return (found.number.value, found.number.percent) if found.number else found.words or found.text
 
 
-def score(samples: Sequence[Sample], without_verdict: str) -> tuple[dict[str, Any], ByProblem]:
+def score(
+    samples: Sequence[Sample], without_verdict: str, cuts: Sequence[int] = ()
+) -> tuple[dict[str, Any], ByProblem]:
     """The object of a set, and its numbers by problem. Raises ValueError where there are no samples."""
     if not samples:
         raise ValueError("no samples: there is nothing to score")
@@ -94,7 +104,24 @@ def score(samples: Sequence[Sample], without_verdict: str) -> tuple[dict[str, An
         "unit": table.unit,
         "length": lengths(table),
         "accuracy_by_length": accuracy_by_length(table),
+        **({"budgets": accuracy_by_budget(samples, table, cuts)} if cuts else {}),
     }, each
+
+
+def accuracy_by_budget(samples: Sequence[Sample], table: SampleTable, cuts: Sequence[int]) -> list[dict[str, Any]]:
+    """Within each budget the shares that ended, that ended and are correct, that are once asked, and the gain of asking."""
+    forced = np.array([[status == "correct" for status in sample.forced] for sample in samples], np.bool_)
+    size, found = table.per_problem(table.counts), []
+    for place, cut in enumerate(cuts):
+        ended = (table.length <= cut) & ~(np.zeros(1, np.bool_) if table.truncated is None else table.truncated)
+        columns = {"ended": ended, "correct": table.correct & (table.length <= cut), "forced": forced[:, place]}
+        each = {name: (table.per_problem(of & table.counts) / size)[size > 0] for name, of in columns.items()}
+        gain = each["forced"] - each["correct"]
+        estimate = percentile_interval(float(gain.mean()), resampled_means(gain))
+        found.append(
+            {"budget": cut} | {name: over_problems(of) for name, of in each.items()} | {"gain": plain(estimate)}
+        )
+    return found
 
 
 def metrics_by_problem(table: SampleTable) -> ByProblem:

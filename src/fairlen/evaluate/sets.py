@@ -110,10 +110,9 @@ def made_set(config: EvalConfig, place: str, tokenizer: Any) -> ProblemSet:
 
 def set_of_task(name: str, task: Task, config: EvalConfig, details: dict[str, Any]) -> ProblemSet:
     """The first held-out problems of a task. Refuses to rescore one in turns."""
-    if is_in_turns(task) and config.run.from_samples:
-        raise ValueError(
-            f"--from-samples of {name}: it is solved in turns, which its environment grades as they are played"
-        )
+    if is_in_turns(task) and (config.run.from_samples or config.run.budgets):
+        flag = "--from-samples" if config.run.from_samples else "--budgets"
+        raise ValueError(f"{flag} of {name}: it is solved in turns, which its environment grades as they are played")
     problems = tuple(task.held_out(config.run.problems or SHIPPED_PROBLEMS))
     rows = (json.dumps([problem.id, problem.text, problem.answer]) for problem in problems)
     digest = hashlib.sha256("\n".join(rows).encode()).hexdigest()
@@ -195,6 +194,9 @@ async def grade(found: ProblemSet, problem: Problem, sample: Sample) -> Sample:
     start = time.perf_counter()
     verdict = await found.verify(problem, sample.text)
     seconds = time.perf_counter() - start
+    closed = replace(problem, starts_inside=False)
+    forced = [(await found.verify(closed, text)).status if text else verdict.status for text in sample.asked]
     return replace(
-        sample, outcome=verdict.outcome, status=verdict.status, extracted=verdict.answer, verify_seconds=seconds
-    )
+        sample, outcome=verdict.outcome, status=verdict.status, extracted=verdict.answer, verify_seconds=seconds,
+        forced=tuple(forced),
+    )  # fmt: skip

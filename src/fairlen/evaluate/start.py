@@ -33,6 +33,7 @@ HEADINGS = (
     "set", "problems", "accuracy, 95% interval", "pass@n", "best@n", "maj@n", "length", "correct", "incorrect", "truncated",
     "no verdict",
 )  # fmt: skip
+BUDGET_HEADINGS = ("set", "budget", "ended within it", "ended and correct", "correct once asked", "forced gain, points")
 Graded = tuple[Path, dict[str, Any], dict[str, tuple[Sample, ...]]]
 """The folder, its facts, and the samples of each set."""
 
@@ -101,7 +102,7 @@ def rescore_given(config: EvalConfig, progress: Progress) -> Graded:
 
 def summarize(config: EvalConfig, facts: dict[str, Any], samples: Mapping[str, Sequence[Sample]]) -> dict[str, Any]:
     """Return the numbers of every set and over sets, with all facts."""
-    scored = {name: score(rows, config.verifier.without_verdict) for name, rows in samples.items()}
+    scored = {name: score(rows, config.verifier.without_verdict, config.run.cuts) for name, rows in samples.items()}
     sets = {name: {"scores": found} | facts["sets"][name] for name, (found, _) in scored.items()}
     for name, rows in samples.items():
         form = bool({"verifier", "prompt"} & sets[name]["details"].keys())
@@ -137,6 +138,8 @@ def show_summary(console: Console, summary: Mapping[str, Any], folder: str) -> N
     """Print one line a set."""
     rows = [cells_of(name, found["scores"]) for name, found in summary["sets"].items()]
     print_table(make_console(200, console.file), "held-out problems", HEADINGS, rows, left=(0, 2))
+    if budgets := [row for name, found in summary["sets"].items() for row in budget_cells(name, found["scores"])]:
+        print_table(make_console(200, console.file), "", BUDGET_HEADINGS, budgets, left=(0,))
     for name, estimate in (summary["overall"] or {}).items():
         if name.startswith("avg@"):
             console.print(f"mean over sets, {name}: {show_share(estimate, with_interval=True)}")
@@ -159,6 +162,16 @@ def cells_of(name: str, scores: Mapping[str, Any]) -> tuple[str, ...]:
         show_share(scores["truncated"]),
         show_share(scores["without_verdict"]["share"]),
     )
+
+
+def budget_cells(name: str, scores: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """Return a line for each budget of a set; none where there are no budgets."""
+    found = []
+    for row in scores.get("budgets", ()):
+        shares = (show_share(row[key], with_interval=key != "ended") for key in ("ended", "correct", "forced"))
+        value, low, high = (100 * row["gain"][key] for key in ("value", "low", "high"))
+        found.append((visible(name), f"{row['budget']:,}", *shares, f"{value:+.1f} [{low:+.1f}, {high:+.1f}]"))
+    return found
 
 
 def show_share(estimate: Mapping[str, Any] | None, with_interval: bool = False) -> str:
