@@ -46,6 +46,7 @@ PROGRAMS = {
     "benchmarks/audit.py": Program("cpu", r"TRL, one file +1,000 rollouts"),
     "benchmarks/audit_truth.py": Program("cpu", r"40% longer +400 +100\.0%"),
     "benchmarks/budget_truth.py": Program("cpu", r"64 x 8, limit 256 +\d+\.\d%"),
+    "benchmarks/channels_truth.py": Program("cpu", r"tool output 40% longer +observation +\d+\.\d%"),
     "benchmarks/eqlen.py": Program("cpu", r"EqLen [\d,]+ useful tokens/s, independent [\d,]+"),
     "benchmarks/first_hour.py": Program(
         "cuda", r"3 of 3 sections passed or say what they need", ("--smoke", "--only", "tests", "resume", "profile")

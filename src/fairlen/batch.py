@@ -14,6 +14,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fairlen.channels import ANSWER, Of
 from fairlen.checks import check_columns, convert_columns
 from fairlen.precision import Floats, is_above
 
@@ -69,7 +70,25 @@ class Columns:
 
 
 @dataclass(frozen=True)
-class Responses(Columns):
+class ByChannel(Columns):
+    """Rows of responses, with what their tokens were spent on."""
+
+    channels: Mapping[str, Ints] = field(default_factory=dict, kw_only=True)
+    """Tokens by channel, [N] each, which sum to those generated, and OBSERVATION, which was read; empty where all is one."""
+
+    def take(self, rows: Bools | Ints) -> Self:
+        columns = {name: column[rows] for name, column in self.columns().items()}
+        return replace(self, **columns, channels={name: tokens[rows] for name, tokens in self.channels.items()})
+
+    def length_of(self, channel: Of) -> Ints:
+        """Tokens of one channel, [N], or of the whole response; 0 where nothing was spent on it."""
+        if channel == "response" or (channel == ANSWER and not self.channels):
+            return vars(self)["length"]
+        return self.channels.get(channel, np.zeros(len(self), np.int64))
+
+
+@dataclass(frozen=True)
+class Responses(ByChannel):
     """One row a response, [R]: the input of a reward stage."""
 
     prompt: Ints
@@ -103,7 +122,8 @@ class Responses(Columns):
         return self if self.active.all() else self.take(self.active)
 
     def with_reward(self, reward: Floats) -> Rewarded:
-        return Rewarded(**self.columns(), max_response_length=self.max_response_length, reward=reward)
+        rest = {"max_response_length": self.max_response_length, "channels": self.channels}
+        return Rewarded(**self.columns(), **rest, reward=reward)
 
 
 @dataclass(frozen=True)
@@ -114,7 +134,7 @@ class Rewarded(Responses):
 
 
 @dataclass(frozen=True)
-class Segments(Columns):
+class Segments(ByChannel):
     """One row a segment, [B]: the input of advantage and aggregation."""
 
     response: Ints
@@ -179,13 +199,15 @@ def build_responses(
     stream: ArrayLike = 0,
     round: ArrayLike = 0,
     num_turns: ArrayLike = 1,
+    channels: Mapping[str, Ints] | Sequence[Mapping[str, int]] = (),
 ) -> Responses:
     """The table of responses, [R], from columns of any framework; every home builds it here.
 
     `prompt` is a position (an integer array, taken as it is) or any key (see `number_keys`). A response is correct where its
     verdict is above `correct_threshold` (one number, or [R]) by more than rounding; without a verdict (nan, `NO_VERDICT`) or
     without a token it is inactive: in no count, no comparison and no loss. `length` counts generated tokens by the framework's
-    mask, EOS included. Raises ValueError for outcomes of active rows that are not finite.
+    mask, EOS included; `channels` has them by channel, as columns or for each response. Raises ValueError for outcomes of
+    active rows that are not finite.
     """
     positions = prompt if isinstance(prompt, np.ndarray) and prompt.ndim == 1 else number_keys(prompt)
     size, tokens, verdicts = len(positions), np.asarray(length), np.asarray(verdict, np.float64)
@@ -199,8 +221,18 @@ def build_responses(
         stream=fill(stream, size, np.int64),
         round=fill(round, size, np.int64),
         num_turns=fill(num_turns, size, np.int64),
+        channels=channels if isinstance(channels, Mapping) else stack_channels(channels, tokens),
         max_response_length=max_response_length,
     )
+
+
+def stack_channels(rows: Sequence[Mapping[str, int]], length: Ints) -> dict[str, Ints]:
+    """Tokens by channel as columns, [N] each; a response without channels is an answer, and so are all where none has any."""
+    if not any(rows):
+        return {}
+    whole = [row or {ANSWER: tokens} for row, tokens in zip(rows, length.tolist(), strict=True)]
+    names = dict.fromkeys(name for row in whole for name in row)
+    return {name: np.array([row.get(name, 0) for row in whole], np.int64) for name in names}
 
 
 def build_segments(
@@ -219,6 +251,7 @@ def build_segments(
     """The table of segments, [B]: by default each response whole, compared with all others of its prompt.
 
     `length` counts trained tokens; a segment without one is inactive. `group` is an integer array, dense from 0, or any keys.
+    Channels of a segment are those of its response.
     """
     rows = np.arange(len(responses)) if response is None else np.asarray(response, np.int64)
     groups = responses.prompt[rows] if group is None else group
@@ -234,6 +267,7 @@ def build_segments(
         turn=fill(turn, len(rows), np.int64),
         num_turns=fill(responses.num_turns[rows] if num_turns is None else num_turns, len(rows), np.int64),
         earned=fill(earned, len(rows), np.float64),
+        channels={name: tokens[rows] for name, tokens in responses.channels.items()},
         max_response_length=responses.max_response_length,
     )
 
@@ -267,6 +301,8 @@ class Plan:
     """Per trained token of its sequence; the loss is the plain sum of weight * token loss."""
     term_weight: Floats
     """The weight for terms (KL, entropy), a function of length and group alone."""
+    bounded: Floats = field(default_factory=lambda: np.zeros(0))
+    """Tokens that the surrogate's bound goes by, those of the response or of a channel; empty in a plan by hand."""
 
     def __len__(self) -> int:
         return len(self.rows)

@@ -90,15 +90,15 @@ def convert_columns(table: Any) -> None:
 
     An integer column of outcomes would truncate the rewards that are written into a copy of it.
     """
-    size = len(getattr(table, fields(table)[0].name))
-    for one in fields(table):
-        if one.type in WHAT_HOLDS:
-            given = getattr(table, one.name)
-            kind, wanted = WHAT_HOLDS[str(one.type)]
-            column = np.asarray(given) if np.ndim(given) else np.full(size, given)
-            column = convert(column, kind, wanted, f"{type(table).__name__}: {one.name}")
-            if column is not given:
-                object.__setattr__(table, one.name, column)
+    columns = [one for one in fields(table) if one.type in WHAT_HOLDS]
+    size = len(getattr(table, columns[0].name))
+    for one in columns:
+        given = getattr(table, one.name)
+        kind, wanted = WHAT_HOLDS[str(one.type)]
+        column = np.asarray(given) if np.ndim(given) else np.full(size, given)
+        column = convert(column, kind, wanted, f"{type(table).__name__}: {one.name}")
+        if column is not given:
+            object.__setattr__(table, one.name, column)
 
 
 def convert(given: np.ndarray, kind: type, wanted: str, name: str) -> np.ndarray:
@@ -117,7 +117,7 @@ def convert(given: np.ndarray, kind: type, wanted: str, name: str) -> np.ndarray
 
 def check_columns(table: Any) -> None:
     """Raises ValueError where the columns of a table contradict each other."""
-    lengths = {name: len(column) for name, column in table.columns().items()}
+    lengths = {name: len(column) for name, column in (table.columns() | table.channels).items()}
     if len(set(lengths.values())) != 1:
         raise ValueError(f"{type(table).__name__}: columns differ in length: {lengths}")
     if len(table) and int(table.length.min()) < 1:

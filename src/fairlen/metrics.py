@@ -65,6 +65,8 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
                "responses run away"),
         Metric("length/variation", "ratio", "standard deviation over mean of length within a prompt, averaged",
                "large: sequence means weigh tokens unequally"),
+        Metric("channels/thinking channels/answer channels/tool_call channels/observation", "tokens", "of a response, mean, by "
+               "what they were spent on; observations were read"),
         Metric("length/turn", "tokens", "of a turn, mean"),
         Metric("turns/mean turns/max turns/correct turns/incorrect", "count", "turns of a response, mean and most; mean of "
                "correct, of incorrect ones"),

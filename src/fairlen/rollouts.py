@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, pairwise
@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 import numpy as np
 
 from fairlen.batch import NO_VERDICT, Ints, Responses, Segments, build_responses, build_segments
+from fairlen.channels import OBSERVATION, count_channels
 from fairlen.schema import Column, Spans, list_columns
 
 TokenIds = tuple[int, ...]
@@ -60,9 +61,10 @@ class Response:
     outcomes: Annotated[Named, Column("by name, what verifier and reward functions said", "reward")] = field(
         default_factory=dict, hash=False
     )
-    channels: Annotated[Counts, Column("generated tokens by what they were spent on; sum to `length`", "tokens")] = (
-        field(default_factory=dict, hash=False)
-    )
+    channels: Annotated[
+        Counts, Column("by what they were spent on; sum to `length`, but for `observation`, which was read", "tokens")
+    ] = field(default_factory=dict, hash=False)
+    """Empty where all of it is an answer."""
     extracted: Annotated[str | None, Column("the answer that the verifier read")] = None
     verify_seconds: Annotated[float | None, Column("of the verifier", "s")] = field(default=None, compare=False)
 
@@ -82,7 +84,7 @@ class Response:
             raise ValueError(
                 f"{len(self.logprobs)} logprobs for {self.length} generated tokens: give one for each, EOS included"
             )
-        if self.channels and sum(self.channels.values()) != self.length:
+        if self.channels and sum(self.channels.values()) - self.channels.get(OBSERVATION, 0) != self.length:
             raise ValueError(f"channels={self.channels} of {self.length} generated tokens: each belongs to one channel")
         bounds = (self.num_prompt, *chain(*self.turns), len(self.token_ids))
         if any(stop < start for start, stop in pairwise(bounds)):
@@ -98,6 +100,10 @@ class Response:
         if not self.turns:
             return len(self.token_ids) - self.num_prompt
         return sum(stop - start for start, stop in self.turns)
+
+    def with_channels(self, decode: Callable[[Sequence[int]], str]) -> Response:
+        """Return the response with its tokens by channel, as its tags say; `decode` keeps special tokens."""
+        return replace(self, channels=count_channels(self.token_ids, self.spans, decode))
 
     @property
     def num_turns(self) -> int:
@@ -218,6 +224,7 @@ class Rollouts:
             stream=[r.stream for r in rows],
             round=[r.round for r in rows],
             num_turns=[r.num_turns for r in rows],
+            channels=[r.channels for r in rows],
         )
 
     @cached_property

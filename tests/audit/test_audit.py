@@ -296,7 +296,7 @@ def test_what_can_be_read_is_audited_beside_what_cannot(tmp_path):
 
 LOG_KEYS = {
     "format", "title", "folder", "files", "unit", "counts", "malformed", "notes", "known", "missing", "lengths",
-    "coupling", "weights", "shares", "acceptance", "streams", "turns", "findings", "method", "conclusion", "within",
+    "coupling", "weights", "shares", "acceptance", "streams", "channels", "turns", "findings", "method", "conclusion", "within",
     "within_with_truncated", "selection", "budgets", "untrained",
 }  # fmt: skip
 

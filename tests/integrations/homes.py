@@ -15,16 +15,19 @@ from itertools import accumulate, groupby, pairwise
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from pytest import MonkeyPatch
+from tokenizers import Tokenizer
 from torch import Tensor
-from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel, PreTrainedModel
+from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel, PreTrainedModel, PreTrainedTokenizerFast
 
 from fairlen import Skips, finish_update, plan_rows, playground, policy_loss
-from fairlen.batch import Floats, Responses, Segments
+from fairlen.batch import Floats, Responses, Segments, stack_channels
+from fairlen.channels import count_channels
 from fairlen.loop.tally import merge, scored_metrics, state_metrics, update_metrics
 from fairlen.methods.compose import compose
-from fairlen.methods.method import Method, Scored, spread, updates
+from fairlen.methods.method import PLANNED, Method, Scored, spread, updates
 from fairlen.rollouts import Response, Rollouts
 
 EOS, FIRST, VOCABULARY, RATE = 1, 3, 21, 0.5
@@ -150,18 +153,30 @@ def padded_logprobs(model: PreTrainedModel, input_ids: Tensor, num_last: int) ->
 
 @cache
 def read_tokenizer() -> Any:
-    """The playground's."""
-    return AutoTokenizer.from_pretrained(playground.PATH)
+    """The playground's, whose last two tokens open and close the thinking."""
+    tokenizer = AutoTokenizer.from_pretrained(playground.PATH)
+    text = tokenizer.backend_tokenizer.to_str().replace('"c"', '"<think>"').replace('"?"', '"</think>"')
+    special = {name: getattr(tokenizer, name) for name in ("eos_token", "bos_token", "pad_token")}
+    return PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(text), **special)
 
 
 def decode(token_ids: Any) -> str:
-    """As the playground's tokenizer, without special tokens."""
+    """As that tokenizer, without special tokens."""
     return read_tokenizer().decode(token_ids, skip_special_tokens=True)
 
 
 def method_of(case: Case, name: str) -> Method:
-    """The method with as many responses to a prompt as the case has."""
-    return compose(name, [f"sampling.n={case.num_tracks}"])
+    """The method of "NAMES OVERRIDE", with as many responses to a prompt as the case has."""
+    names, *overrides = name.split()
+    return compose(names, [f"sampling.n={case.num_tracks}", *overrides])
+
+
+def spend(case: Case) -> list[dict[str, int]]:
+    """The tokens of each row by channel; none where all are an answer."""
+    starts = [len(prompt) for prompt in case.prompts for _ in range(case.num_tracks)]
+    ids = [(*case.prompts[n // case.num_tracks], *row.token_ids) for n, row in enumerate(case.rows)]
+    spans = [[(at + a, at + b) for a, b in row.spans] for at, row in zip(starts, case.rows, strict=True)]
+    return [count_channels(one, of, read_tokenizer().decode) for one, of in zip(ids, spans, strict=True)]
 
 
 class Own:
@@ -239,7 +254,7 @@ class Own:
 
     def rollouts(self, case: Case, model: PreTrainedModel, method: Method) -> Rollouts:
         """The case as our samplers return it; the engine's log-probs are the model's own."""
-        responses = []
+        responses, spent = [], spend(case)
         for number, row in enumerate(case.rows):
             prompt = number // case.num_tracks
             start, stop = len(case.prompts[prompt]), row.spans[-1][1]
@@ -252,7 +267,7 @@ class Own:
                     "length" if row.was_truncated(case.max_response_length) else "stop", seed=number,
                     track=number % case.num_tracks, outcome=row.verdict or 0.0, active=row.verdict is not None,
                     status={None: "timeout", 1.0: "correct"}.get(row.verdict, "incorrect"),  # type: ignore[arg-type]
-                    turns=tuple((start + a, start + b) for a, b in turns),
+                    turns=tuple((start + a, start + b) for a, b in turns), channels=spent[number],
                 )
             )  # fmt: skip
         return Rollouts(tuple(responses), method.sampling.cut(tuple(responses)), case.max_response_length)
@@ -400,12 +415,14 @@ class Verl:
         plan_whole, end_update = trainer_module.plan_batch, trainer_module.FairLoss.finish_update
         read_micro = trainer_module.FairLoss.read_micro
         planned, weights = list[Any](), [weights_of(model)]
+        names, *overrides = name.split()
         trainer = make_trainer(
-            name, [f"sampling.n={case.num_tracks}"], limit=case.max_response_length, prompts=len(case.prompts),
+            names, [f"sampling.n={case.num_tracks}", *overrides], limit=case.max_response_length, prompts=len(case.prompts),
             updates=case.num_updates,
         )  # fmt: skip
         trainer.config.actor_rollout_ref.actor.ppo_epochs = case.num_iterations
         trainer.eos_ids, trainer.run = frozenset((EOS,)), HomeRun(folder, decode)
+        trainer.tokenizer = read_tokenizer()
         rows = []
         for number, row in enumerate(case.rows):
             old, prompt = forward(number)[0].detach(), number // case.num_tracks
@@ -425,7 +442,7 @@ class Verl:
         assert workers.loss_fn.method == trainer.method
         ((scored, columns),) = planned
         logged = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-        found = {name: columns[name] for name in ("trains", "advantage", "weight", "term_weight")}
+        found = {name: columns[name] for name in ("trains", *PLANNED)}
         if "length" in columns:  # of each turn: those of a row lie side by side
             found = {name: column[columns["length"] > 0] for name, column in found.items()}
         counted = [update_metrics(reduce(merge, (counts for _, counts, _ in update))) for update in workers.counts]
@@ -451,9 +468,11 @@ class Plain:
         sizes = [len(row.token_ids) for row in case.rows]
         graded = [row.verdict or 0.0 for row in case.rows]
         groups = [number // case.num_tracks for number in range(len(case.rows))]
+        channels = stack_channels(spend(case), np.array(sizes))
         plan = plan_rows(
-            method, groups=groups, lengths=sizes, rewards=graded, max_response_length=case.max_response_length
-        ).to("cpu", torch.float64)
+            method, groups=groups, lengths=sizes, rewards=graded, max_response_length=case.max_response_length,
+            channels=channels,
+        ).to("cpu", torch.float64)  # fmt: skip
         mask = torch.arange(max(sizes))[None] < torch.tensor(sizes)[:, None]
         parameters = [p for p in model.parameters() if p.requires_grad]
         optimizer = torch.optim.SGD(parameters, lr=RATE)

@@ -119,7 +119,8 @@ TURNED = (
     "grpo", "dapo+balanced", "rloo", "grpo+turns", "gspo+turns", "fspo+turns", "dr_grpo+kl+turns", "grpo+turn_mean",
     "dapo+balanced_turns", "dapo+turn_count",
 )  # fmt: skip
-METHODS = ("grpo+balanced", "dapo", "fspo", "gspo", "grpo+overlong_filter", "dr_grpo+kl", "vespo", "grpo+toplambda")
+METHODS = ("grpo+balanced", "dapo", "fspo", "gspo", "grpo+overlong_filter", "dr_grpo+kl", "vespo", "grpo+toplambda",
+           "grpo+lp reward.0.of=thinking", "grpo+toplambda reward.0.of=thinking", "fspo surrogate.of=thinking")  # fmt: skip
 
 
 OTHERS = [
@@ -158,6 +159,7 @@ def compare_metrics(found: dict[str, float], expected: dict[str, float], home: A
 def compare(found: Found, expected: Found, home: Any, tolerance: float) -> None:
     compare_columns(found.responses.columns(), expected.responses.columns(), 0.0)
     compare_columns(found.segments.columns(), expected.segments.columns(), 0.0)
+    compare_columns(found.responses.channels, expected.responses.channels, 0.0)
     compare_columns(found.plan, expected.plan, tolerance)
     compare_metrics(found.rollout_metrics, expected.rollout_metrics, home, tolerance)
     assert len(found.gradients) == len(found.metrics) == len(expected.metrics)
@@ -303,6 +305,13 @@ def spread_faults() -> list[Any]:
 @pytest.mark.parametrize(("home", "fault"), spread_faults())
 def test_what_is_not_finite_is_skipped_and_an_outlier_is_bounded(home, fault, own, tmp_path):
     check_fault(home, fault, tmp_path, own)
+
+
+@pytest.mark.parametrize("name", METHODS[-3:])
+def test_a_channel_is_the_same_in_a_plain_loop(name, own, tmp_path):
+    ours, found = own("three updates", name), Plain().run(CASES["three updates"], name, make_model(), tmp_path)
+    assert set(ours.responses.channels) == {"thinking", "answer"}
+    compare_steps(found, ours.gradients, ours.state)
 
 
 @pytest.mark.parametrize("gives_old", [False, True])

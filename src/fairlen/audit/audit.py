@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -31,12 +31,14 @@ from fairlen.audit.method_in_use import InUse, find_method
 from fairlen.audit.readers import DEFAULTS, LogReading, Options, Source, read
 from fairlen.audit.statistics.acceptance import Acceptance, acceptance
 from fairlen.audit.statistics.budgets import BudgetCurve, budget_curve
+from fairlen.audit.statistics.channels import ChannelEffect, channel_effects
 from fairlen.audit.statistics.coupling import Coupling, Untrained, WeightShares, coupling, untrained, weight_shares
 from fairlen.audit.statistics.intervals import NOTHING, Z95, Estimate, bootstrap, mean_over, ratio, share_of
 from fairlen.audit.statistics.lengths import Lengths, lengths
 from fairlen.audit.statistics.streams import StreamReport, stream_report
 from fairlen.audit.statistics.within import MIN_PROMPTS, Effect, Within, compare_within
 from fairlen.batch import Bools, Floats, centred_squares, count_by, mean_by, sum_by
+from fairlen.channels import name_channel
 
 MARGINS = Margins()
 
@@ -96,6 +98,7 @@ class Audit:
     acceptance: Acceptance | None
     streams: StreamReport | None
     turns: TurnReport | None  # None where every response is one turn
+    channels: tuple[ChannelEffect, ...] = ()  # empty of a log with one
 
     @property
     def conclusions(self) -> tuple[Conclusion, ...]:
@@ -121,7 +124,9 @@ def audit_source(source: Source, method: InUse | None = None, margins: Margins =
     selection, quantities = find_selection(log), (LENGTH, *TURN_QUANTITIES) if log.has_turns else (LENGTH,)
     effects = [within_log(log, quantity=one) for one in quantities]
     accepted, streams = acceptance(log) if len(log.trained) else None, stream_report(log)
+    channels = channel_effects(log)
     others = [*find_dropped(selection), *find_unequal_acceptance(accepted), *find_in_streams(streams)]
+    others += find_channels(channels, margins)
     again = [within_log(log, with_truncated=True, quantity=one) for one in quantities]
     p_values = [tuple(p_values_of(*one).values()) for one in zip(effects, quantities, strict=True)]
     found = [
@@ -140,7 +145,7 @@ def audit_source(source: Source, method: InUse | None = None, margins: Margins =
         source, method, add_bar(add_truncation(found[0], log), log),
         tuple(replace(one, advice=one.advice or find_advice(one, method, weights)) for one in findings),
         effects[0], again[0], selection, lengths(log), budget_curve(log), coupling(log), weights, untrained(log),
-        find_shares(log), accepted, streams, turns,
+        find_shares(log), accepted, streams, turns, channels,
     )  # fmt: skip
 
 
@@ -189,6 +194,16 @@ def find_dropped(found: Selection) -> Iterator[AuditFinding]:
             "which are left is decided by length, so that effects among them may differ from those of all responses",
         )
         yield AuditFinding("selection.dropped", as_estimate("gap", effect), effect.p_value, text, more)
+
+
+def find_channels(effects: Sequence[ChannelEffect], margins: Margins) -> Iterator[AuditFinding]:
+    """Find the channels that may go with correctness, alone and given the others."""
+    for one in effects:
+        side, verb = (1, "more") if one.alone.value > 0 else (-1, "less")
+        text = f"incorrect responses spend {show_gap(one.alone, side)} {verb} on {name_channel(one.channel)} than correct ones "
+        text += f"to the same prompt, and {show_gap(one.given, side)} {verb} than those that spend as much on all other channels"
+        if one.is_named(1.0, margins.of("gap")):
+            yield AuditFinding(f"channels.{one.channel}", as_estimate("gap", one.given), one.p_value, text)
 
 
 def find_unequal_acceptance(found: Acceptance | None) -> Iterator[AuditFinding]:

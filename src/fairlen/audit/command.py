@@ -174,6 +174,7 @@ def show_audit(one: Audit, console: Console) -> None:
     show_malformed(one, console)
     show_findings(one, console)
     show_table(console, ("effects within prompts", "number", "95% interval"), numbers.within_rows(one))
+    show_table(console, numbers.CHANNELS_HEAD, numbers.channel_rows(one))
     show_table(console, ("which responses are there", "share", "95% interval"), numbers.selection_rows(one))
     show_table(console, numbers.aggregation_head(one), numbers.aggregation_rows(one))
     show_table(

@@ -15,11 +15,16 @@ from fairlen.audit.conclusion import LENGTH, Quantity, as_estimate, list_effects
 from fairlen.audit.method_in_use import USERS
 from fairlen.audit.readers import LogReading
 from fairlen.audit.statistics.budgets import BudgetCurve
+from fairlen.audit.statistics.channels import ChannelEffect
 from fairlen.audit.statistics.intervals import Bins, Estimate
 from fairlen.audit.statistics.within import Within
+from fairlen.channels import OBSERVATION, name_channel
 from fairlen.console import plural
 
 MAX_ROWS_JSON = 100  # malformed rows that are listed
+CHANNELS_HEAD = (
+    "what is spent on each channel", "share", "mean", "correct", "incorrect", "incorrect over correct", "as much on others"
+)  # fmt: skip
 AGGREGATIONS = "what each aggregation would do"
 Rows = Iterator[tuple[str, str, str]]
 
@@ -85,6 +90,15 @@ def aggregation_rows(one: Audit) -> Iterator[tuple[str, ...]]:
         _, value, interval = line("", found.incorrect_to_correct, ".2f")
         ratios = found.long_to_short, *[found.many_to_few] * bool(one.turns)
         yield f"{name}{mark}", value, interval, *("" if math.isnan(number) else f"{number:.2f}" for number in ratios)
+
+
+def channel_rows(one: Audit) -> Iterator[tuple[str, ...]]:
+    total = sum(found.mean.value for found in one.channels if found.channel != OBSERVATION)
+    for found in one.channels:
+        share = "" if found.channel == OBSERVATION else f"{found.mean.value / total:.1%}"
+        means = (line("", mean)[1] for mean in (found.mean, found.correct, found.incorrect))
+        gaps = (" ".join(line("", as_estimate("gap", gap), "+.0%")[1:]) for gap in (found.alone, found.given))
+        yield name_channel(found.channel), share, *means, *gaps
 
 
 def selection_rows(one: Audit) -> Rows:
@@ -200,11 +214,15 @@ def log_to_json(one: Audit) -> dict[str, Any]:
         "known": sorted(rollouts.known), "missing": find_missing(one),
         "method": method and {"name": method.name, "aggregation": method.aggregation, "origin": method.origin},
         "conclusion": one.conclusion, "findings": one.findings, "within": one.within, "within_with_truncated": one.with_truncated,
-        "turns": one.turns,
+        "turns": one.turns, "channels": {found.channel: channel_to_json(found) for found in one.channels},
         "selection": vars(one.selection) | {"dropped_gap": as_estimate("gap", one.selection.dropped_gap)},
         "lengths": one.lengths, "budgets": one.budgets, "coupling": one.coupling, "weights": one.weights,
         "untrained": one.untrained, "shares": one.shares, "acceptance": one.acceptance, "streams": one.streams,
     })  # fmt: skip
+
+
+def channel_to_json(one: ChannelEffect) -> dict[str, Any]:
+    return vars(one) | {name: as_estimate("gap", vars(one)[name]) for name in ("alone", "given")}
 
 
 def plain(value: Any) -> Any:

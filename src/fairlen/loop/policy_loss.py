@@ -113,6 +113,7 @@ def build_micro(
         advantage=column(plan.advantage),
         weight=column(plan.weight),
         term_weight=column(plan.term_weight),
+        bounded=None if plan.bounded is None else torch.cat([plan.bounded, plan.bounded.new_ones(1)]),
         old_logprobs=old,
         rollout_logprobs=old if rollout is None else rollout,
         is_on_policy=is_on_policy,

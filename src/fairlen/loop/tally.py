@@ -161,6 +161,7 @@ def scored_metrics(scored: Scored, method: Method) -> dict[str, float]:
         own
         | turn_metrics(scored)
         | outcome_metrics(scored, method.mask_truncated)
+        | {f"channels/{name}": float(tokens.mean()) for name, tokens in responses.channels.items()}
         | {
             "length/mean": float(responses.length.mean()),
             "length/max": float(responses.length.max()),

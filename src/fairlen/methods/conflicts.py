@@ -27,6 +27,7 @@ from fairlen.methods.stages.reward import (
 from fairlen.methods.stages.surrogate import GammaKernel, PolicyGradient, PowerClip, SequenceRatioClip, TokenClip
 from fairlen.methods.stages.terms import SamplerMismatch
 from fairlen.sampling.eqlen import EqLen
+from fairlen.sampling.independent import Independent
 from fairlen.sampling.tree import Tree
 
 Method = Any
@@ -95,6 +96,12 @@ def refuse_bad_pairs(method: Method) -> None:
         found.append(
             f"OutcomeNormalized of {', '.join(outcomes)}: outcomes of whole responses are compared as they are; leave out "
             "eqlen, tree, turn_baseline and what shapes rewards, or give no outcomes"
+        )
+    is_cut = not isinstance(method.sampling, Independent) or method.sampling.unit == "turn"
+    if is_cut and (path := next((path for path in method.channels if not path.startswith("reward")), "")):
+        found.append(
+            f"{path}.of={method.channels[path]} where responses are cut into sequences: tokens by channel are those of whole "
+            f"responses; --set {path}.of=response"
         )
     if found:
         raise ValueError(found[0])

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 CHAINED = ("reward", "terms")
 """Choices that are tuples of stages."""
+PLANNED = ("advantage", "weight", "term_weight", "bounded")
+"""Numbers of a plan that the loss reads, one a sequence."""
 
 
 class Surrogate(Protocol):
@@ -203,6 +205,7 @@ class Method:
             advantage=update.advantage,
             weight=self.aggregation(segments, update.advantage) * segments.mass,
             term_weight=self.aggregation.term_weight(segments) * segments.mass,
+            bounded=np.maximum(segments.length_of(getattr(self.surrogate, "of", "response")), 1),
         )
 
     def plan(self, scored: Scored) -> Plan:
@@ -225,6 +228,11 @@ class Method:
         for count in broken.values():  # a bound would hide an infinite ratio
             factor = factor.masked_fill(count > 0, math.nan)
         return MicroLoss(total * factor, token, broken)
+
+    @property
+    def channels(self) -> dict[str, str]:
+        """Channels whose lengths stages go by, by path."""
+        return {path: of for path, stage in self.stages() if (of := getattr(stage, "of", "response")) != "response"}
 
     def stages(self) -> Iterator[tuple[str, Any]]:
         """Every stage by its path, rewards and terms one by one: "surrogate", "reward.0"."""
@@ -309,9 +317,9 @@ def updates(scored: Scored, num_updates: int = 1) -> Iterator[Update]:
 
 
 def spread(plan: Plan, size: int) -> dict[str, np.ndarray]:
-    """`trains`, `advantage`, `weight` and `term_weight` of `size` rows, [size] each; 0 where a row does not train."""
+    """`trains` and PLANNED of `size` rows, [size] each; 0 where a row does not train."""
     found: dict[str, np.ndarray] = {"trains": np.isin(np.arange(size), plan.rows)}
-    for name in ("advantage", "weight", "term_weight"):
+    for name in PLANNED:
         found[name] = np.zeros(size)
         found[name][plan.rows] = getattr(plan, name)
     return found

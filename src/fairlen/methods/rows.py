@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from fairlen.batch import Ints, build_responses, build_segments, name_columns, number_keys
+from fairlen.channels import CHANNELS, OBSERVATION
+from fairlen.console import suggest
 from fairlen.methods.conflicts import refuse_turns, refuse_unknown
 from fairlen.methods.method import Method, Scored, spread
 from fairlen.precision import precision_of, settle
@@ -41,6 +43,8 @@ class RowPlan:
     """Of each trained token; the loss is the plain sum of weight * token loss over all rows of the update and all ranks."""
     term_weight: Any
     """The same for terms (KL, entropy)."""
+    bounded: Any = None
+    """Tokens that the surrogate's bound goes by; None in a plan that was made by hand."""
     length: Any = None
     """Tokens that train, which a micro-batch must have of a row; None in a plan that was made by hand: any number."""
     method: Method | None = None
@@ -64,8 +68,10 @@ class RowPlan:
         kind = dtype or torch.float32
         given = (self.advantage, self.weight, self.term_weight)
         numbers = (torch.as_tensor(column, dtype=kind, device=device) for column in given)
-        length = None if self.length is None else torch.as_tensor(self.length, device=device)
-        return RowPlan(torch.as_tensor(self.trains, device=device), *numbers, length=length, method=self.method)
+        of_length = (
+            None if one is None else torch.as_tensor(one, device=device) for one in (self.bounded, self.length)
+        )
+        return RowPlan(torch.as_tensor(self.trains, device=device), *numbers, *of_length, method=self.method)
 
 
 def plan_rows(
@@ -77,6 +83,7 @@ def plan_rows(
     max_response_length: int,
     correct: Any = None,
     truncated: Any = None,
+    channels: Mapping[str, Any] | None = None,
     num_updates: int = 1,
     columns: Mapping[str, Any] | None = None,
 ) -> RowPlan:
@@ -85,9 +92,10 @@ def plan_rows(
     Arguments are lists, numpy arrays, or arrays and tensors that numpy reads, [N]. `groups`: responses with the same key are to
     the same prompt. `lengths`: generated tokens that train, EOS included; 0 for padding. `rewards`: what a response is worth.
     `correct`: the verifier's verdict, 0 or 1, nan where it has none; without it a response is correct where its reward is above
-    0.5. `truncated`: stopped by the limit; without it those of `max_response_length` tokens. `num_updates`: the optimizer steps
-    that the rollout batch is split into, each of about as many prompts. `columns`: what the method's stages read by name, [N]
-    each, of the data or of several reward functions.
+    0.5. `truncated`: stopped by the limit; without it those of `max_response_length` tokens. `channels`: tokens by channel, [N]
+    each, for methods with `of=`: "thinking", "answer" and "tool_call" sum to `lengths`, "observation" is beside them.
+    `num_updates`: the optimizer steps that the rollout batch is split into, each of about as many prompts. `columns`: what the
+    method's stages read by name, [N] each, of the data or of several reward functions.
     Rewards to one prompt that differ by the rounding of the type that they came in are the same.
     Warns where no response trains. Raises ValueError for columns of unequal length or another shape than [N], what is no number
     or out of range, more updates than prompts, methods that cut responses while they are generated (EqLen, Tree), and choices
@@ -104,7 +112,9 @@ def plan_rows(
         )
     refuse_turns(method, "plan_rows")
     refuse_unknown(method, "plan_rows", columns=True)
-    scored = score_rows(method, groups, lengths, rewards, correct, truncated, max_response_length, columns or {})
+    scored = score_rows(
+        method, groups, lengths, rewards, correct, truncated, max_response_length, columns or {}, channels
+    )
     if num_updates > max(scored.responses.num_prompts, 1):
         raise ValueError(
             f"num_updates={num_updates}: the rollout batch has {scored.responses.num_prompts} prompts (groups), and an update at "
@@ -119,7 +129,7 @@ def plan_rows(
         )
     length = np.where(plan["trains"], scored.segments.length, 0)
     weights = (num_updates * plan[name] for name in ("weight", "term_weight"))
-    return RowPlan(plan["trains"], plan["advantage"], *weights, length=length, method=method)
+    return RowPlan(plan["trains"], plan["advantage"], *weights, plan["bounded"], length, method)
 
 
 def score_rows(
@@ -131,8 +141,10 @@ def score_rows(
     truncated: Any,
     max_response_length: int,
     named: Mapping[str, Any],
+    channels: Mapping[str, Any] | None,
 ) -> Scored:
     given = {"lengths": lengths, "rewards": rewards, "correct": correct, "truncated": truncated}
+    given |= name_channels(method, channels)
     optional = ("correct", "truncated")
     columns = {name: read_column(name, v) for name, v in given.items() if v is not None or name not in optional}
     keys = number_groups(groups)
@@ -150,7 +162,8 @@ def score_rows(
         refuse(~(np.isin(marks, (0.0, 1.0)) | (np.isnan(marks) & (name == "correct"))), marks, name, REMEDIES[name])
     reward = settle(keys, reward, precision_of(rewards))
     correct, truncated = columns.get("correct", reward), columns.get("truncated", length >= max_response_length)
-    responses = build_responses(keys, length, reward, correct, truncated, int(max_response_length))
+    spent = read_channels(columns, length) if channels else {}
+    responses = build_responses(keys, length, reward, correct, truncated, int(max_response_length), channels=spent)
     if set(named) != set(method.reads) or any(len(values) != len(keys) for values in named.values()):
         sizes = ", ".join(f"{name} of {len(values)}" for name, values in named.items()) or "none"
         raise ValueError(
@@ -158,6 +171,26 @@ def score_rows(
         )
     responses = replace(responses, named=name_columns(named))
     return method.score_tables(responses, build_segments(responses, length))
+
+
+def name_channels(method: Method, channels: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return tokens by channel as columns. Raises ValueError for an unknown channel, and where a stage needs one."""
+    for path, of in method.channels.items() if channels is None else ():
+        raise ValueError(f"channels=None: {path}.of={of} goes by tokens of a channel; give channels={{{of!r}: [N], …}}")
+    for name in channels or {}:
+        if name not in CHANNELS:
+            raise ValueError(f"channels[{name!r}]: {suggest(str(name), CHANNELS)}; there are {', '.join(CHANNELS)}")
+    return {f"channels[{name!r}]": column for name, column in (channels or {}).items()}
+
+
+def read_channels(columns: Mapping[str, np.ndarray], length: np.ndarray) -> dict[str, Ints]:
+    """Return the columns of channels, [N] each. Raises ValueError where they are not whole numbers that sum to lengths."""
+    found = {name: columns[key] for name in CHANNELS if (key := f"channels[{name!r}]") in columns}
+    for name, column in found.items():
+        refuse(~((column >= 0) & (column == np.trunc(column))), column, f"channels[{name!r}]", REMEDIES["lengths"])
+    total = sum((column for name, column in found.items() if name != OBSERVATION), np.zeros(len(length)))
+    refuse(total != length, total, "the sum of channels", "channels that sum to `lengths`, observations left out")
+    return {name: column.astype(np.int64) for name, column in found.items()}
 
 
 def brief(value: Any) -> str:
@@ -180,17 +213,18 @@ def check_whole(name: str, value: Any, meaning: str) -> None:
 
 def read_column(name: str, values: Any) -> np.ndarray:
     """Return an array of numbers. Raises ValueError for the first value that is none."""
+    remedy = REMEDIES.get(name, REMEDIES["lengths"])
     try:
         column = to_numpy(values)
     except (ValueError, TypeError, RuntimeError):  # rows of unlike lengths
         column = np.array(None)
     if not column.ndim:
-        raise ValueError(f"{name}={brief(values)}: give {REMEDIES[name]} for every response, [N]")
+        raise ValueError(f"{name}={brief(values)}: give {remedy} for every response, [N]")
     if column.dtype.kind in "biuf":
         return column
     found = column.ravel()
     wrong = [not isinstance(value, Real) or abs(cast(float, value)) > MAX_REWARD for value in found.tolist()]
-    refuse(np.array(wrong, np.bool_), found, name, REMEDIES[name])
+    refuse(np.array(wrong, np.bool_), found, name, remedy)
     return column.astype(np.float64)
 
 

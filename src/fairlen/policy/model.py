@@ -99,6 +99,10 @@ class Policy:
     def decode(self, token_ids: Any) -> str:
         return self.tokenizer.decode(token_ids, skip_special_tokens=True)
 
+    def decode_whole(self, token_ids: Any) -> str:
+        """Return the text with its special tokens, which tags of channels may be."""
+        return self.tokenizer.decode(token_ids)
+
 
 @dataclass(frozen=True)
 class Unadapted:

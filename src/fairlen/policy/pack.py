@@ -189,6 +189,7 @@ def build_micro(
         advantage=column(plan.advantage),
         weight=column(plan.weight),
         term_weight=column(plan.term_weight),
+        bounded=column(plan.bounded) if len(plan.bounded) else None,
         old_logprobs=torch.cat(old).to(device) if old else rollout,
         rollout_logprobs=rollout,
         is_on_policy=is_on_policy,

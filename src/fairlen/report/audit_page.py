@@ -98,6 +98,7 @@ def find_figures(one: Audit) -> list[Figure]:
                terms=("weights", "aggregations", "interval")),
         Figure("Tokens that trained nothing", f"Share of {log.unit} whose advantage is 0 or that no update had.",
                table=Table(numbers.untrained_head(one), list(numbers.untrained_rows(one))), terms=("interval",)),
+        *sections.channel_figures(one),
         Figure("Effects within prompts, as numbers", "All four that are tested.",
                table=Table(head, list(numbers.within_rows(one))),
                terms=("within.length", "within.bend", *["within.turns", "within.turn_length"] * bool(one.turns))),

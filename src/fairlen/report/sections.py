@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from fairlen.audit import numbers
 from fairlen.audit.audit import Audit, find_missing
 from fairlen.audit.conclusion import LENGTH, TURN_LENGTH, TURNS, Quantity
 from fairlen.audit.log import Log, advantages, off_policy, values
@@ -64,10 +65,18 @@ def find_sections(run: RecordedRun, audit: Audit | None) -> list[Section]:
     figures = [
         replace(one, id=f"lengths-{at}") for at, one in enumerate([*within_figures(log), difficulty_figure(log)])
     ]
+    figures += channel_figures(audit)
     lengths = Section("lengths", "Length and outcome", lead, figures, audit, notes=find_missing(audit))
     found = [lengths, learning, weights_section(run, log)]
     found.insert(1, turns_section(run, log)) if log.has_turns else None
     return [*found, pairs_section(log)] if "streams" in log.known else found
+
+
+def channel_figures(one: Audit) -> list[Figure]:
+    """Show where tokens go; nothing of a log with one channel."""
+    table = Table(("", *numbers.CHANNELS_HEAD[1:]), list(numbers.channel_rows(one)))
+    title, says = numbers.CHANNELS_HEAD[0].capitalize(), f"Mean {one.log.unit} of a response. Observations were read."
+    return [Figure(title, says, table=table, terms=("channels", "interval"))] if one.channels else []
 
 
 def plain_rows(log: Log) -> tuple[Responses, Ints]:

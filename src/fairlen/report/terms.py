@@ -31,6 +31,9 @@ TERMS = {
     "within.turns_bend": ("A best number of turns", "As a best length in the middle, of the number of turns."),
     "within.turn_length": ("Length of turns within prompts", "As length within prompts, of a response's mean over its turns."),
     "within.turn_length_bend": ("A best length of turns", "As a best length in the middle, of a response's mean over its turns."),
+    "channels": ("Channels", "Thinking, answers, tool calls, told by tags or fields of messages, and observations, which tools "
+                 "wrote. Incorrect over correct compares responses to one prompt; beside it those that spend as much on every "
+                 "other channel. A channel is named where both differ, with one chance in 20 that any is in error."),
     "weights": ("Weight under an aggregation", "Weight times size of the advantage over the tokens of incorrect responses, over "
                 "the same of correct ones, of pairs the worse over the better; and the weight of a token of the longest "
                 "responses over one of the shortest. Of trajectories, the weight of a whole turn of those of the most turns over "

@@ -134,6 +134,8 @@ class Grader:
     without_verdict: Literal["inactive", "incorrect"] = "inactive"
     reward_deadline: float = 60.0  # seconds for one call of a reward function; 0 is none
     watchdog: Watchdog = UNWATCHED
+    decode_whole: Callable[[Sequence[int]], str] | None = None
+    """As `decode`, special tokens kept; None where all of a response counts as an answer."""
     seconds: float = 0.0  # time in which the verifier had at least one text
     num_out: int = 0
     busy_since: float = 0.0
@@ -171,6 +173,7 @@ class Grader:
         self.failures += Failures.of(verdict.status, *ended)
         outcome = add_parts([weights[name] for name in parts], parts.values())
         counts = verdict.status in VERDICTS or self.without_verdict == "incorrect"
+        response = response.with_channels(self.decode_whole) if self.decode_whole else response
         return replace(
             response, outcome=outcome, status=verdict.status, active=counts,
             outcomes=parts, extracted=verdict.answer, verify_seconds=seconds,

@@ -14,6 +14,7 @@ from fairlen.audit.log import Log, weighed
 from fairlen.audit.statistics.coupling import shares_under
 from fairlen.audit.statistics.intervals import length_bins
 from fairlen.batch import Floats, Responses, build_segments, centred_squares, mean_or_nan, sum_by
+from fairlen.channels import name_channel
 
 PATIENCE = 3
 """Steps that are averaged, at the start and now."""
@@ -68,10 +69,8 @@ class Shape:
     """Mean tokens of a response by channel."""
 
     @classmethod
-    def of(
-        cls, number: int, table: Responses, age: Floats | None, channels: Mapping[str, Floats], knows_limit: bool, rule: str
-    ) -> Shape:  # fmt: skip
-        """Describe a rollout batch; `age` [N] in updates, `channels` [N] each in tokens, `rule` the aggregation in use."""
+    def of(cls, number: int, table: Responses, age: Floats | None, knows_limit: bool, rule: str) -> Shape:
+        """Describe a rollout batch; `age` [N] in updates, `rule` the aggregation in use."""
         length, has_verdict = table.length.astype(np.float64), ~np.isnan(table.outcome)
         order, quarter = np.argsort(length, kind="stable"), max(len(length) // 4, 1)
         return cls(
@@ -80,7 +79,7 @@ class Shape:
             float(1.0 - has_verdict.mean()), mean_or_nan(length[~has_verdict]) / float(length.mean()),
             math.nan if age is None else float(age[order[-quarter:]].mean() - age[order[:quarter]].mean()),
             weigh(table.take(has_verdict), rule) if rule else math.nan,
-            {name: float(tokens.mean()) for name, tokens in channels.items()},
+            {name: float(tokens.mean()) for name, tokens in table.channels.items()},
         )  # fmt: skip
 
 
@@ -107,7 +106,9 @@ def average(steps: Sequence[Shape]) -> Shape:
         values = np.array([getattr(one, name) for one in steps])
         known = ~np.isnan(values)
         means[name] = float(np.average(values[known], weights=weights[known])) if known.any() else math.nan
-    return replace(steps[-1], **means)
+    names = dict.fromkeys(name for one in steps for name in one.channels)
+    channels = {n: float(np.average([one.channels.get(n, 0.0) for one in steps], weights=weights)) for n in names}
+    return replace(steps[-1], **means, channels=channels)
 
 
 @dataclass(frozen=True)
@@ -144,8 +145,8 @@ LINES = {
     ),
     "length": Line(
         lambda now, first: now.length / first.length, 2.0,
-        "responses are {x:.2g} times as long as at first ({first.length:.0f} tokens, then {now.length:.0f}), since about step "
-        "{since}; {first.correct:.0%} were correct then, {now.correct:.0%} are now; a change alone is no fault",
+        "responses are {x:.2g} times as long as at first ({first.length:.0f} tokens, then {now.length:.0f}{most}), since about "
+        "step {since}; {first.correct:.0%} were correct then, {now.correct:.0%} are now; a change alone is no fault",
         "Read a few responses; see which reward or aggregation pays for length: `fairlen methods --compare`", is_ratio=True,
     ),
     "signal": Line(
@@ -163,6 +164,13 @@ THRESHOLDS = tuple(LINES)
 """Kinds of alarm without a test."""
 
 
+def describe_change(now: Shape, first: Shape) -> str:
+    """Return which channel has changed most, where there are several."""
+    pairs = {name: (first.channels.get(name, 0.0), tokens) for name, tokens in now.channels.items()}
+    name = max(pairs, key=lambda one: abs(pairs[one][1] - pairs[one][0]), default="")
+    return "; most in {}: {:.0f}, then {:.0f}".format(name_channel(name), *pairs[name]) if len(pairs) > 1 else ""
+
+
 def find_crossed(steps: Sequence[Shape]) -> Iterator[Alarm]:
     """Yield an alarm for each threshold that the mean of the last PATIENCE steps has crossed."""
     last = steps[-PATIENCE:]
@@ -170,5 +178,5 @@ def find_crossed(steps: Sequence[Shape]) -> Iterator[Alarm]:
     for kind, line in LINES.items() if len(last) == PATIENCE else ():
         if line.is_crossed(x := line.number(now, first)):
             since = next((one.number for one in last if line.is_crossed(line.number(one, first))), now.number)
-            what = line.text.format(x=x, now=now, first=first, since=since)
+            what = line.text.format(x=x, now=now, first=first, since=since, most=describe_change(now, first))
             yield Alarm(kind, now.number, x, None, f"{what} (a threshold, not a test). {line.remedy}", since)

@@ -24,7 +24,6 @@ from fairlen.watch.thresholds import THRESHOLDS, Alarm, Shape, find_crossed
 
 EFFECT = "effect"
 """The kind of alarm that a test raises; all others are thresholds."""
-NONE: Mapping[str, Floats] = {}
 ASSOCIATION = "an association, not a cause: a response may be incorrect because it is long, or long because it was lost"
 
 
@@ -99,25 +98,22 @@ class LengthWatch:
         table = build_responses(
             number_keys(keys), length, outcome, outcome, given.get("truncated", np.zeros(len(keys))) > 0,
             int(length.max(initial=1)), correct_threshold=self.correct_threshold,
+            channels={name: given[f"channels[{name}]"].astype(np.int64) for name in channels or ()},
         )  # fmt: skip
         if self.keep and keys and number > self.last_step:
             prompt = [number_text(str(key)) % 2**52 for key in keys]
             self.kept.append(np.column_stack([prompt, table.length, outcome, table.correct, table.truncated]))
-        shape = {name: given[f"channels[{name}]"] for name in channels or ()}
-        return self.look(number, table, age=given.get("age"), channels=shape, knows_limit="truncated" in given)
+        return self.look(number, table, age=given.get("age"), knows_limit="truncated" in given)
 
     @property
     def last_step(self) -> int:
         return self.steps[-1].number if self.steps else -1
 
-    def look(
-        self, step: int, table: Responses, *, age: Floats | None = None, channels: Mapping[str, Floats] = NONE,
-        knows_limit: bool = True,
-    ) -> list[Alarm]:  # fmt: skip
+    def look(self, step: int, table: Responses, *, age: Floats | None = None, knows_limit: bool = True) -> list[Alarm]:
         """Take one rollout batch as a trainer of fairlen's has it, and return the alarms that it raises."""
         if step <= self.last_step or not len(table):
             return []
-        shape = Shape.of(step, table, age, channels, knows_limit, self.in_use.aggregation if self.in_use else "")
+        shape = Shape.of(step, table, age, knows_limit, self.in_use.aggregation if self.in_use else "")
         rows = table.active & ~table.truncated
         versions = np.zeros(len(table)) if age is None else age
         stratum = number_keys(np.column_stack([table.prompt, versions.astype(np.int64)]))[rows]

@@ -84,6 +84,8 @@ def read_table(path: Path, number: int, texts: bool) -> pa.Table:
         if not is_responses:
             length = pa.array(column(table, "stop") - column(table, "start"))
             table = table.append_column("length", file.read(["length"])["length"] if "length" in names else length)
+        if is_responses and "channels" in names:
+            table = table.append_column("channels", file.read(["channels"])["channels"])
         for name in names & {"problem_id", "problem", "text"} if is_responses else ():
             if name == "problem_id" or texts:
                 cells = file.read([name])[name].to_pylist()
@@ -161,6 +163,7 @@ def to_records(responses: pa.Table, segments: pa.Table, files: list[Path]) -> Re
         prompt, column(responses, "length"), column(responses, "outcome"), np.where(active, status == "correct", NO_VERDICT),
         column(responses, "finish") == "length", find_limit(files[0].parent, responses),
         stream=column(responses, "stream"), round=column(responses, "round"), num_turns=column(responses, "num_turns"),
+        channels=read_channels(responses),
     )  # fmt: skip
     role, of_turns = column(segments, "role"), {name: column(segments, name) for name in OF_TURNS}
     pieces = build_segments(
@@ -182,6 +185,13 @@ def to_records(responses: pa.Table, segments: pa.Table, files: list[Path]) -> Re
     )  # fmt: skip
     track, inherited = (column(responses, name) for name in ("track", "inherited"))
     return Records(log, track, inherited, column(segments, "start"), tuple(files))
+
+
+def read_channels(responses: pa.Table) -> list[dict[str, int]]:
+    """Return tokens by channel of each response; nothing of records where every response is an answer alone."""
+    chunks = responses["channels"].chunks if "channels" in responses.column_names else []
+    is_known = any(len(chunk.keys) for chunk in chunks)
+    return [dict(cell or ()) for chunk in chunks for cell in chunk.to_pylist()] if is_known else []
 
 
 def column(table: pa.Table, name: str) -> Any:

@@ -186,8 +186,9 @@ def read_trace(episode: Row, trace: Row, found: Found) -> Row:
     first = next((place for place, node in enumerate(nodes) if node.get("sampled")), len(nodes))
     credit = [a for node in sampled for a in node.get("advantages") or [] if is_number(a)]
     roles = ["assistant" if node.get("sampled") else "tool" for node in nodes[first:]]
-    texts = [content_of(node.get("message")) or "" for node in nodes[first:]]
-    said = [{"role": role, "content": text} for role, text in zip(roles, texts, strict=True)]
+    told = [node.get("message") if content_of(node.get("message")) else {"content": ""} for node in nodes[first:]]
+    told = [one if isinstance(one, dict) else {"content": one} for one in told]
+    said = [message | {"role": role} for role, message in zip(roles, told, strict=True)]
     return {
         "prompt": group_of(episode, trace, nodes[:first]), "response": said, "reward": sum(rewards_of(trace)),
         "step": inside(episode, "run", "work", "step"), "truncated": end_of(trace, found),

@@ -7,6 +7,8 @@ import math
 import re
 from typing import Any, NamedTuple
 
+from fairlen.channels import ANSWER, THINKING, TOOL_CALL, Channel
+
 REASONING = ("reasoning_content", "reasoning", "thinking", "thought", "reasoning_details")
 """Fields of a message, and of a part of one, that hold what the policy thought."""
 MESSAGE, MORE = {"content", "role", "text", *REASONING}, {"tool_calls", *REASONING}
@@ -19,7 +21,8 @@ ENDS = (
 """Before and after a question in what chat templates make of messages, with their special tokens and without."""
 
 Passages = list[tuple[bool, str]]  # whether the policy wrote it, and the text
-Said = list[tuple[str, str]]  # the channel, reasoning, content or call, and the text
+Said = list[tuple[Channel, str]]
+Conversation = list[tuple[bool, Said]]  # of each message whether the policy wrote it, and what it says
 UNSPACED = re.compile(
     r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
 )
@@ -37,24 +40,36 @@ class Output(NamedTuple):
 
 def text_of(value: Any) -> str | None:
     """Return what the policy wrote of a response: itself, or what messages of the assistant say; None as in `passages_of`."""
-    passages = passages_of(value)
-    return None if passages is None else own_text(passages)
+    said = said_in(value)
+    return None if said is None else own_text(said)
 
 
-def own_text(passages: Passages) -> str:
-    return "\n".join(text for is_own, text in passages if is_own and text)
+def own_text(said: Conversation) -> str:
+    return "\n".join(text for is_own, parts in said if is_own for _, text in parts if text)
 
 
 def passages_of(value: Any) -> Passages | None:
+    """Return each message of a response as one text; None as in `said_in`."""
+    said = said_in(value)
+    return None if said is None else [(is_own, join(parts)) for is_own, parts in said]
+
+
+def join(parts: Said) -> str:
+    return "\n".join(text for _, text in parts)
+
+
+def said_in(value: Any) -> Conversation | None:
     """Return each message of a response, which the policy wrote or read; None where there is no text, or several."""
+    if isinstance(value, str):
+        return [(True, [(ANSWER, value)])]
     output = open_output(value)
-    messages = output.messages if output else [value] if isinstance(value, dict | str) else value
+    messages = output.messages if output else [value] if isinstance(value, dict) else value
     if not isinstance(messages, list) or (len(messages) > 1 and isinstance(messages[0], str)):
         return None
-    texts = [content_of(message) for message in messages]
+    said = [parts_of(message) for message in messages]
     roles = [one.get("role", "assistant") if isinstance(one, dict) else "assistant" for one in messages]
-    pairs = zip(roles, texts, strict=True)
-    return None if None in texts else [(role in ("assistant", "model"), text or "") for role, text in pairs]
+    pairs = zip(roles, said, strict=True)
+    return None if None in said else [(role in ("assistant", "model"), parts or []) for role, parts in pairs]
 
 
 def question_of(prompt: Any) -> str:
@@ -82,26 +97,26 @@ def describe_no_text(value: Any) -> str:
 
 def content_of(message: Any) -> str | None:
     """Return what a message says: reasoning, content, and of tool calls the names and arguments; None for no message."""
-    said = message.get("content") if isinstance(message, dict) and not MORE & message.keys() else message
-    if isinstance(said, str):
-        return said
     parts = parts_of(message)
-    return None if parts is None else "\n".join(text for _, text in parts)
+    return None if parts is None else join(parts)
 
 
 def parts_of(message: Any) -> Said | None:
     """Return what a message says by channel, each text once where an engine repeats it; None for no message."""
+    content = message.get("content") if isinstance(message, dict) and not MORE & message.keys() else message
+    if isinstance(content, str):
+        return [(ANSWER, content)]
     if not isinstance(message, dict) or not (MESSAGE & message.keys()):
         return None
-    found: Said = [("reasoning", text) for name in REASONING for text in texts_in(message.get(name))]
+    found: Said = [(THINKING, text) for name in REASONING for text in texts_in(message.get(name))]
     for part in listed(message.get("content", message.get("text"))):
         is_thought = isinstance(part, dict) and (part.get("thought") is True or THOUGHT.search(str(part.get("type"))))
-        found += [("reasoning" if is_thought else "content", text) for text in texts_in(part)]
+        found += [(THINKING if is_thought else ANSWER, text) for text in texts_in(part)]
     if isinstance(calls := message.get("tool_calls"), list) and calls:
-        found.append(("call", json.dumps([call_in(one) for one in calls], default=str)))
-    said = "\n".join(text for channel, text in found if channel == "content")
-    once: dict[str, str] = {text: channel for channel, text in reversed(found)}
-    return [(one, text) for text, one in reversed(once.items()) if one != "reasoning" or text not in said]
+        found.append((TOOL_CALL, json.dumps([call_in(one) for one in calls], default=str)))
+    said = "\n".join(text for channel, text in found if channel == ANSWER)
+    once: dict[str, Channel] = {text: channel for channel, text in reversed(found)}
+    return [(one, text) for text, one in reversed(once.items()) if one != THINKING or text not in said]
 
 
 def texts_in(part: Any) -> list[str]:

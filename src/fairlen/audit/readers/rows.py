@@ -16,6 +16,7 @@ import numpy as np
 
 from fairlen.audit.log import Log, Malformed, Unit
 from fairlen.audit.readers import messages
+from fairlen.audit.readers.spent import divide, measure_channels
 from fairlen.audit.readers.truncation import find_truncated
 from fairlen.audit.statistics.within import MIN_PROMPTS
 from fairlen.batch import NO_VERDICT, Bools, Columns, Floats, Ints, build_responses, build_segments, number_keys
@@ -77,8 +78,12 @@ def make_meter(unit: Unit | None, tokenizer: str) -> Meter:
     if tokenizer:
         return Meter("tokens", load_tokenizer(tokenizer))
     if unit == "characters":
-        return Meter("characters", lambda texts: [len(text) for text in texts])
+        return Meter("characters", characters)
     return Meter("words", lambda texts: [len(text.split()) for text in texts])
+
+
+def characters(texts: list[str]) -> list[int]:
+    return [len(text) for text in texts]
 
 
 def load_tokenizer(name: str) -> Callable[[list[str]], list[int]]:
@@ -112,6 +117,7 @@ class Part(Columns):
     question: Ints  # hash of the last question, whatever template is around it; 0 where there is no text of one
     text: Ints  # hash of the response; 0 where there is no text
     whole: Bools  # whether the text ends as one that is finished does
+    spent: Ints  # length of the text by channel, [N, channels], in tokens of a tokenizer, else in characters
     measured: Ints  # length of the text in the meter's unit
     characters: Ints
     unspaced: Floats  # whether the text has hardly any spaces between words; nan of one too short to show it
@@ -142,9 +148,9 @@ def read_rows(chunk: Chunk, meter: Meter, found: Found) -> Part:
     found.has_steps |= any(value is not None for value in chunk.get("step"))
     dropped = numbers(chunk.get("dropped"))[0] > 0
     outcome, correct, missing = read_outcomes(chunk, dropped, problems)
-    passages = [messages.passages_of(value) for value in chunk.get("response")]
-    texts = [None if one is None else messages.own_text(one) for one in passages]
-    counted = [sum(is_own for is_own, _ in one or ()) for one in passages]
+    said = [messages.said_in(value) for value in chunk.get("response")]
+    texts = [None if one is None else messages.own_text(one) for one in said]
+    counted = [sum(is_own for is_own, _ in one or ()) for one in said]
     tokens, turns = (whole_numbers(chunk.get(name), f"number of {name}", problems) for name in ("tokens", "turns"))
     turns = np.where(turns > 0, turns, np.maximum(counted, 1))
     is_zero = np.array([value is not None for value in chunk.get("tokens")], np.bool_) & (tokens == 0)
@@ -170,6 +176,7 @@ def read_rows(chunk: Chunk, meter: Meter, found: Found) -> Part:
         step, hashes(chunk.get("prompt")), hashes(chunk.get("group")), questions(chunk.get("prompt")),
         np.array([number_text(text) if text else 0 for text in texts], np.int64),
         np.array([messages.is_whole(text or "") for text in texts], np.bool_),
+        measure_channels(said, chunk.get("prompt"), meter.count if meter.unit == "tokens" else characters, found.note),
         np.maximum(measured, 1), np.array([len(text or "") for text in texts]),
         np.array([messages.lack_spaces(text or "") for text in texts], np.float64), tokens, turns, outcome, correct, truncated,
         advantage, dropped | missing, file, np.asarray(chunk.lines, np.int64),
@@ -259,7 +266,12 @@ def make_log(name: str, part: Part, meter: Meter, found: Found, options: Options
     prompt = number_keys(split if np.bincount(split).max() > 1 else prompt)
     verdict = np.where(counts, part.correct if known["correct"] else 0.0, NO_VERDICT)
     truncated = (part.truncated > 0.5) & known["truncated"]
-    responses = build_responses(prompt, length, part.outcome, verdict, truncated, limit, num_turns=part.turns)
+    channels = divide(length, part.spent)
+    if channels and not options.tokenizer:
+        found.note("lengths by channel are in proportion to characters; --tokenizer FOLDER of the model counts tokens")
+    responses = build_responses(
+        prompt, length, part.outcome, verdict, truncated, limit, num_turns=part.turns, channels=channels
+    )
     segments = replace(build_segments(responses, length), active=responses.active)
     columns = {"duplicate": find_duplicates(prompt, part.text)} if (part.text != 0).any() else {}
     if unit != "tokens" and MAX_UNSPACED < part.share_unspaced < 1 - MAX_UNSPACED:

@@ -211,6 +211,7 @@ def draw(
     samples = [row for row, response in enumerate(responses) if response.round == 0]
     keep_samples(trainer, samples, len(responses))
     answers = [find_answer(inputs[row]) for row in asked]
+    responses = [one.with_channels(trainer._tokenizer.decode) for one in responses]
     found = gather_object([(trainer.grade_rewards(rewards).grade(responses), rewards.tolist(), answers)])
     graded, of_all, answers = (tuple(part) for part in zip(*found, strict=True))
     first = sum(map(len, graded[:process]))

@@ -66,7 +66,8 @@ class Recorder(TrainerCallback):
             group, track = divmod(row, trainer.num_generations)
             finish, version = "length" if made.truncated[row] else "stop", trainer.state.global_step
             where = {"prompt": group, "track": track, "seed": row, "policy_version": version}
-            rows.append(Response(finish=finish, temperature=trainer.temperature, **where, **tokens))
+            own = tokens | {"channels": made.channels[row]}
+            rows.append(Response(finish=finish, temperature=trainer.temperature, **where, **own))
         graded = tuple(trainer.grade_rewards(made.rewards).grade(rows))
         rollouts = Rollouts(graded, cut_responses(trainer.method, graded), trainer.max_completion_length)
         self.add(rollouts, scored, plan, made.rewards.tolist(), [answer for _, answer in found])

@@ -58,6 +58,7 @@ class Generated:
     turns: Sequence[tuple[int, ...]]
     """Tokens of each turn of the responses of all processes, and the others are of these too."""
     truncated: Bools
+    channels: Sequence[dict[str, int]]
     rewards: Tensor
 
 

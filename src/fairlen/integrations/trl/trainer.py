@@ -27,7 +27,7 @@ from fairlen.integrations.rows import TreeReader, cut_table, fold, fold_turns, m
 from fairlen.integrations.run_folder import NOWHERE, read_state, resume_method, save_method
 from fairlen.integrations.trl.engine import TruncatedGRPOTrainer, has_whole_model, run_on_engine
 from fairlen.integrations.trl.generation import Coroutine, Sampled, sample
-from fairlen.integrations.trl.recording import Recorder
+from fairlen.integrations.trl.recording import Recorder, list_trajectories
 from fairlen.integrations.trl.refill import Refill
 from fairlen.integrations.trl.rows import (
     COLUMN,
@@ -46,7 +46,7 @@ from fairlen.loop.learning_signal import LearningSignal
 from fairlen.loop.tally import Tally, measure_sequences, scored_metrics, state_metrics
 from fairlen.loop.update import Skips, finish_update
 from fairlen.methods.compose import Composition
-from fairlen.methods.method import Method, MicroLoss, Scored, spread
+from fairlen.methods.method import PLANNED, Method, MicroLoss, Scored, spread
 from fairlen.methods.stages.micro import Micro, Outputs
 from fairlen.rollouts import Response
 
@@ -154,7 +154,7 @@ class FairGRPOTrainer(TruncatedGRPOTrainer):
         graded, turns = self.grade_rewards(made.rewards), list(made.turns)
         prompt, length = np.arange(len(turns)) // self.num_generations, [sum(tokens) for tokens in turns]
         told, number = (graded.outcome, graded.verdict, made.truncated, self.max_completion_length), [*map(len, turns)]
-        responses = build_responses(prompt, length, *told, num_turns=number)
+        responses = build_responses(prompt, length, *told, num_turns=number, channels=made.channels)
         if self.method.reads:
             names, rows = self.reward_func_names, gather_object([dict(row) for row in made.inputs])
             said = [dict(zip(names, map(float, values), strict=True)) for values in made.rewards]
@@ -226,13 +226,17 @@ class FairGRPOTrainer(TruncatedGRPOTrainer):
         """Which answers are right and which count, from rewards by function, [N, F], nan where one does not apply."""
         return Outcomes.read(rewards, self.reward_weights, self.correct_threshold)
 
-    def read_responses(self, output: dict[str, Any], open_calls: Sequence[bool]) -> tuple[list[tuple[int, ...]], Bools]:
-        """The generated tokens of each turn, and whether a limit ended the response, of the responses of all processes."""
+    def read_responses(
+        self, output: dict[str, Any], open_calls: Sequence[bool]
+    ) -> tuple[list[tuple[int, ...]], Bools, list[dict[str, int]]]:
+        """The generated tokens of each turn, whether a limit ended it, and tokens by channel, of responses of all processes."""
         ends: list[Any] = [*self.eos_token_ids, self._tokenizer.pad_token_id]
-        own = zip(read_turns(output, ends, self.max_completion_length), open_calls, strict=True)
-        found = gather_object([(turns, truncated or is_open) for (turns, truncated), is_open in own])
-        turns, truncated = zip(*found, strict=True)
-        return list(turns), np.array(truncated)
+        rows = [Response(0, finish="stop", seed=0, **one) for one in list_trajectories(output)]
+        spent = [one.with_channels(self._tokenizer.decode).channels for one in rows]
+        own = zip(read_turns(output, ends, self.max_completion_length), open_calls, spent, strict=True)
+        found = gather_object([(turns, truncated or is_open, one) for (turns, truncated), is_open, one in own])
+        turns, truncated, channels = zip(*found, strict=True)
+        return list(turns), np.array(truncated), list(channels)
 
     def report(self, scored: Scored, plan: Plan, advantages: np.ndarray) -> None:
         """The rollout batch's metrics, the method's advantages in TRL's table of completions, and whether anything is learned."""
@@ -320,7 +324,7 @@ class FairGRPOTrainer(TruncatedGRPOTrainer):
         rollout = old if rollout is None else torch.where(rollout.isnan(), old, rollout)
         micro = Micro.of(
             length,
-            **{name: inputs[COLUMN + name].flatten() for name in ("advantage", "weight", "term_weight")},
+            **{name: inputs[COLUMN + name].flatten() for name in PLANNED},
             old_logprobs=old[mask],
             rollout_logprobs=rollout[mask],
             ref_logprobs=inputs["ref_per_token_logps"][mask] if self.method.needs_ref else None,

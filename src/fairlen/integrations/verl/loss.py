@@ -19,7 +19,7 @@ from fairlen.integrations.rows import find_trained
 from fairlen.integrations.verl.settings import read_method
 from fairlen.loop.tally import Tally, count, measure_sequences
 from fairlen.loop.update import judge_update
-from fairlen.methods.method import Method
+from fairlen.methods.method import PLANNED, Method
 from fairlen.methods.stages.micro import Micro, Outputs
 
 COLUMN = "plan_"
@@ -74,7 +74,7 @@ class FairLoss:
         others = {"rollout_logprobs": "rollout_log_probs", "ref_logprobs": "ref_log_prob"}
         return Micro.of(
             length,
-            **{name: read_plan(data, name).to(dtype) for name in ("advantage", "weight", "term_weight")},
+            **{name: read_plan(data, name).to(dtype) for name in PLANNED},
             old_logprobs=to_padded(data, "old_log_probs")[mask],
             **{field: to_padded(data, name)[mask] for field, name in others.items() if name in data},
             is_on_policy=self.is_fresh,

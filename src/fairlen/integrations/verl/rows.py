@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 
@@ -26,7 +26,7 @@ from fairlen.integrations.rows import count_tokens, cut_responses, number_turns,
 from fairlen.integrations.run_folder import name_prompt
 from fairlen.methods.method import Method, Scored
 from fairlen.precision import is_above
-from fairlen.rollouts import Response, Rollouts, Segment
+from fairlen.rollouts import Counts, Response, Rollouts, Segment
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,8 @@ class Row:
     mass: float = 1.0
     outcome: float = 0.0
     """Of the finished text."""
+    channels: Counts = field(default_factory=dict)
+    """Tokens of the whole response by channel; empty where all are an answer, and where it is not its end."""
     verdict: float = NO_VERDICT
     """Outcome that decides whether it is correct; nan without a verdict."""
 
@@ -96,6 +98,17 @@ def read_row(
     return Row(sum(turns), truncated, track=0, stop=sum(turns), turns=turns)
 
 
+def read_channels(rows: Sequence[Row], data: Any, decode: Callable[[Sequence[int]], str], has_masks: bool) -> list[Row]:
+    """Return rows with tokens by channel, of those that end a response; masks of pieces say what trains, not who wrote it."""
+    columns = zip(rows, *(unbind(data[name]) for name in ("prompts", "responses", "response_mask")), strict=True)
+    found = []
+    for row, prompt, text, mask in columns:
+        own = mask.tolist() if has_masks else [1] * len(text)
+        whole = Response(0, finish="stop", seed=0, **read_trajectory(prompt.tolist(), text.tolist(), own, own))
+        found.append(replace(row, channels=whole.with_channels(decode).channels) if row.is_end and row.length else row)
+    return found
+
+
 def find_parts(rows: Sequence[Row], by_turn: bool) -> tuple[Ints, Ints, list[int]]:
     """Return of each segment its row, which turn of the row it is, and its trained tokens, [B] each."""
     cuts = [row.cut(by_turn) if row.stop > row.start else () for row in rows]
@@ -126,7 +139,7 @@ def build_tables(
         max_response_length=max_response_length,
         correct_threshold=correct_threshold,
         **columns(ends, length="length", outcome="outcome", verdict="verdict", truncated="truncated"),
-        **columns(ends, stream="stream", round="track_round", num_turns="num_turns"),
+        **columns(ends, stream="stream", round="track_round", num_turns="num_turns", channels="channels"),
     )
     return responses, build_segments(
         responses,
@@ -175,7 +188,7 @@ def build_rollouts(
         responses.append(
             Response(
                 prompt, finish=finish, seed=place, policy_version=version, stream=row.stream, track=track,
-                round=row.track_round, inherited=row.inherited, outcome=row.outcome, status=status,
+                round=row.track_round, inherited=row.inherited, outcome=row.outcome, status=status, channels=row.channels,
                 active=status != "unverified", **read_trajectory(prompt_ids, text, mask if is_whole else [1] * len(text), nats),
             )
         )  # fmt: skip

@@ -43,6 +43,7 @@ from fairlen.integrations.verl.rows import (
     build_rollouts,
     build_tables,
     find_parts,
+    read_channels,
     read_row,
     read_values,
     read_verdict,
@@ -189,6 +190,8 @@ class FairTrainer(PPOTrainer):
         data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=fields)
         extra = read_values(data["extra_fields"])
         prompts, rows = list(map(str, data["uid"])), self._read_rows(batch, data, extra)
+        if self.run is not None or self.method.channels:
+            rows = read_channels(rows, data, self.tokenizer.decode, self.method.sampling.is_whole)
         limit = int(self.config.data.max_response_length)
         scored, found = plan_batch(self.method, prompts, rows, limit, self.num_updates, self.threshold)
         updates = math.inf if self.is_bypassed else self.num_updates * self.config.actor_rollout_ref.actor.ppo_epochs

@@ -12,6 +12,7 @@ from typing import Literal
 import numpy as np
 
 from fairlen.batch import ROUNDING, Floats, Ints, Segments, count_by, mean_by, sum_by
+from fairlen.channels import Of
 from fairlen.checks import Checked, NotNegative, added_later
 from fairlen.methods.stages.reward import sigmoid_by
 from fairlen.precision import PARTS, tolerance
@@ -222,10 +223,12 @@ class ConditionalLength(Checked):
 
     alpha: NotNegative = 0.2
     """Strength of the penalty beside a normalised advantage, the paper's beta."""
+    of: Of = added_later("response")
+    """Length that is penalised: of the response, or of one of its channels."""
 
     def __call__(self, segments: Segments, value: Floats) -> Floats:
         solved, group, num = value > 0.0, segments.group, segments.num_groups
-        score = sigmoid_by(group[solved], segments.length[solved], num)
+        score = sigmoid_by(group[solved], segments.length_of(self.of)[solved], num)
         share = mean_by(group, solved, num)[group[solved]]
         penalty = np.zeros(len(value))
         penalty[solved] = share * centre_by(group[solved], score)

@@ -8,7 +8,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 from fairlen.batch import centred_squares
-from fairlen.checks import Checked, NotNegative, Positive, PositiveFraction
+from fairlen.channels import Of
+from fairlen.checks import Checked, NotNegative, Positive, PositiveFraction, added_later
 from fairlen.methods.stages.micro import Micro, Outputs, Sums, TokenLoss, state
 from fairlen.methods.stages.surrogate import MAX_LOG_RATIO, OFF, clip_sequences
 
@@ -51,6 +52,8 @@ class FairBand(Checked):
     """Bound for negative advantages, per square root of a token, nats; inf is off."""
     rate: PositiveFraction = 0.1
     """Weight of the newest update in the running estimates, 0..1; they are corrected for their start at 0."""
+    of: Of = added_later("response")
+    """Meaning of T: tokens of the response, or of one of its channels, at least 1, where the others hardly move S."""
     drift_average: float = state(0.0)
     """Running -mean log ratio per token, nats, before the correction."""
     variance_average: float = state(0.0)
@@ -63,9 +66,19 @@ class FairBand(Checked):
         _ = self.current_drift, self.current_width  # found now: a compiled loss takes them as numbers that change
 
     def __call__(self, logprobs: Tensor, micro: Micro) -> TokenLoss:
-        length = micro.length.to(logprobs.dtype)
+        length = self.length(micro).to(logprobs.dtype)
         low, high = self.band(length, 0.0 if micro.is_on_policy else self.current_drift)
         return clip_sequences(logprobs, micro, 0.0, low, high, self.dual_width * length.sqrt())
+
+    def length(self, micro: Micro) -> Tensor:
+        """T, [B]. Raises ValueError for a plan without tokens of that channel."""
+        if self.of == "response":
+            return micro.length
+        if micro.bounded is None:
+            raise ValueError(
+                f"FairBand: of={self.of}: the plan has no tokens by channel; make it with `plan_rows` or `weigh`"
+            )
+        return micro.bounded
 
     def band(self, length: Tensor, drift: float) -> tuple[Tensor, Tensor]:
         """Lower and upper edge of S for sequences of these lengths and a drift of so many nats per token, [B]."""
@@ -99,7 +112,8 @@ class FairBand(Checked):
             return band_sums(0, 0, 0, 0)
         log_ratio = micro.sum_per_sequence((outputs.logprobs.detach() - micro.old_logprobs).double())
         log_ratio = log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
-        columns = micro.length > 0, micro.length, log_ratio, log_ratio**2 / micro.length
+        length = self.length(micro)
+        columns = length > 0, length, log_ratio, log_ratio**2 / length
         return band_sums(*map(micro.total_of_sequences, columns))
 
     def update(self, sums: Sums) -> FairBand:

@@ -35,6 +35,8 @@ class Micro:
     """The weights are those that generated the rollout batch: every ratio is exactly 1."""
     ref_logprobs: Tensor | None = None
     """Nats by a frozen reference model, [T], for methods that need them."""
+    bounded: Tensor | None = None
+    """Tokens that the surrogate's bound goes by, [B], for those of a channel."""
     mask: Tensor | None = None
     """[T], False on tokens that do not train, which a last sequence of weight 0 has; None where all train."""
 
@@ -49,6 +51,7 @@ class Micro:
         rollout_logprobs: Tensor | None = None,
         ref_logprobs: Tensor | None = None,
         is_on_policy: bool = False,
+        bounded: Tensor | None = None,
     ) -> Micro:
         """From columns of rows, of which those without a token are left out, and log-probs of the others' tokens, [T].
 
@@ -65,6 +68,7 @@ class Micro:
             rollout_logprobs=widen(old_logprobs if rollout_logprobs is None else rollout_logprobs),
             is_on_policy=is_on_policy,
             ref_logprobs=None if ref_logprobs is None else widen(ref_logprobs),
+            bounded=None if bounded is None else bounded[rows],
         )
 
     def per_token(self, values: Tensor) -> Tensor:

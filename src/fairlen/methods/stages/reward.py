@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fairlen.batch import Bools, Floats, Ints, Responses, count_by, mean_by, sum_by
+from fairlen.channels import Of
 from fairlen.checks import Checked, Fraction, NotNegative, Positive, PositiveFraction, added_later
 
 NUM_READ = "num_read"
@@ -34,10 +35,12 @@ class SoftOverlong(Checked):
     """Width of the ramp, fraction of the budget, above 0."""
     factor: NotNegative = 1.0
     """Penalty at the budget."""
+    of: Of = added_later("response")
+    """Length that is penalised: of the response, or of one of its channels."""
 
     def __call__(self, responses: Responses, reward: Floats) -> Floats:
         free = (1.0 - self.margin) * responses.max_response_length
-        over = np.clip((responses.length - free) / (responses.max_response_length - free), 0.0, 1.0)
+        over = np.clip((responses.length_of(self.of) - free) / (responses.max_response_length - free), 0.0, 1.0)
         return reward - self.factor * over
 
 
@@ -62,9 +65,11 @@ class TopLambda(Checked):
     """Largest penalty; below 1 every correct response stays above every incorrect one."""
     min_accuracy: Fraction = 0.0
     """Prompts below are never selected."""
+    of: Of = added_later("response")
+    """Length that is penalised: of the response, or of one of its channels."""
 
     def __call__(self, responses: Responses, reward: Floats) -> Floats:
-        return reward - self.alpha * self.select(responses)[responses.prompt] * relative_length(responses)
+        return reward - self.alpha * self.select(responses)[responses.prompt] * relative_length(responses, self.of)
 
     def select(self, responses: Responses) -> Bools:
         num = responses.num_prompts
@@ -89,9 +94,11 @@ class LengthPenalty(Checked):
 
     alpha: Fraction = 0.6
     """Largest penalty; below 1 every correct response stays above every incorrect one."""
+    of: Of = added_later("response")
+    """Length that is penalised: of the response, or of one of its channels."""
 
     def __call__(self, responses: Responses, reward: Floats) -> Floats:
-        return reward - self.alpha * relative_length(responses)
+        return reward - self.alpha * relative_length(responses, self.of)
 
 
 @dataclass(frozen=True)
@@ -106,6 +113,8 @@ class RelativeLength(Checked):
 
     alpha: NotNegative = 0.33
     """Strength, 0 or more."""
+    of: Of = added_later("response")
+    """Length that is penalised: of the response, or of one of its channels."""
 
     def __call__(self, responses: Responses, reward: Floats) -> Floats:
         if len(reward) and reward.min() < 0:
@@ -113,8 +122,10 @@ class RelativeLength(Checked):
                 f"RelativeLength: reward {reward.min():g} is below 0, where dividing by length would reward it: "
                 "put penalties after RelativeLength, or use outcomes of 0 and more"
             )
-        mean = mean_by(responses.prompt, responses.length, responses.num_prompts)
-        return reward / (1.0 + self.alpha * (responses.length / mean[responses.prompt]))
+        length = responses.length_of(self.of)
+        mean = mean_by(responses.prompt, length, responses.num_prompts)
+        mean[mean == 0.0] = 1.0  # of a channel that no response to the prompt has
+        return reward / (1.0 + self.alpha * (length / mean[responses.prompt]))
 
 
 @dataclass(frozen=True)
@@ -247,10 +258,10 @@ def extreme_by(find: np.ufunc, index: Ints, values: Ints, size: int, start: floa
     return found
 
 
-def relative_length(responses: Responses) -> Floats:
-    """sigmoid((length - mean) / std) over the correct responses of each prompt, [R]; 0 for incorrect ones."""
+def relative_length(responses: Responses, of: Of) -> Floats:
+    """sigmoid((length - mean) / std) over the correct responses of each prompt, [R], of a channel; 0 for incorrect ones."""
     right, found = responses.correct, np.zeros(len(responses))
-    found[right] = sigmoid_by(responses.prompt[right], responses.length[right], responses.num_prompts)
+    found[right] = sigmoid_by(responses.prompt[right], responses.length_of(of)[right], responses.num_prompts)
     return found
 
 

@@ -1,0 +1,79 @@
+"""What responses of a log were spent on: text by channel, and from it a response's length by channel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from fairlen.audit.readers.messages import Conversation
+from fairlen.batch import Ints
+from fairlen.channels import ANSWER, CHANNELS, MARKS, OBSERVATION, THINKING, Channel, opens_thinking, split_channels
+
+MIN_SHARE = 0.01
+"""Share of responses that have a channel, below which it counts as an answer: a tag that is only mentioned is none."""
+Pieces = list[tuple[Channel, str]]
+Note = Callable[[str, int], None]
+
+
+def measure_channels(
+    said: Sequence[Conversation | None], prompts: Sequence[Any], count: Callable[[list[str]], Sequence[int]], note: Note
+) -> Ints:
+    """Return what `count` says of the text of each response by channel, [N, channels].
+
+    A response without tags is thinking where most others close a thinking that they did not open: their template did.
+    """
+    pieces = [split(one or [], prompt) for one, prompt in zip(said, prompts, strict=True)]
+    if 2 * sum(map(is_opened_before, pieces)) > len(pieces):
+        inside = [len(one) == 1 and one[0][0] == ANSWER for one in pieces]
+        pieces = [[(THINKING, one[0][1])] if is_in else one for is_in, one in zip(inside, pieces, strict=True)]
+        if number := sum(inside):
+            note("responses without </think> count as thinking, as others close what their prompt opened", number)
+    sizes = iter(count([text for one in pieces for _, text in one]))
+    counts = np.zeros((len(pieces), len(CHANNELS)), np.int64)
+    for row, one in enumerate(pieces):
+        for channel, _ in one:
+            counts[row, CHANNELS.index(channel)] += next(sizes)
+    return counts
+
+
+def split(said: Conversation, prompt: object) -> Pieces:
+    """Return the pieces of a response: of contents by their tags, of what was read as one."""
+    start = prompt[0] if isinstance(prompt, list) and prompt else prompt
+    inside = isinstance(start, str) and opens_thinking(start[-64:])
+    found: Pieces = []
+    for is_own, parts in said:
+        for channel, text in parts:
+            if channel == ANSWER and is_own:
+                found += split_channels(text, inside)
+            else:
+                found.append((channel if is_own else OBSERVATION, text))
+            inside = False
+    return found
+
+
+def is_opened_before(pieces: Pieces) -> bool:
+    """Return whether the thinking is closed and was not opened, but by the template."""
+    text = pieces[0][1] if len(pieces) > 1 and pieces[0][0] == THINKING else ""
+    ends = [mark for mark in MARKS.finditer(text) if mark.lastgroup == f"{THINKING}_ends"]
+    return bool(ends) and not MARKS.match(text.lstrip())
+
+
+def divide(length: Ints, spent: Ints) -> dict[str, Ints]:
+    """Return lengths by channel, [N] each, in proportion to their text, [N, channels]; none where there is one channel."""
+    spent = spent.astype(np.float64)
+    for place, channel in enumerate(CHANNELS):
+        if (spent[:, place] > 0).mean() < MIN_SHARE:
+            spent[:, 1] += spent[:, place] * (channel != OBSERVATION and channel != ANSWER)
+            spent[:, place] *= channel == ANSWER
+    used = spent.any(0)
+    if used[used].size < 2:
+        return {}
+    own = spent[:, :-1]
+    own[:, 1] += own.sum(1) == 0
+    total = own.sum(1, keepdims=True)
+    edges = np.rint(length[:, None] * np.cumsum(own, 1) / total)
+    read = np.rint(spent[:, -1] * (length.sum() / total.sum()))  # of its own tokens a response says nothing about these
+    columns = np.column_stack([np.diff(edges, prepend=0.0), read])
+    return {channel: columns[:, place].astype(np.int64) for place, channel in enumerate(CHANNELS) if used[place]}

@@ -1,0 +1,95 @@
+"""Channels: what the tokens of a response were spent on, told by the tags of chat templates and by masks.
+
+Not here: fields of messages (audit/readers/messages.py), and what goes with correctness (audit/statistics/channels.py).
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Literal, get_args
+
+Channel = Literal["thinking", "answer", "tool_call", "observation"]
+Of = Literal["response", "thinking", "answer", "tool_call", "observation"]
+"""Length that a stage goes by: that of the whole response, or of a channel."""
+CHANNELS: tuple[Channel, ...] = get_args(Channel)
+THINKING, ANSWER, TOOL_CALL, OBSERVATION = CHANNELS
+"""All but observations, which tools and environments wrote, are generated and sum to the length of a response."""
+MARKS = re.compile(
+    r"(?P<thinking><(?:seed:)?think(?:ing)?>|<(?:thought|reasoning|\|begin_of_thought\||\|START_THINKING\|)>|\[THINK\]"
+    r"|<\|channel\|>analysis)"
+    r"|(?P<thinking_ends></(?:seed:)?think(?:ing)?>|<(?:/thought|/reasoning|\|end_of_thought\||\|END_THINKING\|)>|\[/THINK\])"
+    r"|(?P<tool_call><(?:tool_call|function_call|\|tool_calls_section_begin\||｜tool▁calls▁begin｜|\|python_tag\|)>"
+    r"|\[TOOL_CALLS\]|<\|channel\|>commentary)"
+    r"|(?P<tool_call_ends></(?:tool_call|function_call)>|<(?:\|tool_calls_section_end\||｜tool▁calls▁end｜)>)"
+    r"|(?P<ends><\|(?:end|call)\|>|<\|channel\|>final)"
+)
+"""Tags of Qwen, DeepSeek, Seed, Magistral, Mistral, Kimi, Command, Llama and gpt-oss, and those of common prompts."""
+HINTS = "<", "[T", "[/T"
+"""Texts without one of these have no mark."""
+TAIL = 8
+"""Tokens before a turn in which its template may open the thinking."""
+
+
+def split_channels(text: str, starts_inside: bool = False) -> list[tuple[Channel, str]]:
+    """Return a text in pieces, each with its channel and the tags around it; `starts_inside`: the prompt opened the thinking.
+
+    What comes before the first closing tag of thinking is thinking, opened or not. A tag within another channel is text.
+    """
+    found: list[tuple[Channel, str]] = []
+    now: Channel = THINKING if starts_inside else ANSWER
+    begin = 0
+
+    def end(stop: int, channel: Channel) -> int:
+        if stop > begin:
+            found.append((channel, text[begin:stop]))
+        return stop
+
+    marks = MARKS.finditer(text) if any(hint in text for hint in HINTS) else ()
+    for mark in marks:
+        kind = str(mark.lastgroup)
+        if now == ANSWER and kind in CHANNELS:
+            begin, now = end(mark.start(), ANSWER), kind
+        elif kind == f"{now}_ends" or (kind == "ends" and now != ANSWER):
+            begin, now = end(mark.end(), now), ANSWER
+        elif now == ANSWER and kind == f"{THINKING}_ends" and THINKING not in dict(found):
+            found, begin = [], 0
+            begin = end(mark.end(), THINKING)
+    end(len(text), now)
+    return found
+
+
+def name_channel(channel: str) -> str:
+    """Return a channel as a text has it: answers, tool calls."""
+    return channel.replace("_", " ") + ("" if channel == THINKING else "s")
+
+
+def opens_thinking(text: str) -> bool:
+    """Return whether a prompt ends within the thinking of the model, as templates of reasoning models have it."""
+    last = next((mark for mark in MARKS.finditer(text.rstrip(), len(text.rstrip()) - 24)), None) if text else None
+    return last is not None and last.lastgroup == THINKING and last.end() == len(text.rstrip())
+
+
+def count_channels(
+    token_ids: Sequence[int], spans: Sequence[tuple[int, int]], decode: Callable[[Sequence[int]], str]
+) -> dict[str, int]:
+    """Return the tokens of a response by channel, given where the policy wrote; none where all were an answer.
+
+    `decode` keeps special tokens, since tags may be some. A token across a boundary belongs to the channel before it.
+    """
+    ids, counts = list(token_ids), Counter[str]()
+    for start, stop in spans:
+        own = ids[start:stop]
+        pieces = split_channels(decode(own), opens_thinking(decode(ids[max(start - TAIL, 0) : start])))
+        places, cut = [0], 0
+        for _, text in pieces[:-1]:
+            cut += len(text)
+            places.append(bisect_left(range(len(own)), cut, key=lambda n: len(decode(own[:n]))))
+        for (channel, _), (first, last) in zip(pieces or [(ANSWER, "")], pairwise([*places, len(own)]), strict=True):
+            counts[channel] += last - first
+    counts[OBSERVATION] = sum(start - stop for (_, stop), (start, _) in pairwise(spans))
+    found = {channel: counts[channel] for channel in CHANNELS if counts[channel]}
+    return {} if found.keys() <= {ANSWER} else found
