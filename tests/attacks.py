@@ -48,22 +48,16 @@ SYMPY: dict[str, str] = {
     "numexpr": "numexpr.evaluate(\"open('PATH', 'w')\")",
 }  # fmt: skip
 OTHERS: dict[str, str] = {
-    "shell": "$(touch PATH)",
-    "backticks": "`touch PATH`",
-    "semicolon": "1; touch PATH",
-    "pipe": "1 | tee PATH",
-    "latex": r"\immediate\write18{touch PATH}\input{|touch PATH}",
-    "lua": r"\directlua{os.execute('touch PATH')}",
-    "pickle": "cos\nsystem\n(S'touch PATH'\ntR.",
-    "yaml": "!!python/object/apply:os.system ['touch PATH']",
+    "shell": "$(touch PATH)", "backticks": "`touch PATH`", "semicolon": "1; touch PATH", "pipe": "1 | tee PATH",
+    "latex": r"\immediate\write18{touch PATH}\input{|touch PATH}", "lua": r"\directlua{os.execute('touch PATH')}",
+    "pickle": "cos\nsystem\n(S'touch PATH'\ntR.", "yaml": "!!python/object/apply:os.system ['touch PATH']",
     "jinja": "{{ cycler.__init__.__globals__.os.system('touch PATH') }}",
     "hydra": "${oc.env:HOME} ${eval:\"open('PATH', 'w')\"}",
     "jsonpickle": '{"py/reduce": [{"py/function": "os.system"}, {"py/tuple": ["touch PATH"]}]}',
     "entity": '<!DOCTYPE a [<!ENTITY b SYSTEM "http://127.0.0.1:PORT/">]><a>&b;</a>',
-    "script": "<script>fetch('http://127.0.0.1:PORT')</script>",
-    "spreadsheet": "=cmd|' /C touch PATH'!A0",
+    "script": "<script>fetch('http://127.0.0.1:PORT')</script>", "spreadsheet": "=cmd|' /C touch PATH'!A0",
     "precision": "1E+999999",
-}
+}  # fmt: skip
 ATTACKS = {**PYTHON, **SYMPY, **OTHERS}
 
 

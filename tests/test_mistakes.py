@@ -120,13 +120,9 @@ MISTAKES = {
 }  # fmt: skip
 
 
-def say(arguments: list[str], capsys) -> tuple[int | str | None, str]:
+def say(arguments: list[str], capsys) -> tuple[int, str]:
     """The exit code and all that was said, in one line; boxes around messages are taken away."""
-    try:
-        code = main(arguments)
-    except SystemExit as ended:  # of the parser of flags
-        code = ended.code
-    printed = capsys.readouterr()
+    code, printed = main(arguments), capsys.readouterr()
     lines = (line.strip("│| ") for line in (printed.err + printed.out).splitlines())
     return code, " ".join(" ".join(lines).split())
 

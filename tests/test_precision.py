@@ -25,17 +25,14 @@ TENTHS = np.cumsum(np.full(10, 0.1, SINGLE), dtype=SINGLE)[-1]
 EQUAL: dict[str, Any] = {
     "float32, .6 + .1": np.array([SINGLE(0.6) + SINGLE(0.1), 0.7], SINGLE),
     "float32, as a list": [float(SINGLE(0.6) + SINGLE(0.1)), float(SINGLE(0.7))],
-    "float32, a tensor": torch.tensor([0.6, 0.7]) + torch.tensor([0.1, 0.0]),
-    "float32, ten tenths": [float(TENTHS), 1.0],
+    "float32, a tensor": torch.tensor([0.6, 0.7]) + torch.tensor([0.1, 0.0]), "float32, ten tenths": [float(TENTHS), 1.0],
     "float32, what is left of .3 - .1 - .2": np.array([SINGLE(0.3) - SINGLE(0.1) - SINGLE(0.2), 0.0], SINGLE),
     "float32, negative": -np.array([SINGLE(0.6) + SINGLE(0.1), 0.7], SINGLE),
     "float32, large": np.array([1e6 + 0.1, 1e6 + 0.2], SINGLE),
     "bfloat16": torch.tensor([0.6, 0.7]).bfloat16() + torch.tensor([0.1, 0.0]).bfloat16(),
-    "float16": np.array([HALF(0.1) + HALF(0.2) + HALF(0.4), 0.7], HALF),
-    "float64, .1 + .2": [0.1 + 0.2, 0.3],
-    "float64, what is left of .3 - .1 - .2": [0.3 - 0.1 - 0.2, 0.0],
-    "float64, large": [1e9 + 0.1 + 0.2, 1e9 + 0.3],
-}
+    "float16": np.array([HALF(0.1) + HALF(0.2) + HALF(0.4), 0.7], HALF), "float64, .1 + .2": [0.1 + 0.2, 0.3],
+    "float64, what is left of .3 - .1 - .2": [0.3 - 0.1 - 0.2, 0.0], "float64, large": [1e9 + 0.1 + 0.2, 1e9 + 0.3],
+}  # fmt: skip
 DIFFERENT: dict[str, Any] = {
     "float64, 1e-9": [0.7, 0.7 + 1e-9], "float64, small": [1e-9, 2e-9], "float64, 2^-40": [1.0, 1.0 + 2.0**-40],
     "float64, large": [1e9, 1e9 + 0.01], "float32, 1e-5": np.array([0.7, 0.70001], SINGLE),

@@ -208,21 +208,16 @@ def reasoning_variants() -> Iterator[Variant]:
 def finish_variants() -> Iterator[Variant]:
     """Yield the words of engines for a response that the limit ended, and for one that ended by itself."""
     words: dict[str, tuple[str, Any, Any]] = {
-        "vLLM": ("finish_reason", "length", "stop"),
-        "Anthropic": ("stop_reason", "max_tokens", "end_turn"),
+        "vLLM": ("finish_reason", "length", "stop"), "Anthropic": ("stop_reason", "max_tokens", "end_turn"),
         "sglang": ("finish_reason", {"type": "length", "length": 250}, {"type": "stop", "matched": 2}),
         "OpenAI responses": ("status", "incomplete", "completed"),
-        "OpenAI reason": ("finish_reason", "max_output_tokens", "stop"),
-        "Mistral": ("finish_reason", "model_length", "stop"),
+        "OpenAI reason": ("finish_reason", "max_output_tokens", "stop"), "Mistral": ("finish_reason", "model_length", "stop"),
         "llama.cpp": ("stop_type", "limit", "eos"),
         "enumeration": ("finish_reason", "FinishReason.LENGTH", "FinishReason.STOP"),
-        "Gemini": ("finish_reason", "MAX_TOKENS", "STOP"),
-        "truncated": ("truncated", True, False),
-        "TGI": ("finish_reason", "length", "eos_token"),
-        "Ollama": ("done_reason", "length", "stop"),
-        "upper case": ("finish_reason", "LENGTH", "EOS"),
-        "words in a text": ("is_truncated", "true", "false"),
-    }
+        "Gemini": ("finish_reason", "MAX_TOKENS", "STOP"), "truncated": ("truncated", True, False),
+        "TGI": ("finish_reason", "length", "eos_token"), "Ollama": ("done_reason", "length", "stop"),
+        "upper case": ("finish_reason", "LENGTH", "EOS"), "words in a text": ("is_truncated", "true", "false"),
+    }  # fmt: skip
     for name, (column, yes, no) in words.items():
 
         def row(row: Row, column: str = column, yes: Any = yes, no: Any = no) -> Row:

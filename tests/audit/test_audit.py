@@ -220,10 +220,7 @@ def test_few_prompts_give_numbers_and_no_findings():
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     out, error = StringIO(), StringIO()
     with redirect_stdout(out), redirect_stderr(error):
-        try:
-            code = main(["audit", *arguments])
-        except SystemExit as ended:  # of the parser of flags
-            code = ended.code
+        code = main(["audit", *arguments])
     return subprocess.CompletedProcess(arguments, code, out.getvalue(), error.getvalue())
 
 

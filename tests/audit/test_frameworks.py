@@ -107,13 +107,8 @@ def test_slime_counts_the_tokens_that_the_loss_reaches():
 
 def slime_row(**changes) -> dict:
     row = {
-        "prompt": "q",
-        "response": "a b",
-        "response_length": 2,
-        "loss_mask": None,
-        "reward": 1.0,
-        "status": "completed",
-    }
+        "prompt": "q", "response": "a b", "response_length": 2, "loss_mask": None, "reward": 1.0, "status": "completed",
+    }  # fmt: skip
     return row | changes
 
 

@@ -87,12 +87,9 @@ def write_zip(path: Path, rows: list[dict]) -> None:
 
 
 WRITERS = {
-    ".jsonl": lambda path, rows: write_lines(path, *rows),
-    ".json": write_array,
-    ".csv": write_csv,
-    ".parquet": write_parquet,
+    ".jsonl": lambda path, rows: write_lines(path, *rows), ".json": write_array, ".csv": write_csv, ".parquet": write_parquet,
     ".eval": write_zip,
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("ending", first_quickly(WRITERS, 2))

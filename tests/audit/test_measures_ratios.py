@@ -1,22 +1,18 @@
 """Replayed bands against the stages themselves and against closed forms; the law of log ratios."""
 
-import sys
 from dataclasses import replace
-from pathlib import Path
 from statistics import NormalDist
 
 import numpy as np
 import pytest
 import torch
 from fixtures import pieces
+from test_measures_acceptance import make_log
 
-from fairlen.audit.log import NO_UPDATES, Log, OffPolicy, Trained, off_policy
-from fairlen.batch import Responses, Segments
+from fairlen.audit.log import NO_UPDATES, Log, OffPolicy, off_policy
 from fairlen.methods.stages.fair_band import FairBand
 from fairlen.methods.stages.surrogate import PowerClip, SequenceClip, SequenceRatioClip
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "recipes"))
-from replay_bands import WIDTHS, critical_factor, factor_for, ratio_law, replay
+from recipes.replay_bands import WIDTHS, critical_factor, factor_for, ratio_law, replay
 
 PHI = NormalDist().cdf
 
@@ -28,14 +24,7 @@ def rows_of(length, log_ratio, prompt=None) -> OffPolicy:
 
 
 def log_of(rows: OffPolicy) -> Log:
-    num = len(rows)
-    zeros, index = np.zeros(num, np.int64), np.arange(num)
-    responses = Responses(
-        rows.prompt, rows.length, zeros * 1.0, zeros > 0, zeros > 0, zeros == 0, zeros, zeros, 100_000
-    )
-    segments = Segments(index, rows.length, rows.prompt, zeros == 0, np.ones(num), zeros > 0, zeros, 100_000)
-    trained = Trained(index, zeros, np.ones(num), rows.log_ratio, rows.clipped, rows.inside)
-    return Log("ours", "tokens", responses, zeros, segments, trained=trained)
+    return make_log(rows.length, rows.log_ratio, rows.inside, rows.clipped, rows.prompt)
 
 
 def normal_rows(sigma: float, k: float, lengths, num: int, seed: int = 0) -> OffPolicy:

@@ -41,15 +41,11 @@ def log() -> Log:
 
 POWER = np.array([1, 3, 5, 8, 2, 5, 1]) ** 0.4
 RATIOS = {
-    "sequence_mean": 1.0,
-    "token_mean": (24 / 17 + 6 / 8) / (9 / 17 + 4 / 8),
-    "token_mean_update": 30 / 13,
-    "token_sum": 30 / 13,
-    "constant_budget": 30 / 13,
-    "length_power": (3 * POWER[3] + POWER[5] + POWER[6]) / (POWER[:3].sum() + 2 * POWER[4]),
-    "balanced": 1.0,
+    "sequence_mean": 1.0, "token_mean": (24 / 17 + 6 / 8) / (9 / 17 + 4 / 8), "token_mean_update": 30 / 13,
+    "token_sum": 30 / 13, "constant_budget": 30 / 13,
+    "length_power": (3 * POWER[3] + POWER[5] + POWER[6]) / (POWER[:3].sum() + 2 * POWER[4]), "balanced": 1.0,
     "balanced_update": 1.0,
-}
+}  # fmt: skip
 LOSSES = {
     "sequence_mean": 0.0, "token_mean": (15 / 17 + 2 / 8) / 4, "token_mean_update": 17 / 35, "token_sum": 17 / 10,
     "constant_budget": 17 / 80, "balanced": 0.0, "balanced_update": 0.0,

@@ -333,12 +333,6 @@ def test_unreadable_files_are_named_with_the_fix(tmp_path, name, content, messag
     assert message in reading.unreadable[0]
 
 
-def test_a_pickle_is_never_opened(tmp_path):
-    (tmp_path / "a.pt").write_bytes(b"\x80\x04cos\nsystem\n(S'touch " + str(tmp_path / "ran").encode() + b"'\ntR.")
-    assert read([str(tmp_path / "a.pt")]).unreadable
-    assert not (tmp_path / "ran").exists()
-
-
 def test_paths_where_nothing_is(tmp_path):
     with pytest.raises(Unreadable, match="no such file or folder"):
         read([str(tmp_path / "nothing*.jsonl")])
@@ -409,25 +403,6 @@ def test_columns_by_name_sums_and_paths(tmp_path):
     assert log.responses.prompt.tolist() == [0, 0]
     wrong = read([str(path)], Options(columns=given | {"response": "replay"})).unreadable[0]
     assert "--columns response=replay: no column 'replay': did you mean 'reply'?" in wrong
-
-
-def test_tokens_of_a_tokenizer_and_truncation_by_the_budget(tmp_path):
-    from tokenizers import Tokenizer
-    from tokenizers.models import WordLevel
-    from tokenizers.pre_tokenizers import Split
-
-    letters = Tokenizer(WordLevel({"?": 0}, unk_token="?"))
-    letters.pre_tokenizer = Split("", "isolated")  # type: ignore[assignment]
-    letters.save(str(tmp_path / "tokenizer.json"))
-    path = write_lines(tmp_path / "1.jsonl", verl_row(output="abc"), verl_row(output="a" * 99))
-    log = read_one(path, tokenizer=str(tmp_path), max_response_length=100).log
-    assert (log.unit, log.responses.length.tolist()) == ("tokens", [3, 99])
-    assert log.responses.truncated.tolist() == [False, True]
-    assert "truncated" in log.known and log.responses.max_response_length == 100
-    with pytest.raises(ValueError, match=r"no tokenizer\.json there"):
-        read_one(path, tokenizer=str(tmp_path / "none"))
-    with pytest.raises(ValueError, match="add --tokenizer FOLDER"):
-        read_one(path, unit="tokens")
 
 
 def test_texts_of_messages():

@@ -21,14 +21,11 @@ def theorem(share: list[Fraction], gradient: list[Fraction]) -> dict[str, Fracti
     kappa = mean_norm / abs(whole)
     off = half * sum(abs(q - overall) * abs(g) for q, g in zip(share, gradient, strict=True))
     return {
-        "lre": lre,
-        "kappa": kappa,
-        "rho": abs(clipped - overall * whole) / (overall * abs(whole)),
-        "rho of the paper": kappa * lre,
-        "cosine": Fraction((clipped * whole > 0) - (clipped * whole < 0)),
+        "lre": lre, "kappa": kappa, "rho": abs(clipped - overall * whole) / (overall * abs(whole)),
+        "rho of the paper": kappa * lre, "cosine": Fraction((clipped * whole > 0) - (clipped * whole < 0)),
         "cosine of the paper": (1 - kappa * lre) / (1 + kappa * lre),
         "B.1 holds": Fraction(off <= half * sum(abs(q - overall) for q in share) * mean_norm),
-    }
+    }  # fmt: skip
 
 
 def test_theorem_2_1_fails_on_two_lengths():

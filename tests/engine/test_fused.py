@@ -194,16 +194,13 @@ def with_own_forward() -> PreTrainedModel:
 
 
 UNKNOWN = {
-    "another architecture": lambda: build("gemma2"),
-    "float64": lambda: build("qwen3", torch.float64),
-    "an adapter": with_adapter,
-    "a forward of its own": with_own_forward,
-    "biases": lambda: draw(attention_bias=True),
+    "another architecture": lambda: build("gemma2"), "float64": lambda: build("qwen3", torch.float64),
+    "an adapter": with_adapter, "a forward of its own": with_own_forward, "biases": lambda: draw(attention_bias=True),
     "another activation": lambda: draw(hidden_act="gelu"),
     "a window": lambda: draw(use_sliding_window=True, sliding_window=8, max_window_layers=2),
     "scaled positions": lambda: draw(rope_parameters={"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}),
     "heads of 12": lambda: draw(head_dim=12),
-}
+}  # fmt: skip
 
 
 @over("name", UNKNOWN)

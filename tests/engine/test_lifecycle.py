@@ -174,24 +174,17 @@ def test_one_engine_serves_one_loop_after_the_other(qwen3):
 REQUESTS = (
     ((), Sampling(4, 0), "prefix is empty: give at least one token"),
     ((2, VOCAB), Sampling(4, 0), "prefix holds token id 32, outside the model's vocabulary of 32"),
-    ((2, -1), Sampling(4, 0), "prefix holds token id -1"),
-    ((2, 3), Sampling(0, 0), "max_new_tokens=0: ask for at least 1"),
+    ((2, -1), Sampling(4, 0), "prefix holds token id -1"), ((2, 3), Sampling(0, 0), "max_new_tokens=0: ask for at least 1"),
     ((2, 3), Sampling(63, 0), "max_new_tokens=63 exceeds max_length=64: ask for at most 62"),
     ((2, 3), Sampling(4, 0, temperature=-1.0), "temperature=-1.0: give 0 for greedy"),
-    ((2, 3), Sampling(4, 0, temperature=float("nan")), "temperature=nan"),
-    ((2, 3), Sampling(4, 0, top_p=0.0), "top_p=0.0"),
-    ((2, 3), Sampling(4, 0, top_k=-1), "top_k=-1"),
-    ((2, 3), Sampling(4, 0, min_p=1.5), "min_p=1.5"),
-)
+    ((2, 3), Sampling(4, 0, temperature=float("nan")), "temperature=nan"), ((2, 3), Sampling(4, 0, top_p=0.0), "top_p=0.0"),
+    ((2, 3), Sampling(4, 0, top_k=-1), "top_k=-1"), ((2, 3), Sampling(4, 0, min_p=1.5), "min_p=1.5"),
+)  # fmt: skip
 ENGINES = (
-    ({"max_num_seqs": 0}, "max_num_seqs=0"),
-    ({"kept_rows": 0}, "kept_rows=0"),
-    ({"max_length": 1}, "max_length=1"),
-    ({"eos_token_id": ()}, "eos_token_id=()"),
-    ({"eos_token_id": None}, "eos_token_id=None"),
-    ({"eos_token_id": 32}, "eos_token_id=32: outside the model's vocabulary of 32"),
-    ({"compile": "yes"}, "compile='yes'"),
-)
+    ({"max_num_seqs": 0}, "max_num_seqs=0"), ({"kept_rows": 0}, "kept_rows=0"), ({"max_length": 1}, "max_length=1"),
+    ({"eos_token_id": ()}, "eos_token_id=()"), ({"eos_token_id": None}, "eos_token_id=None"),
+    ({"eos_token_id": 32}, "eos_token_id=32: outside the model's vocabulary of 32"), ({"compile": "yes"}, "compile='yes'"),
+)  # fmt: skip
 
 
 @over("request_", REQUESTS)

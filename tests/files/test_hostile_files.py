@@ -59,12 +59,9 @@ def one_array(path: Path) -> None:
 
 
 BOMBS = {
-    one_value: "x.parquet",
-    one_batch: "arrow.parquet",
-    one_line: "x.jsonl.gz",
-    many_lines: "x.jsonl.gz",
+    one_value: "x.parquet", one_batch: "arrow.parquet", one_line: "x.jsonl.gz", many_lines: "x.jsonl.gz",
     one_array: "x.json.gz",
-}
+}  # fmt: skip
 COMMANDS = {"audit": ["audit"], "train": ["train", "--threads", "1", "--data"]}
 
 

@@ -84,15 +84,11 @@ def calls(marker: Path) -> dict[str, bytes]:
         "eval": pickle.dumps(Runs(eval, f"__import__('os').system({command!r})"), 2),
         "getattr": pickle.dumps(Runs(builtins.getattr, Runs(__import__, "os"), "system"), 2),
         "ordered dict": pickle.dumps({"samples": collections.OrderedDict(a=1)}, 2),
-        "inst": b"(S'" + text + b"'\nios\nsystem\n.",
-        "obj": b"(cos\nsystem\nS'" + text + b"'\no.",
-        "build": b"cos\nsystem\n}X\x08\x00\x00\x00__dict__}sb.",
-        "newobj": b"\x80\x02cos\nsystem\n)\x81.",
-        "stack global": b"\x80\x04\x8c\x02os\x8c\x06system\x93.",
-        "extension": b"\x80\x02\x82\x01.",
-        "persistent": b"Pos.system\n.",
-        "persistent on the stack": b"\x80\x02X\x04\x00\x00\x00cpu0Q.",
-    }
+        "inst": b"(S'" + text + b"'\nios\nsystem\n.", "obj": b"(cos\nsystem\nS'" + text + b"'\no.",
+        "build": b"cos\nsystem\n}X\x08\x00\x00\x00__dict__}sb.", "newobj": b"\x80\x02cos\nsystem\n)\x81.",
+        "stack global": b"\x80\x04\x8c\x02os\x8c\x06system\x93.", "extension": b"\x80\x02\x82\x01.",
+        "persistent": b"Pos.system\n.", "persistent on the stack": b"\x80\x02X\x04\x00\x00\x00cpu0Q.",
+    }  # fmt: skip
 
 
 @over("name", calls(Path("marker")))

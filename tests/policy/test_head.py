@@ -84,18 +84,13 @@ def distance(found: dict[str, Tensor], expected: dict[str, Tensor]) -> dict[str,
 
 
 VARIANTS = {
-    "plain": dict(),
-    "temperature": dict(temperature=0.7),
-    "entropy": dict(entropy_grad=True, temperature=0.7),
-    "frozen": dict(is_frozen=True, temperature=0.7),
-    "frozen, entropy": dict(is_frozen=True, entropy_grad=True),
+    "plain": dict(), "temperature": dict(temperature=0.7), "entropy": dict(entropy_grad=True, temperature=0.7),
+    "frozen": dict(is_frozen=True, temperature=0.7), "frozen, entropy": dict(is_frozen=True, entropy_grad=True),
     "cap, factor": dict(cap=3.0, factor=1.3, entropy_grad=True, temperature=0.7),
-    "cap, frozen": dict(cap=3.0, factor=1.3, is_frozen=True, temperature=0.7),
-    "support": dict(left=5, temperature=0.7),
-    "support, entropy": dict(left=5, entropy_grad=True),
-    "support, frozen": dict(left=5, is_frozen=True),
+    "cap, frozen": dict(cap=3.0, factor=1.3, is_frozen=True, temperature=0.7), "support": dict(left=5, temperature=0.7),
+    "support, entropy": dict(left=5, entropy_grad=True), "support, frozen": dict(left=5, is_frozen=True),
     "support, cap": dict(left=5, cap=3.0, factor=1.3, entropy_grad=True, temperature=0.7),
-}
+}  # fmt: skip
 
 
 @over("bias", [False, True])

@@ -51,11 +51,7 @@ def test_the_command_writes_one_page(plain_run, plain_page, tmp_path, capsys):
 )
 def test_mistakes_end_with_one_line(arguments, message, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    try:
-        code = main(["report", *arguments])
-    except SystemExit as ended:  # of the parser of flags
-        code = ended.code
-    assert code == 2 and message in capsys.readouterr().err
+    assert main(["report", *arguments]) == 2 and message in capsys.readouterr().err
 
 
 @pytest.mark.slow

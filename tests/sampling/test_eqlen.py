@@ -25,12 +25,8 @@ from fairlen.sampling.independent import Independent, Request, no_grader
 EOS = 0
 BUDGET = 9
 SCRIPT = {
-    (0, 0): (1, 2, 3, EOS),
-    (1, 0): (11, 12, 13, 14, 15, 16, 17, EOS),
-    (2, 4): (21, EOS),
-    (3, 6): (31, 32, 33),
-    (4, 8): (41,),
-}
+    (0, 0): (1, 2, 3, EOS), (1, 0): (11, 12, 13, 14, 15, 16, 17, EOS), (2, 4): (21, EOS), (3, 6): (31, 32, 33), (4, 8): (41,),
+}  # fmt: skip
 """What each track adds, by (track, what it inherits)."""
 REWARD = {0: 0.0, 1: 1.0, 2: 0.25, 3: 0.5, 4: 0.75}
 

@@ -27,12 +27,9 @@ SUMS = [(f"Mara has {a} marbles and finds {b} more. How many has she?", a + b) f
 def wrapped(question: str, gold: str, index: str) -> dict[str, Any]:
     """A row of DAPO-Math-17k as it was published for verl."""
     return {
-        "data_source": "math_dapo",
-        "prompt": [{"content": BEFORE + question + AFTER, "role": "user"}],
-        "ability": "MATH",
-        "reward_model": {"ground_truth": gold, "style": "rule-lighteval/MATH_v2"},
-        "extra_info": {"index": index},
-    }
+        "data_source": "math_dapo", "prompt": [{"content": BEFORE + question + AFTER, "role": "user"}], "ability": "MATH",
+        "reward_model": {"ground_truth": gold, "style": "rule-lighteval/MATH_v2"}, "extra_info": {"index": index},
+    }  # fmt: skip
 
 
 def unwrapped(question: str, gold: str, index: str) -> dict[str, Any]:
@@ -55,18 +52,14 @@ def livecodebench(number: int, date: str, function: str = "") -> dict[str, Any]:
     public = [{"input": "4", "output": "8", "testtype": kind}]
     private = [{"input": "-7", "output": "-14", "testtype": kind}, {"input": "0", "output": "0", "testtype": kind}]
     return {
-        "question_title": f"Double {number}",
-        "question_content": f"Task {number}: double the number given.",
-        "platform": "leetcode" if function else "atcoder",
-        "question_id": f"q{number}",
-        "contest_id": f"c{number}",
+        "question_title": f"Double {number}", "question_content": f"Task {number}: double the number given.",
+        "platform": "leetcode" if function else "atcoder", "question_id": f"q{number}", "contest_id": f"c{number}",
         "contest_date": f"{date}T00:00:00",
         "starter_code": f"class Solution:\n    def {function}(self, x: int) -> int:\n        " if function else "",
-        "difficulty": "easy",
-        "public_test_cases": json.dumps(public),
+        "difficulty": "easy", "public_test_cases": json.dumps(public),
         "private_test_cases": json.dumps(private) if number % 2 else pack(private),
         "metadata": json.dumps({"func_name": function} if function else {}),
-    }
+    }  # fmt: skip
 
 
 SETS: dict[str, list[dict[str, Any]]] = {

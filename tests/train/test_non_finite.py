@@ -27,15 +27,10 @@ def parity(prompts, completions, completion_ids, **columns):
     return [math.nan if BAD and len(calls) > 60 else float(sum(ids) % 2) for ids in completion_ids]
 """
 POINTS = {
-    "outcome": None,
-    "advantage": (GroupNormalized, "__call__"),
-    "rollout_logprobs": (Sequence, "so_far"),
-    "logprobs": (Policy, "forward"),
-    "ref_logprobs": (Learner, "with_reference"),
-    "loss": (Method, "loss"),
-    "gradient": (Policy, "forward"),
-    "weights": (torch.optim.AdamW, "step"),
-}
+    "outcome": None, "advantage": (GroupNormalized, "__call__"), "rollout_logprobs": (Sequence, "so_far"),
+    "logprobs": (Policy, "forward"), "ref_logprobs": (Learner, "with_reference"), "loss": (Method, "loss"),
+    "gradient": (Policy, "forward"), "weights": (torch.optim.AdamW, "step"),
+}  # fmt: skip
 """What is broken, and the function that returns it."""
 FINE = 2
 """Updates before it breaks."""

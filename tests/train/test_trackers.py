@@ -74,13 +74,10 @@ def refuse(_):
 
 
 HOSTILE = {
-    "down": lambda _: Raises(error=ConnectionError("the service is down")),
-    "leaves": lambda _: Raises(error=SystemExit(1)),
-    "full": lambda _: Raises(error=MemoryError("Unable to allocate")),
-    "hangs": lambda _: Hangs(),
-    "lingers": lambda _: HangsAtTheEnd(),
-    "closed": refuse,
-}
+    "down": lambda _: Raises(error=ConnectionError("the service is down")), "leaves": lambda _: Raises(error=SystemExit(1)),
+    "full": lambda _: Raises(error=MemoryError("Unable to allocate")), "hangs": lambda _: Hangs(),
+    "lingers": lambda _: HangsAtTheEnd(), "closed": refuse,
+}  # fmt: skip
 
 
 @pytest.fixture(autouse=True)

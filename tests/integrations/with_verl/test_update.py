@@ -85,12 +85,9 @@ def make_streams(policy, method, **shape):
 def verl_row(response, start, stop, plan):
     """One row: the text up to `stop`, a mask that is 1 from `start` on, and the plan."""
     return {
-        "ids": list(response.token_ids[: response.num_prompt + stop]),
-        "num_prompt": response.num_prompt,
-        "mask": [int(place >= start) for place in range(stop)],
-        "old": list(response.logprobs[:stop]),
-        "plan": plan,
-    }
+        "ids": list(response.token_ids[: response.num_prompt + stop]), "num_prompt": response.num_prompt,
+        "mask": [int(place >= start) for place in range(stop)], "old": list(response.logprobs[:stop]), "plan": plan,
+    }  # fmt: skip
 
 
 def planned_rows(method, rollouts):
