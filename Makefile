@@ -117,4 +117,4 @@ wheel: $(ALL) ## the distributions, in dist/
 	$(BIN)/python -m build --outdir dist .
 
 clean: ## removes environments, caches and dist/
-	rm -rf .venv .venv-vllm .venv-vllm-cuda .venv-verl-vllm .venv-versions .pytest_cache .ruff_cache .hypothesis dist build
+	rm -rf .venv .venv-vllm .venv-vllm-cuda .venv-verl-vllm .venv-versions .pytest_cache .ruff_cache dist build
