@@ -29,7 +29,8 @@ def test_the_curve_counts_what_ended_within_each_budget():
     lost = found.lost.at(found.half)
     assert lost.value == 1 / 16 and lost.low > 0 and found.enough.value == 64  # 4 of 5 end within 32, less than .9
     # budgets double every four places
-    assert (found.budget[4:] / found.budget[:-4] == pytest.approx(2.0, rel=0.07)) and not found.is_bounded
+    assert found.budget[4:] / found.budget[:-4] == pytest.approx(2.0, rel=0.07)
+    assert (found.highest.value == found.correct.value).all()
 
 
 def test_a_truncated_response_is_incorrect_within_its_limit_and_may_be_anything_beyond():

@@ -177,9 +177,8 @@ def show_audit(one: Audit, console: Console) -> None:
     show_table(console, numbers.CHANNELS_HEAD, numbers.channel_rows(one))
     show_table(console, ("which responses are there", "share", "95% interval"), numbers.selection_rows(one))
     show_table(console, numbers.aggregation_head(one), numbers.aggregation_rows(one))
-    show_table(
-        console, (f"budget ({rollouts.unit})", "correct within it", "95% interval"), numbers.main_budgets(one.budgets)
-    )
+    head = (f"budget ({rollouts.unit})", "correct within it", "95% interval")
+    show_table(console, head, numbers.main_budgets(one.budgets))
     show_table(console, numbers.untrained_head(one), numbers.untrained_rows(one))
     show_table(console, ("description, no finding", "number", "95% interval"), numbers.measured_rows(one))
     show_table(console, ("of the records", "number", "95% interval"), numbers.recorded_rows(one))

@@ -59,9 +59,8 @@ class Contrast:
     def row(self) -> tuple[str, ...]:
         """Return five cells of a table: what, A, B, B minus A, and the 95% interval of that."""
         found, base = self.difference, 0.5 if self.measure in ("order", "bend") else 0.0
-        style, unit = {"length": (".4g", "%"), "at_accuracy": (".4g", "%"), "gap": ("+.1%", "%")}.get(
-            self.measure, (".1%", " points")
-        )
+        relative = {"length": ".4g", "at_accuracy": ".4g", "gap": "+.1%"}.get(self.measure)
+        style, unit = (relative, "%") if relative else (".1%", " points")
         own = (f"{e.value + base:{style}}" if e.exists else "unknown" for e in (self.first, self.second))
         value, low, high = (f"{100 * x:+.1f}" for x in (found.value, found.low, found.high))
         interval = f"[{low}, {high}]" if self.num_prompts >= MIN_PROMPTS else f"too few prompts: {self.num_prompts}"
@@ -147,15 +146,13 @@ def costs_by_problem(log: Log, bar: float | None, budgets: Ints) -> Means:
     correct = log.correct[rows] if bar is None else table.outcome > bar
     size, number, within = len(budgets), count_by(place, len(problems)), np.searchsorted(budgets, table.length)
     cell, shape = place * size + within, (len(problems), size)
-    hits, tokens, count = (
-        sum_by(cell, of, len(problems) * size).reshape(shape).cumsum(1)
-        for of in (correct, table.length, np.ones(len(place)))
-    )
+    each = (sum_by(cell, of, len(problems) * size) for of in (correct, table.length, np.ones(len(place))))
+    hits, tokens, count = (of.reshape(shape).cumsum(1) for of in each)
     tokens += budgets * (number[:, None] - count)
-    own, counts = np.full(len(log), -1), log.segments.length * rows[log.segments.response]
+    response, own = log.segments.response, np.zeros(len(log), np.int64)
     own[np.flatnonzero(rows)] = place
-    at = own[log.segments.response]
-    idle = [sum_by(np.maximum(at, 0), of, len(problems)) for of in (counts * (find_reasons(log) >= 0), counts)]
+    counts = log.segments.length * rows[response]
+    idle = [sum_by(own[response], of, len(problems)) for of in (counts * (find_reasons(log) >= 0), counts)]
     return problems, number, np.concatenate([np.stack(idle, 1), hits, tokens], 1) / number[:, None]
 
 

@@ -120,17 +120,14 @@ def describe_budgets(found: BudgetCurve, unit: str) -> str:
     share, lost, enough = found.correct.value[found.half], found.lost.at(found.half), found.enough
     points = "{:.1f} [{:.1f}, {:.1f}]".format(*(100 * x for x in (lost.value, lost.low, lost.high)))
     text = f"Half of the longest response, {found.budget[found.half]:,} {unit}, would cost {points} points of accuracy and leave "
-    ends = (
-        f"nine tenths of the correct responses end within {enough.value:,.0f} [{enough.low:,.0f}, {enough.high:,.0f}]"
-    )
-    return f"{text}{share:.1%}; {ends}"
+    ends = "nine tenths of the correct responses end within {:,.0f} [{:,.0f}, {:,.0f}]"
+    return f"{text}{share:.1%}; {ends.format(enough.value, enough.low, enough.high)}"
 
 
 def budget_rows(found: BudgetCurve) -> Rows:
     """Yield accuracy within each budget, both bounds where truncation leaves it open."""
-    for budget, *ends in zip(
-        found.budget, found.correct.value, found.highest.value, found.correct.low, found.highest.high, strict=True
-    ):
+    columns = found.correct.value, found.highest.value, found.correct.low, found.highest.high
+    for budget, *ends in zip(found.budget, *columns, strict=True):
         low, high, *interval = (f"{end:.1%}" for end in ends)
         yield f"{budget:,}", low if low == high else f"{low} to {high}", f"[{interval[0]}, {interval[1]}]"
 
@@ -148,15 +145,10 @@ def untrained_head(one: Audit) -> tuple[str, ...]:
 
 def untrained_rows(one: Audit) -> Iterator[tuple[str, ...]]:
     """Yield the reasons that there are, with the share in each bin of length, and all of them together."""
-    found = one.untrained
-    for name, total in found.total.items():
-        if total.value > 0:
-            yield *line(name, total, ".1%"), *(f"{share:.1%}" for share in found.share[name])
-    if found.together.value > 0:
-        yield (
-            *line("together", found.together, ".1%"),
-            *(f"{share:.1%}" for share in np.sum(list(found.share.values()), 0)),
-        )
+    found, together = one.untrained, np.sum(list(one.untrained.share.values()), 0)
+    rows = [(name, total, found.share[name]) for name, total in found.total.items() if total.value > 0]
+    for name, total, shares in [*rows, ("together", found.together, together)] if rows else ():
+        yield *line(name, total, ".1%"), *(f"{share:.1%}" for share in shares)
 
 
 def measured_rows(one: Audit) -> Rows:

@@ -218,35 +218,22 @@ def read_curve(cells: Sequence[Cell]) -> Curve:
         return np.zeros(0), np.zeros((len(cells), 0, 0))
     grid = np.unique(np.concatenate([cost for cost, _ in each]))
     grid = grid[(grid >= max(cost[0] for cost, _ in each)) & (grid <= min(cost[-1] for cost, _ in each))]
-    return grid, np.stack([interpolate(grid, *one) for one in each])
-
-
-def interpolate(at: Floats, x: Floats, y: Floats) -> Floats:
-    """Return y [..., K, problems] at other places than x [K], in straight lines."""
-    return np.stack([np.interp(at, x, of) for of in y.T], 1)
+    return grid, np.stack([np.stack([np.interp(grid, cost, of) for of in found.T], 1) for cost, found in each])
 
 
 def compare_curves(first: Curve, second: Curve) -> EqualCost:
-    """Return the difference at equal tokens and the tokens at equal accuracy, with paired resamples."""
-    sides, weights = (first, second), draw_weights(first[1].shape[0], first[1].shape[2])
-    common = np.array([min(first[0][-1], second[0][-1])])
-    at_end = [np.stack([interpolate(common, grid, one) for one in values]) for grid, values in sides]
-    alike = [np.ones((1, n)) / n for n in (first[1].shape[0], first[1].shape[2])]
-
-    def measure_costs(seeds: Floats, problems: Floats) -> tuple[Floats, Floats]:
-        here = [
-            np.einsum("rs,skp,rp->rk", seeds, values, problems, optimize=True)
-            for values in (*at_end, first[1], second[1])
-        ]
-        target = np.minimum(here[2][:, -1], here[3][:, -1])
-        spent = [
-            reach(target, of, np.broadcast_to(grid, of.shape)) for of, (grid, _) in zip(here[2:], sides, strict=True)
-        ]
-        return (here[1] - here[0])[:, 0], ratio(spent[1], spent[0]) - 1.0
-
-    (accuracy, tokens), drawn = measure_costs(*alike), measure_costs(*weights)
-    ends = [[float(end[0]) for end in quantiles(one[:, None])] for one in drawn]
-    return EqualCost(Estimate(float(accuracy[0]), *ends[0]), Estimate(float(tokens[0]), *ends[1]))
+    """Return the difference at equal tokens and the tokens at equal accuracy, from the mean and paired resamples of it."""
+    alike = (np.full((1, size), 1 / size) for size in (len(first[1]), first[1].shape[2]))
+    seeds, problems = map(np.concatenate, zip(alike, draw_weights(len(first[1]), first[1].shape[2]), strict=True))
+    curves = [np.einsum("rs,skp,rp->rk", seeds, one[1], problems, optimize=True) for one in (first, second)]
+    costs = [np.broadcast_to(one[0], of.shape) for one, of in zip((first, second), curves, strict=True)]
+    spent = np.minimum(costs[0][:, -1], costs[1][:, -1])
+    target = np.minimum(curves[0][:, -1], curves[1][:, -1])
+    before, after = (reach(spent, cost, of) for cost, of in zip(costs, curves, strict=True))
+    own, other = (reach(target, of, cost) for cost, of in zip(costs, curves, strict=True))
+    found = np.stack([after - before, ratio(other, own) - 1], 1)
+    low, high = quantiles(found[1:])
+    return EqualCost(*(Estimate(*map(float, one)) for one in zip(found[0], low, high, strict=True)))
 
 
 def measure(records: Path) -> dict[str, Any]:
@@ -307,12 +294,8 @@ def cells_of(result: Result, with_intervals: bool) -> tuple[str, ...]:
 
 
 COST_HEADINGS = (
-    "method",
-    "accuracy at equal tokens",
-    "tokens at equal accuracy",
-    "tokens that trained nothing",
-    *REASONS,
-)
+    "method", "accuracy at equal tokens", "tokens at equal accuracy", "tokens that trained nothing", *REASONS,
+)  # fmt: skip
 
 
 def cost_cells(result: Result) -> tuple[str, ...]:

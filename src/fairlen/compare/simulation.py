@@ -46,10 +46,8 @@ MADE = (
 )
 THIRDS, FINE = 3, 12  # bins of length of the table, and of the picture
 HEAD = ("method", "weight of a token: short", "middle", "long", "shorter over longer", "EOS")
-INSIDE, PARTS = (
-    ("inside: short", "middle", "long"),
-    ("incorrect: short", "middle", "long", "correct: short", "middle", "long"),
-)
+INSIDE = ("inside: short", "middle", "long")
+PARTS = ("incorrect: short", "middle", "long", "correct: short", "middle", "long")
 MEANING = (
     "weight of a token: over the mean of all tokens, in thirds of the responses by length; shorter over longer: advantage of the "
     "shorter half of a prompt's correct responses less that of the longer half; EOS: sum of weight * advantage over that of its "
@@ -98,10 +96,8 @@ def make_rollouts() -> WeighedRollouts:
     length, ones = np.clip(np.round(size), 1, BUDGET).astype(np.int64), np.ones(len(prompt), np.bool_)
     log_ratio = draw.normal(-(SPREAD**2) / 2, SPREAD, int(length.sum()))
     title = f"the same {NUM_PROMPTS * NUM_TRACKS:,} made responses"
-    outcome = correct.astype(np.float64)
-    return WeighedRollouts(
-        title, prompt, length, correct, ones, length == BUDGET, outcome, 0 * prompt, BUDGET, log_ratio
-    )
+    columns = (prompt, length, correct, ones, length == BUDGET, correct.astype(np.float64), 0 * prompt)
+    return WeighedRollouts(title, *columns, BUDGET, log_ratio)
 
 
 def read_rollouts(place: str) -> WeighedRollouts:
@@ -120,18 +116,8 @@ def read_rollouts(place: str) -> WeighedRollouts:
     if len(thirds := length_bins(table.length, THIRDS)) < THIRDS:
         raise ValueError(f"--rollouts {place}: {title}, too few, or of too few lengths, to compare short and long ones")
     title += f"; thirds by length are {', '.join(thirds.names())}"
-    return WeighedRollouts(
-        title,
-        table.prompt,
-        table.length,
-        log.correct[rows],
-        table.active | table.truncated,
-        table.truncated,
-        table.outcome,
-        log.batch[rows],
-        limit,
-        np.zeros(0),
-    )
+    verdict = (log.correct[rows], table.active | table.truncated, table.truncated, table.outcome)
+    return WeighedRollouts(title, table.prompt, table.length, *verdict, log.batch[rows], limit, np.zeros(0))
 
 
 @dataclass(frozen=True)
@@ -197,10 +183,8 @@ def shorter_over_longer(plan: RowPlan, rows: WeighedRollouts) -> float:
     """Return the mean over prompts with correct responses on both sides of their median length; nan where there are none."""
     chosen = rows.correct & plan.trains
     names, prompt = np.unique(rows.prompt[chosen], return_inverse=True)
-    advantage, relative = (
-        plan.advantage[chosen],
-        relate(prompt, rows.length[chosen].astype(np.float64), chosen[chosen])[0],
-    )
+    advantage, length = plan.advantage[chosen], rows.length[chosen].astype(np.float64)
+    relative, _ = relate(prompt, length, chosen[chosen])
     sides = (relative < 0, relative > 0)
     both = np.logical_and(*(np.bincount(prompt[side], minlength=len(names)) > 0 for side in sides))
     short, long = (mean_by(prompt[side], advantage[side], len(names))[both] for side in sides)
@@ -260,16 +244,10 @@ def write_effects(effects: Sequence[LengthEffect], out: str, rows: WeighedRollou
     """Raises ValueError for more methods than there are colours."""
     if len(effects) > len(TONES):
         raise ValueError(f"--out draws up to {len(TONES)} methods and was given {len(effects)}: name fewer")
-    draw, table = (
-        partial(draw_curves, effects, length_bins(rows.length, FINE)),
-        Table(head_of(rows), [*map(cells_of, effects)]),
-    )
-    is_made, first = len(rows.log_ratio) > 0, "Weight of a token by length of its response"
-    others = {
-        "incorrect": "Weight of incorrect responses by length",
-        "correct": "Weight of correct responses by length",
-    }
-    says = "Share of weight * |advantage| * tokens of all responses: both pictures of a method add up to 1."
+    draw, is_made = partial(draw_curves, effects, length_bins(rows.length, FINE)), len(rows.log_ratio) > 0
+    table, first = Table(head_of(rows), [*map(cells_of, effects)]), "Weight of a token by length of its response"
+    others = {key: f"Weight of {key} responses by length" for key in ("incorrect", "correct")}
+    says = "Share of weight * size of the advantage * tokens of all responses: both pictures of a method add up to 1."
     if is_made:
         others, says = {"inside": "Share of tokens within the bound by length"}, "Two-sided, mean over responses."
     figures = [

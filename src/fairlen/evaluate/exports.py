@@ -15,7 +15,6 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from hashlib import sha256
-from itertools import chain, starmap
 from pathlib import Path
 from typing import Any
 from zipfile import ZIP_DEFLATED, ZipFile
@@ -25,12 +24,11 @@ import pyarrow.parquet as pq
 
 from fairlen.audit.audit import audit
 from fairlen.audit.numbers import plain
-from fairlen.audit.statistics.intervals import Estimates
 from fairlen.evaluate.start import BUDGET_HEADINGS, HEADINGS, budget_cells, cells_of, notes_of
 from fairlen.files.folders import refuse_links, replacing
 from fairlen.files.formats import refused
-from fairlen.report.audit_page import log_frame, write_audit_page
-from fairlen.report.figure import Figure, Section, Table, Tone, as_series, lines
+from fairlen.report.audit_page import write_audit_page
+from fairlen.report.figure import Figure, Section, Table
 from fairlen.report.page import of_type
 from fairlen.report.run import END, cut, parse_object, read_tokenizer
 from fairlen.secrets import hide_all
@@ -157,41 +155,22 @@ def summarize(sample: Fields) -> Fields:
     return same | short | error | {"completed": True, "message_count": len(sample["messages"]), "turn_count": turns}
 
 
-def draw_budgets(name: str, scores: Fields) -> list[Figure]:
-    """Draw accuracy within each budget, as responses ended and with the answer asked for; nothing without budgets."""
-    rows, series = scores.get("budgets", []), []
-    if not rows:
-        return []
-    budget = np.array([row["budget"] for row in rows], np.int64)
-    sides: tuple[tuple[str, str, Tone], ...] = (
-        ("correct", "ended and correct", "plain"), ("forced", "correct once asked", "fourth"),
-    )  # fmt: skip
-    for key, label, tone in sides:
-        ends = (np.array([row[key][end] for row in rows], np.float64) for end in ("value", "low", "high"))
-        series.append(as_series(label, np.log(budget), Estimates(*ends), tone))
-    says = "A response that has not ended within a budget is cut there and asked for its answer; the gain of that is forced."
-    chart = lines(log_frame(budget, series, "budget (tokens)"), series, "accuracy by budget")
-    return [
-        Figure(f"Accuracy within a budget: {name}", says, chart, Table(BUDGET_HEADINGS, budget_cells(name, scores)))
-    ]
-
-
 def report_evaluation(folder: Path, path: Path) -> Path:
     """Write the page of an evaluation that ended. Raises ValueError where its summary.json is damaged."""
     place = folder / "summary.json"
     try:
         summary = json.loads(place.read_text())
-        scores, notes = {name: found["scores"] for name, found in summary["sets"].items()}, notes_of(summary)
-        cells, figures = list(starmap(cells_of, scores.items())), list(chain(*starmap(draw_budgets, scores.items())))
+        sets, notes = {name: found["scores"] for name, found in summary["sets"].items()}, notes_of(summary)
+        cells, budgets = (
+            [cells_of(*one) for one in sets.items()],
+            [row for one in sets.items() for row in budget_cells(*one)],
+        )
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(f"{place}: {error!r}: the file is damaged; the evaluation's command writes it again") from None
     says = "Over problems; pass, best and maj are of all n samples. More numbers are in summary.json."
-    figure = Figure("Held-out problems", says, table=Table(HEADINGS, cells), note=" ".join(notes), terms=("samples",))
-    audits, reading = audit([str(folder / "samples")])
-    return write_audit_page(
-        path,
-        audits,
-        reading,
-        first=(Section("scores", "Scores", "", [figure, *figures]),),
-        name=f"Evaluation {folder.resolve().name}",
-    )
+    shown = [Figure("Held-out problems", says, table=Table(HEADINGS, cells), note=" ".join(notes), terms=("samples",))]
+    if budgets:
+        says = "What has not ended within a budget is cut there and asked for its answer; what that adds is the forced gain."
+        shown.append(Figure("Accuracy within a budget", says, table=Table(BUDGET_HEADINGS, budgets)))
+    first, name = (Section("scores", "Scores", "", shown),), f"Evaluation {folder.resolve().name}"
+    return write_audit_page(path, *audit([str(folder / "samples")]), first=first, name=name)

@@ -19,12 +19,11 @@ from fairlen.audit.statistics.lengths import split
 from fairlen.batch import Bools, Floats, Ints, count_by, sum_by
 from fairlen.evaluate.estimators import (
     best_at,
+    difference_by_problem,
     majority,
     mean_of_problems,
     mean_of_sets,
     pass_at,
-    percentile_interval,
-    resampled_means,
 )
 from fairlen.evaluate.samples import Sample
 from fairlen.verify.notation import read
@@ -116,11 +115,8 @@ def accuracy_by_budget(samples: Sequence[Sample], table: SampleTable, cuts: Sequ
         ended = (table.length <= cut) & ~(np.zeros(1, np.bool_) if table.truncated is None else table.truncated)
         columns = {"ended": ended, "correct": table.correct & (table.length <= cut), "forced": forced[:, place]}
         each = {name: (table.per_problem(of & table.counts) / size)[size > 0] for name, of in columns.items()}
-        gain = each["forced"] - each["correct"]
-        estimate = percentile_interval(float(gain.mean()), resampled_means(gain))
-        found.append(
-            {"budget": cut} | {name: over_problems(of) for name, of in each.items()} | {"gain": plain(estimate)}
-        )
+        gain = difference_by_problem(each["forced"][:, None], each["correct"][:, None])
+        found.append({"budget": cut, "gain": plain(gain)} | {name: over_problems(of) for name, of in each.items()})
     return found
 
 

@@ -16,11 +16,24 @@ from fairlen.audit.conclusion import TURNS
 from fairlen.audit.readers import LogReading
 from fairlen.audit.statistics.budgets import BudgetCurve
 from fairlen.audit.statistics.intervals import Estimates, rate
-from fairlen.batch import Ints
 from fairlen.console import first_of
 from fairlen.files.folders import write_file
-from fairlen.report import figure, sections
-from fairlen.report.figure import Axis, Figure, Frame, Section, Series, Table, as_series, plain, share, windows
+from fairlen.report import sections
+from fairlen.report.figure import (
+    INTERVAL,
+    Axis,
+    Figure,
+    Frame,
+    Section,
+    Table,
+    as_series,
+    ends_of,
+    lines,
+    nice_axis,
+    plain,
+    share,
+    windows,
+)  # fmt: skip
 from fairlen.report.page import MAX_NOTES, render_page
 from fairlen.report.prompts import difficulty_figure, within_figures
 from fairlen.report.rollouts import ROOM, show_rollouts
@@ -60,8 +73,8 @@ def write_audit_page(
 def compare_section(found: Against) -> Section:
     table = Table(("", "A", "B", "B minus A", "95% interval"), [one.row() for one in found.contrasts])
     says = f"{found.num_common:,} prompts are in both, {found.num_first:,} in A alone, {found.num_second:,} in B alone."
-    shown = Figure(f"{found.sentence[:1].upper()}{found.sentence[1:]}", says, table=table, note=" ".join(found.notes))
-    return Section("comparison", "Comparison", "A is the first log of this page, B the second one.", [shown])
+    figure = Figure(f"{found.sentence[:1].upper()}{found.sentence[1:]}", says, table=table, note=" ".join(found.notes))
+    return Section("comparison", "Comparison", "A is the first log of this page, B the second one.", [figure])
 
 
 def log_section(name: str, one: Audit, room: int) -> Section:
@@ -79,7 +92,7 @@ def log_section(name: str, one: Audit, room: int) -> Section:
     malformed = first_of([f"{row.file}:{row.line}: {row.reason}" for row in log.malformed], MAX_NOTES)
     return Section(
         name, f"{source.format.title}, {source.folder}", f"{numbers.count_rollouts(one)}; lengths in {log.unit}.",
-        [replace(each, id=f"{name}-{place}") for place, each in enumerate(find_figures(one))],
+        [replace(figure, id=f"{name}-{place}") for place, figure in enumerate(find_figures(one))],
         audit=one,
         facts=[*facts, ("prompts compared", f"{one.conclusion.num_prompts:,}", compared)],
         rollouts=show_rollouts(one, room),
@@ -118,40 +131,33 @@ def selection_figures(one: Audit) -> list[Figure]:
     log, dropped = one.log, ~(one.log.responses.active | one.log.responses.truncated)
     window, middle = windows(log.batch)
     series = [as_series("no verdict", middle, rate(dropped, log.clusters, window, len(middle)), "fourth")]
-    drawn = sections.truncation_figure(log, *(series if dropped.any() else []))
+    figure = sections.truncation_figure(log, *(series if dropped.any() else []))
     return [replace(
-        drawn, title="Truncated responses, and those without a verdict", says="Share of responses, over steps.",
-        chart=drawn.chart if "truncated" in log.known and len(middle) > 1 else None,
+        figure, title="Truncated responses, and those without a verdict", says="Share of responses, over steps.",
+        chart=figure.chart if "truncated" in log.known and len(middle) > 1 else None,
         table=Table(("", "share", "95% interval"), cells), terms=("truncated", "selection.dropped"),
     )]  # fmt: skip
 
 
-def budget_figures(found: BudgetCurve, unit: str, *others: Series) -> list[Figure]:
-    """Draw a curve, and others over the same logarithms of budgets; nothing of no responses."""
-    if not len(found.budget):
+def budget_figures(found: BudgetCurve, unit: str) -> list[Figure]:
+    """Draw accuracy over logarithms of budgets, up to eight of which are written below; nothing of no responses."""
+    budget, high, label = found.budget, found.highest, f"budget ({unit})"
+    if not len(budget):
         return []
-    x, high = np.log(found.budget), found.highest
-    series = [as_series("ended and correct", x, found.correct, "correct"), *others]
+    series = [as_series("ended and correct", np.log(budget), found.correct, "correct")]
     if (opens := high.value - found.correct.value > 0.005).any():
-        opens |= found.budget == found.longest
+        opens |= budget == found.longest
         bound = (np.where(opens, of, np.nan) for of in (high.value, high.low, high.high))
-        series.append(as_series("if truncated ones were correct", x, Estimates(*bound), "fourth"))
-    says = (
-        f"Share of all responses that end within so many {unit} and are correct, as a limit there would have left them."
-    )
+        series.append(as_series("if truncated ones were correct", np.log(budget), Estimates(*bound), "fourth"))
+    axis = Axis(float(np.log(budget[0])), float(np.log(max(budget[-1], budget[0] + 1))))
+    places = [(axis.at(float(np.log(one))), f"{one:,}") for one in budget[::-1][:: len(budget) // 8 + 1]]
+    y = nice_axis(ends_of(series), share, zero=True, most=1.0)
+    frame = Frame(axis, y, label, places, names=lambda x: f"{label} {np.exp(x):,.0f}")
     return [Figure(
-        "Accuracy within a budget", f"{numbers.describe_budgets(found, unit)}. {says}".removeprefix(". "),
-        figure.lines(log_frame(found.budget, series, f"budget ({unit})"), series, "accuracy by budget"),
-        Table((f"budget ({unit})", "correct within it", "95% interval"), list(numbers.budget_rows(found))),
-        f"{figure.INTERVAL} A truncated response is incorrect within its limit; beyond it, it may be either.",
+        "Accuracy within a budget", f"{numbers.describe_budgets(found, unit)}. Drawn is the share of all responses that end "
+        f"within so many {unit} and are correct.".removeprefix(". "),
+        lines(frame, series, "accuracy by budget"),
+        Table((label, "correct within it", "95% interval"), list(numbers.budget_rows(found))),
+        f"{INTERVAL} A truncated response is incorrect within its limit; beyond it, it may be either.",
         terms=("truncated", "interval"),
     )]  # fmt: skip
-
-
-def log_frame(budget: Ints, series: Sequence[Series], label: str) -> Frame:
-    """Return the frame of shares over logarithms of budgets, with up to eight of them written below."""
-    ends, step = np.log([budget[0], max(budget[-1], budget[0] + 1)]), len(budget) // 8 + 1
-    axis = Axis(float(ends[0]), float(ends[1]))
-    places = [(axis.at(float(np.log(one))), f"{one:,}") for one in budget[::-1][::step]]
-    y = figure.nice_axis(figure.ends_of(series), share, zero=True, most=1.0)
-    return Frame(axis, y, label, places, names=lambda x: f"{label} {np.exp(x):,.0f}")

@@ -39,11 +39,6 @@ class BudgetCurve:
         return int(found[0]) if len(found) else -1
 
     @property
-    def is_bounded(self) -> bool:
-        """Return whether truncated responses leave the last budget's accuracy between two bounds."""
-        return len(self.budget) > 0 and bool(self.highest.value[-1] > self.correct.value[-1])
-
-    @property
     def last(self) -> int:
         """Return the place of the longest response's length; -1 of no responses."""
         return int(np.searchsorted(self.budget, self.longest)) if len(self.budget) else -1
@@ -63,17 +58,14 @@ def find_curve(cluster: Ints, length: Ints, correct: Bools, truncated: Bools) ->
     size, open_ended = len(budget), truncated & ~correct
     place = np.searchsorted(budget, length)  # the first budget that is enough
     beyond = np.searchsorted(budget, length, side="right")
-    columns = [correct, open_ended, np.ones(len(length))]
-    sums = [
-        sums_by_block(cluster, [column], 0, np.minimum(at, size), size + 1)[:, :size].cumsum(1)
-        for column, at in zip(columns[:2], (place, beyond), strict=True)
-    ]
-    number = sums_by_block(cluster, columns[2:], 0)
-    total = sums_by_block(cluster, columns[:1], 0)
-    found = (shares_over_clusters(hits, number) for hits in (sums[0], sums[0] + sums[1], total - sums[0]))
-    names = ("correct", "highest", "lost")
+    hits, more = (
+        sums_by_block(cluster, [of], 0, np.minimum(at, size), size + 1)[:, :size].cumsum(1)
+        for of, at in ((correct, place), (open_ended, beyond))
+    )
+    total, number = (sums_by_block(cluster, [of], 0) for of in (correct, np.ones(len(length))))
+    within, highest, lost = (shares_over_clusters(of, number) for of in (hits, hits + more, total - hits))
     enough = find_enough(cluster[correct], length[correct])
-    return BudgetCurve(budget, int(length.max(initial=0)), **dict(zip(names, found, strict=True)), enough=enough)
+    return BudgetCurve(budget, int(length.max(initial=0)), within, highest, lost, enough)
 
 
 def choose_budgets(length: Ints, correct: Bools, truncated: Bools) -> Ints:
