@@ -11,6 +11,7 @@ from loops import over
 from torch import Tensor
 
 from fairlen import RowPlan, compose, plan_rows, policy_loss
+from fairlen.methods.peers import read_peers
 from fairlen.methods.presets import BASES
 
 FRAMEWORKS, METHODS, RULES = (json.loads(file.read_text()) for file in (FIXTURE, AUTHORS, PEERS))
@@ -81,6 +82,18 @@ def test_weights_inside_advantages_are_exact_for_every_surrogate(name):
     apart, inside = (compute(case, [], product) for product in (False, True))
     for key in ("loss", "gradient"):
         assert torch.allclose(apart[key], inside[key], rtol=1e-12, atol=1e-15)
+
+
+BY_HAND = {
+    "reward_shaping", "stop_properly_penalty_coef=0", "effort_levels", "group_total_length_penalty_coeff",
+}  # fmt: skip
+"""Words of rewards, which tests/methods/stages have."""
+
+
+@over("peer", ["prime-rl", "nemo-rl"])
+def test_every_word_is_compared(peer):
+    compared = {word for case in RULES for word in case["method"].removeprefix(f"{peer}:").split("+")}
+    assert {word for word, one in read_peers()[peer].words.items() if not one.refused} <= compared | BY_HAND
 
 
 PAGES = [

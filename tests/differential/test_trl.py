@@ -190,30 +190,6 @@ def block_of(function, marker: str) -> str:
 RATIO_BLOCK = "sequence_level_is ="
 
 
-@over("level", ["token", "sequence"])
-@over("above", ["truncate", "mask"])
-def test_importance_sampling_of_the_engine(level, above):
-    """TRL's own lines for the factor, run on our numbers; its default is a sequence's product, masked above 3."""
-    code = block_of(GRPOTrainer._generate_and_score_completions, RATIO_BLOCK)
-
-    def loss(padded, batch):
-        settings = dict(
-            use_vllm=True, vllm_importance_sampling_mode=f"{level}_{above}", vllm_importance_sampling_clip_min=None,
-            vllm_importance_sampling_clip_max=1.5,
-        )  # fmt: skip
-        trainer = trainer_of(padded, "dapo", epsilon_high=0.28, **settings)
-        names = dict(
-            self=trainer, torch=torch, math=math, tool_mask=None, completion_mask=padded.mask,
-            old_per_token_logps=padded.old, sampling_per_token_logps=padded.rollout,
-        )  # fmt: skip
-        exec(code, names)
-        inputs = inputs_of(padded) | {"importance_sampling_ratio": names["vllm_importance_sampling_ratio"]}
-        return GRPOTrainer._compute_loss(trainer, None, inputs)
-
-    correction = SamplerMismatch(level, above, cap=1.5)
-    agree(with_surrogate("dapo_verl", TokenClip(0.2, 0.28), correction=correction), loss)
-
-
 def test_gspo_with_importance_sampling_of_the_sequence():
     def loss(padded, batch):
         ratio = ((padded.old - padded.rollout) * padded.mask).sum(1, keepdim=True).exp().clamp(max=2.0)

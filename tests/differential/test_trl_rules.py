@@ -14,6 +14,7 @@ pytest.importorskip("trl", reason="TRL is not installed (pip install 'fairlen[tr
 from test_trl import (
     RATIO_BLOCK,
     GRPOTrainer,
+    RLOOTrainer,
     block_of,
     grpo_trainer,
     inputs_of,
@@ -23,6 +24,8 @@ from test_trl import (
 )
 
 from fairlen.batch import name_columns
+from fairlen.methods.compose import compose
+from fairlen.methods.peers import read_peers
 from fairlen.methods.stages.advantage import BatchNormalized, OutcomeNormalized
 from fairlen.methods.stages.surrogate import TokenClip
 from fairlen.methods.stages.terms import ReferenceKL, SamplerMismatch
@@ -36,12 +39,14 @@ def test_the_kl_whose_gradient_is_that_of_the_divergence(loss_type, name):
 
 @over("level", ["token", "sequence"])
 @over("above", ["truncate", "mask"])
-def test_factors_with_a_floor(level, above):
+@over("floor", [None, 0.8])
+def test_importance_sampling_of_the_engine(level, above, floor):
+    """TRL's own lines for the factor, run on our numbers; its default is a sequence's product, masked above 3."""
     code = block_of(GRPOTrainer._generate_and_score_completions, RATIO_BLOCK)
 
     def loss(padded, batch):
         settings = dict(
-            use_vllm=True, vllm_importance_sampling_mode=f"{level}_{above}", vllm_importance_sampling_clip_min=0.8,
+            use_vllm=True, vllm_importance_sampling_mode=f"{level}_{above}", vllm_importance_sampling_clip_min=floor,
             vllm_importance_sampling_clip_max=1.5,
         )  # fmt: skip
         trainer = trainer_of(padded, "dapo", **settings)
@@ -53,7 +58,7 @@ def test_factors_with_a_floor(level, above):
         inputs = inputs_of(padded) | {"importance_sampling_ratio": names["vllm_importance_sampling_ratio"]}
         return GRPOTrainer._compute_loss(trainer, None, inputs)
 
-    correction = SamplerMismatch(level, above, 1.5, 0.8)
+    correction = SamplerMismatch(level, above, 1.5, floor or 0.0)
     agree(with_surrogate("dapo_verl", TokenClip(), correction=correction), loss, tolerance=1e-9)
 
 
@@ -90,3 +95,29 @@ def test_the_spread_of_the_batch(seed):
     theirs = advantages("mean_grouped_rewards = torch.nanmean", torch.from_numpy(reward)[:, None], [1.0], "batch")
     ours = BatchNormalized(1e-4, spread="value", ddof=1)(batch.segments, reward)
     assert ours == pytest.approx(theirs, rel=1e-9, abs=1e-9)
+
+
+RUNS = {
+    "dapo": trl("dapo"), "grpo": trl("grpo"), "dr_grpo": trl("dr_grpo"), "cispo": trl("cispo", epsilon_high=5.0),
+    "sapo": trl("sapo"), "luspo": trl("luspo", importance_sampling_level="sequence"), "vespo": trl("vespo"),
+    "importance_sampling_level=sequence": trl("dapo", importance_sampling_level="sequence"), "rloo": trl("rloo", RLOOTrainer),
+    "dapo+epsilon=0.1+epsilon_high=0.3+delta=1.5": trl("dapo", epsilon_low=0.1, epsilon_high=0.3, args_delta=1.5),
+    "dapo+beta=0.04": trl("dapo", beta=0.04, args_use_bias_correction_kl=True),
+    "vespo+vespo_k_pos=1.5+vespo_lambda_neg=3": trl("vespo", args_vespo_k_pos=1.5, args_vespo_lambda_neg=3.0),
+}  # fmt: skip
+ELSEWHERE = {"gmpo", "mask_truncated_completions", "normalize_then_sum", "sum_then_normalize"}
+"""Words of rules that other tests compare."""
+
+
+@over("words", RUNS)
+def test_every_word_of_a_loss_is_what_trl_does(words):
+    agree(
+        compose(f"trl:{words}"), RUNS[words], scale=0.2, tolerance=1e-4 if words == "sapo" else 1e-9
+    )  # in float32 there
+
+
+def test_every_word_is_compared():
+    words = {word for word, one in read_peers()["trl"].words.items() if not one.refused}
+    corrections = {word for word in words if "sampling_mode" in read_peers()["trl"].words[word].sets}
+    assert words <= {*RUNS, *ELSEWHERE, *corrections, *(f"scale_rewards={kind}" for kind in ("group", "batch", "none"))}
+    assert compose("trl:").advantage == compose("std_trl").advantage

@@ -1,7 +1,6 @@
 """Losses, gradients, advantages and rewards against the installed verl: its own functions, on ragged random batches."""
 
 import inspect
-import math
 from dataclasses import replace
 from importlib import resources
 from types import SimpleNamespace
@@ -15,7 +14,7 @@ from padded import agree, equal_groups
 
 from fairlen.methods.compose import compose
 from fairlen.methods.method import Method
-from fairlen.methods.stages.advantage import BatchNormalized, GroupCentered, LeaveOneOut
+from fairlen.methods.stages.advantage import GroupCentered, LeaveOneOut
 from fairlen.methods.stages.aggregation import ConstantBudget, SequenceMean, TokenMean, TokenSum
 from fairlen.methods.stages.reward import SoftOverlong
 from fairlen.methods.stages.surrogate import (
@@ -200,16 +199,6 @@ def test_a_response_alone_differs_by_design():
     ours = compose("grpo+std_verl").advantage(batch.segments, batch.responses.outcome)
     assert theirs[0, 0] == pytest.approx(1 / (1 + 1e-6)) and ours[0] == 0.0
     assert ours[1:] == pytest.approx(theirs[1:, 0].numpy(), rel=1e-6)
-
-
-@over("seed", range(3))
-def test_batch_normalised_advantages_at_equal_lengths(seed):
-    """verl whitens over tokens with Bessel's correction, ours over sequences: sqrt((n-1)/n) at equal lengths."""
-    batch, reward = equal_groups(seed)
-    batch = replace(batch, responses=replace(batch.responses, length=np.full(20, 6)))
-    theirs, _ = core_algos.compute_reinforce_plus_plus_baseline_outcome_advantage(*outcomes(batch, reward))
-    ours = BatchNormalized()(batch.segments, reward) * math.sqrt((120 - 1) / 120)
-    assert ours == pytest.approx(theirs[:, 0].numpy(), rel=1e-6, abs=1e-8)
 
 
 def test_soft_overlong_punishment():

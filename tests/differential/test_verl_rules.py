@@ -6,13 +6,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from fixtures import plan_of, random_batch, relative
+from fixtures import make_batch, plan_of, random_batch, relative
 from loops import over
 from padded import agree, equal_groups, pad
 
 from fairlen.batch import name_columns
 from fairlen.methods.compose import compose
 from fairlen.methods.method import Method, updates
+from fairlen.methods.peers import read_peers
 from fairlen.methods.stages.advantage import (
     BatchNormalized,
     LengthCentered,
@@ -155,3 +156,40 @@ def test_a_baseline_of_tokens_couples_no_sign_with_length():
         np.abs(np.bincount(batch.responses.prompt, compose("grpo").advantage(batch.segments, reward) * length)).max()
         > 1
     )
+
+
+WORDS = {word: one for word, one in read_peers()["verl"].words.items() if not one.refused and "rollout" not in one.sets}
+
+
+@over("word", WORDS)
+def test_every_word_is_what_verl_does(word):
+    """Advantages, loss and gradient by its functions with its settings by default; corrections are compared above."""
+    estimator = word if word in core_algos.ADV_ESTIMATOR_REGISTRY else "grpo"
+    loss = word if word in core_algos.POLICY_LOSS_REGISTRY else "vanilla"
+    method, mode = compose(f"verl:{word}"), word if word in MODES else "token-mean"
+    config = config_of(clip_ratio_c=3.0)
+    object.__setattr__(config, "policy_loss", SimpleNamespace(dro_beta=0.05))
+    given = {"norm_adv_by_std_in_grpo": False} if word.startswith("norm_adv") else {}
+    for seed in range(3):
+        batch, reward = equal_groups(seed)
+        plan = method.plan(method.score_tables(batch.responses, batch.segments))
+        padded = pad(plan, seed, 0.2)
+        scores, mask, index = outcomes(batch, reward)
+        algorithm = SimpleNamespace(gamma=1.0, get=lambda name, default: default)
+        advantage, _ = core_algos.get_adv_estimator_fn(estimator)(
+            token_level_rewards=scores, response_mask=mask.double(), index=index, config=algorithm, **given
+        )
+        arguments = (padded.old, padded.logprobs, advantage, padded.mask, mode, config)
+        losses = method.loss(padded.outputs(), padded.micro).total, core_algos.get_policy_loss_fn(loss)(*arguments)[0]
+        close = 1e-5 if word == "grpo_vectorized" else 2e-8  # in float32 there; 1e-8 is added to numbers of tokens
+        assert losses[0].item() == pytest.approx(losses[1].item(), rel=close, abs=close)
+        assert relative(*(torch.autograd.grad(one, padded.logprobs)[0] for one in losses)) < close
+
+
+def test_the_tail_of_the_longest_response_has_no_baseline():
+    """Why optimal_token_baseline is refused: rewards 1 and 1, lengths 2 and 4; up to token 2 the advantage is 0, then 1."""
+    batch = make_batch([0, 0], [2, 4], [1, 1])
+    scores, mask, index = outcomes(batch, batch.responses.outcome)
+    nats, squares = torch.full(mask.shape, -1.0), torch.full(mask.shape, 0.2)
+    found, _ = core_algos.compute_optimal_token_baseline_advantage(scores, mask, index, nats, squares)
+    assert found[1].tolist() == pytest.approx([0, 0, 1, 1], abs=1e-6)

@@ -120,7 +120,8 @@ TURNED = (
     "dapo+balanced_turns", "dapo+turn_count",
 )  # fmt: skip
 METHODS = ("grpo+balanced", "dapo", "fspo", "gspo", "grpo+overlong_filter", "dr_grpo+kl", "vespo", "grpo+toplambda",
-           "grpo+lp reward.0.of=thinking", "grpo+toplambda reward.0.of=thinking", "fspo surrogate.of=thinking")  # fmt: skip
+           "grpo+lp reward.0.of=thinking", "grpo+toplambda reward.0.of=thinking", "fspo surrogate.of=thinking",
+           "verl:opo+dppo_tv", "prime-rl:default", "nemo-rl:grpo+icepop", "grpo+gdpo+gfpo")  # fmt: skip
 
 
 OTHERS = [
