@@ -91,11 +91,11 @@ test-versions: $(ALL) ## the oldest and the newest of each dependency (tests/ver
 site: $(ALL) ## the documentation, in site/; fails at a broken link, a missing anchor, a page that no entry leads to
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
-lint: $(ALL) ## ruff, pyright, and whether the picture of the rooms is that of the imports
+lint: $(ALL) ## ruff, pyright, and whether the pictures are of what they show
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
-	$(BIN)/python docs/draw_rooms.py --check
+	$(BIN)/python docs/draw_rooms.py --check && $(BIN)/python docs/draw_peers.py --check
 
 bench: $(ALL) ## side by side with other libraries; an hour
 	$(BIN)/python benchmarks/_all.py $(ARGS)

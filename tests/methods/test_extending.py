@@ -250,7 +250,8 @@ def test_async_rewards_that_end_in_an_odd_way_or_never_fail_at_once(tmp_path):
 def test_sound_rewards_are_taken_with_their_weights(tmp_path):
     (tmp_path / "r.py").write_text(
         "async def later(prompts, completions, **columns):\n    return [None]\n"
-        "def family(prompts, completions, family, **columns):\n    return [float(family[0] == 'sums')]\n"
+        "def family(prompts, completions, family, verdict, answer, **columns):\n"
+        "    return [float(family[0] == 'sums' and verdict[0] in (0.0, 1.0) and bool(answer))]\n"
     )
     found = load_rewards([f"{tmp_path}/r.py:later", f"{tmp_path}/r.py:family=0.25"], PROBLEM)
     assert [(one.name, one.weight) for one in found] == [("later", 1.0), ("family", 0.25)]
@@ -343,6 +344,9 @@ def test_entry_points_of_installed_packages_are_found(mine, tmp_path, monkeypatc
         load_reward("nothing")
 
 
-@over("name", [*BASES, *MODIFIERS])
+STAGES = [f"grpo+{ROOT}/recipes/stages.py:{name}" for name in ("MedianCentered", "Exponential", "FirstTokens", "Limit")]
+
+
+@over("name", [*BASES, *MODIFIERS, *STAGES])
 def test_fairlens_own_methods_pass_the_trial_of_a_users(name):
     testing.check(name)
