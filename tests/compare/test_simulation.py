@@ -1,6 +1,7 @@
 """What `fairlen methods --compare` says of length, against plain loops over the same rollouts."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -86,6 +87,11 @@ def test_ones_own_rollouts_by_hand(tmp_path):
     for name, parts in expected.items():
         found = measure(name, rows)
         assert found.parts * 14 == pytest.approx(np.array(parts)) and np.isnan(found.inside).all()
+    # one token of each response is its answer: 2/3, 1/3, 1/3 of 4/3, 4/3, 6/3
+    spent = {"thinking": rows.length - 1, "answer": 0 * rows.length + 1}
+    found = measure("dr_grpo", replace(rows, channels=spent))
+    assert found.channels == {"thinking": pytest.approx(5 / 7), "answer": pytest.approx(2 / 7)}
+    assert "of its weight have" in found.describe() and "29%" in found.describe()
     assert measure("grpo", rows).weight == pytest.approx([4 / 2, 4 / 4, 4 / 6])  # the mean length over each
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from fairlen.audit.numbers import plain as to_data
 from fairlen.audit.readers import read
 from fairlen.audit.statistics.intervals import Bins, length_bins, ratio
 from fairlen.batch import Bools, Floats, Ints, mean_by, mean_or_nan, sum_by
+from fairlen.channels import OBSERVATION, name_channel
 from fairlen.console import log, make_console, print_table
 from fairlen.files.folders import write_file
 from fairlen.methods.compose import explain
@@ -71,6 +72,7 @@ class WeighedRollouts:
     batch: Ints
     max_response_length: int
     log_ratio: Floats  # [T]; empty where none are made
+    channels: Mapping[str, Ints] = field(default_factory=dict)  # tokens by channel, [N] each; empty where all is one
 
     def plan(self, method: Method) -> RowPlan:
         """Return the plans of all rollout batches as one."""
@@ -79,8 +81,9 @@ class WeighedRollouts:
         for rows in (np.flatnonzero(self.batch == one) for one in np.unique(self.batch)):
             columns = {key: getattr(self, name)[rows] for key, name in names.items()}
             columns["correct"] = np.where(self.graded[rows], self.correct[rows], np.nan)
+            spent = {name: tokens[rows] for name, tokens in self.channels.items()} or None
             with catch_warnings(action="ignore"):  # that a batch trains nothing
-                plan = plan_rows(method, max_response_length=self.max_response_length, **columns)
+                plan = plan_rows(method, max_response_length=self.max_response_length, channels=spent, **columns)
             for column, name in zip(found, ("trains", "advantage", "weight", "term_weight"), strict=True):
                 column[rows] = getattr(plan, name)
         return RowPlan(found[0] > 0, *found[1:], method=method)
@@ -117,7 +120,9 @@ def read_rollouts(place: str) -> WeighedRollouts:
         raise ValueError(f"--rollouts {place}: {title}, too few, or of too few lengths, to compare short and long ones")
     title += f"; thirds by length are {', '.join(thirds.names())}"
     verdict = (log.correct[rows], table.active | table.truncated, table.truncated, table.outcome)
-    return WeighedRollouts(title, table.prompt, table.length, *verdict, log.batch[rows], limit, np.zeros(0))
+    return WeighedRollouts(
+        title, table.prompt, table.length, *verdict, log.batch[rows], limit, np.zeros(0), table.channels
+    )
 
 
 @dataclass(frozen=True)
@@ -129,6 +134,7 @@ class LengthEffect:
     eos: float  # sum of weight * advantage at EOS, over the sum of its size there: above 0 stopping is reinforced
     inside: Floats  # share of a response's tokens within the two-sided bound, mean of each third, [3]; nan without log ratios
     parts: Floats  # share of weight * |advantage| * tokens of incorrect and of correct responses in each third, [2, 3]
+    channels: dict[str, float]  # share of the same by channel; empty of rollouts with one
     curves: dict[str, Floats]  # the same in finer bins, for the picture
 
     def describe(self) -> str:
@@ -150,6 +156,8 @@ class LengthEffect:
             if not (self.inside < 1).any()
             else f"; inside the bound are {short} of short and {long} of long responses"
         )
+        parts = ", ".join(f"{name_channel(name)} {share(part)}" for name, part in self.channels.items())
+        bound += f"; of its weight have {parts}" if parts else ""
         return f"{self.name}: {weighs}; a short correct response is worth {worth} a long one; EOS is {push}{bound}"
 
 
@@ -167,7 +175,16 @@ def measure(names: str, rows: WeighedRollouts | None = None) -> LengthEffect:
     )
     eos = float(ratio(push.sum(), np.abs(push).sum()))
     curves = {"weight": fine_weight, "inside": fine_held, "incorrect": fine_parts[0], "correct": fine_parts[1]}
-    return LengthEffect(found.name, weight, shorter_over_longer(plan, rows), eos, held, parts, curves)
+    return LengthEffect(
+        found.name, weight, shorter_over_longer(plan, rows), eos, held, parts, by_channel(plan, rows), curves
+    )
+
+
+def by_channel(plan: RowPlan, rows: WeighedRollouts) -> dict[str, float]:
+    """Return each channel's share of weight * size of the advantage over the tokens that were generated."""
+    spent = {name: tokens for name, tokens in rows.channels.items() if name != OBSERVATION}
+    moved = {name: float((plan.weight * np.abs(plan.advantage) * tokens).sum()) for name, tokens in spent.items()}
+    return {name: float(ratio(one, sum(moved.values()))) for name, one in moved.items()}
 
 
 def by_bin(bins: Bins, plan: RowPlan, rows: WeighedRollouts, inside: Floats) -> tuple[Floats, Floats, Floats]:
