@@ -115,7 +115,7 @@ def selection_rows(one: Audit) -> Rows:
 
 def describe_budgets(found: BudgetCurve, unit: str) -> str:
     """Return the accuracy that half of the longest response's length would cost, and what is enough for most of it."""
-    if found.half < 0 or not found.enough.exists:
+    if found.half < 0 or math.isnan(found.enough.low):
         return ""
     share, lost, enough = found.correct.value[found.half], found.lost.at(found.half), found.enough
     points = "{:.1f} [{:.1f}, {:.1f}]".format(*(100 * x for x in (lost.value, lost.low, lost.high)))
@@ -129,7 +129,8 @@ def budget_rows(found: BudgetCurve) -> Rows:
     columns = found.correct.value, found.highest.value, found.correct.low, found.highest.high
     for budget, *ends in zip(found.budget, *columns, strict=True):
         low, high, *interval = (f"{end:.1%}" for end in ends)
-        yield f"{budget:,}", low if low == high else f"{low} to {high}", f"[{interval[0]}, {interval[1]}]"
+        shown = "" if math.isnan(ends[2]) else f"[{interval[0]}, {interval[1]}]"
+        yield f"{budget:,}", low if low == high else f"{low} to {high}", shown
 
 
 def main_budgets(found: BudgetCurve) -> Rows:
