@@ -3,7 +3,8 @@
     JUDGE_URL=http://localhost:8000/v1 JUDGE_MODEL=NAME fairlen train --rewards recipes/judge.py:judge=0.5 …
     python recipes/judge.py    # one update of the playground, by a server on this machine that grades by length
 
-The verdict of the task stays; `judge=0.5` adds half of the grade. A call that fails raises, and the response has no verdict.
+The verdict of the task stays; `judge=0.5` adds half of the grade. At most eight calls are under way at
+once, and the same answer to the same question is graded once. A call that fails raises, and the response has no verdict.
 """
 
 from __future__ import annotations
@@ -13,27 +14,34 @@ import json
 import os
 import re
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from urllib.request import Request, urlopen
 
 ASK = "Grade the reasoning of this answer from 0 to 10. Reply with the number alone.\n\nQuestion: {}\n\nAnswer: {}"
+CALLS = ThreadPoolExecutor(max_workers=8)
 
 
-def ask(prompt: str, completion: str) -> float | None:
+@lru_cache(maxsize=4096)
+def ask(text: str) -> float | None:
     """Return the grade, 0 to 1; None, which counts nowhere, where the judge says no number."""
-    messages = [{"role": "user", "content": ASK.format(prompt, completion)}]
+    messages = [{"role": "user", "content": text}]
     body = json.dumps({"model": os.environ.get("JUDGE_MODEL", ""), "temperature": 0, "messages": messages}).encode()
     request = Request(f"{os.environ['JUDGE_URL']}/chat/completions", body, {"Content-Type": "application/json"})
     with urlopen(request, timeout=30) as reply:
-        text = json.load(reply)["choices"][0]["message"]["content"]
-    found = re.search(r"\d+(?:\.\d+)?", text)
+        said = json.load(reply)["choices"][0]["message"]["content"]
+    found = re.search(r"\d+(?:\.\d+)?", said)
     return min(float(found[0]), 10.0) / 10.0 if found else None
 
 
 async def judge(prompts: list[str], completions: list[str], **columns: object) -> list[float | None]:
-    """Grade all completions at once, each in a thread, so that the engine goes on meanwhile."""
-    return await asyncio.gather(*(asyncio.to_thread(ask, *pair) for pair in zip(prompts, completions, strict=True)))
+    """Grade each different completion once, in threads, so that the engine goes on meanwhile."""
+    texts = [ASK.format(*pair) for pair in zip(prompts, completions, strict=True)]
+    calls = {text: asyncio.get_running_loop().run_in_executor(CALLS, ask, text) for text in set(texts)}
+    await asyncio.gather(*calls.values())
+    return [calls[text].result() for text in texts]
 
 
 class LocalJudge(BaseHTTPRequestHandler):

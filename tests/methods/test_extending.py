@@ -1,6 +1,7 @@
 """Rewards, tasks and stages of one's own: the page's example runs everywhere, and a broken one fails before anything starts."""
 
 import json
+import runpy
 import shutil
 import subprocess
 import sys
@@ -257,6 +258,16 @@ def test_sound_rewards_are_taken_with_their_weights(tmp_path):
     assert [(one.name, one.weight) for one in found] == [("later", 1.0), ("family", 0.25)]
     with pytest.raises(ValueError, match="later is named twice"):
         load_rewards([f"{tmp_path}/r.py:later", f"{tmp_path}/r.py:later=2"], PROBLEM)
+
+
+def test_the_judge_of_the_page_grades_each_answer_once(monkeypatch):
+    judge = runpy.run_path(str(ROOT / "recipes/judge.py"))
+    server = judge["ThreadingHTTPServer"](("127.0.0.1", 0), judge["LocalJudge"])
+    judge["Thread"](target=server.serve_forever, daemon=True).start()
+    monkeypatch.setenv("JUDGE_URL", f"http://127.0.0.1:{server.server_port}/v1")
+    grades = [judge["asyncio"].run(judge["judge"](["q"] * 4, ["x", "x" * 50, "x", "x" * 200])) for _ in "ab"]
+    assert grades == [[1.0, 0.5, 1.0, 0.0]] * 2  # 10 less a tenth of the characters, over 10
+    assert judge["ask"].cache_info().misses == 3
 
 
 def test_a_reward_may_not_be_called_what_the_verdict_is_called(tmp_path):
