@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Literal, get_args
 
@@ -28,10 +28,16 @@ MARKS = re.compile(
     r"|(?P<ends><\|(?:end|call)\|>|<\|channel\|>final)"
 )
 """Tags of Qwen, DeepSeek, Seed, Magistral, Mistral, Kimi, Command, Llama and gpt-oss, and those of common prompts."""
-HINTS = "<", "[T", "[/T"
-"""Texts without one of these have no mark."""
+HINT = re.compile(r"[<\[]")
+"""A mark begins so; looking for this first is faster by far."""
+MAX_MARK = 40  # characters
 TAIL = 8
 """Tokens before a turn in which its template may open the thinking."""
+
+
+def find_marks(text: str) -> Iterator[re.Match[str]]:
+    hints = HINT.finditer(text) if "<" in text or "[" in text else iter(())
+    return (mark for hint in hints if (mark := MARKS.match(text, hint.start())))
 
 
 def split_channels(text: str, starts_inside: bool = False) -> list[tuple[Channel, str]]:
@@ -48,8 +54,7 @@ def split_channels(text: str, starts_inside: bool = False) -> list[tuple[Channel
             found.append((channel, text[begin:stop]))
         return stop
 
-    marks = MARKS.finditer(text) if any(hint in text for hint in HINTS) else ()
-    for mark in marks:
+    for mark in find_marks(text):
         kind = str(mark.lastgroup)
         if now == ANSWER and kind in CHANNELS:
             begin, now = end(mark.start(), ANSWER), kind
@@ -69,8 +74,8 @@ def name_channel(channel: str) -> str:
 
 def opens_thinking(text: str) -> bool:
     """Return whether a prompt ends within the thinking of the model, as templates of reasoning models have it."""
-    last = next((mark for mark in MARKS.finditer(text.rstrip(), len(text.rstrip()) - 24)), None) if text else None
-    return last is not None and last.lastgroup == THINKING and last.end() == len(text.rstrip())
+    tail = text.rstrip()[-MAX_MARK:]
+    return any(mark.lastgroup == THINKING and mark.end() == len(tail) for mark in find_marks(tail))
 
 
 def count_channels(

@@ -128,8 +128,8 @@ def plan_rows(
             stacklevel=2,
         )
     length = np.where(plan["trains"], scored.segments.length, 0)
-    weights = (num_updates * plan[name] for name in ("weight", "term_weight"))
-    return RowPlan(plan["trains"], plan["advantage"], *weights, plan["bounded"], length, method)
+    weight, term_weight = (num_updates * plan[name] for name in ("weight", "term_weight"))
+    return RowPlan(plan["trains"], plan["advantage"], weight, term_weight, plan["bounded"], length, method)
 
 
 def score_rows(

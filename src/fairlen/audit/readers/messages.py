@@ -111,7 +111,8 @@ def parts_of(message: Any) -> Said | None:
     found: Said = [(THINKING, text) for name in REASONING for text in texts_in(message.get(name))]
     for part in listed(message.get("content", message.get("text"))):
         is_thought = isinstance(part, dict) and (part.get("thought") is True or THOUGHT.search(str(part.get("type"))))
-        found += [(THINKING if is_thought else ANSWER, text) for text in texts_in(part)]
+        channel: Channel = THINKING if is_thought else ANSWER
+        found.extend((channel, text) for text in texts_in(part))
     if isinstance(calls := message.get("tool_calls"), list) and calls:
         found.append((TOOL_CALL, json.dumps([call_in(one) for one in calls], default=str)))
     said = "\n".join(text for channel, text in found if channel == ANSWER)

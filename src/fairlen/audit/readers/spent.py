@@ -9,7 +9,18 @@ import numpy as np
 
 from fairlen.audit.readers.messages import Conversation
 from fairlen.batch import Ints
-from fairlen.channels import ANSWER, CHANNELS, MARKS, OBSERVATION, THINKING, Channel, opens_thinking, split_channels
+from fairlen.channels import (
+    ANSWER,
+    CHANNELS,
+    MARKS,
+    MAX_MARK,
+    OBSERVATION,
+    THINKING,
+    Channel,
+    find_marks,
+    opens_thinking,
+    split_channels,
+)
 
 MIN_SHARE = 0.01
 """Share of responses that have a channel, below which it counts as an answer: a tag that is only mentioned is none."""
@@ -41,7 +52,7 @@ def measure_channels(
 def split(said: Conversation, prompt: object) -> Pieces:
     """Return the pieces of a response: of contents by their tags, of what was read as one."""
     start = prompt[0] if isinstance(prompt, list) and prompt else prompt
-    inside = isinstance(start, str) and opens_thinking(start[-64:])
+    inside = isinstance(start, str) and opens_thinking(start[-2 * MAX_MARK :])
     found: Pieces = []
     for is_own, parts in said:
         for channel, text in parts:
@@ -55,20 +66,20 @@ def split(said: Conversation, prompt: object) -> Pieces:
 
 def is_opened_before(pieces: Pieces) -> bool:
     """Return whether the thinking is closed and was not opened, but by the template."""
-    text = pieces[0][1] if len(pieces) > 1 and pieces[0][0] == THINKING else ""
-    ends = [mark for mark in MARKS.finditer(text) if mark.lastgroup == f"{THINKING}_ends"]
-    return bool(ends) and not MARKS.match(text.lstrip())
+    if len(pieces) < 2 or pieces[0][0] != THINKING or MARKS.match(pieces[0][1].lstrip()):
+        return False
+    return any(mark.lastgroup == f"{THINKING}_ends" for mark in find_marks(pieces[0][1][-MAX_MARK:]))
 
 
-def divide(length: Ints, spent: Ints) -> dict[str, Ints]:
+def divide(length: Ints, text: Ints) -> dict[str, Ints]:
     """Return lengths by channel, [N] each, in proportion to their text, [N, channels]; none where there is one channel."""
-    spent = spent.astype(np.float64)
+    spent = text.astype(np.float64)
     for place, channel in enumerate(CHANNELS):
-        if (spent[:, place] > 0).mean() < MIN_SHARE:
-            spent[:, 1] += spent[:, place] * (channel != OBSERVATION and channel != ANSWER)
-            spent[:, place] *= channel == ANSWER
-    used = spent.any(0)
-    if used[used].size < 2:
+        if channel != ANSWER and (spent[:, place] > 0).mean() < MIN_SHARE:
+            spent[:, 1] += spent[:, place] * (channel != OBSERVATION)
+            spent[:, place] = 0.0
+    used = [place for place in range(len(CHANNELS)) if np.count_nonzero(spent[:, place])]
+    if len(used) < 2:
         return {}
     own = spent[:, :-1]
     own[:, 1] += own.sum(1) == 0
@@ -76,4 +87,4 @@ def divide(length: Ints, spent: Ints) -> dict[str, Ints]:
     edges = np.rint(length[:, None] * np.cumsum(own, 1) / total)
     read = np.rint(spent[:, -1] * (length.sum() / total.sum()))  # of its own tokens a response says nothing about these
     columns = np.column_stack([np.diff(edges, prepend=0.0), read])
-    return {channel: columns[:, place].astype(np.int64) for place, channel in enumerate(CHANNELS) if used[place]}
+    return {CHANNELS[place]: columns[:, place].astype(np.int64) for place in used}

@@ -21,11 +21,10 @@ RIDGE = 1e-9
 
 @dataclass(frozen=True)
 class ChannelEffect:
-    """Tokens that responses spend on a channel, and how those of incorrect ones differ: log(1 + tokens), incorrect minus correct.
+    """Tokens that responses spend on a channel, and how incorrect ones differ from correct ones, in log(1 + tokens).
 
-    `alone` compares responses to one prompt; `given` compares those that spend as much on every other channel, by least squares
-    within prompts. Length that follows another channel differs alone and not given it; a channel may differ given the others and
-    not alone because another one differs. So a channel is named where both differ, to the same side.
+    `alone` compares responses to one prompt; `given`, by least squares, those that spend as much on every other channel. What
+    follows another channel differs alone and not given it, what another hides the other way round: both have to differ.
     """
 
     channel: str
@@ -57,8 +56,8 @@ def channel_effects(log: Log) -> tuple[ChannelEffect, ...]:
     alone, given = measure(products, gaps_alone), measure(products, gaps_given)
     size = sum(one.error > 0 for one in alone)
     return tuple(
-        ChannelEffect(name, *mean[:3], one, other, combine(one, other, size))
-        for name, mean, one, other in zip(names, means, alone, given, strict=True)
+        ChannelEffect(name, mean, correct, incorrect, one, other, combine(one, other, size))
+        for name, (mean, correct, incorrect, _), one, other in zip(names, means, alone, given, strict=True)
     )
 
 

@@ -232,7 +232,8 @@ class FairGRPOTrainer(TruncatedGRPOTrainer):
         """The generated tokens of each turn, whether a limit ended it, and tokens by channel, of responses of all processes."""
         ends: list[Any] = [*self.eos_token_ids, self._tokenizer.pad_token_id]
         rows = [Response(0, finish="stop", seed=0, **one) for one in list_trajectories(output)]
-        spent = [one.with_channels(self._tokenizer.decode).channels for one in rows]
+        decode: Any = self._tokenizer.decode
+        spent = [one.with_channels(decode).channels for one in rows]
         own = zip(read_turns(output, ends, self.max_completion_length), open_calls, spent, strict=True)
         found = gather_object([(turns, truncated or is_open, one) for (turns, truncated), is_open, one in own])
         turns, truncated, channels = zip(*found, strict=True)
