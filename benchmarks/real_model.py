@@ -31,7 +31,7 @@ from _training import METHOD, Batch, as_batch, make_learner, make_optimizer, trl
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, LlamaConfig, PreTrainedModel
 
 from fairlen.engine import Engine
-from fairlen.engine.device import keep_freed_memory
+from fairlen.engine.device import give_back_memory, keep_freed_memory
 from fairlen.policy.model import Policy, make_head
 from fairlen.policy.tree import NAME
 from fairlen.rollouts import Response
@@ -86,6 +86,7 @@ def take_turns(sides: Mapping[Key, Callable[[], object]], repeats: int) -> dict[
     turns: dict[Key, list[tuple[float, float]]] = {name: [] for name in sides}
     for turn in range(repeats + 1):
         for name, work in sides.items():
+            give_back_memory()  # which the others' shapes do not fit
             start = time.perf_counter(), time.process_time()
             work()
             if turn:

@@ -51,6 +51,12 @@ def keep_freed_memory() -> None:
             mallopt(name, value)
 
 
+def give_back_memory() -> None:
+    """Give the system what glibc keeps of freed memory: holes of one phase's shapes do not fit the next phase's."""
+    with suppress(OSError, AttributeError):  # no glibc
+        ctypes.CDLL("libc.so.6").malloc_trim(0)
+
+
 def build_library(source: Path, names: Mapping[str, object], flags: Sequence[str] = ()) -> ctypes.CDLL | None:
     """Compile a file of C with these macros and flags; None where there is no compiler that builds it."""
     compiler = shutil.which(os.environ.get("CC", "cc"))

@@ -122,14 +122,18 @@ def plan_rows(
         )
     plan = spread(method.plan(scored), len(scored.segments))
     if len(plan["trains"]) and not plan["trains"].any():
-        warnings.warn(
-            f"no response trains: the filter {type(method.filter).__name__} keeps none of {len(scored.selected)} prompts; "
-            "what is correct is what `correct` says, and without it rewards above 0.5",
-            stacklevel=2,
-        )
+        warn_of_nothing(method, len(scored.selected))
     length = np.where(plan["trains"], scored.segments.length, 0)
     weight, term_weight = (num_updates * plan[name] for name in ("weight", "term_weight"))
     return RowPlan(plan["trains"], plan["advantage"], weight, term_weight, plan["bounded"], length, method)
+
+
+def warn_of_nothing(method: Method, num_prompts: int) -> None:
+    warnings.warn(
+        f"no response trains: the filter {type(method.filter).__name__} keeps none of {num_prompts} prompts; "
+        "what is correct is what `correct` says, and without it rewards above 0.5",
+        stacklevel=3,
+    )
 
 
 def score_rows(

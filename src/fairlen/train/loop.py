@@ -14,12 +14,14 @@ from safetensors import SafetensorError
 
 from fairlen.batch import Plan, is_on_policy
 from fairlen.console import Pace, warn
+from fairlen.engine.device import give_back_memory
 from fairlen.evaluate.run import Evaluation, evaluate
 from fairlen.files.folders import replace_folder
 from fairlen.loop.learning_signal import NOTE
 from fairlen.loop.tally import state_metrics
 from fairlen.methods.method import Scored, updates
 from fairlen.policy.lora import save_adapters
+from fairlen.settings import LARGE
 from fairlen.tasks.task import NO_FAILURES, Problem
 from fairlen.train.collect import Collected
 from fairlen.train.records import count_generated, describe_update, rollout_metrics
@@ -104,6 +106,7 @@ class Trainer(RunState):
         progress.next_problem += len(collected.problems)
         progress.generated += count_generated(collected.rollouts.responses)
         self.engine.sleep()
+        self.give_back()
         facts, seconds = self.engine.stats.since(before).metrics(), time.perf_counter() - start
         self.plan(collected, facts, {"rollout": seconds, "verify": self.grader.seconds - verifying})
 
@@ -139,6 +142,7 @@ class Trainer(RunState):
         with self.showing(pace):
             result = self.learner.step(self.method, rollouts, plan, started.old_logprobs, is_on_policy=on_policy)
         self.learner.optimizer.zero_grad(set_to_none=True)  # its memory is the engine's
+        self.give_back()
         started.num_done += 1
         common = self.describe_batch(started)
         if not self.guard.allows(result.quantity, self.progress.update, rollouts.responses):
@@ -155,6 +159,11 @@ class Trainer(RunState):
         started.seconds = {}
         limit = {"memory/max_tokens_per_microbatch": self.learner.max_tokens}
         self.log(common | describe_update(result, rate) | state_metrics(self.method) | times | limit)
+
+    def give_back(self) -> None:
+        """Give back freed memory between phases, in which a small model would only wait for its pages."""
+        if self.learner.policy.model.num_parameters() >= LARGE:
+            give_back_memory()
 
     def find_old_logprobs(self, started: StartedBatch) -> dict[int, Any]:
         """The trainer's log-probs before the first update; none where the engine's are the same, or unused."""
