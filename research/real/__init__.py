@@ -1,0 +1,1 @@
+"""What the papers' rules do on a real language model, measured without training: phase A of docs/study/protocol.md."""
