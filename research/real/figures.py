@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from fairlen.audit.statistics.intervals import ratio
-from fairlen.batch import Floats, Ints, Responses, sum_by
+from fairlen.batch import Floats, Ints, Responses, mean_or_nan, sum_by
 from fairlen.methods.compose import compose
 from fairlen.methods.method import Method
 from fairlen.methods.stages.reward import TopLambda
@@ -94,8 +94,8 @@ def ratio_over(prompt: Ints, above: Floats, below: Floats, num: int) -> Row:
 
 
 def without_each(prompt: Ints, measure: Callable[[Ints], float]) -> Row:
-    """Return a number of rows and its 95% interval from leaving out each of NUM_FOLDS parts of the prompts (jackknife): what parts
-    prompts itself would take the same one drawn twice for two."""
+    """Return a number of rows and its 95% interval from leaving out each of NUM_FOLDS parts of the prompts (jackknife): what
+    halves prompts itself would take one that is drawn twice for two."""
     every, fold = np.arange(len(prompt)), prompt % NUM_FOLDS
     parts = np.array([measure(every[fold != one]) for one in np.unique(fold)])
     value, half = measure(every), 1.96 * float(np.sqrt((len(parts) - 1) * parts.var()))
@@ -248,7 +248,7 @@ def choice(found: Evidence) -> Iterator[Row]:
 
     def over_all(column: Floats, rows: Ints) -> float:
         some = table.take(rows)
-        return float(ratio(column[rows][TopLambda().select(some)[some.prompt]].mean(), column[rows].mean()))
+        return mean_or_nan(column[rows][TopLambda().select(some)[some.prompt]]) / float(column[rows].mean())
 
     for name, column in (("length", table.length), ("correct", table.correct)):
         yield {"what": f"{name} over all"} | without_each(table.prompt, partial(over_all, column.astype(float)))

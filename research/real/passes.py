@@ -65,18 +65,24 @@ def sketch_all(world: World) -> None:
             sketch(torch.autograd.grad(total_logprob(world.policy, rollouts, row), weights))
             for row in range(len(rollouts.responses))
         ]
-        write(path, {"prompt": rollouts.response_table.prompt, "sketch": list(np.float32(rows))})
+        write(path, {"prompt": rollouts.response_table.prompt, "sketch": list(np.array(rows, np.float32))})
         log(f"gradients {number}: {len(rows)} responses")
 
 
 def take_step(world: World) -> None:
-    """Keep the log-prob of every response before and after one update on the first prompts."""
+    """Keep the log-prob of every response before and after one update on the first prompts. Raises ValueError without a verdict to
+    learn from."""
     score(world, "before")
     if not any(waiting(world, "after")):
         return
     method, (first, *_) = compose(STEPPED), read_draws_of(world)
     learner = build_learner(world.config, world.policy, method)
-    learner.step(method, first, method.plan(method.score(first)), {}, is_on_policy=True)
+    plan = method.plan(method.score(first))
+    if not len(plan):
+        raise ValueError(
+            f"{world.out}: no prompt of the first file has both verdicts, so that no update can be made on it"
+        )
+    learner.step(method, first, plan, {}, is_on_policy=True)
     world.policy.model.eval()
     score(world, "after")
 

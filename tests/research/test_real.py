@@ -3,6 +3,7 @@
 import asyncio
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,10 +21,10 @@ from research.real.passes import SIZE, Sketch, sketch_all, take_step
 from research.real.world import SMOKE, World, start
 
 
-def respond(prompt: int, length: int, correct: bool, **more) -> Response:
+def respond(prompt: int, length: int, correct: bool, **more: Any) -> Response:
     """Return a response of so many tokens to a prompt of one."""
     ids = (1, *([2 + more.get("track", 0)] * length))
-    status = "correct" if correct else "incorrect"
+    status: Any = "correct" if correct else "incorrect"
     return Response(
         prompt, ids, 1, (0.0,) * length, more.pop("finish", "stop"), 0, outcome=float(correct), status=status, **more
     )
@@ -88,11 +89,12 @@ def test_a_sketch_keeps_inner_products():
 def test_phase_a_goes_on_where_it_stopped(tmp_path):
     """On the playground's model: a file that is there is not made again, one that is lost comes out the same."""
     config = TrainConfig()
-    config = replace(config, sampling=replace(config.sampling, max_response_length=24, max_num_seqs=16))
+    config = replace(config, sampling=replace(config.sampling, max_response_length=96, max_num_seqs=16))
     policy, task = load_policy(playground.PATH, "float32", "cpu", False), Playground()
     before = {name: weight.clone() for name, weight in policy.trained().items()}
-    world = World(config, policy, task, build_engine(config, policy, task.longest_prompt + 24), SMOKE, tmp_path)
-    about = {"max_response_length": 24, "sizes": {"chunk": SMOKE.chunk}}
+    sizes = replace(SMOKE, responses=8)
+    world = World(config, policy, task, build_engine(config, policy, task.longest_prompt + 96), sizes, tmp_path)
+    about = {"max_response_length": 96, "sizes": {"chunk": SMOKE.chunk}}
     start(tmp_path, about)
 
     def work() -> None:
@@ -102,15 +104,17 @@ def test_phase_a_goes_on_where_it_stopped(tmp_path):
 
     work()
     found = figures.load(tmp_path)
-    assert len(found.independent.responses) == len(found.log_ratio) == 16 and len(found.sketches) == 8
-    assert found.log_ratio.any() and not all(weight.equal(before[name]) for name, weight in policy.trained().items())
+    assert len(found.independent.responses) == len(found.log_ratio) == 32 and len(found.sketches) == 16
+    assert (found.log_ratio != 0).all() and not all(
+        weight.equal(before[name]) for name, weight in policy.trained().items()
+    )
     assert all(list(figure(found)) for figure in figures.FIGURES.values())
-    drawn = [read_draws(tmp_path / kind, 24) for kind in KINDS]
+    drawn = [read_draws(tmp_path / kind, 96) for kind in KINDS]
     policy.model.load_state_dict(before, strict=False)
     (tmp_path / "streams" / "segments-000001.parquet").unlink()
     kept = (tmp_path / "after" / "000000.parquet").stat().st_mtime_ns
     work()
     assert (tmp_path / "after" / "000000.parquet").stat().st_mtime_ns == kept
-    assert [read_draws(tmp_path / kind, 24) for kind in KINDS] == drawn
-    with pytest.raises(ValueError, match="begun with max_response_length=24, not 25"):
-        start(tmp_path, about | {"max_response_length": 25})
+    assert [read_draws(tmp_path / kind, 96) for kind in KINDS] == drawn
+    with pytest.raises(ValueError, match="begun with max_response_length=96, not 97"):
+        start(tmp_path, about | {"max_response_length": 97})
