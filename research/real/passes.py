@@ -70,8 +70,10 @@ def sketch_all(world: World) -> None:
 
 
 def take_step(world: World) -> None:
-    """Keep the log-prob of every response before and after one update on the first prompts. Raises ValueError without a verdict to
-    learn from."""
+    """Keep the log-prob of every response before and after one update on the first prompts.
+
+    Raises ValueError where none of them has both verdicts.
+    """
     score(world, "before")
     if not any(waiting(world, "after")):
         return
