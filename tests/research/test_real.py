@@ -90,14 +90,14 @@ def test_phase_a_goes_on_where_it_stopped(tmp_path):
     """On the playground's model: a file that is there is not made again, one that is lost comes out the same."""
     config = TrainConfig()
     config = replace(config, sampling=replace(config.sampling, max_response_length=96, max_num_seqs=16))
-    policy, task = load_policy(playground.PATH, "float32", "cpu", False), Playground()
-    before = {name: weight.clone() for name, weight in policy.trained().items()}
-    sizes = replace(SMOKE, responses=8)
-    world = World(config, policy, task, build_engine(config, policy, task.longest_prompt + 96), sizes, tmp_path)
     about = {"max_response_length": 96, "sizes": {"chunk": SMOKE.chunk}}
     start(tmp_path, about)
 
     def work() -> None:
+        """Load the model, as a process does that was started again, and do what is missing."""
+        policy, task = load_policy(playground.PATH, "float32", "cpu", False), Playground()
+        engine = build_engine(config, policy, task.longest_prompt + 96)
+        world = World(config, policy, task, engine, replace(SMOKE, responses=8), tmp_path)
         asyncio.run(draw_all(world))
         sketch_all(world)
         take_step(world)
@@ -105,12 +105,9 @@ def test_phase_a_goes_on_where_it_stopped(tmp_path):
     work()
     found = figures.load(tmp_path)
     assert len(found.independent.responses) == len(found.log_ratio) == 32 and len(found.sketches) == 16
-    assert (found.log_ratio != 0).all() and not all(
-        weight.equal(before[name]) for name, weight in policy.trained().items()
-    )
+    assert (found.log_ratio != 0).all()
     assert all(list(figure(found)) for figure in figures.FIGURES.values())
     drawn = [read_draws(tmp_path / kind, 96) for kind in KINDS]
-    policy.model.load_state_dict(before, strict=False)
     (tmp_path / "streams" / "segments-000001.parquet").unlink()
     kept = (tmp_path / "after" / "000000.parquet").stat().st_mtime_ns
     work()
