@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -87,7 +88,7 @@ def resampled(measure: Callable[[Floats], float], num: int) -> Row:
     return {"value": measure(np.ones(num)), "low": float(low), "high": float(high), "prompts": num}
 
 
-def ratio_over(prompt: Ints, above: Floats, below: Floats, num: int) -> Row:
+def ratio_over(prompt: Ints, above: Floats | Ints, below: Floats | Ints, num: int) -> Row:
     """Return a ratio of two sums over rows."""
     sums = sum_by(prompt, above, num), sum_by(prompt, below, num)
     return resampled(lambda weight: float(ratio(weight @ sums[0], weight @ sums[1])), num)
@@ -221,7 +222,8 @@ def leave_one_out(table: Responses) -> Floats:
 
 def cosine(one: Floats, other: Floats) -> float:
     """Return the cosine of two vectors; nan of one without length."""
-    return float(ratio(one @ other, np.linalg.norm(one) * np.linalg.norm(other)))
+    norms = float(np.linalg.norm(one) * np.linalg.norm(other))
+    return float(one @ other) / norms if norms else math.nan
 
 
 def bands(found: Evidence) -> Iterator[Row]:

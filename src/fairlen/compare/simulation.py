@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache, partial
@@ -184,7 +185,8 @@ def by_channel(plan: RowPlan, rows: WeighedRollouts) -> dict[str, float]:
     """Return each channel's share of weight * size of the advantage over the tokens that were generated."""
     spent = {name: tokens for name, tokens in rows.channels.items() if name != OBSERVATION}
     moved = {name: float((plan.weight * np.abs(plan.advantage) * tokens).sum()) for name, tokens in spent.items()}
-    return {name: float(ratio(one, sum(moved.values()))) for name, one in moved.items()}
+    total = sum(moved.values())
+    return {name: one / total if total else math.nan for name, one in moved.items()}
 
 
 def by_bin(bins: Bins, plan: RowPlan, rows: WeighedRollouts, inside: Floats) -> tuple[Floats, Floats, Floats]:
