@@ -58,7 +58,6 @@ def notes(**changes) -> str:
         ({"off_policy_mask_threshold": 0.5}, "off_policy_mask_threshold=0.5: leave it out"),
         ({"top_entropy_quantile": 0.2}, "top_entropy_quantile=0.2"),
         ({"entropy_coef": 0.01}, r"entropy_coef=0.01: leave it out and add '\+entropy'"),
-        ({"multi_objective_aggregation": "normalize_then_sum"}, "multi_objective_aggregation"),
         ({"beta": 0.04}, r"beta=0.04 but the method's KL coefficient is 0.0.*\+kl"),
         ({"method": "grpo+kl", "beta": 0.04}, "beta=0.04 but the method's KL coefficient is 0.001"),
     ],

@@ -16,7 +16,7 @@ import numpy as np
 
 from fairlen.audit.log import Log, Malformed, Unit
 from fairlen.audit.readers import messages
-from fairlen.audit.readers.spent import divide, measure_channels
+from fairlen.audit.readers.spent import add_up, divide, split_all
 from fairlen.audit.readers.truncation import find_truncated
 from fairlen.audit.statistics.within import MIN_PROMPTS
 from fairlen.batch import NO_VERDICT, Bools, Columns, Floats, Ints, build_responses, build_segments, number_keys
@@ -172,12 +172,15 @@ def read_rows(chunk: Chunk, meter: Meter, found: Found) -> Part:
     tokens = np.where(is_empty, 1, tokens)
     truncated, advantage = (numbers(chunk.get(name))[0] for name in ("truncated", "advantage"))
     file = np.full(len(chunk), found.files.setdefault(chunk.file, len(found.files)))
+    pieces, num_told = split_all(said, chunk.get("prompt"))
+    if num_told:
+        found.note("responses without </think> count as thinking, as others close what their prompt opened", num_told)
+    sizes = (meter.count if meter.unit == "tokens" else characters)([text for one in pieces for _, text in one])
     return Part(
         step, hashes(chunk.get("prompt")), hashes(chunk.get("group")), questions(chunk.get("prompt")),
         np.array([number_text(text) if text else 0 for text in texts], np.int64),
         np.array([messages.is_whole(text or "") for text in texts], np.bool_),
-        measure_channels(said, chunk.get("prompt"), meter.count if meter.unit == "tokens" else characters, found.note),
-        np.maximum(measured, 1), np.array([len(text or "") for text in texts]),
+        add_up(pieces, sizes), np.maximum(measured, 1), np.array([len(text or "") for text in texts]),
         np.array([messages.lack_spaces(text or "") for text in texts], np.float64), tokens, turns, outcome, correct, truncated,
         advantage, dropped | missing, file, np.asarray(chunk.lines, np.int64),
     ).take(keep)  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,27 +25,27 @@ from fairlen.channels import (
 MIN_SHARE = 0.01
 """Share of responses that have a channel, below which it counts as an answer: a tag that is only mentioned is none."""
 Pieces = list[tuple[Channel, str]]
-Note = Callable[[str, int], None]
 
 
-def measure_channels(
-    said: Sequence[Conversation | None], prompts: Sequence[Any], count: Callable[[list[str]], Sequence[int]], note: Note
-) -> Ints:
-    """Return what `count` says of the text of each response by channel, [N, channels].
+def split_all(said: Sequence[Conversation | None], prompts: Sequence[Any]) -> tuple[list[Pieces], int]:
+    """Return the pieces of each response, [N], and of how many thinking was told by the others.
 
     A response without tags is thinking where most others close a thinking that they did not open: their template did.
     """
     pieces = [split(one or [], prompt) for one, prompt in zip(said, prompts, strict=True)]
-    if 2 * sum(map(is_opened_before, pieces)) > len(pieces):
-        inside = [len(one) == 1 and one[0][0] == ANSWER for one in pieces]
-        pieces = [[(THINKING, one[0][1])] if is_in else one for is_in, one in zip(inside, pieces, strict=True)]
-        if number := sum(inside):
-            note("responses without </think> count as thinking, as others close what their prompt opened", number)
-    sizes = iter(count([text for one in pieces for _, text in one]))
-    counts = np.zeros((len(pieces), len(CHANNELS)), np.int64)
+    if 2 * sum(map(is_opened_before, pieces)) <= len(pieces):
+        return pieces, 0
+    inside = [len(one) == 1 and one[0][0] == ANSWER for one in pieces]
+    told = zip(inside, pieces, strict=True)
+    return [[(THINKING, one[0][1])] if is_in else one for is_in, one in told], sum(inside)
+
+
+def add_up(pieces: Sequence[Pieces], sizes: Iterable[int]) -> Ints:
+    """Return the sizes of all pieces, in order, by response and channel, [N, channels]."""
+    left, counts = iter(sizes), np.zeros((len(pieces), len(CHANNELS)), np.int64)
     for row, one in enumerate(pieces):
         for channel, _ in one:
-            counts[row, CHANNELS.index(channel)] += next(sizes)
+            counts[row, CHANNELS.index(channel)] += next(left)
     return counts
 
 
