@@ -77,6 +77,10 @@ def test_methods_are_compared_at_equal_tokens(tmp_path):
     assert second.equal.accuracy.value == pytest.approx(-1 / 12) and first.equal is None
     assert second.equal.tokens.value == pytest.approx(1100 / 1000 - 1)
     assert summarize(cells)[1].difference.value == pytest.approx(1 / 4)
+    for one in cells:  # one evaluation has no curve
+        for name in ("metrics.jsonl", "evaluations.jsonl"):
+            write_lines(one.folder / name, (one.folder / name).read_text().splitlines()[-1])
+    assert summarize(cells)[1].equal is None
 
 
 def test_a_method_that_did_not_come_as_far_is_named(tmp_path):

@@ -143,7 +143,7 @@ def summarize(cells: Sequence[Cell], match: Match | None = None) -> list[Result]
             updates=float(np.mean([one.updates for one in spent])),
             generated=float(np.mean([one.generated for one in spent])),
             seconds=float(np.mean([one.seconds for one in spent])),
-            equal=compare_curves(base, curves[name]) if place and len(base[0]) and len(curves[name][0]) else None,
+            equal=compare_curves(base, curves[name]) if place and min(len(base[0]), len(curves[name][0])) > 1 else None,
             excess=max(abs(getattr(s, match) / m - 1.0) if match else 0.0 for s, m in zip(spent, marks, strict=True)),
         )
         results.append(result)
