@@ -172,18 +172,23 @@ def read_rows(chunk: Chunk, meter: Meter, found: Found) -> Part:
     tokens = np.where(is_empty, 1, tokens)
     truncated, advantage = (numbers(chunk.get(name))[0] for name in ("truncated", "advantage"))
     file = np.full(len(chunk), found.files.setdefault(chunk.file, len(found.files)))
-    pieces, num_told = split_all(said, chunk.get("prompt"))
-    if num_told:
-        found.note("responses without </think> count as thinking, as others close what their prompt opened", num_told)
-    sizes = (meter.count if meter.unit == "tokens" else characters)([text for one in pieces for _, text in one])
     return Part(
         step, hashes(chunk.get("prompt")), hashes(chunk.get("group")), questions(chunk.get("prompt")),
         np.array([number_text(text) if text else 0 for text in texts], np.int64),
         np.array([messages.is_whole(text or "") for text in texts], np.bool_),
-        add_up(pieces, sizes), np.maximum(measured, 1), np.array([len(text or "") for text in texts]),
+        measure_channels(said, chunk, meter, found), np.maximum(measured, 1), np.array([len(text or "") for text in texts]),
         np.array([messages.lack_spaces(text or "") for text in texts], np.float64), tokens, turns, outcome, correct, truncated,
         advantage, dropped | missing, file, np.asarray(chunk.lines, np.int64),
     ).take(keep)  # fmt: skip
+
+
+def measure_channels(said: Sequence[messages.Conversation | None], chunk: Chunk, meter: Meter, found: Found) -> Ints:
+    """Return the size of the text of each response by channel, [N, channels], in tokens where lengths are tokens."""
+    pieces, num_told = split_all(said, chunk.get("prompt"))
+    if num_told:
+        found.note("responses without </think> count as thinking, as others close what their prompt opened", num_told)
+    count = meter.count if meter.unit == "tokens" else characters
+    return add_up(pieces, count([text for one in pieces for _, text in one]))
 
 
 def read_outcomes(chunk: Chunk, dropped: Bools, problems: list[str]) -> tuple[Floats, Floats, Bools]:
