@@ -10,6 +10,7 @@ import pytest
 
 from fairlen.audit.audit import audit_source
 from fairlen.audit.readers import Options, read
+from fairlen.cli import main
 
 REAL = Path(__file__).parents[1] / "fixtures_real"
 
@@ -47,3 +48,12 @@ def test_the_records_of_a_run_give_what_counting_pair_by_pair_gives():
     found = audit_source(source, None).within
     assert found.gap.value == pytest.approx(gap, rel=1e-9) and found.order.value + 0.5 == pytest.approx(order, rel=1e-9)
     assert (math.expm1(gap), order) == pytest.approx((0.027, 0.525), abs=5e-4)
+
+
+def test_a_run_of_trl_with_a_hidden_reward_for_shortness_is_told_by_its_files_alone(tmp_path, capsys):
+    """`benchmarks/watch_trl.py`: 10 steps of 32 responses; `style` takes 0.1 a token off. Texts of 77 characters, then of 38."""
+    command = ["watch", str(REAL / "trl"), "--unit", "characters", "--once", "--state", str(tmp_path / "state.json")]
+    assert main([*command, "--fail-on", "length"]) == 1
+    said = capsys.readouterr()
+    assert "correct or not is what `accuracy` says" in said.out + said.err and "length, step 7" in said.out + said.err
+    assert main([*command, "--fail-on", "effect"]) == 0  # goes on from the state, and raises nothing anew
