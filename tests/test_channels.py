@@ -119,3 +119,16 @@ def test_channels_that_cannot_be_are_refused(channels, error):
 def test_pieces_of_responses_have_no_channels():
     with pytest.raises(ValueError, match=r"^advantage.of=thinking where responses are cut into sequences"):
         compose("grpo+turns+ddca", ["advantage.of=thinking"])
+
+
+def test_many_tags_are_counted_in_a_few_reads_of_each_token():
+    """Characters as tokens: 400 thoughts of 7 + 1 + 8 and answers of one."""
+    text, read = "<think>a</think>b" * 400, [0]
+
+    def decode(ids):
+        read[0] += len(ids)
+        return "".join(map(chr, ids))
+
+    found = count_channels([ord(letter) for letter in text], [(0, len(text))], decode)
+    assert found == {"thinking": 16 * 400, "answer": 400}
+    assert read[0] < 300 * len(text)

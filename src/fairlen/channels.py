@@ -89,12 +89,34 @@ def count_channels(
     for start, stop in spans:
         own = ids[start:stop]
         pieces = split_channels(decode(own), opens_thinking(decode(ids[max(start - TAIL, 0) : start])))
-        places, cut = [0], 0
+        places, place, before, cut = [0], 0, 0, 0
         for _, text in pieces[:-1]:
             cut += len(text)
-            places.append(bisect_left(range(len(own)), cut, key=lambda n: len(decode(own[:n]))))
+            place, before = find_place(own, place, before, cut, decode)
+            places.append(place)
         for (channel, _), (first, last) in zip(pieces or [(ANSWER, "")], pairwise([*places, len(own)]), strict=True):
             counts[channel] += last - first
     counts[OBSERVATION] = sum(start - stop for (_, stop), (start, _) in pairwise(spans))
     found = {channel: counts[channel] for channel in CHANNELS if counts[channel]}
     return {} if found.keys() <= {ANSWER} else found
+
+
+def find_place(
+    ids: Sequence[int], place: int, before: int, cut: int, decode: Callable[[Sequence[int]], str]
+) -> tuple[int, int]:
+    """Return the first number of tokens, from `place` on, whose text has `cut` characters, and how many it has.
+
+    `before` is how many the first `place` tokens have. Only what is near is decoded, or many tags would take quadratic time.
+    """
+    start = max(place - TAIL, 0)
+    offset = before - len(decode(ids[start:place]))
+
+    def measure(number: int) -> int:
+        return offset + len(decode(ids[start:number]))
+
+    step = 1
+    while place + step < len(ids) and measure(place + step) < cut:
+        step *= 2
+    numbers = range(place, min(place + step, len(ids)) + 1)
+    found = numbers[min(bisect_left(numbers, cut, key=measure), len(numbers) - 1)]
+    return found, measure(found)

@@ -205,7 +205,7 @@ async def call_reward(
     """One number, or None where the function does not apply. Plain functions are called in `side`. Raises DeadlineError past the
     deadline (0 is none), ValueError where the function raised or returned something else."""
     columns = {name: [value] for name, value in problem.columns.items()}
-    lists = {"completion_ids": [list(token_ids)], "answer": [problem.answer], "verdict": [verdict]} | columns
+    lists = {"completion_ids": [list(token_ids)], "answer": [problem.answer]} | columns | {"verdict": [verdict]}
     call = partial(reward.function, [problem.text], [text], **lists)
     try:
         is_async = inspect.iscoroutinefunction(reward.function)

@@ -9,7 +9,7 @@ from fixtures import pieces
 from loops import over
 
 from fairlen.methods.stages.micro import Outputs
-from fairlen.methods.stages.terms import EntropyBonus, NoCorrection, ReferenceKL, SamplerMismatch
+from fairlen.methods.stages.terms import EntropyBonus, NoCorrection, ReferenceKL, SamplerMismatch, SamplerRejection
 
 
 def with_ref(ratio_to_ref):
@@ -98,3 +98,15 @@ def test_k3_is_finite_however_far_the_reference_is():
     assert found.tolist() == pytest.approx([math.exp(20) - 21] * 3, rel=1e-6)
     (gradient,) = torch.autograd.grad(found.sum(), logprobs)
     assert gradient.tolist() == pytest.approx([1 - math.exp(20), 0.0, 0.0], rel=1e-6)
+
+
+@pytest.mark.parametrize("level", ["token", "any", "mean"])
+def test_a_log_prob_of_the_sampler_that_is_no_number_is_not_masked_away(level):
+    class Tokens:
+        old_logprobs, length = torch.full((3,), -1.0), torch.tensor([3.0])
+        rollout_logprobs = torch.tensor([-1.0, math.nan, -1.0])
+        sum_per_sequence = staticmethod(lambda values: values.sum()[None])
+        per_token = staticmethod(lambda values: values.expand(3))
+
+    assert SamplerRejection(level=level)(Tokens).isnan().any()
+    assert SamplerMismatch(above_cap="mask")(Tokens).isnan().any()

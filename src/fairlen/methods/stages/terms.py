@@ -117,7 +117,7 @@ class SamplerMismatch(Checked):
         ratio = sampler_ratio(micro, self.level)
         if self.above_cap == "truncate":
             return ratio.clamp(self.floor, self.cap)
-        return ratio.where((ratio >= self.floor) & (ratio <= self.cap), 0.0)
+        return ratio.where(~((ratio < self.floor) | (ratio > self.cap)), 0.0)  # nan stays, and the update is skipped
 
 
 @dataclass(frozen=True)
@@ -145,8 +145,9 @@ class SamplerRejection(Checked):
     """Whether denominators count kept tokens and sequences alone; the trainer then needs both log-probs before it plans."""
 
     def __call__(self, micro: Micro) -> Tensor:
-        kept = self.keep(micro)
-        return kept.to(micro.old_logprobs.dtype) if not self.weigh else sampler_ratio(micro, "token").where(kept, 0.0)
+        kept, ratio = self.keep(micro), sampler_ratio(micro, "token")
+        factor = ratio if self.weigh else ratio.clamp(1.0, 1.0)
+        return factor.where(kept | ratio.isnan(), 0.0)  # nan stays, and the update is skipped
 
     def keep(self, micro: Micro) -> Tensor:
         """Bool, [T]: the tokens that train."""
