@@ -1,4 +1,4 @@
-"""The picture of README: the weight of a token by the length of its response, under four rules, on the same made rollouts.
+"""The picture of README: the weight of a token by the length of its response, under three rules, on the same made rollouts.
 
 python recipes/draw_weights.py            # writes docs/weights.svg
 python recipes/draw_weights.py --check    # fails where the file differs
@@ -19,23 +19,23 @@ from fairlen.compare.simulation import FINE, make_rollouts, measure
 
 PICTURE = Path(__file__).parents[1] / "docs" / "weights.svg"
 RULES = {
-    "grpo": "grpo: mean of each response",
-    "grpo+vl_norm": "grpo+vl_norm: length^-0.75",
-    "dapo+balanced": "dapo+balanced: correct, incorrect apart",
-    "dapo_verl": "dapo_verl: mean of all tokens",
+    "grpo": ("each response counts the same", 0),
+    "dapo+balanced": ("correct and incorrect apart", 0),
+    "dapo_verl": ("each token counts the same", -14),
 }
-"""Methods, and what stands beside their lines."""
-LABEL = "On the same rollouts: under some rules a token of a short response weighs more, under others the same."
-COLOURS = ("#d1495b", "#b8860b", "#00798c", "#7d7d7d")
-WIDTH, HEIGHT = 760, 380
-LEFT, RIGHT, TOP, BOTTOM = 52, 262, 40, 64
+"""Of methods: what stands beside their lines, and how far it is moved down, in pixels."""
+LABEL = "Where each response counts the same, a token of a short response counts more than one of a long response."
+WIDTH, HEIGHT = 800, 380
+LEFT, RIGHT, TOP, BOTTOM = 52, 290, 40, 64
 """Margins, pixels."""
 LEVELS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 LENGTHS = (25, 50, 100, 200, 400, 800)
 STYLE = (
-    "text{font:14px system-ui,sans-serif;fill:#333}.t{font-size:15px;font-weight:600}.g{stroke:#8884}.l{fill:none;stroke-width:3}"
-    "@media(prefers-color-scheme:dark){text{fill:#ddd}}"
+    "text{font:14px system-ui,sans-serif;fill:#333}.t{font-size:15px;font-weight:600}.g{stroke:#8884}.l{fill:none;stroke-width:3;"
+    "stroke:currentColor}.n{fill:currentColor}.c0{color:#b8321f}.c1{color:#00687a}.c2{color:#5f5f5f}"
+    "@media(prefers-color-scheme:dark){text{fill:#ddd}.c0{color:#ff8f7d}.c1{color:#4cc3d6}.c2{color:#b5b5b5}}"
 )
+"""Colours with a contrast of 4.5 or more to a white and to a dark page."""
 
 
 def place_x(length: float) -> float:
@@ -52,7 +52,7 @@ def place_y(weight: float) -> float:
 
 def draw_frame() -> Iterator[str]:
     """Yield the title, the axes and their ticks."""
-    yield f'<text class="t" x="{LEFT}" y="20">Weight of one token, by the length of its response</text>'
+    yield f'<text class="t" x="{LEFT}" y="20">How much a token counts in an update, by the length of its response</text>'
     for level in LEVELS:
         y = place_y(level)
         yield f'<line class="g" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
@@ -60,16 +60,19 @@ def draw_frame() -> Iterator[str]:
     for length in LENGTHS:
         yield f'<text x="{place_x(length):.1f}" y="{HEIGHT - BOTTOM + 22}" text-anchor="middle">{length}</text>'
     middle = (LEFT + WIDTH - RIGHT) / 2
-    below = "response length (tokens); 1x is the mean of all tokens"
+    below = "length of the response (tokens); 1x is the average token"
     yield f'<text x="{middle:.0f}" y="{HEIGHT - 16}" text-anchor="middle">{below}</text>'
 
 
-def draw_rule(name: str, colour: str, middles: Floats) -> Iterator[str]:
-    """Yield the line of a method, and its name beside the right end."""
-    weights = measure(name).curves["weight"]
+def draw_rule(name: str, middles: Floats) -> Iterator[str]:
+    """Yield the line of a method, and in two lines beside its right end what it does and its name."""
+    says, down = RULES[name]
+    weights, colour = measure(name).curves["weight"], f"c{list(RULES).index(name)}"
     points = " ".join(f"{place_x(x):.1f},{place_y(y):.1f}" for x, y in zip(middles, weights, strict=True))
-    yield f'<polyline class="l" stroke="{colour}" points="{points}"/>'
-    yield f'<text x="{WIDTH - RIGHT + 12}" y="{place_y(float(weights[-1])) + 5:.1f}" style="fill:{colour}">{RULES[name]}</text>'
+    yield f'<polyline class="l {colour}" points="{points}"/>'
+    for text, below in ((says, -2), (f"({name})", 15)):
+        y = place_y(float(weights[-1])) + down + below
+        yield f'<text class="n {colour}" x="{WIDTH - RIGHT + 12}" y="{y:.1f}">{text}</text>'
 
 
 def draw() -> str:
@@ -79,7 +82,7 @@ def draw() -> str:
     middles = np.array([np.exp(np.log(lengths[bins.index == k]).mean()) for k in range(len(bins))])
     size = f'viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}"'
     head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" aria-label="{LABEL}">'
-    rules = (line for name, colour in zip(RULES, COLOURS, strict=True) for line in draw_rule(name, colour, middles))
+    rules = (line for name in RULES for line in draw_rule(name, middles))
     return "\n".join([head, f"<style>{STYLE}</style>", *draw_frame(), *rules, "</svg>", ""])
 
 

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from fairlen import playground
 from fairlen.cli import main
-from fairlen.console import make_console, warn
+from fairlen.console import make_console, print_table, warn
 from fairlen.evaluate.start import add_bar, make_progress
 
 
@@ -23,10 +23,24 @@ def test_brackets_are_text():
     assert shown.getvalue() == "a[T] [bold]b[/bold] [/x]\n"
 
 
-def test_files_get_the_width_that_was_asked_for():
+def test_files_get_the_width_that_was_asked_for(monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
     shown = io.StringIO()
     make_console(150, shown).print("word " * 40)
     assert max(map(len, shown.getvalue().splitlines())) > 130
+
+
+def test_the_environment_says_how_wide_and_how_plain(monkeypatch):
+    """COLUMNS goes before what is asked for; NO_COLOR leaves no escape; files get no blanks at the ends of lines."""
+    shown, terminal = io.StringIO(), io.StringIO()
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setenv("NO_COLOR", "1")
+    print_table(make_console(150, shown), "title", ("a", "b"), [("x", "1"), ("long", "2 " * 30)])
+    lines = shown.getvalue().splitlines()
+    assert max(map(len, lines)) <= 40 and all(line == line.rstrip() for line in lines)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    make_console(file=terminal).print("text", style="bold red")
+    assert terminal.getvalue() == "text\n"
 
 
 ESCAPES = "\x1b]0;owned\x07\x1b[2J\u202e\x9b31m\x08"

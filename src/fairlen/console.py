@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import os
 import re
 import sys
 import threading
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 LAYOUT = re.compile(r"([\n\t\xa0\u1680\u2000-\u200a\u202f\u205f\u3000]+)")
 """Characters that only move what follows: line breaks, tabs and spaces of any width."""
+PADDING = re.compile(r" +$", re.M)
 
 
 def visible(text: str) -> str:
@@ -79,7 +81,8 @@ def show_traceback(kind: type[BaseException], error: BaseException, trace: Trace
 def make_console(width: int | None = None, file: IO[str] | None = None) -> Console:
     """Return a console on which text is text: paths, problems and errors may hold brackets, which are no styles here.
 
-    `width` is used where the output is no terminal, so that tables in files are not broken.
+    `width` is used where the output is no terminal and COLUMNS is not set, so that tables in files are not broken. With NO_COLOR
+    nothing is coloured, bold or dim.
     """
     from rich.console import Console
     from rich.segment import Segment
@@ -94,8 +97,13 @@ def make_console(width: int | None = None, file: IO[str] | None = None) -> Conso
             for text, style, control in super().render(*what, **options):
                 yield Segment(text if control else visible_lines(text), style, control)
 
-    console = SafeConsole(highlight=False, markup=False, file=file)
-    if not console.is_terminal and width is not None:
+        def _render_buffer(self, buffer: Iterable[Segment]) -> str:
+            text = super()._render_buffer(buffer)
+            return text if self.is_terminal else PADDING.sub("", text)
+
+    colours = None if os.environ.get("NO_COLOR") else "auto"
+    console = SafeConsole(highlight=False, markup=False, file=file, color_system=colours)
+    if not console.is_terminal and width is not None and "COLUMNS" not in os.environ:
         console.width = width
     return console
 

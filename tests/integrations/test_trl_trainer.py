@@ -159,6 +159,8 @@ def test_runs_that_learn_nothing_say_so_after_some_rollout_batches(method, rewar
         make(tmp_path, method, reward_funcs=grade_by_model(*rewards), max_steps=3, options=options).train()
     told = [text for text in warnings if said in text]
     assert len(told) == 1 and remedy in told[0]
+    assert all(f" {choice} " in warnings[0] for choice in ("filter", "advantage", "surrogate", "aggregation"))
+    assert "loss is near 0" in warnings[1] and "reward/mean is after" in warnings[1]
 
 
 def test_generation_that_leaves_the_model_in_training_ends_no_evaluation(tmp_path, monkeypatch):

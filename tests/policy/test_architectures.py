@@ -82,3 +82,10 @@ def test_a_folder_without_weights_is_named_and_what_can_be_done_with_it(tmp_path
     (tmp_path / "config.json").write_text(CONFIGS["qwen3"]().to_json_string())
     with pytest.raises(ValueError, match=r"neither a model folder nor a hub id .*--random-init"):
         load_policy(tmp_path, "float32", "cpu", False)
+
+
+def test_the_folder_of_a_run_leads_to_the_model_in_it(tmp_path):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model/config.json").write_text("{}")
+    with pytest.raises(ValueError, match=f"the folder of a run: give {tmp_path / 'model'}"):
+        load_policy(tmp_path, "float32", "cpu", False)

@@ -72,6 +72,11 @@ class Log:
         return len(self.responses)
 
     @property
+    def step(self) -> Ints:
+        """Step of each response as its program shows it, [R]: our records count from 0, our console from 1."""
+        return self.batch + (self.format == "fairlen")
+
+    @property
     def has_turns(self) -> bool:
         return bool((self.responses.num_turns > 1).any())
 

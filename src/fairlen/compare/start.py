@@ -18,7 +18,7 @@ from fairlen.audit.numbers import plain
 from fairlen.compare.config import CompareConfig, Match, Variant
 from fairlen.compare.page import MATCHED, write_comparison
 from fairlen.compare.results import Cell, Result, Spent, describe_match, print_results, read_end, summarize
-from fairlen.console import make_console
+from fairlen.console import make_console, show_time
 from fairlen.files.folders import going_on_in, refuse_links, refuse_occupied, write_json
 from fairlen.report.page import FILE
 from fairlen.report.run import read_metrics
@@ -98,12 +98,16 @@ def refuse_losses(config: CompareConfig, folder: Path) -> None:
 def run_cells(config: CompareConfig, folder: Path, log: Callable[[str], None]) -> list[Cell]:
     """Run what is not done, the reference's runs before those that go by them."""
     cells: list[Cell] = []
+    number = len(config.all_seeds) * len(config.variants)
     for seed in config.all_seeds:
         reference: Spent | None = None
         for variant in config.variants:
             place = folder / variant.folder / f"seed-{seed}"
             train = settings_of(config, variant, seed, place, reference)
-            cells.append(Cell(variant, place, run_cell(train, place, f"{variant.text}, seed {seed}", log)))
+            left, name = number - len(cells), f"{variant.text}, seed {seed}"
+            mean = sum(one.spent.seconds for one in cells) / max(len(cells), 1)
+            name += f" (run {len(cells) + 1} of {number}{f', {show_time(mean * left)} left' * bool(cells)})"
+            cells.append(Cell(variant, place, run_cell(train, place, name, log)))
             reference = reference or cells[-1].spent
     return cells
 

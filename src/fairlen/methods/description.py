@@ -152,6 +152,12 @@ def parse(text: str, kind: type, current: Any, told: str) -> Any:
         raise ValueError(f"{told}: {text!r} is not {wanted}, such as {current}") from None
 
 
+def list_stages(method: Method) -> str:
+    """Every stage with the fields that differ from their defaults, in one line: what a home prints at its start."""
+    stages = (f"{path.partition('.')[0]} {short(stage)}" for path, stage in method.stages())
+    return ", ".join([*stages, *["truncated responses masked"] * method.mask_truncated])
+
+
 def short(stage: Any) -> str:
     """A stage as the shortest text that makes it: its class and the fields that differ from their defaults."""
     if isinstance(stage, tuple):

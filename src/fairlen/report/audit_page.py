@@ -129,9 +129,9 @@ def selection_figures(one: Audit) -> list[Figure]:
     if [number for _, number, _ in cells] == ["unknown"]:
         return []
     log, dropped = one.log, ~(one.log.responses.active | one.log.responses.truncated)
-    window, middle = windows(log.batch)
+    window, middle = windows(log.step)
     series = [as_series("no verdict", middle, rate(dropped, log.clusters, window, len(middle)), "fourth")]
-    figure = sections.truncation_figure(log, *(series if dropped.any() else []))
+    figure = sections.truncation_figure(log, *(series if dropped.any() else []), step="step")
     return [replace(
         figure, title="Truncated responses, and those without a verdict", says="Share of responses, over steps.",
         chart=figure.chart if "truncated" in log.known and len(middle) > 1 else None,

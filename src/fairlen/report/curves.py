@@ -34,7 +34,7 @@ def curves_section(run: RecordedRun) -> list[Section]:
     found, fixed = defaultdict[str, list[Figure]](list), list[tuple[str, ...]]()
     names = list(dict.fromkeys(name for entry in run.updates for name in entry if name not in X))
     for name in names[:MAX_CURVES]:
-        x, y = column(run.updates, "rollout_batch"), column(run.updates, name)
+        x, y = column(run.updates, "rollout_batch") + 1, column(run.updates, name)
         x, y = x[np.isfinite(y)], y[np.isfinite(y)]
         known = find_metric(name)
         if len(y) and np.ptp(y) > SAME:

@@ -347,9 +347,9 @@ def by_length(bins: Bins, y: Axis, label: str, unit: str) -> Frame:
     )
 
 
-def windows(batch: Ints, least: int = 1) -> tuple[Ints, Floats]:
-    """Return the stretch of training of each row, of at least `least` rollout batches each, and the middle of each stretch."""
+def windows(batch: Ints) -> tuple[Ints, Floats]:
+    """Return the stretch of training of each row, and the middle of each stretch."""
     low, high = int(batch.min(initial=0)), int(batch.max(initial=0))
-    width = max(int(np.ceil((high - low + 1) / MAX_WINDOWS)), least)
+    width = int(np.ceil((high - low + 1) / MAX_WINDOWS))
     starts = low + width * np.arange((high - low) // width + 1)
-    return (batch - low) // width, (starts + np.minimum(starts + width, high + 1) + 1) / 2.0
+    return (batch - low) // width, (starts + np.minimum(starts + width, high + 1) - 1) / 2.0

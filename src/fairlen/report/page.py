@@ -14,6 +14,7 @@ import numpy as np
 from markupsafe import Markup
 
 from fairlen.audit.audit import Audit, audit_source
+from fairlen.audit.log import Log
 from fairlen.audit.numbers import describe_method
 from fairlen.audit.readers import Source
 from fairlen.audit.readers.fairlen_records import FORMAT
@@ -22,7 +23,7 @@ from fairlen.files.folders import write_file
 from fairlen.report.curves import curves_section
 from fairlen.report.figure import Section, interval, plain, share
 from fairlen.report.run import RecordedRun, Shown, column, read_run, show_sample, visible
-from fairlen.report.sections import find_sections
+from fairlen.report.sections import find_sections, plain_rows
 from fairlen.report.streams import Stream, gather_streams
 from fairlen.report.terms import OF_TURNS, VERDICTS, define
 from fairlen.secrets import hide_all
@@ -150,6 +151,18 @@ def stage_text(stage: Any) -> tuple[str, str]:
     return str(stage.get("kind", "")), ", ".join(f"{k}={v}" for k, v in stage.items() if k != "kind")
 
 
+def describe_rollouts(log: Log) -> list[tuple[str, str, str]]:
+    """Return accuracy, length and truncation of the last quarter of steps, beside those of the first."""
+    responses, step = plain_rows(log)
+    places = np.unique(step, return_inverse=True)[1] * 4 // len(np.unique(step))
+    first, last = (responses.take(places == place) for place in (0, places.max()))
+    measures = {"accuracy": ("correct", share), "length": ("length", plain), "truncated": ("truncated", share)}
+    return [
+        (name, form(float(getattr(last, of).mean())), f"in training; {form(float(getattr(first, of).mean()))} at first")
+        for name, (of, form) in measures.items()
+    ]
+
+
 def headline(run: RecordedRun) -> list[tuple[str, str, str]]:
     found: list[tuple[str, str, str]] = []
     if run.evaluations:
@@ -163,6 +176,8 @@ def headline(run: RecordedRun) -> list[tuple[str, str, str]]:
             ("length, incorrect responses", plain(incorrect[1]), f"tokens, held out; {plain(incorrect[0])} before"),
             ("truncated", share(truncated[1]), f"held out; {share(truncated[0])} before"),
         ]
+    elif run.records:
+        found = describe_rollouts(run.records.log)
     number = int(np.max(column(run.updates, "update"), initial=0))
     batches = f"{len(np.unique(run.records.log.batch)):,} rollout batches, " if run.records else ""
     skipped = sum("update/skipped" in entry for entry in run.updates)

@@ -20,7 +20,7 @@ from fairlen.files.formats import Chunk, Unreadable, describe, stream
 from fairlen.report.run import Passage, divide, shorten, show_passages, visible
 
 NUM_ALONE, NUM_PAIRS = 3, 4  # responses of a kind, and prompts with a pair of them, that are shown
-ROOM = 6000  # bytes that a response may take in the page; a prompt a quarter of that
+ROOM = 6000  # bytes that a response may take in the page; the end of a prompt a tenth of that
 GONE = "the text cannot be read again"
 
 
@@ -142,6 +142,6 @@ def show(source: Source, row: int, text: tuple[str, Passages], room: int) -> Rol
     )
     where = shorten(visible(f"{source.files[log.file[row]]}:{log.line[row]}"), 400)
     return Rollout(
-        "correct" if log.correct[row] else "incorrect", f"{table.length[row]:,} {log.unit}", int(log.batch[row]), where,
-        shorten(visible(text[0]), room // 4), show_passages(parts, divide(parts, block, room), labels, more),
+        "correct" if log.correct[row] else "incorrect", f"{table.length[row]:,} {log.unit}", int(log.step[row]), where,
+        shorten(visible(text[0]), room // 10, end=True), show_passages(parts, divide(parts, block, room), labels, more),
     )  # fmt: skip

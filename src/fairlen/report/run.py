@@ -218,11 +218,11 @@ def show(records: Records, row: int, text: dict[str, Any], tokenizer: Any, room:
     log, num_prompt = records.log, int(text.get("num_prompt") or 0)
     names = ("prompt", "stream", "round", "length", "outcome", "correct", "truncated", "num_turns")
     columns = {name: getattr(log.responses, name) for name in names}
-    columns |= {"batch": log.batch, "track": records.track, "inherited": records.inherited, "reward": rewards(log)}
+    columns |= {"batch": log.step, "track": records.track, "inherited": records.inherited, "reward": rewards(log)}
     rooms: dict[str, int] = dict.fromkeys(("problem_id", "answer", "status", "finish"), room // 10)
-    rooms["problem"] = room // 5
     fields: dict[str, Any] = {name: column[row].item() for name, column in columns.items()}
     fields |= {name: shorten(visible(str(text.get(name) or "")), max(size, 60)) for name, size in rooms.items()}
+    fields["problem"] = shorten(visible(str(text.get("problem") or "")), max(room // 5, 60), end=True)
     pieces = find_pieces(records, row, num_prompt, numbers)
     passages, tokens = cut(
         text, tokenizer, room, [p.advantage for p in pieces] if len(pieces) == fields["num_turns"] else []
@@ -235,8 +235,10 @@ def size_of(text: str) -> int:
     return len(text.encode()) + 4 * sum(map(text.count, "<>&\"'"))
 
 
-def shorten(text: str, room: int) -> str:
-    return text if size_of(text) <= room else text[: max(room * len(text) // size_of(text), 1)] + " \u2026"
+def shorten(text: str, room: int, end: bool = False) -> str:
+    """Return as much of the beginning as has room, or of the `end`, where the question of a prompt stands."""
+    kept = max(room * len(text) // max(size_of(text), 1), 1)
+    return text if size_of(text) <= room else f"\u2026 {text[-kept:]}" if end else f"{text[:kept]} \u2026"
 
 
 def cut(

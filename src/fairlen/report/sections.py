@@ -44,7 +44,6 @@ from fairlen.report.run import RecordedRun, column
 from fairlen.sampling.stream_metrics import ENDINGS, LATER, Streams, compare_pairs, count_rounds, find_streams
 
 BATCH = "rollout batch"
-MIN_BATCHES = 4  # rollout batches in a stretch of training: what an interval over batches needs
 ENDS: tuple[tuple[str, str, Tone], ...] = (
     ("tie", "both tracks stopped at one position", "correct"),
     ("one cut", "one stopped where the other was truncated", "fourth"),
@@ -67,8 +66,7 @@ def find_sections(run: RecordedRun, audit: Audit | None) -> list[Section]:
     ]
     figures += channel_figures(audit)
     lengths = Section("lengths", "Length and outcome", lead, figures, audit, notes=find_missing(audit))
-    found = [lengths, learning, weights_section(run, log)]
-    found.insert(1, turns_section(run, log)) if log.has_turns else None
+    found = [learning, lengths, *([turns_section(log)] if log.has_turns else []), weights_section(log)]
     return [*found, pairs_section(log)] if "streams" in log.known else found
 
 
@@ -80,9 +78,9 @@ def channel_figures(one: Audit) -> list[Figure]:
 
 
 def plain_rows(log: Log) -> tuple[Responses, Ints]:
-    """Return responses that started from their prompt, plain samples of the policy, and their rollout batches."""
+    """Return responses that started from their prompt, plain samples of the policy, and their steps."""
     rows = log.responses.round == 0
-    return log.responses.take(rows), log.batch[rows]
+    return log.responses.take(rows), log.step[rows]
 
 
 def held_out(run: RecordedRun, name: str) -> Series:
@@ -91,34 +89,38 @@ def held_out(run: RecordedRun, name: str) -> Series:
 
 
 def accuracy_figure(run: RecordedRun) -> Figure:
-    series = [held_out(run, "eval/accuracy")]
-    title = change("held-out accuracy", series[0])
+    series: list[Series] = []
+    says: list[str] = []
     if run.records:
         responses, batch = plain_rows(run.records.log)
         window, middle = windows(batch)
         found = rate(responses.correct, responses.prompt, window, len(middle))
-        series.insert(0, as_series("training", middle, found, "third"))
+        series.append(as_series("training", middle, found, "third"))
+        says.append("line on the problems trained on")
+    if run.evaluations or not series:
+        series.append(held_out(run, "eval/accuracy"))
+        says.insert(0, "dots on held-out problems")
     names = ("accuracy", "accuracy_low", "accuracy_high", "length", "length_correct", "length_incorrect", "truncated")
     columns = [column(run.evaluations, n) for n in ("rollout_batch", *(f"eval/{name}" for name in names))]
     rows = [
         (whole(at), interval(row[:3], share), *map(plain, row[3:6]), share(row[6]))
         for at, *row in zip(*columns, strict=True)
     ]
+    both = " The two sets of problems differ, so that the line may run above or below the dots." * (len(series) > 1)
     return Figure(
-        title,
-        "Share of correct responses over training: dots on held-out problems, line on the problems trained on.",
+        change(f"{series[-1].label.replace('held out', 'held-out')} accuracy", series[-1]),
+        f"Share of correct responses over training: {', '.join(says)}.",
         lines(over_training(series, zero=False), series, "accuracy over training"),
         Table((BATCH, "held-out accuracy", "length", "of correct ones", "of incorrect ones", "truncated"), rows),
-        "Whiskers: 95% over held-out problems. Band: 95% over prompts. The two sets of problems differ, "
-        "so that the line may run above or below the dots.",
+        f"Whiskers: 95% over held-out problems. Band: 95% over prompts.{both}",
     )
 
 
-def over_training(series: list[Series], zero: bool = True, level: float | None = None) -> Frame:
+def over_training(series: list[Series], zero: bool = True, step: str = BATCH) -> Frame:
     form, x = series[0].form, np.concatenate([s.x for s in series])
     last = float(np.max(x, initial=1.0))
     y = nice_axis(ends_of(series), form, zero=zero, most=1.0 if form is share else np.inf)
-    return Frame(span_axis(2 * last if len(np.unique(x)) == 1 else last), y, BATCH, level=level)
+    return Frame(span_axis(2 * last if len(np.unique(x)) == 1 else last), y, step)
 
 
 def share_axis(series: list[Series]) -> Axis:
@@ -132,7 +134,7 @@ def length_figure(log: Log, quantity: Quantity = LENGTH, unit: str = "generated 
     noun, short = quantity.noun.removeprefix("the "), unit.split()[-1]
     for name, is_correct in SIDES:
         rows = responses.correct == is_correct
-        found = mean(amount[rows], responses.prompt[rows], window[rows], len(middle))
+        found = mean(amount[rows], responses.prompt[rows], window[rows], len(middle)).within(0.0, np.inf)
         series.append(as_series(name, middle, found, name, form=plain))
         cells.append(intervals(found, plain))
     return Figure(
@@ -146,68 +148,32 @@ def length_figure(log: Log, quantity: Quantity = LENGTH, unit: str = "generated 
     )
 
 
-def turns_section(run: RecordedRun, log: Log) -> Section:
-    figures = [
-        length_figure(log, TURNS, "turns"),
-        length_figure(log, TURN_LENGTH),
-        *within_figures(log, TURNS),
-        over_run(
-            run, "advantage/another_turn", True,
-            ("Another turn is penalised", "Another turn is reinforced",
-             "Another turn is neither clearly reinforced nor penalised"),
-            "Net advantage on another turn: the sum of advantages over turns that another one followed, per rollout batch.",
-            "Over the run {} per rollout batch. Where turns do not matter, above 0 taking more of them is reinforced; "
-            "trajectories of more turns may also only be correct more often.",
-        ),
-    ]  # fmt: skip
+def turns_section(log: Log) -> Section:
+    figures = [length_figure(log, TURNS, "turns"), length_figure(log, TURN_LENGTH), *within_figures(log, TURNS)]
     lead = "A trajectory is written in turns, and reads between them: only what the policy wrote counts and trains."
     return Section("turns", "Turns", lead, figures)
 
 
-def truncation_figure(log: Log, *others: Series) -> Figure:
+def truncation_figure(log: Log, *others: Series, step: str = BATCH) -> Figure:
     responses, batch = plain_rows(log)
     window, middle = windows(batch)
     found = rate(responses.truncated, responses.prompt, window, len(middle))
     series = [as_series("truncated", middle, found, "third"), *others]
     return Figure(
         change("the share of truncated responses", series[0]),
-        describe_limit(log.responses),
-        lines(over_training(series), series, "share of truncated responses over training"),
-        Table((BATCH, "truncated", "responses"), counted_rows(map(whole, middle), found)),
+        f"Share that the limit of {responses.max_response_length} tokens ended{', or that on turns' * log.has_turns}.",
+        lines(over_training(series, step=step), series, "share of truncated responses over training"),
+        Table((step, "truncated", "responses"), counted_rows(map(whole, middle), found)),
         f"{INTERVAL} A rise means that the limit is too small, or that responses run away.",
         terms=("truncated",),
     )
 
 
-def describe_limit(responses: Responses) -> str:
-    tokens = f"the limit of {responses.max_response_length} tokens"
-    if (responses.num_turns > 1).any():
-        return f"Share of trajectories that {tokens}, or the task's limit on turns, ended."
-    return f"Share of responses that reached {tokens} without EOS."
-
-
-def weights_section(run: RecordedRun, log: Log) -> Section:
-    figures = [
-        over_run(
-            run, "advantage/eos", True,
-            ("Stopping is penalised", "Stopping is reinforced", "Stopping is neither clearly reinforced nor penalised"),
-            "Net advantage on EOS: the sum of advantages at EOS tokens, per rollout batch.",
-            "Over the run {} per rollout batch. Below 0 stopping is penalised; above it, responses that stop may only be "
-            "correct more often than those that are truncated.",
-        ),
-        over_run(
-            run, "coupling/sign_length", False,
-            ("Negative advantages fall on longer responses", "Positive advantages fall on longer responses",
-             "Sign and length are not clearly coupled"),
-            "Mean advantage over trained tokens, per update: 0 where length and sign are not coupled.",
-            "Over the run {}. Far from 0, a token mean moves all log-probs one way.",
-        ),
-    ]  # fmt: skip
-    terms = "streams.eos_advantage", "coupling"
-    figures = [replace(one, terms=(term, "reinforced")) for one, term in zip(figures, terms, strict=True)]
+def weights_section(log: Log) -> Section:
+    figures: list[Figure] = []
     lead = "A sequence moves the model by its weight, the magnitude of its advantage and its number of tokens."
     if len(log.trained):
-        figures.insert(0, weight_figure(log))
+        figures.append(weight_figure(log))
         if len(off_policy(log)):
             figures.append(acceptance_figure(log))
         else:
@@ -238,29 +204,6 @@ def weight_figure(log: Log) -> Figure:
         "A line above its thin one means that these tokens weigh more than others. Sums over the run, no estimate.",
         terms=("reinforced",),
     )  # fmt: skip
-
-
-def over_run(run: RecordedRun, name: str, once: bool, title: tuple[str, str, str], says: str, note: str) -> Figure:
-    """Draw a metric over training around zero. `once`: each rollout batch counts once.
-
-    `title` is for an interval below 0, above 0, and around it; {} in it and in the note is the mean over the run.
-    """
-    entries = [entry for entry in run.updates if entry.get(name) is not None]
-    entries = list({entry["rollout_batch"]: entry for entry in entries}.values()) if once else entries
-    batch, numbers = column(entries, "rollout_batch").astype(np.int64), column(entries, name)
-    total = mean(numbers, batch, np.zeros(len(numbers), np.int64), 1).at(0)
-    window, middle = windows(batch, MIN_BATCHES)
-    found = mean(numbers, batch, window, len(middle))
-    series = [as_series("", middle, found, "plain", form=plain)]
-    chosen = title[0 if total.high < 0 else 1 if total.low > 0 else 2]
-    mean_of_run = interval((total.value, total.low, total.high), plain)
-    return Figure(
-        chosen.format(mean_of_run),
-        says,
-        lines(over_training(series, level=0.0), series, says),
-        Table((BATCH, name), list(zip(map(whole, middle), intervals(found, plain), strict=True))),
-        f"{note.format(mean_of_run)} Bands are 95% intervals over rollout batches.",
-    )
 
 
 def acceptance_figure(log: Log) -> Figure:
@@ -323,7 +266,7 @@ def win_figure(log: Log, streams: Streams) -> Figure:
 def endings_figure(log: Log, streams: Streams) -> Figure:
     first = np.full(len(streams.num_tracks), -1, np.int64)
     first[streams.of_response] = np.arange(len(log))
-    window, middle = windows(log.batch[first])
+    window, middle = windows(log.step[first])
     totals = np.bincount(streams.ending, minlength=len(ENDINGS)) / max(len(streams.ending), 1)
     series, cells, legend = [], [], []
     for code in np.flatnonzero(totals):

@@ -71,6 +71,10 @@ class Counted(Estimates):
         value, low, high = (np.where(self.count >= number, v, np.nan) for v in (self.value, self.low, self.high))
         return Counted(value, low, high, self.count)
 
+    def within(self, least: float, most: float) -> Counted:
+        """Return the same with intervals that end at what the numbers can be."""
+        return Counted(self.value, np.maximum(self.low, least), np.minimum(self.high, most), self.count)
+
 
 def ratio(above: Floats | Ints, below: Floats | Ints) -> Floats:
     """Return above / below, nan where below is 0."""

@@ -42,10 +42,11 @@ from fairlen.integrations.trl.rows import (
 )
 from fairlen.integrations.trl.settings import REMEDIES, check_threshold, prepare, refuse_defaults, warn_of_dropout
 from fairlen.integrations.trl.versions import refuse_changed
-from fairlen.loop.learning_signal import LearningSignal
+from fairlen.loop.learning_signal import FIRST_LOGS, LearningSignal
 from fairlen.loop.tally import Tally, measure_sequences, scored_metrics, state_metrics
 from fairlen.loop.update import Skips, finish_update
 from fairlen.methods.compose import Composition
+from fairlen.methods.description import list_stages
 from fairlen.methods.method import PLANNED, Method, MicroLoss, Scored, spread
 from fairlen.methods.stages.micro import Micro, Outputs
 from fairlen.rollouts import Response
@@ -104,7 +105,8 @@ class FairGRPOTrainer(TruncatedGRPOTrainer):
         self.skips = Skips(with_loss_scaler=self.accelerator.mixed_precision == "fp16")
         self.refill = Refill(self, max_extra_batches)
         self.reader = TreeReader()
-        for note in (*composition.notes, *self.install_reader(), *warn_of_dropout(self.model), *self.refill.notes):
+        notes = *composition.notes, *self.install_reader(), *warn_of_dropout(self.model), *self.refill.notes
+        for note in (f"{composition.name}: {list_stages(self.method)}", FIRST_LOGS, *notes):
             logger.warning(f"fairlen: {note}")
 
     def install_reader(self) -> tuple[str, ...]:

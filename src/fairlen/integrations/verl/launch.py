@@ -43,7 +43,9 @@ from fairlen.integrations.verl.settings import (
     sampler_settings,
     translate,
 )
+from fairlen.loop.learning_signal import FIRST_LOGS
 from fairlen.methods.compose import DEFAULT_METHOD
+from fairlen.methods.description import list_stages
 from fairlen.settings import Overrides, Repeated, Settings
 from fairlen.verify.answer import check_form
 
@@ -120,6 +122,7 @@ def start_verl(config: VerlConfig, given: Sequence[str]) -> int:
         write_files(config, given, folder, os.path.expanduser(model))
     folder.mkdir(parents=True, exist_ok=True)
     refuse_links(folder)
+    log(f"{config.method}: {list_stages(choose_method(config.method, config.overrides))}\n{FIRST_LOGS}")
     command = [sys.executable, "-m", JOB, *settings]
     with tempfile.TemporaryDirectory(prefix="fairlen-", ignore_cleanup_errors=True) as scratch:
         variables = environment(config, given, folder) | ({"RAY_TMPDIR": scratch} if config.cpu else {})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from contextlib import AbstractContextManager
@@ -18,7 +19,7 @@ from fairlen.evaluate.run import Evaluation, show_length
 from fairlen.files.folders import write_file
 from fairlen.loop.learning_signal import NOTHING
 from fairlen.methods.compose import Composition
-from fairlen.methods.description import hash_method, short
+from fairlen.methods.description import hash_method, list_stages
 from fairlen.settings import flatten
 from fairlen.train.run.config import CHOSEN, TrainConfig, find_undoing
 from fairlen.train.run.folder import Run
@@ -54,12 +55,11 @@ class RunSummary:
 class Display:
     def __init__(self, config: TrainConfig, composition: Composition, console: Console | None = None) -> None:
         self.console = console or make_console()
-        is_limited = config.run.max_updates or config.run.max_generated or config.run.max_seconds
+        is_limited = config.run.max_generated or config.run.max_seconds
         self.clock = Clock(config)
-        self.total = f"{'up to ' if is_limited else ''}{config.run.rollout_batches}"
-        stages = (f"{path.partition('.')[0]} {short(stage)}" for path, stage in composition.method.stages())
+        self.total = f"{'up to ' if is_limited else ''}{self.clock.num_batches}"
         self.console.print(f"fairlen train: {composition.name}", style="bold")
-        self.console.print(", ".join(stages), soft_wrap=True, style="dim")
+        self.console.print(list_stages(composition.method), soft_wrap=True, style="dim")
         for note in composition.notes:
             self.log(note)
         for wrong, remedy in find_undoing(config, composition.method):
@@ -111,15 +111,31 @@ class Clock:
     first: float = -1.0
     place: tuple[int, int] = (-1, 0)
     """A rollout batch, and the entries that it had."""
+    generated: int = 0
+    """Tokens, since the first entry."""
+
+    @property
+    def step(self) -> float:
+        """Share of a rollout batch that an update is."""
+        update = self.config.update
+        return 1 / (min(update.updates_per_batch, self.config.sampling.prompts_per_batch) * update.epochs_per_batch)
+
+    @property
+    def num_batches(self) -> int:
+        """Rollout batches that the run may take."""
+        run = self.config.run
+        return min(run.rollout_batches, math.ceil(run.max_updates * self.step) or run.rollout_batches)
 
     def read(self, entry: dict[str, Any]) -> str:
         """Return seconds, tokens a second, and the time that is left, as the end of a line on an entry."""
         batch, is_update = entry["rollout_batch"], "eval/accuracy" not in entry
-        step = 1 / (self.config.update.updates_per_batch * self.config.update.epochs_per_batch)
-        self.place = batch, is_update + (self.place[1] if batch == self.place[0] else 0)
-        done = (batch + min(self.place[1] * step, 1)) / self.config.run.rollout_batches
+        before = self.place[1] if batch == self.place[0] else 0
+        self.generated += entry.get("tokens/generated", 0) * (is_update and not before)
+        self.place = batch, is_update + before
+        done = (batch + min(self.place[1] * self.step, 1)) / self.num_batches
+        done = max(done, self.generated / (self.config.run.max_generated or math.inf))
         if self.first < 0:
-            self.first = done - is_update * step / self.config.run.rollout_batches
+            self.first = done - is_update * self.step / self.num_batches
         updating = sum(entry.get(f"time/{name}", 0.0) for name in ("pack", "forward", "backward"))
         spent = (
             ("evaluated", entry.get("time/evaluation"), None),
@@ -132,8 +148,10 @@ class Clock:
             if seconds
         ]
         if 0 <= self.first < done < 1:
-            left = (time.monotonic() - self.start) * (1 - done) / (done - self.first)
-            parts.append(f"{show_time(left)} left")
+            spent_seconds = time.monotonic() - self.start
+            left = spent_seconds * (1 - done) / (done - self.first)
+            limit = self.config.run.max_seconds or math.inf
+            parts.append(f"{show_time(min(left, max(limit - spent_seconds, 0)))} left")
         return "".join(f", {part}" for part in parts)
 
 
@@ -248,14 +266,13 @@ def describe_training(composition: Composition, found: Audit | None) -> str:
     """The card's sections on the method with its papers, and on the conclusion of the audit."""
     method = composition.method
     papers = ", ".join(f"[arXiv:{one}](https://arxiv.org/abs/{one})" for one in composition.papers)
-    stages = ", ".join(f"{path.partition('.')[0]} `{short(stage)}`" for path, stage in method.stages())
     verdict = (
         f"{found.conclusion.status}: {found.conclusion.sentence}"
         if found
         else "not made: there are no rollouts of a run that has ended"
     )
     return (
-        f"## Method\n\n`{composition.name or 'of its own'}` (hash {hash_method(method)}): {stages}."
+        f"## Method\n\n`{composition.name or 'of its own'}` (hash {hash_method(method)}): `{list_stages(method)}`."
         + (f" Papers: {papers}." if papers else "")
         + f"\n\n## Length\n\nThe audit of the run's own rollouts (`fairlen audit`):\n\n> {verdict}\n"
     )
