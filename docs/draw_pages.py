@@ -9,6 +9,7 @@ gallery are made, so that it is known what is in them.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -53,7 +54,9 @@ def draw_all(folder: Path) -> None:
     draw(folder / "runs" / "real" / "report.html", ROOT / "docs" / "report.png")
 
 
-def make_rows(prompts: int = 80, longer: float = 1.0, limit: int = 1000, thinks: bool = False) -> Iterator[dict[str, Any]]:
+def make_rows(
+    prompts: int = 80, longer: float = 1.0, limit: int = 1000, thinks: bool = False
+) -> Iterator[dict[str, Any]]:
     """Yield 16 responses to each prompt, sums in steps; incorrect ones are `longer` times as long, and `limit` steps the most."""
     rng = np.random.default_rng(0)
     for prompt in range(int(prompts)):
@@ -72,12 +75,14 @@ def make_rows(prompts: int = 80, longer: float = 1.0, limit: int = 1000, thinks:
 
 def write_gallery(folder: Path) -> None:
     """Audit rollouts of each kind, and write their pages into the folder."""
+    folder = folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as scratch:
+    with tempfile.TemporaryDirectory() as scratch, contextlib.chdir(scratch):  # pages name the path that was given
         for name, how in GALLERY.items():
-            rows = Path(scratch, f"{name}.jsonl")
+            rows = Path(name, "rollouts.jsonl")
+            rows.parent.mkdir()
             rows.write_text("".join(json.dumps(row) + "\n" for row in make_rows(**how)))
-            main(["audit", str(rows), "--method", "loss_type=dapo", "--out", str(folder / f"{name}.html")])
+            main(["audit", name, "--method", "loss_type=dapo", "--out", str(folder / f"{name}.html")])
 
 
 if __name__ == "__main__":

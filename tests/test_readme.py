@@ -170,7 +170,9 @@ def test_it_counts_claims():
     assert head and all_row
     names, numbers = ([cell.strip() for cell in found[0].strip("| ").split("|")] for found in (head, all_row))
     found = dict(zip(names[1:], map(int, numbers[1:]), strict=True))
-    shown = re.search(r"\| (\d+) claims [^|]* \| (\d+) proved, (\d+) refuted, (\d+) reproduced, (\d+) not decided \|", README)
+    shown = re.search(
+        r"\| (\d+) claims [^|]* \| (\d+) proved, (\d+) refuted, (\d+) reproduced, (\d+) not decided \|", README
+    )
     assert shown and sum(map(int, shown.groups()[1:])) == int(shown[1]) == found["all"]
     assert [int(shown[place]) for place in (2, 3, 4)] == [found[name] for name in ("proved", "refuted", "reproduced")]
 

@@ -158,17 +158,13 @@ def dispatch(name: str, arguments: list[str]) -> int:
         return 2
     except OSError as error:
         if error.errno in (None, *UNUSABLE):  # without a number it is our own, which says all
-            complain(name, describe_unusable(error) if error.errno else error)
+            unusable = f"{error.filename}: cannot be used ({error.strerror}); name a place that can be read and written"
+            complain(name, unusable if error.errno else error)
             return 2
         raise
     except ValueError as error:
         complain(name, error)
         return 2
-
-
-def describe_unusable(error: OSError) -> str:
-    """Return the path that the system refused, why, and what to do."""
-    return f"{error.filename}: cannot be used ({error.strerror}); name a place that can be read and written"
 
 
 def run_train(arguments: list[str]) -> int:

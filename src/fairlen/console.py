@@ -81,8 +81,7 @@ def show_traceback(kind: type[BaseException], error: BaseException, trace: Trace
 def make_console(width: int | None = None, file: IO[str] | None = None) -> Console:
     """Return a console on which text is text: paths, problems and errors may hold brackets, which are no styles here.
 
-    `width` is used where the output is no terminal and COLUMNS is not set, so that tables in files are not broken. With NO_COLOR
-    nothing is coloured, bold or dim.
+    `width` is used where the output is no terminal and COLUMNS does not say another, so that tables in files are not broken.
     """
     from rich.console import Console
     from rich.segment import Segment

@@ -65,4 +65,8 @@ def test_what_does_not_exist_is_a_dash():
 def test_a_limit_on_updates_is_the_number_of_rollout_batches():
     """10 updates of 4 a rollout batch take 3 of 16 rollout batches; of 2 prompts at most 2 updates are made, so 5."""
     config = TrainConfig().replace(max_updates=10, updates_per_batch=4)
-    assert [Clock(one).num_batches for one in (config, config.replace(prompts_per_batch=2), TrainConfig())] == [3, 5, 16]
+    assert [Clock(one).num_batches for one in (config, config.replace(prompts_per_batch=2), TrainConfig())] == [
+        3,
+        5,
+        16,
+    ]

@@ -141,7 +141,7 @@ def audit_source(source: Source, method: InUse | None = None, margins: Margins =
         *(one for one in others if one.p_value <= found[0].bar),
     ]
     told = found[0].effect and found[0].quantity.measure_of(found[0].effect)
-    findings.sort(key=lambda one: (one.measure != "selection.truncated", one.measure != told))  # the verdict is of the first
+    findings.sort(key=lambda one: (one.measure != "selection.truncated", one.measure != told))  # the verdict's first
     weights, turns = weight_shares(log), report_turns(log, effects[1:], found[1:]) if log.has_turns else None
     return Audit(
         source, method, add_bar(add_truncation(found[0], log), log),

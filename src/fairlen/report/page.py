@@ -156,10 +156,10 @@ def describe_rollouts(log: Log) -> list[tuple[str, str, str]]:
     responses, step = plain_rows(log)
     places = np.unique(step, return_inverse=True)[1] * 4 // len(np.unique(step))
     first, last = (responses.take(places == place) for place in (0, places.max()))
-    measures = {"accuracy": ("correct", share), "length": ("length", plain), "truncated": ("truncated", share)}
+    measures = (("accuracy", "correct", share), ("length", "length", plain), ("truncated", "truncated", share))
     return [
         (name, form(float(getattr(last, of).mean())), f"in training; {form(float(getattr(first, of).mean()))} at first")
-        for name, (of, form) in measures.items()
+        for name, of, form in measures
     ]
 
 

@@ -89,30 +89,25 @@ def held_out(run: RecordedRun, name: str) -> Series:
 
 
 def accuracy_figure(run: RecordedRun) -> Figure:
-    series: list[Series] = []
-    says: list[str] = []
+    series = [held_out(run, "eval/accuracy")]
     if run.records:
         responses, batch = plain_rows(run.records.log)
         window, middle = windows(batch)
         found = rate(responses.correct, responses.prompt, window, len(middle))
-        series.append(as_series("training", middle, found, "third"))
-        says.append("line on the problems trained on")
-    if run.evaluations or not series:
-        series.append(held_out(run, "eval/accuracy"))
-        says.insert(0, "dots on held-out problems")
+        series.insert(0, as_series("training", middle, found, "third"))
     names = ("accuracy", "accuracy_low", "accuracy_high", "length", "length_correct", "length_incorrect", "truncated")
     columns = [column(run.evaluations, n) for n in ("rollout_batch", *(f"eval/{name}" for name in names))]
     rows = [
         (whole(at), interval(row[:3], share), *map(plain, row[3:6]), share(row[6]))
         for at, *row in zip(*columns, strict=True)
     ]
-    both = " The two sets of problems differ, so that the line may run above or below the dots." * (len(series) > 1)
+    of_training = bool(run.records and not run.evaluations)
     return Figure(
-        change(f"{series[-1].label.replace('held out', 'held-out')} accuracy", series[-1]),
-        f"Share of correct responses over training: {', '.join(says)}.",
+        change("training accuracy" if of_training else "held-out accuracy", series[0 if of_training else -1]),
+        f"Share of correct responses: {'' if of_training else 'dots on held-out problems, '}line on the problems trained on.",
         lines(over_training(series, zero=False), series, "accuracy over training"),
         Table((BATCH, "held-out accuracy", "length", "of correct ones", "of incorrect ones", "truncated"), rows),
-        f"Whiskers: 95% over held-out problems. Band: 95% over prompts.{both}",
+        "Whiskers: 95% over held-out problems. Band: 95% over prompts. The two sets of problems differ.",
     )
 
 

@@ -114,17 +114,10 @@ class Clock:
     generated: int = 0
     """Tokens, since the first entry."""
 
-    @property
-    def step(self) -> float:
-        """Share of a rollout batch that an update is."""
-        update = self.config.update
-        return 1 / (min(update.updates_per_batch, self.config.sampling.prompts_per_batch) * update.epochs_per_batch)
-
-    @property
-    def num_batches(self) -> int:
-        """Rollout batches that the run may take."""
-        run = self.config.run
-        return min(run.rollout_batches, math.ceil(run.max_updates * self.step) or run.rollout_batches)
+    def __post_init__(self) -> None:
+        run, update, prompts = self.config.run, self.config.update, self.config.sampling.prompts_per_batch
+        self.step = 1 / (min(update.updates_per_batch, prompts) * update.epochs_per_batch)  # an update, of a rollout batch
+        self.num_batches = min(run.rollout_batches, math.ceil(run.max_updates * self.step) or run.rollout_batches)
 
     def read(self, entry: dict[str, Any]) -> str:
         """Return seconds, tokens a second, and the time that is left, as the end of a line on an entry."""
