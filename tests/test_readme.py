@@ -171,10 +171,13 @@ def test_it_counts_claims():
     names, numbers = ([cell.strip() for cell in found[0].strip("| ").split("|")] for found in (head, all_row))
     found = dict(zip(names[1:], map(int, numbers[1:]), strict=True))
     shown = re.search(
-        r"\| (\d+) claims [^|]* \| (\d+) proved, (\d+) refuted, (\d+) reproduced, (\d+) not decided \|", README
+        r"\| (\d+) claims [^|]* \| (\d+) proved, (\d+) refuted, (\d+) reproduced, (\d+) contradicted, (\d+) without a verdict \|",
+        README,
     )
     assert shown and sum(map(int, shown.groups()[1:])) == int(shown[1]) == found["all"]
-    assert [int(shown[place]) for place in (2, 3, 4)] == [found[name] for name in ("proved", "refuted", "reproduced")]
+    assert [int(shown[n]) for n in (2, 3, 4, 5)] == [
+        found[n] for n in ("proved", "refuted", "reproduced", "contradicted")
+    ]
 
 
 def rooms_of_its_map() -> Iterator[tuple[Path, str]]:
