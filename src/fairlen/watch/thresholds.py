@@ -145,8 +145,8 @@ LINES = {
     ),
     "length": Line(
         lambda now, first: now.length / first.length, 2.0,
-        "responses are {x:.2g} times as long as at first (a mean of {first.length:.0f}, then {now.length:.0f}{most}), since about "
-        "step {since}; {first.correct:.0%} were correct then, {now.correct:.0%} are now; a change alone is no fault",
+        "responses are {x:.2g} times as long as at first (a mean of {first.length:.0f}, then {now.length:.0f}{most}), since "
+        "about step {since}; {first.correct:.0%} were correct then, {now.correct:.0%} are now; a change alone is no fault",
         "Read a few responses; see which reward or aggregation pays for length: `fairlen methods --compare`", is_ratio=True,
     ),
     "signal": Line(
