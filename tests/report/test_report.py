@@ -69,7 +69,7 @@ def test_a_real_run_has_a_report(tmp_path, method):
     start_training(config)
     page = write_report(tmp_path / "run").read_text()
     chosen, _, logged = page.partition('<section id="logged">')
-    assert chosen.count("<figure") == (12 if "eqlen" in method else 10)
+    assert chosen.count("<figure") == (10 if "eqlen" in method else 8)
     assert "Acceptance by length" in page
     entries = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     names = {
@@ -330,12 +330,18 @@ def test_markup_and_data_are_escaped(plain_run, tmp_path):
     assert not re.search("[<>&\u2028]", data) and json.loads(data) == {str(shown.number): tokens}
 
 
-def test_a_report_begins_with_what_the_audit_finds(plain_page):
-    """Verdict, then findings, before the first figure; every word that a page links to is defined on it; no secret is."""
+def test_a_report_begins_with_what_was_learned_and_what_the_audit_finds(plain_page):
+    """The headline, the verdict, then learning before length; every word that a page links to is defined on it; no secret is."""
     page = plain_page.read_text()
     sentence = re.search(r'<p class="sentence">(.*?) <a href="#def-verdict">', page)
     assert sentence and page.index("</h1>") < sentence.start() < page.index("<figure")
-    assert page.index("<h1>") < page.index('id="lengths"') < page.index('id="learning"')
+    assert (
+        page.index("<h1>")
+        < page.index('class="headline"')
+        < sentence.start()
+        < page.index('id="learning"')
+        < page.index('id="lengths"')
+    )
     assert set(re.findall('href="#(.*?)"', page)) <= set(re.findall('id="(.*?)"', page))
     assert "eps_in" not in page[: page.index('class="more"')]  # fields of stages are folded in
     assert "hf_s3cret" not in page
