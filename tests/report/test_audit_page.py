@@ -276,6 +276,14 @@ def test_a_hundred_thousand_rollouts_take_seconds(tmp_path):
     assert page.stat().st_size < 1_500_000 and "100,000 rollouts" in page.read_text()
 
 
+def test_steps_are_numbered_as_their_programs_number_them():
+    """TRL writes steps from 1; our records count rollout batches from 0, our console from 1."""
+    for name, last in (("trl", 10), ("run", 8)):
+        (one,), _ = audit([str(FORMATS.parent / "fixtures_real" / name)])
+        steps = {r.step for _, _, rows in show_rollouts(one) for side in rows for r in side}
+        assert steps <= set(range(1, last + 1)) and {one.log.step.min(), one.log.step.max()} == {1, last}
+
+
 def test_a_long_text_is_shown_by_its_ends(tmp_path):
     """Of 1,000,000 letters 4,000 from the beginning and 2,000 from the end: two thirds and a third of the room of 6,000 bytes."""
     rows = [

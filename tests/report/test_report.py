@@ -5,8 +5,10 @@ import json
 import re
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from report_runs import BUDGET, write_run
@@ -18,7 +20,7 @@ from fairlen.cli import main
 from fairlen.metrics import find_metric
 from fairlen.report import write_report
 from fairlen.report.curves import curves_section
-from fairlen.report.figure import NAME, middles, nice_axis, windows
+from fairlen.report.figure import NAME, middles, nice_axis, plain, share, windows
 from fairlen.report.page import render_page
 from fairlen.report.run import MAX_SHOWN, OF_PROMPT, choose_rows, cut, read_run, show_sample, split_tokens, visible
 from fairlen.report.streams import find_parents, gather_streams
@@ -345,6 +347,21 @@ def test_a_report_begins_with_what_was_learned_and_what_the_audit_finds(plain_pa
     assert set(re.findall('href="#(.*?)"', page)) <= set(re.findall('id="(.*?)"', page))
     assert "eps_in" not in page[: page.index('class="more"')]  # fields of stages are folded in
     assert "hf_s3cret" not in page
+
+
+def test_a_run_without_evaluations_begins_with_training(tmp_path):
+    """As one of TRL's: the first and the last two of 8 steps of SmolLM2-135M, counted from their records."""
+    run = Path(shutil.copytree(Path(__file__).parents[1] / "fixtures_real/run", tmp_path / "run"))
+    lines = [line for line in (run / "metrics.jsonl").read_text().splitlines() if "eval/accuracy" not in line]
+    (run / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    tables = [pq.read_table(path) for path in sorted(run.glob("records/responses-*"))]
+    first, last = (pa.concat_tables(part) for part in (tables[:2], tables[-2:]))
+    accuracy = [(one["outcome"].to_numpy() > 0.5).mean() for one in (first, last)]
+    length = [one["length"].to_numpy().mean() for one in (first, last)]
+    page = write_report(run).read_text()
+    assert f"<strong>{share(accuracy[1])}</strong><span>in training; {share(accuracy[0])} at first" in page
+    assert f"<strong>{plain(length[1])}</strong><span>in training; {plain(length[0])} at first" in page
+    assert "<h3>Training accuracy rose from " in page and "nothing was measured" not in page
 
 
 def test_curves_are_means_in_a_band_of_extremes(tmp_path):

@@ -111,14 +111,11 @@ class Clock:
     first: float = -1.0
     place: tuple[int, int] = (-1, 0)
     """A rollout batch, and the entries that it had."""
-    generated: int = 0
-    """Tokens, since the first entry."""
+    generated: int = 0  # tokens, since the first entry
 
     def __post_init__(self) -> None:
         run, update, prompts = self.config.run, self.config.update, self.config.sampling.prompts_per_batch
-        self.step = 1 / (
-            min(update.updates_per_batch, prompts) * update.epochs_per_batch
-        )  # an update, of a rollout batch
+        self.step = 1 / (min(update.updates_per_batch, prompts) * update.epochs_per_batch)  # of a rollout batch
         self.num_batches = min(run.rollout_batches, math.ceil(run.max_updates * self.step) or run.rollout_batches)
 
     def read(self, entry: dict[str, Any]) -> str:
