@@ -166,6 +166,7 @@ def test_balanced_in_use_is_never_recommended():
         ("fspo_v3", "acceptance.lre", LONGER, ("surrogate.drift=centred",), pieces.NO_DRIFT, "less often"),
         ("eqlen+grpo", "streams.optimism", LONGER, ("sampling.survivor_reward=halving",), pieces.MAX_IS_BIASED, "best of"),
         ("eqlen+dapo", "streams.eos_advantage", SHORTER, ("sampling.survivor_reward=halving",), pieces.WHO_WINS, "stopping"),
+        ("dapo", "channels.thinking", LONGER, (), pieces.ONE_CHANNEL, "reward.0.of=thinking"),
     ],
 )  # fmt: skip
 def test_advice_by_method(names, measure, effect, sets, evidence, words):
@@ -189,6 +190,8 @@ def test_advice_by_method(names, measure, effect, sets, evidence, words):
         ("eqlen+grpo", "streams.eos_advantage", LONGER),
         ("eqlen_unbiased", "streams.eos_advantage", SHORTER),
         ("dapo", "within.length", NOTHING),
+        ("dapo", "channels.thinking", SHORTER),
+        ("dapo", "channels.observation", LONGER),
     ],
 )
 def test_where_nothing_is_proved_there_is_no_advice(names, measure, effect):

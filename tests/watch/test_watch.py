@@ -70,7 +70,15 @@ def test_a_threshold_is_crossed_and_told_once(kind, later):
         age = np.argsort(np.argsort(lengths)) // 32 if changes.get("stale") else np.zeros(len(lengths))
         told += watch.add(prompts, lengths, outcomes, truncated=cut, age=age, step=step)
     assert [one.kind for one in told] == [kind]
-    assert told[0].interval is None and 5 <= told[0].since <= told[0].step and "threshold" in told[0].text
+    assert told[0].interval is None and told[0].since == 5 and "threshold" in told[0].text
+
+
+def test_a_gradual_change_began_where_a_quarter_of_it_was_made():
+    # (200 + 170 + 160) / 3 = 177 is 0.44 of 400; a quarter of the way, 400 * 0.44 ** 0.25 = 326, lies between 360 and 300.
+    watch, told = LengthWatch(kinds=("length",)), []
+    for length in (400, 400, 400, 400, 360, 300, 240, 200, 170, 160):
+        told += watch.add(range(8), [length] * 8, [1, 0] * 4)
+    assert [(one.step, one.since) for one in told] == [(9, 5)]
 
 
 def test_the_weight_under_the_method_in_use():

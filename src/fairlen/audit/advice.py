@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from fairlen.audit.method_in_use import InUse
 from fairlen.audit.statistics.intervals import Estimate
+from fairlen.channels import OBSERVATION, name_channel
 from fairlen.methods.stages.fair_band import FairBand
 from fairlen.sampling.eqlen import EqLen
 
@@ -57,6 +58,10 @@ FIXED_CLIP = Evidence("a fixed clip accepts over 90% of 10 tokens and under 40% 
 WHO_WINS = Evidence("by later ends a survivor wins with (1-v)(1-(1-v)^n), a finisher with v(1-v)^n", EQLEN_PAGE)
 MAX_IS_BIASED = Evidence("`max` is biased, `halving` is not, by exact expectations", EQLEN_PAGE)
 
+ONE_CHANNEL = Evidence(
+    "correct responses to a prompt are told apart by the tokens of that channel alone; GRPO-lambda's reward formula",
+    "https://arxiv.org/abs/2505.18086",
+)
 
 NOTHING = "nothing to change in the aggregation: "
 NEUTRAL = Advice(
@@ -97,6 +102,9 @@ def advise(measure: str, estimate: Estimate, method: InUse | None) -> Advice | N
         return advise_on_length("incorrect" if estimate.value > 0 else "correct", method)
     if measure == "acceptance.lre":
         return advise_on_bound(method)
+    if measure.startswith("channels."):
+        channel = measure.removeprefix("channels.")
+        return advise_on_channel(channel) if estimate.value > 0 and channel != OBSERVATION else None
     sampling = method.method and method.method.sampling
     is_max = isinstance(sampling, EqLen) and sampling.survivor_reward == "max"
     is_pressed = {"streams.optimism": estimate.value > 0, "streams.eos_advantage": estimate.value < 0}
@@ -109,10 +117,11 @@ def advise_on_length(longer: str, method: InUse) -> Advice | None:
         return None  # both pieces of a pair have one length, whatever those of whole responses
     if method.aggregation in ("token_mean", "token_mean_update"):
         text = (
-            f"{BALANCED.get(method.program, 'Balanced Aggregation')}, if length is not to decide how much each side of a prompt "
-            f"counts: it gives both one weight, where by a token mean {longer} responses count more here, being longer. That is "
-            "proved; a better model is not, as the coupling is no bias by itself. A side effect, in groups of 8: 22% of a "
-            "sequence mean's push of incorrect responses to be longer"
+            f"by a token mean {longer} responses count more here, as they are longer; if length is not to decide how much each side "
+            f"of a prompt counts, {BALANCED.get(method.program, 'Balanced Aggregation')} gives both sides one weight. That is proved; "
+            "a better model is not, as counting by length is no bias by itself. Its cost: each side is divided by its "
+            "own number of tokens, which keeps, in groups of 8, 22% of the push by which a sequence mean makes incorrect responses "
+            "longer"
         )
         evidence = (TOKEN_MEAN, ONE_FACTOR, PUSH_LEFT, NO_BIAS)
         return Advice(text, evidence, ("aggregation=Balanced", "aggregation.scope=group"))
@@ -126,6 +135,16 @@ def advise_on_length(longer: str, method: InUse) -> Advice | None:
         )
         return Advice(text, (NO_PUSH, LONG_TOKENS, NO_BIAS), (change,))
     return FITTING.get(method.aggregation)
+
+
+def advise_on_channel(channel: str) -> Advice:
+    text = (
+        f"to spend less on {name_channel(channel)}: `fairlen train --method grpo+toplambda --set reward.0.of={channel}` gives a "
+        f"correct response a smaller reward the longer its {name_channel(channel)}, in the prompts solved most often; `grpo+lp` with "
+        "the same setting in all prompts. Other channels cost nothing. The curve of accuracy within a budget says what fewer tokens "
+        "would cost before any training"
+    )
+    return Advice(text, (ONE_CHANNEL,))
 
 
 def advise_on_bound(method: InUse) -> Advice | None:

@@ -203,7 +203,7 @@ def find_channels(effects: Sequence[ChannelEffect], margins: Margins) -> Iterato
     for one in effects:
         side, verb = (1, "more") if one.alone.value > 0 else (-1, "less")
         text = f"incorrect responses spend {show_gap(one.alone, side)} {verb} on {name_channel(one.channel)} than correct ones "
-        text += f"to the same prompt, and {show_gap(one.given, side)} {verb} than those that spend as much on all other channels"
+        text += f"to the same prompt, and {show_gap(one.given, side)} {verb} where all other channels are as long"
         if one.is_named(1.0, margins.of("gap")):
             yield AuditFinding(f"channels.{one.channel}", as_estimate("gap", one.given), one.p_value, text)
 

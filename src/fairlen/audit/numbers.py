@@ -114,14 +114,15 @@ def selection_rows(one: Audit) -> Rows:
 
 
 def describe_budgets(found: BudgetCurve, unit: str) -> str:
-    """Return the accuracy that half of the longest response's length would cost, and what is enough for most of it."""
+    """Return the accuracy and tokens left under half of the longest response's length, and what is enough for most of it."""
     if found.half < 0 or math.isnan(found.enough.low):
         return ""
     share, lost, enough = found.correct.value[found.half], found.lost.at(found.half), found.enough
     points = "{:.1f} [{:.1f}, {:.1f}]".format(*(100 * x for x in (lost.value, lost.low, lost.high)))
-    text = f"Half of the longest response, {found.budget[found.half]:,} {unit}, would cost {points} points of accuracy and leave "
-    ends = "nine tenths of the correct responses end within {:,.0f} [{:,.0f}, {:,.0f}]"
-    return f"{text}{share:.1%}; {ends.format(enough.value, enough.low, enough.high)}"
+    text = f"Ended at {found.budget[found.half]:,} {unit}, half of the longest, these responses would keep {found.spent[found.half]:.0%} "
+    text += f"of their {unit} and lose {points} points of accuracy, which leaves {share:.1%}"
+    ends = "nine tenths of the correct ones end within {:,.0f} [{:,.0f}, {:,.0f}]"
+    return f"{text}; {ends.format(enough.value, enough.low, enough.high)}"
 
 
 def budget_rows(found: BudgetCurve) -> Rows:

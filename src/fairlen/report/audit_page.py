@@ -91,7 +91,7 @@ def log_section(name: str, one: Audit, room: int) -> Section:
     compared = "with a correct and an incorrect response in one step"
     malformed = first_of([f"{row.file}:{row.line}: {row.reason}" for row in log.malformed], MAX_NOTES)
     return Section(
-        name, f"{source.format.title}, {source.folder}", f"{numbers.count_rollouts(one)}; lengths in {log.unit}.",
+        name, source.title, f"{numbers.count_rollouts(one)}; lengths in {log.unit}.",
         [replace(figure, id=f"{name}-{place}") for place, figure in enumerate(find_figures(one))],
         audit=one,
         facts=[*facts, ("prompts compared", f"{one.conclusion.num_prompts:,}", compared)],
@@ -112,7 +112,7 @@ def find_figures(one: Audit) -> list[Figure]:
         Figure("Tokens that trained nothing", f"Share of {log.unit} whose advantage is 0 or that no update had.",
                table=Table(numbers.untrained_head(one), list(numbers.untrained_rows(one))), terms=("interval",)),
         *sections.channel_figures(one),
-        Figure("Effects within prompts, as numbers", "All four that are tested.",
+        Figure("Effects within prompts, as numbers", "The four effects that are tested, without truncated responses and with them.",
                table=Table(head, list(numbers.within_rows(one))),
                terms=("within.length", "within.bend", *["within.turns", "within.turn_length"] * bool(one.turns))),
         Figure("Description", "No effect of length follows from these.",

@@ -18,6 +18,8 @@ from fairlen.channels import name_channel
 
 PATIENCE = 3
 """Steps that are averaged, at the start and now."""
+NEAR = 0.25
+"""Share of a change that a step may have made and still lie before its onset."""
 
 
 @dataclass(frozen=True)
@@ -123,6 +125,11 @@ class Line:
     is_ratio: bool = False
     """Whether one over the number counts as well."""
 
+    def describe_bar(self) -> str:
+        if self.is_ratio:
+            return f"a factor of {self.bar:g}"
+        return f"{self.bar:.0%}" if self.bar < 1 else f"{self.bar:g} update"
+
     def is_crossed(self, x: float) -> bool:
         return x >= self.bar or (self.is_ratio and 0 < x <= 1 / self.bar)
 
@@ -130,8 +137,9 @@ class Line:
 LINES = {
     "truncation": Line(
         lambda now, first: now.truncated, MANY,
-        "{x:.0%} of responses end at the limit of generation, {first.truncated:.0%} at first, since about step {since}; length "
-        "then decides which can be correct", "Raise the limit, or leave truncated responses out of the loss",
+        "since about step {since} more responses end at the limit of generation, {x:.0%} now and {first.truncated:.0%} at first; "
+        "length then decides which can be correct", "Read a few: text that repeats needs no higher limit. Otherwise raise the limit "
+        "(TRL's max_completion_length), or leave truncated responses out of the loss (mask_truncated_completions)",
     ),
     "verdicts": Line(
         lambda now, first: now.missing, 0.1,
@@ -145,9 +153,10 @@ LINES = {
     ),
     "length": Line(
         lambda now, first: now.length / first.length, 2.0,
-        "responses are {x:.2g} times as long as at first (a mean of {first.length:.0f}, then {now.length:.0f}{most}), since "
-        "about step {since}; {first.correct:.0%} were correct then, {now.correct:.0%} are now; a change alone is no fault",
-        "Read a few responses; see which reward or aggregation pays for length: `fairlen methods --compare`", is_ratio=True,
+        "responses are {x:.2g} times as long as at first (a mean of {first.length:.0f}, then {now.length:.0f}{most}), since about "
+        "step {since}; {first.correct:.0%} were correct at first, {now.correct:.0%} are now; a change alone is no fault",
+        "Read a few responses, and look for a reward or an aggregation that favours {side} ones: `fairlen methods --compare` shows "
+        "what yours does", is_ratio=True,
     ),
     "signal": Line(
         lambda now, first: now.idle, 0.9,
@@ -171,12 +180,22 @@ def describe_change(now: Shape, first: Shape) -> str:
     return "; most in {}: {:.0f}, then {:.0f}".format(name_channel(name), *pairs[name]) if len(pairs) > 1 else ""
 
 
+def find_since(line: Line, steps: Sequence[Shape], first: Shape, x: float) -> int:
+    """Return the step after the last one whose number had gone less than NEAR of the way from the first ones to x."""
+    start = line.number(first, first)
+    level = start * (x / start) ** NEAR if line.is_ratio and start > 0 else start + NEAR * (x - start)
+    before = [at for at, one in enumerate(steps) if (line.number(one, first) - level) * (x - start) < 0]
+    return steps[min(before[-1] + 1, len(steps) - 1) if before else 0].number
+
+
 def find_crossed(steps: Sequence[Shape]) -> Iterator[Alarm]:
     """Yield an alarm for each threshold that the mean of the last PATIENCE steps has crossed."""
     last = steps[-PATIENCE:]
     first, now = (average(part) for part in (steps[:PATIENCE], last))
     for kind, line in LINES.items() if len(last) == PATIENCE else ():
         if line.is_crossed(x := line.number(now, first)):
-            since = next((one.number for one in last if line.is_crossed(line.number(one, first))), now.number)
+            since = find_since(line, steps, first, x)
             what = line.text.format(x=x, now=now, first=first, since=since, most=describe_change(now, first))
-            yield Alarm(kind, now.number, x, None, f"{what} (a threshold, not a test). {line.remedy}", since)
+            rule = f"A threshold, no test: the mean of {PATIENCE} steps passed {line.describe_bar()}"
+            remedy = line.remedy.format(side="longer" if x > 1 else "shorter")
+            yield Alarm(kind, now.number, x, None, f"{what}. {rule}. {remedy}", since)

@@ -24,7 +24,7 @@ from fairlen.watch.thresholds import THRESHOLDS, Alarm, Shape, find_crossed
 
 EFFECT = "effect"
 """The kind of alarm that a test raises; all others are thresholds."""
-ASSOCIATION = "an association, not a cause: a response may be incorrect because it is long, or long because it was lost"
+ASSOCIATION = "an association, not a cause: a response may be incorrect because it is long, or long because it is incorrect"
 
 
 @dataclass
@@ -142,7 +142,9 @@ class LengthWatch:
             unknown = "" if self.method else "Name the method (LengthWatch(method=...)) for what follows under it. "
             remedy = f"{unknown}The audit's page shows which prompts it is"
             remedy = f"With {self.method}: {advice.text}" if advice else remedy
-            text = f"{LENGTH.subject} {clauses}, since about step {since}; {ASSOCIATION}. {remedy}"
+            is_pairs = "; half of the pairs of a prompt would be no effect" * ("order" in sizes)
+            text = f"{LENGTH.subject} {clauses}, since about step {since} (95% intervals that hold at every step{is_pairs}; at most "
+            text += f"{self.error:.0%} of runs raise such an alarm in error); {ASSOCIATION}. {remedy}"
             quantity = "length" if name == "gap" else "pairs"
             yield Alarm(EFFECT, self.last_step, found.value, (found.low, found.high), text, since, quantity)
 

@@ -47,6 +47,10 @@ class Source:
     has_steps: bool = True
     """Whether the files say in which step a response was generated."""
 
+    @property
+    def title(self) -> str:
+        return f"{Path(self.files[0]).name if len(self.files) == 1 else self.folder}, {self.format.title}"
+
 
 @dataclass(frozen=True)
 class LogReading:

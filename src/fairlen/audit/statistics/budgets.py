@@ -31,6 +31,7 @@ class BudgetCurve:
     highest: Estimates  # they are correct beyond the limit that ended them
     lost: Estimates  # correct responses that are longer: accuracy at the largest budget minus that at this one
     enough: Estimate  # least budget within which nine tenths of the correct responses end
+    spent: Floats  # share of all tokens that lies within the budget
 
     @property
     def half(self) -> int:
@@ -65,7 +66,8 @@ def find_curve(cluster: Ints, length: Ints, correct: Bools, truncated: Bools) ->
     total, number = (sums_by_block(cluster, [of], 0) for of in (correct, np.ones(len(length))))
     within, highest, lost = (shares_over_clusters(of, number) for of in (hits, hits + more, total - hits))
     enough = find_enough(cluster[correct], length[correct])
-    return BudgetCurve(budget, int(length.max(initial=0)), within, highest, lost, enough)
+    spent = np.array([ratio(np.minimum(length, one).sum(), length.sum()) for one in budget], np.float64)
+    return BudgetCurve(budget, int(length.max(initial=0)), within, highest, lost, enough, spent)
 
 
 def choose_budgets(length: Ints, correct: Bools, truncated: Bools) -> Ints:
