@@ -92,8 +92,8 @@ def test_one_verdict_comes_first_in_words(effect_page):
 def test_several_logs_are_sections_with_their_verdicts_listed_first(three_page):
     page = three_page.read_text()
     assert "<h1>3 logs: 1 with an effect of length, 1 with none, 1 not known yet</h1>" in page
-    listed = re.findall(r'<b>(.*?)</b> · <a href="#(log\d)">columns by name, (.*?)</a>', page)
-    assert [(words, log, folder[-1]) for words, log, folder in listed] == [
+    listed = re.findall(r'<b>(.*?)</b> · <a href="#(log\d)">(.*?), columns by name</a>', page)
+    assert [(words, log, Path(file).parent.name) for words, log, file in listed] == [
         ("Length and correctness go together", "log1", "a"),
         ("Length and correctness do not go together", "log2", "b"),
         ("Not known yet", "log3", "c"),

@@ -120,8 +120,7 @@ def advise_on_length(longer: str, method: InUse) -> Advice | None:
             f"by a token mean {longer} responses count more here, as they are longer; if length is not to decide how much each side "
             f"of a prompt counts, {BALANCED.get(method.program, 'Balanced Aggregation')} gives both sides one weight. That is proved; "
             "a better model is not, as counting by length is no bias by itself. Its cost: each side is divided by its "
-            "own number of tokens, which keeps, in groups of 8, 22% of the push by which a sequence mean makes incorrect responses "
-            "longer"
+            "own number of tokens, which keeps, in groups of 8, 22% of a sequence mean's push on incorrect responses to be longer"
         )
         evidence = (TOKEN_MEAN, ONE_FACTOR, PUSH_LEFT, NO_BIAS)
         return Advice(text, evidence, ("aggregation=Balanced", "aggregation.scope=group"))

@@ -49,7 +49,7 @@ class Source:
 
     @property
     def title(self) -> str:
-        return f"{Path(self.files[0]).name if len(self.files) == 1 else self.folder}, {self.format.title}"
+        return f"{self.files[0] if len(self.files) == 1 else self.folder}, {self.format.title}"
 
 
 @dataclass(frozen=True)
