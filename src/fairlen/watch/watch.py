@@ -24,7 +24,9 @@ from fairlen.watch.thresholds import THRESHOLDS, Alarm, Shape, find_crossed
 
 EFFECT = "effect"
 """The kind of alarm that a test raises; all others are thresholds."""
-ASSOCIATION = "an association, not a cause: a response may be incorrect because it is long, or long because it is incorrect"
+ASSOCIATION = (
+    "an association, not a cause: a response may be incorrect because it is long, or long because it is incorrect"
+)
 
 
 @dataclass
