@@ -117,10 +117,11 @@ def advise_on_length(longer: str, method: InUse) -> Advice | None:
         return None  # both pieces of a pair have one length, whatever those of whole responses
     if method.aggregation in ("token_mean", "token_mean_update"):
         text = (
-            f"by a token mean {longer} responses count more here, as they are longer; if length is not to decide how much each side "
-            f"of a prompt counts, {BALANCED.get(method.program, 'Balanced Aggregation')} gives both sides one weight. That is proved; "
-            "a better model is not, as counting by length is no bias by itself. Its cost: each side is divided by its "
-            "own number of tokens, which keeps, in groups of 8, 22% of a sequence mean's push on incorrect responses to be longer"
+            f"by a token mean {longer} responses count more here, as they are longer; if length is not to decide how much "
+            f"each side of a prompt counts, {BALANCED.get(method.program, 'Balanced Aggregation')} gives both sides one "
+            "weight. That is proved; a better model is not, as counting by length is no bias by itself. Its cost: each side "
+            "is divided by its own number of tokens, which keeps, in groups of 8, 22% of a sequence mean's push on incorrect "
+            "responses to be longer"
         )
         evidence = (TOKEN_MEAN, ONE_FACTOR, PUSH_LEFT, NO_BIAS)
         return Advice(text, evidence, ("aggregation=Balanced", "aggregation.scope=group"))
@@ -138,10 +139,10 @@ def advise_on_length(longer: str, method: InUse) -> Advice | None:
 
 def advise_on_channel(channel: str) -> Advice:
     text = (
-        f"to spend less on {name_channel(channel)}: `fairlen train --method grpo+toplambda --set reward.0.of={channel}` gives a "
-        f"correct response a smaller reward the longer its {name_channel(channel)}, in the prompts solved most often; `grpo+lp` with "
-        "the same setting in all prompts. Other channels cost nothing. The curve of accuracy within a budget says what fewer tokens "
-        "would cost before any training"
+        f"to spend less on {name_channel(channel)}: `fairlen train --method grpo+toplambda --set reward.0.of={channel}` gives "
+        f"a correct response a smaller reward the longer its {name_channel(channel)}, in the prompts solved most often; "
+        "`grpo+lp` with the same setting in all prompts. Other channels cost nothing. The curve of accuracy within a budget "
+        "says what fewer tokens would cost before any training"
     )
     return Advice(text, (ONE_CHANNEL,))
 

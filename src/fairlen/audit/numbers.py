@@ -119,8 +119,10 @@ def describe_budgets(found: BudgetCurve, unit: str) -> str:
         return ""
     share, lost, enough = found.correct.value[found.half], found.lost.at(found.half), found.enough
     points = "{:.1f} [{:.1f}, {:.1f}]".format(*(100 * x for x in (lost.value, lost.low, lost.high)))
-    text = f"Ended at {found.budget[found.half]:,} {unit}, half of the longest, these responses would keep {found.spent[found.half]:.0%} "
-    text += f"of their {unit} and lose {points} points of accuracy, which leaves {share:.1%}"
+    text = f"Ended at {found.budget[found.half]:,} {unit}, half of the longest, these responses would keep "
+    text += (
+        f"{found.spent[found.half]:.0%} of their {unit} and lose {points} points of accuracy, which leaves {share:.1%}"
+    )
     ends = "nine tenths of the correct ones end within {:,.0f} [{:,.0f}, {:,.0f}]"
     return f"{text}; {ends.format(enough.value, enough.low, enough.high)}"
 

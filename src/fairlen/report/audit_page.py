@@ -112,7 +112,7 @@ def find_figures(one: Audit) -> list[Figure]:
         Figure("Tokens that trained nothing", f"Share of {log.unit} whose advantage is 0 or that no update had.",
                table=Table(numbers.untrained_head(one), list(numbers.untrained_rows(one))), terms=("interval",)),
         *sections.channel_figures(one),
-        Figure("Effects within prompts, as numbers", "The four effects that are tested, without truncated responses and with them.",
+        Figure("Effects within prompts, as numbers", "The four that are tested, without truncated responses and with them.",
                table=Table(head, list(numbers.within_rows(one))),
                terms=("within.length", "within.bend", *["within.turns", "within.turn_length"] * bool(one.turns))),
         Figure("Description", "No effect of length follows from these.",

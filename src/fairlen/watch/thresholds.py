@@ -137,9 +137,9 @@ class Line:
 LINES = {
     "truncation": Line(
         lambda now, first: now.truncated, MANY,
-        "since about step {since} more responses end at the limit of generation, {x:.0%} now and {first.truncated:.0%} at first; "
-        "length then decides which can be correct", "Read a few: text that repeats needs no higher limit. Otherwise raise the limit "
-        "(TRL's max_completion_length), or leave truncated responses out of the loss (mask_truncated_completions)",
+        "since about step {since} more responses end at the limit of generation, {x:.0%} now and {first.truncated:.0%} at "
+        "first; length then decides which can be correct", "Read a few: text that repeats needs no higher limit. Otherwise "
+        "raise the limit (TRL's max_completion_length), or leave these out of the loss (mask_truncated_completions)",
     ),
     "verdicts": Line(
         lambda now, first: now.missing, 0.1,
@@ -153,10 +153,10 @@ LINES = {
     ),
     "length": Line(
         lambda now, first: now.length / first.length, 2.0,
-        "responses are {x:.2g} times as long as at first (a mean of {first.length:.0f}, then {now.length:.0f}{most}), since about "
-        "step {since}; {first.correct:.0%} were correct at first, {now.correct:.0%} are now; a change alone is no fault",
-        "Read a few responses, and look for a reward or an aggregation that favours {side} ones: `fairlen methods --compare` shows "
-        "what yours does", is_ratio=True,
+        "responses are {x:.2g} times as long as at first (a mean of {first.length:.0f}, then {now.length:.0f}{most}), since "
+        "about step {since}; {first.correct:.0%} were correct at first, {now.correct:.0%} are now; a change alone is no fault",
+        "Read a few responses, and look for a reward or an aggregation that favours {side} ones: `fairlen methods --compare` "
+        "shows what yours does", is_ratio=True,
     ),
     "signal": Line(
         lambda now, first: now.idle, 0.9,
