@@ -10,7 +10,7 @@ from fairlen.methods.compose import compose
 from fairlen.policy.model import load_policy
 from fairlen.rollouts import Rollouts
 from fairlen.sampling.extend import Sampling
-from fairlen.tasks.environment import Interactive, InTurns
+from fairlen.tasks.environment import choose_extend
 from fairlen.tasks.grader import Grader
 from fairlen.tasks.task import Synthetic
 from fairlen.train.collect import Collector
@@ -24,7 +24,7 @@ def draw(
     policy.model.eval()
     held_out, length = task.held_out(problems), task.longest_prompt + max_response_length
     engine = Engine(policy.model, eos_token_id=policy.eos_token_ids, max_length=length, compile=False)
-    extend = InTurns(engine.extend, task, policy.decode) if isinstance(task, Interactive) else engine.extend
+    extend = choose_extend(task, engine.extend, policy.decode)
     grader, sampling = Grader(task, policy.decode), Sampling(max_response_length, seed=0)
     collector = Collector(extend, grader, held_out.__getitem__, sampling, problems, 0, seed=0)
     return asyncio.run(collector(compose(method, settings), 0, 0, 0)).rollouts

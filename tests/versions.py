@@ -22,7 +22,7 @@ from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[1]
 MATRIX = Path(__file__).with_suffix(".toml")
-TOOLS = ("pytest>=8.3,<10", "hypothesis>=6.100,<7")
+TOOLS = ("pytest>=8.3,<10",)
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": ""}
 """Of the tests: nothing of the interpreter that runs this program."""
 

@@ -189,14 +189,21 @@ class ProblemSettings(Settings):
 
     task: str = "playground"
     """Problems where no --data is given: "playground", its family playground:sums or playground:cups, "guess" (a
-    game in turns), reasoning-gym:NAME, an environment as verifiers:ID?FIELD=VALUE, or your FILE.py:NAME. A shipped task brings
-    its model and its max response length."""
+    game in turns), reasoning-gym:NAME, or your FILE.py:NAME. A shipped task brings its model and its max response length."""
     places: Annotated[tuple[str, ...], Flag("data", is_repeated=True)] = ()
     """PLACE[@REVISION][:SPLIT][?COLUMN=VALUE][=WEIGHT]; PLACE: file, folder or hub id. Repeat it; training mixes by WEIGHT."""
     instruction: str = "auto"
     """Text after each problem; "auto" asks for the form of answer that the verifier reads, "" adds nothing."""
     shots: str = ""
     """FILE:N, a file as for --data, whose first N problems stand solved before each problem; they are not among those asked."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.task.startswith("verifiers:"):
+            raise ValueError(
+                f"task={self.task}: environments of verifiers train in prime-rl, by its own trainer; here its rules are methods "
+                "(prime-rl:default), and fairlen audit reads its rollouts. An environment of your own is FILE.py:NAME"
+            )
 
 
 @dataclass(frozen=True)

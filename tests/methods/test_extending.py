@@ -288,6 +288,7 @@ def test_names_that_name_nothing_are_refused(text):
 TASKS = {
     ("longest_prompt = 16", "longest_prompt = 3"): "its prompt has 6 tokens; give 1 to longest_prompt=3",  # BOS and five signs
     ("longest_prompt = 16", "longest_prompt = None"): "longest_prompt=None",
+    ("longest_prompt = 16", "longest_prompt, max_turns = 16, 0"): "max_turns=0",
     ("    def close(self):\n        pass\n", ""): "has no close",
     ('"train", index % 60', '"train", __import__("random").randrange(60)'): "another problem each time",
     ('"held-out", 60 + place', '"train", place'): "is in train and in held_out",

@@ -1,8 +1,11 @@
 """Trajectories: what the policy wrote and read, limits, faults of an environment, keys and values that are kept over turns."""
 
 import asyncio
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -10,13 +13,14 @@ from loops import over
 
 from fairlen import playground
 from fairlen.engine import Engine
+from fairlen.engine.generation import check_request
 from fairlen.methods.compose import compose
 from fairlen.policy.model import Policy, load_policy
 from fairlen.sampling.extend import Continuation, Sampling, gather
 from fairlen.sampling.independent import Request
 from fairlen.tasks.environment import Environment, InTurns, Observation, about
 from fairlen.tasks.grader import Grader
-from fairlen.tasks.playground import Playground, encode
+from fairlen.tasks.playground import TOKEN_IDS, Playground, encode
 from fairlen.tasks.task import Problem, Verdict
 from fairlen.train.collect import Collector
 
@@ -75,6 +79,12 @@ class Scripted:
         return whole.first(sampling.max_new_tokens)
 
 
+async def say(prefix: tuple[int, ...], sampling: Sampling) -> Continuation:
+    """An engine that takes what ours takes, and says "7" and EOS."""
+    check_request(prefix, sampling, 10_000, len(TOKEN_IDS))
+    return Continuation((*encode("7"), EOS), (-0.5, -0.25), "stop").first(sampling.max_new_tokens)
+
+
 def decode(ids: Any) -> str:
     return load_small().decode(ids)
 
@@ -131,7 +141,7 @@ def test_limits_truncate_a_trajectory_that_is_graded_all_the_same(budget, max_tu
 
 
 def test_a_trajectory_without_a_verdict_is_inactive_and_each_fault_is_told_of_once(capsys):
-    """Of 60 trajectories a third is late, a third raises, a third is well; test_nonsense.py has every kind of fault."""
+    """Of 60 trajectories a third is late, a third raises, a third is well."""
 
     class Faulty(Counting):
         async def act(self, text: str) -> Observation:
@@ -143,9 +153,6 @@ def test_a_trajectory_without_a_verdict_is_inactive_and_each_fault_is_told_of_on
 
         async def start(self) -> str:
             return ""
-
-    async def say(prefix: tuple[int, ...], sampling: Sampling) -> Continuation:
-        return Continuation((*encode("7"), EOS), (-0.5, -0.25), "stop").first(sampling.max_new_tokens)
 
     task = Turned(make=lambda seed: Faulty(2, [], ("late", "raises", "well")[seed % 3]))
     turns, grader = InTurns(say, task, decode, deadline=0.3), Grader(task, decode)
@@ -163,6 +170,83 @@ def test_a_trajectory_without_a_verdict_is_inactive_and_each_fault_is_told_of_on
     assert [(r.status, r.active, r.outcome) for r in found] == [expected[r.seed % 3] for r in found]
     assert all(r.finish == "stop" and r.length == len(r.logprobs) > 0 for r in found), "a fault is no limit"
     assert capsys.readouterr().err.count("no verdict") == 2
+
+
+class OddError(Exception):
+    """Has no text, no truth and no number."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError("no text")
+
+    __str__ = __bool__ = __float__ = __repr__  # type: ignore[assignment]
+
+
+def raises(error: BaseException, later: bool = False) -> Callable[..., Any]:
+    def plain(*_: Any) -> Any:
+        raise error
+
+    async def on_the_loop(*_: Any) -> Any:
+        raise error
+
+    return on_the_loop if later else plain
+
+
+def recurse(*_: Any) -> Any:
+    return recurse()
+
+
+ERRORS: dict[str, Callable[..., Any]] = {
+    "raises": raises(KeyError("gone")), "exits": raises(SystemExit(3)), "is cancelled": raises(asyncio.CancelledError()),
+    "stops": raises(StopIteration()), "has no text": raises(OddError()), "recurses": recurse,
+    "raises, async": raises(KeyError("gone"), True), "exits, async": raises(SystemExit(3), True),
+    "is cancelled, async": raises(asyncio.CancelledError(), True), "is closed, async": raises(GeneratorExit(), True),
+    "raises several, async": raises(BaseExceptionGroup("two", [SystemExit(1), ValueError()]), True),
+}  # fmt: skip
+WRONG: dict[str, Any] = {"none": None, "a number": 5, "bytes": b"7", "a class": Observation, "odd": OddError()}
+OUTSIDE, BELOW, WORDS = "an id outside", "an id below 0", "ids of text"
+OBSERVATIONS: dict[str, Any] = {
+    **WRONG, **{text: Observation(text) for text in (OUTSIDE, BELOW, WORDS, "\ud800")}, "no text": Observation(None),
+    **{f"reward {n}": Observation("7", False, value) for n, value in enumerate((math.nan, "1", None, 10**400, 1j, OddError()))},
+    "odd end": Observation("7", OddError()),
+}  # fmt: skip
+VERDICTS: dict[str, Any] = {
+    **WRONG, **{f"status {status}": Verdict(status, 1.0) for status in (None, "great", "error")},
+    **{f"outcome {n}": Verdict("correct", value) for n, value in enumerate((math.nan, "1", None, 10**400, OddError()))},
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Strange(Turned):
+    """Some of its observations become tokens that no model has."""
+
+    def encode_observation(self, text: str) -> Any:
+        return {OUTSIDE: (len(TOKEN_IDS),), BELOW: (-1,), WORDS: ("a",)}.get(text) or encode(text)
+
+
+def other(**functions: Callable[..., Any]) -> SimpleNamespace:
+    """An environment that ends after one turn, and fails after that; some of its functions are others."""
+    own = {"start": lambda: "", "act": lambda text: Observation("", True), "grade": lambda: Verdict("correct", 1.0)}
+    return SimpleNamespace(**own | {"end": raises(OddError())} | functions)
+
+
+def test_nonsense_ends_its_own_trajectory_and_no_other():
+    kinds: dict[str, Callable[[], Any]] = {"good": other, "no environment": lambda: None}
+    texts = {OUTSIDE: OUTSIDE, "too much": "7" * 10**7}
+    for function, values in (("start", WRONG | texts), ("act", OBSERVATIONS), ("grade", VERDICTS)):
+        calls = ERRORS | {f"returns {name}": lambda *_, value=value: value for name, value in values.items()}
+        kinds |= {f"{function} {name}": partial(other, **{function: call}) for name, call in calls.items()}
+    kinds |= {f"made: {name}": error for name, error in ERRORS.items() if "async" not in name}
+
+    async def play_each() -> list[Continuation]:
+        tasks = (Strange(make=lambda seed, kind=kind: kind()) for kind in kinds.values())
+        works = (about(InTurns(say, task, decode), PROBLEM)(PROBLEM.token_ids, Sampling(40, seed=1)) for task in tasks)
+        return await gather(works)
+
+    found = dict(zip(kinds, asyncio.run(play_each()), strict=True))
+    assert len(found) > 70 and [name for name, one in found.items() if one.status != "error"] == ["good"]
+    assert [name for name, one in found.items() if not one.turns or one.outcome != (name == "good")] == []
+    assert found[f"act returns {OUTSIDE}"].turns == ((0, 2),), "the turn before it stays"
+    assert found[f"start returns {OUTSIDE}"].turns == ((0, 1),), "a response has a token"
 
 
 def test_keys_and_values_are_kept_over_turns():

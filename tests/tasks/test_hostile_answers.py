@@ -74,18 +74,9 @@ def attack(task: ReasoningGym, gym: dict, name: str, path: Path, port: int, step
             assert after == before, f"{name}: {kind} changed later verdicts from {before} to {after}"
 
 
-def test_there_are_forty_attacks(tmp_path):
-    assert len(set(write_attacks(tmp_path / "ran", 1).values())) >= 40
-
-
-@pytest.mark.parametrize("name", LISTS)
-def test_an_answer_is_no_code_to_a_task_that_evaluates_lists(task, gym, name, tmp_path, port):
-    attack(task, gym, name, tmp_path / "ran", port)
-
-
-@pytest.mark.parametrize("name", FORMULAS)
-def test_an_answer_is_no_code_to_a_task_that_evaluates_formulas(task, gym, name, tmp_path, port):
-    attack(task, gym, name, tmp_path / "ran", port, 6)
+@pytest.mark.parametrize("name", [*LISTS, *FORMULAS])
+def test_an_answer_is_no_code_to_a_task_that_evaluates(task, gym, name, tmp_path, port):
+    attack(task, gym, name, tmp_path / "ran", port, 6 if name in FORMULAS else 1)
 
 
 @pytest.mark.slow

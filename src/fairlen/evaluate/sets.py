@@ -8,6 +8,7 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from fairlen.evaluate.config import EvalConfig, find_suite
@@ -16,12 +17,10 @@ from fairlen.plugins import is_file_place, plugins_of
 from fairlen.sampling.extend import gather
 from fairlen.tasks.data_row import Answers, DataRow, normalize
 from fairlen.tasks.dataset import RowSet
-from fairlen.tasks.driven import Driven
-from fairlen.tasks.environment import Driving, Interactive, InTurns, is_in_turns
+from fairlen.tasks.environment import Interactive, choose_extend
 from fairlen.tasks.grader import Verifier
 from fairlen.tasks.load import (
     ProblemSet,
-    find_verifiers_loader,
     load_reasoning_gym,
     load_sets,
     load_shipped,
@@ -31,7 +30,7 @@ from fairlen.tasks.load import (
 from fairlen.tasks.reasoning_gym import is_reasoning_gym, read_parts
 from fairlen.tasks.shipped import is_shipped, make_shipped
 from fairlen.tasks.source import DataError, DataSource, locate, read_source
-from fairlen.tasks.task import VERIFIERS, Problem, Task, load_own_task
+from fairlen.tasks.task import Problem, Task, load_own_task
 
 SHIPPED_PROBLEMS = 128
 """Of a shipped task, which is endless, without a limit."""
@@ -91,7 +90,7 @@ def places_of(config: EvalConfig) -> tuple[str, ...]:
 
 
 def is_made(place: str) -> bool:
-    return is_shipped(place) or is_reasoning_gym(place) or place.startswith(VERIFIERS)
+    return is_shipped(place) or is_reasoning_gym(place)
 
 
 def made_set(config: EvalConfig, place: str, tokenizer: Any) -> ProblemSet:
@@ -100,9 +99,6 @@ def made_set(config: EvalConfig, place: str, tokenizer: Any) -> ProblemSet:
     if is_reasoning_gym(place):
         gym = load_reasoning_gym(place, config, tokenizer)
         return set_of_task(place, gym, config, gym.describe())
-    if place.startswith(VERIFIERS):
-        environment = find_verifiers_loader()(config.replace(task=place), tokenizer, config.run.seed)
-        return set_of_task(place, environment, config, environment.describe())
     task = make_shipped(place, "--data")
     task = task if tokenizer is None else load_shipped(config.replace(task=place), tokenizer)
     return set_of_task(place, task, config, {})
@@ -110,18 +106,14 @@ def made_set(config: EvalConfig, place: str, tokenizer: Any) -> ProblemSet:
 
 def set_of_task(name: str, task: Task, config: EvalConfig, details: dict[str, Any]) -> ProblemSet:
     """The first held-out problems of a task. Refuses to rescore one in turns."""
-    if is_in_turns(task) and (config.run.from_samples or config.run.budgets):
+    if isinstance(task, Interactive) and (config.run.from_samples or config.run.budgets):
         flag = "--from-samples" if config.run.from_samples else "--budgets"
         raise ValueError(f"{flag} of {name}: it is solved in turns, which its environment grades as they are played")
     problems = tuple(task.held_out(config.run.problems or SHIPPED_PROBLEMS))
     rows = (json.dumps([problem.id, problem.text, problem.answer]) for problem in problems)
     digest = hashlib.sha256("\n".join(rows).encode()).hexdigest()
-    found = ProblemSet(file_name(name), problems, digest, "", details, task.verify, task.close)
-    if isinstance(task, Driving):
-        return replace(found, play=lambda extend, decode: Driven(extend, task))
-    if isinstance(task, Interactive):
-        return replace(found, play=lambda extend, decode: InTurns(extend, task, decode))
-    return found
+    play = partial(choose_extend, task)
+    return ProblemSet(file_name(name), problems, digest, "", details, task.verify, task.close, play=play)
 
 
 def find_sets(config: EvalConfig, given: Mapping[str, Sequence[Sample]]) -> dict[str, ProblemSet]:
@@ -129,7 +121,7 @@ def find_sets(config: EvalConfig, given: Mapping[str, Sequence[Sample]]) -> dict
     if not config.data.places:
         return {name: set_of_answers(config, name, samples) for name, samples in given.items()}
     for place in config.data.places:
-        if is_file_place(place) or place.startswith(VERIFIERS):
+        if is_file_place(place):
             raise ValueError(
                 f"--from-samples of --task {place}: such problems are code, which is not run to rescore samples; "
                 "evaluate again, or give the samples alone with their reference answers"

@@ -6,10 +6,7 @@ Any failure of an environment ends its trajectory without a verdict, and nothing
 
 from __future__ import annotations
 
-import asyncio
-import inspect
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -21,7 +18,7 @@ from fairlen.hangs import DeadlineError, SideThread
 from fairlen.rollouts import VERDICTS, Finish, Status, TokenIds
 from fairlen.sampling.extend import Continuation, Extend, PrefixError, Sampling
 from fairlen.seeds import derive_seed
-from fairlen.tasks.grader import wait_for
+from fairlen.tasks.grader import call_within
 from fairlen.tasks.task import Problem, Task, Verdict
 
 LONGEST_TOKEN = 64  # characters; a text of more than this for every token that is left is not even tokenized
@@ -77,48 +74,12 @@ class Interactive(Task, Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Played:
-    name: str
-    verdict: Verdict
-
-
-@runtime_checkable
-class Driving(Task, Protocol):
-    """A task whose environment drives: it asks the policy for turns, by the calls that it is given (`driven.Calls`)."""
-
-    async def drive(self, problem: Problem, calls: Any) -> Played: ...
-
-
 def show(value: Any) -> str:
     """In one line; the type of a value without a text."""
     try:
         return " ".join((str(value) if isinstance(value, BaseException) else repr(value)).split())[:200]
     except Exception:
         return type(value).__name__
-
-
-def is_foreign(error: BaseException) -> bool:
-    """Whether the called code is at fault; else the run itself is interrupted."""
-    if isinstance(error, asyncio.CancelledError):
-        task = asyncio.current_task()
-        return task is not None and not task.cancelling()
-    return isinstance(error, Exception | SystemExit | BaseExceptionGroup)
-
-
-def check_verdict(verdict: Any, function: str) -> Verdict:
-    """Raises a Fault unless it is a valid Verdict."""
-    try:
-        if isinstance(verdict, Verdict) and verdict.status in VERDICTS and math.isfinite(verdict.outcome):
-            return replace(verdict, outcome=float(verdict.outcome))
-    except Exception:  # an outcome of any type
-        pass
-    what = f"returned {show(verdict)}: give a Verdict with {', '.join(VERDICTS)} and a finite outcome"
-    raise Fault("error", function, what)
-
-
-def is_in_turns(task: Task) -> bool:
-    return isinstance(task, Interactive | Driving)
 
 
 class Fault(Exception):
@@ -153,7 +114,14 @@ class Guarded:
         raise Fault("error", "act", f"returned {show(found)}: text is a string and reward a finite number")
 
     async def grade(self) -> Verdict:
-        return check_verdict(await self._call("grade", Verdict), "grade")
+        verdict: Any = await self._call("grade", Verdict)
+        try:
+            if verdict.status in VERDICTS and math.isfinite(verdict.outcome):
+                return replace(verdict, outcome=float(verdict.outcome))
+        except Exception:  # an outcome of any type
+            pass
+        what = f"returned {show(verdict)}: give a Verdict with {', '.join(VERDICTS)} and a finite outcome"
+        raise Fault("error", "grade", what)
 
     async def end(self) -> None:
         if self.inner is not None:
@@ -162,46 +130,28 @@ class Guarded:
     async def _call(self, name: str, kind: type, *arguments: Any) -> Any:
         try:
             function = self.make if name == "make" else getattr(self.inner, name)
-            if inspect.iscoroutinefunction(function):
-                found = await wait_for(function(*arguments), self.deadline)
-            else:
-                found = await self.side.call(partial(function, *arguments), self.deadline or math.inf)
-        except (DeadlineError, TimeoutError) as error:
+            found = await call_within(partial(function, *arguments), self.side, self.deadline)
+        except DeadlineError as error:
             raise Fault("timeout", name, f"did not return within {self.deadline:g} s") from error
-        except BaseException as error:
-            if not is_foreign(error):
-                raise
+        except Exception as error:
             raise Fault("error", name, f"raised {type(error).__name__}: {show(error)}") from error
         if not isinstance(found, kind):
             raise Fault("error", name, f"returned {show(found)}; give {kind.__name__}")
         return found
 
 
-class Player(ABC):
+@dataclass(frozen=True)
+class InTurns:
     """An engine's `extend`, a turn at a time; `about` a problem it gives whole trajectories."""
 
-    extend: Extend
-
-    def __call__(self, prefix: TokenIds, sampling: Sampling) -> Awaitable[Continuation]:
-        return self.extend(prefix, sampling)
-
-    @abstractmethod
-    async def play(self, problem: Problem, prefix: TokenIds, sampling: Sampling) -> Continuation:
-        """Continue the prompt of a problem by a whole trajectory."""
-
-
-def about(extend: Extend, problem: Problem) -> Extend:
-    """Sampler that continues the prompt of this problem to its end: by trajectories where its task is solved in turns."""
-    return partial(extend.play, problem) if isinstance(extend, Player) else extend
-
-
-@dataclass(frozen=True)
-class InTurns(Player):
     extend: Extend
     task: Interactive
     decode: Callable[[Sequence[int]], str]
     deadline: float = 60.0
     warned: set[str] = field(default_factory=set)
+
+    def __call__(self, prefix: TokenIds, sampling: Sampling) -> Awaitable[Continuation]:
+        return self.extend(prefix, sampling)
 
     async def play(self, problem: Problem, prefix: TokenIds, sampling: Sampling) -> Continuation:
         """Turns and observations of at most `max_new_tokens` together. Truncated ones are graded, failed ones not."""
@@ -212,14 +162,15 @@ class InTurns(Player):
             verdict = await environment.grade()
         except Fault as fault:
             verdict = Verdict(fault.status, 0.0)
-            warn_once(self.warned, problem, fault, "such trajectories have no verdict and do not train")
+            self._warn(problem, fault, "such trajectories have no verdict and do not train")
             if not trajectory.turns:  # a response has a token, also one that counts nowhere
+                trajectory = Trajectory(prefix, sampling)
                 await self._write(trajectory, 1)
         finally:
             try:
                 await environment.end()
             except Fault as fault:
-                warn_once(self.warned, problem, fault, "the trajectory counts")
+                self._warn(problem, fault, "the trajectory counts")
         return trajectory.close(verdict)
 
     async def _play(self, environment: Guarded, trajectory: Trajectory) -> None:
@@ -231,13 +182,11 @@ class InTurns(Player):
             if turn.finish == "length":
                 break
             seen = await environment.act(self.decode(turn.token_ids))
-            trajectory.rewards.append(float(seen.reward))
+            trajectory.rewards.append(seen.reward)
             if seen.is_last:
                 return
             if not self._read(trajectory, seen.text):
                 break
-        if not trajectory.turns:
-            raise Fault("error", "max_turns", f"is {show(self.task.max_turns)}; a trajectory has a turn")
         trajectory.finish = "length"
 
     async def _write(self, trajectory: Trajectory, max_new_tokens: int) -> Continuation:
@@ -248,7 +197,6 @@ class InTurns(Player):
         except PrefixError as error:
             if not trajectory.token_ids:
                 raise
-            trajectory.forget()
             raise Fault("error", "encode_observation", f"returned tokens that no model reads: {error}") from error
         trajectory.write(turn)
         return turn
@@ -266,12 +214,21 @@ class InTurns(Player):
         trajectory.token_ids += tokens
         return True
 
+    def _warn(self, problem: Problem, fault: Fault, consequence: str) -> None:
+        """Log the first fault of a kind; the share of responses without a verdict is a metric."""
+        if fault.kind not in self.warned:
+            self.warned.add(fault.kind)
+            warn(f"problem {problem.id}: its environment's {fault}; {consequence}")
 
-def warn_once(warned: set[str], problem: Problem, fault: Fault, consequence: str) -> None:
-    """Log the first fault of a kind; the share of responses without a verdict is a metric."""
-    if fault.kind not in warned:
-        warned.add(fault.kind)
-        warn(f"problem {problem.id}: its environment's {fault}; {consequence}")
+
+def choose_extend(task: Task, extend: Extend, decode: Callable[[Sequence[int]], str], deadline: float = 60.0) -> Extend:
+    """Return what continues prompts of a task; `about` a problem in turns it plays whole trajectories."""
+    return InTurns(extend, task, decode, deadline) if isinstance(task, Interactive) else extend
+
+
+def about(extend: Extend, problem: Problem) -> Extend:
+    """Return what continues the prompt of this problem to its end: by trajectories where its task is solved in turns."""
+    return partial(extend.play, problem) if isinstance(extend, InTurns) else extend
 
 
 @dataclass(eq=False)
@@ -304,9 +261,6 @@ class Trajectory:
         self.token_ids += turn.token_ids
         self.logprobs += turn.logprobs
         self.supports += turn.supports
-
-    def forget(self) -> None:
-        self.token_ids = self.token_ids[: self.turns[-1][1] if self.turns else 0]
 
     def close(self, verdict: Verdict) -> Continuation:
         """The whole trajectory without observations after its last turn."""

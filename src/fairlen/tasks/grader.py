@@ -208,10 +208,7 @@ async def call_reward(
     lists = {"completion_ids": [list(token_ids)], "answer": [problem.answer]} | columns | {"verdict": [verdict]}
     call = partial(reward.function, [problem.text], [text], **lists)
     try:
-        is_async = inspect.iscoroutinefunction(reward.function)
-        values: Any = call() if is_async else await side.call(call, deadline or math.inf)
-        if inspect.isawaitable(values):
-            values = await wait_for(values, deadline)
+        values = await call_within(call, side, deadline)
     except (DeadlineError, TrainingStopped):
         raise
     except Exception as error:
@@ -222,6 +219,12 @@ async def call_reward(
             f"reward {reward.name} returned {values!r} for one response: return a list with one number, or None, for each"
         )
     return None if found[0] is None else float(found[0])
+
+
+async def call_within(function: Callable[[], Any], side: SideThread, deadline: float) -> Any:
+    """Call a coroutine function on the event loop, a plain one in `side`. Raises DeadlineError past the deadline (0 is none)."""
+    found = function() if inspect.iscoroutinefunction(function) else await side.call(function, deadline or math.inf)
+    return await wait_for(found, deadline) if inspect.isawaitable(found) else found
 
 
 async def wait_for(values: Awaitable[Any], deadline: float) -> Any:
@@ -241,7 +244,9 @@ async def as_errors(values: Awaitable[Any]) -> Any:
     """An error that would end the event loop, or look like an interruption of the run, becomes a RuntimeError."""
     try:
         return await values
-    except (asyncio.CancelledError, SystemExit, KeyboardInterrupt) as error:
+    except Exception:
+        raise
+    except BaseException as error:
         raise RuntimeError(f"{type(error).__name__} {error}".strip()) from error
 
 

@@ -6,7 +6,6 @@ import math
 import os
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
-from importlib.util import find_spec
 from typing import Any
 
 from fairlen.files.limits import bounded_memory
@@ -20,7 +19,7 @@ from fairlen.tasks.prompt import Prompter, read_shots
 from fairlen.tasks.reasoning_gym import PREFIX, ReasoningGym, is_reasoning_gym, read_parts
 from fairlen.tasks.shipped import SHIPPED, make_shipped
 from fairlen.tasks.source import read_source
-from fairlen.tasks.task import VERIFIERS, Problem, Synthetic, Task, Verdict, load_own_task
+from fairlen.tasks.task import Problem, Synthetic, Task, Verdict, load_own_task
 from fairlen.verify.answer_pool import AnswerReader, WorkerPool
 
 MAX_PROMPT = 1024
@@ -45,7 +44,7 @@ class ProblemSet:
 
 
 def load_task(config: TaskConfig, tokenizer: Any, seed: int = 0) -> Task:
-    """Load data sets, the user's own task, reasoning-gym, verifiers or a shipped task. Raises ValueError."""
+    """Load data sets, the user's own task, reasoning-gym or a shipped task. Raises ValueError."""
     if not config.data.places:
         refuse_form(config, config.data.task)
         if config.data.held_out:
@@ -55,8 +54,6 @@ def load_task(config: TaskConfig, tokenizer: Any, seed: int = 0) -> Task:
         if is_reasoning_gym(config.data.task):
             own = {"seed": seed, "longest_prompt": config.data.max_prompt_length or MAX_PROMPT}
             return load_reasoning_gym(config.data.task, config, tokenizer, **own)
-        if config.data.task.startswith(VERIFIERS):
-            return find_verifiers_loader()(config, tokenizer, seed)
         if is_file_place(config.data.task):
             return load_own_task(config.data.task, tokenizer)
         return replace(load_shipped(config, tokenizer), seed=seed)
@@ -76,14 +73,6 @@ def refuse_form(config: ProblemConfig, task: str) -> None:
     for name, value, usual in given:
         if value != usual and not is_reasoning_gym(task):
             raise ValueError(f"--{name} {value}: {task} brings its own; it goes with --data and {PREFIX}...")
-
-
-def find_verifiers_loader() -> Callable[[ProblemConfig, Any, int], Task]:
-    if find_spec("verifiers") is None:
-        raise ValueError(f"--task {VERIFIERS}...: the package verifiers is missing; pip install 'fairlen[verifiers]'")
-    from fairlen.tasks.verifiers_task import load_verifiers
-
-    return load_verifiers
 
 
 def load_shipped(config: ProblemConfig, tokenizer: Any) -> Synthetic:

@@ -22,7 +22,6 @@ from fairlen.rollouts import Status
 from fairlen.verify.answer import FORMS, after_thinking, match_exactly
 
 PARTS = ("name", "longest_prompt", "notes", "train", "held_out", "verify", "describe", "close")
-VERIFIERS = "verifiers:"  # prefix of `--task` for environments of that package; verifiers_task.py has the rest
 HELD_OUT_SHARE = 8  # one problem in this many is held out
 MAX_DRAWS = 20_000  # draws without a new problem after which a pool counts as empty
 TRIED = 8  # problems of each side that are looked at
@@ -253,6 +252,9 @@ def find_faults(task: Any) -> Iterator[str]:
     longest = task.longest_prompt
     if not isinstance(longest, int) or longest < 1:
         yield f"longest_prompt={longest!r}: give the tokens of the longest prompt, a whole number above 0"
+    max_turns = getattr(task, "max_turns", 1)
+    if not isinstance(max_turns, int) or max_turns < 1:
+        yield f"max_turns={max_turns!r}: give the turns after which a trajectory is truncated, a whole number above 0"
     trained = [task.train(index) for index in range(TRIED)]
     for index, problem in enumerate(trained):
         yield from find_problem_faults(f"train({index})", problem, longest)

@@ -32,10 +32,10 @@ from fairlen.policy.lora import adapted_layers, adapters_of
 from fairlen.policy.model import Policy, Unadapted, load_policy
 from fairlen.report.page import FILE, audit_run, write_page
 from fairlen.report.run import read_run
-from fairlen.sampling.extend import Extend, RolloutEngine, Sampling
+from fairlen.sampling.extend import RolloutEngine, Sampling
+from fairlen.sampling.independent import Sampler
 from fairlen.settings import choose_device, choose_engine
-from fairlen.tasks.driven import Driven
-from fairlen.tasks.environment import Driving, Interactive, InTurns
+from fairlen.tasks.environment import Interactive, choose_extend
 from fairlen.tasks.grader import Grader, load_rewards
 from fairlen.tasks.load import load_task
 from fairlen.tasks.shipped import choose_response_length, place_model
@@ -164,6 +164,7 @@ def build_trainer(
 ) -> Trainer:
     """Put the parts of a run together."""
     config, method, policy = run.config, run.composition.method, learner.policy
+    refuse_forks(grader.task, method.sampling)
     trainer = Trainer(
         config=config,
         run=run,
@@ -171,7 +172,7 @@ def build_trainer(
         learner=learner,
         engine=engine,
         collector=Collector(
-            choose_extend(run, policy, engine, grader.task),
+            choose_extend(grader.task, engine.extend, policy.decode, config.verifier.environment_deadline),
             grader,
             grader.task.train,
             sampling_of(config),
@@ -191,22 +192,13 @@ def build_trainer(
     return trainer
 
 
-def choose_extend(run: Run, policy: Policy, engine: RolloutEngine, task: Task) -> Extend:
-    """Return what continues prompts. Raises ValueError for a task in turns with a method that cuts responses itself."""
-    deadline = run.config.verifier.environment_deadline
-    if isinstance(task, Driving):
-        extend = Driven(engine.extend, task, deadline)
-    elif isinstance(task, Interactive):
-        extend = InTurns(engine.extend, task, policy.decode, deadline)
-    else:
-        return engine.extend
-    sampling = run.composition.method.sampling
-    if not sampling.is_whole:
+def refuse_forks(task: Task, sampling: Sampler) -> None:
+    """Raise ValueError for a task in turns with a sampler that forks responses."""
+    if isinstance(task, Interactive) and not sampling.is_whole:
         raise ValueError(
             f"task={task.name} with {type(sampling).__name__}: it is solved in turns, and its environment cannot be copied "
             f"where a track is forked; choose a method without {type(sampling).__name__.lower()}"
         )
-    return extend
 
 
 def notes_on(policy: Policy, engine: RolloutEngine) -> tuple[str, ...]:

@@ -29,7 +29,7 @@ from fairlen.precision import is_above
 from fairlen.rollouts import VERDICTS
 from fairlen.sampling.extend import gather
 from fairlen.tasks.dataset import DataTask
-from fairlen.tasks.environment import is_in_turns
+from fairlen.tasks.environment import Interactive
 from fairlen.tasks.grader import load_rewards
 from fairlen.tasks.load import load_task
 from fairlen.tasks.shipped import place_model, shipped_settings
@@ -72,7 +72,7 @@ def start_trl(config: TrlConfig, arguments: Sequence[str]) -> None:
     check_for_others(name, revision)
     tokenizer = read_tokenizer(name, revision, padding_side="left", truncation_side="left")
     with closing(load_task(config, tokenizer, config.seed)) as task:
-        if is_in_turns(task):
+        if isinstance(task, Interactive):
             raise ValueError(
                 f"--task {config.data.task}: it is solved in turns, which `fairlen train` plays; here a response has one"
             )
