@@ -101,6 +101,9 @@ MISTAKES = {
     ),
     "a task that does not exist": (["train", "--task", "maths"], "--task maths", "there are playground"),
     "an environment of verifiers": (["train", "--task", "verifiers:wordle"], "task=verifiers:wordle", "train in prime-rl"),
+    "a game whose turns would be forked": (
+        ["train", "--task", "guess", "--method", "eqlen"], "task=guess with EqLen", "choose a method without eqlen"
+    ),
     "a reward file that is not there": (["train", "--rewards", "none.py:f"], "--rewards none.py:f", "give the path of one"),
     "a reward that is not in the file": (["train", "--rewards", "reward.py:f"], "has no 'f'", "it has words"),
     "a reward that returns a word": (

@@ -92,6 +92,7 @@ def start_training(config: TrainConfig) -> RunSummary:
 
 def train_on(task: Task, config: TrainConfig, composition: Composition, policy: Policy, free: int) -> RunSummary:
     """Run the whole job on the problems of a task; `free` bytes of memory were there before the weights."""
+    refuse_forks(task, composition.method.sampling)
     asked, config = config, choose_settings(keep_choices(config), policy, task, free)
     graded = config.verifier
     rewards = load_rewards(graded.rewards, task.train(0), graded.reward_deadline)
@@ -164,7 +165,6 @@ def build_trainer(
 ) -> Trainer:
     """Put the parts of a run together."""
     config, method, policy = run.config, run.composition.method, learner.policy
-    refuse_forks(grader.task, method.sampling)
     trainer = Trainer(
         config=config,
         run=run,
