@@ -8,32 +8,22 @@ from typing import Any
 
 from fairlen.console import make_console, print_table
 from fairlen.flags import field_meanings
-from fairlen.methods.compose import explain, find_component, summarize
+from fairlen.methods.compose import explain, summarize
 from fairlen.methods.description import hash_method, short, stage_to_dict, to_dict
 from fairlen.methods.method import CHAINED, Method
 from fairlen.methods.modifiers import MODIFIERS, Component
 from fairlen.methods.presets import BASES
-from fairlen.plugins import installed
 
 CHOICES = ("sampling", "filter", "reward", "advantage", "surrogate", "aggregation")
 """Columns of the table; terms and correction are the same for every base."""
 
 
 def list_methods() -> dict[str, Any]:
-    """Bases with all of their choices, modifiers with what they set, and extensions with their source, as JSON data."""
+    """Bases with all of their choices, and modifiers with what they set, as JSON data."""
     return {
         "bases": {name: {"summary": summarize(make), "choices": to_dict(make())} for name, make in BASES.items()},
         "modifiers": {name: {"sets": part.sets, "summary": part.summary} for name, part in MODIFIERS.items()},
-        "extensions": [describe_extension(point.name) for point in installed("method")],
     }
-
-
-def describe_extension(name: str) -> dict[str, str]:
-    """A name of the user's own as JSON data; one that is broken says why."""
-    try:
-        return describe_component(find_component(name))
-    except ValueError as error:
-        return {"name": name, "sets": "broken", "summary": str(error), "source": ""}
 
 
 def describe_component(part: Component) -> dict[str, str]:
@@ -49,9 +39,6 @@ def print_methods(data: dict[str, Any]) -> None:
     print_table(console, "bases (empty: as in grpo)", ("method", *CHOICES), bases)
     modifiers = [[name, *one.values()] for name, one in data["modifiers"].items()]
     print_table(console, "modifiers, added with + in any order", ("modifier", "sets", "what it does"), modifiers)
-    if data["extensions"]:
-        extensions = [list(one.values()) for one in data["extensions"]]
-        print_table(console, "of your own", ("name", "sets", "what it does", "source"), extensions)
     console.print("fairlen methods NAME[+NAME…] shows what one method is made of, and how to set it")
 
 

@@ -1,4 +1,4 @@
-"""Objects of the user's own, by one form of name everywhere: FILE.py:NAME, or the name of a package's entry point."""
+"""Objects of the user's own, by one form of name everywhere: FILE.py:NAME."""
 
 from __future__ import annotations
 
@@ -8,14 +8,10 @@ import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.machinery import ModuleSpec, SourceFileLoader
-from importlib.metadata import EntryPoint, entry_points
 from importlib.util import module_from_spec
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
-
-GROUPS = {"method": "fairlen.methods", "task": "fairlen.tasks", "rewards": "fairlen.rewards"}
-"""Groups of entry points, by the setting that names their objects."""
 
 
 @dataclass(frozen=True)
@@ -28,9 +24,9 @@ class Plugin:
     """As it was named."""
     name: str
     source: str
-    """Path of the file, or package, version and entry point."""
+    """Path of the file."""
     sha256: str
-    """Of the file; empty for a package, whose version says what it is."""
+    """Of the file."""
     value: Any = field(repr=False, compare=False)
 
 
@@ -46,39 +42,30 @@ class ReadSource(SourceFileLoader):
 
 
 def is_file_place(place: str) -> bool:
-    """Tell a name of the form FILE.py:NAME from one of a package."""
+    """Tell a name of the form FILE.py:NAME from others."""
     return place.rpartition(":")[0].endswith(".py")
 
 
 def normalize(name: str) -> str:
-    """A part of a method's name as it is registered: small letters and underscores, unless a file or package has it so."""
-    given, plain = name.strip(), name.strip().replace("-", "_").lower()
-    if given == plain or is_file_place(given):
-        return given
-    is_so = any(point.name == given for point in installed("method"))  # slow: packages are looked through
-    return given if is_so else plain
+    """A part of a method's name as it is registered: small letters and underscores, unless it names a file."""
+    given = name.strip()
+    return given if is_file_place(given) else given.replace("-", "_").lower()
 
 
 def find_plugin(setting: str, place: str) -> Plugin:
-    """The object that a place names. Raises ValueError naming the setting, the place, and what is missing."""
-    find = find_in_file if is_file_place(place) else find_installed
-    try:
-        return find(setting, place)
-    except ValueError as error:
-        raise ValueError(f"--{setting} {place}: {error}") from error
-
-
-def find_in_file(setting: str, place: str) -> Plugin:
-    """An object of a file. Raises ValueError where there is none, or the file does not run."""
+    """The object that FILE.py:NAME names. Raises ValueError naming the setting, the place, and what is missing."""
     path, _, name = place.rpartition(":")
     if not Path(path).is_file():
-        raise ValueError(f"there is no file {path}; give the path of one, or run where it is")
+        raise ValueError(f"--{setting} {place}: there is no file {path}; give the path of one, or run where it is")
     content = Path(path).read_bytes()
-    module = run_file(Path(path).resolve(), content)
+    try:
+        module = run_file(Path(path).resolve(), content)
+    except ValueError as error:
+        raise ValueError(f"--{setting} {place}: {error}") from error
     value = vars(module).get(name)
     if value is None:
         own = [k for k, v in vars(module).items() if k[0] != "_" and getattr(v, "__module__", "") == module.__name__]
-        raise ValueError(f"{path} has no {name!r}; it has {', '.join(own) or 'nothing'}")
+        raise ValueError(f"--{setting} {place}: {path} has no {name!r}; it has {', '.join(own) or 'nothing'}")
     return Plugin(setting, place, name, str(Path(path).resolve()), hashlib.sha256(content).hexdigest(), value)
 
 
@@ -108,33 +95,6 @@ def describe_error(error: BaseException, path: Path) -> str:
     return f"{type(error).__name__}: {text}" + (f" (line {line})" if line else "")
 
 
-def installed(setting: str) -> Sequence[EntryPoint]:
-    return sorted(entry_points(group=GROUPS[setting]), key=lambda point: point.name)
-
-
-def source_of(point: EntryPoint) -> str:
-    package = f"{point.dist.name} {point.dist.version}" if point.dist else "a package"
-    return f"{package} ({point.value})"
-
-
-def find_installed(setting: str, place: str) -> Plugin:
-    """An object of an installed package. Raises ValueError where no package has it, several have it, or it does not load."""
-    found = [point for point in installed(setting) if point.name == place]
-    if not found:
-        known = ", ".join(point.name for point in installed(setting)) or "none"
-        raise ValueError(
-            f"no installed package has it (entry points of {GROUPS[setting]}: {known}); for an object of a file write "
-            "FILE.py:NAME"
-        )
-    if len(found) > 1:
-        raise ValueError(f"several packages have it: {', '.join(map(source_of, found))}; keep one")
-    try:
-        value = found[0].load()
-    except Exception as error:
-        raise ValueError(f"{source_of(found[0])} does not load: {type(error).__name__}: {error}") from error
-    return Plugin(setting, place, place, source_of(found[0]), "", value)
-
-
 def with_full_paths(method: str) -> str:
     """Names of a method with files by their full paths, for processes that run elsewhere."""
     parts = [name.strip().rpartition(":") for name in method.split("+")]
@@ -143,11 +103,8 @@ def with_full_paths(method: str) -> str:
 
 
 def plugins_of(method: str, task: str = "", rewards: Sequence[str] = ()) -> list[dict[str, str]]:
-    """Objects of files and entry points that the settings of a run name, each once: a run is resumed with the same content."""
-    places = [("method", normalize(name)) for name in method.split("+")]
+    """Objects of files that the settings of a run name, each once: a run is resumed with the same content."""
+    places = [("method", name.strip()) for name in method.split("+")]
     places += [("task", task), *(("rewards", text.partition("=")[0]) for text in rewards)]
-    settings = {setting for setting, place in places if place and not is_file_place(place)}
-    known = {setting: {point.name for point in installed(setting)} for setting in settings}
-    named = dict.fromkeys(one for one in places if is_file_place(one[1]) or one[1] in known.get(one[0], ()))
-    found = [find_plugin(*one) for one in named]
+    found = [find_plugin(*one) for one in dict.fromkeys(places) if is_file_place(one[1])]
     return [{key: getattr(plugin, key) for key in ("setting", "name", "source", "sha256")} for plugin in found]

@@ -56,8 +56,6 @@ def test_every_number_by_hand():
     assert values(found["length"]) == pytest.approx(
         {"all": 240 / 8, "correct": 60 / 3, "incorrect": 180 / 5, "incorrect_minus_correct": 16}
     )
-    (only,) = found["accuracy_by_length"]  # too few samples for more than one bin
-    assert (only["from"], only["to"], only["samples"], only["value"]) == (10, 60, 8, 3 / 8)
 
 
 def test_what_has_no_verdict_is_left_out_or_wrong():
@@ -90,15 +88,6 @@ def test_majorities_need_answers_and_ties_count_by_their_share():
     assert score(tied, "inactive")[0]["maj@2"]["value"] == pytest.approx(1 / 4)  # 1/2 of a, nothing of b
     outvoted = [sample("a", s, extracted=e) for s, e in (("correct", "7"), ("incorrect", "1/2"), ("incorrect", "0.50"))]
     assert score(outvoted, "inactive")[0]["maj@3"]["value"] == 0.0  # 1/2 and 0.50 are one wrong answer
-
-
-def test_accuracy_by_length_has_bins_of_about_equal_size():
-    """150 samples of lengths 1..150, right up to 30: the first of five bins holds just these."""
-    rows = [sample(f"p{i % 10}", "correct" if i <= 30 else "incorrect", i) for i in range(1, 151)]
-    found = score(rows, "inactive")[0]["accuracy_by_length"]
-    assert [(one["from"], one["to"], one["value"]) for one in found] == [
-        (1, 30, 1.0), (31, 60, 0.0), (61, 90, 0.0), (91, 120, 0.0), (121, 150, 0.0),
-    ]  # fmt: skip
 
 
 def test_lengths_are_words_where_tokens_are_not_known():

@@ -8,22 +8,9 @@ import pytest
 import torch
 from on_cuda import ON_CUDA
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM, Qwen3Config
 
-from fairlen.policy.head import Head
-from fairlen.policy.model import Policy, output_embeddings
 from fairlen.train import start
-from fairlen.train.optimizer import build_optimizer
-from fairlen.train.run.checkpoint import (
-    Checkpoint,
-    capture_moments,
-    capture_weights,
-    list_checkpoints,
-    load_newest,
-    restore_moments,
-    restore_weights,
-    save_checkpoint,
-)
+from fairlen.train.run.checkpoint import list_checkpoints
 from fairlen.train.run.config import TrainConfig
 from fairlen.train.start import start_training
 from fairlen.train.step import Learner
@@ -106,47 +93,3 @@ def test_a_deterministic_run_is_the_same_run_again(tmp_path):
     start_training(RUN.replace(deterministic=True, out=str(folder), resume=True))
     assert distance(tmp_path / "first", folder) == 0.0
     assert losses(folder) == losses(tmp_path / "first")
-
-
-@pytest.mark.parametrize("optim", ["adamw_8bit", "paged_adamw_32bit", "paged_adamw_8bit"])
-def test_moments_of_8_bits_and_pages_are_put_back_as_they_were(tmp_path, optim):
-    """Tables that 8 bits stand for and numbers of at least 4,096 and 100,000 elements: pages stay pages."""
-    pytest.importorskip("bitsandbytes")
-    shape = Qwen3Config(hidden_size=256, intermediate_size=512, num_hidden_layers=1, vocab_size=1000, head_dim=64)
-
-    def build() -> tuple[Policy, torch.optim.Optimizer]:
-        torch.manual_seed(0)
-        model = AutoModelForCausalLM.from_config(shape).to(DEVICE)
-        policy = Policy(model, None, Head(output_embeddings(model)))
-        return policy, build_optimizer(TrainConfig.of(optim=optim), policy)
-
-    first, one = build()
-    take_steps(first, one, 0, 3)
-    second, other = build()  # the library knows which tensors stay in 32 bits of one optimizer at a time
-    parts = {"model": capture_weights(first.model), "optimizer": capture_moments(first.model, one)}
-    save_checkpoint(tmp_path, "batch-000001-update-000003", Checkpoint(parts, {}))
-    found = load_newest(tmp_path)
-    assert found is not None
-    restore_weights(second.model, found[1].tensors["model"])
-    restore_moments(second.model, other, found[1].tensors["optimizer"])
-    for weight, its_copy in zip(first.trained().values(), second.trained().values(), strict=True):
-        after = other.state[its_copy]
-        for key, value in one.state[weight].items():
-            if isinstance(value, torch.Tensor):
-                assert (value.device, value.dtype) == (after[key].device, after[key].dtype)
-                assert getattr(value, "is_paged", False) == getattr(after[key], "is_paged", False)
-    pages = [value for moments in other.state.values() for value in moments.values() if hasattr(value, "is_paged")]
-    assert bool(pages) is optim.startswith("paged")
-    for policy, optimizer in ((first, one), (second, other)):
-        take_steps(policy, optimizer, 3, 5)
-    weights, others = capture_weights(first.model), capture_weights(second.model)
-    assert all(torch.equal(weights[name], others[name]) for name in weights)
-
-
-def take_steps(policy: Policy, optimizer: torch.optim.Optimizer, start: int, stop: int) -> None:
-    """Along gradients that follow from the number of the step."""
-    for step in range(start, stop):
-        generator = torch.Generator(DEVICE).manual_seed(step)
-        for parameter in policy.trained().values():
-            parameter.grad = torch.randn(parameter.shape, generator=generator, device=DEVICE)
-        optimizer.step()

@@ -7,18 +7,17 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 from loops import over
 
 from fairlen import playground, testing
-from fairlen.catalogue import describe_method, list_methods
+from fairlen.catalogue import describe_method
 from fairlen.cli import main
 from fairlen.compare.config import parse_variant
 from fairlen.methods.compose import explain
 from fairlen.methods.modifiers import MODIFIERS
 from fairlen.methods.presets import BASES
-from fairlen.plugins import find_plugin, plugins_of
+from fairlen.plugins import find_plugin
 from fairlen.tasks.grader import load_reward, load_rewards
 from fairlen.tasks.task import Problem, load_own_task
 
@@ -322,38 +321,6 @@ def test_a_broken_task_fails_at_once(change, mine, tokenizer):
     with pytest.raises(ValueError) as found:
         load_own_task("mine.py:Sums", tokenizer)
     assert TASKS[change] in str(found.value) and "--task mine.py:Sums" in str(found.value), found.value
-
-
-def install(folder: Path, package: str, points: str) -> None:
-    """A package's metadata as pip writes it."""
-    info = folder / f"{package}-1.2.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.2\n")
-    (info / "entry_points.txt").write_text(points)
-
-
-def test_entry_points_of_installed_packages_are_found(mine, tmp_path, monkeypatch, tokenizer):
-    mine.rename(tmp_path / "installed_mine.py")
-    points = (
-        "[fairlen.methods]\nroot_length = installed_mine:RootLength\nlost = installed_mine:Nothing\n"
-        "Big-Root = installed_mine:RootLength\n"
-        "[fairlen.tasks]\nsums = installed_mine:Sums\n[fairlen.rewards]\nbrief = installed_mine:brief\n"
-    )
-    install(tmp_path, "minepack", points)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    assert explain("grpo+root-length").name == "grpo+root_length"
-    assert explain("Big-Root").name == "grpo+Big-Root"  # as the package has it
-    assert [one["name"] for one in plugins_of("grpo+root-length")] == ["root_length"]
-    assert np.isclose(load_reward("brief=0.5").weight, 0.5)
-    assert load_own_task("sums", tokenizer).name == "sums"
-    listed = {one["name"]: one for one in list_methods()["extensions"]}
-    assert listed["root_length"]["source"] == "minepack 1.2 (installed_mine:RootLength)"
-    assert listed["lost"]["sets"] == "broken" and "does not load" in listed["lost"]["summary"]
-    install(tmp_path, "otherpack", points)
-    with pytest.raises(ValueError, match="several packages have it"):
-        explain("grpo+root_length")
-    with pytest.raises(ValueError, match="no installed package has it"):
-        load_reward("nothing")
 
 
 STAGES = [f"grpo+{ROOT}/recipes/stages.py:{name}" for name in ("MedianCentered", "Exponential", "FirstTokens", "Limit")]

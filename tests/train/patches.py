@@ -2,7 +2,7 @@
 
 "forget:NAME" leaves a part out of what is restored. "raise:N", "kill:N" and "half:N" act at the Nth call of the system that
 saving checkpoints makes, counted from 0, and "raise-from:N" at that one and all later ones. "slow:NAME" makes a run take its
-time. "beside:NAME" has checkpoints written beside what follows, as on a device.
+time.
 """
 
 import errno
@@ -30,8 +30,6 @@ def apply(patch: str) -> None:
             FORGETTING[what]()
         elif kind == "slow":
             {"down": slow_down, "stuck": get_stuck, "disk": write_slowly}[what]()
-        elif kind == "beside":
-            save_beside(what)
         elif kind:
             Trap(kind, int(what)).set()
 
@@ -90,34 +88,6 @@ def write_slowly() -> None:
         whole(path)
 
     checkpoint.sync = sync
-
-
-def save_beside(how: str) -> None:
-    """Each checkpoint takes as long as an update does, or for ever from the second on; or its tensors and lists are shared."""
-    train, sync, count = loop.Trainer.train, checkpoint.sync, [0]
-
-    async def train_beside(trainer):
-        trainer.saves_beside = True
-        return await train(trainer)
-
-    def sync_late(path: Path) -> None:
-        if path.name == "model.safetensors":
-            count[0] += 1
-            print(f"writing: {count[0]}", flush=True)
-            if how == "broken":
-                raise RuntimeError("the writer broke")
-            time.sleep(1000 if how == "stuck" and count[0] > 1 else 3 if how == "slow" else 0.3)
-        sync(path)
-
-    loop.Trainer.train, checkpoint.sync = train_beside, sync_late
-    if how == "shared":
-        save_file, loop.copy_to_host = checkpoint.save_file, lambda whole: whole
-
-        def save_late(tensors, path: Path) -> None:
-            time.sleep(0.1)
-            save_file(tensors, path)
-
-        checkpoint.save_file = save_late
 
 
 def after_restoring(change) -> None:

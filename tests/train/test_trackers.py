@@ -157,9 +157,9 @@ def test_a_run_with_real_services_and_hostile_ones(tmp_path, monkeypatch, capsys
     monkeypatch.setattr(Hangs, "log", Service.log)  # at the end it would cost PATIENCE; the test above has it
     monkeypatch.setattr(HangsAtTheEnd, "finish", Service.finish)
     start_training(small(run, rollout_batches=1, **changes))
-    names = json.loads((run / "trackers.json").read_text())
+    token = json.loads((run / "run.json").read_text())["run"]
     start_training(small(run, rollout_batches=2, resume=True, **changes))
-    assert names == json.loads((run / "trackers.json").read_text()) and names.keys() == {"wandb"}
+    assert token == json.loads((run / "run.json").read_text())["run"]
     assert len([e for e in metrics(run) if "loss/total" in e]) == 4
     logged = {
         (name, e["update"]): value
@@ -175,7 +175,7 @@ def test_a_run_with_real_services_and_hostile_ones(tmp_path, monkeypatch, capsys
     assert drawn.pop(("rollout_batch", 2)) == 1 and logged.pop(("rollout_batch", 2)) == 0  # the same evaluation's
     assert all(drawn[key] == pytest.approx(value, rel=1e-6) for key, value in logged.items())
     kept = b"".join(path.read_bytes() for path in (run / "wandb").rglob("*") if path.is_file())
-    parts = list((run / "wandb").glob(f"offline-run-*/run-{names['wandb']}.wandb"))
+    parts = list((run / "wandb").glob(f"offline-run-*/run-run-{token}.wandb"))
     assert len(parts) == 2  # once resumed, under the same name
     for text in (
         "loss/total",
@@ -222,7 +222,7 @@ def test_trackio(tmp_path):
         rows = database.execute("select run_name, step, metrics from metrics").fetchall()
         alerts = database.execute("select title, level from alerts").fetchall()
     assert alerts == [("nothing was trained in 3 rollout batches", "warn")]
-    (name,) = json.loads((tmp_path / "run/trackers.json").read_text()).values()
+    name = f"run-{json.loads((tmp_path / 'run/run.json').read_text())['run']}"
     found = {(step, key) for run, step, text in rows if run == name for key in json.loads(text)}
     assert {(1, "loss/total"), (2, "loss/total"), (0, "eval/accuracy"), (2, "eval/accuracy")} <= found
 

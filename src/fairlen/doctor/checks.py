@@ -17,8 +17,8 @@ from fairlen.console import make_console
 from fairlen.doctor import model
 from fairlen.doctor.examine import COLOURS, Check, Finding, Status
 from fairlen.evaluate.config import EvalConfig
-from fairlen.evaluate.folder import NOT_INSTALLED, find_version
 from fairlen.evaluate.start import show_share, start_evaluation
+from fairlen.files.folders import NOT_INSTALLED, find_version
 from fairlen.files.limits import GIB
 from fairlen.methods.compose import compose, explain
 from fairlen.plugins import plugins_of

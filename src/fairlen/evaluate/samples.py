@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -26,18 +26,8 @@ from fairlen.files.folders import replacing
 from fairlen.files.formats import READABLE, Chunk, stream
 from fairlen.files.limits import name_special
 from fairlen.rollouts import VERDICTS, Finish, Status
+from fairlen.schema import arrow_type
 
-SCHEMA = pa.schema(
-    {
-        "problem_id": pa.string(), "problem": pa.string(), "answer": pa.string(), "sample": pa.int32(), "text": pa.string(),
-        "token_ids": pa.list_(pa.int32()), "num_prompt": pa.int32(), "length": pa.int32(), "finish": pa.string(),
-        "outcome": pa.float64(), "status": pa.string(), "extracted": pa.string(), "verify_seconds": pa.float64(),
-        "seed": pa.int64(), "temperature": pa.float64(), "starts_inside": pa.bool_(), "asked": pa.list_(pa.string()),
-        "forced": pa.list_(pa.string()),
-    }
-)  # fmt: skip
-ADDED = {"asked", "forced"}
-"""Columns that files of earlier versions lack."""
 GROUP = 1024
 COLUMNS = {
     "answer": "gold gold_answer ground_truth reference_answer answer target reference gts label",
@@ -82,6 +72,11 @@ class Sample:
     @property
     def has_verdict(self) -> bool:
         return self.status in VERDICTS
+
+
+SCHEMA = pa.schema([(name, arrow_type(kind)) for name, kind in get_type_hints(Sample).items()])
+ADDED = {"asked", "forced"}
+"""Columns that files of earlier versions lack."""
 
 
 def file_name(name: str) -> str:

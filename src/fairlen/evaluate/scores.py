@@ -14,7 +14,7 @@ import numpy as np
 
 from fairlen.audit.log import Unit
 from fairlen.audit.numbers import plain
-from fairlen.audit.statistics.intervals import Estimate, bootstrap, length_bins, mean_over, ratio
+from fairlen.audit.statistics.intervals import Estimate, mean_over
 from fairlen.audit.statistics.lengths import split
 from fairlen.batch import Bools, Floats, Ints, count_by, sum_by
 from fairlen.evaluate.estimators import (
@@ -28,7 +28,6 @@ from fairlen.evaluate.estimators import (
 from fairlen.evaluate.samples import Sample
 from fairlen.verify.notation import read
 
-NUM_BINS = 5
 ByProblem = Mapping[str, Floats]
 """Metric to one number a problem, over the problems that it is defined for."""
 
@@ -102,7 +101,6 @@ def score(
         "without_verdict": missing_verdicts(samples, table, without_verdict),
         "unit": table.unit,
         "length": lengths(table),
-        "accuracy_by_length": accuracy_by_length(table),
         **({"budgets": accuracy_by_budget(samples, table, cuts)} if cuts else {}),
     }, each
 
@@ -160,19 +158,6 @@ def lengths(table: SampleTable) -> dict[str, Any]:
     rows = table.counts
     found = split(table.problem[rows], table.length[rows].astype(np.float64), table.correct[rows])
     return dict(zip(("all", "correct", "incorrect", "incorrect_minus_correct"), map(plain, found), strict=True))
-
-
-def accuracy_by_length(table: SampleTable) -> list[dict[str, Any]]:
-    rows = table.counts
-    problem, correct, bins = table.problem[rows], table.correct[rows], length_bins(table.length[rows], NUM_BINS)
-    if not (size := len(bins)):
-        return []
-    columns = [correct, np.ones(len(correct))]
-    found = bootstrap(problem, columns, lambda sums: ratio(sums[..., :size], sums[..., size:]), bins.index, size)
-    return [
-        {"from": int(bins.low[k]), "to": int(bins.high[k]), "samples": int(bins.count[k])} | plain(found.at(k))
-        for k in range(size)
-    ]
 
 
 def overall(sets: Sequence[ByProblem]) -> dict[str, Any]:

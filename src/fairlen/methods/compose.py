@@ -1,6 +1,6 @@
 """Names joined by `+`, in any order, become a method: one base (`grpo` if none is named) and modifiers of different choices.
 
-A name may be one of the user's own, FILE.py:NAME or an entry point of `fairlen.methods`, which is tried before it is used:
+A name may be one of the user's own, FILE.py:NAME, which is tried before it is used:
 
 - a Method, or a function without arguments that returns one: a base;
 - a function from a Method to a Method: a modifier; what it sets is what it changes of the plain method;
@@ -23,7 +23,7 @@ from fairlen.methods.modifiers import EVERYTHING, MODIFIERS, Component, add
 from fairlen.methods.peers import find_peer, split_names
 from fairlen.methods.presets import BASES
 from fairlen.methods.trial import try_method
-from fairlen.plugins import Plugin, find_plugin, installed, is_file_place, normalize
+from fairlen.plugins import Plugin, find_plugin, is_file_place, normalize
 
 DEFAULT_METHOD = "dr_grpo"
 """Default method of our trainer, TRL and verl."""
@@ -113,7 +113,7 @@ def find_component(name: str, words: Sequence[str] = ()) -> Component:
         return Component(name, EVERYTHING, summarize(BASES[name]), lambda method: BASES[name]())
     if name in MODIFIERS:
         return MODIFIERS[name]
-    if is_file_place(name) or any(point.name == name for point in installed("method")):
+    if is_file_place(name):
         return read_component(find_plugin("method", name))
     joined = "+".join(name.replace(",", " ").split())
     near = f"names are joined by +: {joined}" if joined != name else suggest(name, [*BASES, *MODIFIERS])

@@ -20,7 +20,7 @@ from typing import Any, Literal, cast
 
 from fairlen.console import warn
 from fairlen.hangs import UNWATCHED, DeadlineError, SideThread, TrainingStopped, Watchdog, run_async
-from fairlen.plugins import find_plugin
+from fairlen.plugins import find_plugin, is_file_place
 from fairlen.precision import add_parts
 from fairlen.rollouts import VERDICTS, Response, Status
 from fairlen.settings import VerifierSettings
@@ -258,8 +258,7 @@ class RewardError(ValueError):
 def load_reward(text: str) -> WeightedReward:
     """Run the file of "FILE.py:FUNCTION" or "FILE.py:FUNCTION=0.5". Raises RewardError."""
     place, _, weight = text.partition("=")
-    file, colon, name = place.rpartition(":")
-    if not name or (colon and not file.endswith(".py")):
+    if not is_file_place(place) or place.endswith(":"):
         raise RewardError(text, "write FILE.py:FUNCTION or FILE.py:FUNCTION=WEIGHT")
     try:
         number = float(weight or 1.0)

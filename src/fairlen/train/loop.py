@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -25,7 +24,7 @@ from fairlen.settings import LARGE
 from fairlen.tasks.task import NO_FAILURES, Problem
 from fairlen.train.collect import Collected
 from fairlen.train.records import count_generated, describe_update, rollout_metrics
-from fairlen.train.run.checkpoint import Archive, Checkpoint, capture_streams, copy_to_host
+from fairlen.train.run.checkpoint import Archive, capture_streams
 from fairlen.train.run.faults import Interrupted, Interruption, find_non_finite, require_finite
 from fairlen.train.run.trackers import Trackers
 from fairlen.train.state import RunState, StartedBatch
@@ -41,11 +40,6 @@ class Trainer(RunState):
     showing: Callable[[object], AbstractContextManager[object]] = nullcontext
     """Shows a text within, of work that goes on."""
     archive: Archive
-    saves_beside: bool = False
-    """Write checkpoints from copies in host memory while the run goes on."""
-    writer: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "checkpoint"))
-    written: Future[bool] | None = None
-    """Of the newest checkpoint that was written beside."""
     interruption: Interruption = field(default_factory=Interruption)
     trackers: Trackers = field(default_factory=lambda: Trackers({}))
 
@@ -61,13 +55,11 @@ class Trainer(RunState):
                 self.progress.seconds += time.perf_counter() - start
                 is_new = self.started is None or self.started.num_done > 0
                 if is_new and self.progress.needs_checkpoint(self.config, is_within_batch=self.started is not None):
-                    self.save(beside=self.saves_beside)
+                    self.save()
             return await self.evaluate()
         except Interrupted:
             self.save()
             raise
-        finally:
-            self.wait_for_checkpoint()
 
     async def step(self) -> None:
         if self.started is None:
@@ -248,25 +240,12 @@ class Trainer(RunState):
             adapters = folder / {"model": "adapter", "best": "best-adapter"}[name]
             replace_folder(adapters, lambda path: save_adapters(policy.model, path, self.config.model.name))
 
-    def save(self, beside: bool = False) -> bool:
-        """Write a checkpoint; False where that failed. With `beside` it returns at once, and `wait_for_checkpoint` tells."""
-        self.wait_for_checkpoint()
+    def save(self) -> bool:
+        """Write a checkpoint to its end, whatever signal comes; False where that failed."""
         with self.interruption.writing():
             checkpoint = self.capture()
             require_finite(checkpoint.tensors)
-            if beside:
-                checkpoint = copy_to_host(checkpoint)
-        self.written = self.writer.submit(self.write, self.progress.batch, self.progress.update, checkpoint)
-        return beside or self.wait_for_checkpoint()
-
-    def write(self, batch: int, update: int, checkpoint: Checkpoint) -> bool:
-        """Write a checkpoint to its end, whatever signal comes; False where that failed."""
-        with self.interruption.writing():
-            return self.archive.save(batch, update, checkpoint)
-
-    def wait_for_checkpoint(self) -> bool:
-        """Wait for the checkpoint that is being written; False where the last one failed."""
-        return self.written is None or self.written.result()
+            return self.archive.save(self.progress.batch, self.progress.update, checkpoint)
 
 
 def describe_nothing(scored: Scored) -> str:

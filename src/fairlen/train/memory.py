@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -27,7 +27,7 @@ from fairlen.policy.model import Policy, output_embeddings
 from fairlen.rollouts import Response, Rollouts, Segment
 from fairlen.settings import LARGE
 from fairlen.tasks.shipped import SHIPPED
-from fairlen.train.optimizer import count_moments, embedding_weights, name_of
+from fairlen.train.optimizer import count_moments
 from fairlen.train.run.config import TrainConfig
 from fairlen.train.step import Learner, OutOfMemoryError, is_shortage, release_memory
 
@@ -68,14 +68,13 @@ def estimate_least(shape: PreTrainedConfig, config: TrainConfig, needs_ref: bool
         num_parameters = model.num_parameters()
         if adapters:
             add_adapters(model, adapters)
-    trained, size = [weight for weight in model.parameters() if weight.requires_grad], max(given, 4)
-    count = size * sum(weight.numel() for weight in trained)
+    count = max(given, 4) * sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
     kept = (1 if config.model.gradient_checkpointing else KEPT) * text.hidden_size * text.num_hidden_layers * given
     found = {
         "libraries": LIBRARIES,
         "weights": count + (num_parameters * given if adapters else 0),
         "gradients": count,
-        "moments": sum(count_moments(config.update.optim, trained, embedding_weights(model), size)),
+        "moments": 2 * count,
         "reference": count if needs_ref and not adapters else 0,
         "one sequence": config.sampling.max_response_length * kept,
     }
@@ -198,10 +197,7 @@ def run_largest(learner: Learner, method: Method, num_prompt: int, longest: int,
     model = learner.policy.model
     vocab_size = output_embeddings(model).weight.shape[0]
     was_training, devices = model.training, [model.device] if model.device.type == "cuda" else []
-    shapes, held = (
-        largest_shapes(learner.max_tokens, longest, most_rows),
-        hold_moments(learner.optimizer, embedding_weights(model)),
-    )
+    shapes, held = largest_shapes(learner.max_tokens, longest, most_rows), hold_moments(learner.optimizer)
     try:
         with torch.random.fork_rng(devices):
             for num_rows, length in shapes if devices else shapes[-1:]:
@@ -225,11 +221,10 @@ def largest_shapes(max_tokens: int, longest: int, most_rows: int) -> list[tuple[
     return [(num_rows, longest)] if width == longest or num_rows == 1 else [(1, longest), (num_rows, width)]
 
 
-def hold_moments(optimizer: torch.optim.Optimizer, embeddings: Sequence[torch.Tensor] = ()) -> torch.Tensor:
+def hold_moments(optimizer: torch.optim.Optimizer) -> torch.Tensor:
     """Take the memory of the two moments that Adam keeps of each parameter, except for those that it has already."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    missing = [p for p in parameters if p not in optimizer.state]
-    size = sum(count_moments(name_of(optimizer), missing, embeddings, parameters[0].itemsize))
+    size = count_moments(p for p in parameters if p not in optimizer.state)
     try:
         return torch.ones(size, dtype=torch.uint8, device=parameters[0].device)
     except (RuntimeError, MemoryError) as error:

@@ -43,13 +43,7 @@ from fairlen.tasks.task import Problem, Task, find_problem_faults
 from fairlen.train.collect import Collector
 from fairlen.train.loop import Trainer
 from fairlen.train.memory import MAX_MICROBATCH, Trial, refuse_too_large, try_memory
-from fairlen.train.optimizer import (
-    build_optimizer,
-    check_optimizer,
-    choose_learning_rate,
-    count_moments,
-    embedding_weights,
-)
+from fairlen.train.optimizer import build_optimizer, choose_learning_rate, count_moments
 from fairlen.train.run.checkpoint import Archive, seed_streams
 from fairlen.train.run.config import TrainConfig, refuse_too_many
 from fairlen.train.run.display import Display, RunSummary, describe_choices, write_model_card
@@ -71,7 +65,6 @@ def start_training(config: TrainConfig) -> RunSummary:
     if config.model.threads:
         torch.set_num_threads(config.model.threads)
     device = choose_device(config.model)
-    check_optimizer(config, device)
     refuse_too_many(config, composition.method.sampling.num_tracks)
     free = free_memory(device)
     refuse_too_large(config, composition.method, free)
@@ -186,7 +179,6 @@ def build_trainer(
         engine_is_exact=is_exact(config, policy),
         show=show,
         archive=Archive(run.checkpoints, config.run.keep_checkpoints),
-        saves_beside=policy.device.type == "cuda",
     )
     trainer.signal.name_method(run.composition.name, method)
     return trainer
@@ -250,8 +242,7 @@ def find_reserved(config: TrainConfig, policy: Policy, trial: Trial) -> int:
 
     All that an update takes, as it was measured, where the engine does not sleep meanwhile.
     """
-    trained = list(policy.trained().values())
-    moments = sum(count_moments(config.update.optim, trained, embedding_weights(policy.model), trained[0].itemsize))
+    moments = count_moments(policy.trained().values())
     sleeps = find_kind(config, policy).has_copy and config.sampling.sleep_level > 0
     return moments if sleeps else max(trial.taken, moments)
 

@@ -20,7 +20,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from verl.trainer import main_ppo
 
 from fairlen.console import log
-from fairlen.evaluate.folder import find_versions
+from fairlen.files.folders import find_versions
 from fairlen.integrations.verl.session import DEATH, DIED, NODE
 from fairlen.secrets import hide_all
 

@@ -8,7 +8,6 @@ Every file is synced, the manifest with sizes and hashes is written last, and th
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import json
 import os
@@ -32,9 +31,7 @@ from fairlen.console import warn
 from fairlen.files.folders import sync
 
 MANIFEST = "MANIFEST.json"
-TABLES = ("qmap1", "qmap2")
-"""Values of 8-bit codes in bitsandbytes: the same in all runs, and one tensor for all parameters."""
-NAME = re.compile(r"batch-(\d+)(?:-update-(\d+))?(?:-again-(\d+))?")
+NAME = re.compile(r"batch-(\d+)(?:-update-(\d+))?")
 
 
 @dataclass(frozen=True)
@@ -45,15 +42,6 @@ class Checkpoint:
     state: dict[str, Any]
     tables: Mapping[str, pa.Table] = field(default_factory=dict)
     """The started rollout batch, as in records/."""
-
-
-def copy_to_host(checkpoint: Checkpoint) -> Checkpoint:
-    """A checkpoint that later updates do not change, its tensors in host memory."""
-    tensors = {
-        part: {name: tensor.to("cpu", copy=True) for name, tensor in named.items()}
-        for part, named in checkpoint.tensors.items()
-    }
-    return Checkpoint(tensors, copy.deepcopy(checkpoint.state), checkpoint.tables)
 
 
 @dataclass
@@ -85,7 +73,13 @@ class Archive:
 
 
 def save_checkpoint(folder: Path, name: str, checkpoint: Checkpoint) -> Path:
-    """Write a checkpoint; a crash leaves earlier ones as they were. Raises OSError or SafetensorError on a full disk."""
+    """Write a checkpoint; a crash leaves earlier ones as they were. Raises OSError or SafetensorError on a full disk.
+
+    A whole one of the same name is of the same place in the run, and stays.
+    """
+    final = folder / name
+    if verifies(final):
+        return final
     folder.mkdir(parents=True, exist_ok=True)
     staging = folder / f".tmp-{name}-{os.getpid()}"
     shutil.rmtree(staging, ignore_errors=True)
@@ -103,7 +97,7 @@ def save_checkpoint(folder: Path, name: str, checkpoint: Checkpoint) -> Path:
     (staging / MANIFEST).write_text(json.dumps(manifest, indent=1))
     sync(staging / MANIFEST)
     sync(staging)
-    final = find_free(folder, name)
+    shutil.rmtree(final, ignore_errors=True)  # which is damaged
     os.rename(staging, final)
     sync(folder)
     return final
@@ -129,36 +123,15 @@ def load_newest(folder: Path) -> tuple[Path, Checkpoint] | None:
 
 
 def keep_newest(folder: Path, number: int) -> None:
-    """Remove all but the newest checkpoints of `number` places, and the remains of crashes and damage."""
-    found = list_checkpoints(folder)
-    newest = {place_of(path): path for path in found}  # of one place, the last to be made
-    kept = list(newest.values())[-number:]
-    old = [path for path in found if path not in kept]
-    for path in [*old, *folder.glob(".tmp-*"), *folder.glob("damaged-*")]:
+    """Remove all but the newest `number` checkpoints, and the remains of crashes and damage."""
+    for path in [*list_checkpoints(folder)[:-number], *folder.glob(".tmp-*"), *folder.glob("damaged-*")]:
         shutil.rmtree(path, ignore_errors=True)
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
-    """Checkpoints, oldest first: by rollout batch, update, and how often that place was reached."""
+    """Checkpoints, oldest first: by rollout batch and update."""
     matches = ((NAME.fullmatch(path.name), path) for path in folder.glob("batch-*"))
     return [path for _, path in sorted((tuple(int(n or 0) for n in m.groups()), path) for m, path in matches if m)]
-
-
-def find_free(folder: Path, name: str) -> Path:
-    """A path of that name, or one that sorts after a whole checkpoint of that name, so that none is removed first."""
-    there = [one for one in list_checkpoints(folder) if place_of(one) == name]
-    whole = [one for one in there if verifies(one)]
-    for damaged in set(there) - set(whole):
-        shutil.rmtree(damaged)
-    if not whole:
-        return folder / name
-    number = whole[-1].name.removeprefix(name).removeprefix("-again-") or "1"
-    return folder / f"{name}-again-{int(number) + 1}"
-
-
-def place_of(path: Path) -> str:
-    """Rollout batch and update of a checkpoint, as its first name there."""
-    return path.name.partition("-again-")[0]
 
 
 def verifies(path: Path) -> bool:
@@ -192,13 +165,12 @@ def restore_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
 
 
 def capture_moments(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """The optimizer's numbers by "parameter name|key", except TABLES; the next update changes them."""
+    """The optimizer's numbers by "parameter name|key"; the next update changes them."""
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     return {
         f"{names[id(parameter)]}|{key}": torch.as_tensor(value).detach().contiguous()
         for parameter, moments in optimizer.state.items()
         for key, value in moments.items()
-        if key not in TABLES
     }
 
 
@@ -213,24 +185,9 @@ def restore_moments(model: nn.Module, optimizer: torch.optim.Optimizer, moments:
     for name, value in moments.items():
         parameter, key = name.rsplit("|", 1)
         state.setdefault(trained.index(parameter), {})[key] = value
-    if hasattr(optimizer, "init_state"):
-        return restore_in_place(optimizer, state)
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
     for restored in optimizer.state.values():
         restored.update({key: value.clone() for key, value in restored.items()})  # a file's tensor may be mapped memory
-
-
-def restore_in_place(optimizer: Any, state: Mapping[int, Mapping[str, Tensor]]) -> None:
-    """Copy moments into bitsandbytes' own tensors, which may be pages; its own loading leaves none."""
-    places = [(g, i, p) for g, group in enumerate(optimizer.param_groups) for i, p in enumerate(group["params"])]
-    for number, moments in state.items():
-        group, place, parameter = places[number]
-        optimizer.init_state(optimizer.param_groups[group], parameter, group, place)
-        for key, value in moments.items():
-            if key == "step":
-                optimizer.state[parameter][key] = int(value)
-            else:
-                optimizer.state[parameter][key].copy_(value)
 
 
 def seed_streams(seed: int) -> None:

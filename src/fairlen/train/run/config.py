@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from fairlen.checks import Amount, Count, Natural, Positive, Seed
-from fairlen.evaluate.folder import NOT_INSTALLED, find_version
 from fairlen.methods.compose import DEFAULT_METHOD
 from fairlen.methods.method import Method
 from fairlen.methods.stages.fair_band import FairBand
@@ -18,6 +17,7 @@ from fairlen.methods.stages.surrogate import PolicyGradient, TokenClip
 from fairlen.methods.stages.terms import NoCorrection
 from fairlen.settings import (
     HARMLESS,
+    LARGE,
     ROUNDING,
     DataSettings,
     Overrides,
@@ -29,6 +29,7 @@ from fairlen.settings import (
     SamplingSettings,
     Settings,
     TaskConfig,
+    choose_engine,
     flatten,
     names_of,
 )
@@ -70,8 +71,6 @@ class UpdateSettings(Settings):
     """Updates that a rollout batch is split into; prompts stay whole. Above 1, clipping acts."""
     epochs_per_batch: Count = 1
     """Times that a rollout batch is gone through."""
-    optim: Literal["adamw", "adamw_8bit", "paged_adamw_32bit", "paged_adamw_8bit"] = "adamw"
-    """"adamw" is torch's; the others are bitsandbytes': moments of 8 bits, or paged from the host's memory to CUDA."""
     learning_rate: Amount = 0.0
     """Of AdamW, after the warm-up; then constant. 0 chooses by the model: 3e-4 below 50M parameters, 1e-5 below a billion, 1e-6
     from there on; 1e-4 for adapters."""
@@ -235,14 +234,13 @@ def decisions(description: Mapping[str, Any]) -> dict[str, Any]:
     if shots := description.get("data", {}).get("prompt", {}).get("shots"):
         found["solved examples"] = hashlib.sha256(json.dumps(shots).encode()).hexdigest()[:12]
     for one in description.get("plugins", ()):
-        found[f"{one['setting']} {one['name']}"] = one["sha256"] or one["source"]
+        found[f"{one['setting']} {one['name']}"] = one["sha256"]
     return found
 
 
 def takes_vllm(config: TrainConfig) -> bool:
     """Return whether vLLM generates where there is a CUDA device."""
-    is_automatic = config.sampling.engine == "auto" and config.model.name not in SHIPPED and not config.needs_support
-    return config.sampling.engine == "vllm" or (is_automatic and find_version("vllm") != NOT_INSTALLED)
+    return choose_engine(config, "cuda", 0 if config.model.name in SHIPPED else LARGE + 1) == "vllm"
 
 
 RULES: tuple[tuple[Callable[[TrainConfig, Method], object], str, str], ...] = (

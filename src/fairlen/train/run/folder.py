@@ -7,14 +7,14 @@ adapter/  best-adapter/  where adapters are trained, of which model/ and best/ a
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fairlen.evaluate.folder import PACKAGES
-from fairlen.files.folders import choose_folder, refuse_links, refuse_occupied, write_json
-from fairlen.loop.folder import RunFolder, describe_composition, describe_program
+from fairlen.files.folders import choose_folder, describe_program, refuse_links, refuse_occupied, write_json
+from fairlen.loop.folder import RunFolder, describe_composition
 from fairlen.methods.compose import Composition
 from fairlen.policy.layout import ROWS, Layout
 from fairlen.secrets import hide_all, restore, seal
@@ -34,6 +34,13 @@ class Run(RunFolder):
     facts: Mapping[str, Any]
     """Of the model: its engine, its adapters, its memory."""
     changes: tuple[Change, ...] = ()
+    token: str = field(default_factory=lambda: secrets.token_hex(4))
+    """Tells the run from others in folders of this name."""
+
+    @property
+    def name(self) -> str:
+        """Its name in trackers, resumed or not."""
+        return f"{self.folder.name[:80]}-{self.token}"
 
     @property
     def checkpoints(self) -> Path:
@@ -41,9 +48,10 @@ class Run(RunFolder):
 
     def describe(self) -> dict[str, Any]:
         return seal(self.decisive()) | {
+            "run": self.token,
             "configuration": self.configuration,
             "layout": {"kind": self.layout.kind, "reason": self.layout.reason},
-            **describe_program(PACKAGES),
+            **describe_program(),
         }
 
     def decisive(self) -> dict[str, Any]:
@@ -54,7 +62,7 @@ class Run(RunFolder):
         """Note the differences from an earlier description. Raises ValueError where one changes the mathematics."""
         changes = find_changes(before, restore(json.loads(json.dumps(self.decisive())), before))
         refuse_changes(changes)
-        self.changes = tuple(changes)
+        self.changes, self.token = tuple(changes), before.get("run", self.token)
         if changes:
             resumed = [*before.get("resumed", ()), [str(change) for change in changes]]
             write_json(self.folder / "run.json", self.describe() | {"resumed": resumed})

@@ -11,7 +11,6 @@ import json
 import math
 import os
 import re
-import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +21,6 @@ from types import SimpleNamespace
 from typing import Any
 
 from fairlen.console import warn
-from fairlen.files.folders import write_json
 from fairlen.hangs import UNWATCHED, Watchdog
 from fairlen.loop.learning_signal import NOTE
 from fairlen.train.run.folder import Run
@@ -128,7 +126,7 @@ def send(tracker: Any, entry: dict[str, float] | str, update: int) -> None:
         tracker.alert(re.split(r" \(|[,:;] ", text)[0][:63], text, "INFO" if entry.startswith(NOTE) else "WARN")
 
 
-def open_wandb(run: Run, name: str, update: int) -> Any:
+def open_wandb(run: Run, update: int) -> Any:
     """Start or resume a run of Weights & Biases; WANDB_MODE=offline keeps everything in RUN/wandb."""
     import wandb
 
@@ -136,7 +134,7 @@ def open_wandb(run: Run, name: str, update: int) -> Any:
     found = wandb.init(
         project=os.environ.get("WANDB_PROJECT", PROJECT),
         name=run.folder.name,
-        id=name,
+        id=run.name,
         resume="allow",
         dir=str(run.folder),
         config=describe(run),
@@ -146,13 +144,13 @@ def open_wandb(run: Run, name: str, update: int) -> Any:
     return found
 
 
-def open_trackio(run: Run, name: str, update: int) -> Any:
+def open_trackio(run: Run, update: int) -> Any:
     """Start or resume a run of trackio, in its own folder (TRACKIO_DIR) or where it is set up to send."""
     import trackio  # pyright: ignore[reportMissingImports]
 
     found = trackio.init(
         project=os.environ.get("TRACKIO_PROJECT", PROJECT),
-        name=name,
+        name=run.name,
         resume="allow",
         config=describe(run),
         embed=False,
@@ -183,11 +181,15 @@ class TensorBoard:
         self.writer.add_text(f"alerts/{level}/{title}", text)
 
 
+SERVICES: dict[str, Callable[[Run, int], Any]] = {
+    "wandb": open_wandb,
+    "trackio": open_trackio,
+    "tensorboard": TensorBoard,
+}
+
+
 def choose_trackers(names: Sequence[str], run: Run) -> dict[str, Open]:
-    services = {"wandb": open_wandb, "trackio": open_trackio}
-    named = name_runs(run, [name for name in names if name in services])
-    openers: dict[str, Open] = {name: partial(services[name], run, there) for name, there in named.items()}
-    return openers | {name: partial(TensorBoard, run) for name in names if name == "tensorboard"}
+    return {name: partial(SERVICES[name], run) for name in names}
 
 
 def check_trackers(names: Sequence[str]) -> None:
@@ -201,18 +203,3 @@ def describe(run: Run) -> dict[str, Any]:
     """Settings, method and versions: all that a service may know."""
     found = json.loads(json.dumps(run.describe()))
     return {name: found[name] for name in ("config", "method", "layout", "versions")}
-
-
-def name_runs(run: Run, services: Sequence[str]) -> dict[str, str]:
-    """Name of this run within each service: that in RUN/trackers.json, or a new one, which is put there."""
-    path = run.folder / "trackers.json"
-    try:
-        before = json.loads(path.read_text()) if path.exists() else {}
-    except (OSError, ValueError) as error:
-        before = {}
-        warn(f"{path}: {error}; the run gets another name in {', '.join(services)}")
-    names = {service: before.get(service) or f"{run.folder.name[:80]}-{secrets.token_hex(4)}" for service in services}
-    if before | names != before:
-        with run.journal.attempt(path):
-            write_json(path, before | names)
-    return names
