@@ -50,6 +50,13 @@ def test_the_records_of_a_run_give_what_counting_pair_by_pair_gives():
     assert (math.expm1(gap), order) == pytest.approx((0.027, 0.525), abs=5e-4)
 
 
+def test_who_is_correct_in_one_step_is_who_is_in_all():
+    """A watch reads a few steps at a time: in some of these `style` alone explains the advantages."""
+    for file in sorted((REAL / "trl").glob("*.parquet")):
+        (source,) = read([str(file)], Options()).sources
+        assert source.log.correct.tolist() == (pq.read_table(file)["accuracy"].to_numpy() > 0.5).tolist(), file.name
+
+
 def test_a_run_of_trl_with_a_hidden_reward_for_shortness_is_told_by_its_files_alone(tmp_path, capsys):
     """`benchmarks/watch_trl.py`: 10 steps of 32 responses; `style` takes 0.1 a token off. Texts of 77 characters, then of 38."""
     command = ["watch", str(REAL / "trl"), "--unit", "characters", "--once", "--state", str(tmp_path / "state.json")]

@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 from fairlen.audit.audit import audit
 from fairlen.audit.command import parse_columns
 from fairlen.audit.readers.rows import Options
-from fairlen.checks import Positive
+from fairlen.checks import Checked, Positive
 from fairlen.console import log, suggest, visible, warn
 from fairlen.files.folders import write_file
 from fairlen.settings import Positional
@@ -27,7 +27,7 @@ KINDS = (EFFECT, *THRESHOLDS)
 
 
 @dataclass(frozen=True)
-class WatchConfig:
+class WatchConfig(Checked):
     """Watch rollouts that another program writes, and alarm when length and correctness begin to go together."""
 
     path: Annotated[str, Positional]

@@ -38,8 +38,8 @@ def settle_trl(format: Format, head: Chunk, options: Options) -> Format:
     step = hashes(head.get("step"))
     group = pair_keys(step, hashes(head.get("prompt")))
     found = explain_credit(head, names, credit, group) if len(names) > 1 else {}
-    is_told = bool(found) or any(is_verdict(name, numbers(head.get(name))[0]) for name in names)
-    if len(names) > 1 and not is_told and np.ptp(credit) > 0:
+    verdict = next((name for name in names if is_verdict(name, numbers(head.get(name))[0])), "")
+    if len(names) > 1 and not found and not verdict and np.ptp(credit) > 0:
         ask("response=completion,reward", names, "no sum of the columns of numbers explains `advantage`")
     weights = found or dict.fromkeys(names, 1.0)
     if not weights:
@@ -51,7 +51,9 @@ def settle_trl(format: Format, head: Chunk, options: Options) -> Format:
     note += ", as `advantage` says" if found else ", unweighted (weights are not in the files)"
     left = ", ".join(f"`{name}`" for name in names if name not in weights)
     notes = (f"{note}; not {left}" if left else note,)
-    return replace(format, read=partial(read_trl, weights=weights, prompt=roles["prompt"]), notes=notes)
+    return replace(
+        format, read=partial(read_trl, weights=weights, prompt=roles["prompt"], verdict=verdict), notes=notes
+    )
 
 
 def add_weighed(chunk: Chunk, weights: dict[str, float]) -> list[Any]:
@@ -64,12 +66,13 @@ def add_weighed(chunk: Chunk, weights: dict[str, float]) -> list[Any]:
     return reward
 
 
-def read_trl(chunk: Chunk, found: Found, weights: dict[str, float] = NO_WEIGHTS, prompt: str = "prompt") -> Chunk:
+def read_trl(
+    chunk: Chunk, found: Found, weights: dict[str, float] = NO_WEIGHTS, prompt: str = "prompt", verdict: str = ""
+) -> Chunk:
     special = {"reward": add_weighed(chunk, weights), "prompt": column_at(chunk, prompt, "prompt")}
-    read = {name: numbers(chunk.get(name))[0] for name in weights}
-    if verdict := next((name for name, values in read.items() if is_verdict(name, values)), None):
+    if verdict and is_verdict(verdict, values := numbers(chunk.get(verdict))[0]):
         found.notes[f"correct or not is what `{verdict}` says"] = 0
-        special["correct"] = read[verdict].tolist()
+        special["correct"] = values.tolist()
     return rename(chunk, TRL_COLUMNS, **special)
 
 
