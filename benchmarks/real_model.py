@@ -140,7 +140,7 @@ class Bench:
         return make_learner(policy, make_optimizer(policy), batch, MICROBATCH, kind)
 
     def trl(self, batch: Batch) -> Callable[[], float]:
-        """A gradient of TRL on a copy of the model, whose `forward` its trainer replaces, which our decoding in C would not take."""
+        """A gradient of TRL on a copy of the model: its trainer replaces `forward`, which our decoding in C does not take."""
         model = copy.deepcopy(self.model)
         policy = Policy(model, None, make_head(model))
         side = trl_side(model, make_optimizer(policy), batch, MICROBATCH)
