@@ -11,7 +11,6 @@ prompt's. Coverage is of the difference of log lengths and of the share of pairs
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import tempfile
@@ -20,7 +19,7 @@ from pathlib import Path
 from statistics import NormalDist
 
 import numpy as np
-from _checks import add_smoke, demand
+from _checks import demand, read_size
 
 from fairlen.audit.conclusion import conclude, within_log
 from fairlen.audit.log import Log
@@ -141,11 +140,7 @@ def find_missed(small: dict[str, Tally], large: dict[str, Tally]) -> list[str]:
 
 def main() -> None:
     """Print what the audit concludes of each kind, and check the marks."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--logs", type=int, default=1000, help="of each kind and size")
-    add_smoke(parser)
-    args = parser.parse_args()
-    num_logs, found = 20 if args.smoke else args.logs, {}
+    (num_logs, is_asked), found = read_size("--logs", 1000, smoke=20, help="of each kind and size"), {}
     print(
         f"{'kind':16} {'prompts':>7} {'effect':>7} {'none':>7} {'unknown':>8} {'gap in interval':>16} {'share of pairs':>15}"
     )
@@ -155,7 +150,7 @@ def main() -> None:
         for kind, tally in found[size].items():
             effect, none, gap, order = (tally.share(n) for n in ("effect", "none", "gap_covered", "order_covered"))
             print(f"{kind:16} {size:7} {effect:7.1%} {none:7.1%} {1 - effect - none:8.1%} {gap:16.1%} {order:15.1%}")
-    if not args.smoke:
+    if is_asked:
         missed = find_missed(found[SMALL], found[LARGE])
         demand(not missed, "; ".join(missed))
         print(f"all marks are met by {num_logs:,} logs of each kind")

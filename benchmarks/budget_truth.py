@@ -11,11 +11,10 @@ limits, a response that the smaller one ended may be anything beyond: there the 
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import dataclass
 
 import numpy as np
-from _checks import add_smoke, demand
+from _checks import demand, read_size
 
 from fairlen.audit.statistics.budgets import ENOUGH, BudgetCurve, find_curve
 from fairlen.batch import Bools, Floats, Ints
@@ -88,11 +87,7 @@ def measure(kind: Kind, num_logs: int) -> tuple[dict[float, float], float]:
 
 def main() -> None:
     """Print coverage by kind, and check the marks."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--logs", type=int, default=2000, help="of each kind")
-    add_smoke(parser)
-    args = parser.parse_args()
-    num_logs, missed = 20 if args.smoke else args.logs, []
+    (num_logs, is_asked), missed = read_size("--logs", 2000, smoke=20), []
     print(f"{'prompts x responses':26} {'least':>7} {'most':>7} {'nine tenths':>12}")
     for kind in KINDS:
         found, enough = measure(kind, num_logs)
@@ -102,7 +97,7 @@ def main() -> None:
         )
         if least < COVERED[0] or (most > COVERED[1] and len(kind.limits) < 2):
             missed.append(f"{kind.name}: {', '.join(f'{truth:.0%} {share:.1%}' for truth, share in found.items())}")
-    if not args.smoke:
+    if is_asked:
         demand(not missed, "; ".join(missed))
         print(f"all marks are met by {num_logs:,} logs of each kind")
 

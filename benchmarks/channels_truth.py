@@ -10,11 +10,10 @@ around the prompt's, which hard prompts have more of. In "latent" thinking and a
 
 from __future__ import annotations
 
-import argparse
 import math
 
 import numpy as np
-from _checks import add_smoke, demand
+from _checks import demand, read_size
 
 from fairlen.audit.log import Log
 from fairlen.audit.statistics.channels import channel_effects
@@ -79,17 +78,13 @@ def measure(kind: str, num_logs: int) -> tuple[float, float]:
 
 def main() -> None:
     """Print how often which channel is named, and check the marks."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--logs", type=int, default=300, help="of each kind")
-    add_smoke(parser)
-    args = parser.parse_args()
-    num_logs, missed = 20 if args.smoke else args.logs, []
+    (num_logs, is_asked), missed = read_size("--logs", 300, smoke=20), []
     print(f"{'kind':32} {'channel':12} {'named':>7} {'another':>8}")
     for kind, channel in KINDS.items():
         found, wrong = measure(kind, num_logs if channel else 5 * num_logs)
         print(f"{kind:32} {channel or '-':12} {found:7.1%} {wrong:8.1%}", flush=True)
         missed += [kind] if (channel and found < FOUND) or wrong > (FALSE if channel else MOST_FALSE) else []
-    if not args.smoke:
+    if is_asked:
         demand(not missed, f"marks of {FOUND:.0%} named and {FALSE:.0%} of another missed: {', '.join(missed)}")
         print(f"all marks are met by {num_logs:,} logs of each kind")
 

@@ -15,7 +15,6 @@ and has to give its alarm at the same step.
 
 from __future__ import annotations
 
-import argparse
 import math
 import os
 from concurrent.futures import ProcessPoolExecutor
@@ -23,7 +22,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-from _checks import add_smoke, demand
+from _checks import demand, read_size
 
 from fairlen import LengthWatch
 from fairlen.audit.statistics.within import jackknife
@@ -127,11 +126,7 @@ def show_delay(steps: list[int]) -> str:
 
 def main() -> None:
     """Print what the watch and the fixed-sample test say of each kind, and check the marks."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=500, help="of each kind")
-    add_smoke(parser)
-    args = parser.parse_args()
-    number = 1 if args.smoke else args.runs
+    number, is_asked = read_size("--runs", 500, smoke=1)
     print(f"{number} runs of {STEPS} steps each; delays in steps after step {ONSET}: median, 90% quantile")
     print(f"{'kind':24} {'effect':>8} {'delay':>10} {'looked at':>10} {'delay':>10}")
     missed: list[str] = []
@@ -147,7 +142,7 @@ def main() -> None:
             steps = {name: [run[name] for run in told if name in run] for run in told for name in run}
             shown = (f"{name} in {len(x)} of {several}, first at step {min(x)}" for name, x in sorted(steps.items()))
             print(f"{kind:24} thresholds: {'; '.join(shown) or 'none'}", flush=True)
-    demand(args.smoke or not missed, "; ".join(missed))
+    demand(not is_asked or not missed, "; ".join(missed))
 
 
 def check_kind(kind: str, runs: list[Run]) -> list[str]:

@@ -128,7 +128,7 @@ def test_what_equals_a_threshold_but_for_rounding_is_not_above_it():
 def test_trls_rewards_are_compared_in_float32():
     """.6 + .1 and .7 + 0 of two functions: the same outcome, and not above a threshold of .7."""
     outcomes = pytest.importorskip("fairlen.integrations.trl.rows")
-    found = outcomes.Outcomes.read(torch.tensor([[0.6, 0.1], [0.7, 0.0], [0.7, 0.1]]), torch.ones(2), 0.7)
+    found = outcomes.Outcomes.read(torch.tensor([[0.6, 0.1], [0.7, 0.0], [0.7, 0.1]]), torch.ones(2), 0.7, ["a", "b"])
     assert found.verdict.tolist() == [0.0, 0.0, 1.0]
     table = build_responses([0, 0, 0], [3, 5, 4], found.outcome, found.verdict, [False] * 3, 8)
     rewards = compose("grpo").score_tables(table, build_segments(table, table.length)).reward

@@ -7,7 +7,6 @@ tests/differential/test_other_projects.py compares.
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections import defaultdict
 from pathlib import Path
@@ -19,9 +18,9 @@ import torch
 from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests/differential"))
-from foreign import AUTHORS, BINARY, GROUP, GROUP_SIZE, LENGTH, REWARD, Batch
+from foreign import AUTHORS, BINARY, GROUP, GROUP_SIZE, LENGTH, Batch
 from foreign_cases import BATCH_TOKENS, DUAL, Case, std
-from record_foreign import REWARDS, N, Settings, prime_rl_loss, write_cases
+from record_foreign import REWARDS, N, Settings, prime_rl_advantage, prime_rl_loss, write_cases
 from source import Source
 
 ALGORITHMS, MATHS = "verl/trainer/ppo/core_algos.py", "verl/utils/torch_functional.py"
@@ -157,26 +156,6 @@ def aspo_cases() -> list[Case]:
 
 
 # prime-rl -------------------------------------------------------------------------------------------------------------
-
-
-def prime_rl_advantage(source: Source, batch: Batch, estimator: str) -> Tensor:
-    file, name, penalty = {
-        "max_rl": ("max_rl.py", "MaxRLAlgorithm", None),
-        "length_penalty": ("grpo.py", "GRPOAlgorithm", Names(
-            num_output_tokens_weight=0.25, num_input_tokens_weight=0.0, num_turns_weight=0.0)),
-    }[estimator]  # fmt: skip
-    found = source.load(
-        f"src/prime_rl/orchestrator/algo/{file}", f"{name}.score_group",
-        iter_trainable_traces=lambda episodes: [(None, trace) for trace in episodes],
-        assign_advantages=lambda trace, value: setattr(trace, "advantage", value),
-    )  # fmt: skip
-    traces = [
-        Names(reward=reward, num_output_tokens=length, num_total_tokens=length + 7, num_turns=1)
-        for reward, length in zip(REWARD, LENGTH, strict=True)
-    ]
-    for start in range(0, N, GROUP_SIZE):
-        asyncio.run(found.score_group(Names(length_penalty=penalty), traces[start : start + GROUP_SIZE]))
-    return torch.tensor([trace.advantage for trace in traces], dtype=torch.float64)
 
 
 def prime_rl_cases() -> list[Case]:

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests/differential"))
-from foreign import FIXTURE, GROUP, GROUP_SIZE, LENGTH, MAX_LENGTH, NUM_TOKENS, REWARD, Batch, make_batch
+from foreign import FIXTURE, GROUP, GROUP_SIZE, LENGTH, MAX_LENGTH, NUM_TOKENS, READ, REWARD, Batch, make_batch
 from foreign_cases import OURS, Case, areal_cases, nemo_cases, openrlhf_cases, prime_rl_cases, skyrl_cases, slime_cases
 from source import Source
 from torch import Tensor, nn
@@ -227,14 +227,22 @@ def areal_loss(source: Source, batch: Batch, advantage: Tensor, function: str, *
 
 
 def prime_rl_advantage(source: Source, batch: Batch, estimator: str) -> Tensor:
+    """By max_rl's algorithm or grpo's, which may have a length penalty of one term, or of three."""
+    weights = {"length_penalty": (0.25, 0.0, 0.0), "linear": (0.25, 0.1, 0.1)}.get(estimator)
+    fields = ("num_output_tokens_weight", "num_input_tokens_weight", "num_turns_weight")
+    penalty = Names(**dict(zip(fields, weights, strict=True))) if weights else None
+    file, kind = ("max_rl", "MaxRLAlgorithm") if estimator == "max_rl" else ("grpo", "GRPOAlgorithm")
     found = source.load(
-        "src/prime_rl/orchestrator/algo/grpo.py", "GRPOAlgorithm.score_group",
+        f"src/prime_rl/orchestrator/algo/{file}.py", f"{kind}.score_group",
         iter_trainable_traces=lambda episodes: [(None, trace) for trace in episodes],
         assign_advantages=lambda trace, value: setattr(trace, "advantage", value),
     )  # fmt: skip
-    traces = [Names(reward=reward) for reward in REWARD]
+    traces = [
+        Names(reward=reward, num_output_tokens=length, num_total_tokens=length + read, num_turns=1)
+        for reward, length, read in zip(REWARD, LENGTH, READ, strict=True)
+    ]
     for start in range(0, N, GROUP_SIZE):
-        asyncio.run(found.score_group(Names(length_penalty=None), traces[start : start + GROUP_SIZE]))
+        asyncio.run(found.score_group(Names(length_penalty=penalty), traces[start : start + GROUP_SIZE]))
     return torch.tensor([trace.advantage for trace in traces], dtype=torch.float64)
 
 

@@ -6,7 +6,6 @@ SkyRL's masks on the engine's ratio, NeMo-RL's corrections and advantages. Every
 
 from __future__ import annotations
 
-import asyncio
 import re
 import sys
 from dataclasses import replace
@@ -19,9 +18,18 @@ from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests/differential"))
 import record_foreign
-from foreign import GROUP, GROUP_SIZE, LENGTH, NAMED, PEERS, READ, REWARD, Batch
+from foreign import GROUP, NAMED, PEERS, Batch
 from foreign_cases import BATCH_TOKENS, Case
-from record_foreign import NEMO_MATHS, PROJECTS, REWARDS, nemo_loss, prime_rl_loss, skyrl_advantage, skyrl_loss
+from record_foreign import (
+    NEMO_MATHS,
+    PROJECTS,
+    REWARDS,
+    nemo_loss,
+    prime_rl_advantage,
+    prime_rl_loss,
+    skyrl_advantage,
+    skyrl_loss,
+)
 from source import Source
 
 NO_EPS = ("advantage.ddof=1", "advantage.eps=1e-6")
@@ -105,25 +113,6 @@ def nemo_cases() -> list[Case]:
     ]  # fmt: skip
 
 
-def prime_rl_any_advantage(source: Source, batch: Batch, estimator: str) -> Tensor:
-    """By the algorithm of that name; "linear" is grpo with its length penalty."""
-    kind, penalty = {"max_rl": ("MaxRLAlgorithm", None)}.get(estimator, ("GRPOAlgorithm", None))
-    if estimator == "linear":
-        penalty = Names(num_output_tokens_weight=0.25, num_input_tokens_weight=0.1, num_turns_weight=0.1)
-    found = source.load(
-        f"src/prime_rl/orchestrator/algo/{'max_rl' if kind[0] == 'M' else 'grpo'}.py", f"{kind}.score_group",
-        iter_trainable_traces=lambda episodes: [(None, trace) for trace in episodes],
-        assign_advantages=lambda trace, value: setattr(trace, "advantage", value),
-    )  # fmt: skip
-    traces = [
-        Names(reward=reward, num_output_tokens=length, num_total_tokens=length + read, num_turns=1)
-        for reward, length, read in zip(REWARD, LENGTH, READ, strict=True)
-    ]
-    for start in range(0, len(traces), GROUP_SIZE):
-        asyncio.run(found.score_group(Names(length_penalty=penalty), traces[start : start + GROUP_SIZE]))
-    return torch.tensor([trace.advantage for trace in traces], dtype=torch.float64)
-
-
 def skyrl_any_advantage(source: Source, batch: Batch, estimator: str) -> Tensor:
     """GRPO's, or by the function that whitens over tokens."""
     name, _, whiten = estimator.partition("+")
@@ -151,7 +140,7 @@ def nemo_any_advantage(source: Source, batch: Batch, estimator: str) -> Tensor:
 
 
 THEIRS = {
-    "prime-rl": (prime_rl_any_advantage, prime_rl_loss, prime_rl_cases),
+    "prime-rl": (prime_rl_advantage, prime_rl_loss, prime_rl_cases),
     "SkyRL": (skyrl_any_advantage, skyrl_loss, skyrl_cases),
     "NeMo-RL": (nemo_any_advantage, nemo_loss, nemo_cases),
 }

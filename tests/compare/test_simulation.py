@@ -100,6 +100,8 @@ def test_own_rollouts_are_compared_by_the_command(capsys, tmp_path):
     assert main(["methods", "--compare", "grpo", "dr_grpo", "--rollouts", place, "--out", str(page)]) == 0
     assert "96 responses" in capsys.readouterr().out and "Weight of incorrect responses by length" in page.read_text()
     few = write_log(tmp_path / "few.jsonl", (2, 2))
+    with pytest.raises(ValueError, match="prime-rl:linear: it reads num_read, which rollouts do not hold"):
+        measure("prime-rl:linear")
     for one, message in ((few, "of too few lengths"), (str(tmp_path / "none.jsonl"), "none.jsonl")):
         assert main(["methods", "--compare", "grpo", "dr_grpo", "--rollouts", one]) == 2
         assert message in capsys.readouterr().err

@@ -1,6 +1,8 @@
 """Rules of the installed TRL beside its defaults: a floor, several outcomes, the spread of the batch, a KL with a ratio."""
 
+import inspect
 import math
+import re
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -114,6 +116,15 @@ def test_every_word_of_a_loss_is_what_trl_does(words):
     agree(
         compose(f"trl:{words}"), RUNS[words], scale=0.2, tolerance=1e-4 if words == "sapo" else 1e-9
     )  # in float32 there
+
+
+def test_every_name_that_trl_has_is_a_word():
+    """Of the settings that choose a rule: what its trainer compares them with."""
+    settings = "loss_type|scale_rewards|vllm_importance_sampling_mode|multi_objective_aggregation"
+    code, words = inspect.getsource(GRPOTrainer), read_peers()["trl"].words
+    asked = re.findall(rf"\.({settings}) (?:==|in|not in) (\[[^]]*\]|\"\w+\")", code)
+    names = {(setting, name) for setting, text in asked for name in re.findall(r'"(\w+)"', text)}
+    assert len(names) > 15 and not [one for one in names if not {one[1], "=".join(one)} & set(words)]
 
 
 def test_every_word_is_compared():

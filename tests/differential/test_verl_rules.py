@@ -1,5 +1,7 @@
 """Advantages, trust regions and rejection against the functions of the installed verl, in float64."""
 
+import inspect
+import re
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -184,6 +186,13 @@ def test_every_word_is_what_verl_does(word):
         close = 1e-5 if word == "grpo_vectorized" else 2e-8  # in float32 there; 1e-8 is added to numbers of tokens
         assert losses[0].item() == pytest.approx(losses[1].item(), rel=close, abs=close)
         assert relative(*(torch.autograd.grad(one, padded.logprobs)[0] for one in losses)) < close
+
+
+def test_every_name_that_verl_has_is_a_word():
+    modes = re.findall(r'"([a-z-]+)"', inspect.getsource(core_algos.agg_loss).partition('"""')[2].partition('"""')[2])
+    rules = {str(getattr(name, "value", name)) for name in core_algos.ADV_ESTIMATOR_REGISTRY}
+    names = {*rules, *core_algos.POLICY_LOSS_REGISTRY, *modes, *helper.SUPPORTED_ROLLOUT_RS_OPTIONS}
+    assert len(names) > 40 and names <= set(read_peers()["verl"].words)
 
 
 def test_the_tail_of_the_longest_response_has_no_baseline():

@@ -20,6 +20,7 @@ import torch
 from pytest import MonkeyPatch
 from tokenizers import Tokenizer
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel, PreTrainedModel, PreTrainedTokenizerFast
 
 from fairlen import Skips, finish_update, plan_rows, playground, policy_loss
@@ -171,6 +172,22 @@ def method_of(case: Case, name: str) -> Method:
     return compose(names, [f"sampling.n={case.num_tracks}", *overrides])
 
 
+def drift(length: int) -> Tensor:
+    """The engine's log-probs of a response of so many tokens minus the trainer's, [L]."""
+    return 0.1 * torch.sin(1.7 * torch.arange(length, dtype=torch.float64) + length)
+
+
+def effort_of(prompt: int) -> str:
+    """A column of the data."""
+    return ("low", "high")[prompt % 2]
+
+
+def say(case: Case, number: int) -> dict[str, float | None]:
+    """What two reward functions say of a row; the second has weight 0."""
+    verdict = case.rows[number].verdict
+    return {"correct": verdict, "style": None if verdict is None else number % 8 % 5 / 4}
+
+
 def spend(case: Case) -> list[dict[str, int]]:
     """The tokens of each row by channel; none where all are an answer."""
     starts = [len(prompt) for prompt in case.prompts for _ in range(case.num_tracks)]
@@ -226,14 +243,18 @@ class Own:
             reference = make_model()
             reference.load_state_dict(model.state_dict())
             learner.reference = Policy(reference, None, make_head(reference))
-        scored = method.score(rollouts)
-        plans = [method.weigh(update) for update in updates(scored, case.num_updates)]
+        scored = method.score(rollouts, [{"effort": effort_of(n)} for n in range(len(case.prompts))])
+        made = [*updates(scored, case.num_updates)]
+        plans = [method.weigh(update) for update in made]
+        olds = [learner.old_logprobs(rollouts, plan) for plan in plans]
+        if method.recounts:
+            kept = [learner.count_kept(method, rollouts, *one) for one in zip(plans, olds, strict=True)]
+            plans = [method.weigh(*one) for one in zip(made, kept, strict=True)]
         columns = [spread(plan, len(scored.segments)) for plan in plans]
         plan = {name: sum(part[name] for part in columns) for name in columns[0]}
         found = Found(scored.responses, scored.segments, plan, scored_metrics(scored, method), folder=folder)
         named = [Problem(name_prompt(ids), decode(ids), ids, "") for ids in case.prompts]
         log, record = RunFolder(folder), BatchRecord(0, rollouts, tuple(named), scored, decode)
-        olds = [learner.old_logprobs(rollouts, plan) for plan in plans]
         num_made = 0
         for number, (plan, old) in enumerate([*zip(plans, olds, strict=True)] * case.num_iterations):
             before, fault.now = weights_of(model), number
@@ -260,14 +281,15 @@ class Own:
             start, stop = len(case.prompts[prompt]), row.spans[-1][1]
             ids, turns = (*case.prompts[prompt], *row.token_ids[:stop]), row.spans if row.mask else ()
             with torch.no_grad():
-                logprobs, _ = padded_logprobs(model, torch.tensor([ids]), stop)
+                logprobs = padded_logprobs(model, torch.tensor([ids]), stop)[0] + drift(len(row.token_ids))[:stop]
+            said = {name: value for name, value in say(case, number).items() if value is not None}
             responses.append(
                 Response(
                     prompt, ids, start, tuple(x for a, b in row.spans for x in logprobs[0, a:b].tolist()),
                     "length" if row.was_truncated(case.max_response_length) else "stop", seed=number,
                     track=number % case.num_tracks, outcome=row.verdict or 0.0, active=row.verdict is not None,
                     status={None: "timeout", 1.0: "correct"}.get(row.verdict, "incorrect"),  # type: ignore[arg-type]
-                    turns=tuple((start + a, start + b) for a, b in turns), channels=spent[number],
+                    turns=tuple((start + a, start + b) for a, b in turns), channels=spent[number], outcomes=said,
                 )
             )  # fmt: skip
         return Rollouts(tuple(responses), method.sampling.cut(tuple(responses)), case.max_response_length)
@@ -311,6 +333,15 @@ class Trl:
                     given[2] = [list(row.mask or (1,) * len(row.token_ids)) for row in case.rows]
                 return tuple(given)
 
+            def generate_whole(self, inputs: Any) -> Any:
+                made = super().generate_whole(inputs)
+                ids = torch.cat([made.output["prompt_ids"], made.output["completion_ids"]], 1)
+                sizes = made.output["completion_mask"].sum(1).tolist()
+                old = made.output.get("old_per_token_logps", padded_logprobs(model, ids, max(sizes))[0].detach())
+                told = old + pad_sequence([*map(drift, sizes)], batch_first=True)  # as with vLLM
+                made.output.update(old_per_token_logps=old, sampling_per_token_logps=told)
+                return made
+
             def _get_per_token_logps_and_entropies(
                 self, model: Any, input_ids: Any, attention_mask: Any, logits_to_keep: Any, *others: Any, **options: Any
             ) -> Any:
@@ -339,6 +370,12 @@ class Trl:
             def on_step_end(self, *_: Any, **__: Any) -> None:
                 found[0].gradients.append((self.before - weights_of(model)) / RATE)
 
+        def correct(completions: Any, **_: Any) -> list[float | None]:
+            return [say(case, number)["correct"] for number in range(len(case.rows))]
+
+        def style(completions: Any, **_: Any) -> list[float | None]:
+            return [say(case, number)["style"] for number in range(len(case.rows))]
+
         found: list[Found] = []
         fault.watch(model)
         if method.needs_ref:  # TRL loads the reference by the name of the model
@@ -348,16 +385,16 @@ class Trl:
             model=model,
             max_extra_batches=0,  # the rollouts are those of the case
             processing_class=deepcopy(read_tokenizer()),
-            reward_funcs=lambda completions, **_: [row.verdict for row in case.rows],
+            reward_funcs=[correct, style],
             args=GRPOConfig(
                 str(folder), per_device_train_batch_size=len(case.rows) // num_parts, gradient_accumulation_steps=2,
                 steps_per_generation=num_parts, num_generations=case.num_tracks, num_iterations=case.num_iterations,
                 max_steps=case.num_updates * case.num_iterations,
                 max_completion_length=case.max_response_length, learning_rate=RATE, lr_scheduler_type="constant", optim="sgd",
                 max_grad_norm=1e9, use_cpu=True, bf16=False, gradient_checkpointing=False, report_to="none", logging_steps=1,
-                save_strategy="no", disable_tqdm=True, shuffle_dataset=False,
+                save_strategy="no", disable_tqdm=True, shuffle_dataset=False, reward_weights=[1.0, 0.0],
             ),
-            train_dataset=Dataset.from_list([{"prompt": str(number)} for number in range(len(case.prompts))]),
+            train_dataset=Dataset.from_list([{"prompt": str(n), "effort": effort_of(n)} for n in range(len(case.prompts))]),
             callbacks=[Watch()],
             method=method,
         )  # fmt: skip
@@ -428,9 +465,10 @@ class Verl:
             old, prompt = forward(number)[0].detach(), number // case.num_tracks
             ids, start = (*case.prompts[prompt], *row.token_ids), len(case.prompts[prompt])
             response = Response(prompt, ids, start, tuple(old.tolist()), "stop", number, outcome=row.verdict or 0.0)
-            info = {"acc": row.verdict or 0.0, "verdict": float(row.verdict is not None)}
+            info = {**say(case, number), "acc": row.verdict or 0.0, "verdict": float(row.verdict is not None)}
             given = make_row(response, 0, response.length, {"reward_extra_info": info}, row.mask)
-            rows.append(given | {"old_log_probs": old, "rollout_log_probs": old, "ref_log_prob": old})
+            given |= {"old_log_probs": old, "ref_log_prob": old, "rollout_log_probs": old + drift(len(row.token_ids))}
+            rows.append(given | {"extra_info": {"effort": effort_of(prompt)}})
         parameters = [p for p in model.parameters() if p.requires_grad]
         fault.watch(model)
         with MonkeyPatch.context() as patch:
@@ -469,9 +507,13 @@ class Plain:
         graded = [row.verdict or 0.0 for row in case.rows]
         groups = [number // case.num_tracks for number in range(len(case.rows))]
         channels = stack_channels(spend(case), np.array(sizes))
+        named: list[dict[str, Any]] = [
+            {"effort": effort_of(group), "num_read": len(case.prompts[group]), **say(case, number)}
+            for number, group in enumerate(groups)
+        ]
         plan = plan_rows(
             method, groups=groups, lengths=sizes, rewards=graded, max_response_length=case.max_response_length,
-            channels=channels,
+            channels=channels, columns={name: [row[name] for row in named] for name in method.reads},
         ).to("cpu", torch.float64)  # fmt: skip
         mask = torch.arange(max(sizes))[None] < torch.tensor(sizes)[:, None]
         parameters = [p for p in model.parameters() if p.requires_grad]
@@ -488,6 +530,7 @@ class Plain:
 
         parts = torch.arange(len(sizes)).split(4)
         old = log_probs(list(range(len(sizes)))).detach()
+        told = old + pad_sequence([*map(drift, sizes)], batch_first=True)
         made, metrics, gradients = 0, [], []
         for fault.now in range(case.num_iterations):
             counts, before = [], weights_of(model)
@@ -497,7 +540,7 @@ class Plain:
                 given = {key: fault.change(key, values, place) for key, values in given.items()}
                 if not (made or self.gives_old):
                     del given["old_logprobs"]
-                loss = policy_loss(method, plan[rows], mask=mask[rows], **given)
+                loss = policy_loss(method, plan[rows], mask=mask[rows], rollout_logprobs=told[rows], **given)
                 loss.total.backward()
                 counts.append(loss.counts)
             done = finish_update(method, counts, torch.nn.utils.clip_grad_norm_(parameters, 1e9), skips)

@@ -49,6 +49,14 @@ def test_a_rollout_batch_has_as_many_selected_prompts_as_asked(method, tmp_path)
     assert mass == pytest.approx(1.0, rel=1e-6) or method == "dapo+balanced"
 
 
+def test_outcomes_of_further_prompts_are_known_and_what_needs_log_probs_is_refused(tmp_path):
+    overrides = ["advantage.outcomes=graded=1"]
+    trainer = ScriptedFair(**scripted(tmp_path), method="gdpo+dynamic", overrides=overrides, max_extra_batches=40)
+    assert int(rollout(trainer, 8)["fair_trains"].sum()) == 8 * 4
+    with pytest.raises(ValueError, match="recount=True with Independent, max_extra_batches=4: plans"):
+        make(tmp_path, "verl:grpo+seq_mean_k1+dynamic")
+
+
 def test_rows_that_were_kept_are_those_of_the_first_round_and_what_was_drawn(tmp_path):
     """A row keeps its prompt and its completion, whatever the widths of the rounds."""
     once, refilled = rollout(make(tmp_path / "a", most=0)), rollout(make(tmp_path / "b", most=40))

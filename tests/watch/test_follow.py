@@ -1,6 +1,7 @@
 """`fairlen watch`: files that grow, a watch that is killed, exit codes."""
 
 import json
+from itertools import product
 
 import numpy as np
 import pyarrow as pa
@@ -36,7 +37,7 @@ def write_steps(path, steps, gap=1.0):
 
 def numbers(found):
     """The steps that were read, and how many responses each has."""
-    return [(step, len(table)) for step, table, _ in found]
+    return [(step, len(table)) for step, table, *_ in found]
 
 
 def test_a_step_is_read_when_a_later_one_has_begun(tmp_path, monkeypatch):
@@ -61,7 +62,7 @@ def test_writers_side_by_side_are_one_batch_in_chunks_of_any_size(tmp_path, monk
     monkeypatch.setattr("fairlen.watch.follow.CHUNK", 1000)
     parts = list(Follower(tmp_path).read(is_over=True))
     assert numbers(parts) == numbers(whole) == [(step, 256) for step in range(4)]
-    contents = [[sorted(zip(one.length, one.correct, strict=True)) for _, one, _ in found] for found in (parts, whole)]
+    contents = [[sorted(zip(one.length, one.correct, strict=True)) for _, one, *_ in found] for found in (parts, whole)]
     assert contents[0] == contents[1]
 
 
@@ -95,6 +96,18 @@ def test_what_cannot_be_told_is_said(tmp_path):
     write_steps(tmp_path / "other" / "c.jsonl", [0])
     with pytest.raises(ValueError, match="of 2 kinds"):
         list(Follower(tmp_path).read())
+
+
+def test_ages_are_read_and_the_older_long_ones_told(tmp_path, capsys):
+    """From step 3 on, the longest eighth is 8 updates old, the others 0: of the longest quarter 4 on average."""
+    lines = []
+    for step, row in product(range(8), range(64)):
+        line = {"step": step, "prompt": f"{step}-{row // 8}", "num_tokens": 10 + row, "reward": row * 7 % 5 % 2}
+        lines.append(json.dumps(line | {"finish_reason": "stop", "staleness": 8 * (step >= 3 and row >= 56)}))
+    (tmp_path / "rollouts.jsonl").write_text("\n".join(lines) + "\n")
+    assert main(["watch", str(tmp_path), "--once", "--fail-on", "staleness"]) == 1
+    told = [line for line in capsys.readouterr().out.splitlines() if "ALARM staleness" in line]
+    assert len(told) == 1 and "1.3 updates older" in told[0]  # 4 in one of three steps
 
 
 def test_the_command_fails_on_an_effect_and_goes_on_where_it_was(tmp_path, capsys):

@@ -81,6 +81,17 @@ def test_a_gradual_change_began_where_a_quarter_of_it_was_made():
     assert [(one.step, one.since) for one in told] == [(9, 5)]
 
 
+def test_the_channel_that_grew_is_named():
+    """Thinking from 40 to 160 tokens beside an answer of 60: 2.2 times as long; a channel alone raises nothing."""
+    watch, told = LengthWatch(), []
+    for step in range(8):
+        thinking = np.full(32, 160.0 if step >= 4 else 40.0)
+        channels = {"thinking": thinking, "answer": np.full(32, 60.0), "observation": np.full(32, 1000.0 * step)}
+        told += watch.add(np.arange(32) // 4, thinking + 60, np.arange(32) % 2, channels=channels)
+    assert [one.kind for one in told] == ["length"] and told[0].size == pytest.approx(2.2) and told[0].step == 6
+    assert "thinking" in told[0].text and "observation" not in told[0].text
+
+
 def test_the_weight_under_the_method_in_use():
     # Under a mean over each response a token weighs 1 / length: lognormal lengths of standard deviation .5 have outer quarters
     # 3.6 times as long as each other, exp(2 * 1.27 * .5); under one constant for all tokens none weighs more.

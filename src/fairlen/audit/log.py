@@ -55,8 +55,8 @@ class Log:
     known: frozenset[str] = frozenset()
     """Columns that the files had: of "correct", "truncated", "advantage", "reward", "trained", "streams"."""
     columns: dict[str, Floats] = field(default_factory=dict)
-    """Further numbers a response, [R]: "reward", as shaped, "duplicate", 1 where it repeats an earlier one, and
-    "script", of texts of which only those with the same number are compared."""
+    """Further numbers a response, [R]: "reward", as shaped, "duplicate", 1 where it repeats an earlier one,
+    "script", of texts of which only those with the same number are compared, and "age" in updates."""
     malformed: tuple[Malformed, ...] = ()
     num_files: int = 1
     problem: Ints = field(default_factory=lambda: NO_INTS)

@@ -165,9 +165,11 @@ class LengthEffect:
 def measure(names: str, rows: WeighedRollouts | None = None) -> LengthEffect:
     """Measure a method, on made rollouts by default.
 
-    Raises ValueError for an unknown one, and for one that chooses what is generated.
+    Raises ValueError for an unknown one, and for one that chooses what is generated or reads columns of the data.
     """
     found, rows = explain(names), rows or make_rollouts()
+    if found.method.reads:
+        raise ValueError(f"{names}: it reads {', '.join(found.method.reads)}, which rollouts do not hold: leave it out")
     plan = rows.plan(found.method)
     push = np.where(rows.truncated, 0.0, plan.weight * plan.advantage)
     inside = share_inside(found.method, plan, rows) if len(rows.log_ratio) else np.full(len(rows.length), np.nan)

@@ -121,13 +121,8 @@ def refuse_turns(method: Method, place: str) -> None:
         )
 
 
-def refuse_unknown(method: Method, place: str, columns: bool = False) -> None:
-    """Raise ValueError for what a method needs and is not known there: rewards of turns, named columns, kept tokens."""
-    remedy = "leave it out, or train with `fairlen train`"
-    if method.reads and not columns:
-        raise ValueError(f"column {next(iter(method.reads))!r}: {place} hands stages no columns; {remedy}")
-    if getattr(method.correction, "recount", False):
-        raise ValueError(f"correction.recount=True: {place} plans before log-probs are known; {remedy}")
+def refuse_turn_rewards(method: Method, place: str) -> None:
+    """Raise ValueError for a method that needs rewards of turns where none are known."""
     if getattr(method.sampling, "compare", "") == "turns":
         raise ValueError(
             f"sampling.compare=turns: {place} says what a trajectory is worth, and not what each turn earned; leave it out "

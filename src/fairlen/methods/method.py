@@ -127,6 +127,11 @@ class Method:
         return any(term.needs_entropy for term in self.terms)
 
     @property
+    def recounts(self) -> bool:
+        """Whether the correction decides which tokens denominators count, so that a plan needs log-probs."""
+        return getattr(self.correction, "recount", False)
+
+    @property
     def reads(self) -> dict[str, tuple[Any, ...]]:
         """Named columns that the stages read, each with examples of its values."""
         return {name: values for _, stage in self.stages() for name, values in getattr(stage, "reads", {}).items()}
@@ -205,13 +210,14 @@ class Method:
             advantage=update.advantage,
             weight=self.aggregation(segments, update.advantage) * segments.mass,
             term_weight=self.aggregation.term_weight(segments) * segments.mass,
-            bounded=np.maximum(segments.length_of(getattr(self.surrogate, "of", "response")), 1),
+            bounded=np.maximum(update.segments.length_of(getattr(self.surrogate, "of", "response")), 1),
         )
 
-    def plan(self, scored: Scored) -> Plan:
-        """The plan of a rollout batch as one update; of no rows where nothing trains."""
+    def plan(self, scored: Scored, kept: Ints | None = None) -> Plan:
+        """The plan of a rollout batch as one update, of no rows where nothing trains; `kept` as in `weigh`, of all segments."""
         nothing = Plan(np.zeros(0, np.int64), np.zeros(0, np.int64), *np.zeros((3, 0)))
-        return next(map(self.weigh, updates(scored)), nothing)
+        plans = (self.weigh(one, None if kept is None else kept[one.rows]) for one in updates(scored))
+        return next(plans, nothing)
 
     def loss(self, outputs: Outputs, micro: Micro) -> MicroLoss:
         """The loss of one micro-batch, in at least float32. Sums over any split of an update are the same."""

@@ -13,7 +13,7 @@ import numpy as np
 from fairlen.batch import Ints, build_responses, build_segments, name_columns, number_keys
 from fairlen.channels import CHANNELS, OBSERVATION
 from fairlen.console import suggest
-from fairlen.methods.conflicts import refuse_turns, refuse_unknown
+from fairlen.methods.conflicts import refuse_turn_rewards, refuse_turns
 from fairlen.methods.method import Method, Scored, spread
 from fairlen.precision import precision_of, settle
 
@@ -102,16 +102,10 @@ def plan_rows(
     about turns.
     """
     check_method(method)
+    refuse_unplanned(method)
     check_whole("num_updates", num_updates, "the optimizer steps of the rollout batch")
     limit = "the limit in tokens that the responses were generated with"
     check_whole("max_response_length", max_response_length, limit)
-    if not method.sampling.is_whole:
-        raise ValueError(
-            f"{type(method.sampling).__name__.lower()} chooses what is generated, so that it cannot plan rollouts that exist: "
-            "leave it out, or train with `fairlen train`, TRL or verl"
-        )
-    refuse_turns(method, "plan_rows")
-    refuse_unknown(method, "plan_rows", columns=True)
     scored = score_rows(
         method, groups, lengths, rewards, correct, truncated, max_response_length, columns or {}, channels
     )
@@ -122,18 +116,30 @@ def plan_rows(
         )
     plan = spread(method.plan(scored), len(scored.segments))
     if len(plan["trains"]) and not plan["trains"].any():
-        warn_of_nothing(method, len(scored.selected))
+        warnings.warn(
+            f"no response trains: the filter {type(method.filter).__name__} keeps none of {len(scored.selected)} prompts; "
+            "what is correct is what `correct` says, and without it rewards above 0.5",
+            stacklevel=2,
+        )
     length = np.where(plan["trains"], scored.segments.length, 0)
     weight, term_weight = (num_updates * plan[name] for name in ("weight", "term_weight"))
     return RowPlan(plan["trains"], plan["advantage"], weight, term_weight, plan["bounded"], length, method)
 
 
-def warn_of_nothing(method: Method, num_prompts: int) -> None:
-    warnings.warn(
-        f"no response trains: the filter {type(method.filter).__name__} keeps none of {num_prompts} prompts; "
-        "what is correct is what `correct` says, and without it rewards above 0.5",
-        stacklevel=3,
-    )
+def refuse_unplanned(method: Method) -> None:
+    """Raise ValueError for a method whose plan needs more than numbers of whole responses."""
+    if not method.sampling.is_whole:
+        raise ValueError(
+            f"{type(method.sampling).__name__.lower()} chooses what is generated, so that it cannot plan rollouts that exist: "
+            "leave it out, or train with `fairlen train`, TRL or verl"
+        )
+    refuse_turns(method, "plan_rows")
+    refuse_turn_rewards(method, "plan_rows")
+    if method.recounts:
+        raise ValueError(
+            "correction.recount=True: plan_rows is called before log-probs are known; leave it out, or train with `fairlen "
+            "train`, TRL or verl"
+        )
 
 
 def score_rows(

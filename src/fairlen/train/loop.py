@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from safetensors import SafetensorError
 
-from fairlen.batch import Plan, is_on_policy
+from fairlen.batch import is_on_policy
 from fairlen.console import Pace, warn
 from fairlen.engine.device import give_back_memory
 from fairlen.evaluate.run import Evaluation, evaluate
@@ -126,8 +126,10 @@ class Trainer(RunState):
         rollouts, plan = started.collected.rollouts, started.plans[started.num_done % len(started.plans)]
         if started.old_logprobs is None:
             started.old_logprobs = self.find_old_logprobs(started)
-        if getattr(self.method.correction, "recount", False):
-            plan = self.recount(started, plan)
+        if self.method.recounts:
+            kept = self.learner.count_kept(self.method, rollouts, plan, started.old_logprobs)
+            made = [*updates(started.collected.scored, self.config.update.updates_per_batch)]
+            plan = self.method.weigh(made[started.num_done % len(made)], kept)
         on_policy = is_on_policy(self.progress.policy_version, started.policy_version)
         self.learner.num_done = 0
         pace = Pace(f"update {self.progress.update + 1}", len(plan), lambda: self.learner.num_done, "sequences")
@@ -159,21 +161,10 @@ class Trainer(RunState):
 
     def find_old_logprobs(self, started: StartedBatch) -> dict[int, Any]:
         """The trainer's log-probs before the first update; none where the engine's are the same, or unused."""
-        recounts = getattr(self.method.correction, "recount", False)
-        if self.engine_is_exact or (started.num_updates == 1 and not recounts):
+        if self.engine_is_exact or (started.num_updates == 1 and not self.method.recounts):
             return {}
         found = (self.learner.old_logprobs(started.collected.rollouts, plan) for plan in started.plans)
         return {row: values for part in found for row, values in part.items()}
-
-    def recount(self, started: StartedBatch, plan: Plan) -> Plan:
-        """The plan of the same update, whose denominators count the tokens that are kept."""
-        correction: Any = self.method.correction
-        kept = np.zeros(len(plan), np.int64)
-        for packed in self.learner.packs(started.collected.rollouts, plan, started.old_logprobs or {}, False):
-            numbers = packed.micro.sum_per_sequence(correction.keep(packed.micro).long())
-            kept[packed.rows] = numbers.cpu().numpy()
-        made = [*updates(started.collected.scored, len(started.plans))][started.num_done % len(started.plans)]
-        return self.method.weigh(made, kept)
 
     def describe_batch(self, started: StartedBatch) -> dict[str, float]:
         found = started.collected

@@ -97,8 +97,8 @@ class FileWatch:
     def look(self, is_over: bool) -> None:
         """Take what is new, log its notes and alarms, and keep the state."""
         before = len(self.watch.steps)
-        for step, table, knows_limit in self.follower.read(is_over):
-            for alarm in self.watch.look(step, table, knows_limit=knows_limit):
+        for step, table, knows_limit, age in self.follower.read(is_over):
+            for alarm in self.watch.look(step, table, age=age, knows_limit=knows_limit):
                 log(f"ALARM {visible(str(alarm))}")
         for note in self.follower.notes[self.num_told :]:
             log(f"note: {visible(note)}")

@@ -17,7 +17,7 @@ import numpy as np
 from fairlen.audit.log import Log, halfway
 from fairlen.audit.readers import LogReading, Source, find_files, read
 from fairlen.audit.readers.rows import Options
-from fairlen.batch import Ints, Responses
+from fairlen.batch import Floats, Ints, Responses
 from fairlen.files.folders import write_file
 from fairlen.files.formats import Unreadable
 
@@ -32,8 +32,8 @@ WHOLE = -1
 """In place of a number of bytes: all of a file that is written at once, such as a table."""
 NO_STEPS = "no column of steps, without which nothing says what was generated together: name it (--columns step=NAME)"
 UNKNOWN = "whether responses were truncated is unknown: --max-response-length N with --tokenizer FOLDER estimates it"
-Step = tuple[int, Responses, bool]
-"""A step's number, its responses, and whether it is known which the limit ended."""
+Step = tuple[int, Responses, bool, Floats | None]
+"""A step's number, its responses, whether it is known which the limit ended, and their ages in updates where those are known."""
 
 
 class Unread(NamedTuple):
@@ -178,7 +178,9 @@ class Follower:
         for step in np.unique(log.batch).tolist():
             if self.last < step < held:
                 self.last = step
-                yield step, table.take((log.batch == step) & (table.round == 0)), "truncated" in log.known
+                rows = (log.batch == step) & (table.round == 0)
+                age = log.columns["age"][rows] if "age" in log.columns else None
+                yield step, table.take(rows), "truncated" in log.known, age
 
     def state(self) -> dict[str, Any]:
         """Return the fields that are needed to go on."""

@@ -14,7 +14,7 @@ from fairlen.audit.log import Log, weighed
 from fairlen.audit.statistics.coupling import shares_under
 from fairlen.audit.statistics.intervals import length_bins
 from fairlen.batch import Floats, Responses, build_segments, centred_squares, mean_or_nan, sum_by
-from fairlen.channels import name_channel
+from fairlen.channels import OBSERVATION, name_channel
 
 PATIENCE = 3
 """Steps that are averaged, at the start and now."""
@@ -174,8 +174,9 @@ THRESHOLDS = tuple(LINES)
 
 
 def describe_change(now: Shape, first: Shape) -> str:
-    """Return which channel has changed most, where there are several."""
-    pairs = {name: (first.channels.get(name, 0.0), tokens) for name, tokens in now.channels.items()}
+    """Return which channel of what was generated has changed most, where there are several."""
+    own = ((name, tokens) for name, tokens in now.channels.items() if name != OBSERVATION)
+    pairs = {name: (first.channels.get(name, 0.0), tokens) for name, tokens in own}
     name = max(pairs, key=lambda one: abs(pairs[one][1] - pairs[one][0]), default="")
     return "; most in {}: {:.0f}, then {:.0f}".format(name_channel(name), *pairs[name]) if len(pairs) > 1 else ""
 

@@ -17,6 +17,7 @@ from fairlen.methods.stages.micro import Micro
 from fairlen.methods.stages.reward import CentredLength, EffortLength, SolvedLength
 from fairlen.methods.stages.terms import SamplerRejection
 from fairlen.methods.stages.trust_region import DivergenceMask
+from fairlen.testing import check
 
 
 def test_a_baseline_of_tokens(ragged):
@@ -125,6 +126,17 @@ def test_levels_of_rejection():
     )
 
 
+def test_denominators_count_what_is_kept():
+    """Of 3, 5 and 2 tokens 2, none and 2 are kept: each token weighs 1/4, and the second response is in no plan."""
+    method, batch = compose("verl:grpo+token_k1"), make_batch([0, 0, 0], [3, 5, 2], [1, 0, 0])
+    scored = method.score_tables(batch.responses, batch.segments)
+    plan = method.plan(scored, np.array([2, 0, 2]))
+    assert (plan.rows.tolist(), plan.length.tolist(), plan.weight.tolist()) == ([0, 2], [3, 2], [1 / 4, 1 / 4])
+    assert len(method.plan(scored, np.array([0, 0, 0]))) == 0
+    with pytest.raises(ValueError, match="recount=True: plan_rows is called before log-probs are known"):
+        plan_rows(method, groups=[0], lengths=[2], rewards=[1.0], max_response_length=8)
+
+
 def ragged_scored(method):
     """The ragged batch with whatever the method's stages read."""
     batch = ragged_batch()
@@ -133,14 +145,36 @@ def ragged_scored(method):
 
 
 @over("name", PEERS)
-def test_every_word_is_a_method_or_says_why_not(name):
+def test_every_word_is_a_method_of_the_battery_or_says_why_not(name):
     for word, one in read_peers()[name].words.items():
         words = f"{name}:reinforce_plus_plus+{word}" if word.startswith("minus") else f"{name}:{word}"
         if one.refused:
             with pytest.raises(ValueError, match=word):
                 compose(words)
         else:
+            check(words)
             assert compose(words).plan(ragged_scored(compose(words))).weight.any()
+
+
+MORE = (
+    "verl:gdpo advantage.outcomes=a,b=0.5", "nemo-rl:gdpo+icepop advantage.outcomes=a,b=0.5", "gfpo+opo filter.by=efficiency",
+    "nemo-rl:grpo+effort_levels reward.EffortLength.column=prompt", "prime-rl:ipo+linear+num_turns_weight=0.5",
+    *(f"grpo correction=SamplerRejection correction.level={level} correction.weigh=true correction.recount=true"
+      for level in ("token", "sequence", "mean", "any")),
+    *(f"grpo+icepop correction.level={level} correction.above_cap={above}"
+      for level in ("token", "sequence") for above in ("truncate", "mask")),
+    *(f"grpo+kl terms.ReferenceKL.ratio_to={policy} terms.ReferenceKL.estimator={estimator}"
+      for policy in ("old", "present") for estimator in ("k1", "k2", "k3")),
+    *(f"verl:dppo_{kind} surrogate.sides={sides} surrogate.moved_from=sampled surrogate.low=0.01 surrogate.high=0.01"
+      for kind in ("tv", "kl") for sides in ("advantage", "both")),
+)  # fmt: skip
+"""Fields of the same stages that no word sets."""
+
+
+@over("text", MORE)
+def test_their_fields_pass_the_battery(text):
+    names, *settings = text.split()
+    check(compose(names, settings))
 
 
 REFUSED = {

@@ -43,6 +43,7 @@ ROLES: dict[str, tuple[str, ...]] = {
         "was_truncated hit_limit hit_max_length hit_max_tokens length_limited is_clipped overlong is_finished finished status "
         "incomplete_details",
         "advantage": "advantage advantages",
+        "age": "age staleness policy_lag off_policy_steps",
         "group": "",
     }.items()
 }

@@ -127,6 +127,7 @@ class Part(Columns):
     correct: Floats
     truncated: Floats
     advantage: Floats
+    age: Floats  # updates since the weights that generated it
     dropped: Bools
     file: Ints
     line: Ints
@@ -170,7 +171,7 @@ def read_rows(chunk: Chunk, meter: Meter, found: Found) -> Part:
     if empty := int(((measured == 0) & (tokens == 0) & keep & ~dropped).sum()):
         found.note("empty responses count as length 1", empty)
     tokens = np.where(is_empty, 1, tokens)
-    truncated, advantage = (numbers(chunk.get(name))[0] for name in ("truncated", "advantage"))
+    truncated, advantage, age = (numbers(chunk.get(name))[0] for name in ("truncated", "advantage", "age"))
     file = np.full(len(chunk), found.files.setdefault(chunk.file, len(found.files)))
     return Part(
         step, hashes(chunk.get("prompt")), hashes(chunk.get("group")), questions(chunk.get("prompt")),
@@ -178,7 +179,7 @@ def read_rows(chunk: Chunk, meter: Meter, found: Found) -> Part:
         np.array([messages.is_whole(text or "") for text in texts], np.bool_),
         measure_channels(said, chunk, meter, found), np.maximum(measured, 1), np.array([len(text or "") for text in texts]),
         np.array([messages.lack_spaces(text or "") for text in texts], np.float64), tokens, turns, outcome, correct, truncated,
-        advantage, dropped | missing, file, np.asarray(chunk.lines, np.int64),
+        advantage, age, dropped | missing, file, np.asarray(chunk.lines, np.int64),
     ).take(keep)  # fmt: skip
 
 
@@ -282,6 +283,7 @@ def make_log(name: str, part: Part, meter: Meter, found: Found, options: Options
     )
     segments = replace(build_segments(responses, length), active=responses.active)
     columns = {"duplicate": find_duplicates(prompt, part.text)} if (part.text != 0).any() else {}
+    columns |= {"age": part.age} if (part.age >= 0).all() else {}
     if unit != "tokens" and MAX_UNSPACED < part.share_unspaced < 1 - MAX_UNSPACED:
         columns["script"] = np.nan_to_num(part.unspaced)
         found.note(f"texts with and without spaces between words are not compared with each other, as {unit} differ")

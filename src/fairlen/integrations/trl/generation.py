@@ -125,7 +125,8 @@ class Drawn:
 
     graded: tuple[Response, ...]
     """Of all processes, and so are the next two."""
-    rewards: list[list[float]]
+    columns: list[dict[str, Any]]
+    """Of the data, for each response, where the method reads some."""
     answers: list[str]
     own: range
     """Which of the responses are this process's."""
@@ -164,7 +165,8 @@ def sample(trainer: Any, method: Method, inputs: Sequence[dict[str, Any]], promp
     while True:
         everything = tuple(chain.from_iterable(one.graded for one in rounds))
         rollouts = Rollouts(everything, method.sampling.cut(everything), trainer.max_completion_length)
-        scored = method.score(rollouts)
+        columns = {r.prompt: row for one in rounds for r, row in zip(one.graded, one.columns, strict=True)}
+        scored = method.score(rollouts, [columns[prompt] for prompt in range(len(columns))])
         if not (missing := trainer.refill.count_missing(scored, wanted, len(rounds))):
             break
         further = trainer.refill.draw(missing)
@@ -176,8 +178,7 @@ def sample(trainer: Any, method: Method, inputs: Sequence[dict[str, Any]], promp
     report_lengths(trainer, [everything[row] for row in sorted(own)])
     trainer.refill.report(scored, len(rounds))
     plan = method.plan(scored)
-    rewards, answers = ([value for one in rounds for value in getattr(one, name)] for name in ("rewards", "answers"))
-    trainer.recorder.add(rollouts, scored, plan, rewards, answers)
+    trainer.recorder.add(rollouts, scored, plan, [answer for one in rounds for answer in one.answers])
     chosen = [row for row in plan.rows.tolist() if rollouts.segments[row].response in own]
     rows = build_enough(everything, rollouts.segments, chosen, trainer)
     parts = trainer.args.steps_per_generation  # TRL cuts the rows into so many equal parts and drops what is left
@@ -212,12 +213,14 @@ def draw(
     keep_samples(trainer, samples, len(responses))
     answers = [find_answer(inputs[row]) for row in asked]
     responses = [one.with_channels(trainer._tokenizer.decode) for one in responses]
-    found = gather_object([(trainer.grade_rewards(rewards).grade(responses), rewards.tolist(), answers)])
-    graded, of_all, answers = (tuple(part) for part in zip(*found, strict=True))
+    known = dict.fromkeys(trainer.reward_func_names)
+    columns = [known | inputs[row] if method.reads else {} for row in asked]
+    found = gather_object([(trainer.grade_rewards(rewards).grade(responses), columns, answers)])
+    graded, columns, answers = (tuple(part) for part in zip(*found, strict=True))
     first = sum(map(len, graded[:process]))
     return Drawn(
         graded=tuple(chain.from_iterable(graded)),
-        rewards=list(chain.from_iterable(of_all)),
+        columns=list(chain.from_iterable(columns)),
         answers=list(chain.from_iterable(answers)),
         own=range(first, first + len(responses)),
         texts=[completions[row] for row in samples],

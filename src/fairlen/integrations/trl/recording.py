@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -70,17 +69,12 @@ class Recorder(TrainerCallback):
             rows.append(Response(finish=finish, temperature=trainer.temperature, **where, **own))
         graded = tuple(trainer.grade_rewards(made.rewards).grade(rows))
         rollouts = Rollouts(graded, cut_responses(trainer.method, graded), trainer.max_completion_length)
-        self.add(rollouts, scored, plan, made.rewards.tolist(), [answer for _, answer in found])
+        self.add(rollouts, scored, plan, [answer for _, answer in found])
 
-    def add(
-        self, rollouts: Rollouts, scored: Scored, plan: Plan, rewards: Iterable[Sequence[float]], answers: Iterable[str]
-    ) -> None:
-        """Record a rollout batch, given rewards by function, [R, F], and the answer to each response's prompt, [R]."""
+    def add(self, rollouts: Rollouts, scored: Scored, plan: Plan, answers: Iterable[str]) -> None:
+        """Record a rollout batch, given the answer to each response's prompt, [R]."""
         if self.run is not None:
-            named = (zip(self.trainer.reward_func_names, row, strict=True) for row in rewards)
-            parts = ({name: value for name, value in row if value == value} for row in named)
-            rows = tuple(replace(row, outcomes=one) for row, one in zip(rollouts.responses, parts, strict=True))
-            weight, rollouts = spread(plan, len(scored.segments))["weight"], replace(rollouts, responses=rows)
+            weight = spread(plan, len(scored.segments))["weight"]
             self.run.add_batch(self.num_batches, rollouts, scored, weight, self.trainer.method, list(answers))
 
     def add_update(self, metrics: dict[str, Any], scale: float) -> None:

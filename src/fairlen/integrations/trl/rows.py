@@ -8,10 +8,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from accelerate.utils import gather_object
 from torch import Tensor
 
-from fairlen.batch import NO_VERDICT, Bools, Floats
-from fairlen.integrations.rows import count_tokens, find_trained, was_truncated
+from fairlen.batch import NO_VERDICT, Bools, Floats, Ints
+from fairlen.integrations.rows import count_kept, count_tokens, find_trained, has_turns, was_truncated
+from fairlen.methods.method import Method
+from fairlen.methods.stages.reward import NUM_READ
 from fairlen.precision import is_above
 from fairlen.rollouts import Response, Status
 
@@ -97,6 +100,27 @@ def read_turns(
     ]
 
 
+def list_columns(
+    output: dict[str, Any], inputs: Sequence[dict[str, Any]], names: Sequence[str]
+) -> list[dict[str, Any]]:
+    """Return the columns of the data by row, with how many tokens were not generated, and None for each of some names."""
+    read = output["prompt_mask"].sum(1) + output["completion_mask"].sum(1) - loss_mask(output).sum(1)
+    rows = zip(read.tolist(), inputs, strict=True)
+    return [{**dict.fromkeys(names), NUM_READ: number, **row} for number, row in rows]
+
+
+def find_kept(method: Method, output: dict[str, Any]) -> Ints | None:
+    """Return the tokens that a correction keeps of each segment of all processes; None where all count."""
+    rollout, old = output.get("sampling_per_token_logps"), output.get("old_per_token_logps")
+    if not method.recounts or rollout is None or old is None:
+        return None
+    mask = loss_mask(output).bool()
+    turns = [count_tokens(row) for row in mask.cpu().numpy()]
+    sizes = [size for row in turns for size in (row if has_turns(method) else (sum(row),))]
+    rollout = torch.where(rollout.isnan(), old, rollout)
+    return np.concatenate(gather_object([count_kept(method.correction, sizes, old[mask], rollout[mask])]))
+
+
 def has_open_call(completion: Any) -> bool:
     """Return whether messages end with a call of a tool that was not made: the limit on calls, or on tokens, came before."""
     return isinstance(completion, list) and bool(completion) and bool(completion[-1].get("tool_calls"))
@@ -110,10 +134,12 @@ class Outcomes:
     """Weighted sum of the reward functions that apply, in their precision, float32; 0 where none does."""
     verdict: Floats
     """1 where the outcome is above the threshold, 0 where it is not, nan where no function applies."""
+    by_function: Sequence[dict[str, float]]
+    """What the functions that apply returned, by name."""
 
     @classmethod
-    def read(cls, rewards: Tensor, weights: Tensor, threshold: float | None) -> Outcomes:
-        """From rewards by function, [N, F], nan where one does not apply, and the functions' weights, [F].
+    def read(cls, rewards: Tensor, weights: Tensor, threshold: float | None, names: Sequence[str]) -> Outcomes:
+        """From rewards by function, [N, F], nan where one does not apply, and the functions' weights and names, [F].
 
         Without a threshold it is half of the most that functions which return 0 to 1 and apply to a row could give it.
         """
@@ -121,12 +147,20 @@ class Outcomes:
         applies = ~np.isnan(values)
         outcome = np.nansum(values * weight, axis=1).astype(np.float32).astype(np.float64)
         limit = (applies * weight.clip(min=0.0)).sum(axis=1) / 2.0 if threshold is None else threshold
-        return cls(outcome, np.where(applies.any(axis=1), is_above(outcome, limit), NO_VERDICT))
+        rows = (zip(names, row, strict=True) for row in values.tolist())
+        by_function = [{name: value for name, value in row if value == value} for row in rows]
+        return cls(outcome, np.where(applies.any(axis=1), is_above(outcome, limit), NO_VERDICT), by_function)
 
     def grade(self, responses: list[Response]) -> list[Response]:
         statuses: dict[float, Status] = {0.0: "incorrect", 1.0: "correct"}
-        found = zip(responses, self.outcome.tolist(), self.verdict.tolist(), strict=True)
+        found = zip(responses, self.outcome.tolist(), self.verdict.tolist(), self.by_function, strict=True)
         return [
-            replace(response, outcome=outcome, status=statuses.get(verdict, "unverified"), active=verdict in statuses)
-            for response, outcome, verdict in found
+            replace(
+                response,
+                outcome=outcome,
+                outcomes=said,
+                status=statuses.get(verdict, "unverified"),
+                active=verdict in statuses,
+            )
+            for response, outcome, verdict, said in found
         ]

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from fairlen.integrations.trl.engine import GENERATING, find_obstacle
 from fairlen.loop.learning_signal import Remedies
 from fairlen.methods.compose import Composition, explain
-from fairlen.methods.conflicts import refuse_unknown, warn_of_pairs
+from fairlen.methods.conflicts import refuse_turn_rewards, warn_of_pairs
 from fairlen.methods.description import short
 from fairlen.methods.method import Method
 from fairlen.methods.stages.terms import NoCorrection, ReferenceKL
@@ -72,7 +72,7 @@ def prepare(
     """
     composition = choose_method(method, overrides, config)
     config = copy.copy(config)
-    refuse_unknown(composition.method, "TRL", columns=True)
+    refuse_turn_rewards(composition.method, "TRL")
     for problem in find_problems(config, composition.method, allow_truncated_sampling, parts):
         raise ValueError(problem)
     adopted, notes = adopt(composition.method, config)
@@ -128,6 +128,8 @@ def find_problems(config: Any, method: Method, allow_truncated: bool, parts: Map
         for name in GENERATING:
             if parts.get(name) is not None:
                 yield f"{name} with {name_of_it}: it generates by itself, where the sampler has to; leave one out"
+    if method.recounts and config.use_vllm and not config.vllm_importance_sampling_correction:
+        yield "vllm_importance_sampling_correction=False with correction.recount=True, which compares log-probs: leave it out"
     for name in changed(config, REFUSED):
         yield f"{name}={getattr(config, name)}: {REFUSED[name]}"
     truncations = list(find_truncations(config))

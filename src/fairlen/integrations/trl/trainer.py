@@ -35,7 +35,9 @@ from fairlen.integrations.trl.rows import (
     CurrentBatch,
     Generated,
     Outcomes,
+    find_kept,
     has_open_call,
+    list_columns,
     read_trained,
     read_turns,
     split_rows,
@@ -105,6 +107,11 @@ class FairGRPOTrainer(TruncatedGRPOTrainer):
         self.skips = Skips(with_loss_scaler=self.accelerator.mixed_precision == "fp16")
         self.refill = Refill(self, max_extra_batches)
         self.reader = TreeReader()
+        if self.method.recounts and self.has_sampler:
+            raise ValueError(
+                f"correction.recount=True with {type(self.method.sampling).__name__}, max_extra_batches={max_extra_batches}: "
+                "plans are made before log-probs are known; leave it out, or give max_extra_batches=0 where that is the reason"
+            )
         notes = *composition.notes, *self.install_reader(), *warn_of_dropout(self.model), *self.refill.notes
         for note in (f"{composition.name}: {list_stages(self.method)}", FIRST_LOGS, *notes):
             logger.warning(f"fairlen: {note}")
@@ -158,12 +165,11 @@ class FairGRPOTrainer(TruncatedGRPOTrainer):
         told, number = (graded.outcome, graded.verdict, made.truncated, self.max_completion_length), [*map(len, turns)]
         responses = build_responses(prompt, length, *told, num_turns=number, channels=made.channels)
         if self.method.reads:
-            names, rows = self.reward_func_names, gather_object([dict(row) for row in made.inputs])
-            said = [dict(zip(names, map(float, values), strict=True)) for values in made.rewards]
-            known = [{**row, **own} for row, own in zip(rows, said, strict=True)]
+            rows = gather_object(list_columns(made.output, made.inputs, self.reward_func_names))
+            known = [row | said for row, said in zip(rows, graded.by_function, strict=True)]
             responses = replace(responses, named=pick_columns(self.method.reads, known))
         scored = self.method.score_tables(responses, cut_table(self.method, responses, turns))
-        plan, size = self.method.plan(scored), len(scored.segments)
+        plan, size = self.method.plan(scored, find_kept(self.method, made.output)), len(scored.segments)
         self.recorder.add_whole(made, scored, plan)
         self.report(scored, plan, scored.advantage)
         self.refill.report(scored, num_rounds=1)
@@ -226,7 +232,7 @@ class FairGRPOTrainer(TruncatedGRPOTrainer):
 
     def grade_rewards(self, rewards: Tensor) -> Outcomes:
         """Which answers are right and which count, from rewards by function, [N, F], nan where one does not apply."""
-        return Outcomes.read(rewards, self.reward_weights, self.correct_threshold)
+        return Outcomes.read(rewards, self.reward_weights, self.correct_threshold, self.reward_func_names)
 
     def read_responses(
         self, output: dict[str, Any], open_calls: Sequence[bool]

@@ -10,6 +10,7 @@ from itertools import chain
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from fairlen.batch import (
@@ -22,9 +23,18 @@ from fairlen.batch import (
     number_keys,
 )
 from fairlen.evaluate.run import Evaluation
-from fairlen.integrations.rows import count_tokens, cut_responses, number_turns, read_trajectory, was_truncated
+from fairlen.integrations.rows import (
+    count_kept,
+    count_tokens,
+    cut_responses,
+    has_turns,
+    number_turns,
+    read_trajectory,
+    was_truncated,
+)
 from fairlen.integrations.run_folder import name_prompt
 from fairlen.methods.method import Method, Scored
+from fairlen.methods.stages.reward import NUM_READ
 from fairlen.precision import is_above
 from fairlen.rollouts import Counts, Response, Rollouts, Segment
 
@@ -61,6 +71,8 @@ class Row:
     """Tokens of the whole response by channel; empty where all are an answer, and where it is not its end."""
     verdict: float = NO_VERDICT
     """Outcome that decides whether it is correct; nan without a verdict."""
+    named: Mapping[str, Any] = field(default_factory=dict)
+    """What is known of the response besides, by name."""
 
     @property
     def num_turns(self) -> int:
@@ -109,6 +121,28 @@ def read_channels(rows: Sequence[Row], data: Any, decode: Callable[[Sequence[int
     return found
 
 
+def read_named(rows: Sequence[Row], data: Any, extra: Sequence[Mapping[str, Any]]) -> list[Row]:
+    """Return rows with their tokens that were not generated, columns of the data (`extra_info`), and what rewards said."""
+    sizes = data["prompts"].offsets().diff() + data["responses"].offsets().diff()
+    columns = zip(rows, sizes.tolist(), read_values(data["extra_info"]), extra, strict=True)
+    return [
+        replace(row, named={NUM_READ: size - row.length, **info, **(said.get("reward_extra_info") or {})})
+        if row.is_end
+        else row
+        for row, size, info, said in columns
+    ]
+
+
+def find_kept(method: Method, rows: Sequence[Row], data: Any) -> Ints:
+    """Return the tokens that a correction which recounts keeps of each segment, [B]."""
+    sizes = data["response_mask"].offsets().diff()
+    mask = data["response_mask"].values() * torch.tensor([row.stop > row.start for row in rows]).repeat_interleave(
+        sizes
+    )
+    old, rollout = (data[name].values()[mask > 0] for name in LOGPROBS)
+    return count_kept(method.correction, find_parts(rows, has_turns(method))[2], old, rollout)
+
+
 def find_parts(rows: Sequence[Row], by_turn: bool) -> tuple[Ints, Ints, list[int]]:
     """Return of each segment its row, which turn of the row it is, and its trained tokens, [B] each."""
     cuts = [row.cut(by_turn) if row.stop > row.start else () for row in rows]
@@ -154,6 +188,8 @@ def build_tables(
 
 RECORDED = ("rollout_log_probs", "reward_model")
 """Fields of verl's that only the run folder needs."""
+LOGPROBS = ("old_log_probs", "rollout_log_probs")
+"""And those that a correction which recounts needs."""
 
 
 def unbind(column: Any) -> Sequence[Tensor]:

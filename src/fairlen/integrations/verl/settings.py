@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 from fairlen.methods.compose import compose
-from fairlen.methods.conflicts import refuse_unknown
+from fairlen.methods.conflicts import refuse_turn_rewards
 from fairlen.methods.method import Method
 from fairlen.methods.stages.terms import SamplerMismatch
 from fairlen.plugins import with_full_paths
@@ -39,7 +39,7 @@ def read_method(settings: Mapping[str, Any] | None) -> Method:
 def choose_method(names: str, overrides: tuple[str, ...]) -> Method:
     """Return a method; every stream of pairs asks for its own. Raises ValueError for baselines of turns, and for trees."""
     method = compose(names, overrides)
-    refuse_unknown(method, "verl")
+    refuse_turn_rewards(method, "verl")
     if isinstance(method.sampling, Tree):
         raise ValueError(
             "Tree in verl: no whole job of it has been tried; train with `fairlen train` or TRL, or leave it out"

@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial, reduce
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from verl.utils.metric import reduce_metrics
 from verl.utils.py_functional import rename_dict
 from verl.workers.rollout.llm_server import FullyAsyncLLMServerClient
 
-from fairlen.batch import CORRECT_THRESHOLD, number_keys
+from fairlen.batch import CORRECT_THRESHOLD, Ints, number_keys, pick_columns
 from fairlen.console import warn
 from fairlen.integrations.rows import fold_turns, has_turns
 from fairlen.integrations.run_folder import NOWHERE, HomeRun, read_state, resume_method, save_method
@@ -37,13 +38,16 @@ from fairlen.integrations.verl.data import read_eos_ids
 from fairlen.integrations.verl.loss import COLUMN, COUNTS, FairDetachWorker, FairLoss, FairWorker
 from fairlen.integrations.verl.rows import (
     IDLE,
+    LOGPROBS,
     RECORDED,
     Row,
     build_evaluation,
     build_rollouts,
     build_tables,
+    find_kept,
     find_parts,
     read_channels,
+    read_named,
     read_row,
     read_values,
     read_verdict,
@@ -92,15 +96,21 @@ def plan_batch(
     max_response_length: int,
     num_updates: int = 1,
     correct_threshold: float = CORRECT_THRESHOLD,
+    kept: Ints | None = None,
 ) -> tuple[Scored, dict[str, np.ndarray]]:
     """Plan the rows [N] of a rollout batch that is split into `num_updates` updates; `prompts` has something hashable for each.
 
+    `kept` are the tokens of each segment that a correction keeps, where it recounts.
     Returns the plan's columns by name, [N] each, or where turns are sequences [N, most turns] (see `fold_turns`); `row` is where
     a segment is in its table.
     """
     by_turn = has_turns(method)
-    scored = method.score_tables(*build_tables(prompts, rows, max_response_length, correct_threshold, by_turn))
-    columns = spread(method.plan(scored), len(scored.segments))
+    responses, segments = build_tables(prompts, rows, max_response_length, correct_threshold, by_turn)
+    if method.reads:
+        named = pick_columns(method.reads, [row.named for row in rows if row.is_end])
+        responses = replace(responses, named=named)
+    scored = method.score_tables(responses, segments)
+    columns = spread(method.plan(scored, kept), len(scored.segments))
     columns |= {name: num_updates * columns[name] for name in ("weight", "term_weight")}
     columns["row"] = np.arange(len(scored.segments))
     return scored, fold_turns(columns, find_parts(rows, by_turn)[0], scored.segments, len(rows))
@@ -186,14 +196,17 @@ class FairTrainer(PPOTrainer):
 
     def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
         """The plan of a rollout batch, as columns of it; verl's own metrics read `advantages` and `returns`."""
-        fields = [*FIELDS, *(RECORDED if self.run is not None else ())]
-        data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=fields)
+        method, limit = self.method, int(self.config.data.max_response_length)
+        wanted = {RECORDED: self.run is not None, LOGPROBS: method.recounts, ("extra_info",): bool(method.reads)}
+        fields = dict.fromkeys([*FIELDS, *chain.from_iterable(names for names, is_read in wanted.items() if is_read)])
+        data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=[*fields])
         extra = read_values(data["extra_fields"])
         prompts, rows = list(map(str, data["uid"])), self._read_rows(batch, data, extra)
-        if self.run is not None or self.method.channels:
-            rows = read_channels(rows, data, self.tokenizer.decode, self.method.sampling.is_whole)
-        limit = int(self.config.data.max_response_length)
-        scored, found = plan_batch(self.method, prompts, rows, limit, self.num_updates, self.threshold)
+        if self.run is not None or method.channels:
+            rows = read_channels(rows, data, self.tokenizer.decode, method.sampling.is_whole)
+        rows = read_named(rows, data, extra) if method.reads else rows
+        kept = find_kept(method, rows, data) if method.recounts else None
+        scored, found = plan_batch(method, prompts, rows, limit, self.num_updates, self.threshold, kept)
         updates = math.inf if self.is_bypassed else self.num_updates * self.config.actor_rollout_ref.actor.ppo_epochs
         folded = found["weight"] * found["advantage"]
         for warning in self.signal.look_at(self.global_steps, scored.responses, folded, self.method, updates):

@@ -157,6 +157,10 @@ class SamplerRejection(Checked):
             return micro.per_token(micro.sum_per_sequence((~kept).double()) == 0)
         return kept
 
+    def count(self, micro: Micro) -> Tensor:
+        """Tokens of each sequence that train, [B]."""
+        return micro.sum_per_sequence(self.keep(micro).long())
+
 
 def sampler_ratio(micro: Micro, level: str) -> Tensor:
     """The trainer's over the engine's probability, [T]: of a token, of its sequence, or its geometric mean over the sequence."""
