@@ -99,7 +99,7 @@ def test_no_word_of_its_picture_is_clipped():
     """By letters of .65 of their size, which is wider than DejaVu's and Arial's on average."""
     picture = (ROOT / "docs/weights.svg").read_text()
     texts = re.findall(r'<text class="[tn][^"]*" x="([\d.]+)" y="[\d.]+">([^<]+)</text>', picture)
-    assert len(texts) == 7 and all(float(x) + 0.65 * 15 * len(text) <= 800 for x, text in texts)
+    assert len(texts) == 7 and all(float(x) + 0.65 * 14 * len(text) <= 800 for x, text in texts)
 
 
 @pytest.mark.slow
