@@ -146,13 +146,6 @@ def test_a_model_that_does_not_read_the_task_is_refused_by_every_command(tmp_pat
         assert "or give --model guess, whose tokenizer does" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", ["train", "eval", "compare", "doctor"])
-def test_the_help_of_every_command_that_takes_a_file_says_so(command, capsys):
-    with pytest.raises(SystemExit):
-        main([command, "--help"])
-    assert "--config FILE.toml" in capsys.readouterr().out
-
-
 def test_an_interrupted_run_says_how_to_go_on(monkeypatch, capsys):
     def interrupt(_: list[str]) -> int:
         raise KeyboardInterrupt

@@ -175,6 +175,7 @@ def test_the_help_of_a_command_has_examples_and_every_flag_and_fits_80_columns(n
     shown = capsys.readouterr().out
     assert shown.startswith(f"usage: fairlen {name} ") and f"\n  fairlen {name}" in shown
     assert max(map(len, shown.splitlines())) <= 80
+    assert ("--config FILE.toml" in shown) == (name in ("train", "eval", "compare", "doctor"))
     if name == "train":
         flags = re.findall(r"^  --(?:\[no-\])?([a-z-]+)", shown, re.M)
         assert sorted(flags) == sorted(flag_names(TrainConfig))

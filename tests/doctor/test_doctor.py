@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from fairlen.cli import main
 from fairlen.doctor.checks import CHECKS
 from fairlen.doctor.examine import Check, Finding, run_check
 from fairlen.tasks.shipped import shipped_settings
@@ -206,10 +205,3 @@ def test_all_of_it_is_said_for_machines():
     assert all(one["remedy"] for one in listed if one["status"] != "pass")
     assert "Traceback" not in done.stderr
     assert done.returncode == any(one["status"] == "fail" for one in listed)
-
-
-@pytest.mark.parametrize(
-    ("flags", "words"), [(["--modle", "x"], "--model"), (["--temperature", "0"], "temperature=0.0")]
-)
-def test_unknown_flags_and_settings_that_cannot_be_end_the_command_as_they_end_train(flags, words, capsys):
-    assert main(["doctor", *flags]) == 2 and words in capsys.readouterr().err

@@ -275,7 +275,7 @@ def test_a_prompt_that_leaves_no_room_for_the_budget_is_named(tiny_model, tmp_pa
         ({"temperature": 0.0}, "--temperature 0 with --samples 8: greedy responses"),
         ({"temperature": -1.0}, "temperature=-1.0: give a finite number, 0 or more"),
         ({"samples": 0}, "samples=0: give 1 or more"), ({"problems": -1}, "problems=-1: give 0 or more"),
-        ({"suite": "eqlne"}, "did you mean 'eqlen'"), ({"suite": "eqlen"}, "without its sets"),
+        ({"suite": "eqlen"}, "without its sets"),
         ({"budgets": "256,x"}, "--budgets 256,x: x is no number of tokens"),
         ({"budgets": "256", "max_response_length": 512}, "the largest budget is the limit"),
     ],

@@ -19,18 +19,11 @@ from fairlen.tasks.data_row import Answers, DataRow, normalize
 from fairlen.tasks.dataset import RowSet
 from fairlen.tasks.environment import Interactive, choose_extend
 from fairlen.tasks.grader import Verifier
-from fairlen.tasks.load import (
-    ProblemSet,
-    load_reasoning_gym,
-    load_sets,
-    load_shipped,
-    make_problem_set,
-    refuse_form,
-)
+from fairlen.tasks.load import ProblemSet, load_sets, make_problem_set, open_task
 from fairlen.tasks.reasoning_gym import is_reasoning_gym, read_parts
 from fairlen.tasks.shipped import is_shipped, make_shipped
 from fairlen.tasks.source import DataError, DataSource, locate, read_source
-from fairlen.tasks.task import Problem, Task, load_own_task
+from fairlen.tasks.task import Problem
 
 SHIPPED_PROBLEMS = 128
 """Of a shipped task, which is endless, without a limit."""
@@ -40,27 +33,28 @@ MAX_AT_ONCE = 256
 
 def open_sets(config: EvalConfig, tokenizer: Any = None) -> tuple[ProblemSet, ...]:
     """Sets cut to `limit` problems, without prompts for tokenizer None. Raises ValueError for bad places."""
-    places = places_of(config)
-    if not config.data.places and is_file_place(config.data.task):
-        refuse_form(config, config.data.task)
-        task = load_own_task(config.data.task, tokenizer)
-        details = {"task": task.describe(), "plugins": plugins_of("", config.data.task)}
-        return (set_of_task(task.name, task, config, details),)
+    places = config.data.places
+    if not places:
+        return (made_set(config.data.task, config, tokenizer),)
     others = [place for place in places if not is_made(place)]
     loaded = iter(load_sets(others, config, tokenizer) if others else ())
-    found = [made_set(config, place, tokenizer) if is_made(place) else next(loaded) for place in places]
+    found = [made_set(place, config, tokenizer) if is_made(place) else next(loaded) for place in places]
     return tuple(replace(one, problems=one.problems[: config.run.problems or None]) for one in found)
 
 
 def check_places(config: EvalConfig) -> None:
-    """Raise ValueError for malformed places and missing sets of a suite, before a model is loaded."""
+    """Raise ValueError for malformed and doubled places and missing sets of a suite, before a model is loaded."""
     if config.run.suite:
         check_suite(config.run.suite)
-    for place in places_of(config):
+    for place in config.data.places or (config.data.task,):
+        if config.data.places.count(place) > 1:
+            raise ValueError(f"--data {place}: it is named twice; leave it out once")
         if is_reasoning_gym(place):
             read_parts(place)
-        elif not is_made(place) and not is_file_place(place):
+        elif place in config.data.places and not is_shipped(place):
             read_source(place)
+        elif not is_file_place(place):
+            make_shipped(place)
 
 
 def check_suite(name: str) -> None:
@@ -80,38 +74,22 @@ def check_suite(name: str) -> None:
         )
 
 
-def places_of(config: EvalConfig) -> tuple[str, ...]:
-    """The places of --data, or the task. Raises ValueError for doubles."""
-    given = config.data.places or (config.data.task,)
-    for text in given:
-        if given.count(text) > 1:
-            raise ValueError(f"--data {text}: it is named twice; leave it out once")
-    return given
-
-
 def is_made(place: str) -> bool:
     return is_shipped(place) or is_reasoning_gym(place)
 
 
-def made_set(config: EvalConfig, place: str, tokenizer: Any) -> ProblemSet:
-    """Held-out problems that are made, such as "playground:sums". Refuses a tokenizer that does not read them."""
-    refuse_form(config, place)
-    if is_reasoning_gym(place):
-        gym = load_reasoning_gym(place, config, tokenizer)
-        return set_of_task(place, gym, config, gym.describe())
-    task = make_shipped(place, "--data")
-    task = task if tokenizer is None else load_shipped(config.replace(task=place), tokenizer)
-    return set_of_task(place, task, config, {})
-
-
-def set_of_task(name: str, task: Task, config: EvalConfig, details: dict[str, Any]) -> ProblemSet:
-    """The first held-out problems of a task. Refuses to rescore one in turns."""
+def made_set(place: str, config: EvalConfig, tokenizer: Any) -> ProblemSet:
+    """The first held-out problems of a task that makes them, such as "playground:sums". Refuses to rescore one in turns."""
+    task = open_task(place, config, tokenizer)
     if isinstance(task, Interactive) and (config.run.from_samples or config.run.budgets):
         flag = "--from-samples" if config.run.from_samples else "--budgets"
-        raise ValueError(f"{flag} of {name}: it is solved in turns, which its environment grades as they are played")
+        raise ValueError(f"{flag} of {place}: it is solved in turns, which its environment grades as they are played")
     problems = tuple(task.held_out(config.run.problems or SHIPPED_PROBLEMS))
     rows = (json.dumps([problem.id, problem.text, problem.answer]) for problem in problems)
     digest = hashlib.sha256("\n".join(rows).encode()).hexdigest()
+    name, details = place, task.describe()
+    if is_file_place(place):
+        name, details = task.name, {"task": details, "plugins": plugins_of("", place)}
     play = partial(choose_extend, task)
     return ProblemSet(file_name(name), problems, digest, "", details, task.verify, task.close, play=play)
 

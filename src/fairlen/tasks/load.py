@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import os
+import sys
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -45,20 +45,15 @@ class ProblemSet:
 
 def load_task(config: TaskConfig, tokenizer: Any, seed: int = 0) -> Task:
     """Load data sets, the user's own task, reasoning-gym or a shipped task. Raises ValueError."""
+    limit = config.data.max_prompt_length or MAX_PROMPT
     if not config.data.places:
-        refuse_form(config, config.data.task)
         if config.data.held_out:
             raise ValueError(
                 f"--eval-data {config.data.held_out[0]}: it goes with --data, which names what to train on"
             )
-        if is_reasoning_gym(config.data.task):
-            own = {"seed": seed, "longest_prompt": config.data.max_prompt_length or MAX_PROMPT}
-            return load_reasoning_gym(config.data.task, config, tokenizer, **own)
-        if is_file_place(config.data.task):
-            return load_own_task(config.data.task, tokenizer)
-        return replace(load_shipped(config, tokenizer), seed=seed)
+        return open_task(config.data.task, config, tokenizer, seed, limit)
     sets = read_sets((*config.data.places, *config.data.held_out))
-    prompter, limit = make_prompter(config, tokenizer, sets[0].rows), config.data.max_prompt_length or MAX_PROMPT
+    prompter = make_prompter(config, tokenizer, sets[0].rows)
     shots = prompter.describe_shots(sets[0].rows[0], limit)
     sets = tuple(leave_out(one, prompter.shot_keys) for one in sets)
     train, evaluation = sets[: len(config.data.places)], sets[len(config.data.places) :]
@@ -67,39 +62,48 @@ def load_task(config: TaskConfig, tokenizer: Any, seed: int = 0) -> Task:
     return DataTask(parts, prompter, verifier, seed, shots)
 
 
-def refuse_form(config: ProblemConfig, task: str) -> None:
-    """Raise ValueError for a form of answers, or examples, with a task that has its own."""
-    given = (("answer", config.verifier.answer, "auto"), ("shots", config.data.shots, ""))
-    for name, value, usual in given:
-        if value != usual and not is_reasoning_gym(task):
-            raise ValueError(f"--{name} {value}: {task} brings its own; it goes with --data and {PREFIX}...")
+def open_task(place: str, config: ProblemConfig, tokenizer: Any, seed: int = 0, limit: int = sys.maxsize) -> Task:
+    """Open a task that makes its problems: the user's own, reasoning-gym's or a shipped one. Raises ValueError.
+
+    For tokenizer None problems of the last two have no prompts; those of reasoning-gym are of at most `limit` tokens.
+    """
+    if is_reasoning_gym(place):
+        return load_reasoning_gym(place, config, tokenizer, seed, limit)
+    for name, value, usual in (("answer", config.verifier.answer, "auto"), ("shots", config.data.shots, "")):
+        if value != usual:
+            raise ValueError(f"--{name} {value}: {place} brings its own; it goes with --data and {PREFIX}...")
+    if is_file_place(place):
+        return load_own_task(place, tokenizer)
+    return replace(load_shipped(place, config.model.name, tokenizer), seed=seed)
 
 
-def load_shipped(config: ProblemConfig, tokenizer: Any) -> Synthetic:
-    """Raises ValueError for an unknown task, or a model that does not read its prompts."""
-    task = make_shipped(config.data.task)
+def load_shipped(place: str, model: str, tokenizer: Any) -> Synthetic:
+    """Raises ValueError for an unknown task, or a model that does not read its prompts; any does for tokenizer None."""
+    task = make_shipped(place)
+    if tokenizer is None:
+        return task
     problem = task.train(0)
     try:
-        ids = read_text(tokenizer, problem.text, config.model.name)
+        ids = read_text(tokenizer, problem.text, model)
     except ValueError as error:
         raise ValueError(f"{error}, or give --model {task.name}, whose tokenizer does") from None
     if ids != problem.token_ids[1:]:
         raise ValueError(
-            f"model={config.model.name}: its tokenizer does not read the prompts of {task.name}; give --model {task.name} "
+            f"model={model}: its tokenizer does not read the prompts of {task.name}; give --model {task.name} "
             "or one trained from it, or problems of your own with --data"
         )
     return task
 
 
-def load_reasoning_gym(place: str, config: ProblemConfig, tokenizer: Any, **own: Any) -> ReasoningGym:
-    """Fields of `own` are those of `ReasoningGym`; no prompts are made for tokenizer None. Raises ValueError."""
+def load_reasoning_gym(place: str, config: ProblemConfig, tokenizer: Any, seed: int, limit: int) -> ReasoningGym:
+    """Raises ValueError."""
     parts = read_parts(place)
     prompter = make_prompter(config, tokenizer, (EXAMPLE,)) if tokenizer is not None else None
     size, deadline = config.verifier.workers or len(os.sched_getaffinity(0)), config.verifier.answer_deadline
     pool = WorkerPool(size, deadline, GYM_MEMORY, "fairlen.verify.gym")
-    shots = prompter.describe_shots(EXAMPLE, own.get("longest_prompt", math.inf)) if prompter else ""
+    shots = prompter.describe_shots(EXAMPLE, limit) if prompter else ""
     notes, reader = (shots,) if shots else (), AnswerReader(config.verifier.answer, size, deadline)
-    return ReasoningGym(place, parts, pool, prompter, reader, notes=notes, **own)
+    return ReasoningGym(place, parts, pool, prompter, reader, seed, limit, notes)
 
 
 def load_sets(places: Sequence[str], config: ProblemConfig, tokenizer: Any = None) -> tuple[ProblemSet, ...]:

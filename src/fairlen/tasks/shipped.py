@@ -39,15 +39,13 @@ def is_shipped(place: str) -> bool:
     return place.partition(":")[0] in SHIPPED and not Path(place).exists()
 
 
-def make_shipped(place: str, flag: str = "--task") -> Synthetic:
+def make_shipped(place: str) -> Synthetic:
     """Make the task of "guess" or "playground:sums". Raises ValueError listing the known ones."""
     name, _, part = place.partition(":")
     if name not in SHIPPED or (part and part not in SHIPPED[name].parts):
         known = (f"{name}:{part}".rstrip(":") for name, one in SHIPPED.items() for part in ("", *one.parts))
         others = "data sets are named with --data, a task of your own as FILE.py:NAME"
-        if flag == "--data":
-            others = "a data set is a file, a folder or OWNER/NAME"
-        raise ValueError(f"{flag} {place}: there are {', '.join(known)}; {others}")
+        raise ValueError(f"--task {place}: there are {', '.join(known)}; {others}")
     return SHIPPED[name].make(*([part] if part else []))
 
 
