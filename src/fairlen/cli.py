@@ -83,9 +83,9 @@ COMMANDS: dict[str, Command] = {
         "the same command goes on from its state",
     ),
     "report": Command(
-        "FOLDER [--out FILE.html]",
-        "write one page about a run, a comparison or an evaluation",
-        ("runs/first", "eval/first --out page.html"),
+        "FOLDER [--out FILE.html] [--inspect DIR]",
+        "write one page about a run, a comparison or an evaluation, and logs of Inspect",
+        ("runs/first", "runs/first --inspect logs"),
     ),
     "trl": Command(
         "[--method dapo+balanced] [FLAGS] [FLAGS of TRL]",
@@ -284,6 +284,10 @@ def run_report(arguments: list[str]) -> int:
         from fairlen.evaluate.page import report_evaluation as write
     else:
         from fairlen.report import write_report as write
+    if config.inspect:
+        from fairlen.evaluate.inspect_logs import write_logs
+
+        log(f"{config.inspect}: logs: {write_logs(folder, Path(config.inspect))}")
     path = write(folder, out)
     log(f"{path} ({path.stat().st_size / 1e6:.2f} MB)")
     return 0
