@@ -4,7 +4,7 @@
  * time for all rows, and every row has arithmetic of its own: its logits do not depend on the other rows, to the bit.
  * Threads share the rows of a small model, and of one that is `large` the outputs of each product, so that each weight is read
  * once a step. Weights of products may be bfloat16 where the processor has tiles (AMX): then its other operand is rounded to it
- * too, sums are float32, and numbers are rounded where torch's autocast does, so that the trainer's log-probs are close.
+ * too, and sums are float32.
  * Built for one shape of heads: DIM numbers, a multiple of 8, and GROUPS heads that share keys and values.
  */
 #include <math.h>
@@ -172,23 +172,14 @@ static void multiply(const Step *step, const void *weights, const vec *x, vec *o
     for (; o < end; o++) multiply_rows(rows + o * depth, x, out + o * width, depth, width, 1, adds);
 }
 
-/* The nearest numbers in bfloat16, of two as near the even one. */
-INLINE vec round_low(vec x) {
-    const uints bits = (uints)x;
-    return (vec)((bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000u);
-}
-
-static void round_all(const Step *step, vec *x, const vec *end) {
-    if (step->low) for (; x < end; x++) *x = round_low(*x);
-}
-
 /* x [depth][width] as an operand of `multiply`: as it is, or rounded in `pairs` [depth / 2][width], the even one low. */
 static const vec *prepare(const Step *step, const vec *x, int64_t depth, int width, vec *pairs) {
     if (!step->low) return x;
     for (int64_t i = 0; i < depth; i += 2)
         for (int v = 0; v < width; v++) {
-            const uints even = (uints)round_low(x[i * width + v]), odd = (uints)round_low(x[(i + 1) * width + v]);
-            pairs[i / 2 * width + v] = (vec)(even >> 16 | odd);
+            const uints even = (uints)x[i * width + v], odd = (uints)x[(i + 1) * width + v];
+            const uints low = (even + 0x7fff + (even >> 16 & 1)) >> 16, high = odd + 0x7fff + (odd >> 16 & 1);
+            pairs[i / 2 * width + v] = (vec)(low | (high & 0xffff0000u));
         }
     return pairs;
 }
@@ -316,12 +307,7 @@ static void decode_block(const Step *step, int64_t start, int64_t count, int wid
     multiply(step, weights, x, out, FIRST(size, unit), END(size, unit), depth, width, adds)
 #define TURN(heads, size, weight) \
     turn(heads + FIRST(size, DIM) * width, heads + END(size, DIM) * width, weight, cosine, sine, width, step->epsilon)
-#define ROUND(x, size, unit) round_all(step, x + FIRST(size, unit) * width, x + END(size, unit) * width)
 #define WAIT if (parts > 1) { _Pragma("omp barrier") }
-/* x += weights . of, in bfloat16 by way of `normed`, where the product is rounded */
-#define ADD_PRODUCT(weights, of, depth) \
-    MULTIPLY(weights, prepare(step, of, depth, width, pairs), step->low ? normed : x, hidden, TILE, depth, !step->low); \
-    if (step->low) for (int64_t i = FIRST(hidden, TILE) * width; i < END(hidden, TILE) * width; i++) x[i] += round_low(normed[i])
     const int64_t lanes = width * LANES, hidden = step->hidden, inner = step->inner, shared = step->key_heads * DIM;
     const int64_t all = GROUPS * shared;
     vec *x = scratch, *query = x + hidden * width, *key = query + all * width, *value = key + shared * width;
@@ -344,32 +330,23 @@ static void decode_block(const Step *step, int64_t start, int64_t count, int wid
         MULTIPLY(weights[2], given, key, shared, DIM, hidden, 0);
         /* from the other end, so that parts have equal numbers of heads in all */
         multiply(step, weights[3], given, value, shared - END(shared, DIM), shared - FIRST(shared, DIM), hidden, width, 0);
-        ROUND(query, all, DIM);
-        ROUND(key, shared, DIM);
-        round_all(step, value + (shared - END(shared, DIM)) * width, value + (shared - FIRST(shared, DIM)) * width);
         TURN(query, all, weights[4]);
         TURN(key, shared, weights[5]);
-        ROUND(query, all, DIM);
-        ROUND(key, shared, DIM);
         WAIT
         for (int64_t h = 0; h < step->key_heads; h++)
             for (int64_t r = FIRST(count, 1); r < END(count, 1); r++) /* next to each other, as rows of a prompt read the same */
                 attend_row(step, layer, start + r, h, (float *)query + r, (float *)key + r, (float *)value + r, scores, lanes);
         WAIT
-        ADD_PRODUCT(weights[6], query, all);
+        MULTIPLY(weights[6], prepare(step, query, all, width, pairs), x, hidden, TILE, all, 1);
         WAIT
         normalize(x, weights[7], normed, hidden, width, step->epsilon);
         given = prepare(step, normed, hidden, width, pairs);
         MULTIPLY(weights[8], given, gate, inner, TILE, hidden, 0);
         MULTIPLY(weights[9], given, up, inner, TILE, hidden, 0);
-        ROUND(gate, inner, TILE);
-        ROUND(up, inner, TILE);
         for (int64_t i = FIRST(inner, TILE) * width; i < END(inner, TILE) * width; i++)
-            gate[i] = gate[i] / (exponential(-gate[i]) + 1.0f);
-        ROUND(gate, inner, TILE);
-        for (int64_t i = FIRST(inner, TILE) * width; i < END(inner, TILE) * width; i++) gate[i] *= up[i];
+            gate[i] = gate[i] / (exponential(-gate[i]) + 1.0f) * up[i];
         WAIT
-        ADD_PRODUCT(weights[10], gate, inner);
+        MULTIPLY(weights[10], prepare(step, gate, inner, width, pairs), x, hidden, TILE, inner, 1);
         WAIT
     }
     normalize(x, step->norm, normed, hidden, width, step->epsilon);
