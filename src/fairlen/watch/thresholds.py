@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Literal
 
@@ -189,12 +189,12 @@ def find_since(line: Line, steps: Sequence[Shape], first: Shape, x: float) -> in
     return steps[min(before[-1] + 1, len(steps) - 1) if before else 0].number
 
 
-def find_crossed(steps: Sequence[Shape]) -> Iterator[Alarm]:
-    """Yield an alarm for each threshold that the mean of the last PATIENCE steps has crossed."""
+def find_crossed(steps: Sequence[Shape], kinds: Container[str]) -> Iterator[Alarm]:
+    """Yield an alarm for each threshold of these kinds that the mean of the last PATIENCE steps has crossed."""
     last = steps[-PATIENCE:]
     first, now = (average(part) for part in (steps[:PATIENCE], last))
     for kind, line in LINES.items() if len(last) == PATIENCE else ():
-        if line.is_crossed(x := line.number(now, first)):
+        if kind in kinds and line.is_crossed(x := line.number(now, first)):
             since = find_since(line, steps, first, x)
             what = line.text.format(x=x, now=now, first=first, since=since, most=describe_change(now, first))
             rule = f"A threshold, no test: the mean of {PATIENCE} steps passed {line.describe_bar()}"

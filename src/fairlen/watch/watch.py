@@ -129,7 +129,7 @@ class LengthWatch:
         told = {one.size > 0 if one.kind == EFFECT else one.kind for one in self.alarms}
         is_tested = self.exchangeable and EFFECT in self.kinds
         new = [one for side in (0, 1) if is_tested and (side == 0) not in told for one in self.find_effect(side)]
-        new += [one for one in find_crossed(self.steps) if one.kind in self.kinds and one.kind not in told]
+        new += find_crossed(self.steps, {*self.kinds} - told)
         self.alarms += new
         return new
 
