@@ -41,17 +41,6 @@ def name_columns(columns: Mapping[str, Sequence[Any]]) -> np.ndarray:
     return made if found else NO_COLUMNS
 
 
-def pick_columns(names: Iterable[str], rows: Sequence[Mapping[str, Any]]) -> np.ndarray:
-    """Named columns from what is known of each row. Raises ValueError where no row has a name."""
-    found = {name: [row.get(name) for row in rows] for name in names}
-    if lost := [name for name in found if not any(name in row for row in rows)]:
-        known = ", ".join(dict.fromkeys(name for row in rows for name in row)) or "nothing"
-        raise ValueError(
-            f"no column {lost[0]!r}, which a stage of the method reads: the data and the rewards have {known}"
-        )
-    return name_columns(found)
-
-
 @dataclass(frozen=True)
 class Columns:
     """Columns of one length, each of the type that it is declared with; numbers hold for every row."""

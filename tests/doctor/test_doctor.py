@@ -19,6 +19,7 @@ CHATML = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 SPECIALS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]  # ids 0, 1, 2
+STAGES = Path(__file__).parents[2] / "recipes/stages.py"
 BY_NAME = {check.name: check for check in CHECKS}
 
 
@@ -104,6 +105,7 @@ def test_a_broken_model_is_found(model, damage, name, status, words):
         ),  # 1024 + 160
         ({"data": ("missing.jsonl",)}, "data", "fail", "missing.jsonl"),
         ({"data": ("a.jsonl",), "eval_data": ("./a.jsonl",)}, "fairness", "warn", "trained on and evaluated on"),
+        ({"method": f"grpo+{STAGES}:Limit"}, "data", "fail", "reward Limit reads 'limit', and there are num_read"),
         ({"rewards": ("missing.py:f",)}, "plug-ins", "fail", "there is no file missing.py"),
         ({"model": "/nowhere/at/all"}, "end of a response", "fail", "/nowhere/at/all"),
         ({"unsafe_exec_on_host": True}, "sandbox", "warn", "whatever you can"),

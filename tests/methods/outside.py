@@ -29,7 +29,8 @@ class RunningLength:
         return reward - self.alpha * np.tanh(responses.length / self.mean - 1.0) if self.seen else reward
 
     def observe(self, outputs, micro):
-        return {"sequences": float(len(micro.length)), "tokens": float(micro.length.sum())}
+        sequences, tokens = map(micro.total_of_sequences, (micro.length > 0, micro.length))
+        return {"sequences": sequences, "tokens": tokens}
 
     def update(self, sums):
         newest = sums["tokens"] / sums["sequences"]

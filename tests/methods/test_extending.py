@@ -7,10 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from loops import over
 
-from fairlen import playground, testing
+from fairlen import plan_rows, playground, testing
 from fairlen.catalogue import describe_method
 from fairlen.cli import main
 from fairlen.compare.config import parse_variant
@@ -88,7 +89,7 @@ from typing import ClassVar
 import numpy as np
 import torch
 from fairlen import Method
-from fairlen.methods.stages.micro import TokenLoss
+from fairlen.methods.stages.micro import TokenLoss, state
 """
 STAGE = HEAD + "@dataclass(frozen=True)\nclass X:\n    choice: ClassVar = {choice!r}\n{body}"
 
@@ -102,13 +103,28 @@ def weigh(value: str) -> str:
                  "def term_weight(self, segments):", "    return 1.0 / segments.length")  # fmt: skip
 
 
-def lose(value: str) -> str:
-    lines = ("    ratio = (logprobs - micro.old_logprobs).exp()", "    off = torch.zeros_like(ratio, dtype=torch.bool)")
-    result = f"    return TokenLoss({value}, ratio.detach(), off, ~off)"
-    return stage("surrogate", "def __call__(self, logprobs, micro):", *lines, result)
+def lose(value: str, *before: str, ratio: str = "ratio.detach()", clipped: str = "off") -> str:
+    lines = (
+        "    ratio = (logprobs - micro.old_logprobs).clamp(max=20).exp()",
+        "    off = torch.zeros_like(ratio, dtype=torch.bool)",
+    )
+    result = f"    return TokenLoss({value}, {ratio}, {clipped}, ~off)"
+    return stage("surrogate", *before, "def __call__(self, logprobs, micro):", *lines, result)
 
 
 PLAIN_LOSS = "-ratio * micro.per_token(micro.advantage)"
+OWN_LOSS = PLAIN_LOSS + " + (self.width + len(self.calls)) * (ratio - 1) ** 2"
+TRAINED = "micro.of_trained(outputs.logprobs.detach() ** 0).sum()"
+
+
+def learn(update: str, *before: str, width: str = "state(1.0)", tokens: str = TRAINED) -> str:
+    """A surrogate whose width moves."""
+    fields = f"width: float = {width}", "calls: ClassVar = []"
+    observe = "def observe(self, outputs, micro):", f"    return {{'tokens': {tokens}}}"
+    return lose(OWN_LOSS, *fields, *before, *observe, "def update(self, sums):", f"    return {update}")
+
+
+HALVE = "replace(self, width=self.width / 2)"
 SOUND = {
     "an aggregation": weigh("1.0 / segments.length"),
     "a surrogate": lose(PLAIN_LOSS),
@@ -118,6 +134,8 @@ SOUND = {
     "a term": stage("terms", "needs_ref = False", "needs_entropy = True", "def __call__(self, outputs, micro):",
                     "    return -outputs.entropy"),
     "a correction": stage("correction", "def __call__(self, micro):", "    return torch.ones_like(micro.old_logprobs)"),
+    "a stage with state": learn(HALVE),
+    "the stage of the page": (ROOT / "docs/extending.md").read_text().split("```")[1].removeprefix("python").replace("Pull", "X"),
     "a base": HEAD + "def X():\n    return Method()",
     "a modifier": HEAD + "def X(method):\n    return replace(method, mask_truncated=True)",
     "a method": HEAD + "X = Method(mask_truncated=True)",
@@ -127,6 +145,7 @@ BROKEN = {
     "does not import": ("\nimport no_such_package\n", "does not load: ModuleNotFoundError", "(line 2)"),
     "ends the program": ("raise SystemExit(3)\n", "does not load: SystemExit", "(line 1)"),
     "is a number": ("X = 3\n", "X is 3", "no method"),
+    "is a reward": ("def X(prompts, texts, **columns): return [1.0]\n", "named by --rewards", "tried when a run starts"),
     "needs two arguments": ("def X(a, b): pass\n", "needs 2 arguments", "both return a Method"),
     "returns no method": ("def X(method): return 3\n", "X returned 3", "return a fairlen.Method"),
     "raises": ("def X(method): return 1 / 0\n", "X raised ZeroDivisionError", "division by zero"),
@@ -153,8 +172,47 @@ BROKEN = {
     "returns a tensor": (stage("surrogate", "def __call__(self, logp, micro): return logp"), "returned Tensor", "TokenLoss"),
     "mixes sequences": (
         lose(PLAIN_LOSS + " * (1 + (micro.old_logprobs - logprobs).detach().abs().mean())"),
-        "where an update is split into micro-batches",
-        "of that token alone",
+        "beside a token that does not train",
+        "let no other go by it",
+    ),
+    "is nan in padding": (
+        lose(PLAIN_LOSS + " + 0 * (logprobs - micro.old_logprobs) / logprobs"),
+        "its loss is nan on a token that does not train", "keep it finite",
+    ),
+    "knows no padding": (
+        lose(PLAIN_LOSS + " * (1 if micro.mask is None else 1 / 0)"),
+        "X on a token that does not train raised ZeroDivisionError", "division by zero",
+    ),
+    "counts its calls": (
+        lose("self.calls.append(1) or len(self.calls) * " + PLAIN_LOSS, "calls: ClassVar = []"),
+        "what it gives a token changes in a second call", "let a call change nothing",
+    ),
+    "draws lots": (weigh("np.random.default_rng().random(len(segments))"), "changes with a second call", "change nothing"),
+    "holds no ratio": (
+        lose(PLAIN_LOSS.replace("ratio", "(logprobs - micro.old_logprobs).exp()")),
+        "its loss is -inf at a log ratio of 800", "hold log ratios at 20",
+    ),
+    "has a ratio with gradient": (lose(PLAIN_LOSS, ratio="ratio"), "its ratio carries a gradient", "ratio.detach()"),
+    "has a ratio beside 1": (
+        lose(PLAIN_LOSS, ratio="ratio.detach() + 1e-9"), "its ratio is 1.000000001", "make it exactly 1",
+    ),
+    "has a slope beside it": (lose("1.00001 * " + PLAIN_LOSS), "slope -1.00001 at ratio 1", "minus the advantage"),
+    "clips by numbers": (lose(PLAIN_LOSS, clipped="off.float()"), "its clipped returned torch.float32", "one truth value"),
+    "trains what is clipped": (lose(PLAIN_LOSS, clipped="~off"), "where it is `clipped`", "that of a penalty included"),
+    "has no field of state": (learn(HALVE, width="1.0"), "X has observe and update alone", "width: float = state(0.2)"),
+    "moves another field": (
+        learn("replace(self, width=2.0, rate=self.rate / 2)", "rate: float = 1.0"),
+        "after two updates it is X(rate=0.25), and X(rate=1.0) in a run that is resumed", "a field of `state`",
+    ),
+    "halves what is restored": (
+        learn(HALVE, "def __post_init__(self):", "    object.__setattr__(self, 'width', self.width / 2)"),
+        "in a run that is resumed", "stays as it is given",
+    ),
+    "moves its class": (
+        learn("self.calls.append(1) or " + HALVE), "update changes more than the stage", "move fields of `state` alone",
+    ),
+    "observes padding": (
+        learn(HALVE, tokens="len(outputs.logprobs)"), "tokens=11, and 12 with a token that does not train", "of_trained",
     ),
     "needs what nobody knows": (stage("terms", "def __call__(self, o, micro): return o.entropy"), "has no needs_ref", "True"),
 }  # fmt: skip
@@ -180,6 +238,15 @@ def test_a_broken_method_fails_at_once(name, tmp_path):
         explain(f"{tmp_path}/x.py:X")
     assert what in str(found.value) and fix in str(found.value), found.value
     assert "X" in str(found.value)
+
+
+def test_a_stage_that_gives_nan_for_some_value_is_named_with_the_row(tmp_path):
+    lines = 'reads: ClassVar = {"limit": (1, 3)}', "def __call__(self, responses, reward):"
+    (tmp_path / "x.py").write_text(stage("reward", *lines, '    return reward / (responses.named["limit"] != 2)'))
+    method = explain(f"{tmp_path}/x.py:X").method
+    given = {"groups": [0, 0], "lengths": [1, 2], "rewards": [1.0, 0.0], "max_response_length": 4}
+    with pytest.raises(ValueError, match=r"reward X\(\)\[1\]=nan: give finite numbers"), np.errstate(all="ignore"):
+        plan_rows(method, **given, columns={"limit": [1, 2]})  # 0 / 0
 
 
 REWARDS = {

@@ -79,8 +79,8 @@ def test_a_sampler_of_three_tracks_trains(tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ('"sequences": float(len(micro.length)), ', "", "KeyError"),
-        ("float(micro.length.sum())", "float(micro.length.max())", "observe"),
+        ('"sequences": sequences, ', "", "KeyError"),
+        ('"tokens": tokens', '"tokens": micro.length.max()', "observe"),
         ("return replace(self, mean", "return dict(mean", "update"),
         ("def observe", "def look", "observe"),
     ],

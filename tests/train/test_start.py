@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from fairlen.audit.audit import audit
 from fairlen.files.folders import locked
+from fairlen.loop.update import NonFiniteError
 from fairlen.train.run.config import TrainConfig
 from fairlen.train.start import start_training
 
@@ -147,6 +148,21 @@ def test_a_held_out_prompt_that_is_empty_or_too_long_is_named(tmp_path, length):
     ):
         start_training(small(tmp_path / "run", **changes))
     assert not (tmp_path / "run").exists()
+
+
+def test_a_column_that_nothing_gives_is_named_before_anything_is_written(tmp_path):
+    method = f"grpo+{Path(__file__).parents[2]}/recipes/stages.py:Limit"
+    with pytest.raises(ValueError, match="reward Limit reads 'limit', and there are num_read, family, num_moves"):
+        start_training(small(tmp_path / "run", method=method))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_of_which_every_update_was_skipped_ends_with_the_reason(tmp_path):
+    text = "def late(prompts, texts, answer, **columns):\n    return [0.0 if texts[0] in ('', answer[0]) else float('nan')]\n"
+    (tmp_path / "mine.py").write_text(text)
+    cause = "no update was made, and 1 were skipped: outcome was not finite: late gave nan for problem"
+    with pytest.raises(NonFiniteError, match=cause):
+        start_training(small(tmp_path / "run", rollout_batches=1, rewards=(f"{tmp_path}/mine.py:late",)))
 
 
 @over(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import asdict
 from functools import partial
 from importlib.metadata import requires
@@ -23,8 +24,10 @@ from fairlen.files.limits import GIB
 from fairlen.methods.compose import compose, explain
 from fairlen.plugins import plugins_of
 from fairlen.settings import choose_device, flatten
+from fairlen.tasks.load import load_task
 from fairlen.tasks.shipped import SHIPPED
 from fairlen.tasks.source import read_source
+from fairlen.train.collect import refuse_unread
 from fairlen.train.run.config import TrainConfig, find_undoing, takes_vllm
 from fairlen.verify.sandbox import open_sandbox
 
@@ -130,10 +133,14 @@ def check_fairness(config: TrainConfig) -> Finding | str:
 
 
 def check_data(config: TrainConfig) -> str:
-    """Read every place of --data as one, without reading the problems."""
+    """Read every place of --data as one, and problems where a stage of the method reads their columns."""
     places = (*config.data.places, *config.data.held_out)
     for place in places:
         read_source(place)
+    if (method := compose(config.method, config.overrides)).reads:
+        tokenizer, _ = model.open_tokenizer(config.model.name, config.model.revision)
+        with closing(load_task(config, tokenizer, config.run.seed)) as task:
+            refuse_unread(method, task, config)
     return ", ".join(places) or f"task {config.data.task}"
 
 
@@ -190,7 +197,7 @@ CHECKS = (
     *model.CHECKS,
     Check("method", check_method, "`fairlen methods` lists names; --help lists settings"),
     Check("fairness", check_fairness, "see `method`"),
-    Check("data", check_data, "give a file, a folder or a hub id; docs/data.md has the forms"),
+    Check("data", check_data, "give a file, a folder or a hub id; docs/data.md has the forms and columns"),
     Check("answers", check_answers, "see `data` and the checks of the model"),
     Check("plug-ins", check_plugins, "docs/extending.md has an example of each"),
     Check("sandbox", check_sandbox),

@@ -16,6 +16,7 @@ from torch.distributed.tensor import DTensor
 from fairlen.console import warn
 from fairlen.hangs import TrainingStopped
 from fairlen.loop.tally import Tally, find_broken, merge, observed, update_metrics
+from fairlen.methods.description import list_stages
 from fairlen.methods.method import Method
 from fairlen.methods.rows import brief, check_method
 
@@ -35,6 +36,8 @@ LOOK_AT = {
     "checkpoint with --resume",
 }
 """Quantities that may be not finite, and where to look."""
+MAKERS = {"advantage": ("reward", "advantage", "aggregation"), "loss": ("surrogate", "terms", "correction")}
+"""Choices whose stages make a quantity."""
 
 
 class NonFiniteError(TrainingStopped):
@@ -51,15 +54,23 @@ class Skips:
     """Since the last update that was made."""
     with_loss_scaler: bool = False
     """Gradients that overflow are how a loss scaler (of float16) finds its scale: they do not end the run."""
+    cause: str = ""
+    """Of the last one."""
 
-    def add(self, quantity: str, where: str = "") -> None:
+    def add(self, quantity: str, cause: str = "") -> None:
         """Count one. Raises NonFiniteError at the third in a row, or at once where the weights are damaged."""
         self.num_skipped += 1
+        self.cause = f"{quantity} was not finite: {cause or LOOK_AT[quantity]}"
         self.num_in_a_row += not (self.with_loss_scaler and quantity == "gradient")
         is_fatal = quantity == "weights"
         if self.num_in_a_row >= MAX_IN_A_ROW or is_fatal:
             times = "one update" if is_fatal else f"{self.num_in_a_row} updates in a row"
-            raise NonFiniteError(f"{quantity} was not finite in {times}: {LOOK_AT[quantity]}{where}")
+            raise NonFiniteError(self.cause.replace("finite:", f"finite in {times}:", 1))
+
+    def conclude(self, num_made: int) -> None:
+        """Raise NonFiniteError at the end of a run of which every update was skipped."""
+        if self.num_in_a_row and not num_made:
+            raise NonFiniteError(f"no update was made, and {self.num_skipped} were skipped: {self.cause}")
 
     def passed(self) -> None:
         self.num_in_a_row = 0
@@ -99,12 +110,18 @@ def finish_update(
     if found.may_step:
         skips.passed()
     else:
-        skips.add(found.broken)
+        skips.add(found.broken, explain(found.broken, method))
         if gather_over(group) is None or distributed.get_rank() == 0:
-            warn(f"update skipped, {skips.num_skipped} so far: {found.broken} was not finite: {LOOK_AT[found.broken]}")
+            warn(f"update skipped, {skips.num_skipped} so far: {skips.cause}")
         found.metrics["update/skipped"] = found.broken
     found.metrics["updates/skipped"] = float(skips.num_skipped)
     return found
+
+
+def explain(quantity: str, method: Method) -> str:
+    """Return where to look, with the stages that make a quantity."""
+    makers = f" ({list_stages(method, MAKERS[quantity])})" if quantity in MAKERS else ""
+    return LOOK_AT[quantity] + makers
 
 
 def refuse_wrong(counts: Any, gradient_norm: Any, skips: Any) -> None:

@@ -156,7 +156,7 @@ def read_component(plugin: Plugin) -> Component:
     if number > 1:
         raise ValueError(
             f"{place} needs {number} arguments; a base is a function of none, a modifier of one, the method, and both return a "
-            "Method"
+            f"Method; a reward function is named by --rewards {plugin.place}, and tried when a run starts"
         )
     if not number:
         return Component(plugin.name, EVERYTHING, summary, lambda method: call(plugin), plugin.source)

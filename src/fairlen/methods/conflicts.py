@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 from fairlen.methods.stages.advantage import (
@@ -128,6 +128,17 @@ def refuse_turn_rewards(method: Method, place: str) -> None:
             f"sampling.compare=turns: {place} says what a trajectory is worth, and not what each turn earned; leave it out "
             "(turn_baseline), or train with `fairlen train`, which plays a task in turns"
         )
+
+
+def refuse_missing(method: Method, known: Collection[str]) -> None:
+    """Raise ValueError for a column that a stage reads and that is not known, naming the stage."""
+    there = ", ".join(dict.fromkeys(known)) or "no columns"
+    for path, stage in method.stages():
+        for name in set(getattr(stage, "reads", ())) - {*known}:
+            who = f"{path.partition('.')[0]} {type(stage).__name__} reads {name!r}"
+            raise ValueError(
+                f"{who}, and there are {there}: give data with a column, or a reward function, of that name"
+            )
 
 
 def warn_of_pairs(method: Method) -> list[str]:

@@ -152,10 +152,11 @@ def parse(text: str, kind: type, current: Any, told: str) -> Any:
         raise ValueError(f"{told}: {text!r} is not {wanted}, such as {current}") from None
 
 
-def list_stages(method: Method) -> str:
-    """Every stage with the fields that differ from their defaults, in one line: what a home prints at its start."""
-    stages = (f"{path.partition('.')[0]} {short(stage)}" for path, stage in method.stages())
-    return ", ".join([*stages, *["truncated responses masked"] * method.mask_truncated])
+def list_stages(method: Method, choices: Collection[str] = ()) -> str:
+    """Every stage, or those of some choices, with the fields that differ from their defaults, in one line."""
+    stages = ((path.partition(".")[0], stage) for path, stage in method.stages())
+    listed = [f"{choice} {short(stage)}" for choice, stage in stages if choice in choices or not choices]
+    return ", ".join(listed + ["truncated responses masked"] * (method.mask_truncated and not choices))
 
 
 def short(stage: Any) -> str:

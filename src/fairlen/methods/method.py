@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from fairlen.batch import Bools, Floats, Ints, Plan, Responses, Rewarded, Segments, pick_columns, sum_by
-from fairlen.methods.conflicts import refuse_bad_pairs
+from fairlen.batch import Bools, Floats, Ints, Plan, Responses, Rewarded, Segments, name_columns, sum_by
+from fairlen.methods.conflicts import refuse_bad_pairs, refuse_missing
 from fairlen.methods.stages.advantage import Advantage, GroupNormalized
 from fairlen.methods.stages.aggregation import Aggregation, SequenceMean
 from fairlen.methods.stages.filters import Everything, Filter
@@ -147,8 +147,13 @@ class Method:
                 {NUM_READ: len(r.token_ids) - r.length, **(columns[r.prompt] if columns else {}), **r.outcomes}
                 for r in rollouts.responses
             ]
-            responses = replace(responses, named=pick_columns(self.reads, rows))
+            responses = replace(responses, named=self.pick_columns(rows))
         return self.score_tables(responses, rollouts.segment_table)
+
+    def pick_columns(self, rows: Sequence[Mapping[str, Any]]) -> np.ndarray:
+        """Return the columns that stages read, from what is known of each row. Raises ValueError where no row has one."""
+        refuse_missing(self, [name for row in rows for name in row])
+        return name_columns({name: [row.get(name) for row in rows] for name in self.reads})
 
     def score_tables(self, responses: Responses, segments: Segments) -> Scored:
         """The same from tables alone, which is all that an audit has; outcomes that differ by rounding are made equal."""

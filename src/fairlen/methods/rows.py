@@ -14,6 +14,7 @@ from fairlen.batch import Ints, build_responses, build_segments, name_columns, n
 from fairlen.channels import CHANNELS, OBSERVATION
 from fairlen.console import suggest
 from fairlen.methods.conflicts import refuse_turn_rewards, refuse_turns
+from fairlen.methods.description import list_stages
 from fairlen.methods.method import Method, Scored, spread
 from fairlen.precision import precision_of, settle
 
@@ -115,6 +116,13 @@ def plan_rows(
             "least one; give the number of optimizer steps that it is split into"
         )
     plan = spread(method.plan(scored), len(scored.segments))
+    made = {
+        "reward": scored.reward,
+        "advantage": plan["advantage"],
+        "aggregation": plan["weight"] + plan["term_weight"],
+    }
+    for choice, column in made.items():
+        refuse(~np.isfinite(column), column, list_stages(method, [choice]), "finite numbers")
     if len(plan["trains"]) and not plan["trains"].any():
         warnings.warn(
             f"no response trains: the filter {type(method.filter).__name__} keeps none of {len(scored.selected)} prompts; "

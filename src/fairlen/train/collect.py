@@ -6,13 +6,18 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import chain
+from math import isfinite
 
+from fairlen.methods.conflicts import refuse_missing
 from fairlen.methods.method import Method, Scored
+from fairlen.methods.stages.reward import NUM_READ
 from fairlen.rollouts import Response, Rollouts
 from fairlen.sampling.extend import Extend, Sampling, gather
 from fairlen.sampling.independent import Request
 from fairlen.tasks.environment import about
-from fairlen.tasks.task import Problem
+from fairlen.tasks.grader import VERIFIER, load_reward
+from fairlen.tasks.task import Problem, Task
+from fairlen.train.run.config import TrainConfig
 from fairlen.train.run.faults import find_non_finite
 
 GradeProblem = Callable[[Problem, Response], Awaitable[Response]]
@@ -35,6 +40,12 @@ class Collected:
         """Of a rollout batch of finite numbers."""
         columns = [problem.columns | {"prompt": problem.text} for problem in self.problems]
         return self.method.score(self.rollouts, columns)
+
+    def explain_outcome(self) -> str:
+        """Return which part of an outcome is not finite, and of which problem; nothing where only their sum is."""
+        parts = ((one, *part) for one in self.rollouts.responses for part in one.outcomes.items() if one.active)
+        found = ((self.problems[one.prompt].id, name, value) for one, name, value in parts if not isfinite(value))
+        return next((f"{name} gave {value} for problem {problem}" for problem, name, value in found), "")
 
     @property
     def num_selected(self) -> int:
@@ -82,3 +93,11 @@ class Collector:
             wanted -= part.num_selected
             refill += 1
         return found
+
+
+def refuse_unread(method: Method, task: Task, config: TrainConfig) -> None:
+    """Raise ValueError for a column that a stage reads and that neither rewards nor the first rollout batch's problems give."""
+    problems = map(task.train, range(config.sampling.prompts_per_batch if method.reads else 0))
+    rewards = [load_reward(text).name for text in config.verifier.rewards]
+    columns = chain.from_iterable(problem.columns for problem in problems)
+    refuse_missing(method, [NUM_READ, *columns, "prompt", VERIFIER, *rewards])

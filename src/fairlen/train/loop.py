@@ -18,6 +18,7 @@ from fairlen.evaluate.run import Evaluation, evaluate
 from fairlen.files.folders import replace_folder
 from fairlen.loop.learning_signal import NOTE
 from fairlen.loop.tally import state_metrics
+from fairlen.loop.update import explain
 from fairlen.methods.method import Scored, updates
 from fairlen.policy.lora import save_adapters
 from fairlen.settings import LARGE
@@ -106,7 +107,8 @@ class Trainer(RunState):
         """Plan all updates of a rollout batch, or give it up where its numbers are not finite; warn where nothing trains."""
         rollouts = collected.rollouts
         broken = find_non_finite(rollouts)
-        if not self.guard.allows(broken, self.progress.update, rollouts.responses):
+        cause = collected.explain_outcome() if broken == "outcome" else ""
+        if not self.guard.allows(broken, self.progress.update, rollouts.responses, cause):
             self.log(facts | {"update/skipped": broken})
             return self.end_batch()
         start = time.perf_counter()
@@ -139,7 +141,8 @@ class Trainer(RunState):
         self.give_back()
         started.num_done += 1
         common = self.describe_batch(started)
-        if not self.guard.allows(result.quantity, self.progress.update, rollouts.responses):
+        cause = explain(result.quantity, self.method) if result.quantity else ""
+        if not self.guard.allows(result.quantity, self.progress.update, rollouts.responses, cause):
             return self.log(common | {"update/skipped": result.quantity})
         self.guard.passed()
         self.method = result.method

@@ -40,7 +40,7 @@ from fairlen.tasks.grader import Grader, load_rewards
 from fairlen.tasks.load import load_task
 from fairlen.tasks.shipped import choose_response_length, place_model
 from fairlen.tasks.task import Problem, Task, find_problem_faults
-from fairlen.train.collect import Collector
+from fairlen.train.collect import Collector, refuse_unread
 from fairlen.train.loop import Trainer
 from fairlen.train.memory import MAX_MICROBATCH, Trial, refuse_too_large, try_memory
 from fairlen.train.optimizer import build_optimizer, choose_learning_rate, count_moments
@@ -89,6 +89,7 @@ def train_on(task: Task, config: TrainConfig, composition: Composition, policy: 
     asked, config = config, choose_settings(keep_choices(config), policy, task, free)
     graded = config.verifier
     rewards = load_rewards(graded.rewards, task.train(0), graded.reward_deadline)
+    refuse_unread(composition.method, task, config)
     watchdog = Watchdog(config.run.stall_seconds)
     grader = Grader(
         task, policy.decode, rewards, graded.weight, graded.without_verdict, graded.reward_deadline, watchdog,
@@ -265,6 +266,7 @@ async def run_to_end(trainer: Trainer) -> RunSummary:
     run, progress = trainer.run, trainer.progress
     is_whole = progress.batch == 0 and trainer.started is None  # what came before a resume, the signal has not seen
     after = await trainer.train()
+    trainer.guard.conclude(progress.update)
     before = run.read_evaluation(0) or after
     is_saved = not trainer.archive.is_behind or trainer.save()
     warning = trainer.signal.conclude() if is_whole else ""

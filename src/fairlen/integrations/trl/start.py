@@ -80,6 +80,7 @@ def start_trl(config: TrlConfig, arguments: Sequence[str]) -> None:
             log(note)
         trainer = build_trainer(config, trl_config, model_config, name, tokenizer, task)
         trainer.train(resume_from_checkpoint=trl_config.resume_from_checkpoint)
+        trainer.skips.conclude(trainer.policy_version)
         trainer.save_model(trl_config.output_dir)
 
 

@@ -22,7 +22,7 @@ from torch.nn.utils.rnn import pad_sequence
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
-from fairlen.batch import Bools, Plan, build_responses, is_on_policy, pick_columns
+from fairlen.batch import Bools, Plan, build_responses, is_on_policy
 from fairlen.integrations.rows import TreeReader, cut_table, fold, fold_turns, mark_depth
 from fairlen.integrations.run_folder import NOWHERE, read_state, resume_method, save_method
 from fairlen.integrations.trl.engine import TruncatedGRPOTrainer, has_whole_model, run_on_engine
@@ -48,9 +48,11 @@ from fairlen.loop.learning_signal import FIRST_LOGS, LearningSignal
 from fairlen.loop.tally import Tally, measure_sequences, scored_metrics, state_metrics
 from fairlen.loop.update import Skips, finish_update
 from fairlen.methods.compose import Composition
+from fairlen.methods.conflicts import refuse_missing
 from fairlen.methods.description import list_stages
 from fairlen.methods.method import PLANNED, Method, MicroLoss, Scored, spread
 from fairlen.methods.stages.micro import Micro, Outputs
+from fairlen.methods.stages.reward import NUM_READ
 from fairlen.rollouts import Response
 
 logger = get_logger(__name__)
@@ -106,6 +108,8 @@ class FairGRPOTrainer(TruncatedGRPOTrainer):
         self.signal.name_method(composition.name, self.method)
         self.skips = Skips(with_loss_scaler=self.accelerator.mixed_precision == "fp16")
         self.refill = Refill(self, max_extra_batches)
+        names = getattr(self.train_dataset, "column_names", None) or self.method.reads  # unknown until they come
+        refuse_missing(self.method, [NUM_READ, *names, *self.reward_func_names])
         self.reader = TreeReader()
         if self.method.recounts and self.has_sampler:
             raise ValueError(
@@ -167,7 +171,7 @@ class FairGRPOTrainer(TruncatedGRPOTrainer):
         if self.method.reads:
             rows = gather_object(list_columns(made.output, made.inputs, self.reward_func_names))
             known = [row | said for row, said in zip(rows, graded.by_function, strict=True)]
-            responses = replace(responses, named=pick_columns(self.method.reads, known))
+            responses = replace(responses, named=self.method.pick_columns(known))
         scored = self.method.score_tables(responses, cut_table(self.method, responses, turns))
         plan, size = self.method.plan(scored, find_kept(self.method, made.output)), len(scored.segments)
         self.recorder.add_whole(made, scored, plan)

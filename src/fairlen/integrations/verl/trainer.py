@@ -30,7 +30,7 @@ from verl.utils.metric import reduce_metrics
 from verl.utils.py_functional import rename_dict
 from verl.workers.rollout.llm_server import FullyAsyncLLMServerClient
 
-from fairlen.batch import CORRECT_THRESHOLD, Ints, number_keys, pick_columns
+from fairlen.batch import CORRECT_THRESHOLD, Ints, number_keys
 from fairlen.console import warn
 from fairlen.integrations.rows import fold_turns, has_turns
 from fairlen.integrations.run_folder import NOWHERE, HomeRun, read_state, resume_method, save_method
@@ -107,7 +107,7 @@ def plan_batch(
     by_turn = has_turns(method)
     responses, segments = build_tables(prompts, rows, max_response_length, correct_threshold, by_turn)
     if method.reads:
-        named = pick_columns(method.reads, [row.named for row in rows if row.is_end])
+        named = method.pick_columns([row.named for row in rows if row.is_end])
         responses = replace(responses, named=named)
     scored = method.score_tables(responses, segments)
     columns = spread(method.plan(scored, kept), len(scored.segments))

@@ -7,8 +7,9 @@ Contract:
 - Slope: at ratio 1 the derivative of the summed loss by each token's log-prob is minus its sequence's advantage. For a ratio of
   sequences exp(S / T^a), S the sum of the log ratios of T tokens, this puts -psi T^(a-1) on every token, psi being the clipped
   objective; so any aggregation combines with any of them.
-- Masks: the loss of a token depends on its own sequence alone. `clipped` is where a bound made the gradient 0, `inside` where the
-  two-sided bound holds. Tokens that do not train (`micro.mask`) have weight 0 and log-probs 0, and their loss must be finite.
+- Masks: the loss of a token depends on its own sequence alone. `clipped` is where a bound made the gradient 0, a penalty's
+  too, `inside` where the two-sided bound holds. Tokens that do not train (`micro.mask`) have weight 0 and log-probs 0, and their
+  loss must be finite.
 - Rounding: in the first update the old log-probs are the new ones, and every ratio exactly 1. Log ratios are held at 20 before
   `exp`, a departure from every source (docs/papers.md); what that stops counts as clipped.
 - State: a call changes nothing. Fields of `state` move once per update, by `observe`, sums of a micro-batch, and `update`.

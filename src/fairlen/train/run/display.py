@@ -91,10 +91,6 @@ class Display:
         self.console.print(f"{describe_gain(summary)}{summary.training_seconds:.0f} s of training")
         if summary.warning:
             self.console.print(summary.warning, style="bold", soft_wrap=True)
-        elif summary.num_updates == 0:
-            self.console.print(
-                "no update was made: every one was skipped; metrics.jsonl says why (update/skipped)", style="bold"
-            )
         elif summary.reasons:
             self.console.print(f"held out: {summary.reasons}", style="bold", soft_wrap=True)
         if found:

@@ -22,7 +22,7 @@ from torch import Tensor
 from fairlen.console import warn
 from fairlen.files.folders import going_on_in, write_file
 from fairlen.hangs import TrainingStopped
-from fairlen.loop.update import NonFiniteError, Skips
+from fairlen.loop.update import LOOK_AT, NonFiniteError, Skips
 from fairlen.policy.model import are_finite
 from fairlen.rollouts import Response, Rollouts
 
@@ -38,13 +38,14 @@ class Guard(Skips):
 
     folder: Path = field(kw_only=True)
 
-    def allows(self, quantity: str, update: int, responses: Iterable[Response]) -> bool:
-        """True without a quantity; else dump and count. Raises NonFiniteError at the third in a row, or for damaged weights."""
+    def allows(self, quantity: str, update: int, responses: Iterable[Response], cause: str = "") -> bool:
+        """True without a quantity; else dump, count and warn. NonFiniteError at the third in a row, or for damaged weights."""
         if not quantity:
             return True
         path = self.dump(quantity, update, responses)
         place = f". It came after update {update}; the responses are in {path}; nothing non-finite was saved"
-        self.add(quantity, place)
+        self.add(quantity, (cause or LOOK_AT[quantity]) + place)
+        warn(f"update skipped: {self.cause}")
         return False
 
     @contextmanager
