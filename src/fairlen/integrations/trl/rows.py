@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fairlen.batch import NO_VERDICT, Bools, Floats, Ints
 from fairlen.integrations.rows import count_kept, count_tokens, find_trained, has_turns, was_truncated
+from fairlen.methods.conflicts import refuse_missing
 from fairlen.methods.method import Method
 from fairlen.methods.stages.reward import NUM_READ
 from fairlen.precision import is_above
@@ -107,6 +108,12 @@ def list_columns(
     read = output["prompt_mask"].sum(1) + output["completion_mask"].sum(1) - loss_mask(output).sum(1)
     rows = zip(read.tolist(), inputs, strict=True)
     return [{**dict.fromkeys(names), NUM_READ: number, **row} for number, row in rows]
+
+
+def refuse_unread(trainer: Any) -> None:
+    """Raise ValueError for a column that a stage reads and nothing gives, where the data set names its columns."""
+    if names := getattr(trainer.train_dataset, "column_names", None):
+        refuse_missing(trainer.method, [NUM_READ, *names, *trainer.reward_func_names])
 
 
 def find_kept(method: Method, output: dict[str, Any]) -> Ints | None:

@@ -40,6 +40,7 @@ from fairlen.integrations.trl.rows import (
     list_columns,
     read_trained,
     read_turns,
+    refuse_unread,
     split_rows,
 )
 from fairlen.integrations.trl.settings import REMEDIES, check_threshold, prepare, refuse_defaults, warn_of_dropout
@@ -48,11 +49,9 @@ from fairlen.loop.learning_signal import FIRST_LOGS, LearningSignal
 from fairlen.loop.tally import Tally, measure_sequences, scored_metrics, state_metrics
 from fairlen.loop.update import Skips, finish_update
 from fairlen.methods.compose import Composition
-from fairlen.methods.conflicts import refuse_missing
 from fairlen.methods.description import list_stages
 from fairlen.methods.method import PLANNED, Method, MicroLoss, Scored, spread
 from fairlen.methods.stages.micro import Micro, Outputs
-from fairlen.methods.stages.reward import NUM_READ
 from fairlen.rollouts import Response
 
 logger = get_logger(__name__)
@@ -108,8 +107,7 @@ class FairGRPOTrainer(TruncatedGRPOTrainer):
         self.signal.name_method(composition.name, self.method)
         self.skips = Skips(with_loss_scaler=self.accelerator.mixed_precision == "fp16")
         self.refill = Refill(self, max_extra_batches)
-        names = getattr(self.train_dataset, "column_names", None) or self.method.reads  # unknown until they come
-        refuse_missing(self.method, [NUM_READ, *names, *self.reward_func_names])
+        refuse_unread(self)
         self.reader = TreeReader()
         if self.method.recounts and self.has_sampler:
             raise ValueError(
@@ -271,8 +269,7 @@ class FairGRPOTrainer(TruncatedGRPOTrainer):
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
         num_prompt, num_completion = (inputs[f"{name}_ids"].shape[1] for name in ("prompt", "completion"))
         longest, width = num_prompt + self.max_completion_length, num_prompt + num_completion
-        size = self.args.per_device_train_batch_size * longest // max(longest, width)
-        parts = split_rows(inputs, max(1, size))
+        parts = split_rows(inputs, max(1, self.args.per_device_train_batch_size * longest // max(longest, width)))
         done = torch.zeros((), device=self.accelerator.device)
         for part in parts[:-1]:  # more rows than the memory was promised: a part at a time
             with self.accelerator.no_sync(model):
