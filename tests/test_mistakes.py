@@ -109,7 +109,6 @@ MISTAKES = {
     "a reward that returns a word": (
         ["train", "--rewards", "reward.py:words"], "returned 'much'", "return a list with one number"
     ),
-    "an unknown sandbox": (["train", *READER, "--data", "code.jsonl", "--sandbox", "docker"], "sandbox='docker'", "give auto"),
     "a folder with something in it": (["train", *TINY, "--out", "full"], "out=full", "choose another one"),
     "resume without a folder": (["train", "--resume"], "resume=True without out", "--out"),
     "resume of nothing": (["train", "--resume", "--out", "none"], "out=none: no run to resume", "leave --resume out"),
@@ -159,7 +158,7 @@ def test_programs_without_a_sandbox(desk, monkeypatch, capsys):
     monkeypatch.chdir(desk)
     monkeypatch.setenv("PATH", "/nonexistent")
     code, said = say(["train", *READER, "--data", "code.jsonl"], capsys)
-    assert code == 2 and "sandbox='auto'" in said and "apt-get install bubblewrap" in said
+    assert code == 2 and "bwrap is missing" in said and "apt-get install bubblewrap" in said
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,7 @@ ORDINARY = (
     {"num_key_value_heads": 8}, {"stop_token_ids": [1, 2]}, {"eval/pass@8": 0.5}, {"author": "Jane"}, {"monkey": "george"},
     {"keys": ["a", "b"]}, {"use_auth": True}, {"token": None}, {"api_key": None}, {"auth_mode": "token"},
     {"out": "runs/secretary-keyboard-token"}, ["--max-tokens", "4096", "--seed", "3"],
-    ["--columns", "response=text", "--set", "sampling.n=8"], {"sandbox": "http://127.0.0.1:8080/run_code?timeout=3"},
+    ["--columns", "response=text", "--set", "sampling.n=8"], {"base_url": "http://127.0.0.1:8080/run_code?timeout=3"},
     {"data": "hf://datasets/openai/gsm8k@main"}, {"data": "https://box.test:81/data/train@v2.jsonl?revision=main"},
     {"git": "ssh://git@github.com/a/b"}, {"system_prompt": "Think. The secret is the key: token by token, pass or fail."},
     {"system_prompt": "Basic arithmetic: 3 = 1 + 2; write \\boxed{42}."}, {"model": "task-sk-learn-base"},

@@ -56,13 +56,13 @@ def test_no_file_that_is_left_behind_has_a_secret(tmp_path, monkeypatch, capsys)
         monkeypatch.setenv(name, value)
     told = f"the box is {ENVIRONMENT['HF_TOKEN']}"
     monkeypatch.setattr(sys, "argv", ["fairlen", "train", *FLAGS, told])
-    train = small(tmp_path / "all" / "run", rollout_batches=1, tracker=("tensorboard",), sandbox=URL)
+    train = small(tmp_path / "all" / "run", rollout_batches=1, tracker=("tensorboard",), system_prompt=URL)
     start_training(train)
     start_training(train.replace(rollout_batches=2, resume=True))
     few = TrainConfig.of(
         rollout_batches=1, prompts_per_batch=3, max_response_length=40, problems=6, samples=2, threads=1
     )
-    few = few.replace(tracker=("tensorboard",), sandbox=URL, out=str(tmp_path / "all" / "comparison"))
+    few = few.replace(tracker=("tensorboard",), system_prompt=URL, out=str(tmp_path / "all" / "comparison"))
     methods = CompareConfig(("grpo:sampling.n=4", "dapo:sampling.n=4"), seeds=1, train=few)
     start_comparison(methods)
     start_comparison(methods)
@@ -70,7 +70,7 @@ def test_no_file_that_is_left_behind_has_a_secret(tmp_path, monkeypatch, capsys)
     for _ in range(2):  # goes on
         start_evaluation(
             EvalConfig.of(
-                model=str(tmp_path / "all" / "run" / "model"), problems=4, threads=1, sandbox=URL, out=str(evaluation)
+                model=str(tmp_path / "all" / "run" / "model"), problems=4, threads=1, system_prompt=URL, out=str(evaluation)
             )
         )
     for folder in (tmp_path / "all" / "run", evaluation):

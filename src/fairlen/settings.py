@@ -230,9 +230,7 @@ class VerifierSettings(Settings):
     accept_unevaluated: bool = False
     """Where the reference is a number, take operators that are left to the reader for it: a sum, 5!, a logarithm."""
     workers: Annotated[Natural, Flag("verify_workers"), HARMLESS] = 0
-    """Comparisons, and programs, at a time; 0 is one for each core, and 32 programs at a remote sandbox."""
-    sandbox: str = "auto"
-    """Where programs of the model run: "auto" and "bubblewrap" on this machine, or the URL of a SandboxFusion-like service."""
+    """Comparisons, and programs, at a time; 0 is one for each core."""
     unsafe_exec_on_host: bool = False
     """Run programs of the model on this machine without a sandbox: they can do whatever you can. It is recorded."""
 

@@ -56,7 +56,7 @@ def test_the_provenance_is_complete(finished):
     expected = {
         "samples": 4, "temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "max_response_length": 60, "seed": 3,
         "template": "auto", "system_prompt": "", "thinking": "auto", "instruction": "auto", "engine": "embedded",
-        "without_verdict": "inactive", "sandbox": "auto",
+        "without_verdict": "inactive", "unsafe_exec_on_host": False,
     }  # fmt: skip
     assert flatten(facts["config"]).items() >= expected.items()
     assert facts["model"]["place"] == "playground" and len(facts["model"]["config_sha256"]) == 64
@@ -243,16 +243,6 @@ def test_settings_of_drawing_are_refused_where_samples_are_rescored(finished, tm
         ):
             start_evaluation(config)
     assert not (tmp_path / "again").exists()
-
-
-def test_a_folder_without_programs_is_rescored_whatever_sandbox_it_names(finished, tmp_path):
-    folder = tmp_path / "copy"
-    shutil.copytree(finished, folder)
-    facts = json.loads((folder / "eval.json").read_text())
-    facts["config"]["verifier"]["sandbox"] = "http://127.0.0.1:1/run_code"
-    (folder / "eval.json").write_text(json.dumps(facts))
-    again = start_evaluation(rescore_settings(str(folder), out=str(tmp_path / "again")))
-    assert numbers(again) == numbers(summary_of(finished))
 
 
 def test_a_prompt_that_leaves_no_room_for_the_budget_is_named(tiny_model, tmp_path):

@@ -153,11 +153,6 @@ def test_verdicts_by_kind():
         assert verifier.describe()["sandbox"]["unsafe"] is False
 
 
-def test_programs_need_a_sandbox_at_the_start(sets, tokenizer):
-    with pytest.raises(ValueError, match="sandbox='nowhere'"):
-        load_sets([f"{sets}/own_tests.jsonl"], TrainConfig.of(sandbox="nowhere"), tokenizer)
-
-
 def test_too_little_data_is_refused(load, tokenizer):
     held = [row for row in sums(0, 60) if is_held_out(normalize(row["prompt"]))]
     trained = [row for row in sums(0, 60) if row not in held][:9]

@@ -153,7 +153,7 @@ def test_a_run_with_real_services_and_hostile_ones(tmp_path, monkeypatch, capsys
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setattr(start, "choose_trackers", lambda names, run: HOSTILE | choose_trackers(names, run))
     run = tmp_path / "run"
-    changes = dict(eval_every=0, tracker=("wandb", "tensorboard"), sandbox=SECRETS["ADDRESS"])
+    changes = dict(eval_every=0, tracker=("wandb", "tensorboard"), system_prompt=SECRETS["ADDRESS"])
     monkeypatch.setattr(Hangs, "log", Service.log)  # at the end it would cost PATIENCE; the test above has it
     monkeypatch.setattr(HangsAtTheEnd, "finish", Service.finish)
     start_training(small(run, rollout_batches=1, **changes))

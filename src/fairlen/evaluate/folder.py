@@ -19,7 +19,7 @@ from fairlen.settings import flatten, list_settings, names_of
 from fairlen.tasks.load import ProblemSet
 
 RECORDED = "eval.json"
-NOT_KEPT = ("verify_workers", "sandbox", "unsafe_exec_on_host", "out", "from_samples")
+NOT_KEPT = ("verify_workers", "unsafe_exec_on_host", "out", "from_samples")
 """Settings that an evaluation which is rescored does not bring: where programs run, for the folder may be a stranger's."""
 
 
@@ -110,17 +110,6 @@ def refuse_unused(config: EvalConfig) -> None:
                 "already, however they were drawn; leave it out"
             )
 
-
-def refuse_service(recorded: Mapping[str, Any] | None, config: EvalConfig, sets: Mapping[str, ProblemSet]) -> None:
-    """Raise ValueError where programs ran elsewhere than in a sandbox of this machine, and no flag says where they run now."""
-    before = flatten(recorded["config"]).get("sandbox") if recorded else None
-    runs_programs = any("code" in one.details.get("verifier", {}).get("kinds", ()) for one in sets.values())
-    is_named = config.verifier.sandbox != "auto" or config.verifier.unsafe_exec_on_host
-    if runs_programs and before not in (None, "auto", "bubblewrap") and not is_named:
-        raise ValueError(
-            f"--from-samples {config.run.from_samples}: its {RECORDED} names the sandbox {before!r}, and a folder chooses no "
-            "service: give --sandbox with its URL, or --sandbox bubblewrap to run programs on this machine"
-        )
 
 
 def refuse_others(folder: Path) -> None:

@@ -18,7 +18,7 @@ from rich.progress import Progress
 
 from fairlen.console import make_console, plural, print_table, showing, visible
 from fairlen.evaluate.config import EvalConfig
-from fairlen.evaluate.folder import describe, open_folder, read_recorded, refuse_others, refuse_service, refuse_unused
+from fairlen.evaluate.folder import describe, open_folder, read_recorded, refuse_others, refuse_unused
 from fairlen.evaluate.samples import Sample, file_name, find_files, read_file, read_tokens, sample_path, write_samples
 from fairlen.evaluate.scores import overall, score
 from fairlen.evaluate.sets import check_places, find_sets, rescore
@@ -82,7 +82,6 @@ def rescore_given(config: EvalConfig, progress: Progress) -> Graded:
     files = find_files(config.run.from_samples)
     given = {name: read_file(path) for name, path in files.items()}
     sets = find_sets(config, given)
-    refuse_service(recorded, config, sets)
     folder = Path(config.run.out) if config.run.out else choose_folder("rescored", "eval")
     facts = open_folder(folder, describe(config, sets, None) | {"sampled": recorded})
 

@@ -55,7 +55,7 @@ class Verifier:
         except ModuleNotFoundError as error:
             raise ValueError(f"--data: {error}") from None
         is_needed, on_host = "code" in self.kinds, settings.unsafe_exec_on_host
-        self.sandbox = open_sandbox(settings.sandbox, on_host, workers) if is_needed else None
+        self.sandbox = open_sandbox(on_host, workers) if is_needed else None
 
     async def __call__(self, row: DataRow, text: str, starts_inside: bool = False) -> Verdict:
         match row.reference:

@@ -127,7 +127,7 @@ class Bubblewrap(LocalSandbox):
         if not self.is_root and read_numbers(platform.release()) < OLDEST_LINUX:
             raise ValueError(
                 f"Linux {platform.release()}: before 5.14 parallel programs of one user share one limit of processes; "
-                "run as root, which gives each run a user id of its own, or give the URL of a sandbox service"
+                "run as root, which gives each run a user id of its own"
             )
         self._uids = deque(range(FIRST_UID, FIRST_UID + NUM_UIDS))
         self._view = view_options(self.interpreter.prefix, self.interpreter.path, *self.interpreter.packages)
