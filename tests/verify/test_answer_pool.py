@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from answer_pairs import Pair, rewritten
 from asking import compare
-from first_process import AS_FIRST_PROCESS
+from battery import AS_FIRST_PROCESS
 from hostile_answers import BOMBS, RAISING
 from loops import over
 from turns import longest_pause
@@ -198,7 +198,7 @@ def test_a_pool_that_broke_leaves_no_zombies_where_the_first_process_reaps_none(
         """
         import os, time
         from contextlib import closing
-        from first_process import count_zombies
+        from battery import count_zombies
         from asking import compare
         from fairlen.verify.answer_pool import AnswerPool
         assert os.getpid() == 1

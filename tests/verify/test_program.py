@@ -5,11 +5,12 @@ import os
 import time
 
 import pytest
+from battery import Recorder
 from loops import over
 from turns import longest_pause
 
 from fairlen.verify.bubblewrap import Bubblewrap
-from fairlen.verify.execution import Execution, Limits, failed
+from fairlen.verify.execution import Execution, Limits
 from fairlen.verify.outputs import same_text, same_value
 from fairlen.verify.program import ProgramTest, ProgramTests, extract_code, grade_code, grade_program
 
@@ -127,31 +128,13 @@ def test_a_response_is_graded_by_its_code(sandbox: Bubblewrap) -> None:
 
 def test_grading_stops_at_the_first_failure(sandbox: Bubblewrap) -> None:
     tests = ProgramTests(tuple(ProgramTest("", "1") for _ in range(50)), seconds=1.0)
-    counting = Failing(sandbox, 0)
+    counting = Recorder(sandbox)
     assert grade(counting, "print(2)", tests) == "incorrect" and counting.runs == 1
-
-
-class Failing:
-    """A sandbox whose first runs fail, whatever the program, as machines do."""
-
-    name = "failing"
-
-    def __init__(self, sandbox: Bubblewrap, failures: int) -> None:
-        self.sandbox, self.failures, self.runs = sandbox, failures, 0
-
-    def describe(self) -> dict[str, object]:
-        return {"sandbox": self.name}
-
-    async def run(self, program: str, stdin: bytes, limits: Limits) -> Execution:
-        self.runs += 1
-        if self.runs <= self.failures:
-            return failed("no room left")
-        return await self.sandbox.run(program, stdin, limits)
 
 
 def test_a_failing_sandbox_is_asked_again_once_and_then_gives_no_verdict(sandbox: Bubblewrap) -> None:
     right, wrong = "print(2 * int(input()))", "print(5)"
-    once, twice, often = (Failing(sandbox, failures) for failures in (1, 2, 2))
+    once, twice, often = (Recorder(sandbox, failures) for failures in (1, 2, 2))
     assert asyncio.run(grade_code(once, right, DOUBLE)) == "correct" and once.runs == 1 + 3
     assert asyncio.run(grade_code(twice, right, DOUBLE)) == "error" and twice.runs == 2
     assert asyncio.run(grade_code(often, wrong, DOUBLE)) == "error"  # nobody knows that it was wrong

@@ -1,19 +1,16 @@
 """A sandbox is admitted only where attempts fail and honest programs run; limits, parallel runs, and what is left at the end."""
 
 import asyncio
-import json
 import os
 import secrets
 import signal
 import subprocess
 import sys
 import time
-from collections import Counter
 from pathlib import Path
 
 import pytest
-from first_process import AS_FIRST_PROCESS
-from leftovers import find_processes
+from battery import find_processes
 from loops import over
 from turns import longest_pause
 
@@ -61,18 +58,11 @@ def test_a_sandbox_with_one_hole_is_found_out(replaced: dict, filtered: bool, co
     assert any(complaint in escape for escape in escapes), escapes
 
 
-@pytest.mark.parametrize("choice", ["auto", "bubblewrap"])
-def test_without_bubblewrap_nothing_is_opened(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, choice: str) -> None:
+def test_without_bubblewrap_nothing_is_opened(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ValueError) as refusal:
-        open_sandbox(choice)
-    for remedy in (
-        "bwrap is missing",
-        "apt-get install",
-        "max_user_namespaces",
-        "--sandbox http",
-        "--unsafe-exec-on-host",
-    ):
+        open_sandbox()
+    for remedy in ("bwrap is missing", "apt-get install", "max_user_namespaces", "--unsafe-exec-on-host"):
         assert remedy in str(refusal.value)
 
 
@@ -93,19 +83,6 @@ def test_without_namespaces_nothing_is_opened() -> None:
     done = subprocess.run(nested, capture_output=True, text=True, timeout=120, check=False)
     assert "an honest program ended with 'infrastructure': bubblewrap: " in done.stdout, done
     assert "apt-get install bubblewrap" in done.stdout and "--unsafe-exec-on-host" in done.stdout
-
-
-@over(
-    "choice, unsafe, message",
-    [
-        ("docker", False, "sandbox='docker': give auto, bubblewrap, or the URL"), ("", False, "sandbox=''"),
-        ("ftp://x", False, "sandbox='ftp://x'"), ("http://", False, "give the URL of the service"),
-        ("bubblewrap", True, "choose one of the two"),
-    ],
-)  # fmt: skip
-def test_bad_choices_are_refused(choice: str, unsafe: bool, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        open_sandbox(choice, unsafe)
 
 
 def test_the_host_runs_programs_only_by_name_and_says_so() -> None:
@@ -207,24 +184,6 @@ def test_a_program_that_was_in_time_is_not_late_because_we_were_busy():
     assert (ended.status, ended.exit_code, ended.stdout) == ("ok", 0, b"42\n")
     late = asyncio.run(supervise(["sleep", "9"], b"", Limits(seconds=0.2), os.environ))
     assert (late.status, late.exit_code) == ("timeout", None)
-
-
-FIRST_PROCESS = (*AS_FIRST_PROCESS, sys.executable, str(Path(__file__).with_name("first_process.py")))
-
-
-def grade_as_first_process(programs: int, *within: str) -> dict[str, object]:
-    """What `first_process.py` prints, verdicts counted, where its processes are within the limits that a command sets."""
-    command = [*within, *FIRST_PROCESS, str(programs)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60 + 2 * programs, check=False)
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    return found | {name: Counter(found[name]) for name in ("honest", "killed")}
-
-
-@pytest.mark.slow
-def test_killed_programs_leave_no_zombies_where_the_first_process_reaps_none() -> None:
-    """In a container whose first process is the trainer nobody waits for orphans."""
-    assert grade_as_first_process(6) == {"honest": {"correct": 3}, "killed": {"incorrect": 3}, "zombies": 0}
 
 
 def test_what_a_program_leaves_on_the_host_is_removed_without_stopping_the_event_loop() -> None:
