@@ -181,7 +181,7 @@ class Printed:
         self.stdout = stdout
 
     async def run(self, program: str, stdin: bytes, limits: Limits) -> Execution:
-        return Execution("ok", self.stdout, b"", 0, 0.1)
+        return Execution("ok", self.stdout, b"", 0)
 
 
 @pytest.fixture

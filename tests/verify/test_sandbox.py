@@ -90,7 +90,7 @@ def test_the_host_runs_programs_only_by_name_and_says_so() -> None:
     assert isinstance(host, HostSandbox) and host.describe()["unsafe"] is True
     assert run(host, "print(input() * 2)", b"ab\n").stdout == b"abab\n"
     assert run(host, "while True: pass", limits=SHORT).status == "timeout"
-    assert run(host, "x = bytearray(1 << 31)").status == "memory"
+    assert run(host, "x = bytearray(1 << 31)").status == "crashed"
     assert run(host, "while True: print('x' * 999)", limits=Limits(output_bytes=5000)).stdout[:1] == b"x"
     folder = run(host, "import os\nopen('x', 'w').write('x')\nprint(os.getcwd())").stdout.decode().strip()
     assert folder.startswith("/") and not Path(folder).exists()
@@ -100,7 +100,7 @@ def test_the_host_runs_programs_only_by_name_and_says_so() -> None:
     "program, status, exit_code",
     [
         ("print(1)", "ok", 0), ("1 / 0", "crashed", 1), ("import sys; sys.exit(3)", "crashed", 3),
-        ("import ctypes; ctypes.string_at(0)", "crashed", 128 + 11), ("x = bytearray(2 << 30)", "memory", 1),
+        ("import ctypes; ctypes.string_at(0)", "crashed", 128 + 11), ("x = bytearray(2 << 30)", "crashed", 1),
         ("import time; time.sleep(9)", "timeout", None), ("while True: print('x' * 9999)", "output_limit", None),
     ],
 )  # fmt: skip
@@ -113,18 +113,19 @@ def test_endings(sandbox: Bubblewrap, program: str, status: str, exit_code: int 
 def test_a_run_ends_when_its_process_does(sandbox: Bubblewrap) -> None:
     """Not when its pipes do: what is stopped in the middle of its output, or leaves a child with its pipes, has ended."""
     limits = Limits(seconds=120.0, output_bytes=1 << 20)
+    start = time.monotonic()
     flood = run(sandbox, "print('7' * (24 << 20))", limits=limits)
     stray = "import subprocess; subprocess.Popen(['sleep', '90'], start_new_session=True); print(1)"
     left = run(HostSandbox(), stray, limits=limits)
     assert (flood.status, left.status, left.stdout) == ("output_limit", "ok", b"1\n")
-    assert flood.seconds < 60.0 and left.seconds < 60.0
+    assert time.monotonic() - start < 90.0
 
 
 @pytest.mark.slow
 def test_what_a_run_costs_is_bounded_by_cpu_time_too(sandbox: Bubblewrap) -> None:
     spin = "import threading\ndef spin():\n    while True: pass\nspin()"
     execution = run(sandbox, spin, limits=Limits(seconds=120.0, cpu_seconds=1))
-    assert execution.status == "timeout" and execution.seconds < 60.0
+    assert execution.exit_code == 128 + signal.SIGXCPU
 
 
 def test_programs_die_with_the_process_that_started_them() -> None:

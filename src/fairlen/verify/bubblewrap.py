@@ -23,7 +23,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from fairlen.verify.execution import MAX_WORDS, Execution, Limits, failed, find_tool
+from fairlen.verify.execution import Execution, Limits, failed, find_tool
 from fairlen.verify.process import LocalSandbox, memory_file, supervise
 
 MACHINES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}  # AUDIT_ARCH of <linux/audit.h>, by `platform.machine()`
@@ -157,7 +157,7 @@ class Bubblewrap(LocalSandbox):
             self._uids.append(uid)
         if has_run:
             return ended
-        return failed(f"{self.name}: {ended.stderr[-MAX_WORDS:].decode('utf-8', 'replace').strip()}", ended.seconds)
+        return failed(f"{self.name}: {ended.stderr[-4096:].decode('utf-8', 'replace').strip()}")
 
     def _command(self, limits: Limits, uid: int, source: int, calls: int, status: int) -> list[str]:
         """Everything up to the interpreter. Neither the program nor its input is on a command line, which all users can read."""

@@ -12,8 +12,7 @@ from typing import Any, Literal, Protocol
 
 from fairlen.checks import check_positive
 
-MAX_WORDS = 4096
-ExecutionStatus = Literal["ok", "crashed", "timeout", "memory", "output_limit", "infrastructure"]
+ExecutionStatus = Literal["ok", "crashed", "timeout", "output_limit", "infrastructure"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +34,11 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    status: ExecutionStatus  # `infrastructure` is never the program's doing: it did not run, or its outcome is unknown
+    status: ExecutionStatus
+    """`infrastructure` is never the program's doing: it did not run. It chooses its exit code, so that none of them leads there."""
     stdout: bytes
     stderr: bytes  # at most `output_bytes` each. Where the status is `infrastructure`, stderr says what failed
     exit_code: int | None  # 128 + signal where a signal ended it; None where the sandbox killed it or it never started
-    seconds: float  # wall clock of the run, waiting for a place excluded
 
 
 class Sandbox(Protocol):
@@ -55,20 +54,8 @@ class Sandbox(Protocol):
         ...
 
 
-def read_ending(exit_code: int, stderr: bytes, seconds: float, limits: Limits) -> ExecutionStatus:
-    """`exit_code`: 128 + signal for signals. Never `infrastructure`: a program chooses its exit code, and one that is about to
-    fail could make itself not count."""
-    if exit_code == 0:
-        return "ok"
-    if exit_code == 128 + 24 or (exit_code == 128 + 9 and seconds >= limits.cpu_seconds):  # SIGXCPU, then SIGKILL
-        return "timeout"
-    if exit_code == 128 + 9 or b"MemoryError" in stderr[-MAX_WORDS:].rstrip().rpartition(b"\n")[2]:
-        return "memory"
-    return "crashed"
-
-
-def failed(reason: str, seconds: float = 0.0) -> Execution:
-    return Execution("infrastructure", b"", reason.encode("utf-8", "replace"), None, seconds)
+def failed(reason: str) -> Execution:
+    return Execution("infrastructure", b"", reason.encode("utf-8", "replace"), None)
 
 
 USUAL = ("/usr/bin/python3", "/usr/local/bin/python3")

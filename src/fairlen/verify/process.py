@@ -20,7 +20,7 @@ from subprocess import PIPE
 from typing import IO, Any
 from weakref import WeakKeyDictionary
 
-from fairlen.verify.execution import Execution, Limits, failed, find_interpreter, find_tool, read_ending
+from fairlen.verify.execution import Execution, Limits, failed, find_interpreter, find_tool
 
 GRACE = 1.0  # seconds for the pipes of a dead process to end: a stray child may hold their other ends
 REAPING = 10.0  # seconds for the parent of a killed process to reap it and end, before it is killed too
@@ -164,7 +164,7 @@ async def supervise(
     find_program: Callable[[], int] | None = None,
 ) -> Execution:
     """Run a command to its end, for `limits.seconds` of its own time; cancelling kills it. Raises OSError."""
-    start, is_late = time.perf_counter(), False
+    is_late = False
     with memory_file(stdin) as source, subprocess.Popen(
         command, bufsize=0, stdin=source, stdout=PIPE, stderr=PIPE, env=dict(environment), cwd=folder,
         pass_fds=descriptors, start_new_session=True,
@@ -177,13 +177,11 @@ async def supervise(
         try:
             is_late = await watch.is_late(limits.seconds)
         finally:
-            seconds = time.perf_counter() - start
             await watch.end()
     code, (stdout, stderr) = process.returncode, map(bytes, watch.outputs)
     if watch.is_overflown or is_late:
-        return Execution("output_limit" if watch.is_overflown else "timeout", stdout, stderr, None, seconds)
-    code = code if code >= 0 else 128 - code
-    return Execution(read_ending(code, stderr, seconds, limits), stdout, stderr, code, seconds)
+        return Execution("output_limit" if watch.is_overflown else "timeout", stdout, stderr, None)
+    return Execution("crashed" if code else "ok", stdout, stderr, code if code >= 0 else 128 - code)
 
 
 @contextmanager
