@@ -25,8 +25,8 @@ class Limits:
     cpu_seconds: int = 7  # the kernel's own limit, of all threads together; above `seconds`
     memory_mib: int = 1024  # address space. There is one process in a run, so this bounds the whole of it
     processes: int = 32  # threads, the first included. Programs cannot start processes in `bubblewrap`
-    output_bytes: int = 8 << 20  # each of stdout and stderr; the program is killed at the first byte above
-    file_bytes: int = 16 << 20  # everything that it writes to its private folder, and each file there
+    output_bytes: int = 8 << 20  # each of stdout and stderr; what writes more has failed
+    file_bytes: int = 16 << 20  # everything that it writes to its private folder, each file there and each output
 
     def __post_init__(self) -> None:
         check_positive(self, "seconds", "cpu_seconds", "memory_mib", "processes", "output_bytes", "file_bytes")

@@ -1,4 +1,4 @@
-"""One child process: read with a cap, timed, and killed at the end with its whole group, without a thread.
+"""One child process: timed, and killed at the end with its whole group, without a thread. What it writes goes to files in memory.
 
 A process that still computes at its deadline goes on until it has used as much CPU time, so that a busy machine decides nothing.
 """
@@ -16,58 +16,31 @@ from contextlib import contextmanager, suppress
 from itertools import cycle, islice
 from math import inf
 from pathlib import Path
-from subprocess import PIPE
-from typing import IO, Any
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from fairlen.verify.execution import Execution, Limits, failed, find_interpreter, find_tool
 
-GRACE = 1.0  # seconds for the pipes of a dead process to end: a stray child may hold their other ends
 REAPING = 10.0  # seconds for the parent of a killed process to reap it and end, before it is killed too
 PATIENCE = 10  # deadlines after which a process is stopped even if it still computes
 PAUSE = 0.5  # seconds without CPU time after which a process that is past its deadline counts as idle
-PART = 1 << 16
 
 
 class ProcessWatch:
-    """Reads a process while it runs. Its end is not that of its pipes, which a stray child may keep open.
+    """Waits for a process, and ends it.
 
     `find_program`: id of the child that does the work and ends first, 0 until it is known; None stands for the process itself.
     """
 
-    def __init__(self, process: subprocess.Popen[bytes], most: int, find_program: Callable[[], int] | None) -> None:
-        self.process, self.most, self.find_program = process, most, find_program
-        self.loop = asyncio.get_running_loop()
-        self.exited, self.drained = asyncio.Event(), asyncio.Event()
-        self.is_overflown = False
-        self.outputs = bytearray(), bytearray()
-        self.open = [file for file in (process.stdout, process.stderr) if file]
+    def __init__(self, process: subprocess.Popen[bytes], find_program: Callable[[], int] | None) -> None:
+        self.process, self.find_program = process, find_program
+        self.loop, self.exited = asyncio.get_running_loop(), asyncio.Event()
         self.descriptor = os.pidfd_open(process.pid)
-        try:
-            self.loop.add_reader(self.descriptor, self._hear_end)
-            for file, kept in zip(self.open, self.outputs, strict=True):
-                os.set_blocking(file.fileno(), False)
-                self.loop.add_reader(file, self._read, file, kept)
-        except BaseException:
-            self.close()
-            raise
+        self.loop.add_reader(self.descriptor, self._hear_end)
 
     def _hear_end(self) -> None:
         self.loop.remove_reader(self.descriptor)
         self.exited.set()
-
-    def _read(self, file: IO[bytes], kept: bytearray) -> None:
-        data = os.read(file.fileno(), PART)
-        room = self.most - len(kept)
-        kept += data[:room]
-        if len(data) > room and not self.is_overflown:
-            self.is_overflown = True
-            self.kill()
-        if not data:
-            self.loop.remove_reader(file)
-            self.open.remove(file)
-            if not self.open:
-                self.drained.set()
 
     async def is_late(self, seconds: float) -> bool:
         """Wait for the end; True where it does not come while the process uses its `seconds`."""
@@ -108,16 +81,10 @@ class ProcessWatch:
                 await is_set_within(self.exited, 0.02)
             self.kill_group()
             await self.exited.wait()
-            await is_set_within(self.drained, GRACE)
         finally:
             self.kill_group()
-            self.close()
-
-    def close(self) -> None:
-        self.loop.remove_reader(self.descriptor)
-        os.close(self.descriptor)
-        for file in self.open:
-            self.loop.remove_reader(file)
+            self.loop.remove_reader(self.descriptor)
+            os.close(self.descriptor)
 
 
 async def is_set_within(event: asyncio.Event, seconds: float) -> bool:
@@ -165,32 +132,36 @@ async def supervise(
 ) -> Execution:
     """Run a command to its end, for `limits.seconds` of its own time; cancelling kills it. Raises OSError."""
     is_late = False
-    with memory_file(stdin) as source, subprocess.Popen(
-        command, bufsize=0, stdin=source, stdout=PIPE, stderr=PIPE, env=dict(environment), cwd=folder,
-        pass_fds=descriptors, start_new_session=True,
-    ) as process:  # fmt: skip
-        try:
-            watch = ProcessWatch(process, limits.output_bytes, find_program)
-        except BaseException:
-            process.kill()
-            raise
-        try:
-            is_late = await watch.is_late(limits.seconds)
-        finally:
-            await watch.end()
-    code, (stdout, stderr) = process.returncode, map(bytes, watch.outputs)
-    if watch.is_overflown or is_late:
-        return Execution("output_limit" if watch.is_overflown else "timeout", stdout, stderr, None)
+    with memory_file(stdin) as source, memory_file() as out, memory_file() as errors:
+        with subprocess.Popen(
+            command, stdin=source, stdout=out, stderr=errors, env=dict(environment), cwd=folder, pass_fds=descriptors,
+            start_new_session=True,
+        ) as process:  # fmt: skip
+            try:
+                watch = ProcessWatch(process, find_program)
+            except BaseException:
+                process.kill()
+                raise
+            try:
+                is_late = await watch.is_late(limits.seconds)
+            finally:
+                await watch.end()
+        most, code = limits.output_bytes, process.returncode
+        stdout, stderr = (os.pread(file, most, 0) for file in (out, errors))
+        if is_late or max(os.fstat(file).st_size for file in (out, errors)) > most:
+            return Execution("timeout" if is_late else "output_limit", stdout, stderr, None)
     return Execution("crashed" if code else "ok", stdout, stderr, code if code >= 0 else 128 - code)
 
 
 @contextmanager
-def memory_file(data: bytes) -> Iterator[int]:
+def memory_file(data: bytes | None = None) -> Iterator[int]:
+    """A file in memory: of `data`, which nobody can change, or an empty one."""
     descriptor = os.memfd_create("fairlen", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
-        os.write(descriptor, data)
-        os.lseek(descriptor, 0, os.SEEK_SET)
-        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK)
+        if data is not None:
+            os.write(descriptor, data)
+            os.lseek(descriptor, 0, os.SEEK_SET)
+            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK)
         yield descriptor
     finally:
         os.close(descriptor)

@@ -31,7 +31,7 @@ STARRED = (
 NAMED = tuple(name for name in STARRED if name not in ("builtins", "typing"))
 """Imported by name afterwards, so that `datetime`, `copy` or `random` mean the module, as there."""
 REOPENED = "open = lambda f, *a, _open=open, **k: _open({'/dev/stdin': 0, '/dev/stdout': 1, '/dev/stderr': 2}.get(f, f), *a, **k)"
-"""The pipes of a sandboxed program are another user's, so that it cannot open them by name again."""
+"""Standard output is a file, from which opening it by name again would take what is in it."""
 WORD = re.compile(r"[^\W\d]\w*")
 FUTURE = re.compile(r"^from __future__ import .*$", re.MULTILINE)
 
