@@ -1,8 +1,14 @@
-"""One question to a pool of answers, from any thread."""
+"""One text to a form of answers, and one question to a pool of them, from any thread."""
 
 import asyncio
 
+from fairlen.verify.answer import FORMS, after_thinking
 from fairlen.verify.answer_pool import AnswerPool, AnswerVerdict
+
+
+def find_answer(text: str, letters: str = "", starts_inside: bool = False) -> str | None:
+    """The answer after the thinking, of `letters` the one chosen."""
+    return FORMS["auto"].read(after_thinking(text, starts_inside) or "", letters)
 
 
 def compare(pool: AnswerPool, gold, answer: str, tolerance: float = 0.0) -> AnswerVerdict:

@@ -5,9 +5,10 @@ import tracemalloc
 from random import Random
 
 import pytest
+from asking import find_answer
 from loops import over
 
-from fairlen.verify.answer import after_thinking, extract_answer, extract_choice, gold_of_gsm8k, match_exactly
+from fairlen.verify.answer import after_thinking, gold_of_gsm8k, match_exactly
 from fairlen.verify.equivalence import same_whole
 from fairlen.verify.notation import read
 from fairlen.verify.structure import take_apart
@@ -45,7 +46,7 @@ def test_what_follows_the_thinking(text, starts_inside, rest):
     ],
 )  # fmt: skip
 def test_the_last_closed_box(text, answer):
-    assert extract_answer(text) == answer
+    assert find_answer(text) == answer
 
 
 BETWEEN = ("", " ", ", ", " and ", ". But wait, I made an error. Recomputing gives ", " word" * 12, " word" * 200)
@@ -56,8 +57,8 @@ def test_who_corrects_himself_is_judged_by_his_last_word(wrong):
     """Math-Verify reads boxes less than 70 characters apart as one answer, which punishes correction."""
     for before in ("", r"<think>\boxed{9} \boxed{204} \boxed{1}</think> ", r"\boxed{8} then \boxed{7}, "):
         for between in BETWEEN:
-            correct_last = extract_answer(rf"{before}So \boxed{{{wrong}}}{between}\boxed{{204}}.")
-            incorrect_last = extract_answer(rf"{before}So \boxed{{204}}{between}\boxed{{{wrong}}}.")
+            correct_last = find_answer(rf"{before}So \boxed{{{wrong}}}{between}\boxed{{204}}.")
+            incorrect_last = find_answer(rf"{before}So \boxed{{204}}{between}\boxed{{{wrong}}}.")
             assert match_exactly(correct_last, "204") is True and match_exactly(incorrect_last, "204") is not True
 
 
@@ -77,11 +78,11 @@ def test_reasoning_in_front_changes_nothing(seed):
     reasoning = ("".join(draw.choices(PIECES, k=draw.randrange(41))) * draw.choice((1, 1, 2, 5, 40, 400)))[:60_000]
     said, same = draw.choice(ANSWERS)
     text = rf"The answer is \boxed{{{said}}}.{draw.choice(('', ' I am sure.', ' Done. $x$', chr(10)))}"
-    assert match_exactly(extract_answer(text), "204") is same
-    assert extract_answer(f"<think>{reasoning}</think>{text}") == said
-    assert extract_answer(f"{reasoning}</think>{text}", starts_inside=True) == said
-    assert extract_answer(f"{reasoning} \n{text}") == said
-    assert extract_answer(f"<think>{reasoning}") is None
+    assert match_exactly(find_answer(text), "204") is same
+    assert find_answer(f"<think>{reasoning}</think>{text}") == said
+    assert find_answer(f"{reasoning}</think>{text}", starts_inside=True) == said
+    assert find_answer(f"{reasoning} \n{text}") == said
+    assert find_answer(f"<think>{reasoning}") is None
 
 
 @over(
@@ -93,8 +94,8 @@ def test_reasoning_in_front_changes_nothing(seed):
 )  # fmt: skip
 def test_a_megabyte_of_anything_is_read_in_seconds(text):
     start = time.process_time()
-    extract_answer(text)
-    extract_choice(text)
+    find_answer(text)
+    find_answer(text, "ABCD")
     assert time.process_time() - start < 8  # a quadratic reader would need hours
 
 
@@ -134,7 +135,7 @@ def test_a_megabyte_of_anything_is_read_in_seconds(text):
     ],
 )  # fmt: skip
 def test_the_letter_that_was_chosen(text, letter):
-    assert extract_choice(text, "ABCD") == letter
+    assert find_answer(text, "ABCD") == letter
 
 
 def test_the_reference_of_gsm8k():
@@ -165,8 +166,8 @@ def test_no_text_raises(seed):
     draw = Random(seed)
     answer = "".join(draw.choices("\\{}()[],;120./%$^_ xmA=-+eé١²½\n", k=draw.randrange(13)))
     gold = "".join(draw.choices("\\{}(),12./% x", k=draw.randrange(9)))
-    extract_answer(rf"\boxed{{{answer}")
-    extract_choice(answer)
+    find_answer(rf"\boxed{{{answer}")
+    find_answer(answer, "ABCD")
     take_apart(answer)
     assert match_exactly(answer, gold) in (True, False, None)
 
@@ -193,8 +194,8 @@ ADVERSARIAL = {
 def test_no_text_takes_long_to_read(text):
     """Processor time of everything that a grader does with it before a worker gets it; quadratic readers need seconds."""
     start = time.process_time()
-    extract_choice(text)
-    match_exactly(extract_answer(text) or "", "5")
+    find_answer(text, "ABCD")
+    match_exactly(find_answer(text) or "", "5")
     assert time.process_time() - start < 0.5
 
 

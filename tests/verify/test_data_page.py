@@ -8,10 +8,9 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from asking import compare
+from asking import compare, find_answer
 from loops import over
 
-from fairlen.verify.answer import extract_answer, extract_choice
 from fairlen.verify.answer_pool import AnswerPool
 from fairlen.verify.execution import USUAL, Limits, find_interpreter
 from fairlen.verify.outputs import same_text, same_value
@@ -40,12 +39,12 @@ def unescape(text: str) -> str:
 
 @over("response, answer", table("response | answer"))
 def test_the_box_that_counts(response: list[str], answer: list[str]) -> None:
-    assert [extract_answer(response[0])] == (answer or [None])
+    assert [find_answer(response[0])] == (answer or [None])
 
 
 @over("responses, letter", table("response | choice"))
 def test_the_option_that_counts(responses: list[str], letter: list[str]) -> None:
-    assert [extract_choice(response) for response in responses] == (letter or [None]) * len(responses)
+    assert [find_answer(response, "ABCD") for response in responses] == (letter or [None]) * len(responses)
 
 
 @pytest.mark.slow

@@ -27,7 +27,7 @@ from fairlen.tasks.data_row import (
     unpack_tests,
 )
 from fairlen.tasks.source import DataError
-from fairlen.verify.answer import extract_answer, gold_of_gsm8k
+from fairlen.verify.answer import gold_of_gsm8k, last_box
 from fairlen.verify.structure import split_at
 
 Raw = dict[str, Any]
@@ -177,7 +177,7 @@ def read_answer(value: Any) -> str:
         return str(int(value)) if value.is_integer() else repr(value)
     text = str(value).strip()
     if "\\boxed" in text:
-        text = extract_answer(text) or ""
+        text = last_box(text) or ""
     elif "####" in text:
         try:
             text = gold_of_gsm8k(text)

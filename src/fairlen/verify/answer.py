@@ -36,15 +36,9 @@ def after_thinking(text: str, starts_inside: bool = False) -> str | None:
     return None if opened else rest
 
 
-def extract_answer(text: str, starts_inside: bool = False) -> str | None:
-    r"""The content of the last closed `\boxed{...}`, `\fbox{...}` or `\boxed 5` after the thinking, of nested boxes the outer
-    one; None without one. One pass over at most `MAX_TEXT` characters."""
-    rest = after_thinking(text, starts_inside)
-    return None if rest is None else last_box(rest)
-
-
 def last_box(text: str) -> str | None:
-    """The content of the closed box that ends last in the last `MAX_TEXT` characters."""
+    r"""The content of the last closed `\boxed{...}`, `\fbox{...}` or `\boxed 5` in the last `MAX_TEXT` characters, of nested boxes the
+    outer one; None without one. One pass."""
     text = text[-MAX_TEXT:]
     found = (0, 0)
     opened: list[int] = []  # where each box begins, 0 for other braces
@@ -73,18 +67,14 @@ OTHER_CHOICE = (
 command are the option's own, `(B) -5`, `(B) \\pi`."""
 
 
-def extract_choice(text: str, letters: Sequence[str] = "ABCD", starts_inside: bool = False) -> str | None:
+def extract_choice(text: str, letters: Sequence[str]) -> str | None:
     """The letter chosen in a multiple-choice question, upper case; None without one.
 
     Boxes `B`, `(B)`, `B.`, `B) text`, `B: text`, `(B) text`, `Answer: B` are choices; `A decrease`, `B or C`, `A is wrong` are
     none. Without a box the last of "answer is (B)", "Answer: B" or "answer is **B**" counts.
     """
-    rest = after_thinking(text, starts_inside)
-    if rest is None:
-        return None
-    one = alternatives(letters)
-    box = last_box(rest)
-    return choice_in_box(box, one) if box is not None else choice_in_words(rest[-MAX_TEXT:], one)
+    one, box = alternatives(letters), last_box(text)
+    return choice_in_box(box, one) if box is not None else choice_in_words(text[-MAX_TEXT:], one)
 
 
 def alternatives(letters: Sequence[str]) -> str:
