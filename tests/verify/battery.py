@@ -21,7 +21,8 @@ from typing import Any
 
 from programs import ENDLESS, HONEST, HOSTILE, build_program
 
-from fairlen.verify.execution import Execution, Limits, Sandbox, failed
+from fairlen.verify.execution import Execution, Limits, failed
+from fairlen.verify.process import Sandbox
 from fairlen.verify.program import ProgramTest, ProgramTests, grade_code, with_prelude
 from fairlen.verify.sandbox import open_sandbox
 

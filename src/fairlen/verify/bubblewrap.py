@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from fairlen.verify.execution import Execution, Limits, failed, find_tool
-from fairlen.verify.process import LocalSandbox, memory_file, supervise
+from fairlen.verify.process import Sandbox, memory_file, supervise
 
 MACHINES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}  # AUDIT_ARCH of <linux/audit.h>, by `platform.machine()`
 CALLS = """
@@ -106,7 +106,7 @@ HELPERS = 1
 bubblewrap's own first process, which has the same user, a program could write to the memory of that."""
 
 
-class Bubblewrap(LocalSandbox):
+class Bubblewrap(Sandbox):
     name = "bubblewrap"
 
     def __init__(self, slots: int = 0) -> None:

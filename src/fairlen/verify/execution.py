@@ -1,4 +1,4 @@
-"""The contract of a sandbox: what a run of an untrusted program may use, and what is known of it afterwards."""
+"""A run of an untrusted program: what it may use, what is known of it afterwards, and the Python that it runs on."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Literal
 
 from fairlen.checks import check_positive
 
@@ -39,19 +39,6 @@ class Execution:
     stdout: bytes
     stderr: bytes  # at most `output_bytes` each. Where the status is `infrastructure`, stderr says what failed
     exit_code: int | None  # 128 + signal where a signal ended it; None where the sandbox killed it or it never started
-
-
-class Sandbox(Protocol):
-    @property
-    def name(self) -> str: ...
-
-    def describe(self) -> dict[str, Any]:
-        """Return what the run folder records of it: plain values; `unsafe` says whether programs run without containment."""
-        ...
-
-    async def run(self, program: str, stdin: bytes, limits: Limits) -> Execution:
-        """Run a program once. Bad programs and failing machines are executions too: nothing is raised for them."""
-        ...
 
 
 def failed(reason: str) -> Execution:

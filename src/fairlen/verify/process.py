@@ -167,8 +167,8 @@ def memory_file(data: bytes | None = None) -> Iterator[int]:
         os.close(descriptor)
 
 
-class LocalSandbox:
-    """The base of sandboxes on this machine: `slots` programs at a time in each event loop, each on one core."""
+class Sandbox:
+    """Runs programs on this machine, `slots` at a time in each event loop, each on one core."""
 
     name: str
 
@@ -181,10 +181,12 @@ class LocalSandbox:
         self._free: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.LifoQueue[int]] = WeakKeyDictionary()
 
     def describe(self) -> dict[str, Any]:
+        """Return what the run folder records of it: plain values; `unsafe` says whether programs run without containment."""
         facts = {"python": self.interpreter.version, "interpreter": self.interpreter.path, "slots": self.slots}
         return {"sandbox": self.name, "unsafe": True, **facts}
 
     async def run(self, program: str, stdin: bytes, limits: Limits) -> Execution:
+        """Run a program once. Bad programs and failing machines are executions too: nothing is raised for them."""
         loop = asyncio.get_running_loop()
         if loop not in self._free:
             self._free[loop] = asyncio.LifoQueue()

@@ -20,8 +20,9 @@ from fairlen.checks import check_positive
 from fairlen.rollouts import Status
 from fairlen.verify import outputs
 from fairlen.verify.answer import extract_code
-from fairlen.verify.execution import Execution, Limits, Sandbox
+from fairlen.verify.execution import Execution, Limits
 from fairlen.verify.outputs import OutputKind, is_same
+from fairlen.verify.process import Sandbox
 
 STARRED = (
     "string", "re", "datetime", "collections", "heapq", "bisect", "copy", "math", "random", "statistics", "itertools",

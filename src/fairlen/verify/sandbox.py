@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from fairlen.verify.bubblewrap import Bubblewrap
-from fairlen.verify.execution import Execution, Limits, Sandbox, find_tool
-from fairlen.verify.process import LocalSandbox, supervise
+from fairlen.verify.execution import Execution, Limits, find_tool
+from fairlen.verify.process import Sandbox, supervise
 
 
-class HostSandbox(LocalSandbox):
+class HostSandbox(Sandbox):
     """Runs programs as our own user, without containment, each in a temporary folder: for `--unsafe-exec-on-host` only.
 
     Limits of time, memory and output stop accidents; threads and processes are unlimited. A malicious program can read, change
