@@ -19,6 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 from programs import ENDLESS, HONEST, HOSTILE, build_program
 
 from fairlen.verify.execution import Execution, Limits, failed
@@ -185,21 +186,13 @@ def is_reached(listener: socket.socket) -> bool:
 
 def find_processes(file_bytes: int) -> list[str]:
     """Commands of sandboxes that were started with this size of the private folder, which marks them."""
-    found = (words for words in read_proc("cmdline") if {str(file_bytes).encode(), b"--size"} <= {*words.split(b"\0")})
-    return [words.replace(b"\0", b" ").decode() for words in found]
+    commands = (one.info["cmdline"] or [] for one in psutil.process_iter(["cmdline"]))
+    return [" ".join(words) for words in commands if {"--size", str(file_bytes)} <= {*words}]
 
 
 def count_zombies() -> int:
     """Processes that have ended and that nobody has waited for."""
-    return sum(stat.rpartition(b")")[2].split()[0] == b"Z" for stat in read_proc("stat"))
-
-
-def read_proc(name: str) -> Iterator[bytes]:
-    for path in Path("/proc").glob(f"[0-9]*/{name}"):
-        try:
-            yield path.read_bytes()
-        except OSError:
-            continue
+    return sum(one.info["status"] == psutil.STATUS_ZOMBIE for one in psutil.process_iter(["status"]))
 
 
 def find_files(secret: str) -> list[str]:

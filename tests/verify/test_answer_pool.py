@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
+import psutil
 import pytest
 from answer_pairs import Pair, rewritten
 from asking import compare
@@ -27,14 +28,8 @@ from fairlen.verify.answer_pool import AnswerPool, AnswerReader, AnswerVerdict
 
 def descendants(pid: int) -> set[int]:
     """Processes below `pid` that are alive, multiprocessing's own resource tracker left out."""
-    parents: dict[int, int] = {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            state, parent = (folder / "stat").read_text().rpartition(")")[2].split()[:2]
-            if state != "Z" and b"resource_tracker" not in (folder / "cmdline").read_bytes():
-                parents[int(folder.name)] = int(parent)
-        except (FileNotFoundError, ProcessLookupError):
-            continue
+    alive = (one for one in psutil.process_iter(["ppid", "status", "cmdline"]) if one.info["status"] != psutil.STATUS_ZOMBIE)
+    parents = {one.pid: one.info["ppid"] for one in alive if "resource_tracker" not in str(one.info["cmdline"])}
     found, layer = set(), {pid}
     while layer := {child for child, parent in parents.items() if parent in layer}:
         found |= layer
