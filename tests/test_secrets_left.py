@@ -70,7 +70,11 @@ def test_no_file_that_is_left_behind_has_a_secret(tmp_path, monkeypatch, capsys)
     for _ in range(2):  # goes on
         start_evaluation(
             EvalConfig.of(
-                model=str(tmp_path / "all" / "run" / "model"), problems=4, threads=1, system_prompt=URL, out=str(evaluation)
+                model=str(tmp_path / "all" / "run" / "model"),
+                problems=4,
+                threads=1,
+                system_prompt=URL,
+                out=str(evaluation),
             )
         )
     for folder in (tmp_path / "all" / "run", evaluation):

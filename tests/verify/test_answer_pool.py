@@ -28,7 +28,8 @@ from fairlen.verify.answer_pool import AnswerPool, AnswerReader, AnswerVerdict
 
 def descendants(pid: int) -> set[int]:
     """Processes below `pid` that are alive, multiprocessing's own resource tracker left out."""
-    alive = (one for one in psutil.process_iter(["ppid", "status", "cmdline"]) if one.info["status"] != psutil.STATUS_ZOMBIE)
+    every = psutil.process_iter(["ppid", "status", "cmdline"])
+    alive = (one for one in every if one.info["status"] != psutil.STATUS_ZOMBIE)
     parents = {one.pid: one.info["ppid"] for one in alive if "resource_tracker" not in str(one.info["cmdline"])}
     found, layer = set(), {pid}
     while layer := {child for child, parent in parents.items() if parent in layer}:

@@ -111,7 +111,6 @@ def refuse_unused(config: EvalConfig) -> None:
             )
 
 
-
 def refuse_others(folder: Path) -> None:
     """Raise FileExistsError for a folder that holds something else."""
     if not (folder / RECORDED).exists():

@@ -37,8 +37,8 @@ def after_thinking(text: str, starts_inside: bool = False) -> str | None:
 
 
 def last_box(text: str) -> str | None:
-    r"""The content of the last closed `\boxed{...}`, `\fbox{...}` or `\boxed 5` in the last `MAX_TEXT` characters, of nested boxes the
-    outer one; None without one. One pass."""
+    r"""The content of the last closed `\boxed{...}`, `\fbox{...}` or `\boxed 5`, of nested boxes the outer one; None without one.
+    One pass over at most `MAX_TEXT` characters at the end."""
     text = text[-MAX_TEXT:]
     found = (0, 0)
     opened: list[int] = []  # where each box begins, 0 for other braces

@@ -35,7 +35,7 @@ class Limits:
 @dataclass(frozen=True, slots=True)
 class Execution:
     status: ExecutionStatus
-    """`infrastructure` is never the program's doing: it did not run. It chooses its exit code, so that none of them leads there."""
+    """`infrastructure` is never the program's doing: it did not run. No exit code leads there, as it chooses that."""
     stdout: bytes
     stderr: bytes  # at most `output_bytes` each. Where the status is `infrastructure`, stderr says what failed
     exit_code: int | None  # 128 + signal where a signal ended it; None where the sandbox killed it or it never started
