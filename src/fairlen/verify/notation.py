@@ -17,10 +17,7 @@ UNITS = {
     "milliliter": "ml", "liter": "l", "litre": "l", "gallon": "gal", "second": "s", "sec": "s", "minute": "min",
     "hour": "h", "hr": "h", "day": "day", "week": "week", "month": "month", "year": "year", "yr": "year", "dollar": "dollar",
     "usd": "dollar", "cent": "cent", "euro": "euro", "yuan": "yuan", "degree": "degree", "deg": "degree", "radian": "rad",
-    "celsius": "c", "fahrenheit": "f", "kelvin": "k", "unit": "unit", "people": "people", "mph": "h^-1·mi", "kmh": "h^-1·km",
-    "cc": "cm^3", "newton": "n", "joule": "j", "watt": "w", "volt": "v", "inches": "in", "nanometer": "nm", "micrometer": "um",
-    "micron": "um", "us": "us", "ohm": "ohm", "kohm": "kohm", "angstrom": "angstrom", "kcal": "kcal", "mol": "mol", "mole": "mol",
-    "kpa": "kpa", "pascal": "pa", "hertz": "hz", "ev": "ev", "coulomb": "c", "ampere": "a", "amp": "a",
+    "unit": "unit", "people": "people", "mph": "h^-1·mi", "kmh": "h^-1·km", "inches": "in",
 }  # fmt: skip
 LETTER_UNITS = "mgshlLNJWVK"  # variables too: units after a number and a space, where the other answer has no letter
 RAISED = r"\^\s?(?:\{\s?-?\d\s?\}|-?\d)"

@@ -135,9 +135,6 @@ COMMAND = re.compile(rf"\\(?!(?:{'|'.join(sorted(NAMES))})(?![A-Za-z]))[A-Za-z]+
 LETTER = re.compile(r"(?:\\[A-Za-z]+|[A-Za-z])(?:_ ?(?:\{[^{}]*\}|\w))?'*")
 CONSTANTS = {"e", "i"}  # in expressions; alone on their side they name something, as in `e = 1/2`
 EQUALS = re.compile(r"(?<![<>:])(?<!(?<![\d)}])!)==?(?!=)|\\equiv(?![A-Za-z])")  # in `5!=120` too, not in `x!=2`
-DEEPEST = 4
-UNEQUAL = re.compile(r"\\not ?=")
-OTHERWISE = re.compile(r"\\begin\{(?!.?matrix|array)|\\[pb]mod(?![A-Za-z])")  # no chain of equal sides
 
 
 def read_equation(answer: str, gold: str) -> tuple[str, str, tuple[str, ...]]:
@@ -163,19 +160,9 @@ def sides_of(cleaned: str) -> list[str]:
         cleaned = head  # what follows is rounded
     elif EQUALS.search(cleaned):
         cleaned = cleaned.replace(r"\approx", "=")
-    cleaned = unwrap_equation(UNEQUAL.sub(r"\\ne ", cleaned))
-    if "\0" in cleaned or OTHERWISE.search(cleaned) or len(split(cleaned)) > 1:
+    if "\0" in cleaned or len(split(cleaned)) > 1:
         return [cleaned]
     return [side.replace("\0", "=") for side in split_at(EQUALS.sub("\0", cleaned), "\0") if side]
-
-
-def unwrap_equation(text: str) -> str:
-    """`(x = 5)` -> `x = 5`, through `DEEPEST` brackets."""
-    for _ in range(DEEPEST):
-        if text[:1] not in ("(", "[") or closes(text) != len(text) - 1 or len(split(text[1:-1])) > 1:
-            break
-        text = text[1:-1].strip() if EQUALS.search(text) else text
-    return text
 
 
 def is_name(side: str, value: str) -> bool:
