@@ -1,12 +1,10 @@
-"""Rollouts where other programs leave them: databases, tables, objects of servers; and files that only look like rollouts."""
+"""Rollouts where other programs leave them: tables, objects of servers; and files that only look like rollouts."""
 
 import csv
 import gzip
 import json
 import random
-import sqlite3
 from functools import partial
-from pathlib import Path
 
 from lines import read_one, write_lines
 
@@ -43,96 +41,6 @@ def is_made(source: Source, unit: str = "tokens") -> bool:
     return log.correct.tolist() == CORRECT
 
 
-# -------------------------------------------------------------------------------------------------------------- trackio
-
-
-def log_metrics(path: Path, logged: list[tuple[str, int, dict]], traces: list[tuple[str, list, dict]] = ()) -> Path:  # type: ignore[assignment]
-    """Write a database as trackio 0.36 does: run, step and metrics of each call."""
-    database = sqlite3.connect(path)
-    database.execute("PRAGMA journal_mode=WAL")
-    database.execute(
-        "CREATE TABLE metrics (id INTEGER PRIMARY KEY AUTOINCREMENT, run_id TEXT NOT NULL, timestamp TEXT NOT NULL, "
-        "run_name TEXT NOT NULL, step INTEGER NOT NULL, metrics TEXT NOT NULL)"
-    )
-    database.execute(
-        "CREATE TABLE traces (id TEXT PRIMARY KEY, run_id TEXT NOT NULL, timestamp TEXT NOT NULL, run_name TEXT NOT NULL, "
-        "step INTEGER NOT NULL, key TEXT NOT NULL, trace_index INTEGER, messages TEXT NOT NULL, metadata TEXT NOT NULL, "
-        "search_text TEXT NOT NULL, log_id TEXT, space_id TEXT)"
-    )
-    columns = "INSERT INTO metrics (run_id, timestamp, run_name, step, metrics) VALUES (?, 't', ?, ?, ?)"
-    database.executemany(columns, [(run, run, step, json.dumps(metrics)) for run, step, metrics in logged])
-    rows = [(str(n), key, n, json.dumps(said), json.dumps(known)) for n, (key, said, known) in enumerate(traces)]
-    new = "INSERT INTO traces VALUES (?, 'a', 't', 'a', 1, ?, ?, ?, ?, '', NULL, NULL)"
-    database.executemany(new, rows)
-    database.commit()
-    database.close()
-    return path
-
-
-def table(rows: list[dict]) -> dict:
-    return {"_type": "trackio.table", "_value": rows}
-
-
-def test_trackios_database_of_a_run_of_trl(tmp_path):
-    path = log_metrics(tmp_path / "project.db", [("a", 1, {"loss": 0.5}), ("a", 1, {"completions": table(TRL)})])
-    source = read_one(path)
-    assert source.format.name == "trl" and is_made(source, "words")
-    assert sorted(path.parent.iterdir()) == [path]  # no journal or lock beside it
-
-
-def test_runs_of_one_database_are_not_compared(tmp_path):
-    """The other run has the same prompts, and lengths that would hide the effect if they were of one group."""
-    other = [row | {"completion": "word " * (400 + n % 7), "accuracy": float(n % 2)} for n, row in enumerate(TRL)]
-    path = log_metrics(
-        tmp_path / "p.db", [("a", 1, {"completions": table(TRL)}), ("b", 1, {"completions": table(other)})]
-    )
-    source = read_one(path)
-    assert len(source.log) == 384 and source.log.responses.num_prompts == 48
-    assert any("different runs are not compared" in note for note in source.notes)
-
-
-def test_trackios_traces(tmp_path):
-    said = [[{"role": "user", "content": r["prompt"]}, {"role": "assistant", "content": r["completion"]}] for r in TRL]
-    known = [{"reward": row["accuracy"]} for row in TRL]
-    as_table = log_metrics(
-        tmp_path / "a.db", [("a", 1, {})], [("traces", *one) for one in zip(said, known, strict=True)]
-    )
-    logged = [
-        {"_type": "trackio.trace", "messages": one, "metadata": more} for one, more in zip(said, known, strict=True)
-    ]
-    as_metrics = log_metrics(tmp_path / "b.db", [("a", 1, {"traces": logged})])
-    assert is_made(read_one(as_table), "words") and is_made(read_one(as_metrics), "words")
-
-
-def test_databases_that_are_not_read_say_why(tmp_path):
-    other = sqlite3.connect(tmp_path / "other.db")
-    other.execute("CREATE TABLE people (name TEXT)")
-    other.commit()
-    other.close()
-    written = log_metrics(tmp_path / "written.db", [("a", 1, {"completions": table(TRL)})])
-    (tmp_path / "written.db-wal").write_bytes(b"rows")
-    view = sqlite3.connect(tmp_path / "view.db")
-    view.execute(
-        "CREATE VIEW metrics AS WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT x FROM n"
-    )
-    view.commit()
-    view.close()
-    broken = tmp_path / "broken.db"
-    broken.write_bytes(written.read_bytes()[:5000])
-    reasons = {"other": "not of trackio", "written": "written.db-wal", "view": "not of trackio", "broken": ""}
-    for name, why in ((f"{name}.db", why) for name, why in reasons.items()):
-        (sentence,) = read([str(tmp_path / name)]).unreadable
-        assert sentence.startswith(f"{tmp_path / name}: ") and why in sentence, sentence
-
-
-def test_what_a_database_holds_is_bounded(tmp_path, monkeypatch):
-    path = log_metrics(tmp_path / "a.db", [("a", 1, {"completions": table(TRL)})] * 4)
-    monkeypatch.setattr("fairlen.files.limits.UNPACKED", 1000)
-    monkeypatch.setattr("fairlen.files.limits.RATIO", 0)
-    (sentence,) = read([str(path)]).unreadable
-    assert "more than 1,000 bytes" in sentence
-
-
 # ------------------------------------------------------------------------------------------------------- other containers
 
 
@@ -164,6 +72,7 @@ def test_what_is_no_file_of_rows_is_named(tmp_path):
         ("h.csv", "prompt,response\n".encode("utf-16"), "UTF-16"), ("i.wandb", b":W&B\xbe\xe1\x00", "media/table"),
         ("j.npy", b"\x93NUMPY\x01", "NumPy"), ("k.tar", b"a.txt".ljust(257, b"\0") + b"ustar", "a tar archive"),
         ("l.parquet.gz", gzip.compress(b"PAR1 and so on"), "unpack it first"),
+        ("m.db", b"SQLite format 3\0\x10\0", "table of rollouts as CSV"),
     ):  # fmt: skip
         (tmp_path / name).write_bytes(content)
         (sentence,) = read([str(tmp_path / name)]).unreadable

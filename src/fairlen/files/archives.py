@@ -25,6 +25,7 @@ SIGNATURES: dict[str, tuple[bytes, ...]] = {
     "compressed as bzip2, xz, lz4, 7z or rar: unpack it first": (b"BZh", b"\xfd7zXZ\0", b"\x04\x22M\x18", b"7z\xbc\xaf", b"Rar!"),
     "text in UTF-16: save it as UTF-8": (b"\xff\xfe", b"\xfe\xff"),
     "a run's log of W&B: give its tables, files/media/table/*.table.json": (b":W&B",),
+    "an SQLite database: write its table of rollouts as CSV": (b"SQLite format 3\0",),
     "HDF5, NumPy, Avro or ORC: write its rows as Parquet or JSON lines": (b"\x89HDF", b"\x93NUMPY", b"Obj\x01", b"ORC"),
 }  # fmt: skip
 """Formats that hold no rows, with a remedy: their first bytes, in lower case."""

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.ipc as ipc
 import pyarrow.parquet as pq
 
-from fairlen.files import archives, databases, limits
+from fairlen.files import archives, limits
 from fairlen.files.limits import NotJSONError, RefusedError, TooLargeError, bounded_memory, check_row, parse_json
 
 CHUNK = 4096  # rows read at once
@@ -35,7 +35,7 @@ DAMAGES = (
 )  # fmt: skip
 READABLE = (
     "Parquet, Arrow, JSON lines, JSON with one list of objects, CSV or TSV, the last four also as .gz or .zst, torch.save of "
-    "plain data, a log of Inspect, or a database of trackio"
+    "plain data, or a log of Inspect"
 )
 PACKED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 """First bytes of compressed files that are unpacked, whatever their name."""
@@ -67,20 +67,18 @@ class Chunk:
 
 
 def container_of(path: Path) -> str:
-    """Tell, by first bytes, parquet, arrow, jsonl, json, csv, database, pickle or log. Raises Unreadable for all else."""
+    """Tell, by first bytes, parquet, arrow, jsonl, json, csv, pickle or log. Raises Unreadable for all else."""
     with refused(path), open_bytes(path) as file:
         start = file.peek(4096)
         is_one = start[:1] == b"{" and is_one_object(file)
     if foreign := archives.name_foreign(start):
         raise Unreadable(f"{path}: {foreign}")
-    if start.startswith((b"PAR1", b"ARROW1", b"PK\x03\x04", databases.MAGIC)) and is_packed(path):
+    if start.startswith((b"PAR1", b"ARROW1", b"PK\x03\x04")) and is_packed(path):
         raise Unreadable(f"{path}: compressed once more than its format does: unpack it first")
     if start[:4] == b"PAR1":
         return "parquet"
     if start.startswith((b"ARROW1", b"\xff\xff\xff\xff")):
         return "arrow"
-    if start.startswith(databases.MAGIC):
-        return "database"
     if start[:4] == b"PK\x03\x04":
         with refused(path):
             return archives.kind_of(path)
@@ -289,7 +287,7 @@ def read_cells(path: Path) -> Iterator[Candidate]:
 
 
 READERS: dict[str, Callable[[Path], Iterator[Candidate]]] = {
-    "jsonl": read_objects, "json": read_array, "csv": read_cells, "log": archives.read_log, "database": databases.read_database,
+    "jsonl": read_objects, "json": read_array, "csv": read_cells, "log": archives.read_log,
     "pickle": lambda path: read_values(archives.read_pickle(path), True),
 }  # fmt: skip
 

@@ -18,7 +18,6 @@ from fairlen.audit.readers.formats import Format, by_name, describe_missing
 from fairlen.audit.readers.frameworks import FRAMEWORKS, NEMO_RL, TRL
 from fairlen.audit.readers.rows import Found, Meter, Options, Part, join, make_log, make_meter, read_rows
 from fairlen.console import plural
-from fairlen.files.databases import RUN
 from fairlen.files.formats import DAMAGED, EMPTY, Chunk, Reject, Unreadable, columns_of, describe, natural, stream
 from fairlen.files.limits import name_special
 
@@ -338,11 +337,7 @@ def read_chunk(format: Format, chunk: Chunk, meter: Meter, found: Found) -> list
     """Return a chunk's rows; where one has an unexpected shape, row by row, and rows that have it are rejected."""
     rejected, notes = len(found.malformed), found.notes.copy()
     try:
-        read = format.read(chunk, found)
-        if RUN in chunk.columns and len(read) == len(chunk):
-            read.columns["prompt"] = [list(pair) for pair in zip(chunk.get(RUN), read.get("prompt"), strict=True)]
-            found.notes["responses of different runs are not compared with each other"] = 0
-        return [read_rows(read, meter, found)]
+        return [read_rows(format.read(chunk, found), meter, found)]
     except (TypeError, AttributeError, KeyError, IndexError, ValueError, OverflowError, RecursionError) as error:
         del found.malformed[rejected:]
         found.notes = notes
