@@ -19,7 +19,7 @@ from fairlen import playground
 TOKENIZER = AutoTokenizer.from_pretrained(playground.PATH)
 SHAPE: dict[str, Any] = dict(
     vocab_size=len(TOKENIZER), hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
-    num_key_value_heads=2, head_dim=8, max_position_embeddings=512, eos_token_id=TOKENIZER.eos_token_id,
+    num_key_value_heads=2, head_dim=16, max_position_embeddings=512, eos_token_id=TOKENIZER.eos_token_id,
     bos_token_id=TOKENIZER.bos_token_id, pad_token_id=TOKENIZER.pad_token_id, initializer_range=0.2,
 )  # fmt: skip
 EXPERTS: dict[str, Any] = dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16)

@@ -17,7 +17,6 @@ from fairlen.methods.compose import compose
 from fairlen.policy.layout import choose_layout
 from fairlen.policy.model import Policy, make_head
 from fairlen.policy.tree import ForestMask, attend, sort_rows
-from fairlen.policy.tree_blocks import build_block_mask
 from fairlen.rollouts import Response, Rollouts, Segment
 from fairlen.train.step import Learner
 
@@ -58,7 +57,7 @@ def measured(kind: str, autocast: bool) -> tuple[Tensor, Tensor, int]:
     model = copy.deepcopy(weights())
     policy = Policy(model, None, make_head(model), autocast=autocast)
     layout = choose_layout(kind, policy, PROMPT + ANSWER)  # pyright: ignore
-    assert layout.kind == kind and (kind == "rows" or layout.has_blocks), str(layout)
+    assert layout.kind == kind, str(layout)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.0)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1.0)
     learner = Learner(policy, optimizer, schedule, math.inf, 1 << 15, layout=layout)
@@ -137,27 +136,3 @@ def test_rows_with_grouped_heads_in_float32_hold_nothing_for_each_pair():
     with torch.no_grad():
         last = torch.softmax(query[:, :, -1:] @ key.transpose(2, 3) * 128**-0.5, -1) @ value
     assert (found[:, -1:] - last.transpose(1, 2)).abs().max() < 1e-4
-
-
-def test_a_block_mask_is_made_without_waiting_for_the_device():
-    until = branches(7, 1000).forest.until
-    build_block_mask(until, DEVICE)
-    torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        build_block_mask(until, DEVICE)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-
-
-def test_lengths_share_a_graph():
-    """The first tree may have as many blocks as there are heads, which torch compiles for apart."""
-    counts = torch._dynamo.utils.counters["stats"]
-    inputs = states(8 * 1111, 4, 2, torch.bfloat16)
-    graphs = []
-    for number, length in ((2, 50), (3, 777), (7, 1111), (4, 640)):
-        tree = branches(number, length)
-        cut = [state[:, :, : len(tree.forest)] for state in inputs]
-        attend(nn.Identity(), cut[0], cut[1], cut[2], None, tree=tree)[0].float().sum().backward()
-        graphs.append(counts["unique_graphs"])
-    assert graphs[-1] == graphs[1]

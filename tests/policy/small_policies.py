@@ -37,7 +37,6 @@ MODELS: dict[str, Any] = {
     "qwen3_moe": lambda: Qwen3MoeForCausalLM(
         Qwen3MoeConfig(**SIZES, head_dim=16, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32)
     ),
-    "small_heads": lambda: LlamaForCausalLM(LlamaConfig(**SIZES, head_dim=8)),
     "gpt2": lambda: GPT2LMHeadModel(
         GPT2Config(
             vocab_size=40, n_positions=256, n_embd=64, n_layer=2, n_head=4, initializer_range=0.2,
@@ -45,7 +44,6 @@ MODELS: dict[str, Any] = {
         )
     ),
 }  # fmt: skip
-WITHOUT_KERNEL = {"small_heads"}
 
 
 def make_policy(name: str, dtype: torch.dtype = torch.float32) -> Policy:
@@ -88,17 +86,21 @@ def random_plan(rollouts: Rollouts) -> Plan:
 
 
 def learn(
-    policy: Policy, rollouts: Rollouts, plan: Plan, method: Method, trees: bool, max_tokens: int = 1 << 20
-) -> tuple[Tensor, Tensor]:
-    """Log-probs of the plan's tokens in its order, and the gradient of the method's loss, off-policy."""
+    policy: Policy, rollouts: Rollouts, plan: Plan, method: Method, trees: bool, max_tokens: int = 1 << 20,
+    shift: float = 0.05,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Log-probs of the plan's tokens in its order, and the gradient of the method's loss, off-policy.
+
+    Old log-probs are up to `shift` from the current ones; 0 takes those of the rollouts.
+    """
     policy.model.train()
     policy.model.zero_grad()
     found: dict[int, Tensor] = {}
     for packed in pack(rollouts, plan, max_tokens, trees=trees, is_on_policy=False):
         assert isinstance(packed.inputs, TreeInput) is trees
         outputs = policy.forward(packed.inputs, method.needs_entropy)
-        shift = 0.05 * torch.sin(packed.inputs.target.to(outputs.logprobs.dtype))
-        micro = replace(packed.micro, old_logprobs=outputs.logprobs.detach() + shift)
+        moved = outputs.logprobs.detach() + shift * torch.sin(packed.inputs.target.to(outputs.logprobs.dtype))
+        micro = replace(packed.micro, old_logprobs=moved) if shift else packed.micro
         method.loss(outputs, micro).total.backward()
         parts = outputs.logprobs.detach().split(micro.length.tolist())
         found |= dict(zip(packed.rows.tolist(), parts, strict=True))

@@ -1,4 +1,4 @@
-"""Attention along trees: the C kernel, the masked products and attention row by row are one function."""
+"""Attention along trees: the C kernel, attention with a mask and attention row by row are one function."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from test_tree import forest_of, random_rows
 from torch import Tensor, nn
 
 from fairlen.engine.attention import LIKE_SDPA
-from fairlen.policy.tree import NAME, Forest, ForestMask, attend, attend_masked, build
+from fairlen.policy.tree import NAME, Forest, ForestMask, attend, build
 
 CPU = torch.device("cpu")
 SHAPES = [(4, 2, 32, 32), (6, 1, 80, 48)]
@@ -37,6 +37,14 @@ def attend_row_by_row(query: Tensor, key: Tensor, value: Tensor, forest: Forest,
     return torch.stack(out)[None]
 
 
+def attend_masked(query: Tensor, key: Tensor, value: Tensor, forest: Forest, scale: float) -> Tensor:
+    """The whole forest at once: a token sees those from which on it lies before their `until`."""
+    places, until = torch.arange(len(forest)), torch.from_numpy(forest.until)
+    seen = (places <= places[:, None]) & (places[:, None] < until)
+    out = nn.functional.scaled_dot_product_attention(query, key, value, seen, scale=scale, enable_gqa=True)
+    return out.transpose(1, 2)
+
+
 def with_gradients(out: Tensor, inputs: tuple[Tensor, ...]) -> list[Tensor]:
     """The result and the gradients of its product with fixed numbers."""
     factors = torch.randn(out.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(7)).to(out.dtype)
@@ -57,20 +65,18 @@ def test_the_kernel_is_attention_row_by_row(shape):
     expected = with_gradients(attend_row_by_row(*inputs, forest, shape[2] ** -0.5), inputs)
     found = with_gradients(attend(nn.Identity(), *inputs, None, tree=ForestMask(forest, CPU))[0], inputs)
     assert worst(found, expected) < 1e-13
-    masked = with_gradients(attend_masked(*inputs, ForestMask(forest, CPU), shape[2] ** -0.5), inputs)
-    assert worst(masked, expected) < 1e-13
 
 
 @over("seed", range(2))
 @over("precision", [(torch.float32, 1e-5), (torch.float64, 1e-13)])
-def test_the_kernel_is_the_masked_products_on_ragged_forests(seed, precision):
+def test_the_kernel_is_attention_with_a_mask_on_ragged_forests(seed, precision):
     dtype, tolerance = precision
     shape = SHAPES[seed % 2 if dtype == torch.float64 else 0]
     _, forest = forest_of(random_rows(seed, number=10 + 2 * seed, longest=20 + 20 * seed), 1 if seed % 3 else 9)
     inputs, tree, scale = states(forest, shape, dtype), ForestMask(forest, CPU), 0.3
     found = with_gradients(attend(nn.Identity(), *inputs, None, tree=tree, scaling=scale)[0], inputs)
     precise = tuple(tensor.detach().double().requires_grad_() for tensor in inputs)
-    assert worst(found, with_gradients(attend_masked(*precise, tree, scale), precise)) < tolerance
+    assert worst(found, with_gradients(attend_masked(*precise, forest, scale), precise)) < tolerance
 
 
 def test_any_layout_of_the_states_serves():
@@ -104,7 +110,7 @@ def test_large_scores_do_not_overflow(factor):
     inputs = states(forest, (2, 1, 16, 16), torch.float32)
     tree = ForestMask(forest, CPU)
     found = attend(nn.Identity(), inputs[0] * factor, *inputs[1:], None, tree=tree)[0]
-    expected = attend_masked(inputs[0] * factor, *inputs[1:], tree, 0.25)
+    expected = attend_masked(inputs[0] * factor, *inputs[1:], forest, 0.25)
     assert torch.isfinite(found).all()
     assert (found - expected).abs().max() < 2e-4
 
@@ -119,18 +125,6 @@ def test_what_is_not_a_number_reaches_all_who_see_it(which):
     broken = set(torch.nonzero(~torch.isfinite(found[0]).flatten(1).all(1))[:, 0].tolist())
     assert broken >= ({45} if which == 0 else set(range(45, 60)))
     assert not broken & set(range(32))  # the first tile is over before it
-
-
-def test_without_a_compiler_products_serve(monkeypatch):
-    _, forest = forest_of(random_rows(1))
-    inputs, tree = states(forest, (4, 2, 32, 32), torch.float32), ForestMask(forest, CPU)
-    expected = with_gradients(attend(nn.Identity(), *inputs, None, tree=tree)[0], inputs)
-    monkeypatch.setenv("CC", "no-such-compiler")
-    build.cache_clear()
-    assert build(torch.float32, 32, 32) is None
-    found = with_gradients(attend(nn.Identity(), *inputs, None, tree=tree)[0], inputs)
-    build.cache_clear()
-    assert worst(found, expected) < 1e-5
 
 
 def test_without_a_tree_it_is_sdpa_and_the_engine_takes_it_for_sdpa():

@@ -24,7 +24,7 @@ from fairlen.policy.head import Head
 from fairlen.policy.layout import choose_layout
 from fairlen.policy.model import Policy
 from fairlen.policy.tree import NAME, Forest, attend
-from fairlen.policy.tree_blocks import BLOCK, build_block_mask, compile_flex, count_blocks, find_blocks
+from fairlen.policy.tree_blocks import BLOCK, build_block_mask, compile_flex
 
 CPU = torch.device("cpu")
 
@@ -92,8 +92,6 @@ def test_the_blocks_are_those_that_torch_finds_in_the_dense_mask_and_their_entri
         np.testing.assert_array_equal(seen_by_blocks(mask, of_keys), expected)
         assert set(blocks_of(mask, of_keys)) == set(blocks_of(torchs, of_keys))
     assert mask.shape == torchs.shape and mask.BLOCK_SIZE == torchs.BLOCK_SIZE
-    some, whole = find_blocks(forest.until)
-    assert count_blocks(forest.until) == (some | whole).sum() == len(list(blocks_of(torchs)))
 
 
 def test_a_mask_is_made_without_waiting_and_without_an_entry_for_each_pair():

@@ -10,31 +10,27 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from fairlen.batch import Plan
 from fairlen.engine.cache import heads_of
 from fairlen.engine.engine import find_state, tolerance
-from fairlen.policy.model import Policy, body, output_embeddings
+from fairlen.policy.model import Policy, output_embeddings
 from fairlen.policy.pack import pack, sort_spans, split_rows
-from fairlen.policy.tree import NAME, SortedRows, find_kernel
-from fairlen.policy.tree_blocks import BLOCK, count_blocks, serves
+from fairlen.policy.tree import NAME, NO_KERNEL, find_kernel
 from fairlen.rollouts import Response, Rollouts, Segment
 
 LIKE_DEFAULT = {"default", "linear", "yarn", "llama3", "proportional"}
 """Rotary embeddings that depend on a position alone; others depend on the length of the input."""
-COST_OF_BLOCKS = 1.2  # time of FlexAttention over that of flash attention; its authors measure .85 to .9 of the speed
+MAX_SHARE = 0.95  # of the positions of rows up to which trees are taken: their attention costs more a position
 
 
 @dataclass(frozen=True)
 class Layout:
     kind: Literal["trees", "rows"]
     reason: str
-    always: bool = True  # False: an update takes rows unless trees cost less
-    pair_cost: float = 0.0
-    """Attention between two tokens, in positions; 0 where a tree never costs more than its rows."""
-    has_blocks: bool = False  # attention along a tree computes blocks that are seen, not all pairs of each tree
+    always: bool = True  # False: an update takes rows unless trees have fewer positions
 
     def takes_trees(self, rollouts: Rollouts, plan: Plan, max_tokens: int) -> bool:
         if self.always or self.kind == "rows" or not len(plan):
@@ -42,15 +38,9 @@ class Layout:
         spans = [rollouts.segments[row] for row in plan.rows]
         found = sort_spans(rollouts, spans)
         widths = np.array([span.stop - 1 for span in spans])
-        rows = [(len(part), int(widths[part].max())) for part in split_rows(widths + 1, max_tokens)]
-        cost_of_rows = sum(number * width * (1 + self.pair_cost * width / 2) for number, width in rows)
-        return sum(self.cost_of_trees(found, part) for part in found.split(max_tokens)) < cost_of_rows
-
-    def cost_of_trees(self, found: SortedRows, part: slice) -> float:
-        """Cost of a part's trees, in positions: by blocks that are seen, or by all pairs, as masked kernels do."""
-        forest = found.forest(part)
-        sizes, blocks = np.diff(forest.starts), count_blocks(forest.until) if self.has_blocks else 0
-        return float(sizes.sum() + self.pair_cost * (COST_OF_BLOCKS * BLOCK**2 * blocks or (sizes**2).sum()))
+        in_rows = sum(len(part) * int(widths[part].max()) for part in split_rows(widths + 1, max_tokens))
+        in_trees = sum(len(found.forest(part)) for part in found.split(max_tokens))
+        return in_trees <= MAX_SHARE * in_rows
 
     def __str__(self) -> str:
         return f"{self.kind} ({self.reason})"
@@ -78,11 +68,7 @@ def choose_layout(wanted: Literal["auto", "trees", "rows"], policy: Policy, long
         raise ValueError(f"layout=trees: {obstacle}; give layout=auto or layout=rows")
     if obstacle:
         return Layout("rows", obstacle)
-    if find_kernel(*state_of(policy)):
-        return Layout("trees", "shared tokens are computed once", always=wanted == "trees")
-    has_blocks = serves(*state_of(policy))
-    reason = f"shared tokens are computed once, attention {'by blocks' if has_blocks else 'with one mask a tree'}"
-    return Layout("trees", reason, wanted == "trees", estimate_pair_cost(policy), has_blocks)
+    return Layout("trees", "shared tokens are computed once", always=wanted == "trees")
 
 
 def install_for_rows(policy: Policy) -> None:
@@ -108,7 +94,8 @@ def find_unlike(model: PreTrainedModel, longest: int) -> str:
     unknown = {str(part.get("rope_type", "default")) for part in ropes} - LIKE_DEFAULT
     if unknown:
         return f"{name} has rotary embeddings of type {', '.join(sorted(unknown))}, which depend on the length of a row"
-    return ""
+    state = torch.empty(0, heads_of(config)[2], dtype=torch.promote_types(model.dtype, torch.float32))
+    return "" if torch.cuda.is_available() or find_kernel(state, state) else NO_KERNEL.format(state.shape[1])
 
 
 def probe(policy: Policy) -> str:
@@ -153,19 +140,3 @@ def read(policy: Policy, rollouts: Rollouts, plan: Plan, trees: bool) -> Tensor:
             parts = policy.forward(packed.inputs).logprobs.split(packed.micro.length.tolist())
             found |= dict(zip(packed.rows.tolist(), parts, strict=True))
     return torch.cat([found[row] for row in range(len(plan))])
-
-
-def state_of(policy: Policy) -> tuple[Tensor, Tensor]:
-    """Queries and values of no tokens, as a layer has them."""
-    dtype = torch.bfloat16 if policy.autocast and policy.device.type == "cuda" else policy.model.dtype
-    _, _, dim = heads_of(policy.model.config.get_text_config())
-    state = torch.empty(0, dim, dtype=dtype, device=policy.device)
-    return state, state
-
-
-def estimate_pair_cost(policy: Policy) -> float:
-    """Multiplications of attention for a pair of tokens, relative to those of a position in all other layers."""
-    config, layers = policy.model.config.get_text_config(), body(policy.model)
-    heads, _, dim = heads_of(config)
-    embeddings = sum(m.weight.numel() for m in layers.modules() if isinstance(m, nn.Embedding))
-    return 2 * config.num_hidden_layers * heads * dim / (sum(p.numel() for p in layers.parameters()) - embeddings)

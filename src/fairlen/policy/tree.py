@@ -1,8 +1,7 @@
 """Rows of tokens that share prefixes, as a forest in which every (prefix, token) has one place, and attention along it.
 
 Sorted rows, each without what it shares with the one before it, are a forest in depth-first preorder: what follows a token lies
-between it and `until`. Attention is `tree.c` on the CPU and FlexAttention on CUDA; in double
-on CUDA and without a compiler sdpa with one mask a tree; without a forest plain sdpa.
+between it and `until`. Attention is `tree.c` on the CPU and FlexAttention on CUDA; without a forest plain sdpa.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import ctypes
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +32,10 @@ NAME = "fairlen_tree"
 SOURCE = Path(__file__).with_name("tree.c")
 TYPES: dict[torch.dtype, dict[str, object]] = {torch.float32: {}, torch.float64: {"DOUBLE": 1}}
 DIM_MULTIPLE = 16
+NO_KERNEL = (
+    f"attention along trees needs a C compiler (cc, or CC) and heads of a multiple of {DIM_MULTIPLE}, on CUDA at most float32; "
+    "its heads have {}"
+)
 UNGROUPED = nn.Identity()
 """A layer without groups of heads: the kernels that are not quadratic in memory take no groups in float32."""
 
@@ -124,14 +126,6 @@ class ForestMask:
     def block_mask(self) -> BlockMask:
         return tree_blocks.build_block_mask(self.forest.until, self.device)
 
-    @cached_property
-    def masks(self) -> tuple[Tensor, ...]:
-        """By tree, whether a token (row) sees another (column), [n, n]."""
-        until = torch.from_numpy(self.forest.until).to(self.device)
-        places = torch.arange(len(until), device=self.device)
-        parts = [slice(*bounds) for bounds in pairwise(self.forest.starts.tolist())]
-        return tuple((places[p] <= places[p, None]) & (places[p, None] < until[p]) for p in parts)
-
 
 def attend(
     module: nn.Module,
@@ -146,7 +140,7 @@ def attend(
 ) -> tuple[Tensor, None]:
     """Attend from `query` [1, heads, N, D] to `key`, `value` [1, key heads, N, D or Dv] along the tree: [1, N, heads, Dv].
 
-    Without a tree all is as in sdpa. Raises ValueError for options that trees do not support.
+    Without a tree all is as in sdpa. Raises ValueError for options that trees do not support, and without a kernel.
     """
     kind = query.device.type
     if torch.is_autocast_enabled(kind):  # norms of queries and keys give float32, values are low
@@ -168,19 +162,10 @@ def attend(
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     if tree_blocks.serves(query, value):
         return tree_blocks.compile_flex(scale)(query, key, value, tree.block_mask).transpose(1, 2), None
-    if find_kernel(query, value) is None:
-        return attend_masked(query, key, value, tree, scale), None
-    states = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
+    wide = torch.promote_types(query.dtype, torch.float32)
+    states = (tensor[0].transpose(0, 1).to(wide) for tensor in (query, key, value))
     out: Any = AlongTree.apply(*states, tree.forest, scale)
-    return out[None], None
-
-
-def attend_masked(query: Tensor, key: Tensor, value: Tensor, tree: ForestMask, scale: float) -> Tensor:
-    key, value = repeat_heads(query, key, value)
-    sizes = [len(mask) for mask in tree.masks]
-    parts = zip(*(tensor.split(sizes, 2) for tensor in (query, key, value)), tree.masks, strict=True)
-    mixed = [nn.functional.scaled_dot_product_attention(q, k, v, mask, scale=scale) for q, k, v, mask in parts]
-    return torch.cat(mixed, 2).transpose(1, 2)
+    return out[None].to(query.dtype), None
 
 
 def repeat_heads(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
@@ -245,7 +230,8 @@ def call(function: str, forest: Forest, scale: float, **tensors: Tensor) -> None
         setattr(job, name, getattr(forest, name).ctypes.data)
     job.trees, job.longest = len(forest.starts) - 1, forest.longest
     kernel = find_kernel(query, value)
-    assert kernel is not None
+    if kernel is None:
+        raise ValueError(f"{NO_KERNEL.format(query.shape[-1])}, and values of {value.shape[-1]}")
     if not kernel[function](ctypes.byref(job)):
         raise MemoryError(f"no memory for attention over {forest.longest} tokens in {job.threads} threads")
 

@@ -34,10 +34,6 @@ def find_blocks(until: Ints) -> tuple[np.ndarray, np.ndarray]:
     return (query >= first) & (query < last) & ~whole, whole
 
 
-def count_blocks(until: Ints) -> int:
-    return int(sum(blocks.sum() for blocks in find_blocks(until)))
-
-
 def build_block_mask(until: Ints, device: torch.device) -> BlockMask:
     """A forest's mask as FlexAttention reads it; the host does not wait for the device."""
     ends = upload(until.astype(np.int32), device)
