@@ -81,10 +81,6 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
         Metric("pairs/length pairs/length_max", "tokens", "new tokens of either segment, mean and largest"),
         Metric("pairs/survivor_wins pairs/finisher_wins", "share", "pairs whose survivor, whose finisher has the higher "
                "value, of those with a survivor", "equal where values are fair"),
-        Metric("pairs/survivor_wins_1 pairs/survivor_wins_2 pairs/survivor_wins_3 pairs/survivor_wins_4_or_more "
-               "pairs/finisher_wins_1 pairs/finisher_wins_2 pairs/finisher_wins_3 pairs/finisher_wins_4_or_more", "share",
-               "wins by the ends after the finisher, 1 with `max_rounds` and at the cap only", "survivors' rise with the "
-               "number: optimism of `max`"),
         Metric("pairs/optimism", "reward", "what `max` would value survivors above `halving`", "far from 0: `max` rewards "
                "not stopping"),
         Metric("tree/responses", "count", "responses to a prompt, mean"),

@@ -13,17 +13,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 from loops import over
-from toy import PROMPT, Toy, Track, all_groups, cosine, exact_gradient, random_policy, random_reward, relative_error
+from toy import PROMPT, Toy, Track, cosine, exact_gradient, random_policy, random_reward, relative_error
 from toy_engine import Engine, run_sampler, sample_from
-from toy_tree import Forests, all_trees, method_of
+from toy_tree import all_trees, method_of
 
 from fairlen.methods.method import Method
-from fairlen.methods.presets import grpo, rloo, tree_unbiased
+from fairlen.methods.presets import grpo, tree_unbiased
 from fairlen.methods.stages.advantage import GroupCentered, LeaveOneOut
 from fairlen.methods.stages.aggregation import TokenSum
 from fairlen.rollouts import Response, TokenIds
 from fairlen.sampling.extend import Continuation, Sampling
-from fairlen.sampling.independent import Independent
 from fairlen.sampling.tree import Tree
 from fairlen.seeds import derive_seed
 
@@ -38,7 +37,7 @@ SHAPES = {
     "longer nodes": (Toy(4, letters=1), Tree(n=3, branching=2, depth=2, parts=2)),
 }
 NUM_TREES = {"two levels": 99**2, "three levels": 26**2, "three children": 28**2, "longer nodes": 11**3}
-COMPARED, WEIGHTS = ("siblings", "leaves"), ("none", "branching")
+WEIGHTS = ("none", "branching")
 
 
 @functools.cache
@@ -76,13 +75,9 @@ def test_the_preset_is_the_method_that_is_exact():
 def compare(shape: str, seed: int) -> dict[str, tuple[float, float, float]]:
     """Relative error, cosine, and the sum over the EOS logits of each rule, for rewards 0 and 1; the last is the truth."""
     toy, tree = SHAPES[shape]
-    rules = {
-        f"{unit}, {weight}": replace(tree_unbiased(), sampling=replace(tree, compare=unit, level_weight=weight))
-        for unit, weight in product(COMPARED, WEIGHTS)
-    }
-    rules["centred"] = replace(rules["siblings, branching"], advantage=GroupCentered())
+    rules = {weight: replace(tree_unbiased(), sampling=replace(tree, level_weight=weight)) for weight in WEIGHTS}
     rules["tree+grpo"] = replace(grpo(), sampling=tree)
-    rules["grpo of leaves"] = replace(grpo(), sampling=replace(tree, compare="leaves"))
+    rules["centred"] = replace(rules["branching"], advantage=GroupCentered())
     found = {}
     for name, method in rules.items():
         ours, exact = expected(shape, method, seed, binary=True)
@@ -95,51 +90,16 @@ PAGE = (Path(__file__).parents[2] / "docs/methods/tree.md").read_text()
 
 @pytest.mark.slow
 def test_every_other_rule_is_biased_as_the_page_says():
-    """Without the weights late levels count b^k times. Leaves that share tokens are no independent baseline of them. The mean of
-    a group with the node itself in it scales levels of unlike group sizes differently; here both have two, so that it is 1/2."""
+    """Without the weights late levels count b^k times. The mean of a group with the node itself in it scales levels of unlike
+    group sizes differently; here both have two, so that it is 1/2."""
     found = compare("two levels", 2)
-    rules = "siblings, none", "siblings, branching", "leaves, none", "leaves, branching", "tree+grpo", "grpo of leaves"
     after = PAGE.partition("python tests/oracles/test_tree_gradient.py")[2].partition("\n\n|")[2].partition("\n\n")[0]
-    for rule, line in zip(rules, after.splitlines()[2:], strict=True):
+    for rule, line in zip((*WEIGHTS, "tree+grpo"), after.splitlines()[2:], strict=True):
         assert [float(cell) for cell in line.split("|")[3:6]] == pytest.approx(found[rule], abs=6e-4), rule
     assert float(re.findall(r"true value is\s+(\+[\d.]+)", PAGE)[0]) == pytest.approx(found["exact"][2], abs=6e-4)
-    assert found["siblings, branching"][0] < 1e-10
-    for rule in ("siblings, none", "leaves, none", "leaves, branching", "grpo of leaves"):
-        assert found[rule][0] > 1e-2 and found[rule][1] < 0.999, rule
-    assert found["tree+grpo"][0] > 1e-2
+    assert found["branching"][0] < 1e-10
+    assert found["none"][0] > 1e-2 and found["tree+grpo"][0] > 1e-2
     assert found["centred"][:2] == (pytest.approx(0.5), pytest.approx(1.0))
-
-
-def spread(gradients: np.ndarray, chance: np.ndarray) -> float:
-    """The total variance of one outcome's gradient."""
-    mean = np.tensordot(chance, gradients, 1)
-    return float(chance @ (gradients**2).sum((1, 2)) - (mean**2).sum())
-
-
-@functools.cache
-def variances(seed: int) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Variance and mean tokens of a tree of two, and of two independent responses with leave-one-out."""
-    toy, tree = SHAPES["two levels"]
-    policy, reward = random_policy(toy, seed), random_reward(toy, seed, binary=True)
-    found = []
-    for listing, method in (
-        (all_trees(toy, tree), method_of(tree)),
-        (all_groups(toy), replace(rloo(), sampling=Independent(2))),
-    ):
-        chance = listing.chance(policy)
-        tokens = float(chance @ np.bincount(listing.drawn[0]))
-        found.append((spread(listing.gradients(method, policy, reward), chance), tokens))
-    return found[0], found[1]
-
-
-@over("seed", range(2))
-def test_a_tree_has_less_variance_than_its_trunks_alone(seed):
-    """It draws more tokens for that: whether variance times tokens is less depends on the process."""
-    (forked, more), (alone, fewer) = variances(seed)
-    print(
-        f"\npolicy {seed}: variance {forked:.4f} of {alone:.4f}, times tokens {forked * more:.4f} of {alone * fewer:.4f}"
-    )
-    assert forked < alone and more > fewer
 
 
 SEED = 11
@@ -195,25 +155,6 @@ def test_trees_are_drawn_with_their_probabilities():
     counts = np.bincount([place[tracks] for tracks in forest_of(found)], minlength=len(listing))
     wanted = 2000 * listing.chance(policy)
     assert ((counts - wanted) ** 2 / wanted).sum() < 52.6
-
-
-def test_the_order_in_which_tracks_end_changes_nothing():
-    toy, tree = Toy(8, letters=2), Tree(n=3, branching=3, depth=3, parts=4)
-    policy, reward = random_policy(toy, 1), random_reward(toy, 1)
-    engines = [Engine(sample_from(toy, policy), grows, slowest) for grows in (False, True) for slowest in (0, 2, 7)]
-    first, *others = (run_sampler(tree, toy, engine, reward, 3) for engine in engines)
-    assert max(r.round for r in first) == 2 and all(other == first for other in others)
-
-
-def test_listings_are_of_the_shape_they_say():
-    """Numbers of tracks in base `branching`: of 3 levels and 2 children 0, 1 (level 1), 2 and 3 (level 2)."""
-    toy, tree = SHAPES["three levels"]
-    listing = all_trees(toy, replace(tree, n=1))
-    assert isinstance(listing, Forests)
-    largest = max(listing.outcomes, key=lambda forest: len(forest[0]))[0]
-    assert [(number, track.round, track.inherited) for number, track in sorted(largest)] == [
-        (0, 0, 0), (1, 1, 1), (2, 2, 2), (3, 2, 2),
-    ]  # fmt: skip
 
 
 if __name__ == "__main__":

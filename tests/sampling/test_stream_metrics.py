@@ -18,7 +18,7 @@ from fairlen.methods.method import Method
 from fairlen.methods.stages.advantage import LeaveOneOut
 from fairlen.rollouts import Rollouts
 from fairlen.sampling.eqlen import EqLen
-from fairlen.sampling.stream_metrics import ENDINGS, eos_advantage, find_streams, stream_metrics
+from fairlen.sampling.stream_metrics import ENDINGS, compare_pairs, eos_advantage, find_streams, stream_metrics
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def test_counts_and_win_rates_by_hand(rollouts):
         stream 0: 0 < 1 (3)   1 = max(0, 1) (2): skipped   0 < 1, the tie, which has no survivor
         stream 1: 1 > 0 (2)   0 = 0 (1): skipped
         stream 2: 0 = 0 (2): skipped      stream 3: 0 < 1 (1)
-    Survivors: wins 2 of 6; by later ends 1: 1 of 2, 2: 0 of 3, 3: 1 of 1. Finishers: 1 of 6; 2: 1 of 3.
+    Survivors win 2 of 6, finishers 1 of 6.
     """
     scored = Method(sampling=EqLen()).score(rollouts)
     found = stream_metrics(scored.responses, scored.segments, scored.value, scored.trains)
@@ -59,24 +59,20 @@ def test_counts_and_win_rates_by_hand(rollouts):
     assert found["pairs/length"] == pytest.approx(22 / 7)
     assert found["pairs/survivor_wins"] == pytest.approx(2 / 6)
     assert found["pairs/finisher_wins"] == pytest.approx(1 / 6)
-    expected = {"1": (1 / 2, 0), "2": (0, 1 / 3), "3": (1, 0)}
-    for number, (survivor, finisher) in expected.items():
-        assert found[f"pairs/survivor_wins_{number}"] == pytest.approx(survivor)
-        assert found[f"pairs/finisher_wins_{number}"] == pytest.approx(finisher)
-    assert np.isnan(found["pairs/survivor_wins_4_or_more"])
+    _, gap, later = compare_pairs(scored.segments, scored.value, find_streams(scored.responses))
+    assert sorted(zip(later.tolist(), gap.tolist(), strict=True)) == [(1, 0), (1, 1), (2, -1), (2, 0), (2, 0), (3, 1)]
 
 
 def test_a_pair_without_a_verdict_is_neither_won_nor_lost(rollouts):
     """The last two ends of stream 0 have no verdict: its first pair keeps the third end's, its second one has no value.
 
-    Of five survivors that are known two win and one loses; with two later ends, in streams 1 and 2: none wins, one of two loses.
+    Of five survivors that are known two win and one loses.
     """
     unknown = [replace(r, active=False, outcome=0.0, status="timeout") for r in rollouts.responses[2:4]]
     responses = (*rollouts.responses[:2], *unknown, *rollouts.responses[4:])
     scored = Method(sampling=EqLen()).score(replace(rollouts, responses=responses))
     found = stream_metrics(scored.responses, scored.segments, scored.value, scored.trains)
     assert (found["pairs/survivor_wins"], found["pairs/finisher_wins"]) == (pytest.approx(2 / 5), pytest.approx(1 / 5))
-    assert (found["pairs/survivor_wins_2"], found["pairs/finisher_wins_2"]) == (0.0, 1 / 2)
     assert np.isfinite(scored_metrics(scored, Method(sampling=EqLen()))["pairs/optimism"])
 
 

@@ -9,13 +9,11 @@ stream  track  level  text                 reward   nodes (level: tokens)
 
 import asyncio
 from dataclasses import replace
-from itertools import product
 
 import numpy as np
 import pytest
 
 from fairlen.methods.compose import compose, explain
-from fairlen.methods.method import Method, updates
 from fairlen.methods.presets import tree_unbiased
 from fairlen.rollouts import Response, Rollouts
 from fairlen.sampling.extend import Continuation, Sampling
@@ -91,17 +89,7 @@ def test_the_plan_divides_by_the_tracks_that_start_from_the_prompt():
     """2 of one prompt: 1/2 a token at level 0, 1/4 at level 1, 1/8 at level 2."""
     sampler = replace(TREE, level_weight="branching")
     method = replace(tree_unbiased(), sampling=sampler)
-    (update,) = updates(method.score(rollouts_of(sampler)))
-    assert method.weigh(update).weight.tolist() == [1 / 2, 1 / 4, 1 / 8, 1 / 4, 1 / 8, 1 / 2]
-
-
-def test_leaves_are_whole_responses_compared_over_the_prompt():
-    sampler = replace(TREE, compare="leaves", level_weight="branching")
-    rollouts = rollouts_of(sampler)
-    assert [(s.start, s.stop, s.group, s.mass) for s in rollouts.segments] == [
-        (2, 10, 0, 1 / 4), (2, 7, 0, 1 / 2), (2, 11, 0, 1 / 4), (2, 5, 0, 1),
-    ]  # fmt: skip
-    assert Method(sampling=sampler).score(rollouts).value.tolist() == [1.0, 0.0, 0.5, 0.25]
+    assert method.plan(method.score(rollouts_of(sampler))).weight.tolist() == [1 / 2, 1 / 4, 1 / 8, 1 / 4, 1 / 8, 1 / 2]
 
 
 def test_a_missing_verdict_leaves_the_others():
@@ -115,12 +103,12 @@ def test_a_missing_verdict_leaves_the_others():
 
 
 def test_a_tree_of_which_a_track_is_missing_is_refused():
-    for lost, compare in product(range(3), ("siblings", "leaves")):
+    for lost in range(3):
         left = tuple(r for r in RESPONSES if (r.stream, r.track) != (0, lost))
         with pytest.raises(
             ValueError, match=r"stream 0 of prompt 0 has tracks .*, and Tree of depth 3 would have others"
         ):
-            replace(TREE, compare=compare).cut(left)
+            TREE.cut(left)
 
 
 def test_rows_in_any_order_are_cut_alike():
@@ -155,7 +143,6 @@ def test_a_limit_below_the_parts_forks_at_every_token():
 
 def test_what_breaks_the_proposition_is_a_note():
     for names, setting, words in (
-        ("tree_unbiased", "sampling.compare=leaves", "compare=leaves with the branching weights of Tree"),
         ("tree_unbiased+no_std", "sampling.n=4", "GroupCentered with the branching weights of Tree"),
         ("tree_unbiased", "sampling.n=1", "the first node has no siblings"),
         ("tree_unbiased+overlong_filter", "sampling.n=4", "mask_truncated with the branching weights of Tree"),

@@ -193,8 +193,6 @@ def find_pair_bias(method: Method, sampling: EqLen) -> Iterator[tuple[str, str]]
 
 def find_tree_bias(method: Method, sampling: Tree) -> Iterator[tuple[str, str]]:
     """The same for docs/methods/tree.md."""
-    if sampling.compare == "leaves":
-        yield "compare=leaves", "responses that share tokens are compared; --set sampling.compare=siblings"
     if sampling.n < 2:
         yield f"n={sampling.n}", "the first node has no siblings and is not trained; --set sampling.n=4"
     if not isinstance(method.advantage, LeaveOneOut):

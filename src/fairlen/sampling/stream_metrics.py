@@ -56,8 +56,11 @@ def stream_metrics(responses: Responses, segments: Segments, value: Floats, trai
         "pairs/length": mean_or_nan(length),
         "pairs/length_max": float(length.max(initial=0)),
     }
-    _, gap, later = compare_pairs(segments, value, streams)
-    return found | win_rates(gap, later)
+    _, gap, _ = compare_pairs(segments, value, streams)
+    return found | {
+        "pairs/survivor_wins": mean_or_nan(gap > 0),
+        "pairs/finisher_wins": mean_or_nan(gap < 0),
+    }
 
 
 def find_finishers(segments: Segments) -> Ints:
@@ -82,16 +85,6 @@ def compare_pairs(segments: Segments, value: Floats, streams: Streams) -> tuple[
     later = np.clip(tracks - 1 - segments.round[survivor], 1, len(LATER))
     known = np.isfinite(gap)
     return survivor[known], gap[known], later[known]
-
-
-def win_rates(gap: Floats, later: Ints) -> dict[str, float]:
-    """Shares of pairs won by survivors and by finishers, of all and by the number of later ends; nan of none."""
-    rows = {"": gap} | {f"_{name}": gap[later == number] for number, name in enumerate(LATER, 1)}
-    found: dict[str, float] = {}
-    for name, some in rows.items():
-        found[f"pairs/survivor_wins{name}"] = mean_or_nan(some > 0)
-        found[f"pairs/finisher_wins{name}"] = mean_or_nan(some < 0)
-    return found
 
 
 def ends_at_eos(responses: Responses, segments: Segments) -> Bools:

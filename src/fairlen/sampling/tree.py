@@ -33,7 +33,7 @@ Several = Annotated[int, Rule(lambda value: value >= 2, "2 or more")]
 class Tree(Checked):
     """Tracks that fork at set lengths; siblings, which continue the same tokens, are compared by what came of them.
 
-    Source: TreeRPO (arXiv:2506.05183); `parts`, `level_weight`, `compare` and the first level of another size are ours
+    Source: TreeRPO (arXiv:2506.05183); `parts`, `level_weight` and the first level of another size are ours
     (docs/methods/tree.md). A node that was forked is worth the mean of its children, any other one the reward of its response.
     Every generated token trains at most once; nodes that are worth the same as all of their siblings do not.
     """
@@ -48,8 +48,6 @@ class Tree(Checked):
     """Parts of the max response length; a node above the last level is one of them long."""
     level_weight: Literal["none", "branching"] = "none"
     """branching: level k weighs branching^-k (from 0), because states there are visited branching^k times as often."""
-    compare: Literal["siblings", "leaves"] = "siblings"
-    """leaves: whole responses with all others of the prompt, so that a token trains once for every response that has it."""
     is_whole = False
 
     @property
@@ -76,10 +74,6 @@ class Tree(Checked):
         for row in rows:
             response, last = responses[row], self.last_level(responses[row], size)
             first = response.num_prompt
-            if self.compare == "leaves":
-                group = groups.setdefault((response.prompt,), len(groups))
-                yield Segment(row, first, len(response.token_ids), group, round=last, mass=self.mass(last))
-                continue
             for level in range(response.round, last + 1):
                 start, stop = level * size, response.length if level == last else (level + 1) * size
                 parent = (response.stream, level, response.track % self.branching ** (level - 1)) if level else ()
