@@ -14,7 +14,6 @@ from fixtures import make_batch
 from loops import over
 
 from fairlen.methods.compose import compose
-from fairlen.methods.method import updates
 from fairlen.methods.stages.advantage import GroupNormalized
 from fairlen.methods.stages.aggregation import SequenceMean, TokenSum
 from fairlen.rollouts import Response, Rollouts, TokenIds
@@ -150,8 +149,7 @@ def plans(sampler: EqLen) -> list[list[float]]:
         )
         for track, (text, round, inherited, right) in enumerate(tracks[: sampler.max_rounds + 1 if sampler.max_rounds else 4])
     )  # fmt: skip
-    (update,) = updates(method.score(Rollouts(responses, sampler.cut(responses), 6)))
-    plan = method.weigh(update)
+    plan = method.plan(method.score(Rollouts(responses, sampler.cut(responses), 6)))
     return [plan.length.tolist(), plan.advantage.tolist(), plan.weight.tolist()]
 
 
@@ -162,21 +160,6 @@ def test_eqlen_has_no_number_beside_its_streams():
     assert numbers == {"streams": 8, "max_rounds": 0} and compose("eqlen+grpo").sampling == EqLen()
     assert EqLen().num_tracks == compose("grpo").sampling.num_tracks == 16
     assert plans(EqLen(streams=1)) == plans(EqLen(streams=1, max_rounds=3)) != plans(EqLen(streams=1, max_rounds=2))
-
-
-def test_eqlen_has_four_choices_and_each_changes_the_update():
-    """Beside the number of streams the stage has 4 settings, three of which are the paper's own ablations; every one changes the
-    plan of one stream."""
-    added = [f.name for f in fields(EqLen) if f.name != "streams"]
-    assert added == ["max_rounds", "survivor_reward", "round_weight", "prefix_gradient"] and len(added) == 4
-    plain = plans(EqLen(streams=1))
-    for change in (
-        {"max_rounds": 1},
-        {"survivor_reward": "mean"},
-        {"round_weight": "halving"},
-        {"prefix_gradient": True},
-    ):
-        assert plans(EqLen(streams=1, **change)) != plain, change
 
 
 def drift(rate: float, number: int) -> float:

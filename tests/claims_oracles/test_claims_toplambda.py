@@ -1,5 +1,5 @@
 """Claims of 2505.18086 by exact arithmetic: what alpha does, whom the selection presses, what the listing in a
-third party's report computes; and how large the effects are that the measured claims look for."""
+third party's report computes."""
 
 import math
 

@@ -28,7 +28,7 @@ from test_trl import (
 from fairlen.batch import name_columns
 from fairlen.methods.compose import compose
 from fairlen.methods.peers import read_peers
-from fairlen.methods.stages.advantage import BatchNormalized, OutcomeNormalized
+from fairlen.methods.stages.advantage import BatchNormalized, GroupCentered, OutcomeNormalized
 from fairlen.methods.stages.surrogate import TokenClip
 from fairlen.methods.stages.terms import ReferenceKL, SamplerMismatch
 
@@ -91,12 +91,19 @@ def test_outcomes_that_are_normalised_each(seed):
     assert OutcomeNormalized("a=1,b=0.25")(segments, reward) == pytest.approx(theirs, rel=1e-9, abs=1e-9)
 
 
+SPREADS = {
+    "group": compose("grpo+std_trl").advantage,
+    "none": GroupCentered(),
+    "batch": BatchNormalized(1e-4, spread="value", ddof=1),
+}
+
+
 @over("seed", range(4))
-def test_the_spread_of_the_batch(seed):
+@over("scale", SPREADS)
+def test_advantages_by_what_they_are_divided_by(scale, seed):
     batch, reward = equal_groups(seed)
-    theirs = advantages("mean_grouped_rewards = torch.nanmean", torch.from_numpy(reward)[:, None], [1.0], "batch")
-    ours = BatchNormalized(1e-4, spread="value", ddof=1)(batch.segments, reward)
-    assert ours == pytest.approx(theirs, rel=1e-9, abs=1e-9)
+    theirs = advantages("mean_grouped_rewards = torch.nanmean", torch.from_numpy(reward)[:, None], [1.0], scale)
+    assert SPREADS[scale](batch.segments, reward) == pytest.approx(theirs, rel=1e-6, abs=1e-9)
 
 
 RUNS = {

@@ -150,25 +150,6 @@ def test_a_copy_in_bfloat16_follows_the_weights_and_leaves_the_model_alone():
     assert {weight.dtype for weight in weights} == {torch.float32}
 
 
-def test_forks_prefixes_and_updates_are_those_of_the_model():
-    """Prompts of 1 to 12 tokens on fewer slots, half of them twice, before and after an update and a refresh."""
-    model = build("qwen3")
-    engine, prefixes = engine_of(model), prompts(16) * 2
-    versions = []
-    for version in range(3):
-        made = engine.generate(prefixes, ask(32))
-        assert differences(model, prefixes, made).max() <= 1e-5
-        forks = [prefix + one.token_ids[: len(one.token_ids) // 2] for prefix, one in zip(prefixes, made, strict=True)]
-        assert differences(model, forks, engine.generate(forks, ask(32, 12))).max() <= 1e-5
-        versions.append([one.token_ids for one in made])
-        with torch.no_grad():
-            for parameter in model.parameters():
-                parameter.mul_(0.9)
-        engine.refresh(version)
-        assert engine._runner.fused is not None
-    assert versions[0] != versions[1] != versions[2]
-
-
 def test_weights_that_lie_elsewhere_are_read_there():
     model = draw()
     runner, (fed, positions) = runner_of(model, 3), ragged(3, 41)

@@ -1,18 +1,12 @@
 """Following a continuation while it grows, and forking it from where it is."""
 
 import asyncio
-from dataclasses import replace
 
 import pytest
-import torch
 from loops import over
 from small_engines import build, engine_of
 
-from fairlen.engine import Engine
-from fairlen.rollouts import Response
-from fairlen.sampling.eqlen import EqLen
 from fairlen.sampling.extend import Continuation, Growing, Sampling
-from fairlen.sampling.independent import Request
 
 PROMPT = (2, 5, 9, 11)
 
@@ -117,55 +111,6 @@ def test_reach_raises_what_the_model_raised(model):
             handle.remove()
 
     assert asyncio.run(follow()) == [broken, broken]
-
-
-STREAM_PROMPTS = [(3 + k, *range(4, 15)) for k in range(8)]
-"""No two begin alike, so that none can take a token from another's row."""
-
-
-def sample_streams(engine: Engine, max_rounds: int = 0) -> list[Response]:
-    """Two streams of each prompt, a budget of 24, all asked at once."""
-
-    async def grade(response: Response) -> Response:
-        return replace(response, outcome=0.0, status="incorrect")
-
-    async def collect() -> list[Response]:
-        sampler = EqLen(streams=2, max_rounds=max_rounds)
-        requests = [
-            Request(k, tokens, Sampling(24, seed=0), policy_version=0, seed=(7, k))
-            for k, tokens in enumerate(STREAM_PROMPTS)
-        ]
-        ended = await asyncio.gather(*(sampler(engine.extend, grade, request) for request in requests))
-        return [response for tracks in ended for response in tracks]
-
-    return asyncio.run(collect())
-
-
-@over("limits", [(2, 0), (7, 0), (16, 0), (8, 2)])
-def test_streams_compute_every_prompt_once_and_no_prefix_again(model, limits):
-    """32 first tracks and their forks, a kept row for each slot: 8 prompts of 12 tokens, of which a step feeds the last.
-
-    Forks that wait behind all prompts lose the rows that they continue. An odd number of slots parts the tracks of a stream.
-    """
-    slots, max_rounds = limits
-    engine = engine_of(model, max_num_seqs=slots, kept_rows=slots)
-    responses = sample_streams(engine, max_rounds)
-    assert len(responses) > 32 and max(response.inherited for response in responses) > 12
-    assert engine.stats.num_computed_tokens == 8 * 11
-
-
-@pytest.mark.slow
-def test_nothing_of_a_stream_depends_on_who_was_admitted_first():
-    """One slot and one row, in which forks are computed again, as many slots as first tracks, and some between: in float64."""
-    exact = build("qwen3", torch.float64)
-    expected, *others = (
-        sample_streams(engine_of(exact, max_num_seqs=slots, kept_rows=kept))
-        for slots, kept in ((32, 32), (7, 2), (1, 1))
-    )
-    for made in others:
-        for one, other in zip(made, expected, strict=True):
-            assert replace(one, logprobs=other.logprobs) == other
-            assert one.logprobs == pytest.approx(other.logprobs, abs=1e-9)
 
 
 def test_forks_go_first_and_prompts_are_not_forgotten(model):

@@ -13,7 +13,6 @@ from fairlen.train import start
 from fairlen.train.run.checkpoint import list_checkpoints
 from fairlen.train.run.config import TrainConfig
 from fairlen.train.start import start_training
-from fairlen.train.step import Learner
 
 DEVICE = "cuda"
 pytestmark = ON_CUDA
@@ -66,22 +65,6 @@ def test_a_resumed_run_makes_the_updates_of_an_uninterrupted_one(whole, tmp_path
     for parameter, moments in built[0].learner.optimizer.state.items():
         assert {(value.device, value.dtype) for value in moments.values()} == {(parameter.device, torch.float32)}
         assert float(moments["step"]) == 8
-
-
-def test_after_a_resume_an_update_in_which_memory_ran_out_is_made_again(whole, tmp_path, monkeypatch):
-    """The device itself says so: the first micro-batch asks for more than there is."""
-    folder, accumulate, calls = stop_at(whole, 3, tmp_path / "run"), Learner.accumulate, []
-
-    def ask_for_too_much(learner, *rest):
-        calls.append(learner.max_tokens)
-        if len(calls) == 1:
-            torch.empty(1 << 44, device=DEVICE)
-        return accumulate(learner, *rest)
-
-    monkeypatch.setattr(Learner, "accumulate", ask_for_too_much)
-    start_training(RUN.replace(out=str(folder), resume=True, try_memory="off"))
-    assert calls[1] < calls[0] and len(losses(folder)) == 8
-    assert losses(folder)[4] == pytest.approx(losses(whole)[4], abs=1e-3)
 
 
 def test_a_deterministic_run_is_the_same_run_again(tmp_path):

@@ -72,8 +72,7 @@ def test_on_policy_every_base_pushes_each_token_by_weight_times_advantage(name):
     """The loss of the whole plan through torch: its derivative by each log-prob is - weight * advantage, so that the push on a
     pair, n weight (A_a + A_b), is 0 in every base."""
     method, scored = compose(name), scored_by(name)
-    (update,) = updates(scored)
-    plan = method.weigh(update)
+    plan = method.plan(scored)
     length = torch.from_numpy(plan.length)
     logprobs = torch.full((int(plan.length.sum()),), -1.0, dtype=torch.float64, requires_grad=True)
     columns = (torch.from_numpy(c) for c in (plan.advantage, plan.weight, plan.term_weight))
@@ -83,7 +82,7 @@ def test_on_policy_every_base_pushes_each_token_by_weight_times_advantage(name):
     (found,) = torch.autograd.grad(total, logprobs)
     expected = -np.repeat(plan.weight * plan.advantage, plan.length)
     assert found.numpy() == pytest.approx(expected, rel=1e-12)
-    per_pair = np.bincount(np.repeat(update.segments.group, plan.length), found.numpy())
+    per_pair = np.bincount(np.repeat(scored.segments.group[plan.rows], plan.length), found.numpy())
     assert np.abs(per_pair).max() < 1e-12 * np.abs(expected).max() * TOY.horizon
 
 
@@ -94,8 +93,7 @@ def test_the_papers_eqlen_rloo_is_on_the_page_and_is_eqlen_grpo_at_ratio_1():
     assert f"`eqlen+rloo --set {settings[0]} --set {settings[1]}`" in page
 
     def push(method):
-        (update,) = updates(method.score(Rollouts(sampled(), method.sampling.cut(sampled()), TOY.horizon)))
-        plan = method.weigh(update)
+        plan = method.plan(method.score(Rollouts(sampled(), method.sampling.cut(sampled()), TOY.horizon)))
         return plan.weight * plan.advantage
 
     ours, papers, plain = (

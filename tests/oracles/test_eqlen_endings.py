@@ -10,7 +10,6 @@ from toy import Toy, Track, responses_of, unbiased
 from fairlen.methods.compose import compose
 from fairlen.methods.method import Method, Scored, updates
 from fairlen.rollouts import Response, Rollouts
-from fairlen.sampling.eqlen import EqLen
 
 TOY = Toy(4)
 nan = float("nan")
@@ -132,15 +131,3 @@ def test_overlong_filtering_leaves_cut_off_answers_out():
     _, scored = score(method, rows(CAP2, [1, 0, 0]))
     assert scored.value == pytest.approx([1, nan], nan_ok=True)
     assert not scored.trains.any()
-
-
-@over(
-    "keep, tracks",
-    [((0, 2, 3), [0, 2, 3]), ((1, 2, 3), [1, 2, 3]), ((0, 1, 3), [0, 1, 3]), ((0,), [0]), ((0, 1, 1, 2), [0, 1, 1, 2])],
-)
-def test_a_stream_with_a_track_missing_or_twice_is_refused(keep, tracks):
-    responses = rows(TIE, [0, 0, 1, 0])
-    with pytest.raises(
-        ValueError, match=rf"stream 0 of prompt 0 has tracks \[{', '.join(map(str, tracks))}\]: a stream"
-    ):
-        EqLen(streams=1).cut(tuple(responses[track] for track in keep))

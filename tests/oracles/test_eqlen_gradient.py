@@ -10,7 +10,6 @@ from itertools import product
 
 import numpy as np
 import pytest
-import torch
 from loops import over
 from toy import (
     Toy,
@@ -24,11 +23,8 @@ from toy import (
     unbiased,
 )
 
-from fairlen.batch import Plan
-from fairlen.methods.method import updates
 from fairlen.methods.presets import eqlen_unbiased, rloo
 from fairlen.methods.stages.aggregation import TokenSum
-from fairlen.methods.stages.micro import Micro, Outputs
 from fairlen.sampling.eqlen import EqLen
 from fairlen.sampling.independent import Independent
 
@@ -104,48 +100,6 @@ def test_a_limit_of_rounds_is_biased(max_rounds):
     assert streams.chance(policy).sum() == pytest.approx(1.0, abs=1e-14)
     method = replace(unbiased(), sampling=replace(unbiased().sampling, max_rounds=max_rounds))
     assert relative_error(streams.expected(method, policy, reward), exact_gradient(TOY, policy, reward)) > 1e-2
-
-
-def test_dividing_by_the_rows_that_are_left_is_a_ratio_estimator():
-    """Horizon 3, each of 585 streams an update of its own. Planned tracks do not depend on the outcome, rows do: a stream with
-    two pairs that train is divided by 4, one with a single pair by 2. No factor makes the expectation right."""
-    toy = Toy(3)
-    streams, policy, reward = all_streams(toy), random_policy(toy, 0), random_reward(toy, 0)
-    exact = exact_gradient(toy, policy, reward)
-    rows = replace(unbiased(), aggregation=TokenSum("rows"))
-    results = [
-        np.tensordot(streams.chance(policy), streams.gradients(method, policy, reward, len(streams)), 1)
-        for method in (unbiased(), rows)
-    ]
-    assert relative_error(results[0], exact) < 1e-10
-    error, left = relative_error(results[1], exact), (1 - cosine(results[1], exact) ** 2) ** 0.5
-    print(f"\nrows: relative error {error:.3f}, {left:.3f} after the best factor")
-    assert error > 0.05 and left > 0.02
-
-
-def plan_and_micro(plan: Plan, owner: np.ndarray, logprobs: torch.Tensor) -> Micro:
-    """The plan's rows as one micro-batch whose tokens are those of `owner`."""
-    place = np.searchsorted(plan.rows, owner)
-    columns = (torch.from_numpy(c) for c in (plan.advantage, plan.weight, plan.term_weight))
-    return Micro(torch.from_numpy(plan.length), torch.from_numpy(place), *columns, logprobs, logprobs, True)
-
-
-def test_the_loss_has_this_gradient():
-    """The same through `Method.loss` in torch, horizon 3: minus the sum over streams, each weighted by N times its chance."""
-    toy = Toy(3)
-    streams, policy, reward = all_streams(toy), random_policy(toy, 1), random_reward(toy, 1)
-    method = unbiased()
-    segments, owner, step = streams.pieces(method)
-    (update,) = updates(method.score_tables(streams.graded(reward), segments))
-    plan = method.weigh(update)
-    chance = streams.chance(policy)[streams.table.prompt[segments.response[plan.rows]]]
-    plan = replace(plan, weight=plan.weight * chance * len(streams))
-    kept = np.isin(owner, plan.rows)
-    logits = torch.from_numpy(np.log(policy)).requires_grad_()
-    logprobs = logits.log_softmax(-1).flatten()[torch.from_numpy(step[kept])]
-    micro = plan_and_micro(plan, owner[kept], logprobs.detach())
-    (found,) = torch.autograd.grad(method.loss(Outputs(logprobs, logprobs), micro).total, logits)
-    assert relative_error(-found.numpy(), exact_gradient(toy, policy, reward)) < 1e-10
 
 
 def spread(gradients: np.ndarray, chance: np.ndarray) -> float:

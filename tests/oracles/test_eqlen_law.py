@@ -1,14 +1,13 @@
 """The sampler draws streams with the law of decoding both tracks in lockstep, whatever the order in which tracks end in time.
 
 Exactly: for every listed stream, the sampler, fed with what its tracks add, returns it; and a listing of whole continuations has
-the same probabilities as the listing of steps. By sampling: 3,000 streams of the sampler, and 3,000 of a direct simulation,
-against the listing's probabilities.
+the same probabilities as the listing of steps. By sampling: 3,000 streams against the listing's probabilities.
 """
 
 import asyncio
 import functools
-import random
 from collections import defaultdict
+from itertools import product
 
 import numpy as np
 import pytest
@@ -20,17 +19,13 @@ from toy import (
     Track,
     all_streams,
     answer_chance,
-    exact_gradient,
-    exact_value,
     random_policy,
     random_reward,
     responses_of,
-    unbiased,
 )
 from toy_engine import (
     Engine,
     count_outcomes,
-    decode_in_lockstep,
     grade_by,
     replay,
     request,
@@ -47,8 +42,8 @@ POLICY, REWARD = random_policy(TOY, SEED), random_reward(TOY, SEED)
 
 
 @functools.cache
-def sampled(grows: bool) -> tuple:
-    return run_sampler(EqLen(streams=NUM), TOY, Engine(sample_from(TOY, POLICY), grows), REWARD, seed=SEED)
+def sampled() -> tuple:
+    return run_sampler(EqLen(streams=NUM), TOY, Engine(sample_from(TOY, POLICY)), REWARD, seed=SEED)
 
 
 def shape_of(response):
@@ -100,84 +95,29 @@ def test_whole_tracks_compared_afterwards_have_the_law_of_lockstep():
     assert sum(law.values()) == pytest.approx(1.0, abs=1e-14)
 
 
-def squared_deviation(counts: np.ndarray, chance: np.ndarray) -> tuple[float, int]:
-    """Pearson's statistic over outcomes that are expected 5 times or more, all others as one; and its degrees of freedom."""
-    often = chance * counts.sum() >= 5
-    seen = np.append(counts[often], counts[~often].sum())
-    expected = np.append(chance[often], chance[~often].sum()) * counts.sum()
-    return float(((seen - expected) ** 2 / expected).sum()), len(seen) - 1
-
-
 @pytest.mark.slow
-@over("source", ["sampler", "lockstep"])
-def test_frequencies_are_the_listed_probabilities(source):
-    """Pearson's statistic of n degrees has mean n and variance 2 n; within 4 standard deviations."""
+def test_frequencies_are_the_listed_probabilities():
+    """Pearson's statistic over outcomes that are expected 5 times or more, all others as one.
+
+    Of n degrees it has mean n and variance 2 n; within 4 standard deviations.
+    """
     listing = all_streams(TOY)
-    draw = random.Random(SEED)
-    streams = (
-        streams_of(sampled(False))
-        if source == "sampler"
-        else [decode_in_lockstep(TOY, POLICY, draw) for _ in range(NUM)]
-    )
-    statistic, degrees = squared_deviation(count_outcomes(listing, streams), listing.chance(POLICY))
-    print(f"\n{source}: {statistic:.1f} with {degrees} degrees of freedom")
+    counts, expected = count_outcomes(listing, streams_of(sampled())), NUM * listing.chance(POLICY)
+    often = expected >= 5
+    seen, expected = (np.append(column[often], column[~often].sum()) for column in (counts, expected))
+    statistic, degrees = float(((seen - expected) ** 2 / expected).sum()), len(seen) - 1
+    print(f"\n{statistic:.1f} with {degrees} degrees of freedom")
     assert degrees > 50 and abs(statistic - degrees) < 4 * (2 * degrees) ** 0.5
 
 
-def deviations(counts: np.ndarray, chance: np.ndarray, statistic: np.ndarray) -> np.ndarray:
-    """How many standard errors the sampled means of statistics [N, K] lie from the exact ones."""
-    mean = chance @ statistic
-    error = np.sqrt((chance @ statistic**2 - mean**2) / counts.sum())
-    found = counts @ statistic / counts.sum() - mean
-    return np.divide(found, error, out=np.zeros_like(found), where=error > 1e-12)
-
-
-def test_tracks_from_the_prompt_are_plain_samples_and_forks_are_not():
-    """Tracks 0 and 1 of all streams have the law of single answers; all tracks together are worth something else, and longer."""
-    listing, drawn = all_streams(TOY), defaultdict(float)
-    chance = listing.chance(POLICY)
-    for stream, p in zip(listing.outcomes, chance, strict=True):
-        drawn[stream[0].tokens] += p / 2
-        drawn[stream[1].tokens] += p / 2
-    for tokens in TOY.answers():
-        assert drawn[tokens] == pytest.approx(answer_chance(TOY, POLICY, tokens), abs=1e-14)
-    weight = chance[listing.table.prompt]
-    worth, length = listing.graded(REWARD).outcome, listing.table.length
-    mean_length = sum(p * len(tokens) for tokens, p in drawn.items())
-    found = weight @ worth / weight.sum(), weight @ length / weight.sum()
-    exact = exact_value(TOY, POLICY, REWARD), mean_length
-    print("\nworth and length of an answer", np.round(exact, 4), "over all tracks", np.round(found, 4))
-    assert abs(found[0] - exact[0]) > 0.01 and found[1] > exact[1] + 0.1
-
-
-def test_the_mean_gradient_of_sampled_streams_is_the_policy_gradient():
-    """All 45 logits within 4 standard errors of the exact policy gradient, and 1 error in the mean, not much less or more."""
-    listing = all_streams(TOY)
-    gradients = listing.gradients(unbiased(), POLICY, REWARD).reshape(len(listing), -1)
-    chance, counts = listing.chance(POLICY), count_outcomes(listing, streams_of(sampled(False)))
-    exact = exact_gradient(TOY, POLICY, REWARD).ravel()
-    assert chance @ gradients == pytest.approx(exact, abs=1e-14)
-    found = deviations(counts, chance, gradients)
-    print(f"\nlargest of 45: {np.abs(found).max():.2f}; root mean square {np.sqrt((found**2).mean()):.2f}")
-    assert np.abs(found).max() < 4 and 0.5 < np.sqrt((found**2).mean()) < 1.5
-
-
-@pytest.mark.slow
-def test_an_engine_that_tells_how_far_it_got_changes_nothing():
-    """Forks start at other times then, with the seeds of their place all the same."""
-    assert sampled(True) == sampled(False)
-    assert [r.seed for r in sampled(True)] == [
-        derive_seed(SEED, 0, 0, 0, r.stream, r.track, r.round) for r in sampled(True)
-    ]
-    assert len({r.seed for r in sampled(True)}) == len(sampled(True))
-
-
-@over("slowest", [0, 1, 7])
-def test_nor_does_the_pace_of_its_tracks(slowest):
-    for grows in (False, True):
+def test_neither_the_pace_of_its_tracks_nor_an_engine_that_tells_how_far_it_got_changes_anything():
+    """Seeds are those of a track's place."""
+    for slowest, grows in product((0, 1, 7), (False, True)):
         engine = Engine(sample_from(TOY, POLICY), grows, slowest)
         some = run_sampler(EqLen(streams=200), TOY, engine, REWARD, seed=SEED)
-        assert some == sampled(False)[: len(some)]
+        assert some == sampled()[: len(some)]
+    seeds = [derive_seed(SEED, 0, 0, 0, r.stream, r.track, r.round) for r in sampled()]
+    assert [r.seed for r in sampled()] == seeds and len(set(seeds)) == len(seeds)
 
 
 def test_a_fork_starts_while_its_survivor_is_still_being_written():

@@ -4,7 +4,7 @@ The place of a token is the track that drew it and its position. Inherited token
 before the fork, or by one that that track had inherited them from.
 """
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -72,35 +72,6 @@ def test_pieces_of_a_pair_have_one_length_and_one_prefix(max_rounds):
             ties += b.role == "finisher"
             written = ids[1][: b.stop]
     assert ties > 0
-
-
-def drawn_by(tracks, survivor: dict[int, int], row: int, position: int) -> tuple[int, int]:
-    """The place of a token: up through the tracks that it was inherited from."""
-    while position < tracks[row].inherited:
-        row = survivor[tracks[row].round - 1]
-    return row, position
-
-
-def test_with_prefixes_a_token_of_b_i_trains_once_and_twice_for_every_later_pair():
-    """1 + 2 (J - i) of J pairs; tokens of finishers once. Mixed signs or not: this is only how often."""
-    seen = Counter()
-    for tracks, pairs in streams_with_pairs(EqLen(streams=1, prefix_gradient=True)):
-        survivor = {round: b.response for round, (_, b) in pairs.items()}
-        times = Counter(
-            drawn_by(tracks, survivor, s.response, t)
-            for pair in pairs.values()
-            for s in pair
-            for t in range(s.start - 1, s.stop - 1)
-        )
-        expected, begun = Counter(), 0
-        for round, (a, b) in pairs.items():
-            for t in range(begun, a.stop - 1):
-                expected[a.response, t] = 1
-                expected[b.response, t] = 1 + 2 * (max(pairs) - round)
-            begun = a.stop - 1
-        assert times == expected
-        seen.update(times.values())
-    assert set(seen) == {1, 3, 5, 7}
 
 
 @over("binary", [True, False])

@@ -15,7 +15,6 @@ from toy import Listing, Toy, Track, all_groups, all_streams, random_policy, ran
 from toy_engine import Engine, replay, run_sampler
 
 from fairlen.methods.compose import compose
-from fairlen.methods.method import updates
 from fairlen.rollouts import Rollouts
 from fairlen.sampling.independent import Independent
 
@@ -56,8 +55,7 @@ def test_the_example_step_by_step(stream):
     assert scored.value.tolist() == [1.0, 1.0, 0.0, 1.0]
     assert scored.trains.tolist() == [False, False, True, True]
     assert scored.advantage.tolist() == [0.0, 0.0, -1.0, 1.0]
-    (update,) = updates(scored)
-    plan = EQLEN.weigh(update)
+    plan = EQLEN.plan(scored)
     # equations 5 and 6: the mean over one kept pair of the mean over 2 segments of 2 tokens each
     assert (plan.rows.tolist(), plan.weight.tolist()) == ([2, 3], [1 / 4, 1 / 4])
 

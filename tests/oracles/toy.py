@@ -103,10 +103,6 @@ def answer_chance(toy: Toy, policy: np.ndarray, tokens: Sequence[int], inherited
     return float(np.prod([policy[step] for step in toy.path(tokens)[inherited:]]))
 
 
-def exact_value(toy: Toy, policy: np.ndarray, reward: np.ndarray) -> float:
-    return sum(answer_chance(toy, policy, tokens) * toy.worth(tokens, reward) for tokens in toy.answers())
-
-
 def exact_gradient(toy: Toy, policy: np.ndarray, reward: np.ndarray) -> np.ndarray:
     """d E[worth] / d logits, [nodes, size]: the sum over all answers of chance * worth * d log chance."""
     push = np.zeros_like(policy)

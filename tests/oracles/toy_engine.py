@@ -1,4 +1,4 @@
-"""Engines of the toy policy for the real sampler, and decoding in lockstep written out directly.
+"""Engines of the toy policy for the real sampler.
 
 An engine answers by the seed alone, so that time cannot change a token: every track has a pace of its own, drawn from its seed.
 With `grows` it can tell how far a continuation has got, as fairlen.sampling.extend.Growing asks.
@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from toy import EMPTY, PROMPT, Listing, Stream, Toy, Track
+from toy import PROMPT, Listing, Stream, Toy, Track
 
 from fairlen.rollouts import Response, TokenIds
 from fairlen.sampling.eqlen import EqLen
@@ -131,19 +131,3 @@ def count_outcomes(listing: Listing, streams: list[Stream]) -> np.ndarray:
     """How often each outcome of a listing occurred, [N]; KeyError where one is not listed."""
     place = {stream: at for at, stream in enumerate(listing.outcomes)}
     return np.bincount([place[stream] for stream in streams], minlength=len(listing))
-
-
-def decode_in_lockstep(toy: Toy, policy: np.ndarray, draw: random.Random) -> Stream:
-    """One stream as the paper has it: a token for both tracks at every step, and a copy where one of them ends."""
-    table, tracks, live = policy.tolist(), list(EMPTY), (0, 1)
-    while True:
-        for at in live:
-            (token,) = draw.choices(range(toy.size), table[toy.node(tracks[at].tokens)])
-            tracks[at] = tracks[at]._replace(tokens=(*tracks[at].tokens, token))
-        going = [at for at in live if not toy.is_end(tracks[at].tokens[-1])]
-        length = len(tracks[live[0]].tokens)
-        if not going or length == toy.horizon:
-            return tuple(tracks)
-        if len(going) == 1:
-            tracks.append(Track(tracks[going[0]].tokens, len(tracks) - 1, length))
-            live = going[0], len(tracks) - 1

@@ -10,6 +10,7 @@ import pytest
 import torch
 from loops import first_quickly
 from shapes import CONFIGS, write_reward, write_shape
+from train.runs import updates_of
 from transformers import AutoModelForCausalLM
 
 from fairlen.policy.model import load_policy
@@ -29,10 +30,6 @@ def run_of(folder: Path, name: str, **changes) -> Path:
     return folder / "run"
 
 
-def lines(run: Path) -> list[dict]:
-    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-
-
 @pytest.fixture(scope="module")
 def run_folders(tmp_path_factory) -> Callable[[str], Path]:
     """The folder of a run of each architecture, made once."""
@@ -44,7 +41,7 @@ def run_folders(tmp_path_factory) -> Callable[[str], Path]:
 )
 def test_a_run_trains_and_saves_it(name, run_folders):
     run = run_folders(name)
-    (update,) = [entry for entry in lines(run) if "loss/total" in entry]
+    (update,) = updates_of(run)
     assert update["mismatch/max"] <= 1e-4  # engine and trainer agree
     assert update["gradient/norm"] > 0
     torch.manual_seed(0)
@@ -71,7 +68,7 @@ def test_what_cannot_be_forked_is_computed_anew_and_says_so(run_folders):
 @pytest.mark.slow
 def test_eqlen_runs_on_it(tmp_path):
     run = run_of(tmp_path, "qwen3_next", method="eqlen+grpo", overrides=("sampling.streams=3",))
-    (update,) = [entry for entry in lines(run) if "loss/total" in entry]
+    (update,) = updates_of(run)
     assert update["mismatch/max"] <= 1e-4 and update["gradient/norm"] > 0
     rows = pq.read_table(run / "records/responses-000000.parquet").to_pylist()
     forked = [row for row in rows if row["inherited"] > 0]

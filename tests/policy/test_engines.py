@@ -10,10 +10,11 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, Qwen3MoeConfig
 
 from fairlen.engine import Engine
-from fairlen.engine.vllm import MARGIN, MAX_SHARE, ROOM, divide_memory
+from fairlen.engine.vllm import MARGIN, MAX_SHARE, ROOM, divide_memory, to_vllm
 from fairlen.policy.engines import build_engine, checkpoint_weights, is_exact
 from fairlen.policy.head import Head
 from fairlen.policy.model import Policy
+from fairlen.sampling.extend import Sampling
 from fairlen.settings import RolloutConfig, choose_engine
 from fairlen.train.memory import Trial
 from fairlen.train.run.config import TrainConfig
@@ -90,6 +91,11 @@ def test_without_vllm_the_error_says_what_to_install(policy, monkeypatch):
     monkeypatch.setitem(sys.modules, "vllm", None)  # importing it now fails
     with pytest.raises(ValueError, match=r"engine=vllm needs the package vllm: pip install 'fairlen\[vllm\]'"):
         build_engine(RolloutConfig.of(engine="vllm", max_num_seqs=8), policy, max_length=64)
+
+
+def test_a_temperature_that_vllm_would_replace_is_refused():
+    with pytest.raises(ValueError, match=r"temperature=0\.001: vLLM takes 0 for greedy, or 0\.01 and more"):
+        to_vllm(Sampling(4, 0, temperature=0.001), [1])
 
 
 def test_tied_weights_have_all_of_their_names(policy):

@@ -11,13 +11,13 @@ from loops import over
 from peft import PeftModel
 from safetensors.torch import load_file
 from shapes import CONFIGS, write_shape
-from test_architectures import lines, run_of
+from test_architectures import run_of
+from train.runs import updates_of
 from transformers import AutoModelForCausalLM
 
 from fairlen import playground
 from fairlen.engine import Engine
 from fairlen.methods.compose import compose
-from fairlen.methods.method import updates
 from fairlen.methods.stages.terms import ReferenceKL
 from fairlen.policy.layout import choose_layout
 from fairlen.policy.lora import Adapters, find_targets, without_adapters
@@ -46,8 +46,7 @@ def adapted(gradient_checkpointing: bool = False, dtype: str = "float32", move: 
 @pytest.fixture(scope="module")
 def plan(batch):
     method = compose("grpo", ["sampling.n=8"])
-    (update,) = updates(method.score(batch.rollouts))
-    return method.weigh(update)
+    return method.plan(method.score(batch.rollouts))
 
 
 def read(policy: Policy, batch, plan) -> torch.Tensor:
@@ -188,8 +187,8 @@ def test_a_resumed_run_ends_as_an_uninterrupted_one(finished, tmp_path):
     for part in ("model/model.safetensors", "adapter/adapter_model.safetensors"):
         first, second = (load_file(run / part) for run in (finished, half))
         assert first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
-    assert [entry["loss/total"] for entry in lines(half) if "loss/total" in entry] == [
-        entry["loss/total"] for entry in lines(finished) if "loss/total" in entry
+    assert [entry["loss/total"] for entry in updates_of(half)] == [
+        entry["loss/total"] for entry in updates_of(finished)
     ]
 
 
@@ -197,7 +196,7 @@ def test_a_resumed_run_ends_as_an_uninterrupted_one(finished, tmp_path):
 def test_a_model_with_experts_and_one_with_a_state_train_adapters(tmp_path):
     for name in ("qwen3_moe", "qwen3_next"):
         run = run_of(tmp_path / name, name, **LORA)
-        (update,) = [entry for entry in lines(run) if "loss/total" in entry]
+        (update,) = updates_of(run)
         assert update["mismatch/max"] <= 1e-4 and update["gradient/norm"] > 0
         described = json.loads((run / "run.json").read_text())
         assert 0 < described["model"]["trained"] < described["model"]["parameters"]

@@ -4,7 +4,6 @@ import numpy as np
 import torch
 
 from fairlen.methods.compose import compose
-from fairlen.methods.method import updates
 from fairlen.policy.pack import pack, split_rows
 
 
@@ -21,8 +20,7 @@ def test_a_row_longer_than_the_budget_gets_a_micro_batch_of_its_own():
 
 def test_logprobs_of_packed_rows_are_those_of_the_engine_and_of_single_rows(policy, batch):
     method = compose("grpo")
-    (update,) = updates(method.score(batch.rollouts))
-    plan = method.weigh(update)
+    plan = method.plan(method.score(batch.rollouts))
     for packed in pack(batch.rollouts, plan, 4096):
         with torch.no_grad():
             found = policy.forward(packed.inputs).logprobs

@@ -18,7 +18,7 @@ from train.runs import small, updates_of
 from fairlen.batch import Plan
 from fairlen.engine import Engine, RecomputingEngine
 from fairlen.methods.compose import compose
-from fairlen.methods.method import Method, updates
+from fairlen.methods.method import Method
 from fairlen.methods.stages.micro import Micro, Outputs
 from fairlen.policy.model import Policy
 from fairlen.policy.pack import pack
@@ -50,11 +50,6 @@ def draw(name: str, dtype: torch.dtype, engine: type = Engine) -> tuple[Method, 
         for r in responses
     )
     return method, Rollouts(found, method.sampling.cut(found), 12)
-
-
-def plan_of(method: Method, rollouts: Rollouts) -> Plan:
-    (update,) = updates(method.score(rollouts))
-    return method.weigh(update)
 
 
 def ids(support: bytes) -> list[int]:
@@ -134,7 +129,7 @@ def test_ratios_of_a_policy_to_itself_are_1(engine, precision):
     """By the engine's log-probs and the trainer's, of each of 88 tokens."""
     dtype, bound = precision
     method, rollouts = draw("dapo+balanced", dtype, engine)
-    plan, policy = plan_of(method, rollouts), make_policy(MODEL, dtype)
+    plan, policy = method.plan(method.score(rollouts)), make_policy(MODEL, dtype)
     logprobs, engines = read(policy, rollouts, plan)
     ratio = (logprobs - engines).exp()
     assert len(ratio) > 80 and (ratio - 1).abs().mean() < bound and (ratio - 1).abs().max() < 5 * bound
@@ -149,7 +144,7 @@ def test_ratios_of_a_policy_to_itself_are_1(engine, precision):
 def test_the_trainers_numbers_are_those_of_the_truncated_policy(name):
     """Rows and trees, in any micro-batches: log-probs, entropies and the gradient of the sum that is written out here."""
     method, rollouts = draw(name, torch.float64)
-    plan = plan_of(method, rollouts)
+    plan = method.plan(method.score(rollouts))
     rows, trees = (move(policy, 0.99) for policy in readers(MODEL, torch.float64))
     expected, gradient = differentiate(rows, method, rollouts, plan)
     for policy, how in ((rows, {}), (rows, {"max_tokens": 20}), (trees, {"trees": True})):

@@ -70,13 +70,6 @@ def test_a_reward_that_breaks_within_a_run_ends_it_with_1_and_says_how_to_go_on(
     assert code == 1 and "reward late raised KeyError: 'gone'" in said and "--resume --out run" in said
 
 
-def test_a_file_where_the_folder_should_be_is_one_line(tmp_path, capsys):
-    (tmp_path / "taken").write_text("a file")
-    code = main(["train", "--out", str(tmp_path / "taken"), "--threads", "1"])
-    said = capsys.readouterr().err
-    assert code == 2 and "taken" in said and "Traceback" not in said
-
-
 @contextlib.contextmanager
 def files_of_at_most(size: int):
     """Within, a file cannot grow beyond `size`: what fits of a write is written, then comes an OSError."""

@@ -9,7 +9,6 @@ import torch
 
 from fairlen.cli import main
 from fairlen.methods.compose import compose
-from fairlen.methods.method import updates
 from fairlen.policy.engines import is_exact
 from fairlen.train.run.config import TrainConfig
 from fairlen.train.start import build_learner
@@ -23,7 +22,7 @@ def test_bfloat16_computes_old_logprobs_anew(policy, batch):
     )  # bfloat16 over float32 weights, as on CUDA
     assert is_exact(TrainConfig(), policy) and not is_exact(TrainConfig(), low)
     method = compose("grpo", ["sampling.n=8"])
-    plan = method.weigh(next(iter(updates(method.score(batch.rollouts)))))
+    plan = method.plan(method.score(batch.rollouts))
     config = TrainConfig.of(learning_rate=1e-12, warmup_updates=0)
     own, engines = build_learner(config, low, method), build_learner(config, low, method)
     old = own.old_logprobs(batch.rollouts, plan)

@@ -13,7 +13,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from fairlen.batch import Plan
 from fairlen.methods.compose import compose
-from fairlen.methods.method import Method, updates
+from fairlen.methods.method import Method
 from fairlen.policy.model import Policy, make_head
 from fairlen.policy.pack import pack
 from fairlen.rollouts import Response, Rollouts, whole_segments
@@ -44,11 +44,6 @@ def gradient(policy: Policy, method: Method, rollouts: Rollouts, plan: Plan, max
     return torch.cat([p.grad.flatten() for p in policy.model.parameters()])
 
 
-def planned(method: Method, rollouts: Rollouts) -> Plan:
-    (update,) = updates(method.score(rollouts))
-    return method.weigh(update)
-
-
 def relative(a: torch.Tensor, b: torch.Tensor) -> float:
     return float((a - b).norm() / b.norm())
 
@@ -64,7 +59,7 @@ def reordered(plan: Plan, order: np.ndarray) -> Plan:
 def test_micro_batches_and_order_do_not_change_the_gradient(batch, names, dtype, tolerance):
     for name in names:
         policy, method = tiny_gpt2(dtype), compose(name)
-        plan = planned(method, batch.rollouts)
+        plan = method.plan(method.score(batch.rollouts))
         whole = gradient(policy, method, batch.rollouts, plan, 1 << 20)
         assert whole.norm() > 0
         order = np.random.default_rng(0).permutation(len(plan))
@@ -76,7 +71,7 @@ def test_micro_batches_and_order_do_not_change_the_gradient(batch, names, dtype,
 def test_a_loss_that_is_averaged_over_micro_batches_would_fail(batch):
     """The control: dividing by the number of micro-batches, as frameworks do, changes the gradient."""
     policy, method = tiny_gpt2(torch.float64), compose("grpo")
-    plan = planned(method, batch.rollouts)
+    plan = method.plan(method.score(batch.rollouts))
     whole = gradient(policy, method, batch.rollouts, plan, 1 << 20)
     halves = [reordered(plan, np.arange(len(plan))[i::2]) for i in (0, 1)]
     averaged = sum(
@@ -106,7 +101,7 @@ def idle_rank(rank: int, folder: str) -> None:
     method, policy, rollouts = compose("grpo"), tiny_gpt2(torch.float64), correct_and_incorrect()
     for parameter in policy.model.parameters():
         parameter.register_post_accumulate_grad_hook(lambda p: dist.all_reduce(p.grad))
-    plan = planned(method, rollouts)
+    plan = method.plan(method.score(rollouts))
     share = plan if rank == 0 else reordered(plan, np.arange(0))
     found = gradient(policy, method, rollouts, share, 1 << 20)
     torch.save(found, f"{folder}/gradient-{rank}.pt")
@@ -118,7 +113,7 @@ def test_a_rank_without_a_kept_sequence_takes_part(tmp_path):
     """It runs forward and backward on one sequence of weight 0: both ranks end with the gradient of the other's two."""
     mp.spawn(idle_rank, (str(tmp_path),), nprocs=2)
     method, rollouts = compose("grpo"), correct_and_incorrect()
-    whole = gradient(tiny_gpt2(torch.float64), method, rollouts, planned(method, rollouts), 1 << 20)
+    whole = gradient(tiny_gpt2(torch.float64), method, rollouts, method.plan(method.score(rollouts)), 1 << 20)
     assert whole.norm() > 0
     for rank in range(2):
         found = torch.load(tmp_path / f"gradient-{rank}.pt", weights_only=True)

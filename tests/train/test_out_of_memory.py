@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from runs import digest_model, small, updates_of, without_times
-from test_invariance import planned, relative, reordered, tiny_gpt2
+from test_invariance import relative, reordered, tiny_gpt2
 
 from fairlen.methods.compose import compose
 from fairlen.policy.model import Policy
@@ -60,7 +60,7 @@ def make_learner(method: str = "gspo", max_tokens: int = MICRO, **faults) -> Lea
 def update(learner: Learner, batch, method: str = "gspo"):
     """The gradient of one off-policy update, and what it reports."""
     found = compose(method)
-    plan = reordered(planned(found, batch.rollouts), np.arange(16))
+    plan = reordered(found.plan(found.score(batch.rollouts)), np.arange(16))
     result = learner.step(found, batch.rollouts, plan, {}, is_on_policy=False)
     return torch.cat([p.grad.flatten() for p in learner.policy.model.parameters()]), result
 
@@ -106,7 +106,7 @@ def test_it_halves_until_it_fits_and_not_below_the_longest_sequence(batch):
 
 def test_log_probs_of_the_policy_that_generated_are_computed_again_too(batch):
     method = compose("gspo")
-    plan = planned(method, batch.rollouts)
+    plan = method.plan(method.score(batch.rollouts))
     expected = make_learner().old_logprobs(batch.rollouts, plan)
     learner = make_learner(fail_at=2)
     found = learner.old_logprobs(batch.rollouts, plan)

@@ -6,14 +6,13 @@ import numpy as np
 import pytest
 import torch
 from loops import first_quickly
-from policy.small_policies import make_policy, readers
+from policy.small_policies import learn, make_policy, readers
 
 from fairlen.batch import Plan
 from fairlen.methods.compose import compose
-from fairlen.methods.method import Method, updates
+from fairlen.methods.method import Method
 from fairlen.methods.stages.micro import Micro, Outputs
 from fairlen.policy.model import Policy
-from fairlen.policy.pack import TreeInput, pack
 from fairlen.rollouts import Response, Rollouts
 
 PROMPTS = 3
@@ -44,11 +43,6 @@ def rollouts_of(method: Method, seed: int = 0) -> Rollouts:
     return Rollouts(responses, method.sampling.cut(responses), 60)
 
 
-def planned(method: Method, rollouts: Rollouts) -> Plan:
-    (update,) = updates(method.score(rollouts))
-    return method.weigh(update)
-
-
 def by_hand(policy: Policy, method: Method, rollouts: Rollouts, plan: Plan) -> tuple[torch.Tensor, torch.Tensor]:
     """Each sequence forwarded alone and whole, its trained tokens picked out of all log-probs by the spans of its turns."""
     policy.model.zero_grad()
@@ -71,32 +65,16 @@ def by_hand(policy: Policy, method: Method, rollouts: Rollouts, plan: Plan) -> t
     return now.detach(), torch.cat([p.grad.flatten() for p in policy.model.parameters() if p.grad is not None])
 
 
-def learned(
-    policy: Policy, method: Method, rollouts: Rollouts, plan: Plan, trees: bool, max_tokens: int
-) -> tuple[torch.Tensor, torch.Tensor]:
-    policy.model.zero_grad()
-    found: dict[int, torch.Tensor] = {}
-    for packed in pack(rollouts, plan, max_tokens, trees=trees, is_on_policy=False):
-        assert isinstance(packed.inputs, TreeInput) is trees
-        outputs = policy.forward(packed.inputs, False)
-        method.loss(outputs, packed.micro).total.backward()
-        found |= dict(
-            zip(packed.rows.tolist(), outputs.logprobs.detach().split(packed.micro.length.tolist()), strict=True)
-        )
-    gradient = torch.cat([p.grad.flatten() for p in policy.model.parameters() if p.grad is not None])
-    return torch.cat([found[row] for row in range(len(plan))]), gradient
-
-
 @pytest.mark.parametrize("name", first_quickly(METHODS[::-1], 2))
 def test_rows_and_trees_are_one_forward_pass_with_what_was_read_masked(name):
     method = compose(name, ["sampling.n=4"])
     rollouts = rollouts_of(method)
-    plan = planned(method, rollouts)
+    plan = method.plan(method.score(rollouts))
     rows, trees = readers("gpt2", torch.float64)
     expected = by_hand(rows, method, rollouts, plan)
     for policy, is_tree, limits in ((rows, False, (1 << 20, 60)), (trees, True, (1 << 20, 90))):
         for max_tokens in limits:
-            found = learned(policy, method, rollouts, plan, is_tree, max_tokens)
+            found = learn(policy, rollouts, plan, method, is_tree, max_tokens, shift=0.0)
             assert float((found[0] - expected[0]).abs().max()) < 1e-12
             assert float((found[1] - expected[1]).norm() / expected[1].norm()) < 1e-12
 
@@ -105,7 +83,7 @@ def test_what_was_read_is_seen_and_not_trained():
     """The control: another observation changes the log-probs of what follows; a token of it has none."""
     method = compose("grpo", ["sampling.n=4"])
     rollouts = rollouts_of(method)
-    plan, policy = planned(method, rollouts), make_policy("gpt2", torch.float64)
+    plan, policy = method.plan(method.score(rollouts)), make_policy("gpt2", torch.float64)
     row = next(i for i, r in enumerate(rollouts.responses) if len(r.spans) > 1)
     response = rollouts.responses[row]
     (_, end), (begin, _) = response.spans[:2]
@@ -113,8 +91,8 @@ def test_what_was_read_is_seen_and_not_trained():
     tokens[begin - 1] = (tokens[begin - 1] + 1) % 40
     assert begin > end  # something was read
     other = tuple(replace(r, token_ids=tuple(tokens)) if r is response else r for r in rollouts.responses)
-    one = learned(policy, method, rollouts, plan, False, 1 << 20)[0].split(plan.length.tolist())
-    two = learned(policy, method, replace(rollouts, responses=other), plan, False, 1 << 20)[0].split(
+    one = learn(policy, rollouts, plan, method, False, shift=0.0)[0].split(plan.length.tolist())
+    two = learn(policy, replace(rollouts, responses=other), plan, method, False, shift=0.0)[0].split(
         plan.length.tolist()
     )
     place = plan.rows.tolist().index(row)
@@ -138,7 +116,7 @@ def test_rules_by_token_are_the_same_for_trajectories_and_their_turns(name):
     plans = []
     for method in (whole, turns):
         rollouts = rollouts_of(method)
-        plan = planned(method, rollouts)
+        plan = method.plan(method.score(rollouts))
         signed = {}
         for row, weight, advantage in zip(plan.rows.tolist(), plan.weight, plan.advantage, strict=True):
             segment = rollouts.segments[row]

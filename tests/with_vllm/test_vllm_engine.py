@@ -276,20 +276,6 @@ def test_starting_leaves_threads_and_random_states_as_they_were(policy):
     assert torch.equal(torch.random.get_rng_state(), state)
 
 
-@pytest.mark.parametrize(
-    ("prefix", "sampling", "message"),
-    [
-        ((), Sampling(4, 0), "prefix is empty"),
-        ((2, 21), Sampling(4, 0), "prefix holds token id 21"),
-        ((2,), Sampling(4, 0, temperature=0.001), "temperature=0.001: vLLM takes 0 for greedy"),
-        ((2,), Sampling(4, 0, top_p=0.0), "top_p=0.0"),
-    ],
-)
-def test_requests_that_cannot_be_served(engine, prefix, sampling, message):
-    with pytest.raises(ValueError, match=message):
-        engine.generate([prefix], [sampling])
-
-
 def test_weights_that_do_not_arrive_are_noticed(policy, monkeypatch):
     """Without the tied output layer's second name vLLM keeps a packed copy of random weights."""
     names = {name for name, _ in policy.named_weights()}

@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from fairlen.methods.compose import compose
-from fairlen.methods.method import updates
 from fairlen.methods.stages.terms import SamplerMismatch
 from fairlen.metrics import index_metrics
 from fairlen.policy.pack import pack
@@ -53,8 +52,7 @@ def test_pairs_of_eqlen_are_of_equal_length_and_share_what_came_before(policy, e
 def ratios(policy, engine, method, found: Collected) -> tuple[torch.Tensor, torch.Tensor]:
     """(exp(trainer - engine), the factor of `method`) for every trained token, [T] each; the policy has the weights of now."""
     rollouts = found.rollouts
-    (update,) = updates(method.score(rollouts))
-    plan = method.weigh(update)
+    plan = method.plan(method.score(rollouts))
     old = {}
     with torch.no_grad():
         for packed in pack(rollouts, plan, 4096):
