@@ -146,7 +146,8 @@ def dispatch(name: str, arguments: list[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt as stop:
-        resume = COMMANDS[name].resume.replace("FOLDER", getattr(stop, "folder", "FOLDER"))
+        resume, folder = COMMANDS[name].resume, getattr(stop, "folder", "")
+        resume = resume.replace("FOLDER", folder) if folder or "FOLDER" not in resume else Command.resume
         complain(name, f"{str(stop) or 'interrupted'}; {resume}")
         return getattr(stop, "exit_code", 130)
     except TrainingStopped as error:
@@ -232,6 +233,8 @@ def run_methods(arguments: list[str]) -> int:
     if compared:
         from fairlen.compare.simulation import run
 
+        if out and Path(out).is_dir():
+            raise ValueError(f"--out {out}: that is a folder; name a file, such as {Path(out) / 'methods.html'}")
         return run([name, *compared] if name else compared, out, config.json, config.rollouts)
     for flag, given in (("out", out), ("rollouts", config.rollouts)):
         if given:
