@@ -276,7 +276,8 @@ def test_forks_hang_on_the_track_that_they_continue(pairs_run):
         for fork, parent in find_parents(stream.tracks).items():
             child = next(t for t in stream.tracks if t.track == fork)
             both = [
-                files[t.batch]["token_ids"][int(run.records.log.line[t.number]) - 1].as_py() for t in (child, parent)
+                files[t.batch - 1]["token_ids"][int(run.records.log.line[t.number]) - 1].as_py()
+                for t in (child, parent)
             ]
             assert both[0][: 2 + child.inherited] == both[1][: 2 + child.inherited]
             num_forks += 1

@@ -349,7 +349,7 @@ def by_length(bins: Bins, y: Axis, label: str, unit: str) -> Frame:
 
 def windows(batch: Ints) -> tuple[Ints, Floats]:
     """Return the stretch of training of each row, and the middle of each stretch."""
-    low, high = int(batch.min(initial=0)), int(batch.max(initial=0))
+    low, high = (int(batch.min()), int(batch.max())) if len(batch) else (0, 0)
     width = int(np.ceil((high - low + 1) / MAX_WINDOWS))
     starts = low + width * np.arange((high - low) // width + 1)
     return (batch - low) // width, (starts + np.minimum(starts + width, high + 1) - 1) / 2.0
