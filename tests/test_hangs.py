@@ -16,10 +16,6 @@ import pytest
 from fairlen.hangs import SideThread, Watchdog
 
 
-async def wait_in_here(seconds: float) -> None:
-    await asyncio.sleep(seconds)
-
-
 def test_a_stall_is_told_once_with_stacks_and_what_it_waits_for(tmp_path, capsys):
     started, go = threading.Event(), threading.Event()
 
@@ -43,18 +39,6 @@ def test_a_stall_is_told_once_with_stacks_and_what_it_waits_for(tmp_path, capsys
     assert re.search(r"thread stuck:(\n.*)+in stand_here", text) and "thread MainThread:" in text
 
 
-def test_coroutines_that_wait_are_counted_by_place(capsys):
-    async def run(watchdog: Watchdog) -> None:
-        with watchdog.watch("verifier: problem 17"):
-            await asyncio.gather(*(wait_in_here(0.6) for _ in range(7)))
-
-    with closing(Watchdog(0.2)) as watchdog:
-        asyncio.run(run(watchdog))
-    told = capsys.readouterr().err
-    assert "coroutines, 8:" in told  # seven and the one that awaits them
-    assert re.search(r"7 x test_hangs.py:\d+ wait_in_here > tasks.py:\d+ sleep", told)
-
-
 def test_what_goes_on_is_not_told(capsys):
     done = []
     with closing(Watchdog(0.6)) as watchdog, watchdog.watch("engine", lambda: len(done)):
@@ -67,18 +51,14 @@ def test_what_goes_on_is_not_told(capsys):
     assert (watchdog.num_stalls, capsys.readouterr().err) == (0, "")
 
 
-def test_a_second_stall_is_told_again_and_other_calls_are_named(capsys):
+def test_a_second_stall_is_told_again(capsys):
     done = []
-    with (
-        closing(Watchdog(0.2)) as watchdog,
-        watchdog.watch("engine", lambda: len(done)),
-        watchdog.watch("tracker x", time.time),
-    ):
+    with closing(Watchdog(0.2)) as watchdog, watchdog.watch("engine", lambda: len(done)):
         time.sleep(0.6)
         done.append(1)
         time.sleep(0.6)
     assert watchdog.num_stalls == 2
-    assert capsys.readouterr().err.count("also out: tracker x (") == 2
+    assert capsys.readouterr().err.count("still waiting for engine") == 2
 
 
 @pytest.mark.slow

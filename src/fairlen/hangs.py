@@ -9,7 +9,6 @@ import sys
 import threading
 import time
 import traceback
-from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field
@@ -21,7 +20,7 @@ from fairlen.files.folders import write_file
 
 T = TypeVar("T")
 MIN_PAUSE, MAX_PAUSE = 0.05, 5.0  # seconds between two looks; there are 10 in the time after which a call is stalled
-MAX_NAMED = 20  # calls, or coroutines, in a report
+MAX_NAMED = 20  # calls in a report
 MAX_LEFT_BEHIND = 16  # threads that go on after their calls were given up; each may keep a core busy
 
 
@@ -106,7 +105,6 @@ class Watch:
 
     what: str
     progress: Callable[[], object] | None
-    loop: asyncio.AbstractEventLoop | None
     since: float = field(default_factory=time.monotonic)
     moved: float = field(default_factory=time.monotonic)  # time of the last progress
     seen: object = None
@@ -133,10 +131,7 @@ class Watchdog:
         if not self.seconds or self.closed.is_set():
             yield
             return
-        loop = None
-        with contextlib.suppress(RuntimeError):  # outside of any
-            loop = asyncio.get_running_loop()
-        watch = Watch(what, progress, loop, seen=progress() if progress else None)
+        watch = Watch(what, progress, seen=progress() if progress else None)
         self.watches[id(watch)] = watch
         if self.thread is None or not self.thread.is_alive():
             self.thread = threading.Thread(target=self.keep_looking, name="fairlen-watchdog", daemon=True)
@@ -164,14 +159,14 @@ class Watchdog:
 
     def look(self) -> None:
         """Report new stalls to stderr and, where there is a folder, to a file."""
-        now, watches = time.monotonic(), list(self.watches.values())
-        stalled = [w for w in watches if w.seconds_still(now) >= self.seconds and not w.is_reported]
+        now = time.monotonic()
+        stalled = [w for w in list(self.watches.values()) if w.seconds_still(now) >= self.seconds and not w.is_reported]
         if not stalled:
             return
         for watch in stalled:
             watch.is_reported = True
         self.num_stalls += 1
-        text = describe_stall(stalled, [w for w in watches if w not in stalled], now)
+        text = describe_stall(stalled, now)
         if self.folder is not None:
             path = self.folder / f"stall-{self.num_stalls:03d}.txt"
             with contextlib.suppress(OSError):
@@ -183,36 +178,13 @@ class Watchdog:
 UNWATCHED = Watchdog(0.0)
 
 
-def describe_stall(stalled: list[Watch], others: list[Watch], now: float) -> str:
+def describe_stall(stalled: list[Watch], now: float) -> str:
     waiting = [f"{w.what} (nothing for {now - w.moved:.0f} s)" for w in stalled]
     lines = [f"nothing happens; still waiting for {'; '.join(first_of(waiting, MAX_NAMED))}"]
-    if others:
-        out = [f"{w.what} ({now - w.since:.0f} s)" for w in others]
-        lines.append(f"also out: {'; '.join(first_of(out, MAX_NAMED))}")
-    for loop in {w.loop for w in stalled if w.loop is not None}:
-        lines += describe_tasks(loop)
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     for ident, frame in sys._current_frames().items():
         lines += [f"thread {names.get(ident, '?')}:", *(line.rstrip() for line in traceback.format_stack(frame))]
     return "\n".join([*lines, ""])
-
-
-def describe_tasks(loop: asyncio.AbstractEventLoop) -> list[str]:
-    """Where a loop's coroutines wait, counted by place."""
-    try:
-        tasks = asyncio.all_tasks(loop)
-    except RuntimeError:  # they changed while they were looked at, again and again: something goes on
-        return []
-    places = Counter(" > ".join(find_places(task.get_coro())) for task in tasks)
-    lines = [f"{count} x {place}" for place, count in places.most_common(MAX_NAMED)]
-    return [f"coroutines, {sum(places.values())}:", *lines]
-
-
-def find_places(coroutine: Any) -> Iterator[str]:
-    """Yield "file:line function" of a coroutine and those that it awaits, innermost last."""
-    while frame := getattr(coroutine, "cr_frame", None):
-        yield f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno} {frame.f_code.co_name}"
-        coroutine = coroutine.cr_await
 
 
 def put_off_dump(seconds: float) -> None:
