@@ -9,8 +9,19 @@ from pathlib import Path
 import psutil
 import pytest
 
-from fairlen.integrations.verl import session
 from fairlen.integrations.verl.session import run_session
+
+
+def has_ended(path: Path) -> bool:
+    """Whether the process whose number a file has is gone, or waits to be forgotten; it may take a moment to die."""
+    for _ in range(600):
+        try:
+            if psutil.Process(int(path.read_text())).status() == psutil.STATUS_ZOMBIE:
+                return True
+        except psutil.NoSuchProcess:
+            return True
+        time.sleep(0.1)
+    return False
 
 
 def script(tmp_path: Path, code: str) -> list[str]:
@@ -40,14 +51,10 @@ os._exit(7)
 
 
 @pytest.mark.parametrize("holds", [(), ("output",)])
-def test_what_a_dead_first_process_has_started_is_ended(holds, tmp_path, monkeypatch):
+def test_what_a_dead_first_process_has_started_is_ended(holds, tmp_path):
     """Its children are nobody's children any more, and may hold its output open."""
-    monkeypatch.setattr(session, "PATIENCE", 0.5)
-    begun = time.monotonic()
     assert run_session([*script(tmp_path, ORPHANED), *holds], {}, tmp_path) == 7
-    assert time.monotonic() - begun < 30
-    child = int((tmp_path / "child").read_text())
-    assert not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE
+    assert has_ended(tmp_path / "child")
 
 
 LAUNCHER = """
@@ -76,8 +83,7 @@ def test_whoever_ends_the_launcher_ends_the_job(number, code, tmp_path):
         started.send_signal(number)
         rest = started.stdout.read()
         assert started.wait(30) == code
-    child = int((tmp_path / "child").read_text())
-    assert not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE
+    assert has_ended(tmp_path / "child")
     assert ("said: interrupted" in rest) == (number == signal.SIGINT)
 
 
@@ -87,5 +93,4 @@ def test_a_log_that_cannot_be_written_ends_the_job(tmp_path):
     with pytest.raises(OSError):
         run_session(script(tmp_path, STUCK), {}, tmp_path)
     assert not (tmp_path / "elsewhere").exists()
-    child = int((tmp_path / "child").read_text()) if (tmp_path / "child").exists() else 0
-    assert not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE
+    assert not (tmp_path / "child").exists() or has_ended(tmp_path / "child")

@@ -29,6 +29,8 @@ SETTINGS = {"eqlen+grpo": "sampling.streams=4"} | dict.fromkeys(
 )
 SERVER = "CpuServer"
 """A rollout server, as Ray shows it among processes."""
+DYING = 10.0
+"""Seconds that a process may take to die."""
 HARD_LIMIT = 900.0
 """Seconds for a job, on a machine that others use too."""
 
@@ -223,6 +225,7 @@ def run_and_kill(
         begun = time.monotonic()
         printed, _ = job.communicate(timeout=HARD_LIMIT)
         seconds = time.monotonic() - begun
+    psutil.wait_procs(family, timeout=DYING)
     left = [commands[one] for one in family if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
     scratch = {found for text in commands.values() for found in re.findall(r"--session_dir=(\S+?)/ray/session", text)}
     assert scratch, "no process names Ray's folder"

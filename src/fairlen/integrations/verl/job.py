@@ -66,25 +66,18 @@ def describe_fault(answer: Any, mine: dict[str, str]) -> str:
     return f"{'; '.join(differ)}: install the same on every node" if differ else ""
 
 
-def current_job() -> ray.JobID:
-    return ray.JobID.from_hex(ray.get_runtime_context().get_job_id())
-
-
-def watch_deaths(machines: set[str]) -> None:
+def watch_deaths() -> None:
     """Look until there is a death, and end the job with it; where Ray's control store dies, Ray ends this process itself."""
-    job = current_job()
     while not ENDED.wait(INTERVAL):
-        death = find_death(job, machines)
+        death = find_death()
         if death and not ENDED.is_set():
             log(f"{DEATH}{death}")
             os._exit(DIED)  # Ray ends what belongs to its job on every machine
 
 
-def find_death(job: ray.JobID, machines: set[str]) -> str:
-    """Return what has died first of a job's processes, or which of its machines; nothing where all are well."""
-    gone = [node for node in ray.nodes() if node["NodeID"] in machines and not node["Alive"]]
-    if gone:
-        return f"node {gone[0]['NodeManagerAddress']} ({gone[0]['NodeID'][:8]}): its raylet is gone"
+def find_death() -> str:
+    """Return what has died first of this job's processes, on any machine; nothing where all are well."""
+    job = ray.JobID.from_hex(ray.get_runtime_context().get_job_id())
     dead = [one for one in actors(job_id=job).values() if is_unexpected(one)]
     return describe_death(min(dead, key=lambda one: one["EndTime"] or one["Timestamp"])) if dead else ""
 
@@ -101,45 +94,28 @@ def describe_death(actor: Mapping[str, Any]) -> str:
     return f"{actor['ActorClassName']}{name} (process {actor['Pid']} on {actor['Address']['IPAddress']}): {why}"
 
 
-class Watched:
-    """One of Ray's actor classes: versions are compared before an actor is made, deaths are watched after."""
-
-    def __init__(self, kind: Any) -> None:
-        self.kind = kind
-
-    def options(self, **given: Any) -> Watched:
-        return Watched(self.kind.options(**given))
-
-    def remote(self) -> Any:
-        check_versions()
-        machines = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
-        threading.Thread(target=watch_deaths, args=(machines,), daemon=True).start()
-        return self.kind.remote()
-
-
 def main() -> None:
-    """Run verl's main, which asks for its runner when Ray is there."""
-    stock = main_ppo.run_ppo
+    """Run verl's main, with versions compared as soon as it has started Ray, and without secrets in what hydra saves."""
+    start, save = ray.init, hydra.core.utils._save_config
 
-    def run(config: Any, task_runner_class: Any) -> None:
-        try:
-            stock(config, Watched(task_runner_class))
-        except Exception:
-            if ray.is_initialized() and (death := find_death(current_job(), set())):
-                log(f"{DEATH}{death}")  # verl has noticed it first
-            raise
-        finally:
-            ENDED.set()
-
-    main_ppo.run_ppo = run
-    save = hydra.core.utils._save_config
+    def start_watched(**given: Any) -> None:
+        start(**given)
+        check_versions()
+        threading.Thread(target=watch_deaths, daemon=True).start()
 
     def save_hidden(config: Any, *place: Any) -> None:
         hidden: Any = OmegaConf.create(hide_all(OmegaConf.to_container(config)))
         save(hidden, *place)
 
-    hydra.core.utils._save_config = save_hidden
-    main_ppo.main()
+    ray.init, hydra.core.utils._save_config = start_watched, save_hidden
+    try:
+        main_ppo.main()
+    except (Exception, SystemExit):
+        if ray.is_initialized() and (death := find_death()):
+            log(f"{DEATH}{death}")  # verl has noticed it first
+        raise
+    finally:
+        ENDED.set()
 
 
 if __name__ == "__main__":

@@ -9,8 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +19,8 @@ from fairlen.console import log, plural
 from fairlen.files.folders import open_to_append
 from fairlen.secrets import hide
 
-PATIENCE, LAST_PATIENCE = 20.0, 2.0
-"""Seconds that the first process gets to end by itself, and then those that it has started."""
+PATIENCE = 20.0
+"""Seconds that the first process gets to end by itself, and with it those that it has started."""
 ENDS = (signal.SIGTERM, signal.SIGHUP)
 """Signals that end the launcher, and the job with it."""
 NODE, DEATH = "fairlen: node ", "fairlen: died: "
@@ -47,7 +46,7 @@ def run_session(command: Sequence[str], env: dict[str, str], folder: Path) -> in
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "errors": "replace"}
     process = subprocess.Popen(command, env=env, start_new_session=True, **pipes)
     threading.Thread(target=end_orphans, args=(process,), daemon=True).start()
-    with handled_by(stop), ending(process), open_to_append(path) as file:
+    with stopped_by_signals(), ending(process), open_to_append(path) as file:
         for line in process.stdout or ():
             file.write(hide(line).encode())
             summary.read(line)
@@ -59,32 +58,15 @@ def run_session(command: Sequence[str], env: dict[str, str], folder: Path) -> in
 
 
 @contextlib.contextmanager
-def handled_by(handle: Callable[[int, Any], None]) -> Iterator[dict[int, Any]]:
-    """Handle the signals that end the launcher, unless they are ignored, as under nohup; gives their handlers until now."""
-    before: dict[int, Any] = {number: signal.getsignal(number) for number in ENDS}
-    chosen = [number for number in ENDS if before[number] is not signal.SIG_IGN]
-    for number in chosen:
-        signal.signal(number, handle)
-    try:
-        yield before
-    finally:
-        for number in chosen:
-            signal.signal(number, before[number])
-
-
-@contextlib.contextmanager
-def ending(process: subprocess.Popen[str]) -> Iterator[None]:
-    """End the job with all of its processes when the block is left, by Ctrl-C or a signal too."""
+def stopped_by_signals() -> Iterator[None]:
+    """Raise SystemExit at the signals that end the launcher, unless they are ignored, as under nohup."""
+    chosen = [number for number in ENDS if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, stop) for number in chosen}
     try:
         yield
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt("interrupted, the job was ended") from None
     finally:
-        received: list[int] = []  # a signal that comes meanwhile acts afterwards
-        with handled_by(lambda number, _: received.append(number)) as before:
-            end_processes(process)
-        if received and callable(before[received[0]]):
-            stop(received[0], None)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def stop(number: int, frame: Any) -> None:
@@ -92,38 +74,35 @@ def stop(number: int, frame: Any) -> None:
     raise SystemExit(128 + number)
 
 
+@contextlib.contextmanager
+def ending(process: subprocess.Popen[str]) -> Iterator[None]:
+    """End the job with all of its processes when the block is left, by Ctrl-C or a signal too; a second one kills at once."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("interrupted, the job was ended") from None
+    finally:
+        try:
+            process.terminate()
+            process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            pass
+        finally:
+            kill_session(process)
+
+
 def end_orphans(process: subprocess.Popen[str]) -> None:
     """End what the first process leaves behind: it may hold the output open."""
     process.wait()
-    time.sleep(PATIENCE)
-    end_processes(process)
+    kill_session(process)
 
 
-def end_processes(process: subprocess.Popen[str]) -> None:
-    """End a job and all that it has started on this machine: by SIGTERM, then by SIGKILL."""
-    family = find_processes(process.pid)
-    if process.poll() is None:
-        process.send_signal(signal.SIGTERM)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(PATIENCE)
-    _, left = psutil.wait_procs(family | find_processes(process.pid), timeout=LAST_PATIENCE)
-    for one in left:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            one.kill()
-    psutil.wait_procs(left, timeout=PATIENCE)
-    process.wait()
-
-
-def find_processes(session: int) -> set[psutil.Process]:
-    """Find the processes of a session, and those that its first process has started in others."""
-    found: set[psutil.Process] = set()
+def kill_session(process: subprocess.Popen[str]) -> None:
+    """Kill all processes that a job has on this machine: they are of its first one's session, Ray's workers too."""
     for one in psutil.process_iter():
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            if os.getsid(one.pid) == session:
-                found.add(one)
-    with contextlib.suppress(psutil.NoSuchProcess):
-        found |= set(psutil.Process(session).children(recursive=True))
-    return found
+        with contextlib.suppress(ProcessLookupError, PermissionError, psutil.NoSuchProcess):
+            if os.getsid(one.pid) == process.pid:
+                one.kill()
 
 
 class JobSummary:
