@@ -6,7 +6,6 @@ pushed. Nothing waits for ever.
 
 import asyncio
 import json
-from collections import defaultdict
 
 import numpy as np
 import pytest
@@ -131,16 +130,6 @@ def verdict(prompt_ids: list[int], response_ids: list[int]) -> float:
     family, chain = read_chain(question)
     problem = Problem("", question, (0,), str(follow(family, chain.start, chain.moves)))
     return asyncio.run(Playground().verify(problem, read_text(response_ids))).outcome
-
-
-def test_siblings_have_their_own_values(streams, folders):
-    distinct = 0
-    for rows, _ in records(folders / "streams"):
-        outcomes = defaultdict(set)
-        for row in rows:
-            outcomes[row["prompt"], row["stream"]].add(row["outcome"])
-        distinct += sum(len(found) > 1 for found in outcomes.values())
-    assert distinct > 10 * STEPS["streams"]
 
 
 def test_run_folders_are_read_as_our_own(streams, whole, folders, capsys):
