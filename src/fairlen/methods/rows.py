@@ -116,13 +116,7 @@ def plan_rows(
             "least one; give the number of optimizer steps that it is split into"
         )
     plan = spread(method.plan(scored), len(scored.segments))
-    made = {
-        "reward": scored.reward,
-        "advantage": plan["advantage"],
-        "aggregation": plan["weight"] + plan["term_weight"],
-    }
-    for choice, column in made.items():
-        refuse(~np.isfinite(column), column, list_stages(method, [choice]), "finite numbers")
+    refuse_broken(method, scored.reward, plan)
     if len(plan["trains"]) and not plan["trains"].any():
         warnings.warn(
             f"no response trains: the filter {type(method.filter).__name__} keeps none of {len(scored.selected)} prompts; "
@@ -148,6 +142,13 @@ def refuse_unplanned(method: Method) -> None:
             "correction.recount=True: plan_rows is called before log-probs are known; leave it out, or train with `fairlen "
             "train`, TRL or verl"
         )
+
+
+def refuse_broken(method: Method, reward: np.ndarray, plan: Mapping[str, np.ndarray]) -> None:
+    """Raise ValueError for a number that is not finite, naming the stages that made it, and the row."""
+    weight = plan["weight"] + plan["term_weight"]
+    for choice, column in ("reward", reward), ("advantage", plan["advantage"]), ("aggregation", weight):
+        refuse(~np.isfinite(column), column, list_stages(method, [choice]), "finite numbers")
 
 
 def score_rows(
