@@ -23,7 +23,8 @@ from fairlen.console import plural
 
 MAX_ROWS_JSON = 100  # malformed rows that are listed
 CHANNELS_HEAD = (
-    "what is spent on each channel", "share", "mean", "correct", "incorrect", "incorrect over correct", "as much on others"
+    "what is spent on each channel", "share", "mean", "of correct ones", "of incorrect ones",
+    "same prompt: incorrect over correct", "and other channels as long"
 )  # fmt: skip
 AGGREGATIONS = "what each aggregation would do"
 Rows = Iterator[tuple[str, str, str]]

@@ -109,7 +109,8 @@ def find_figures(one: Audit) -> list[Figure]:
                "given only where something is proved.",
                table=Table(("", *numbers.aggregation_head(one)[1:]), list(numbers.aggregation_rows(one))),
                terms=("weights", "aggregations", "interval")),
-        Figure("Tokens that trained nothing", f"Share of {log.unit} whose advantage is 0 or that no update had.",
+        Figure("Tokens that trained nothing",
+               f"Share of {log.unit} whose advantage is 0 or that no update had, by length of the response.",
                table=Table(numbers.untrained_head(one), list(numbers.untrained_rows(one))), terms=("interval",)),
         *sections.channel_figures(one),
         Figure("Effects within prompts, as numbers", "The four that are tested, without truncated responses and with them.",
@@ -152,7 +153,7 @@ def budget_figures(found: BudgetCurve, unit: str) -> list[Figure]:
     axis = Axis(float(np.log(budget[0])), float(np.log(max(budget[-1], budget[0] + 1))))
     places = [(axis.at(float(np.log(one))), f"{one:,}") for one in budget[::-1][:: len(budget) // 8 + 1]]
     y = nice_axis(ends_of(series), share, zero=True, most=1.0)
-    frame = Frame(axis, y, label, places, names=lambda x: f"{label} {np.exp(x):,.0f}")
+    frame = Frame(axis, y, f"{label}, logarithmic", places, names=lambda x: f"{label} {np.exp(x):,.0f}")
     return [Figure(
         "Accuracy within a budget", f"{numbers.describe_budgets(found, unit)}. Drawn is the share of all responses that end "
         f"within so many {unit} and are correct.".removeprefix(". "),

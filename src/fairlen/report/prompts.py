@@ -61,7 +61,7 @@ def within_figures(log: Log, quantity: Quantity = LENGTH) -> list[figure.Figure]
             figure.Table(
                 (f"relative {noun}", "points", "responses"), figure.counted_rows(names, over, form=points[0].form)
             ),
-            f"{note} Falling: responses of more are more often incorrect. A peak in the middle: a medium {noun} is the best.",
+            f"{note} Falling: more {noun} goes with incorrect responses. A peak in the middle: a medium {noun} is the best.",
             terms=quantity.measures[::-1],
         ),
     ]

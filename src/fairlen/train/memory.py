@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM, PreTrainedConfig
 
 from fairlen.batch import Plan
 from fairlen.engine.cache import num_kept_rows
-from fairlen.engine.device import free_memory
+from fairlen.engine.device import free_memory, give_back_memory
 from fairlen.files.limits import GIB
 from fairlen.files.pretrained import find_model, read_config
 from fairlen.methods.method import Method
@@ -173,6 +173,7 @@ def reset_peak(device: torch.device) -> int:
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
         return torch.cuda.memory_allocated(device)
+    give_back_memory()  # what is taken from freed memory would not be seen
     with suppress(OSError):  # where it is not allowed, the peak is that of the process
         place = os.open("/proc/self/clear_refs", os.O_WRONLY)
         os.write(place, b"5")
