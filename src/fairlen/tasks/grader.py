@@ -244,7 +244,7 @@ async def as_errors(values: Awaitable[Any]) -> Any:
     """An error that would end the event loop, or look like an interruption of the run, becomes a RuntimeError."""
     try:
         return await values
-    except Exception:
+    except (Exception, GeneratorExit):
         raise
     except BaseException as error:
         raise RuntimeError(f"{type(error).__name__} {error}".strip()) from error
