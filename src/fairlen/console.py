@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 LAYOUT = re.compile(r"([\n\t\xa0\u1680\u2000-\u200a\u202f\u205f\u3000]+)")
 """Characters that only move what follows: line breaks, tabs and spaces of any width."""
-PADDING = re.compile(r" +$", re.M)
 
 
 def visible(text: str) -> str:
@@ -98,7 +97,7 @@ def make_console(width: int | None = None, file: IO[str] | None = None) -> Conso
 
         def _render_buffer(self, buffer: Iterable[Segment]) -> str:
             text = super()._render_buffer(buffer)
-            return text if self.is_terminal else PADDING.sub("", text)
+            return text if self.is_terminal else re.sub(r" +$", "", text, flags=re.M)
 
     colours = None if os.environ.get("NO_COLOR") else "auto"
     console = SafeConsole(highlight=False, markup=False, file=file, color_system=colours)

@@ -87,8 +87,8 @@ class Parser(ArgumentParser):
     """Raises ValueError where argparse prints its usage and ends."""
 
     def error(self, message: str) -> NoReturn:
-        more = "; --help has examples" * ("required" in message)
-        raise ValueError(re.sub(r"^argument (--[\w-]+)(/\S+)*:", r"\1:", message) + more)  # of its spellings, the first
+        first = re.sub(r"^argument (--[\w-]+)(/\S+)*:", r"\1:", message)  # of its spellings
+        raise ValueError(first + "; --help has examples" * ("required" in message))
 
 
 def is_list(one: Setting) -> bool:

@@ -98,15 +98,14 @@ def refuse_losses(config: CompareConfig, folder: Path) -> None:
 def run_cells(config: CompareConfig, folder: Path, log: Callable[[str], None]) -> list[Cell]:
     """Run what is not done, the reference's runs before those that go by them."""
     cells: list[Cell] = []
-    number = len(config.all_seeds) * len(config.variants)
     for seed in config.all_seeds:
         reference: Spent | None = None
         for variant in config.variants:
             place = folder / variant.folder / f"seed-{seed}"
             train = settings_of(config, variant, seed, place, reference)
-            left, name = number - len(cells), f"{variant.text}, seed {seed}"
-            mean = sum(one.spent.seconds for one in cells) / max(len(cells), 1)
-            name += f" (run {len(cells) + 1} of {number}{f', {show_time(mean * left)} left' * bool(cells)})"
+            number, spent = len(config.all_seeds) * len(config.variants), [one.spent.seconds for one in cells]
+            left = f", {show_time(sum(spent) * (number / len(spent) - 1))} left" if spent else ""
+            name = f"{variant.text}, seed {seed} (run {len(cells) + 1} of {number}{left})"
             cells.append(Cell(variant, place, run_cell(train, place, name, log)))
             reference = reference or cells[-1].spent
     return cells

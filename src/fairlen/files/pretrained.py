@@ -152,9 +152,8 @@ def check_for_others(place: str | Path, revision: str = "", kinds: Sequence[Any]
 
 
 def unreadable(place: str | Path, error: Exception, hint: str = "") -> ValueError:
-    inside = [one for one in (Path(place, "model"), Path(place, "best")) if (one / "config.json").is_file()]
-    if inside:
-        return ValueError(f"model={place}: that is the folder of a run: give {inside[0]}, the model in it")
+    if (Path(place) / "model/config.json").is_file():
+        return ValueError(f"model={place}: that is the folder of a run: give {Path(place) / 'model'}, the model in it")
     return ValueError(
         f"model={place}: neither a model folder nor a hub id that can be loaded ({describe(error)}); give a folder with "
         f"config.json, *.safetensors and a tokenizer, or a hub id that is downloaded (hf download){hint}"

@@ -165,14 +165,12 @@ def truncation_figure(log: Log, *others: Series, step: str = BATCH) -> Figure:
 
 
 def weights_section(log: Log) -> Section:
-    figures: list[Figure] = []
+    figures = [weight_figure(log)] if len(log.trained) else []
     lead = "A sequence moves the model by its weight, the magnitude of its advantage and its number of tokens."
-    if len(log.trained):
-        figures.append(weight_figure(log))
-        if len(off_policy(log)):
-            figures.append(acceptance_figure(log))
-        else:
-            lead += " Nothing could be clipped: each rollout batch served one update, so that every ratio is 1."
+    if len(off_policy(log)):
+        figures.append(acceptance_figure(log))
+    elif figures:
+        lead += " Nothing could be clipped: each rollout batch served one update, so that every ratio is 1."
     return Section("weights", "Length in the update", lead, figures)
 
 

@@ -72,7 +72,6 @@ class Counted(Estimates):
         return Counted(value, low, high, self.count)
 
     def within(self, least: float, most: float) -> Counted:
-        """Return the same with intervals that end at what the numbers can be."""
         return Counted(self.value, np.maximum(self.low, least), np.minimum(self.high, most), self.count)
 
 

@@ -137,8 +137,7 @@ class Clock:
         ]
         if 0 <= self.first < done < 1:
             spent_seconds = time.monotonic() - self.start
-            left = spent_seconds * (1 - done) / (done - self.first)
-            limit = self.config.run.max_seconds or math.inf
+            left, limit = spent_seconds * (1 - done) / (done - self.first), self.config.run.max_seconds or math.inf
             parts.append(f"{show_time(min(left, max(limit - spent_seconds, 0)))} left")
         return "".join(f", {part}" for part in parts)
 
