@@ -147,9 +147,13 @@ def test_a_model_that_does_not_read_the_task_is_refused_by_every_command(tmp_pat
 
 
 def test_an_interrupted_run_says_how_to_go_on(monkeypatch, capsys):
+    """By its folder; before there is one, that it starts again."""
+    stop = KeyboardInterrupt()
+
     def interrupt(_: list[str]) -> int:
-        raise KeyboardInterrupt
+        raise stop
 
     monkeypatch.setattr("fairlen.cli.run_train", interrupt)
-    assert main(["train"]) == 130
-    assert "--resume" in capsys.readouterr().err
+    assert main(["train"]) == 130 and "the same command starts again" in capsys.readouterr().err
+    stop.folder = "runs/mine"  # type: ignore[attr-defined]
+    assert main(["train"]) == 130 and "--resume --out runs/mine" in capsys.readouterr().err
