@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import fields, is_dataclass
-from typing import Any
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Annotated, Any
 
 from fairlen.console import make_console, print_table
 from fairlen.flags import field_meanings
@@ -13,9 +13,26 @@ from fairlen.methods.description import hash_method, short, stage_to_dict, to_di
 from fairlen.methods.method import CHAINED, Method
 from fairlen.methods.modifiers import MODIFIERS, Component
 from fairlen.methods.presets import BASES
+from fairlen.settings import Positional
 
 CHOICES = ("sampling", "filter", "reward", "advantage", "surrogate", "aggregation")
 """Columns of the table; terms and correction are the same for every base."""
+
+
+@dataclass(frozen=True)
+class MethodsConfig:
+    """Settings of `fairlen methods`."""
+
+    name: Annotated[str, Positional] = ""
+    """One method, its names joined by +, such as dapo+balanced or verl:opo; or peers, verl, …: the words of other libraries."""
+    compare: tuple[str, ...] = ()
+    """Methods whose weights, advantages and bounds are measured on the same made rollouts."""
+    rollouts: str = ""
+    """Files or a folder of your own rollouts, as for fairlen audit, that --compare weighs instead."""
+    out: str = ""
+    """A page to write with the picture of --compare."""
+    json: bool = False
+    """Print data for machines."""
 
 
 def list_methods() -> dict[str, Any]:

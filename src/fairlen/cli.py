@@ -225,8 +225,8 @@ def run_doctor(arguments: list[str]) -> int:
 
 def run_methods(arguments: list[str]) -> int:
     """Print every base and modifier, what one method is made of, words of other libraries, or what several do to length."""
+    from fairlen.catalogue import MethodsConfig
     from fairlen.methods.peers import PEERS, list_words
-    from fairlen.settings import MethodsConfig
 
     config = parse(MethodsConfig, "methods", arguments)
     name, compared, out = config.name, config.compare, config.out

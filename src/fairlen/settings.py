@@ -375,22 +375,6 @@ def choose_engine(config: RolloutConfig, device: str, num_parameters: int) -> Li
 
 
 @dataclass(frozen=True)
-class MethodsConfig:
-    """Settings of `fairlen methods`."""
-
-    name: Annotated[str, Positional] = ""
-    """One method, its names joined by +, such as dapo+balanced or verl:opo; or peers, verl, …: the words of other libraries."""
-    compare: tuple[str, ...] = ()
-    """Methods whose weights, advantages and bounds are measured on the same made rollouts."""
-    rollouts: str = ""
-    """Files or a folder of your own rollouts, as for fairlen audit, that --compare weighs instead."""
-    out: str = ""
-    """A page to write with the picture of --compare."""
-    json: bool = False
-    """Print data for machines."""
-
-
-@dataclass(frozen=True)
 class ReportConfig:
     """Which report is written."""
 
