@@ -207,6 +207,7 @@ class Own:
         from fairlen.loop.folder import RunFolder
         from fairlen.policy.model import Policy, make_head
         from fairlen.tasks.task import Problem
+        from fairlen.train.loop import recount
         from fairlen.train.records import BatchRecord, describe_update, rollout_metrics
         from fairlen.train.step import Learner
 
@@ -248,8 +249,7 @@ class Own:
         plans = [method.weigh(update) for update in made]
         olds = [learner.old_logprobs(rollouts, plan) for plan in plans]
         if method.recounts:
-            kept = [learner.count_kept(method, rollouts, *one) for one in zip(plans, olds, strict=True)]
-            plans = [method.weigh(*one) for one in zip(made, kept, strict=True)]
+            plans = [recount(method, rollouts, *one) for one in zip(made, olds, strict=True)]
         columns = [spread(plan, len(scored.segments)) for plan in plans]
         plan = {name: sum(part[name] for part in columns) for name in columns[0]}
         found = Found(scored.responses, scored.segments, plan, scored_metrics(scored, method), folder=folder)

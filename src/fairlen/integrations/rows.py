@@ -24,7 +24,6 @@ from fairlen.batch import Ints, Responses, Segments, build_segments
 from fairlen.engine.device import upload
 from fairlen.engine.engine import find_state
 from fairlen.methods.method import Method
-from fairlen.methods.stages.micro import Micro
 from fairlen.policy.layout import find_unlike
 from fairlen.policy.model import body, find_dropout
 from fairlen.policy.tree import NAME, Forest, ForestMask, sort_rows
@@ -42,6 +41,12 @@ def find_turns(mask: ArrayLike) -> Spans:
 def count_tokens(mask: ArrayLike) -> tuple[int, ...]:
     """Return the tokens of each turn of a row, given its mask [L]; one turn of none where the policy wrote nothing."""
     return tuple(stop - start for start, stop in find_turns(mask)) or (0,)
+
+
+def count_read(num_prompt: int, mask: ArrayLike) -> int:
+    """Return the tokens before a row's last generated one that were not generated, the prompt's among them."""
+    own = np.flatnonzero(np.asarray(mask))
+    return num_prompt + (int(own[-1]) + 1 - len(own) if len(own) else 0)
 
 
 def was_truncated(
@@ -181,14 +186,6 @@ def find_trained(mask: Tensor, trains: Tensor, length: Tensor | None) -> tuple[T
     length = (mask.sum(1) if length is None else length).flatten()
     mask, trains = mask.bool(), trains.flatten().bool()
     return mask.masked_scatter(mask, trains.repeat_interleave(length)), length * trains
-
-
-def count_kept(correction: Any, length: Sequence[int], old: Tensor, rollout: Tensor) -> Ints:
-    """Return the tokens that a correction which recounts keeps of each sequence [B], given its tokens and all log-probs [T]."""
-    sizes = torch.tensor(length, device=old.device)
-    nothing, kept = torch.zeros(len(sizes), device=old.device), torch.zeros_like(sizes)
-    kept[sizes > 0] = correction.count(Micro.of(sizes, nothing, nothing, nothing, old, rollout))
-    return kept.cpu().numpy()
 
 
 def mark_depth(mask: Tensor, depth: Tensor, width: int) -> Tensor:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
+import torch
 from safetensors import SafetensorError
 
-from fairlen.batch import is_on_policy
+from fairlen.batch import Plan, is_on_policy
 from fairlen.console import Pace, warn
 from fairlen.engine.device import give_back_memory
 from fairlen.evaluate.run import Evaluation, evaluate
@@ -19,8 +20,9 @@ from fairlen.files.folders import replace_folder
 from fairlen.loop.learning_signal import NOTE
 from fairlen.loop.tally import state_metrics
 from fairlen.loop.update import explain
-from fairlen.methods.method import Scored, updates
+from fairlen.methods.method import Method, Scored, Update, updates
 from fairlen.policy.lora import save_adapters
+from fairlen.rollouts import Rollouts
 from fairlen.settings import LARGE
 from fairlen.tasks.task import NO_FAILURES, Problem
 from fairlen.train.collect import Collected
@@ -128,10 +130,9 @@ class Trainer(RunState):
         rollouts, plan = started.collected.rollouts, started.plans[started.num_done % len(started.plans)]
         if started.old_logprobs is None:
             started.old_logprobs = self.find_old_logprobs(started)
-        if self.method.recounts:
-            kept = self.learner.count_kept(self.method, rollouts, plan, started.old_logprobs)
+        if self.method.recounts and started.old_logprobs:
             made = [*updates(started.collected.scored, self.config.update.updates_per_batch)]
-            plan = self.method.weigh(made[started.num_done % len(made)], kept)
+            plan = recount(self.method, rollouts, made[started.num_done % len(made)], started.old_logprobs)
         on_policy = is_on_policy(self.progress.policy_version, started.policy_version)
         self.learner.num_done = 0
         pace = Pace(f"update {self.progress.update + 1}", len(plan), lambda: self.learner.num_done, "sequences")
@@ -240,6 +241,15 @@ class Trainer(RunState):
             checkpoint = self.capture()
             require_finite(checkpoint.tensors)
             return self.archive.save(self.progress.batch, self.progress.update, checkpoint)
+
+
+def recount(method: Method, rollouts: Rollouts, update: Update, old_logprobs: Mapping[int, Any]) -> Plan:
+    """Return the plan of an update whose denominators count the tokens that the correction keeps."""
+    correction: Any = method.correction
+    spans = [rollouts.segments[row] for row in update.rows]
+    told = np.concatenate([rollouts.responses[one.response].logprobs_of(one.start, one.stop) for one in spans])
+    old = torch.cat([old_logprobs[row] for row in update.rows.tolist()])
+    return method.weigh(update, correction.count(update.segments.length, old, torch.from_numpy(told).to(old)))
 
 
 def describe_nothing(scored: Scored) -> str:

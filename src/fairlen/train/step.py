@@ -280,14 +280,6 @@ class Learner:
             tally.add(method, outputs, micro, loss)
             result.observed.append((packed.rows, measure_sequences(outputs, packed.micro, loss.token)))
 
-    def count_kept(self, method: Method, rollouts: Rollouts, plan: Plan, old_logprobs: dict[int, Tensor]) -> Ints:
-        """Tokens that a correction which recounts keeps of each sequence of the plan, [B]."""
-        correction: Any = method.correction
-        kept = np.zeros(len(plan), np.int64)
-        for packed in self.packs(rollouts, plan, old_logprobs, False):
-            kept[packed.rows] = correction.count(packed.micro).cpu().numpy()
-        return kept
-
     def restore_schedule(self, state: dict[str, Any]) -> None:
         """Put the schedule back, and its rate into the optimizer, which it does not do itself."""
         self.schedule.load_state_dict(state)

@@ -12,7 +12,7 @@ from accelerate.utils import gather_object
 from torch import Tensor
 
 from fairlen.batch import NO_VERDICT, Bools, Floats, Ints
-from fairlen.integrations.rows import count_kept, count_tokens, find_trained, has_turns, was_truncated
+from fairlen.integrations.rows import count_read, count_tokens, find_trained, has_turns, was_truncated
 from fairlen.methods.conflicts import refuse_missing
 from fairlen.methods.method import Method
 from fairlen.methods.stages.reward import NUM_READ
@@ -105,9 +105,8 @@ def list_columns(
     output: dict[str, Any], inputs: Sequence[dict[str, Any]], names: Sequence[str]
 ) -> list[dict[str, Any]]:
     """Return the columns of the data by row, with how many tokens were not generated, and None for each of some names."""
-    read = output["prompt_mask"].sum(1) + output["completion_mask"].sum(1) - loss_mask(output).sum(1)
-    rows = zip(read.tolist(), inputs, strict=True)
-    return [{**dict.fromkeys(names), NUM_READ: number, **row} for number, row in rows]
+    rows = zip(output["prompt_mask"].sum(1).tolist(), loss_mask(output).cpu().numpy(), inputs, strict=True)
+    return [{**dict.fromkeys(names), NUM_READ: count_read(number, own), **row} for number, own, row in rows]
 
 
 def refuse_unread(trainer: Any) -> None:
@@ -125,7 +124,8 @@ def find_kept(method: Method, output: dict[str, Any]) -> Ints | None:
     turns = [count_tokens(row) for row in mask.cpu().numpy()]
     sizes = [size for row in turns for size in (row if has_turns(method) else (sum(row),))]
     rollout = torch.where(rollout.isnan(), old, rollout)
-    return np.concatenate(gather_object([count_kept(method.correction, sizes, old[mask], rollout[mask])]))
+    correction: Any = method.correction
+    return np.concatenate(gather_object([correction.count(sizes, old[mask], rollout[mask])]))
 
 
 def has_open_call(completion: Any) -> bool:

@@ -24,7 +24,7 @@ from fairlen.batch import (
 )
 from fairlen.evaluate.run import Evaluation
 from fairlen.integrations.rows import (
-    count_kept,
+    count_read,
     count_tokens,
     cut_responses,
     has_turns,
@@ -123,14 +123,14 @@ def read_channels(rows: Sequence[Row], data: Any, decode: Callable[[Sequence[int
 
 def read_named(rows: Sequence[Row], data: Any, extra: Sequence[Mapping[str, Any]]) -> list[Row]:
     """Return rows with their tokens that were not generated, columns of the data (`extra_info`), and what rewards said."""
-    sizes = data["prompts"].offsets().diff() + data["responses"].offsets().diff()
-    columns = zip(rows, sizes.tolist(), read_values(data["extra_info"]), extra, strict=True)
-    return [
-        replace(row, named={NUM_READ: size - row.length, **info, **(said.get("reward_extra_info") or {})})
-        if row.is_end
-        else row
-        for row, size, info, said in columns
-    ]
+    tensors = (unbind(data[name]) for name in ("prompts", "response_mask"))
+    columns = zip(rows, *tensors, read_values(data["extra_info"]), extra, strict=True)
+    found = []
+    for row, prompt, mask, info, said in columns:
+        num_read = count_read(len(prompt), mask if row.turns else ())
+        named = {NUM_READ: num_read, **info, **(said.get("reward_extra_info") or {})}
+        found.append(replace(row, named=named) if row.is_end else row)
+    return found
 
 
 def find_kept(method: Method, rows: Sequence[Row], data: Any) -> Ints:
@@ -140,7 +140,8 @@ def find_kept(method: Method, rows: Sequence[Row], data: Any) -> Ints:
         sizes
     )
     old, rollout = (data[name].values()[mask > 0] for name in LOGPROBS)
-    return count_kept(method.correction, find_parts(rows, has_turns(method))[2], old, rollout)
+    correction: Any = method.correction
+    return correction.count(find_parts(rows, has_turns(method))[2], old, rollout)
 
 
 def find_parts(rows: Sequence[Row], by_turn: bool) -> tuple[Ints, Ints, list[int]]:

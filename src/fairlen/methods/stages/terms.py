@@ -6,9 +6,11 @@ correction(micro)           -> factor [T] on the surrogate's loss, without gradi
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from fairlen.batch import Ints
 from fairlen.checks import Bound, Checked, NotNegative, added_later
 from fairlen.methods.stages.micro import Micro, Outputs
 from fairlen.methods.stages.surrogate import MAX_LOG_RATIO
@@ -157,9 +159,13 @@ class SamplerRejection(Checked):
             return micro.per_token(micro.sum_per_sequence((~kept).double()) == 0)
         return kept
 
-    def count(self, micro: Micro) -> Tensor:
-        """Tokens of each sequence that train, [B]."""
-        return micro.sum_per_sequence(self.keep(micro).long())
+    def count(self, length: Sequence[int] | Ints, old_logprobs: Tensor, rollout_logprobs: Tensor) -> Ints:
+        """Tokens of each sequence [B] that train, given all of theirs [T]."""
+        sizes = old_logprobs.new_tensor(length).long()
+        kept, nothing = 0 * sizes, 0.0 * sizes
+        micro = Micro.of(sizes, nothing, nothing, nothing, old_logprobs, rollout_logprobs)
+        kept[sizes > 0] = micro.sum_per_sequence(self.keep(micro).long())
+        return kept.cpu().numpy()
 
 
 def sampler_ratio(micro: Micro, level: str) -> Tensor:
