@@ -14,7 +14,7 @@ from transformers import AutoTokenizer, Qwen3Config
 from fairlen.playground import PATH
 from fairlen.settings import VerifierSettings
 from fairlen.tasks.data_row import Answers, Choice, DataRow, Program, normalize
-from fairlen.tasks.dataset import Mixture, order_of, read_rows
+from fairlen.tasks.dataset import Mixture, read_rows, shuffle
 from fairlen.tasks.grader import Verifier
 from fairlen.tasks.load import load_sets, load_task
 from fairlen.tasks.playground import Playground
@@ -230,7 +230,8 @@ def test_an_empty_file_is_called_empty(tmp_path, name, text):
 
 
 def test_epochs_and_seeds_have_orders_of_their_own():
-    orders = {tuple(order_of(epoch, 50, seed)) for seed in ((0, 0), (0, 1), (1, 0)) for epoch in range(4)}
+    starts = [(seed, 50 * epoch) for seed in ((0, 0), (0, 1), (1, 0)) for epoch in range(4)]
+    orders = {tuple(shuffle(start + i, 50, seed) for i in range(50)) for seed, start in starts}
     assert len(orders) == 12 and all(sorted(order) == list(range(50)) for order in orders)
 
 
@@ -249,7 +250,7 @@ def test_shares_are_exact_in_every_period(weights, shares):
 
 
 def test_a_mixture_by_hand():
-    # shares 2 and 1: the first at 1/4 and 3/4 of a period, the second at 1/2
+    # shares 2 and 1 of 3, slack 1/2: the first must be drawn by 0.75, 2.25, the second by 1.5
     assert [Mixture((2.0, 1.0)).at(i) for i in range(6)] == [(0, 0), (1, 0), (0, 1), (0, 2), (1, 1), (0, 3)]
 
 

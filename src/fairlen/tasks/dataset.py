@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from functools import cached_property, lru_cache
+from functools import cached_property
 from itertools import islice, zip_longest
 from math import gcd
 from pathlib import Path
@@ -31,6 +31,7 @@ REMEDY = (
     "raise --max-prompt-length, give more problems (one in eight is held out by a hash of its question), or name others "
     "to evaluate on with --eval-data"
 )
+ROUNDS = 4
 MAX_PERIOD = 100_000  # positions after which a mixture repeats
 FileSchema = tuple[Path, list[str], Schema]
 """A file, the columns that it has, and its schema; files of a folder need not have the same."""
@@ -277,20 +278,23 @@ class DataTask:
 
 
 def shuffle(position: int, count: int, seed: tuple[int, ...]) -> int:
-    """Which of `count` things is at a position of an endless stream that has each once an epoch."""
+    """Which of `count` things is at a position of an endless stream that has each once an epoch, in a new order: a Feistel
+    network over the next power of four, walked until it falls within `count`, without a table or a generator of a library."""
     epoch, place = divmod(position, count)
-    return order_of(epoch, count, seed)[place]
-
-
-@lru_cache(maxsize=32)
-def order_of(epoch: int, count: int, seed: tuple[int, ...]) -> list[int]:
-    """An order of `count` things, a new one each epoch, and the same on every machine."""
-    return sorted(range(count), key=lambda place: derive_seed(*seed, epoch, place))
+    half = max(1, ((count - 1).bit_length() + 1) // 2)
+    mask = (1 << half) - 1
+    while True:
+        left, right = place >> half, place & mask
+        for turn in range(ROUNDS):
+            left, right = right, left ^ (derive_seed(*seed, epoch, turn, right) & mask)
+        place = left << half | right
+        if place < count:
+            return place
 
 
 @dataclass(frozen=True)
 class Mixture:
-    """The source of each position: shares are exact in every period, and spread evenly within."""
+    """The source of each position: shares are exact in every period, less than one problem off within."""
 
     weights: tuple[float, ...]  # above 0, with at most three decimals
 
@@ -313,7 +317,19 @@ class Mixture:
         return source, period * self.shares[source] + before
 
     @cached_property
-    def schedule(self) -> list[tuple[int, int]]:
-        """One period: the draws of each source at the middles of equal parts of it."""
-        draws = ((source, number, share) for source, share in enumerate(self.shares) for number in range(share))
-        return [draw[:2] for draw in sorted(draws, key=lambda draw: (Fraction(2 * draw[1] + 1, draw[2]), draw[0]))]
+    def schedule(self) -> tuple[tuple[int, int], ...]:
+        """One period. Of the sources that are behind their share by enough, the one that must be drawn soonest is next (Tijdeman,
+        "The chairman assignment problem", 1980: with k sources none is ever off by more than 1 - 1/(2k - 2))."""
+        total, slack = sum(self.shares), Fraction(1, max(1, 2 * len(self.shares) - 2))
+        drawn = [0] * len(self.shares)
+        schedule: list[tuple[int, int]] = []
+        for place in range(1, total + 1):
+            deadlines = (
+                ((drawn[source] + 1 - slack) * total / share, source)
+                for source, share in enumerate(self.shares)
+                if share * place - drawn[source] * total >= slack * total or len(self.shares) == 1
+            )
+            source = min(deadlines)[1]
+            schedule.append((source, drawn[source]))
+            drawn[source] += 1
+        return tuple(schedule)
