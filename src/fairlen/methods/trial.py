@@ -152,7 +152,7 @@ def check_values(who: str, found: Any, wanted: str, size: int = 10, where: str =
     if not isinstance(found, kind) or found.shape != (size,):
         got = f"{name} of shape {tuple(found.shape)}" if isinstance(found, kind) else f"{found!r:.40}"
         raise ValueError(f"{who} returned {got}: give {wanted}, {name} of shape ({size},)")
-    values = found if kind is np.ndarray else np.array(found.tolist())
+    values = np.asarray(found.tolist() if "token" in wanted else found)
     dtype = np.bool_ if "truth" in wanted else np.float64
     if values.dtype != dtype and not (dtype is np.float64 and values.dtype.kind in "iuf"):
         raise ValueError(f"{who} returned {found.dtype}: give {wanted}, as {np.dtype(dtype)}")
@@ -283,7 +283,7 @@ def try_split(method: Method, name: str) -> None:
         assert outputs.logprobs.grad is not None
         return outputs.logprobs.grad.numpy()
 
-    if not np.allclose(gradient(ALL), np.append(*map(gradient, PARTS)), rtol=1e-9, atol=1e-12):
+    if not np.allclose(gradient(ALL), np.concatenate([gradient(part) for part in PARTS]), rtol=1e-9, atol=1e-12):
         raise ValueError(
             f"method {name}: its gradient changes where an update is split into micro-batches: a loss is one number for each "
             "token, and depends on the sequence of that token alone"
