@@ -101,7 +101,8 @@ def test_on_the_cpu_an_update_has_the_same_bits_with_it_without_it_and_again(lay
     first, again, without = (update(layout, "fspo", is_on)[0] for is_on in (True, True, False))
     for name, gradient in first.items():
         assert torch.equal(gradient, again[name]) and torch.equal(gradient, without[name]), name
-        assert gradient.abs().sum() > 0, name
+    # all tokens are the same, so that weights of attention have no gradient
+    assert all(gradient.any() for name, gradient in first.items() if ".q_" not in name and ".k_" not in name)
 
 
 def test_an_operation_without_such_an_algorithm_ends_the_run_with_what_to_do(monkeypatch):
