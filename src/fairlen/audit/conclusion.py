@@ -251,7 +251,8 @@ def describe_effects(
 def show_gap(found: Effect, side: int) -> str:
     """Return a difference of logs as a percentage with its 95% interval; `side` is 1 for more, -1 for less."""
     value, low, high = (side * math.expm1(min(x, 50.0)) for x in (found.value, *found.interval()))
-    return f"{value:.0%} [{min(low, high):.0%}, {max(low, high):.0%}]"
+    value, low, high = (round(x, 2) + 0.0 for x in (value, *sorted((low, high))))  # no "-0%"
+    return f"{value:.0%} [{low:.0%}, {high:.0%}]"
 
 
 def show_share(found: Effect, side: int) -> str:
