@@ -118,10 +118,10 @@ def test_columns_that_the_page_of_tables_names_are_taken_for_it(tmp_path):
     """Each row of its table, by a file that has this column and no other of its kind."""
     table = INDEX.split("| column |")[1].split("\n\n")[0]
     named = re.findall(r"`(\w+)`", "\n".join(line.split("|")[1] for line in table.splitlines()[2:]))
-    columns = "prompt response num_tokens num_turns reward correct step finish_reason advantage"
+    columns = "prompt response num_tokens num_turns reward correct step finish_reason advantage age"
     assert set(columns.split()) == set(named)
     row = {"prompt": "a", "response": "b c", "num_tokens": 9, "num_turns": 2, "reward": 0.5, "correct": True, "step": 3}
-    row |= {"finish_reason": "length", "advantage": -1.0}
+    row |= {"finish_reason": "length", "advantage": -1.0, "age": 1}
     path = tmp_path / "t.jsonl"
     path.write_text("".join(json.dumps(row | {"num_tokens": 9 + n}) + "\n" for n in range(2)))
     (source,) = read([str(path)]).sources

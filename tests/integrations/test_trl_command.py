@@ -80,7 +80,7 @@ def test_problems_in_the_same_words_keep_their_own_answers():
 def test_what_has_no_verdict_does_not_count_although_a_reward_judged_it():
     """Rewards by function, the verifier first: right and -1, wrong and 9, none and 9; a graded one of 0.4 is wrong."""
     trainer = TaskTrainer.__new__(TaskTrainer)
-    trainer.correct_threshold, trainer.reward_weights = 0.5, torch.ones(2)
+    trainer.correct_threshold, trainer.reward_weights, trainer.reward_func_names = 0.5, torch.ones(2), ["a", "b"]
     found = trainer.grade_rewards(torch.tensor([[1.0, -1.0], [0.0, 9.0], [float("nan"), 9.0], [0.4, 9.0]]))
     assert found.verdict[[0, 1, 3]].tolist() == [1.0, 0.0, 0.0]
     assert math.isnan(found.verdict[2])

@@ -105,9 +105,9 @@ def test_the_threshold_is_half_of_what_a_row_could_be_worth():
     rewards = torch.tensor(
         [[1, nan, nan], [nan, 0.4, nan], [1, 0.5, nan], [1, 0, nan], [nan, nan, -1], [nan, nan, nan]]
     )
-    found = Outcomes.read(rewards, torch.tensor([1.0, 1.0, -2.0]), None)
+    found = Outcomes.read(rewards, torch.tensor([1.0, 1.0, -2.0]), None, "abc")
     assert found.verdict[:5].tolist() == [1, 0, 1, 0, 1] and np.isnan(found.verdict[5])
-    found = Outcomes.read(rewards, torch.tensor([1.0, 1.0, -2.0]), 1.2)
+    found = Outcomes.read(rewards, torch.tensor([1.0, 1.0, -2.0]), 1.2, "abc")
     assert found.verdict[:5].tolist() == [0, 0, 1, 0, 1] and np.isnan(found.verdict[5])
 
 
