@@ -211,7 +211,7 @@ def turns_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_trajectory_is_read_turn_by_turn(open_page, turns_page):
     """Of tokens 0 to 3 the first turn, 4 and 5 read, the rest the second turn: coloured is what the policy wrote alone."""
     page = open_page(turns_page).page
-    assert page.locator("#turns figure").count() == 5
+    assert page.locator("#turns figure").count() == 4
     answer = page.locator("details.response[data-turns='2']").first
     text = answer.locator("pre.text").text_content()
     answer.locator("summary").click()
