@@ -164,11 +164,11 @@ def test_programs_without_a_sandbox(desk, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("arguments", "module", "reader", "command"),
     [
-        (["train", "--lora-rank", "4"], "peft", "", "pip install 'fairlen[lora]'"),
-        (["train", "--engine", "vllm"], "vllm", "", "pip install 'fairlen[vllm]'"),
-        (["trl"], "trl", "fairlen.integrations.trl", "pip install 'fairlen[trl]'"),
-        (["verl"], "verl", "", "pip install 'fairlen[verl]'"),
-        (["train"], "torch", "fairlen.train.start", "pip install 'fairlen[train]'"),
+        (["train", "--lora-rank", "4"], "peft", "", "pip install '.[lora]'"),
+        (["train", "--engine", "vllm"], "vllm", "", "pip install '.[vllm]'"),
+        (["trl"], "trl", "fairlen.integrations.trl", "pip install '.[trl]'"),
+        (["verl"], "verl", "", "pip install '.[verl]'"),
+        (["train"], "torch", "fairlen.train.start", "pip install '.[train]'"),
     ],
 )
 def test_a_package_that_is_not_installed(arguments, module, reader, command, monkeypatch, capsys):

@@ -45,10 +45,10 @@ def settings_of_verl(text: str) -> list[str]:
 
 
 def test_settings_of_verl_exist():
-    omegaconf = pytest.importorskip("omegaconf", reason="verl is not installed (pip install 'fairlen[verl]')")
+    omegaconf = pytest.importorskip("omegaconf", reason="verl is not installed (pip install '.[verl]')")
     verl = find_spec("verl")
     if verl is None or verl.origin is None:
-        pytest.skip("verl is not installed (pip install 'fairlen[verl]')")
+        pytest.skip("verl is not installed (pip install '.[verl]')")
     known = omegaconf.OmegaConf.load(Path(verl.origin).parent / "trainer/config/_generated_ppo_trainer.yaml")
     named = settings_of_verl(SECTIONS["verl"])
     assert {"trainer.rollout_data_dir", "trainer.validation_data_dir", "data.max_response_length"} <= set(named)
@@ -61,7 +61,7 @@ def test_settings_of_verl_exist():
 
 
 def test_where_hydra_writes_the_configuration():
-    hydra = pytest.importorskip("hydra", reason="verl is not installed (pip install 'fairlen[verl]')")
+    hydra = pytest.importorskip("hydra", reason="verl is not installed (pip install '.[verl]')")
     with hydra.initialize(version_base=None, config_path=None):
         asked = hydra.compose(return_hydra_config=True).hydra
     written = asked.run._get_node("dir")._value(), asked.output_subdir

@@ -34,7 +34,7 @@ class Command:
     summary: str
     examples: tuple[str, ...]
     extra: str = "train"
-    """Extra of `pip install 'fairlen[EXTRA]'` that the command needs."""
+    """Extra of `pip install '.[EXTRA]' in the checkout` that the command needs."""
     resume: str = "the same command starts again"
     """Advice after an interruption."""
 
@@ -154,7 +154,7 @@ def dispatch(name: str, arguments: list[str]) -> int:
         complain(name, error)
         return 1
     except ImportError as error:
-        install = f"; pip install 'fairlen[{COMMANDS[name].extra}]' has what `fairlen {name}` needs"
+        install = f"; pip install '.[{COMMANDS[name].extra}]' in the checkout has what `fairlen {name}` needs"
         complain(name, f"{error}{install if error.name and 'pip install' not in str(error) else ''}")
         return 2
     except OSError as error:
@@ -323,7 +323,9 @@ def run_verl(arguments: list[str]) -> int:
     if left:
         raise ValueError(explain_unknown(left, ["", *flag_names(VerlConfig)]))
     if not config.dry_run and find_spec("verl") is None:
-        raise ValueError("verl jobs need the package verl: pip install 'fairlen[verl]'; --dry-run goes without it")
+        raise ValueError(
+            "verl jobs need the package verl: pip install '.[verl]' in the checkout; --dry-run goes without it"
+        )
     return start_verl(config, arguments[cut + 1 :])
 
 

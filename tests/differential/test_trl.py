@@ -25,7 +25,7 @@ from fairlen.methods.stages.surrogate import (
 )
 from fairlen.methods.stages.terms import EntropyBonus, ReferenceKL
 
-pytest.importorskip("trl", reason="TRL is not installed (pip install 'fairlen[trl]')")
+pytest.importorskip("trl", reason="TRL is not installed (pip install '.[trl]')")
 grpo_trainer = pytest.importorskip("trl.trainer.grpo_trainer")
 rloo_trainer = pytest.importorskip("trl.trainer.rloo_trainer")
 GRPOTrainer, RLOOTrainer = grpo_trainer.GRPOTrainer, rloo_trainer.RLOOTrainer

@@ -12,7 +12,7 @@ import torch
 from loops import over
 from padded import agree, equal_groups
 
-pytest.importorskip("trl", reason="TRL is not installed (pip install 'fairlen[trl]')")
+pytest.importorskip("trl", reason="TRL is not installed (pip install '.[trl]')")
 from test_trl import (
     RATIO_BLOCK,
     GRPOTrainer,

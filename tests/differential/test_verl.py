@@ -22,7 +22,7 @@ from fairlen.methods.stages.surrogate import (
 )
 from fairlen.methods.stages.terms import EntropyBonus, ReferenceKL, SamplerMismatch
 
-pytest.importorskip("verl", reason="verl is not installed (pip install 'fairlen[verl]')")
+pytest.importorskip("verl", reason="verl is not installed (pip install '.[verl]')")
 OmegaConf = pytest.importorskip("omegaconf").OmegaConf
 core_algos = pytest.importorskip("verl.trainer.ppo.core_algos")
 ActorConfig = pytest.importorskip("verl.workers.config").ActorConfig

@@ -26,7 +26,7 @@ from fairlen.methods.stages.surrogate import PolicyGradient, TokenClip
 from fairlen.methods.stages.terms import SamplerMismatch, SamplerRejection
 from fairlen.methods.stages.trust_region import DivergenceMask, SquaredPenalty
 
-pytest.importorskip("verl", reason="verl is not installed (pip install 'fairlen[verl]')")
+pytest.importorskip("verl", reason="verl is not installed (pip install '.[verl]')")
 core_algos = pytest.importorskip("verl.trainer.ppo.core_algos")
 helper = pytest.importorskip("verl.trainer.ppo.rollout_corr_helper")
 from test_verl import MODES, config_of, outcomes, verl, with_choices  # noqa: E402

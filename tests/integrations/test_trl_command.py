@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("trl", reason="TRL is not installed (pip install 'fairlen[trl]')")
+pytest.importorskip("trl", reason="TRL is not installed (pip install '.[trl]')")
 import torch
 
 from fairlen.integrations.trl.start import TaskTrainer, data_of, verifier_of

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("trl", reason="TRL is not installed (pip install 'fairlen[trl]')")
+pytest.importorskip("trl", reason="TRL is not installed (pip install '.[trl]')")
 from trl_runs import parts, problems
 
 from fairlen.engine import Engine

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("trl", reason="TRL is not installed (pip install 'fairlen[trl]')")
+pytest.importorskip("trl", reason="TRL is not installed (pip install '.[trl]')")
 from trl_runs import ScriptedFair, scripted, weights_of
 
 OUTSIDE = Path(__file__).parents[1] / "methods/outside.py"

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 
-pytest.importorskip("trl", reason="TRL is not installed (pip install 'fairlen[trl]')")
+pytest.importorskip("trl", reason="TRL is not installed (pip install '.[trl]')")
 from loops import first_quickly
 from trl_runs import Script, ScriptedFair, ScriptedStock, graded, parts, problems, scripted, weights_of
 

@@ -15,7 +15,7 @@ import pytest
 import torch
 from fixtures import DRIFTED
 
-pytest.importorskip("trl", reason="TRL is not installed (pip install 'fairlen[trl]')")
+pytest.importorskip("trl", reason="TRL is not installed (pip install '.[trl]')")
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
@@ -146,5 +146,5 @@ def test_two_processes_are_one(folder):
 
 
 def test_two_processes_are_one_under_deepspeed(folder):
-    pytest.importorskip("deepspeed", reason="DeepSpeed is not installed (pip install 'fairlen[deepspeed]')")
+    pytest.importorskip("deepspeed", reason="DeepSpeed is not installed (pip install '.[deepspeed]')")
     check(folder, [*DEEPSPEED])

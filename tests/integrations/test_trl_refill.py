@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 import torch
 
-pytest.importorskip("trl", reason="TRL is not installed (pip install 'fairlen[trl]')")
+pytest.importorskip("trl", reason="TRL is not installed (pip install '.[trl]')")
 from trl_runs import ScriptedFair, problems, scripted, weights_of
 
 

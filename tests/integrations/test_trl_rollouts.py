@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-pytest.importorskip("trl", reason="TRL is not installed (pip install 'fairlen[trl]')")
+pytest.importorskip("trl", reason="TRL is not installed (pip install '.[trl]')")
 import pyarrow.parquet as pq
 from transformers import set_seed
 from trl import GRPOConfig, GRPOTrainer, RLOOConfig

@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-pytest.importorskip("trl", reason="TRL is not installed (pip install 'fairlen[trl]')")
+pytest.importorskip("trl", reason="TRL is not installed (pip install '.[trl]')")
 import numpy as np
 import torch
 from transformers import GenerationConfig

@@ -7,7 +7,7 @@ import pytest
 import torch
 from loops import first_quickly
 
-pytest.importorskip("trl", reason="TRL is not installed (pip install 'fairlen[trl]')")
+pytest.importorskip("trl", reason="TRL is not installed (pip install '.[trl]')")
 import pandas
 from peft import LoraConfig
 from transformers import TrainerCallback

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("trl", reason="TRL is not installed (pip install 'fairlen[trl]')")
+pytest.importorskip("trl", reason="TRL is not installed (pip install '.[trl]')")
 
 from trl.trainer.grpo_trainer import GRPOTrainer
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-pytest.importorskip("trl", reason="TRL is not installed (pip install 'fairlen[trl]')")
+pytest.importorskip("trl", reason="TRL is not installed (pip install '.[trl]')")
 from trl_runs import ScriptedStock, graded, scripted
 
 from fairlen import LengthWatch

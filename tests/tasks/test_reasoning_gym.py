@@ -244,5 +244,5 @@ def test_what_there_is_not_is_refused_naming_what_is_near(place, capsys):
 @pytest.mark.slow
 def test_without_the_package_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "reasoning_gym.factory", None)
-    with pytest.raises(ValueError, match=re.escape("it needs reasoning-gym: pip install 'fairlen[reasoning-gym]'")):
+    with pytest.raises(ValueError, match=re.escape("it needs reasoning-gym: pip install '.[reasoning-gym]'")):
         load("gcd")

@@ -119,7 +119,7 @@ def test_the_command_fails_on_an_effect_and_goes_on_where_it_was(tmp_path, capsy
     assert main([*arguments, "--out", str(tmp_path / "page.html")]) == 1
     assert main(arguments) == 1  # the alarm is kept, and is not told again
     out = capsys.readouterr().out
-    assert "30 steps so far" in out and out.count("ALARM effect") == 1
+    assert "going on after 30 steps" in out and out.count("ALARM effect") == 1
     assert "| effect |" in table.read_text() and "ALARM" not in table.read_text()
     assert (tmp_path / "page.html").stat().st_size > 10_000
 

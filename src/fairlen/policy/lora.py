@@ -45,7 +45,7 @@ def add_adapters(model: PreTrainedModel, adapters: Adapters) -> tuple[str, ...]:
         from peft import LoraConfig, inject_adapter_in_model
     except ModuleNotFoundError as error:
         raise ValueError(
-            f"lora_rank={adapters.rank} needs the package {error.name}: pip install 'fairlen[lora]', or leave it at 0"
+            f"lora_rank={adapters.rank} needs the package {error.name}: pip install '.[lora]' in the checkout, or leave it at 0"
         ) from None
     modules = find_targets(model, adapters.targets)
     model.requires_grad_(False)

@@ -78,6 +78,8 @@ def whole(value: float) -> str:
 def interval(estimate: Sequence[float], form: Form) -> str:
     """Format (0.5, 0.4, 0.6) as 0.5 [0.4, 0.6]; no brackets where there is no interval."""
     value, low, high = map(float, estimate)
+    if np.isnan(value):
+        return "unknown"
     return f"{form(value)} [{form(low)}, {form(high)}]" if np.isfinite([value, low]).all() else form(value)
 
 

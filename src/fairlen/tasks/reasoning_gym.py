@@ -53,7 +53,7 @@ def read_parts(place: str) -> tuple[GymTask, ...]:
     try:
         from reasoning_gym.factory import DATASETS
     except ModuleNotFoundError:
-        raise ValueError(f"{place}: it needs reasoning-gym: pip install 'fairlen[reasoning-gym]'") from None
+        raise ValueError(f"{place}: it needs reasoning-gym: pip install '.[reasoning-gym]' in the checkout") from None
     known = {name: config for name, (_, config) in DATASETS.items() if name != "composite"}  # + is for mixtures
     parts: dict[str, GymTask] = {}
     for one in place.removeprefix(PREFIX).split("+"):

@@ -329,7 +329,7 @@ def choose_schema(place: str, columns: Sequence[str]) -> Schema:
     found = set(columns)
     if fitting := [schema for schema in SCHEMAS if set(schema.needed) <= found]:
         return max(fitting, key=lambda schema: len(schema.needed))
-    nearest = max(SCHEMAS, key=lambda one: (len(found & set(one.needed)) / len(one.needed), "tests" not in one.needed))
+    nearest = max(SCHEMAS, key=lambda one: (len(found & set(one.needed)) / len(one.needed), "answer" in one.needed))
     missing = [name for name in nearest.needed if name not in found]
     is_near = len(missing) < len(nearest.needed)
     near = f"nearest is {nearest.name!r}, without {', '.join(missing)}" if is_near else "none is near"

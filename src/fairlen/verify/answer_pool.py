@@ -189,7 +189,7 @@ class AnswerPool:
         self.workers, self.deadline, self.memory_mib, self.unevaluated = workers, deadline, memory_mib, unevaluated
         check_positive(self, "workers", "deadline", "memory_mib")
         if importlib.util.find_spec("math_verify") is None:
-            raise ModuleNotFoundError("verdicts on mathematics need math_verify: pip install 'fairlen[math]'")
+            raise ModuleNotFoundError("verdicts on mathematics need math_verify: pip install '.[math]' in the checkout")
         self._renew()
         own = ref(self)  # closed at exit before threads are joined, which would wait for every deadline
         threading._register_atexit(lambda: (pool := own()) and pool.close())  # type: ignore[attr-defined]

@@ -130,8 +130,10 @@ def run(config: WatchConfig) -> int:
     """Watch until an alarm of --fail-on, or an interruption. Return 1 after such an alarm, and where nothing was read."""
     kinds, one = config.fatal(), FileWatch(config)
     if config.once and not one.follower.sizes():
-        raise ValueError(f"{config.path}: there is no such file or folder")
-    log(f"watching {config.path}: {len(one.watch.steps):,} steps so far")
+        what = "no rollouts are there yet; without --once they are waited for"
+        raise ValueError(f"{config.path}: {what if Path(config.path).exists() else 'there is no such file or folder'}")
+    before = f", going on after {len(one.watch.steps):,} steps" if one.watch.steps else ""
+    log(f"watching {config.path}{before}")
     try:
         while not one.fails(kinds):
             one.look(config.once)

@@ -17,7 +17,7 @@ from fairlen.tasks.playground import ALPHABET, SPECIALS, Playground, follow
 from fairlen.tasks.task import Problem
 from research.playground import read_chain
 
-pytest.importorskip("verl", reason="verl is not installed (pip install 'fairlen[verl]')")
+pytest.importorskip("verl", reason="verl is not installed (pip install '.[verl]')")
 pytestmark = pytest.mark.ray
 
 STEPS, WINDOW = {"streams": 4, "whole": 16}, 4

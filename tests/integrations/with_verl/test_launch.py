@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from loops import first_quickly
 
-pytest.importorskip("verl", reason="verl is not installed (pip install 'fairlen[verl]')")
+pytest.importorskip("verl", reason="verl is not installed (pip install '.[verl]')")
 from hydra import compose as compose_settings
 from hydra import initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-pytest.importorskip("verl", reason="verl is not installed (pip install 'fairlen[verl]')")
+pytest.importorskip("verl", reason="verl is not installed (pip install '.[verl]')")
 from in_process import EOS, make_trainer, train, whole_row
 
 from fairlen.rollouts import Response, Rollouts, whole_segments

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-pytest.importorskip("verl", reason="verl is not installed (pip install 'fairlen[verl]')")
+pytest.importorskip("verl", reason="verl is not installed (pip install '.[verl]')")
 from fairlen.batch import NO_VERDICT
 from fairlen.integrations.verl.agent_loop import cut_rows
 from fairlen.integrations.verl.rows import IDLE, Row, read_verdict

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-pytest.importorskip("verl", reason="verl is not installed (pip install 'fairlen[verl]')")
+pytest.importorskip("verl", reason="verl is not installed (pip install '.[verl]')")
 from verl_jobs import count_planned, records, run
 
 from fairlen.integrations.verl.data import copy_shipped, verl_row, write_rows

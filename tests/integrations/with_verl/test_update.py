@@ -18,7 +18,7 @@ from fixtures import DRIFTED
 from safetensors.torch import load_file
 from test_plans import make_rollouts, rows_of
 
-pytest.importorskip("verl", reason="verl is not installed (pip install 'fairlen[verl]')")
+pytest.importorskip("verl", reason="verl is not installed (pip install '.[verl]')")
 from fairlen import playground
 from fairlen.integrations.verl.data import copy_shipped
 from fairlen.integrations.verl.trainer import deal, plan_batch

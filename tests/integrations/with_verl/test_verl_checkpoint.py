@@ -2,7 +2,7 @@
 
 import pytest
 
-pytest.importorskip("verl", reason="verl is not installed (pip install 'fairlen[verl]')")
+pytest.importorskip("verl", reason="verl is not installed (pip install '.[verl]')")
 from omegaconf import OmegaConf
 from verl.trainer.ppo.v1.trainer_base import get_trainer_cls
 

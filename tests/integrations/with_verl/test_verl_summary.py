@@ -2,7 +2,7 @@
 
 import pytest
 
-pytest.importorskip("verl", reason="verl is not installed (pip install 'fairlen[verl]')")
+pytest.importorskip("verl", reason="verl is not installed (pip install '.[verl]')")
 from fairlen.integrations.verl.job import PACKAGES, describe_fault, find_versions
 from fairlen.integrations.verl.session import JobSummary
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-pytest.importorskip("verl", reason="verl is not installed (pip install 'fairlen[verl]')")
+pytest.importorskip("verl", reason="verl is not installed (pip install '.[verl]')")
 from verl.utils import tensordict_utils as tu
 
 from fairlen.integrations.verl.trainer import deal

@@ -80,21 +80,24 @@ def may_be_limit(log: Log, pile: Bools, is_whole: Bools) -> bool:
 
 
 def find_piles(log: Log, prompt: Ints, is_whole: Bools) -> Bools:
-    """Return the longest responses of every prompt, where many share that length and few share the smallest one.
+    """Return the longest responses of every prompt, where many share that length and few the smallest of incorrect ones.
 
     A limit on prompt and response together leaves these: each prompt has one of its own, and where it ended a single response,
     only that this is the longest is known. To leave out by length alone makes no effect of length where there is none.
     """
     _, group = np.unique(prompt, return_inverse=True)
     length, size = log.responses.length, int(group.max(initial=-1)) + 1
-    largest, smallest = np.zeros(size, np.int64), np.full(size, length.max(initial=0))
     active = log.responses.active
+    incorrect, largest = active & ~log.correct, np.zeros(size, np.int64)
+    smallest, least = (np.full(size, length.max(initial=0)) for _ in range(2))
     np.maximum.at(largest, group[active], length[active])
-    np.minimum.at(smallest, group[active], length[active])
-    incorrect = active & ~log.correct
-    pile, floor = (active & (length == end[group]) for end in (largest, smallest))
+    for end, rows in ((smallest, active), (least, incorrect)):
+        np.minimum.at(end, group[rows], length[rows])
+    pile, floor = (active & (length == end[group]) for end in (largest, least))
     varies = smallest < largest
-    tied, tied_floor = (count_by(group[rows & incorrect], size) > 1 for rows in (pile, floor & varies[group]))
+    tied, tied_floor = (
+        count_by(group[rows & incorrect], size) > 1 for rows in (pile, floor & (least < largest)[group])
+    )
     tied &= (largest >= MIN_LIMIT) & varies
     every, pile = pile & varies[group], pile & tied[group]
     comparable = count_by(group[incorrect], size) > 1

@@ -196,7 +196,7 @@ def check_trackers(names: Sequence[str]) -> None:
     """Raise ValueError for a tracker whose package is not installed."""
     for name in names:
         if find_spec(name) is None:
-            raise ValueError(f"tracker={name}: it needs the package {name}: pip install 'fairlen[trackers]'")
+            raise ValueError(f"tracker={name}: it needs the package {name}: pip install '.[trackers]' in the checkout")
 
 
 def describe(run: Run) -> dict[str, Any]:
