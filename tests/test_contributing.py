@@ -54,7 +54,8 @@ def test_a_format_is_one_block_of_one_file(tmp_path, monkeypatch, capsys) -> Non
         for task in range(12) for is_correct in (True, False)
     ]  # fmt: skip
     assert main(["audit", str(write_lines(tmp_path / "log.jsonl", *rows))]) == 0
-    title, verdict, *_ = (line.strip() for line in capsys.readouterr().out.splitlines() if line.strip())
+    title, *lines = (line.strip() for line in capsys.readouterr().out.splitlines() if line.strip())
+    verdict = next(line for line in lines if line.startswith("effect"))
     # 3 words, 1
     assert title.startswith("rollouts of mine") and verdict.startswith("effect: incorrect responses are 200%")
 

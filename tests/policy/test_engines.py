@@ -89,7 +89,7 @@ def test_the_embedded_engine_runs_the_policy_itself(policy):
 
 def test_without_vllm_the_error_says_what_to_install(policy, monkeypatch):
     monkeypatch.setitem(sys.modules, "vllm", None)  # importing it now fails
-    with pytest.raises(ValueError, match=r"engine=vllm needs the package vllm: pip install 'fairlen\[vllm\]'"):
+    with pytest.raises(ValueError, match=r"engine=vllm needs the package vllm: pip install '\.\[vllm\]'"):
         build_engine(RolloutConfig.of(engine="vllm", max_num_seqs=8), policy, max_length=64)
 
 

@@ -218,6 +218,6 @@ def test_targets_that_cannot_have_adapters_are_named(policy, targets):
 
 def test_without_peft_it_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "peft", None)
-    with pytest.raises(ValueError, match=r"lora_rank=4 needs the package peft: pip install 'fairlen\[lora\]'"):
+    with pytest.raises(ValueError, match=r"lora_rank=4 needs the package peft: pip install '\.\[lora\]'"):
         load_policy(write_shape(tmp_path, CONFIGS["qwen3"]()), "float32", "cpu", False, random_init=True,
                     adapters=Adapters(4))  # fmt: skip
