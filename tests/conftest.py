@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from fixtures import Batch
 
 os.environ |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}  # of what tests start
+os.environ.pop("COLUMNS", None)  # which workers of pytest-xdist set, and consoles heed
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
