@@ -199,7 +199,7 @@ ERRORS: dict[str, Callable[..., Any]] = {
     "raises": raises(KeyError("gone")), "exits": raises(SystemExit(3)), "is cancelled": raises(asyncio.CancelledError()),
     "stops": raises(StopIteration()), "has no text": raises(OddError()), "recurses": recurse,
     "raises, async": raises(KeyError("gone"), True), "exits, async": raises(SystemExit(3), True),
-    "is cancelled, async": raises(asyncio.CancelledError(), True),
+    "is cancelled, async": raises(asyncio.CancelledError(), True), "is closed, async": raises(GeneratorExit(), True),
     "raises several, async": raises(BaseExceptionGroup("two", [SystemExit(1), ValueError()]), True),
 }  # fmt: skip
 WRONG: dict[str, Any] = {"none": None, "a number": 5, "bytes": b"7", "a class": Observation, "odd": OddError()}

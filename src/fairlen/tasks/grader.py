@@ -237,6 +237,8 @@ async def wait_for(values: Awaitable[Any], deadline: float) -> Any:
         task.cancel()
     if not done:
         raise DeadlineError(f"no answer within {deadline:g} s")
+    if isinstance(error := task.exception(), GeneratorExit):  # which `as_errors` has to let pass, where it is closed
+        raise RuntimeError("GeneratorExit") from error
     return task.result()
 
 
