@@ -73,7 +73,7 @@ def check_device(config: TrainConfig) -> Finding:
     if device == "cpu" or config.sampling.engine != "auto" or config.model.name in SHIPPED or takes_vllm(config):
         return Finding("pass", found)
     found += "; vLLM is not installed, and the embedded engine several times slower"
-    return Finding("warn", found, "pip install '.[vllm]' in the checkout in an environment of its own")
+    return Finding("warn", found, "pip install '.[vllm]' in the checkout, in an environment of its own")
 
 
 def check_memory(config: TrainConfig) -> str:
@@ -178,7 +178,7 @@ def check_sandbox(config: TrainConfig) -> Finding | str:
         return Finding("warn", found, " ".join(remedy.split()))
 
 
-INSTALL = "see what it says; pip install '.[train]' in the checkout in a fresh environment brings what is tested"
+INSTALL = "see what it says; pip install '.[train]' in the checkout, in a fresh environment brings what is tested"
 PACKAGES: dict[str, tuple[str, Callable[[TrainConfig], Status]]] = {
     "core packages": ("", lambda c: "fail"),
     "training packages": ("train", lambda c: "fail"),

