@@ -78,9 +78,9 @@ def whole(value: float) -> str:
 def interval(estimate: Sequence[float], form: Form) -> str:
     """Format (0.5, 0.4, 0.6) as 0.5 [0.4, 0.6]; no brackets where there is no interval."""
     value, low, high = map(float, estimate)
-    if np.isnan(value):
-        return "unknown"
-    return f"{form(value)} [{form(low)}, {form(high)}]" if np.isfinite([value, low]).all() else form(value)
+    if not np.isfinite(value):
+        return "-"
+    return f"{form(value)} [{form(low)}, {form(high)}]" if np.isfinite(low) else form(value)
 
 
 def intervals(found: Estimates, form: Form = share) -> list[str]:
