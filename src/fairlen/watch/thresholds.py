@@ -137,8 +137,8 @@ class Line:
 LINES = {
     "truncation": Line(
         lambda now, first: now.truncated, MANY,
-        "since about step {since} more responses end at the limit of generation, {x:.0%} now and {first.truncated:.0%} at "
-        "first; length then decides which can be correct", "Read a few: text that repeats needs no higher limit. Otherwise "
+        "{x:.0%} of responses end at the limit of generation, {first.truncated:.0%} at first; they are so many since about step "
+        "{since}; length then decides which can be correct", "Read a few: text that repeats needs no higher limit. Otherwise "
         "raise the limit (TRL's max_completion_length), or leave these out of the loss (mask_truncated_completions)",
     ),
     "verdicts": Line(

@@ -141,11 +141,7 @@ class LengthWatch:
             since = self.steps[self.evidence.find_onset(side)].number
             clauses = " and ".join(vars(LENGTH)[name].format(show(name, x, sign), word) for name, x in sizes.items())
             advice = advise("within.length", found, self.in_use)
-            unknown = (
-                ""
-                if self.method
-                else "Name the method (method=, on the command line --method) for what follows under it. "
-            )
+            unknown = "" if self.method else "Name the method (method=, or --method) for what follows under it. "
             remedy = f"{unknown}The audit's page shows which prompts it is"
             remedy = f"With {self.method}: {advice.text}" if advice else remedy
             is_pairs = "; half of the pairs of a prompt would be no effect" * ("order" in sizes)
