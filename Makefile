@@ -29,8 +29,8 @@ help: ## this list
 	@touch $@
 
 $(TRAIN): .venv/.ready-torch pyproject.toml constraints.txt
-	@echo "installing fairlen[train] ..."
-	@$(PIP) -e ".[train]"
+	@echo "installing fairlen[real] ..."
+	@$(PIP) -e ".[real]"
 	@touch $@
 
 $(ALL): .venv/.ready-torch pyproject.toml constraints.txt
