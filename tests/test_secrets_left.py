@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -44,13 +45,17 @@ ENVIRONMENT = {name: f"zq-variable-{name.lower()}" for name in VARIABLES.split()
 
 
 def strings_of(folder: Path) -> dict[str, bytes]:
-    """What every file holds."""
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    """What every file holds; of an archive what is packed in it."""
+    found = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    for name in [one for one in found if one.endswith(".eval")]:
+        with zipfile.ZipFile(folder / name) as archive:
+            found |= {f"{name}/{one}": archive.read(one) for one in archive.namelist()}
+    return found
 
 
 @pytest.mark.slow
 def test_no_file_that_is_left_behind_has_a_secret(tmp_path, monkeypatch, capsys):
-    """Of 44 in flags, variables and settings: run folders, pages, cards, an evaluation, a comparison."""
+    """Of 44 in flags, variables and settings: run folders, pages, cards, an evaluation, logs of Inspect, a comparison."""
     assert len(FLAGS) >= 30 and len(FLAGS) + len(ENVIRONMENT) >= 40
     for name, value in ENVIRONMENT.items():
         monkeypatch.setenv(name, value)
@@ -78,12 +83,13 @@ def test_no_file_that_is_left_behind_has_a_secret(tmp_path, monkeypatch, capsys)
             )
         )
     for folder in (tmp_path / "all" / "run", evaluation):
-        assert main(["report", str(folder)]) == 0
+        assert main(["report", str(folder), "--inspect", str(tmp_path / "all" / "logs")]) == 0
     complain("train", f"cannot reach {URL} with {told}")
     files = strings_of(tmp_path) | dict(
         zip(("stdout", "stderr"), (text.encode() for text in capsys.readouterr()), strict=True)
     )
-    assert {"run.json", "eval.json", "comparison.json", "report.html", "README.md"} <= {Path(one).name for one in files}
+    names = {"run.json", "eval.json", "comparison.json", "report.html", "header.json", "README.md"}
+    assert names <= {Path(one).name for one in files}
     assert any("tfevents" in name for name in files)
     left = {
         (name, found[0])
