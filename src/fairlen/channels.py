@@ -36,8 +36,11 @@ TAIL = 8
 
 
 def find_marks(text: str) -> Iterator[re.Match[str]]:
-    hints = HINT.finditer(text) if "<" in text or "[" in text else iter(())
-    return (mark for hint in hints if (mark := MARKS.match(text, hint.start())))
+    return (mark for hint in HINT.finditer(text) if (mark := MARKS.match(text, hint.start())))
+
+
+def may_have_marks(text: str) -> bool:
+    return "<" in text or "[" in text
 
 
 def split_channels(text: str, starts_inside: bool = False) -> list[tuple[Channel, str]]:
@@ -45,8 +48,10 @@ def split_channels(text: str, starts_inside: bool = False) -> list[tuple[Channel
 
     What comes before the first closing tag of thinking is thinking, opened or not. A tag within another channel is text.
     """
-    found: list[tuple[Channel, str]] = []
     now: Channel = THINKING if starts_inside else ANSWER
+    if not may_have_marks(text):
+        return [(now, text)] if text else []
+    found: list[tuple[Channel, str]] = []
     begin = 0
 
     def end(stop: int, channel: Channel) -> int:
@@ -75,7 +80,9 @@ def name_channel(channel: str) -> str:
 def opens_thinking(text: str) -> bool:
     """Return whether a prompt ends within the thinking of the model, as templates of reasoning models have it."""
     tail = text.rstrip()[-MAX_MARK:]
-    return any(mark.lastgroup == THINKING and mark.end() == len(tail) for mark in find_marks(tail))
+    return may_have_marks(tail) and any(
+        mark.lastgroup == THINKING and mark.end() == len(tail) for mark in find_marks(tail)
+    )
 
 
 def count_channels(

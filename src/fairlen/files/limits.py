@@ -8,6 +8,7 @@ import resource
 import signal
 import sys
 import threading
+from codecs import BOM_UTF8
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -150,7 +151,7 @@ def name_special(path: Path) -> str:
 def parse_json(text: str | bytes) -> Any:
     """Raises NotJSONError in words of ours: some of Python's are advice to programmers."""
     try:
-        text = text if isinstance(text, str) else text.decode("utf-8-sig")
+        text = text if isinstance(text, str) else text.removeprefix(BOM_UTF8).decode()
         value = json.loads(text)
         if text.count("[") + text.count("{") > MAX_DEPTH and is_deep(value):
             raise RecursionError

@@ -238,17 +238,30 @@ def whole_numbers(values: Values, name: str, problems: list[str]) -> Ints:
 
 
 def hashes(values: Values) -> Ints:
-    texts = (v if isinstance(v, str) else json.dumps(v, sort_keys=True, default=str) for v in values)
-    return np.array([number_text(text) for text in texts], np.int64)
+    """Return a whole number for each value, the same for equal ones, [N]."""
+
+    def number(value: Any) -> int:
+        return number_text(value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str))
+
+    return number_runs(values, number)
 
 
 def questions(prompts: Values) -> Ints:
-    """Return a whole number for the question of each prompt, 0 of none; prompts mostly stand beside their equals."""
-    found, last, number = np.zeros(len(prompts), np.int64), None, 0
-    for row, prompt in enumerate(prompts):
-        if prompt != last:
-            question = messages.question_of(prompt)
-            number, last = number_text(question) if question else 0, prompt
+    """Return a whole number for the question of each prompt, 0 of none, [N]."""
+
+    def number(prompt: Any) -> int:
+        question = messages.question_of(prompt)
+        return number_text(question) if question else 0
+
+    return number_runs(prompts, number)
+
+
+def number_runs(values: Values, number_of: Callable[[Any], int]) -> Ints:
+    """Return a number for each value, computed once for equals that stand together, as responses to one prompt mostly do, [N]."""
+    found, last, number = np.zeros(len(values), np.int64), object(), 0
+    for row, value in enumerate(values):
+        if type(value) is not type(last) or value != last:
+            number, last = number_of(value), value
         found[row] = number
     return found
 
