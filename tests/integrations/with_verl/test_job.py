@@ -23,7 +23,7 @@ pytestmark = pytest.mark.ray
 STEPS, WINDOW = {"streams": 4, "whole": 16}, 4
 EOS = 1
 """Of the playground."""
-SMALL = ("data.train_batch_size=4", "actor_rollout_ref.actor.ppo_mini_batch_size=4")
+SMALL = ("data.train_batch_size=4",)
 NOTICED = 15.0
 """Seconds until a death is known."""
 ENDING = 60.0

@@ -134,6 +134,9 @@ def test_other_settings_replace_ours_and_reach_verl():
     settings = resolve(VerlConfig(method="grpo", cpu=True), given)
     assert (settings.data.train_batch_size, settings.trainer.nnodes) == (32, 8)
     assert settings.algorithm.fairlen.correct_threshold == 0.9
+    assert settings.actor_rollout_ref.actor.ppo_mini_batch_size == 32 and settings.data.max_prompt_length == 32
+    of_own_data = resolve(VerlConfig(method="grpo", cpu=True, data=("gsm8k.jsonl",)))
+    assert of_own_data.data.max_prompt_length == 512  # verl's
     allowed = VerlConfig(method="grpo", allow_truncated_sampling=True)
     assert resolve(allowed, ["actor_rollout_ref.rollout.top_p=0.9"]).actor_rollout_ref.rollout.top_p == 0.9
 

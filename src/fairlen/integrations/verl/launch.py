@@ -30,6 +30,7 @@ from fairlen.integrations.verl.settings import (
     NUM_HELD_OUT,
     NUM_PROBLEMS,
     OPTIMIZER,
+    PROMPTS,
     REHEARSAL,
     TESTED,
     VLLM_NAME,
@@ -163,7 +164,9 @@ def collect(config: VerlConfig, given: Sequence[str], folder: Path) -> dict[str,
     if config.model or config.cpu:
         rest[f"{MODEL}={quote(config.model or str((folder / 'model').resolve()))}"] = "the model"
     if config.cpu:
-        rest |= REHEARSAL | ({} if config.model else OPTIMIZER) | (VLLM_SETTINGS if VLLM_NAME in given else {})
+        has_data = config.data or value_of("data.train_files", given)
+        rest |= REHEARSAL | ({} if has_data else PROMPTS) | ({} if config.model else OPTIMIZER)
+        rest |= VLLM_SETTINGS if VLLM_NAME in given else {}
     rest[f"hydra.run.dir={quote(str((folder / 'hydra').resolve()))}"] = "verl's own notes"
     ours[f"+algorithm.fairlen.folder={quote(str(folder.resolve()))}"] = (
         "where the trainer writes what `fairlen report` reads"

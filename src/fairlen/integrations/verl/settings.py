@@ -263,9 +263,8 @@ REHEARSAL = {
     f"{ACTOR}.use_dynamic_bsz=True": "micro-batches by tokens",
     f"{ROLLOUT}.log_prob_use_dynamic_bsz=True": "micro-batches by tokens",
     f"{ACTOR}.ppo_max_token_len_per_gpu=8192": "tokens of a micro-batch",
-    f"{ACTOR}.ppo_mini_batch_size=16": "prompts of an update",
+    f"{ACTOR}.ppo_mini_batch_size=${{data.train_batch_size}}": "one update a rollout batch",
     "data.train_batch_size=16": "prompts of a rollout batch",
-    "data.max_prompt_length=32": "tokens",
     f"data.max_response_length={MAX_RESPONSE_LENGTH}": "tokens",
     "data.dataloader_num_workers=0": "one process",
     "reward.num_workers=1": "one process",
@@ -278,6 +277,8 @@ REHEARSAL = {
     "trainer.total_training_steps=4": "rollout batches",
 }
 """verl's settings of a rehearsal: what each means, by the override as hydra reads it."""
+PROMPTS = {"data.max_prompt_length=32": "tokens"}
+"""Likewise, of the playground's problems alone."""
 OPTIMIZER = {
     f"{ACTOR}.optim.lr=4e-4": "learning rate",
     f"{ACTOR}.optim.lr_warmup_steps=5": "updates over which it rises",
