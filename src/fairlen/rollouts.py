@@ -27,6 +27,22 @@ Role = Literal["whole", "finisher", "survivor"]
 
 
 @dataclass(frozen=True, slots=True)
+class Verdict:
+    """The verifier's verdict on one finished response."""
+
+    status: Status
+    outcome: float
+    """Worth of the response, 0 where it is incorrect and 1 where it is correct; some verifiers give values between."""
+    answer: str | None = None
+    """Answer of the response, equal answers in one form; None without one."""
+
+    @classmethod
+    def of(cls, status: Status, answer: str | None = None) -> Verdict:
+        """Return the verdict that is worth 1 where it is correct, else 0."""
+        return cls(status, float(status == "correct"), answer)
+
+
+@dataclass(frozen=True, slots=True)
 class Response:
     """A response to one prompt, finished or truncated; a trajectory is one of several turns."""
 

@@ -21,7 +21,7 @@ def pool():
 
 def grade_all(pool: AnswerPool, pairs: list[Pair]) -> list[str]:
     with ThreadPoolExecutor(4) as threads:
-        return list(threads.map(lambda pair: compare(pool, pair.gold, pair.answer).status, pairs))
+        return list(threads.map(lambda pair: compare(pool, pair.gold, pair.answer), pairs))
 
 
 def check(pool: AnswerPool, pairs: list[Pair]) -> None:
@@ -88,4 +88,4 @@ def test_every_kind_is_drawn_with_right_and_wrong_answers():
     ],
 )  # fmt: skip
 def test_several_references_and_tolerances(pool, gold, answer, tolerance, status):
-    assert compare(pool, gold, answer, tolerance=tolerance).status == status
+    assert compare(pool, gold, answer, tolerance=tolerance) == status

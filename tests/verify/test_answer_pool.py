@@ -23,7 +23,8 @@ from hostile_answers import BOMBS, RAISING
 from loops import over
 from turns import longest_pause
 
-from fairlen.verify.answer_pool import AnswerPool, AnswerReader, AnswerVerdict
+from fairlen.rollouts import Status
+from fairlen.verify.answer_pool import AnswerPool, AnswerReader
 
 
 def descendants(pid: int) -> set[int]:
@@ -58,8 +59,8 @@ def workers_of(pool: AnswerPool) -> set[int]:
 
 
 def fork_server_of(pool: AnswerPool) -> int:
-    assert pool._workers and pool._workers.server
-    return pool._workers.server[1].pid
+    assert pool.server
+    return pool.server[1].pid
 
 
 @over(
@@ -73,16 +74,16 @@ def fork_server_of(pool: AnswerPool) -> int:
 def test_easy_verdicts_start_no_worker(text, status, answer):
     with closing(AnswerPool()) as pool:
         found = asyncio.run(AnswerReader()(text))
-        verdict = compare(pool, "5", found.answer) if found.answer else found
-        assert (verdict.status, verdict.answer) == (status, answer)
-        assert pool._workers is None
+        given = compare(pool, "5", found.answer) if found.answer else found.status
+        assert (given, found.answer) == (status, answer)
+        assert pool.server is None
 
 
 def test_a_long_answer_is_read_in_a_worker(pool):
     """Nothing but a search for the box happens where the verdict is awaited."""
     start = time.process_time()
-    verdict = compare(pool, "5", "~" * 9_000 + "6")
-    assert verdict.status == "incorrect" and time.process_time() - start < 0.25
+    status = compare(pool, "5", "~" * 9_000 + "6")
+    assert status == "incorrect" and time.process_time() - start < 0.25
 
 
 def test_a_reference_is_not_empty(pool):
@@ -93,16 +94,14 @@ def test_a_reference_is_not_empty(pool):
 
 @over("name", ["tower", "expansion"])
 def test_a_bomb_ends_at_the_deadline(pool, name):
-    verdict = compare(pool, r"7+\sqrt{2}x", BOMBS[name])
-    assert verdict.status in ("timeout", "incorrect") and verdict.seconds < 60  # left alone it takes hours
-    assert compare(pool, f"{len(name)}x+5", f"5+{len(name)}x").status == "correct"
+    assert compare(pool, r"7+\sqrt{2}x", BOMBS[name]) in ("timeout", "incorrect")  # left alone it takes hours
+    assert compare(pool, f"{len(name)}x+5", f"5+{len(name)}x") == "correct"
 
 
 @over("answer", RAISING.values())
 def test_what_algebra_cannot_do_is_a_verdict(pool, answer):
     for gold in (r"7+\sqrt{2}", r"\begin{pmatrix}1&2\\3&4\end{pmatrix}", "1<x<2", "[1,2)"):
-        verdict = compare(pool, gold, answer)
-        assert verdict.status in ("incorrect", "error"), gold
+        assert compare(pool, gold, answer) in ("incorrect", "error"), gold
 
 
 def mapped(pid: int) -> int:
@@ -113,13 +112,13 @@ def mapped(pid: int) -> int:
 @pytest.mark.slow
 def test_a_worker_gets_no_more_memory_than_it_may_have():
     with closing(AnswerPool(workers=1, memory_mib=64)) as pool:
-        assert compare(pool, "2x+2", "2(x+1)").status == "correct"
+        assert compare(pool, "2x+2", "2(x+1)") == "correct"
         (pid,) = workers_of(pool)
         limits = Path(f"/proc/{pid}/limits").read_text()
         most = int(re.findall(r"Max address space +(\d+)", limits)[0])
         assert 64 << 20 < most < mapped(fork_server_of(pool)) + (65 << 20)
-        assert compare(pool, "x" * (66 << 20), "7x").status == "error"
-        assert compare(pool, "2x+4", "2(x+2)").status == "correct"
+        assert compare(pool, "x" * (66 << 20), "7x") == "error"
+        assert compare(pool, "2x+4", "2(x+2)") == "correct"
 
 
 FEW = {name: BOMBS[name] for name in ("tower", "factorial of a power", "binomial", "expansion")}
@@ -133,19 +132,18 @@ def test_every_verdict_comes_in_time_with_bombs_among_honest_answers():
     honest = list(rewritten(seed=7, rounds=20))[:: 400 // len(hostile)]
     pairs = [one for two in zip(honest, hostile, strict=False) for one in two]
 
-    async def grade_together(pool: AnswerPool) -> tuple[list[AnswerVerdict], float]:
+    async def grade_together(pool: AnswerPool) -> tuple[list[Status], float]:
         verdicts = (pool.compare(one.gold, one.answer) for one in pairs)
         return await longest_pause(asyncio.gather(*verdicts))
 
     with closing(AnswerPool(workers=2, deadline=deadline)) as pool:
         verdicts, pause = asyncio.run(grade_together(pool))
-    assert pause < deadline / 2 and sum(verdict.status == "timeout" for verdict in verdicts) >= 3
+    assert pause < deadline / 2 and verdicts.count("timeout") >= 3
     for pair, verdict in zip(pairs, verdicts, strict=True):
-        assert verdict.seconds <= deadline + 30, (pair, verdict)
         if pair.kind in BOMBS | RAISING:
-            assert verdict.status in ("incorrect", "timeout", "error", "no_answer"), pair
+            assert verdict in ("incorrect", "timeout", "error"), (pair, verdict)
         else:
-            assert verdict.status == ("correct" if pair.same else "incorrect"), (pair, verdict)
+            assert verdict == ("correct" if pair.same else "incorrect"), (pair, verdict)
 
 
 @pytest.mark.slow
@@ -154,35 +152,34 @@ def test_a_queue_behind_bombs_is_no_reason_to_time_out():
         bombs = [threads.submit(compare, pool, "7x", bomb) for bomb in FEW.values()]
         time.sleep(0.2)
         waited = threads.submit(compare, pool, "5x+5", "5(x+1)")  # behind 4 seconds of bombs
-        assert [bomb.result().status for bomb in bombs] == ["timeout"] * len(bombs)
-        assert waited.result().status == "correct"
-        assert waited.result().seconds < sum(bomb.result().seconds for bomb in bombs) / 2
+        assert [bomb.result() for bomb in bombs] == ["timeout"] * len(bombs)
+        assert waited.result() == "correct"
 
 
 @pytest.mark.slow
 def test_a_worker_that_dies_at_work_is_an_error_and_replaced():
     with closing(AnswerPool(workers=2, deadline=20.0)) as pool, ThreadPoolExecutor(2) as threads:
         asked = [threads.submit(compare, pool, "7x", BOMBS[name]) for name in ("tower", "factorial of a power")]
-        assert wait_until(lambda: pool._workers and pool._workers.server and len(workers_of(pool)) == 2)
+        assert wait_until(lambda: pool.server and len(workers_of(pool)) == 2)
         before = workers_of(pool)
         time.sleep(0.5)
         for pid in before:
             os.kill(pid, signal.SIGKILL)
-        assert [future.result(timeout=60).status for future in asked] == ["error", "error"]
-        assert compare(pool, "2x+6", "2(x+3)").status == "correct"
+        assert [future.result(timeout=60) for future in asked] == ["error", "error"]
+        assert compare(pool, "2x+6", "2(x+3)") == "correct"
         assert len(workers_of(pool) - before) == 1
 
 
 @pytest.mark.slow
 def test_workers_that_die_while_idle_are_replaced():
     with closing(AnswerPool(workers=2)) as pool:
-        assert compare(pool, "2x+2", "2(x+1)").status == "correct"
+        assert compare(pool, "2x+2", "2(x+1)") == "correct"
         for name, find in {"w": workers_of, "n": lambda pool: {fork_server_of(pool)}}.items():
             for pid in find(pool):
                 os.kill(pid, signal.SIGKILL)
             time.sleep(0.5)
             for n in range(3):
-                assert compare(pool, f"{n}x+6+{name}", f"6+{n}x+{name}").status == "correct"
+                assert compare(pool, f"{n}x+6+{name}", f"6+{n}x+{name}") == "correct"
             assert 1 <= len(workers_of(pool)) <= 2  # the thread of the last question may not have been free again
 
 
@@ -200,10 +197,10 @@ def test_a_pool_that_broke_leaves_no_zombies_where_the_first_process_reaps_none(
         assert os.getpid() == 1
         with closing(AnswerPool(workers=2)) as pool:
             compare(pool, "2x+2", "2(x+1)")
-            for worker in pool._workers.workers.values():
+            for worker in pool.by_thread.values():
                 os.kill(worker.pid, 9)
             time.sleep(0.5)
-            print(compare(pool, "2x+4", "2(x+2)").status)
+            print(compare(pool, "2x+4", "2(x+2)"))
         end = time.monotonic() + 5
         while count_zombies() and time.monotonic() < end:
             time.sleep(0.1)
@@ -218,16 +215,15 @@ def test_a_pool_that_broke_leaves_no_zombies_where_the_first_process_reaps_none(
 def test_closing_ends_every_process_and_what_is_awaited():
     others = descendants(os.getpid())
     pool = AnswerPool(workers=2, deadline=30.0)
-    verdicts: list[AnswerVerdict] = []
+    verdicts: list[Status] = []
     thread = threading.Thread(target=lambda: verdicts.append(compare(pool, "7x", BOMBS["tower"])))
     thread.start()
     assert wait_until(lambda: len(descendants(os.getpid()) - others) == 2, 60)  # the fork server and a worker
     pool.close()
     thread.join(timeout=60)
-    assert [verdict.status for verdict in verdicts] == ["error"]
+    assert verdicts == ["error"]
     assert wait_until(lambda: descendants(os.getpid()) <= others)
-    assert compare(pool, "2x+2", "2(x+1)").status == "correct"  # used again, it starts again
-    pool.close()
+    assert compare(pool, "2x+2", "2(x+1)") == "error"  # and starts none again
 
 
 def run_script(tmp_path: Path, body: str, within: Sequence[str] = (), **variables: str) -> subprocess.Popen[str]:
@@ -304,8 +300,8 @@ def test_workers_run_no_main_program_and_hold_no_secrets_and_the_parent_no_algeb
         from fairlen.verify.answer_pool import AnswerPool
         algebra = {"math_verify", "sympy", "torch"}
         with closing(AnswerPool(workers=2)) as pool:
-            print(compare(pool, "2x+2", "2(x+1)").status)
-            for pid in (pool._workers.server[1].pid, *(worker.pid for worker in pool._workers.workers.values())):
+            print(compare(pool, "2x+2", "2(x+1)"))
+            for pid in (pool.server[1].pid, *(worker.pid for worker in pool.by_thread.values())):
                 print("abc" in open(f"/proc/{pid}/environ").read(), max(map(int, os.listdir(f"/proc/{pid}/fd"))))
         print(len(algebra & set(sys.modules)))
         """,
@@ -325,13 +321,13 @@ def test_a_forked_process_starts_workers_of_its_own(tmp_path):
         from asking import compare
         from fairlen.verify.answer_pool import AnswerPool
         pool = AnswerPool(workers=1)
-        print(compare(pool, "2x+2", "2(x+1)").status, flush=True)
+        print(compare(pool, "2x+2", "2(x+1)"), flush=True)
         if os.fork() == 0:
-            print(compare(pool, "2x+4", "2(x+2)").status, flush=True)
+            print(compare(pool, "2x+4", "2(x+2)"), flush=True)
             pool.close()
             os._exit(0)
         os.wait()
-        print(compare(pool, "2x+6", "2(x+3)").status, flush=True)
+        print(compare(pool, "2x+6", "2(x+3)"), flush=True)
         pool.close()
         """,
     )

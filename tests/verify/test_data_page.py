@@ -57,7 +57,7 @@ def test_verdicts_on_answers() -> None:
     ]
     assert len(asked) > 120 and {status for *_, status in asked} == {"correct", "incorrect"}
     with closing(AnswerPool(workers=2, deadline=20.0)) as pool, ThreadPoolExecutor(4) as threads:
-        found = threads.map(lambda row: compare(pool, row[0], row[1]).status, asked)
+        found = threads.map(lambda row: compare(pool, row[0], row[1]), asked)
         wrong = [(*row, status) for row, status in zip(asked, found, strict=True) if row[2] != status]
     assert not wrong
 

@@ -18,13 +18,14 @@ from typing import Any
 
 from fairlen.console import plural
 from fairlen.files.formats import Unreadable, columns_of, stream
+from fairlen.rollouts import Verdict
 from fairlen.seeds import derive_seed
 from fairlen.tasks.data_row import FROM_ONE, Answers, DataRow, Reference, UnusableRow
 from fairlen.tasks.grader import Verifier
 from fairlen.tasks.prompt import Prompter
 from fairlen.tasks.schemas import Schema, choose_schema
 from fairlen.tasks.source import DataError, DataSource, locate
-from fairlen.tasks.task import Problem, Verdict, is_held_out
+from fairlen.tasks.task import Problem, is_held_out
 from fairlen.verify.answer import match_exactly
 
 REMEDY = (

@@ -15,11 +15,11 @@ from typing import Any, Protocol, runtime_checkable
 
 from fairlen.console import warn
 from fairlen.hangs import DeadlineError, SideThread
-from fairlen.rollouts import VERDICTS, Finish, Status, TokenIds
+from fairlen.rollouts import VERDICTS, Finish, Status, TokenIds, Verdict
 from fairlen.sampling.extend import Continuation, Extend, PrefixError, Sampling
 from fairlen.seeds import derive_seed
 from fairlen.tasks.grader import call_within
-from fairlen.tasks.task import Problem, Task, Verdict
+from fairlen.tasks.task import Problem, Task
 
 LONGEST_TOKEN = 64  # characters; a text of more than this for every token that is left is not even tokenized
 

@@ -22,12 +22,12 @@ from fairlen.console import warn
 from fairlen.hangs import UNWATCHED, DeadlineError, SideThread, TrainingStopped, Watchdog, run_async
 from fairlen.plugins import find_plugin, is_file_place
 from fairlen.precision import add_parts
-from fairlen.rollouts import VERDICTS, Response, Status
+from fairlen.rollouts import VERDICTS, Response, Verdict
 from fairlen.settings import VerifierSettings
 from fairlen.tasks.data_row import Answers, Choice, DataRow, Program
 from fairlen.tasks.schemas import unpack_cases
-from fairlen.tasks.task import NO_FAILURES, Failures, Problem, Task, Verdict
-from fairlen.verify.answer_pool import AnswerPool, AnswerReader, AnswerVerdict
+from fairlen.tasks.task import NO_FAILURES, Failures, Problem, Task
+from fairlen.verify.answer_pool import AnswerPool, AnswerReader
 from fairlen.verify.program import ProgramTest, ProgramTests, grade_program
 from fairlen.verify.sandbox import open_sandbox
 
@@ -60,29 +60,15 @@ class Verifier:
     async def __call__(self, row: DataRow, text: str, starts_inside: bool = False) -> Verdict:
         match row.reference:
             case Answers() as answers if self.pool is not None:
-                return await self.compare_answers(self.pool, answers, await self.read(text, starts_inside))
+                found = await self.read(text, starts_inside)
+                return await compare_answers(self.pool, answers, found.answer) if found.answer else found
             case Choice() as choice:
                 found = await self.read(text, starts_inside, choice.letters)
-                status = (
-                    found.status
-                    if found.answer is None
-                    else "correct"
-                    if found.answer == choice.letter
-                    else "incorrect"
-                )
-                return verdict_of(status, found.answer)
+                status = "correct" if found.answer == choice.letter else "incorrect"
+                return Verdict.of(status, found.answer) if found.answer else found
             case Program() as program if self.sandbox is not None:
-                return verdict_of(await grade_program(self.sandbox, text, unpack(program), starts_inside))
+                return Verdict.of(await grade_program(self.sandbox, text, unpack(program), starts_inside))
         raise ValueError(f"problem {row.id}: {row.kind}, but this verifier was opened for {sorted(self.kinds)}")
-
-    async def compare_answers(self, pool: AnswerPool, answers: Answers, found: AnswerVerdict) -> Verdict:
-        if (answer := found.answer) is None:
-            return verdict_of(found.status)
-        found = await pool.compare(answers.parts, answer, tolerance=answers.tolerance)
-        for other in answers.others:
-            if found.status in ("incorrect", "error"):
-                found = await pool.compare(other, answer, tolerance=answers.tolerance)
-        return verdict_of(found.status, answer)
 
     def describe(self) -> dict[str, Any]:
         described: dict[str, Any] = {"kinds": sorted(self.kinds)}
@@ -98,6 +84,14 @@ class Verifier:
             self.pool.close()
 
 
+async def compare_answers(pool: AnswerPool, answers: Answers, answer: str) -> Verdict:
+    status = await pool.compare(answers.parts, answer, tolerance=answers.tolerance)
+    for other in answers.others:
+        if status in ("incorrect", "error"):
+            status = await pool.compare(other, answer, tolerance=answers.tolerance)
+    return Verdict.of(status, answer)
+
+
 def check_kinds(kinds: Collection[str], form: str) -> None:
     """Raise ValueError for a form that problems of these kinds cannot be answered in."""
     if form == "last-number" and "choice" in kinds:
@@ -110,10 +104,6 @@ def check_kinds(kinds: Collection[str], form: str) -> None:
 def unpack(program: Program) -> ProgramTests:
     cases = tuple(ProgramTest(*case) for case in unpack_cases(program))
     return ProgramTests(cases, program.function, begun=program.begun, check=program.check)
-
-
-def verdict_of(status: Status, answer: str | None = None) -> Verdict:
-    return Verdict(status, float(status == "correct"), answer)
 
 
 @dataclass(frozen=True)

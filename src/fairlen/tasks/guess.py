@@ -14,9 +14,9 @@ import re
 from dataclasses import dataclass, field
 from random import Random
 
-from fairlen.rollouts import TokenIds
+from fairlen.rollouts import TokenIds, Verdict
 from fairlen.tasks.environment import Observation
-from fairlen.tasks.task import Problem, Synthetic, Verdict
+from fairlen.tasks.task import Problem, Synthetic
 
 SPECIALS = ("<pad>", "<eos>", "<bos>")
 ALPHABET = "0123456789-?:<>"  # all characters of prompts, turns and answers
@@ -116,9 +116,8 @@ def read_guess(text: str) -> int | None:
 
 def judge(guess: int | None, secret: int) -> Verdict:
     if guess is None:
-        return Verdict("no_answer", 0.0)
-    is_correct = guess == secret
-    return Verdict("correct" if is_correct else "incorrect", float(is_correct), write(guess))
+        return Verdict.of("no_answer")
+    return Verdict.of("correct" if guess == secret else "incorrect", write(guess))
 
 
 def write(number: int) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 from fairlen.files.limits import bounded_memory
 from fairlen.plugins import is_file_place
+from fairlen.rollouts import Verdict
 from fairlen.sampling.extend import Extend
 from fairlen.settings import ProblemConfig, TaskConfig
 from fairlen.tasks.data_row import Answers, DataRow
@@ -19,12 +20,12 @@ from fairlen.tasks.prompt import Prompter, read_shots
 from fairlen.tasks.reasoning_gym import PREFIX, ReasoningGym, is_reasoning_gym, read_parts
 from fairlen.tasks.shipped import SHIPPED, make_shipped
 from fairlen.tasks.source import read_source
-from fairlen.tasks.task import Problem, Synthetic, Task, Verdict, load_own_task
+from fairlen.tasks.task import Problem, Synthetic, Task, load_own_task
 from fairlen.verify.answer_pool import AnswerReader, WorkerPool
 
 MAX_PROMPT = 1024
 """Tokens of the longest prompt that is taken where no limit is given."""
-GYM_MEMORY = 4 << 30  # bytes that a worker of reasoning-gym takes at most, beyond what all share
+GYM_MEMORY = 4096  # MiB that a worker of reasoning-gym takes at most, beyond what all share
 EXAMPLE = DataRow("example", "example", "What is 1 + 1?", Answers(("2",)))  # to try a tokenizer on
 Decode = Callable[[Sequence[int]], str]
 

@@ -18,13 +18,12 @@ from itertools import count, islice, zip_longest
 from typing import Any
 
 from fairlen.console import suggest
-from fairlen.rollouts import Status
+from fairlen.rollouts import Status, Verdict
 from fairlen.seeds import derive_seed
 from fairlen.tasks.data_row import Answers, DataRow
 from fairlen.tasks.dataset import Mixture
-from fairlen.tasks.grader import verdict_of
 from fairlen.tasks.prompt import Prompter
-from fairlen.tasks.task import Problem, Verdict, is_held_out
+from fairlen.tasks.task import Problem, is_held_out
 from fairlen.verify.answer_pool import AnswerReader, WorkerPool
 from fairlen.verify.gym import SIZE
 
@@ -161,15 +160,15 @@ class ReasoningGym:
     def ask(self, what: str, part: GymTask, deadline: float, **own: Any) -> dict[str, Any]:
         """A worker's reply, or an error: timeout, or what was raised."""
         question = {what: {"name": part.name, "fields": part.fields, **own}}
-        reply, _ = self.pool.answer(json.dumps(question), deadline)
+        reply = self.pool.answer(json.dumps(question), deadline)
         return json.loads(reply) if reply.startswith("{") else {"error": reply}
 
     async def verify(self, problem: Problem, text: str) -> Verdict:
         found = await self.read(text, problem.starts_inside)
         if found.answer is None:
-            return verdict_of(found.status)
+            return found
         status = await asyncio.wrap_future(self.pool.threads.submit(self.grade, problem.id, found.answer))
-        return verdict_of(status, found.answer)
+        return Verdict.of(status, found.answer)
 
     def grade(self, name: str, answer: str) -> Status:
         text, _, place = name.rpartition("/")

@@ -18,7 +18,7 @@ from typing import Any, Protocol, get_args
 from fairlen.console import visible
 from fairlen.hangs import run_async
 from fairlen.plugins import find_plugin
-from fairlen.rollouts import Status
+from fairlen.rollouts import Status, Verdict
 from fairlen.verify.answer import FORMS, after_thinking, match_exactly
 
 PARTS = ("name", "longest_prompt", "notes", "train", "held_out", "verify", "describe", "close")
@@ -48,17 +48,6 @@ class Problem:
     """Other columns of the source (family, difficulty), handed to reward functions."""
     starts_inside: bool = False
     """The prompt ends within the thinking of the model, so that its answer counts after </think> alone."""
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """The verifier's verdict on one finished response."""
-
-    status: Status
-    outcome: float
-    """Worth of the response, 0 where it is incorrect and 1 where it is correct; some verifiers give values between."""
-    answer: str | None = None
-    """Answer of the response, equal answers in one form; None without one."""
 
 
 @dataclass(frozen=True)
@@ -217,8 +206,8 @@ class Synthetic(ABC):
         """No answer where the text does not end with `#` and a number."""
         _, mark, answer = text.strip().rpartition("#")
         if not mark or not (answer.isascii() and answer.isdecimal()):
-            return Verdict("no_answer", 0.0)
-        return Verdict("correct", 1.0, answer) if answer == problem.answer else Verdict("incorrect", 0.0, answer)
+            return Verdict.of("no_answer")
+        return Verdict.of("correct" if answer == problem.answer else "incorrect", answer)
 
     def close(self) -> None:  # noqa: B027
         """Do nothing: there is nothing to end."""

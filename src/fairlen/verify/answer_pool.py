@@ -17,33 +17,23 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 from weakref import ref
 
 from fairlen.checks import check_positive
-from fairlen.rollouts import Status
+from fairlen.rollouts import Status, Verdict
 from fairlen.verify.answer import FORMS, MAX_TEXT, PATTERN, after_thinking, choose, match_exactly
 from fairlen.verify.typesetting import MAX_LENGTH
 
 MAX_START = 120.0
 MAX_END = 10.0
 MAX_TRIES = 3  # a worker may have died since its last question, and the server with it
-PATTERN_MEMORY = 1 << 28  # bytes of a worker that searches a pattern
+PATTERN_MEMORY = 256  # MiB of a worker that searches a pattern
 MAX_QUICK = 1_000  # characters of an answer and its reference; longer ones are read in a worker
 KEPT = ("HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PATH", "TMPDIR")  # environment variables that workers are given
-
-
-@dataclass(frozen=True, slots=True)
-class AnswerVerdict:
-    status: Status
-    """unverified where the answer was only read; error where algebra failed."""
-    seconds: float = 0.0  # time of a worker, without waiting for other answers
-    answer: str | None = None  # as it stood in the text
 
 
 class Worker:
@@ -77,55 +67,77 @@ class Worker:
 
 
 class WorkerPool:
-    """At most `size` worker processes, a thread for each, and their fork server; `module` has `grade` and `warm_up`."""
+    """Worker processes that answer questions, a thread for each, and the server that they are forked from.
 
-    def __init__(self, size: int, deadline: float, memory: int, module: str = "fairlen.verify.equivalence") -> None:
-        self.deadline, self.memory, self.module = deadline, memory, module
-        self.threads = ThreadPoolExecutor(size, "fairlen-answers")
-        self.lock = threading.Lock()
-        self.server: tuple[socket.socket, subprocess.Popen[bytes]] | None = None
-        self.workers: dict[int, Worker] = {}
-        self.is_closed = False
+    They start on demand and end with this process at the latest; a process that is forked from it starts its own.
+    """
 
-    def answer(self, question: str, deadline: float = 0.0) -> tuple[str, float]:
-        """A worker's reply and its seconds; timeout or error without one. Each thread has a worker. `deadline`: seconds, in place
-        of the pool's."""
+    def __init__(self, workers: int, deadline: float, memory_mib: int, module: str) -> None:
+        """`workers`: processes at most. `deadline`: seconds for each question. `memory_mib`: what a worker may take beyond the
+        80 MiB that it shares with the others. `module` has `grade` and `warm_up`."""
+        self.workers, self.deadline, self.memory_mib, self.module = workers, deadline, memory_mib, module
+        check_positive(self, "workers", "deadline", "memory_mib")
+        self._renew()
+        own = ref(self)  # closed at exit before threads are joined, which would wait for every deadline
+        threading._register_atexit(lambda: (pool := own()) and pool.close())  # type: ignore[attr-defined]
+
+    async def ask(self, **question: Any) -> str:
+        """Return the reply of a worker, from any event loop, as `answer` does."""
+        if self.pid != os.getpid():  # threads and workers are not inherited by a fork
+            self._renew()
+        try:
+            reply = self.threads.submit(self.answer, json.dumps(question))
+        except RuntimeError:  # at a limit of processes no thread starts
+            return "error"
+        return await asyncio.wrap_future(reply)
+
+    def answer(self, question: str, deadline: float = 0.0) -> str:
+        """Return a worker's reply; timeout or error without one. Each thread has a worker. `deadline`: seconds, in place of the
+        pool's."""
         thread = threading.get_ident()
         for _ in range(MAX_TRIES):
-            status, start = "", time.monotonic()
+            reply = ""
             try:
-                worker = self.workers.get(thread) or self._start_worker(thread)
-                start = time.monotonic()
-                status = worker.answer(question, deadline or self.deadline)
+                worker = self.by_thread.get(thread) or self._start_worker(thread)
+                reply = worker.answer(question, deadline or self.deadline)
             except (OSError, ValueError):
                 continue
             finally:
-                if status in ("", "timeout") and thread in self.workers:
-                    self.workers.pop(thread).end()
-            return status or "error", time.monotonic() - start
-        return "error", 0.0
+                if reply in ("", "timeout") and thread in self.by_thread:
+                    self.by_thread.pop(thread).end()
+            return reply or "error"
+        return "error"
 
     def close(self) -> None:
-        """End every process; pending questions end as errors."""
+        """End every process; pending and later questions end as errors."""
+        if self.pid != os.getpid():
+            return  # they belong to the process that this one was forked from
         with self.lock:
             self.is_closed = True
             self._end_server()
         self.threads.shutdown()
+
+    def _renew(self) -> None:
+        self.pid, self.is_closed = os.getpid(), False
+        self.threads = ThreadPoolExecutor(self.workers, "fairlen-answers")
+        self.lock = threading.Lock()
+        self.server: tuple[socket.socket, subprocess.Popen[bytes]] | None = None
+        self.by_thread: dict[int, Worker] = {}
 
     def _start_worker(self, thread: int) -> Worker:
         with self.lock:
             if self.is_closed:
                 raise OSError("the pool is closed")
             try:
-                self.server = self.server or start_server(self.memory, self.module)
-                self.workers[thread] = Worker(self.server[0])
+                self.server = self.server or start_server(self.memory_mib << 20, self.module)
+                self.by_thread[thread] = Worker(self.server[0])
             except OSError:  # and not where a worker ended before it was there, as at a limit of processes
                 self._end_server()
                 raise
-            return self.workers[thread]
+            return self.by_thread[thread]
 
     def _end_server(self) -> None:
-        for worker in [*self.workers.values()]:
+        for worker in [*self.by_thread.values()]:
             worker.end()  # first, so that the server reaps them and has none to wait for
         if self.server is not None:
             (asking, process), self.server = self.server, None
@@ -158,75 +170,46 @@ class AnswerReader:
         self.form = form
         self.pool = WorkerPool(workers, deadline, PATTERN_MEMORY, "fairlen.verify.answer")
 
-    async def __call__(self, text: str, starts_inside: bool = False, letters: str = "") -> AnswerVerdict:
+    async def __call__(self, text: str, starts_inside: bool = False, letters: str = "") -> Verdict:
         """The answer after the thinking, unverified, of `letters` the one chosen; or why there is none. `starts_inside`: the
         prompt ended with `<think>`."""
         rest = (after_thinking(text, starts_inside) or "")[-MAX_TEXT:]
         if self.form in FORMS:
             answer = FORMS[self.form].read(rest, letters)
         else:
-            question = json.dumps({"pattern": self.form.removeprefix(PATTERN), "text": rest})
-            reply, seconds = await asyncio.wrap_future(self.pool.threads.submit(self.pool.answer, question))
+            reply = await self.pool.ask(pattern=self.form.removeprefix(PATTERN), text=rest)
             if reply in ("timeout", "error"):
-                return AnswerVerdict(cast(Status, reply), seconds)
+                return Verdict.of(cast(Status, reply))
             answer = choose(json.loads(reply), letters)
-        return AnswerVerdict("unverified", answer=answer) if answer else AnswerVerdict("no_answer")
+        return Verdict.of("unverified" if answer else "no_answer", answer or None)
 
     def close(self) -> None:
         """End the workers."""
         self.pool.close()
 
 
-class AnswerPool:
-    """Compares answers with references, from any event loop. Workers start on demand, and end with `close` or this process."""
+class AnswerPool(WorkerPool):
+    """Compares answers with references."""
 
     def __init__(
         self, workers: int = 2, deadline: float = 5.0, memory_mib: int = 2048, unevaluated: bool = False
     ) -> None:
-        """`workers`: processes of algebra. `deadline`: seconds for each answer. `memory_mib`: what a worker may take beyond the
-        80 MiB that it shares with the others. `unevaluated`: where the reference is a number, operators that are not worked out
-        are answers too, `5!` for 120."""
-        self.workers, self.deadline, self.memory_mib, self.unevaluated = workers, deadline, memory_mib, unevaluated
-        check_positive(self, "workers", "deadline", "memory_mib")
+        """`unevaluated`: where the reference is a number, operators that are not worked out are answers too, `5!` for 120."""
+        super().__init__(workers, deadline, memory_mib, "fairlen.verify.equivalence")
+        self.unevaluated = unevaluated
         if importlib.util.find_spec("math_verify") is None:
             raise ModuleNotFoundError("verdicts on mathematics need math_verify: pip install '.[math]' in the checkout")
-        self._renew()
-        own = ref(self)  # closed at exit before threads are joined, which would wait for every deadline
-        threading._register_atexit(lambda: (pool := own()) and pool.close())  # type: ignore[attr-defined]
 
-    async def compare(self, gold: str | Sequence[str], answer: str, *, tolerance: float = 0.0) -> AnswerVerdict:
-        """Grade an answer. `gold`: the reference, or several, of which all must be given and nothing else. `tolerance`: the
-        largest difference of numbers that count as the same."""
+    async def compare(self, gold: str | Sequence[str], answer: str, *, tolerance: float = 0.0) -> Status:
+        """Grade an answer; error where algebra fails. `gold`: the reference, or several, of which all must be given and nothing
+        else. `tolerance`: the largest difference of numbers that count as the same."""
         golds = (gold,) if isinstance(gold, str) else tuple(gold)
         if not golds or not all(golds):
             raise ValueError(f"gold={gold!r}: a reference is not empty; leave out problems without one")
-        if self._pid != os.getpid():  # threads and workers are not inherited by a fork
-            self._renew()
         if status := settle(golds, answer, tolerance):
-            return AnswerVerdict(status, answer=answer)
-        question = {"golds": golds, "answer": answer, "tolerance": tolerance, "unevaluated": self.unevaluated}
-        try:
-            with self._lock:
-                self._workers = self._workers or WorkerPool(self.workers, self.deadline, self.memory_mib << 20)
-                verdict = self._workers.threads.submit(self._workers.answer, json.dumps(question))
-        except RuntimeError:  # at a limit of processes no thread starts
-            return AnswerVerdict("error", answer=answer)
-        reply, seconds = await asyncio.wrap_future(verdict)
-        return AnswerVerdict(cast(Status, reply), seconds, answer)
-
-    def close(self) -> None:
-        """End the workers; pending verdicts are errors. The pool may be used again, and then starts new ones."""
-        if self._pid != os.getpid():
-            return  # they belong to the process that this one was forked from
-        with self._lock:
-            workers, self._workers = self._workers, None
-        if workers is not None:
-            workers.close()
-
-    def _renew(self) -> None:
-        self._pid = os.getpid()
-        self._lock = threading.Lock()
-        self._workers: WorkerPool | None = None
+            return status
+        reply = await self.ask(golds=golds, answer=answer, tolerance=tolerance, unevaluated=self.unevaluated)
+        return cast(Status, reply)
 
 
 def settle(golds: tuple[str, ...], answer: str, tolerance: float) -> Status | None:
