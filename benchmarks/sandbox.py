@@ -17,13 +17,13 @@ from _checks import add_smoke, demand, demand_positive
 from fairlen.verify.bubblewrap import Bubblewrap
 from fairlen.verify.execution import Limits
 from fairlen.verify.process import supervise
-from fairlen.verify.program import ProgramTest, ProgramTests, grade_code
+from fairlen.verify.program import ProgramTests, grade_code
 
 REPEATS, MARK = 100, 4.0
 LIMITS = Limits(seconds=30.0)
 PROGRAM = "print(1)"
-TESTS = ProgramTests((ProgramTest("", "1"),), seconds=30.0)
-FUNCTION = ProgramTests((ProgramTest("1", "1"),), function="same", seconds=30.0)
+TESTS = ProgramTests((("", "1"),))
+FUNCTION = ProgramTests((("1", "1"),), function="same")
 
 Side = Callable[[], Awaitable[object]]
 
@@ -40,7 +40,7 @@ async def run_checked(sandbox: Bubblewrap) -> None:
 
 
 async def grade_checked(sandbox: Bubblewrap, code: str, tests: ProgramTests) -> None:
-    verdict = await grade_code(sandbox, code, tests)
+    verdict = await grade_code(sandbox, code, tests, LIMITS)
     demand(verdict == "correct", f"a correct program gave {verdict}")
 
 

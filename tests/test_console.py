@@ -3,18 +3,17 @@
 import io
 import json
 import shutil
+import time
 from pathlib import Path
 
 import pytest
 from lines import write_lines
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from fairlen import playground
 from fairlen.cli import main
-from fairlen.console import make_console, print_table, warn
-from fairlen.evaluate.start import add_bar, make_progress
+from fairlen.console import Pace, make_console, print_table, showing, warn
 
 
 def test_brackets_are_text():
@@ -65,9 +64,10 @@ def test_escapes_are_text_wherever_rich_takes_them():
 
 def test_names_of_sets_are_no_markup():
     shown = io.StringIO()
-    with make_progress(Console(file=shown, force_terminal=True, width=200, color_system=None)) as progress:
-        add_bar(progress, "[bold]set[/bold]", 1)
-    assert "[bold]set[/bold]" in shown.getvalue()
+    with showing(make_console(200, shown), Pace("[bold]set[/bold]", 4, lambda: 1), pause=0.01):
+        while not shown.getvalue():
+            time.sleep(0.01)
+    assert shown.getvalue().startswith("[bold]set[/bold]: 0 of 4 responses")
 
 
 def a_column(folder: Path) -> list[str]:

@@ -16,6 +16,7 @@ from small_eval import small, write_set
 
 from fairlen import playground
 from fairlen.audit.audit import audit
+from fairlen.console import make_console
 from fairlen.evaluate.config import EvalConfig
 from fairlen.evaluate.estimators import mean_by_problem
 from fairlen.evaluate.folder import merge_facts, rescore_settings
@@ -154,7 +155,7 @@ def test_an_interrupted_set_goes_on_with_the_same_samples(finished, tmp_path):
 
     drawing = Drawing(breaks, model.policy.decode, Sampling(60, 0), num_samples=4, seed=3)
     with pytest.raises(OSError, match="no space left"):
-        asyncio.run(sample_set(drawing, found, path, lambda _: None))
+        asyncio.run(sample_set(drawing, found, path, make_console()))
     assert not path.exists()
     kept = sum(len(read_samples(part)) for part in path.parent.glob(".*.parquet"))
     assert 0 < kept <= 40 and kept % 4 == 0
@@ -165,7 +166,7 @@ def test_an_interrupted_set_goes_on_with_the_same_samples(finished, tmp_path):
         asked.append(sampling.seed)
         return await engine.extend(prefix, sampling)
 
-    whole = asyncio.run(sample_set(replace(drawing, extend=counts), found, path, lambda _: None))
+    whole = asyncio.run(sample_set(replace(drawing, extend=counts), found, path, make_console()))
     assert len(asked) == 48 - kept
     expected = read_samples(finished / "samples/playground.parquet")
     assert [replace(s, verify_seconds=None) for s in whole] == [replace(s, verify_seconds=None) for s in expected]

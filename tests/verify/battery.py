@@ -24,7 +24,7 @@ from programs import ENDLESS, HONEST, HOSTILE, build_program
 
 from fairlen.verify.execution import Execution, Limits, failed
 from fairlen.verify.process import Sandbox
-from fairlen.verify.program import ProgramTest, ProgramTests, grade_code, with_prelude
+from fairlen.verify.program import ProgramTests, grade_code, with_prelude
 from fairlen.verify.sandbox import open_sandbox
 
 AT_A_TIME = 6
@@ -64,7 +64,7 @@ class Recorder:
         return self.last
 
 
-async def run_one(sandbox: Sandbox, code: str, test: ProgramTest, limits: dict[str, Any]) -> dict[str, Any]:
+async def run_one(sandbox: Sandbox, code: str, test: tuple[str, str], limits: dict[str, Any]) -> dict[str, Any]:
     recorder = Recorder(sandbox, **limits)
     verdict = await grade_code(recorder, code, ProgramTests((test,)))
     last = recorder.last
@@ -75,15 +75,15 @@ async def run_one(sandbox: Sandbox, code: str, test: ProgramTest, limits: dict[s
     }  # fmt: skip
 
 
-def choose_work(kind: str, facts: dict[str, Any]) -> tuple[dict[str, tuple[str, ProgramTest]], dict[str, Any]]:
+def choose_work(kind: str, facts: dict[str, Any]) -> tuple[dict[str, tuple[str, tuple[str, str]]], dict[str, Any]]:
     """Code and its test by name, and limits of all of them."""
     if kind in ("hostile", "killed"):
-        test = ProgramTest("1\n", f"answer-{facts['secret']}")
+        test = ("1\n", f"answer-{facts['secret']}")
         programs = {name: (build_program(name, facts), test) for name in (HOSTILE if kind == "hostile" else KILLED)}
         return programs, {"output_bytes": 1 << 20, "memory_mib": 256}
     if kind == "parallel":
-        return {str(number): (THREADS, ProgramTest("", "30")) for number in range(AT_A_TIME)}, {"processes": 32}
-    return {name: (code, ProgramTest(*test)) for name, (code, *test) in HONEST.items()}, {}
+        return {str(number): (THREADS, ("", "30")) for number in range(AT_A_TIME)}, {"processes": 32}
+    return {name: (code, (given, output)) for name, (code, given, output) in HONEST.items()}, {}
 
 
 async def run_all(kind: str, facts: dict[str, Any], file_bytes: int) -> dict[str, Any]:

@@ -1,21 +1,22 @@
-"""The table of checks: packages, the machine, and the settings of a planned run."""
+"""The table of checks: packages, the machine, what ends a response of the model, and the settings of a planned run."""
 
 from __future__ import annotations
 
 import shutil
 import tempfile
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import asdict
-from functools import partial
+from functools import lru_cache, partial
 from importlib.metadata import requires
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
+from jinja2 import TemplateError
 from packaging.requirements import Requirement
 
 from fairlen.console import make_console
-from fairlen.doctor import model
 from fairlen.doctor.examine import COLOURS, Check, Finding, Status
 from fairlen.evaluate.config import EvalConfig
 from fairlen.evaluate.start import show_share, start_evaluation
@@ -25,7 +26,7 @@ from fairlen.methods.compose import compose, explain
 from fairlen.plugins import plugins_of
 from fairlen.settings import choose_device, flatten
 from fairlen.tasks.load import load_task
-from fairlen.tasks.shipped import SHIPPED
+from fairlen.tasks.shipped import SHIPPED, place_model
 from fairlen.tasks.source import read_source
 from fairlen.train.collect import refuse_unread
 from fairlen.train.run.config import TrainConfig, find_undoing, takes_vllm
@@ -36,6 +37,8 @@ EMPTY_DISK = GIB // 4
 ASKED = 16
 """Problems of which the model is asked."""
 TRAINING = ("safetensors", "tokenizers", "torch", "transformers")
+QUESTION = {"role": "user", "content": "What is 17 + 25?"}
+ANSWER = {"role": "assistant", "content": "It is 42."}
 
 
 def check_packages(config: TrainConfig, extra: str, if_missing: Callable[[TrainConfig], Status]) -> Finding | str:
@@ -114,6 +117,65 @@ def check_disk(place: Path, remedy: str, small: int, worst: Status) -> Finding:
     return Finding(status, f"{place} has {free / GIB:.1f} GiB free", "" if status == "pass" else remedy)
 
 
+@lru_cache(maxsize=4)
+def open_tokenizer(model: str, revision: str) -> tuple[Any, tuple[int, ...]]:
+    """Return the tokenizer of a model, and the ids that end its responses. Raises ValueError or OSError where there are none."""
+    from transformers import GenerationConfig
+
+    from fairlen.files.pretrained import find_model, read_config, read_tokenizer
+    from fairlen.policy.model import find_eos
+
+    place = find_model(place_model(model, revision), revision)
+    tokenizer, sources = read_tokenizer(place, revision), [read_config(place, revision)]
+    with suppress(OSError):  # a folder without it is left with what its config.json says
+        sources = [GenerationConfig.from_pretrained(place, revision=revision or "main"), *sources]
+    return tokenizer, find_eos(*sources, tokenizer)
+
+
+def check_end(config: TrainConfig) -> Finding | str:
+    """Look at what ends a response."""
+    tokenizer, ends = open_tokenizer(config.model.name, config.model.revision)
+    named = ", ".join(f"{tokenizer.convert_ids_to_tokens(one)!r} ({one})" for one in ends)
+    if tokenizer.eos_token_id is not None and tokenizer.eos_token_id not in ends:
+        found = f"responses end with {named}, and the tokenizer says {tokenizer.eos_token!r}"
+        return Finding("warn", found, "make generation_config.json and tokenizer agree")
+    if tokenizer.pad_token_id in ends:
+        found = f"{named} is the padding too: frameworks that find padding by its id train on no end of a response"
+        remedy = "give the tokenizer a pad_token of its own; fairlen's trainer pads nothing"
+        return Finding("warn", f"{found}, which makes responses longer", remedy)
+    return f"responses end with {named}"
+
+
+def check_template(config: TrainConfig) -> Finding | str:
+    """Render the chat template with and without an opened turn, and with a response."""
+    tokenizer, ends = open_tokenizer(config.model.name, config.model.revision)
+    if config.model.template == "plain" or not tokenizer.chat_template:
+        return "prompts are plain text"
+    opened, closed = (render(tokenizer, [QUESTION], opens) for opens in (True, False))
+    if QUESTION["content"] not in opened:
+        found = f"the question is not in the prompt, which is {opened!r:.200}"
+        return Finding("fail", found, "mend the template, or --template plain")
+    if opened == closed:
+        found = "the template does not open the assistant's turn: add_generation_prompt changes nothing"
+        remedy = "add {% if add_generation_prompt %} with the assistant's header to the template, or --template plain"
+        return Finding("warn", f"{found}, so that the model may go on with the user's", remedy)
+    _, answer, after = render(tokenizer, [QUESTION, ANSWER], False).rpartition(ANSWER["content"])
+    words = tokenizer.convert_ids_to_tokens(list(ends))
+    if answer and not any(after.startswith(word) for word in words if word):
+        text = f"the template ends a response with {after.strip()!r:.40}, and responses end with {', '.join(map(repr, words))}"
+        remedy = "add the id of what the template writes to eos_token_id in generation_config.json"
+        return Finding("warn", f"{text}: a model that was trained with the template may never end", remedy)
+    return f"a prompt ends with {opened[-40:]!r}, a response with {after.strip()!r:.40}"
+
+
+def render(tokenizer: Any, messages: list[dict[str, str]], opens: bool) -> str:
+    """Return the text of messages. Raises ValueError where the template does not render."""
+    try:
+        return tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=opens)
+    except TemplateError as error:
+        raise ValueError(f"the chat template does not render: {error}") from None
+
+
 def check_method(config: TrainConfig) -> Finding | str:
     """Compose the method, and read what its parts say of one another."""
     found = explain(config.method, config.overrides)
@@ -138,7 +200,7 @@ def check_data(config: TrainConfig) -> str:
     for place in places:
         read_source(place)
     if (method := compose(config.method, config.overrides)).reads:
-        tokenizer, _ = model.open_tokenizer(config.model.name, config.model.revision)
+        tokenizer, _ = open_tokenizer(config.model.name, config.model.revision)
         with closing(load_task(config, tokenizer, config.run.seed)) as task:
             refuse_unread(method, task, config)
     return ", ".join(places) or f"task {config.data.task}"
@@ -194,7 +256,8 @@ CHECKS = (
     Check("device", check_device, INSTALL),
     Check("memory", check_memory),
     Check("disks", check_disks),
-    *model.CHECKS,
+    Check("end of a response", check_end, "mend it, or download the model again"),
+    Check("chat template", check_template, "mend it, or --template plain"),
     Check("method", check_method, "`fairlen methods` lists names; --help lists settings"),
     Check("fairness", check_fairness, "see `method`"),
     Check("data", check_data, "give a file, a folder or a hub id; docs/data.md has the forms and columns"),

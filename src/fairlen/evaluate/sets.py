@@ -6,11 +6,14 @@ import asyncio
 import hashlib
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from rich.console import Console
+
+from fairlen.console import Pace, showing
 from fairlen.evaluate.config import EvalConfig, find_suite
 from fairlen.evaluate.samples import Sample, file_name
 from fairlen.plugins import is_file_place, plugins_of
@@ -139,11 +142,12 @@ def choose_set(name: str, first: Sample, sets: Sequence[ProblemSet]) -> ProblemS
     )
 
 
-async def rescore(found: ProblemSet, samples: Sequence[Sample], advance: Callable[[float], None]) -> tuple[Sample, ...]:
+async def rescore(found: ProblemSet, samples: Sequence[Sample], console: Console) -> tuple[Sample, ...]:
     """Grade samples by the verifier as it is now. Raises ValueError for a problem that the set lacks."""
     by_id = {problem.id: problem for problem in found.problems}
     by_text = {normalize(problem.text): problem for problem in found.problems}
     free = asyncio.Semaphore(MAX_AT_ONCE)
+    done: list[Sample] = []
 
     async def one(sample: Sample) -> Sample:
         problem = by_id.get(sample.problem_id) or by_text.get(normalize(sample.problem))
@@ -153,11 +157,11 @@ async def rescore(found: ProblemSet, samples: Sequence[Sample], advance: Callabl
                 "name the set that was sampled with --data"
             )
         async with free:
-            graded = await grade(found, replace(problem, starts_inside=sample.starts_inside), sample)
-        advance(1)
-        return graded
+            done.append(await grade(found, replace(problem, starts_inside=sample.starts_inside), sample))
+        return done[-1]
 
-    return tuple(await gather(map(one, samples)))
+    with showing(console, Pace(found.name, len(samples), lambda: len(done), "samples")):
+        return tuple(await gather(map(one, samples)))
 
 
 async def grade(found: ProblemSet, problem: Problem, sample: Sample) -> Sample:

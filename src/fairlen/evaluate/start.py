@@ -6,17 +6,13 @@ eval.json has.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from functools import partial
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
-from rich.progress import Progress
 
-from fairlen.console import make_console, plural, print_table, showing, visible
+from fairlen.console import make_console, plural, print_table, visible
 from fairlen.evaluate.config import EvalConfig
 from fairlen.evaluate.folder import describe, open_folder, read_recorded, refuse_others, refuse_unused
 from fairlen.evaluate.samples import Sample, file_name, find_files, read_file, read_tokens, sample_path, write_samples
@@ -40,15 +36,15 @@ Graded = tuple[Path, dict[str, Any], dict[str, tuple[Sample, ...]]]
 
 def start_evaluation(config: EvalConfig, console: Console | None = None) -> dict[str, Any]:
     """Run the whole job and return the summary. Raises ValueError for what does not fit together before it samples."""
-    with make_progress(console) as progress:
-        folder, facts, samples = (rescore_given if config.run.from_samples else sample_all)(config, progress)
+    console = console or make_console()
+    folder, facts, samples = (rescore_given if config.run.from_samples else sample_all)(config, console)
     summary = summarize(config, facts, samples)
     write_json(folder / "summary.json", summary, allow_nan=False)
-    show_summary(progress.console, summary, str(folder))
+    show_summary(console, summary, str(folder))
     return summary
 
 
-def sample_all(config: EvalConfig, progress: Progress) -> Graded:
+def sample_all(config: EvalConfig, console: Console) -> Graded:
     """Draw and grade what is not done yet."""
     check_places(config)
     folder = Path(config.run.out) if config.run.out else choose_folder(file_name(Path(config.model.name).name), "eval")
@@ -63,19 +59,19 @@ def sample_all(config: EvalConfig, progress: Progress) -> Graded:
         chosen = (
             f"responses up to {config.sampling.max_response_length:,} tokens, {config.sampling.max_num_seqs} at a time"
         )
-        progress.console.print(f"eval: {chosen}; each has a flag", soft_wrap=True)
+        console.print(f"eval: {chosen}; each has a flag", soft_wrap=True)
     for found in model.sets:
         done, count = "" if found in missing else ", done before", len(found.problems)
-        log_set(progress, found, f"{found.name}: {count} {plural('problem', count)} x {config.run.samples}{done}")
+        log_set(console, found, f"{found.name}: {count} {plural('problem', count)} x {config.run.samples}{done}")
     if missing:
         with going_on_in(folder):
-            sample_sets(model, missing, folder, partial(add_bar, progress), lines_of(progress))
+            sample_sets(model, missing, folder, console)
     for found in model.sets:
         found.close()
     return folder, facts, {found.name: read_file(sample_path(folder, found.name)) for found in model.sets}
 
 
-def rescore_given(config: EvalConfig, progress: Progress) -> Graded:
+def rescore_given(config: EvalConfig, console: Console) -> Graded:
     """Verify what is given, each file a set of its own."""
     recorded = read_recorded(config.run.from_samples)
     refuse_unused(config)
@@ -88,8 +84,8 @@ def rescore_given(config: EvalConfig, progress: Progress) -> Graded:
     async def rescore_each() -> dict[str, tuple[Sample, ...]]:
         graded = {}
         for name, samples in given.items():
-            log_set(progress, sets[name], f"{name}: {len(samples)} {plural('sample', len(samples))}, rescored")
-            graded[name] = await rescore(sets[name], samples, add_bar(progress, name, len(samples)))
+            log_set(console, sets[name], f"{name}: {len(samples)} {plural('sample', len(samples))}, rescored")
+            graded[name] = await rescore(sets[name], samples, console)
         return graded
 
     graded = run_async(rescore_each())
@@ -111,26 +107,10 @@ def summarize(config: EvalConfig, facts: dict[str, Any], samples: Mapping[str, S
     return facts | {"sets": sets, "overall": means}
 
 
-def make_progress(console: Console | None = None) -> Progress:
-    """Return bars on the console, which are not drawn where the output is no terminal."""
-    console = console or make_console()
-    return Progress(console=console, transient=True, disable=not console.is_terminal)
-
-
-def add_bar(progress: Progress, name: str, total: int) -> Callable[[float], None]:
-    """Add a bar, and return what moves it."""
-    return partial(progress.advance, progress.add_task(escape(name), total=total))
-
-
-def lines_of(progress: Progress) -> Callable[[object], AbstractContextManager[None]]:
-    """Return what shows the text of work within where bars are not drawn."""
-    return nullcontext if progress.console.is_terminal else partial(showing, progress.console)
-
-
-def log_set(progress: Progress, found: ProblemSet, message: str) -> None:
+def log_set(console: Console, found: ProblemSet, message: str) -> None:
     """Show what was read of a set, and a message on it, as lines that stay."""
     for line in filter(None, (found.line, message)):
-        progress.console.print(f"eval: {visible(line)}", soft_wrap=True)
+        console.print(f"eval: {visible(line)}", soft_wrap=True)
 
 
 def show_summary(console: Console, summary: Mapping[str, Any], folder: str) -> None:

@@ -174,11 +174,11 @@ def read_json(place: str | Path, name: str, revision: str = "") -> Any:
     return json.loads(path.read_text()) if path else {}
 
 
-def names_code(place: str | Path, revision: str = "") -> str:
+def names_code(place: str | Path) -> str:
     """The first file that would run the model's own code if that were allowed; else empty."""
     for name in WITH_CODE:
         with contextlib.suppress(OSError, ValueError, TypeError):
-            if "auto_map" in read_json(place, name, revision):
+            if "auto_map" in read_json(place, name):
                 return name
     return ""
 

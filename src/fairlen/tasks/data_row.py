@@ -22,6 +22,7 @@ from typing import Any, ClassVar
 
 from fairlen.files.limits import NotJSONError, parse_json
 from fairlen.verify.answer import instruct
+from fairlen.verify.program import ProgramTests
 
 PROGRAM = (
     "Write a Python program that reads its input from stdin and prints its output to stdout. "
@@ -118,17 +119,9 @@ def choose(value: Any, answer: str, options: dict[str, str], index: Any = None) 
 
 
 @dataclass(frozen=True)
-class Program:
-    """Tests that a program has to pass, all of them."""
-
+class Program(ProgramTests):
     kind: ClassVar = "code"
-    cases: tuple[tuple[str, str], ...]
-    """Input and expected output of each test; of a function, one JSON value a line and the JSON of its result."""
     packed: str = field(default="", repr=False)  # more tests, unpacked only while they are needed: `unpack_tests`
-    function: str = ""
-    """The function or method of class Solution that is called; empty where a program reads stdin and writes stdout."""
-    begun: str = ""  # code that the response completes, such as a signature with its docstring
-    check: str = field(default="", repr=False)  # code after it, whose function `check` is called with `function`
 
     @property
     def shown(self) -> str:

@@ -28,7 +28,7 @@ from fairlen.tasks.data_row import Answers, Choice, DataRow, Program
 from fairlen.tasks.schemas import unpack_cases
 from fairlen.tasks.task import NO_FAILURES, Failures, Problem, Task
 from fairlen.verify.answer_pool import AnswerPool, AnswerReader
-from fairlen.verify.program import ProgramTest, ProgramTests, grade_program
+from fairlen.verify.program import ProgramTests, grade_program
 from fairlen.verify.sandbox import open_sandbox
 
 VERIFIER = "verifier"
@@ -102,8 +102,7 @@ def check_kinds(kinds: Collection[str], form: str) -> None:
 
 @lru_cache(maxsize=16)
 def unpack(program: Program) -> ProgramTests:
-    cases = tuple(ProgramTest(*case) for case in unpack_cases(program))
-    return ProgramTests(cases, program.function, begun=program.begun, check=program.check)
+    return replace(program, cases=unpack_cases(program), packed="")
 
 
 @dataclass(frozen=True)

@@ -253,7 +253,7 @@ def pair_tests(value: Raw) -> list[Raw]:
 def make_program(tests: Sequence[Raw], function: str, packed: str = "") -> Program:
     if function and not function.isidentifier():
         raise UnusableRow(f"tests of {function!r}, which is no name of a function")
-    return Program(read_cases(tests), packed, function)
+    return Program(read_cases(tests), function, packed=packed)
 
 
 def read_cases(tests: Sequence[Raw]) -> tuple[tuple[str, str], ...]:

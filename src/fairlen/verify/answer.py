@@ -170,7 +170,7 @@ FORMS = {
 }  # fmt: skip
 
 
-def check_form(name: str, setting: str = "answer") -> None:
+def check_form(name: str) -> None:
     """Raise ValueError for a name that is no form, and for a pattern that does not compile or has several groups."""
     pattern, reason = name.removeprefix(PATTERN), ""
     try:
@@ -182,7 +182,7 @@ def check_form(name: str, setting: str = "answer") -> None:
         reason = str(error)
     if reason:
         wanted = f"give {', '.join(FORMS)} or {PATTERN}PATTERN with one group, the answer, or none"
-        raise ValueError(f"{setting}={name}: {reason}; {wanted}")
+        raise ValueError(f"answer={name}: {reason}; {wanted}")
 
 
 def instruct(what: str, form: str) -> str:

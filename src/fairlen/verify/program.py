@@ -8,15 +8,13 @@ from __future__ import annotations
 import asyncio
 import builtins
 import importlib
-import math
 import re
 import secrets
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, partial
 
-from fairlen.checks import check_positive
 from fairlen.rollouts import Status
 from fairlen.verify import outputs
 from fairlen.verify.answer import extract_code
@@ -137,30 +135,21 @@ async def agrees(kind: OutputKind, given: bytes, expected: str) -> bool:
 
 
 MAX_PROGRAM = 1 << 16  # characters, as on Codeforces; what is longer is incorrect
+LIMITS = Limits()
 
 
-@dataclass(frozen=True, slots=True)
-class ProgramTest:
-    input: str  # for programs: stdin. For functions: the arguments, one JSON value a line
-    output: str  # for programs: stdout. For functions: the returned value as JSON
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ProgramTests:
-    """The tests that a program must pass. Raises ValueError where there is no test."""
+    """Tests that a program has to pass, all of them."""
 
-    tests: tuple[ProgramTest, ...]
-    function: str = ""  # function, or method of class `Solution`, to call; empty for programs of stdin and stdout
-    seconds: float = 6.0  # for each test, six as in LiveCodeBench; `Limits` says what counts
-    begun: str = ""  # code before the response's: a body continues it, a whole function takes its place
-    check: str = ""  # code after it, whose `check` is called with `function`; beside it a program could deceive it
-
-    def __post_init__(self) -> None:
-        check_positive(self, "seconds")
-        if not self.tests:
-            raise ValueError("tests=(): a program without tests would be correct whatever it does; give at least one")
-        if self.function and not self.function.isidentifier():
-            raise ValueError(f"function={self.function!r}: give the name of a function, or nothing for programs")
+    cases: tuple[tuple[str, str], ...]
+    """Input and expected output of each test; of a function, one JSON value a line and the JSON of its result."""
+    function: str = ""
+    """The function or method of class Solution that is called; empty where a program reads stdin and writes stdout."""
+    begun: str = ""
+    """Code before the response's, such as a signature: a body continues it, a whole function takes its place."""
+    check: str = field(default="", repr=False)
+    """Code after it, whose `check` is called with `function`; beside it a program could deceive it."""
 
 
 async def grade_program(sandbox: Sandbox, text: str, tests: ProgramTests, starts_inside: bool = False) -> Status:
@@ -168,7 +157,10 @@ async def grade_program(sandbox: Sandbox, text: str, tests: ProgramTests, starts
     return "no_answer" if code is None else await grade_code(sandbox, code, tests)
 
 
-async def grade_code(sandbox: Sandbox, code: str, tests: ProgramTests) -> Status:
+async def grade_code(sandbox: Sandbox, code: str, tests: ProgramTests, limits: Limits = LIMITS) -> Status:
+    """Run a program on each test until one fails. Raises ValueError without a test."""
+    if not tests.cases:
+        raise ValueError("cases=(): a program without tests would be correct whatever it does; give at least one")
     if len(code) > MAX_PROGRAM:
         return "incorrect"
     function = tests.function
@@ -176,16 +168,16 @@ async def grade_code(sandbox: Sandbox, code: str, tests: ProgramTests) -> Status
         function, call = "run_check", f"def run_check(): check({function}); return True"
         code = "\n".join([*FUTURE.findall(code), tests.begun + FUTURE.sub("", code), tests.check, call])
     program = build_driver(code, function) if function else with_prelude(code)
-    for test in tests.tests:
-        if (status := await run_test(sandbox, program, test, tests)) != "correct":
+    for given, expected in tests.cases:
+        word = secrets.token_hex(16) if function else ""
+        stdin = f"{word}\n{given}" if function else given
+        if (status := await run_test(sandbox, program, stdin, expected, word, limits)) != "correct":
             return status
     return "correct"
 
 
-async def run_test(sandbox: Sandbox, program: str, test: ProgramTest, tests: ProgramTests) -> Status:
-    word = secrets.token_hex(16) if tests.function else ""
-    stdin = f"{word}\n{test.input}" if tests.function else test.input
-    limits = Limits(tests.seconds, cpu_seconds=math.ceil(tests.seconds) + 1)
+async def run_test(sandbox: Sandbox, program: str, stdin: str, expected: str, word: str, limits: Limits) -> Status:
+    """Run a program once; `word` begins the output of the driver of a function, and is empty for others."""
     run = partial(sandbox.run, program, stdin.encode("utf-8", "replace"), limits)
     execution = await run()
     if execution.status == "infrastructure":
@@ -193,15 +185,15 @@ async def run_test(sandbox: Sandbox, program: str, test: ProgramTest, tests: Pro
     if execution.status == "infrastructure":
         return "error"
     try:
-        return "correct" if await is_expected(execution, test, word) else "incorrect"
+        return "correct" if await is_expected(execution, expected, word) else "incorrect"
     except Exception:  # a comparison that does not run says nothing about the program, and ends no training
         return "error"
 
 
-async def is_expected(execution: Execution, test: ProgramTest, word: str) -> bool:
+async def is_expected(execution: Execution, expected: str, word: str) -> bool:
     if execution.status != "ok":
         return False
     if not word:
-        return await agrees("text", execution.stdout, test.output)
+        return await agrees("text", execution.stdout, expected)
     value = read_frame(execution.stdout, word)
-    return value is not None and await agrees("value", value, test.output)
+    return value is not None and await agrees("value", value, expected)
