@@ -159,11 +159,11 @@ class Outer:
 
 def test_values_are_read_as_their_fields_are_declared():
     words = ["a", "--shares", "0.5", "1", "--size=2", "--no-is_on", "--many", "x", "--many", "y"]
-    found = read_flags(Outer, "program", words, Outer(("z",)))
+    found = read_flags(Outer(("z",)), "program", words, "")
     assert found == Outer(("a",), 2, (0.5, 1.0), False, Inner(("x", "y")))
-    assert read_flags(Outer, "program", [], Outer(("z",))) == Outer(("z",))
+    assert read_flags(Outer(("z",)), "program", [], "") == Outer(("z",))
     with pytest.raises(ValueError, match="required: PATHS"):
-        read_flags(Outer, "program", [])
+        read_flags(Outer, "program", [], "")
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -185,7 +185,7 @@ def run_compare(arguments: list[str]) -> int:
 
     given, rest = read_defaults(TrainConfig(), arguments)
     default = CompareConfig(("grpo", "grpo+balanced"), train=given)
-    config = parse(CompareConfig, "compare", rest, default)
+    config = parse(default, "compare", rest)
     from fairlen.compare.start import start_comparison
 
     start_comparison(config)
@@ -304,7 +304,7 @@ def run_trl(arguments: list[str]) -> int:
     default = begin_with(
         TrlConfig(), find_flag(arguments, "--data"), find_flag(arguments, "--task") or TrlConfig().data.task
     )
-    config, rest = read_some(TrlConfig, "fairlen trl", arguments, default, write_page("trl"))
+    config, rest = read_some(default, "fairlen trl", arguments, write_page("trl"))
     from fairlen.integrations.trl.start import start_trl
 
     start_trl(config, rest)
@@ -317,7 +317,7 @@ def run_verl(arguments: list[str]) -> int:
     from fairlen.flags import explain_unknown, flag_names, read_some
     from fairlen.integrations.verl.launch import VerlConfig, start_verl
 
-    config, left = read_some(VerlConfig, "fairlen verl", arguments[:cut], page=write_page("verl"))
+    config, left = read_some(VerlConfig, "fairlen verl", arguments[:cut], write_page("verl"))
     if left and "=" in left[0] and not left[0].startswith("-"):
         raise ValueError(f"{left[0]}: settings of verl's come after --, as in `fairlen verl -- {left[0]}`")
     if left:
@@ -329,11 +329,11 @@ def run_verl(arguments: list[str]) -> int:
     return start_verl(config, arguments[cut + 1 :])
 
 
-def parse(settings: type[Config], command: str, arguments: Sequence[str], default: Config | None = None) -> Config:
-    """Return the settings that the arguments of a command give."""
+def parse(begin: type[Config] | Config, command: str, arguments: Sequence[str]) -> Config:
+    """Return settings, or those that a class begins with, as the arguments of a command change them."""
     from fairlen.flags import read_flags
 
-    return read_flags(settings, f"fairlen {command}", arguments, default, write_page(command))
+    return read_flags(begin, f"fairlen {command}", arguments, write_page(command))
 
 
 def read_train_config(arguments: list[str]) -> TrainConfig:
@@ -348,7 +348,7 @@ def read_config(default: Config, command: str, arguments: list[str]) -> Config:
     from fairlen.flags import read_defaults
 
     default, rest = read_defaults(default, arguments)
-    return parse(type(default), command, rest, default)
+    return parse(default, command, rest)
 
 
 def read_eval_config(arguments: list[str]) -> EvalConfig:

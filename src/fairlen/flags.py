@@ -151,27 +151,27 @@ def read_text(one: Setting, text: str) -> Any:
         raise ArgumentTypeError(f"{text!r}: give {'a whole number' if kind is int else 'a number'}") from None
 
 
-def read_flags(
-    settings: type[Config], command: str, arguments: Sequence[str], default: Config | None = None, page: str = ""
-) -> Config:
-    """Return the settings that arguments give. Raises ValueError for what is no flag of theirs, with the one that was meant.
-
-    `page` is what --help says before the flags; there the process ends with code 0.
-    """
-    config, left = read_some(settings, command, arguments, default, page)
+def read_flags(begin: type[Config] | Config, command: str, arguments: Sequence[str], page: str) -> Config:
+    """Return settings as `read_some`. Raises ValueError for what is no flag of theirs, with the one that was meant."""
+    config, left = read_some(begin, command, arguments, page)
     if left:
-        raise ValueError(f"{explain_unknown(left, flag_names(settings))}; {command} --help lists its flags")
+        names = flag_names(type(config))
+        raise ValueError(f"{explain_unknown(left, names)}; {command} --help lists its flags")
     return config
 
 
 def read_some(
-    settings: type[Config], command: str, arguments: Sequence[str], default: Config | None = None, page: str = ""
+    begin: type[Config] | Config, command: str, arguments: Sequence[str], page: str
 ) -> tuple[Config, list[str]]:
-    """Return the settings that arguments give, and the arguments that are others."""
-    options = list(list_settings(settings, default))
+    """Return settings, or those that a class begins with, as arguments change them, and the arguments that are others.
+
+    `page` is what --help says before the flags; there the process ends with code 0.
+    """
+    kind, default = (begin, None) if isinstance(begin, type) else (type(begin), begin)
+    options = list(list_settings(kind, default))
     if {"-h", "--help"} & set(arguments):
-        shown = [one for one in options if one.name not in getattr(settings, "refused", ())]
-        log(write_help(command, page or settings.__doc__ or "", shown), end="")
+        shown = [one for one in options if one.name not in getattr(kind, "refused", ())]
+        log(write_help(command, page, shown), end="")
         sys.exit(0)
     parser = Parser(add_help=False, allow_abbrev=False)
     for one in options:
@@ -180,7 +180,7 @@ def read_some(
     given = {name: tuple(value) if isinstance(value, list) else value for name, value in vars(found).items()}
     if "overrides" in given:  # added to those that were there; of other lists, what is named is meant alone
         given["overrides"] = (*getattr(default, "overrides", ()), *given["overrides"])
-    return change(settings if default is None else default, given), left
+    return change(begin, given), left
 
 
 def flag_names(settings: type) -> list[str]:

@@ -2,7 +2,6 @@
 
 import asyncio
 
-from fairlen.rollouts import Status
 from fairlen.verify.answer import FORMS, after_thinking
 from fairlen.verify.answer_pool import AnswerPool
 
@@ -12,6 +11,6 @@ def find_answer(text: str, letters: str = "", starts_inside: bool = False) -> st
     return FORMS["auto"].read(after_thinking(text, starts_inside) or "", letters)
 
 
-def compare(pool: AnswerPool, gold, answer: str, tolerance: float = 0.0) -> Status:
+def compare(pool: AnswerPool, gold, answer: str, tolerance: float = 0.0) -> str:
     """Wait for the verdict in an event loop of its own."""
     return asyncio.run(pool.compare(gold, answer, tolerance=tolerance))

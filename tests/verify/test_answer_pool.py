@@ -23,7 +23,6 @@ from hostile_answers import BOMBS, RAISING
 from loops import over
 from turns import longest_pause
 
-from fairlen.rollouts import Status
 from fairlen.verify.answer_pool import AnswerPool, AnswerReader
 
 
@@ -82,8 +81,7 @@ def test_easy_verdicts_start_no_worker(text, status, answer):
 def test_a_long_answer_is_read_in_a_worker(pool):
     """Nothing but a search for the box happens where the verdict is awaited."""
     start = time.process_time()
-    status = compare(pool, "5", "~" * 9_000 + "6")
-    assert status == "incorrect" and time.process_time() - start < 0.25
+    assert compare(pool, "5", "~" * 9_000 + "6") == "incorrect" and time.process_time() - start < 0.25
 
 
 def test_a_reference_is_not_empty(pool):
@@ -132,7 +130,7 @@ def test_every_verdict_comes_in_time_with_bombs_among_honest_answers():
     honest = list(rewritten(seed=7, rounds=20))[:: 400 // len(hostile)]
     pairs = [one for two in zip(honest, hostile, strict=False) for one in two]
 
-    async def grade_together(pool: AnswerPool) -> tuple[list[Status], float]:
+    async def grade_together(pool: AnswerPool) -> tuple[list[str], float]:
         verdicts = (pool.compare(one.gold, one.answer) for one in pairs)
         return await longest_pause(asyncio.gather(*verdicts))
 
@@ -215,7 +213,7 @@ def test_a_pool_that_broke_leaves_no_zombies_where_the_first_process_reaps_none(
 def test_closing_ends_every_process_and_what_is_awaited():
     others = descendants(os.getpid())
     pool = AnswerPool(workers=2, deadline=30.0)
-    verdicts: list[Status] = []
+    verdicts: list[str] = []
     thread = threading.Thread(target=lambda: verdicts.append(compare(pool, "7x", BOMBS["tower"])))
     thread.start()
     assert wait_until(lambda: len(descendants(os.getpid()) - others) == 2, 60)  # the fork server and a worker
