@@ -9,8 +9,7 @@ python recipes/replay_bands.py [--run FOLDER] [--targets 0.5 0.8 0.95]
 3. Equal acceptance: both widths of each rule are multiplied by one factor, so that 80% of all rows are inside (50% and 95%
    beside it).
 4. Bins: ten quantile bins of length with at least 30 sequences each, the same for all rules.
-5. Uncertainty: a bootstrap over prompts, the noise floor of a perfectly fair rule, and the larger p-value of shuffling lengths
-   and of a test over prompts.
+5. Uncertainty: a bootstrap over prompts, the noise floor of a perfectly fair rule, and the p-value of a test over prompts.
 """
 
 from __future__ import annotations
@@ -174,7 +173,7 @@ def replay(log: Log, rules: Sequence[str], target: float) -> list[Replayed]:
         low, high = WIDTHS[rule]
         critical = critical_factor(rule, rows.length, rows.log_ratio, drift, low, high)
         factor = factor_for(critical, target) if len(rows) else 1.0
-        accepted = acceptance_by_length(rows.length, critical <= factor, rows.prompt, rows.segment)
+        accepted = acceptance_by_length(rows.length, critical <= factor, rows.prompt)
         if factor == 0.0:
             accepted = replace(accepted, undefined=f"the drift alone accepts {accepted.overall.value:.1%}")
             factor = math.nan
@@ -187,8 +186,7 @@ def print_rule(found: Replayed) -> None:
     accepted, widths = found.acceptance, f"{found.low:8.4f} {found.high:8.4f}"
     shares = " ".join(f"{share:.2f}" for share in accepted.share.value)
     error = f"{accepted.lre.value:.3f} [{accepted.lre.low:.3f}, {accepted.lre.high:.3f}]"
-    p_value = max(accepted.p_value, accepted.p_value_prompts)
-    print(f"{found.rule:13} {widths}  {error}  {accepted.floor:.3f}  {p_value:.3f}  {shares}")
+    print(f"{found.rule:13} {widths}  {error}  {accepted.floor:.3f}  {accepted.p_value:.3f}  {shares}")
     if accepted.undefined:
         print(f"{'':13} undefined: {accepted.undefined}")
 
@@ -202,9 +200,7 @@ def main(settings: Settings) -> None:
         f"scale of S per square root of a token {law.scale.value:.4f}, growth exponent {law.growth.value:.2f} (0.5 in theory)"
     )
     for target in settings.targets:
-        print(
-            f"\n{target:.0%} inside: rule, widths, LRE [95%], floor, p (the larger of two), q of ten length bins, short to long"
-        )
+        print(f"\n{target:.0%} inside: rule, widths, LRE [95%], floor, p, q of ten length bins, short to long")
         for rule in replay(log, RULES, target):
             print_rule(rule)
 

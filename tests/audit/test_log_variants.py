@@ -1,6 +1,5 @@
 """Logs are understood by what columns hold: the verdict of a clean log, or a question that names the column; nothing else."""
 
-import json
 import math
 import random
 import warnings
@@ -9,8 +8,6 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from log_variants import Variant, cut_rows, image_rows, list_variants, make_rows, plain, write
 
@@ -91,7 +88,7 @@ def test_every_variant_has_the_clean_verdict_or_asks(tmp_path, clean, family):
     assert set(asked) <= ASKED
 
 
-# ------------------------------------------------------------------------------------------- what is asked, said and paired
+# ------------------------------------------------------------------------------------------- what is asked and said
 
 
 def test_a_log_of_references_alone_is_refused_with_the_flag(tmp_path):
@@ -132,42 +129,6 @@ def test_lengths_of_encrypted_reasoning_are_not_guessed(tmp_path):
     rows = [{"prompt": r["prompt"], "completion": [said], "reward": float(r["correct"])} for r in make_rows(PLANTED)]
     found = read_verdict(write(tmp_path / "a.jsonl", rows))
     assert isinstance(found, str) and "encrypted" in found and "--columns tokens=" in found
-
-
-def test_messages_and_a_templates_text_are_one_prompt(tmp_path, capsys):
-    """As TRL's completions of conversations and the records of a trainer that decodes its prompts have them."""
-    rows = make_rows(PLANTED)
-    made = {
-        "messages": lambda text: [{"role": "user", "content": text}],
-        "template": lambda text: f"<|im_start|>system\nS<|im_end|>\n<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n",
-        "decoded": lambda text: f"system\nBe brief.\nuser\n{text}\nassistant\n",
-    }  # fmt: skip
-    for name, prompt in made.items():
-        (tmp_path / name).mkdir()
-        table = [{"prompt": prompt(r["prompt"]), "response": r["text"], "reward": float(r["correct"])} for r in rows]
-        write(tmp_path / name / "a.jsonl", table)
-    for name in ("template", "decoded"):
-        assert main(["audit", str(tmp_path / "messages"), "--against", str(tmp_path / name), "--json"]) == 0
-        assert json.loads(capsys.readouterr().out)["against"]["num_common"] == 30
-
-
-def test_records_are_paired_with_the_messages_of_their_problems(tmp_path, capsys):
-    folder = Path(__file__).parents[1] / "fixtures_formats" / "fairlen"
-    (tmp_path / "records").mkdir()
-    for path in (folder / "records").iterdir():
-        table = pq.read_table(path)
-        if "problem" in table.column_names:
-            texts = [f"user\n{text}\nassistant\n" for text in table["problem"].to_pylist()]
-            asked = sorted(set(table["problem"].to_pylist()))
-            table = table.set_column(table.column_names.index("problem"), "problem", pa.array(texts))
-        pq.write_table(table, tmp_path / "records" / path.name)
-    rows = [
-        {"prompt": [{"role": "user", "content": text}], "num_tokens": place, "reward": float(place % 2)}
-        for text in asked for place in range(1, 5)
-    ]  # fmt: skip
-    path = write(tmp_path / "rows.jsonl", rows)
-    assert main(["audit", str(tmp_path / "records"), "--against", str(path), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["against"]["num_common"] == len(asked) > 0
 
 
 @pytest.mark.parametrize("command", ["report", "compare"])

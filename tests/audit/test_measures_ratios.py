@@ -18,9 +18,8 @@ PHI = NormalDist().cdf
 
 
 def rows_of(length, log_ratio, prompt=None) -> OffPolicy:
-    num, zeros = np.arange(len(length)), np.zeros(len(length))
-    prompt = num if prompt is None else prompt
-    return OffPolicy(np.asarray(length, np.int64), np.asarray(log_ratio, np.float64), zeros, zeros, prompt, num)
+    zeros, prompt = np.zeros(len(length)), np.arange(len(length)) if prompt is None else prompt
+    return OffPolicy(np.asarray(length, np.int64), np.asarray(log_ratio, np.float64), zeros, zeros, prompt)
 
 
 def log_of(rows: OffPolicy) -> Log:

@@ -46,18 +46,12 @@ RATIOS = {
     "length_power": (3 * POWER[3] + POWER[5] + POWER[6]) / (POWER[:3].sum() + 2 * POWER[4]), "balanced": 1.0,
     "balanced_update": 1.0,
 }  # fmt: skip
-LOSSES = {
-    "sequence_mean": 0.0, "token_mean": (15 / 17 + 2 / 8) / 4, "token_mean_update": 17 / 35, "token_sum": 17 / 10,
-    "constant_budget": 17 / 80, "balanced": 0.0, "balanced_update": 0.0,
-}  # fmt: skip
 
 
 def test_weights_by_hand(log):
     assert set(STAGES) == set(RULES) == set(RATIOS)
     for name, found in weight_shares(log).items():
         assert found.incorrect_to_correct.value == pytest.approx(RATIOS[name]), name  # here signs are verdicts
-        if name in LOSSES:
-            assert found.loss == pytest.approx([LOSSES[name]], abs=1e-15), name
 
 
 def test_weights_by_length_by_hand(log):
@@ -97,8 +91,8 @@ def test_updates_are_units_where_they_were_recorded(log):
     rows = np.array([0, 1, 2, 3, 4, 5, 6, 0, 1, 2, 3])
     nothing = np.zeros(11)
     trained = Trained(rows, np.array([3] * 4 + [9] * 7), nothing, nothing, nothing, nothing)
-    found = weight_shares(replace(log, trained=trained))["token_mean"]
-    assert found.loss == pytest.approx([15 / 17, (15 / 17 + 2 / 8) / 2])
+    found = token_weights("token_mean", weighed(replace(log, trained=trained)))
+    assert found == pytest.approx([1 / 17] * 4 + [1 / 16] * 3 + [1 / 34] * 4)
 
 
 def test_the_factor_of_a_segment_counts(log):
@@ -120,18 +114,7 @@ def test_advantages_not_recorded_are_normalised_by_group():
 def test_coupling_by_hand(log):
     found = coupling(log)
     assert found.sign_length.value == pytest.approx(-17 / 35)
-    assert found.gap.value == pytest.approx((5 / 4.25 + 3 / 8) / 2)
-    assert found.imbalance.value == pytest.approx((5 / 11 + 1 / 5) / 2)
-    spread = [np.std([1, 3, 5, 8]) / 4.25, np.std([2, 5, 1]) / (8 / 3)]
-    assert found.variation.value == pytest.approx(np.mean(spread))
     assert found.variation_within_sign.value == pytest.approx(np.sqrt((8 / 9 + 8 / 9) / (2 + 1)))
-
-
-def test_the_imbalance_is_that_of_weights_under_a_token_mean():
-    """With 0/1 rewards, (N - P) / (N + P) of each mixed group's weights is (T- - T+) / (T- + T+)."""
-    log = log_of(make_batch([0] * 6, [1, 7, 3, 9, 2, 4], [1, 0, 0, 1, 0, 0]))
-    ratio = weight_shares(log)["token_mean"].incorrect_to_correct.value
-    assert coupling(log).imbalance.value == pytest.approx((ratio - 1) / (ratio + 1))
 
 
 def simulate(spread: float, gap: float, prompts: int = 100, answers: int = 8, seed: int = 0) -> Log:
@@ -145,17 +128,14 @@ def simulate(spread: float, gap: float, prompts: int = 100, answers: int = 8, se
 @pytest.mark.parametrize(
     ("spread", "gap"), first_quickly([(0.05, 0.6), (0.5, 0.0), (0.6, 0.1), (0.05, -0.6), (0.2, 0.4)], 2)
 )
-def test_the_imbalance_and_the_spread_by_regime(spread, gap):
+def test_the_spread_within_a_sign_by_regime(spread, gap):
     found = coupling(simulate(spread, gap, answers=64))
-    assert found.imbalance.excludes(0.0) == (gap != 0)
-    assert found.imbalance.value == pytest.approx(np.tanh(gap / 2), abs=0.03)
     assert found.variation_within_sign.value == pytest.approx(np.sqrt(np.expm1(spread**2)), rel=0.05)
 
 
 def test_without_mixed_groups_nothing_is_decided():
     log = log_of(make_batch([0, 0, 1, 1], [1, 2, 3, 4], [1, 1, 0, 0]))
-    found = coupling(log)
-    assert not found.imbalance.exists
+    assert not coupling(log).variation_within_sign.exists
     assert np.isnan(weight_shares(log)["token_sum"].incorrect_to_correct.value)
     assert len(weight_shares(replace(log, responses=log.responses.take(np.zeros(0, np.int64)), batch=log.batch[:0],
                                      segments=log.segments.take(np.zeros(0, np.int64))))) == 8  # fmt: skip

@@ -138,8 +138,8 @@ def test_files_of_other_columns_in_one_folder_are_both_read(tmp_path):
         "columns: prompt = `question`, response = `output`, reward = `score`",
     ]
     given = read([str(tmp_path)], Options(columns={"prompt": "question", "response": "output", "reward": "score"}))
-    assert len(given.sources) == 2 and all(map(is_rows, given.sources)) and not given.skipped
-    assert [any("--columns: not in these files" in note for note in s.notes) for s in given.sources] == [True, False]
+    assert [Path(source.files[0]).name for source in given.sources] == ["b.jsonl"] and is_rows(given.sources[0])
+    assert len(given.skipped) == 1 and "a.jsonl: --columns prompt=question: no column 'question'" in given.skipped[0]
 
 
 def test_runs_of_trl_with_other_reward_functions_are_apart(tmp_path):

@@ -210,11 +210,10 @@ def find_channels(effects: Sequence[ChannelEffect], margins: Margins) -> Iterato
 
 def find_unequal_acceptance(found: Acceptance | None) -> Iterator[AuditFinding]:
     if found and not found.undefined and found.lre.value > found.floor:
-        p_value = found.p_value if math.isnan(found.p_value_prompts) else found.p_value_prompts
         share = found.share.value
         text = f"the bound accepts {share[0]:.0%} of the shortest responses and {share[-1]:.0%} of the longest: "
         text += f"length reweighting error {number(found.lre)}, of which noise {found.floor:.2g}"
-        yield AuditFinding("acceptance.lre", found.lre, p_value, text)
+        yield AuditFinding("acceptance.lre", found.lre, found.p_value, text)
 
 
 def find_in_streams(found: StreamReport | None) -> Iterator[AuditFinding]:

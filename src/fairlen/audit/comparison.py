@@ -37,9 +37,6 @@ NO_TWIN = (
     "no prompt is in both: effects within prompts are compared as of two samples of prompts; lengths, accuracy and truncation "
     "are not, since how hard the prompts are could explain any difference"
 )
-BY_QUESTION = (
-    "no prompt is the same in both, as with messages and a template's text: prompts are paired by their last question"
-)
 ONE_SIDED = "truncation is known in one log only: effects in the other include truncated responses"
 Means = tuple[Ints, Floats, Floats]  # of a measure: prompts, sorted, with weight and mean of each, [K]
 
@@ -89,11 +86,6 @@ def compare_logs(first: Log, second: Log) -> Against:
             f"--against: lengths of one log are in {first.unit}, of the other in {second.unit}: --unit words counts both "
             "alike, --tokenizer FOLDER both in tokens"
         )
-    by_question = (
-        not len(np.intersect1d(first.problem, second.problem)) and np.intersect1d(first.question, second.question).any()
-    )
-    if by_question:
-        first, second = (replace(log, problem=log.question) for log in (first, second))
     outcomes = np.concatenate([log.responses.outcome[log.responses.active] for log in (first, second)])
     bar = halfway(outcomes) if "correct" not in first.known | second.known else None
     one, other = measure(first, bar), measure(second, bar)
@@ -106,8 +98,7 @@ def compare_logs(first: Log, second: Log) -> Against:
     return Against(
         num_common, len(problems) - num_common, len(others) - num_common,
         (*(replace(c, is_significant=c.p_value <= stands) for c in contrasts), *costs),
-        (*by_limit,
-         *([] if num_common else [NO_TWIN]), *([BY_QUESTION] if by_question else []), *([ONE_SIDED] if is_one_sided else [])),
+        (*by_limit, *([] if num_common else [NO_TWIN]), *([ONE_SIDED] if is_one_sided else [])),
     )  # fmt: skip
 
 

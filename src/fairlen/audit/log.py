@@ -62,8 +62,6 @@ class Log:
     problem: Ints = field(default_factory=lambda: NO_INTS)
     """Number of each response's prompt, the same in every rollout batch and in every log that this process read, [R]; empty:
     `responses.prompt` stands for it, and no other log has that prompt."""
-    question: Ints = field(default_factory=lambda: NO_INTS)
-    """Number of the last question of each prompt, whatever its template, 0 where it is not known, [R]; or empty."""
     file: Ints = field(default_factory=lambda: NO_INTS)
     """Position of each response's file among those read, [R]; empty where nothing was read from files."""
     line: Ints = field(default_factory=lambda: NO_INTS)  # in its file, or row of a table, from 1, [R]
@@ -166,14 +164,13 @@ class OffPolicy(Columns):
     inside: Floats
     clipped: Floats
     prompt: Ints
-    segment: Ints
 
 
 def off_policy(log: Log) -> OffPolicy:
     """Return the off-policy sequences; a log ratio that is not finite does not count."""
     rows = log.trained.take(np.isfinite(log.trained.log_ratio) & (log.trained.log_ratio != 0.0))
     length, prompt = log.segments.length[rows.segment], log.responses.prompt[log.segments.response[rows.segment]]
-    return OffPolicy(length, rows.log_ratio, rows.inside, rows.clipped, prompt, rows.segment)
+    return OffPolicy(length, rows.log_ratio, rows.inside, rows.clipped, prompt)
 
 
 @dataclass(frozen=True)

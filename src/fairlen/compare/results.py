@@ -116,7 +116,10 @@ def summarize(cells: Sequence[Cell], match: Match | None = None) -> list[Result]
     for cell in cells:
         by_name.setdefault(cell.variant.text, []).append(cell)
     marks = [getattr(cell.spent, match) if match else inf for cell in next(iter(by_name.values()))]
-    held = {name: read_ends(found, match, marks) for name, found in by_name.items()}
+    held = {
+        name: [read_end(cell, match, mark) for cell, mark in zip(found, marks, strict=True)]
+        for name, found in by_name.items()
+    }
     refuse_other_problems(held)
     measured = {name: np.stack([end.values for end in ends], 1) for name, ends in held.items()}
     reference = next(iter(measured.values()))[0]
@@ -167,11 +170,6 @@ class End(NamedTuple):
     best: Floats
     """Accuracy at the best evaluation until then, [problems]."""
     spent: Spent
-
-
-def read_ends(cells: Sequence[Cell], match: Match | None, marks: Sequence[float]) -> list[End]:
-    """Return what the runs of a method had come to, each at its mark."""
-    return [read_end(cell, match, mark) for cell, mark in zip(cells, marks, strict=True)]
 
 
 def read_end(cell: Cell, match: Match | None, mark: float) -> End:

@@ -17,7 +17,7 @@ from rich.console import Console
 from fairlen.audit.numbers import plain
 from fairlen.compare.config import CompareConfig, Match, Variant
 from fairlen.compare.page import MATCHED, write_comparison
-from fairlen.compare.results import Cell, Result, Spent, describe_match, print_results, read_end, summarize
+from fairlen.compare.results import COSTS, Cell, Result, Spent, describe_match, print_results, read_end, summarize
 from fairlen.console import make_console, show_time
 from fairlen.files.folders import going_on_in, refuse_links, refuse_occupied, write_json
 from fairlen.report.page import FILE
@@ -135,8 +135,7 @@ def read_spent(folder: Path) -> Spent:
             f"{folder}: the run has no evaluation on held-out problems to compare; in TRL give eval_dataset and eval_strategy, "
             "in verl data.val_files and trainer.test_freq"
         )
-    names = ("update", "tokens/generated_total", "time/training", "rollout_batch")
-    return Spent(*(entries[-1][name] for name in names))
+    return Spent(**{field: entries[-1][name] for field, name in COSTS.items()})
 
 
 def settings_of(

@@ -28,7 +28,6 @@ MAX_LOOKED_INTO, MAX_FILES = 2048, 4  # rows, and files of a source, by which it
 BY_STEP = re.compile(r"((completions_)?|(train|val)_data_step)\d+\.(jsonl|parquet)")
 """Names of files that TRL, verl and NeMo-RL write, one a step: all that are given of a folder are one log."""
 NO_RECORDS = "a run without a recorded rollout batch, so that there are no rollouts to audit yet: go on with it by"
-GUESSED = "--columns: not in these files, so that columns were chosen by their names"
 DEFAULTS = Options()
 
 
@@ -213,7 +212,7 @@ def lists_in(given: dict[str, str]) -> frozenset[str]:
 
 
 def sniff_all(files: Sequence[Opened], given: dict[str, str]) -> dict[Path, Format | Unreadable]:
-    """Return the format of each file, or what is wrong with it; one without the columns that others were given for is guessed."""
+    """Return the format of each file, or what is wrong with it."""
     kinds: dict[Path, Format | Unreadable] = {}
     for place, file in enumerate(files):
         try:
@@ -222,10 +221,6 @@ def sniff_all(files: Sequence[Opened], given: dict[str, str]) -> dict[Path, Form
             kinds[file.path] = error
         if place >= MAX_OPEN or kinds[file.path] is fairlen_records.FORMAT or isinstance(kinds[file.path], Unreadable):
             file.close()
-    if given and any(isinstance(kind, Format) for kind in kinds.values()):
-        again = sniff_all([file for file in files if isinstance(kinds[file.path], NoRollouts)], {})
-        found = {path: kind for path, kind in again.items() if isinstance(kind, Format)}
-        kinds |= {path: replace(kind, notes=(*kind.notes, GUESSED)) for path, kind in found.items()}
     return kinds
 
 
@@ -292,7 +287,6 @@ def read_source(
             log, why = None, f"tables that contradict each other: {describe(error)}; {DAMAGED}"
             left_out = [f"{name_files(files)}: {why}"]
     else:
-        options = replace(options, columns={}) if GUESSED in format.notes else options
         try:
             head = look_into(opened)
         except Unreadable as error:

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from fairlen.audit.log import NO_INTS, NO_UPDATES, Log, Trained
 from fairlen.audit.readers.formats import Format, has_all
-from fairlen.audit.readers.rows import find_duplicates, pair_keys, questions
+from fairlen.audit.readers.rows import find_duplicates, pair_keys
 from fairlen.batch import NO_VERDICT, Floats, Ints, build_responses, build_segments
 from fairlen.files.formats import Unreadable, refused
 from fairlen.rollouts import RESPONSES, SEGMENTS, UPDATES
@@ -86,11 +86,9 @@ def read_table(path: Path, number: int, texts: bool) -> pa.Table:
             table = table.append_column("length", file.read(["length"])["length"] if "length" in names else length)
         if is_responses and "channels" in names:
             table = table.append_column("channels", file.read(["channels"])["channels"])
-        for name in names & {"problem_id", "problem", "text"} if is_responses else ():
-            if name == "problem_id" or texts:
-                cells = file.read([name])[name].to_pylist()
-                found = questions(cells).tolist() if name == "problem" else [number_text(text or "") for text in cells]
-                table = table.append_column(name, pa.array(found, pa.int64()))
+        for name in names & {"problem_id", *["text"] * texts} if is_responses else ():
+            found = [number_text(text or "") for text in file.read([name])[name].to_pylist()]
+            table = table.append_column(name, pa.array(found, pa.int64()))
     if problem := find_problem(table):
         raise Unreadable(f"{path}: {problem}; the file is damaged or was changed: copy it again")
     table = table.append_column("file", pa.array(np.full(len(table), number)))
@@ -171,7 +169,7 @@ def to_records(responses: pa.Table, segments: pa.Table, files: list[Path]) -> Re
         mass=column(segments, "mass"), survivor=role == "survivor", round=column(segments, "round"), **of_turns,
     )  # fmt: skip
     whole = [name for name in responses.column_names if not responses[name].null_count]
-    problem, question = (column(responses, n) if n in whole else NO_INTS for n in ("problem_id", "problem"))
+    problem = column(responses, "problem_id") if "problem_id" in whole else NO_INTS
     trained = to_trained(segments)
     known = {"trained": bool(len(trained)), "streams": bool((role == "finisher").any())}
     columns: dict[str, Floats] = {"reward": column(responses, "reward")}
@@ -181,7 +179,7 @@ def to_records(responses: pa.Table, segments: pa.Table, files: list[Path]) -> Re
         FORMAT.name, "tokens", table, batch, replace(pieces, active=table.active[row]), advantage=column(segments, "advantage"),
         value=column(segments, "value"), trained=trained, columns=columns, num_files=len(files),
         known=frozenset({"correct", "truncated", "advantage", "reward", *(name for name in known if known[name])}),
-        problem=problem, question=question, file=column(responses, "file"), line=column(responses, "row") + 1,
+        problem=problem, file=column(responses, "file"), line=column(responses, "row") + 1,
     )  # fmt: skip
     track, inherited = (column(responses, name) for name in ("track", "inherited"))
     return Records(log, track, inherited, column(segments, "start"), tuple(files))

@@ -142,8 +142,7 @@ def by_name(roles: dict[str, str], notes: tuple[str, ...] = ()) -> Format:
 def settle_columns(format: Format, head: Chunk, options: Options) -> Format:
     """Return the format of files whose columns are chosen by what they hold. Raises Unreadable where something is missing."""
     roles, notes = choose_by_content(head, options)
-    given = tuple(note for note in format.notes if not note.startswith("columns: "))
-    if (found := by_name(roles, (*given, *notes))).fits(set(roles)):
+    if (found := by_name(roles, tuple(notes))).fits(set(roles)):
         return found
     raise Unreadable(describe_missing(roles, head.columns))
 

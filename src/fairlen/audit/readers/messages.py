@@ -14,11 +14,6 @@ REASONING = ("reasoning_content", "reasoning", "thinking", "thought", "reasoning
 MESSAGE, MORE = {"content", "role", "text", *REASONING}, {"tool_calls", *REASONING}
 """Fields by one of which an object is a message, and those that say more than its content does."""
 THOUGHT = re.compile("reason|think|thought")  # types of the parts of a message that are reasoning
-ASKS = "user\n", "user<|end_header_id|>", "user<|message|>", "<|user|>", "<\uff5cUser\uff5c>", "[INST]"
-ENDS = (
-    "<|im_end", "<|eot", "<|end", "<end_of_turn", "[/INST]", "<|assistant", "<\uff5cAssistant", "\nassistant", "\nmodel\n"
-)  # fmt: skip
-"""Before and after a question in what chat templates make of messages, with their special tokens and without."""
 
 Passages = list[tuple[bool, str]]  # whether the policy wrote it, and the text
 Said = list[tuple[Channel, str]]
@@ -70,20 +65,6 @@ def said_in(value: Any) -> Conversation | None:
     roles = [one.get("role", "assistant") if isinstance(one, dict) else "assistant" for one in messages]
     pairs = zip(roles, said, strict=True)
     return None if None in said else [(role in ("assistant", "model"), parts or []) for role, parts in pairs]
-
-
-def question_of(prompt: Any) -> str:
-    """Return the last question of a prompt, the same of messages and of the text that a chat template makes of them."""
-    if isinstance(prompt, str):
-        places = ((prompt.rfind(mark), len(mark)) for mark in ASKS)
-        start = max((at + size for at, size in places if at == 0 or (at > 0 and prompt[at - 1] in "\n>")), default=0)
-        stop = min((at for mark in ENDS if (at := prompt.find(mark, start)) > 0), default=None) if start else None
-        return " ".join(prompt[start:stop].split())
-    cells = prompt if isinstance(prompt, list) else [prompt]
-    users = [one for one in cells if isinstance(one, dict) and one.get("role") in ("user", "human")]
-    if users:
-        return question_of(content_of(users[-1]) or "")
-    return next((question_of(one) for one in cells if isinstance(one, str | list)), "")
 
 
 def describe_no_text(value: Any) -> str:

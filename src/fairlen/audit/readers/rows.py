@@ -114,7 +114,6 @@ class Part(Columns):
     step: Ints
     prompt: Ints  # hash of the prompt, with what tells it from others of the same text
     group: Ints  # hash of what tells responses of one step and prompt apart
-    question: Ints  # hash of the last question, whatever template is around it; 0 where there is no text of one
     text: Ints  # hash of the response; 0 where there is no text
     whole: Bools  # whether the text ends as one that is finished does
     spent: Ints  # length of the text by channel, [N, channels], in tokens of a tokenizer, else in characters
@@ -174,7 +173,7 @@ def read_rows(chunk: Chunk, meter: Meter, found: Found) -> Part:
     truncated, advantage, age = (numbers(chunk.get(name))[0] for name in ("truncated", "advantage", "age"))
     file = np.full(len(chunk), found.files.setdefault(chunk.file, len(found.files)))
     return Part(
-        step, hashes(chunk.get("prompt")), hashes(chunk.get("group")), questions(chunk.get("prompt")),
+        step, hashes(chunk.get("prompt")), hashes(chunk.get("group")),
         np.array([number_text(text) if text else 0 for text in texts], np.int64),
         np.array([messages.is_whole(text or "") for text in texts], np.bool_),
         measure_channels(said, chunk, meter, found), np.maximum(measured, 1), np.array([len(text or "") for text in texts]),
@@ -238,30 +237,12 @@ def whole_numbers(values: Values, name: str, problems: list[str]) -> Ints:
 
 
 def hashes(values: Values) -> Ints:
-    """Return a whole number for each value, the same for equal ones, [N]."""
-
-    def number(value: Any) -> int:
-        return number_text(value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str))
-
-    return number_runs(values, number)
-
-
-def questions(prompts: Values) -> Ints:
-    """Return a whole number for the question of each prompt, 0 of none, [N]."""
-
-    def number(prompt: Any) -> int:
-        question = messages.question_of(prompt)
-        return number_text(question) if question else 0
-
-    return number_runs(prompts, number)
-
-
-def number_runs(values: Values, number_of: Callable[[Any], int]) -> Ints:
-    """Return a number for each value, computed once for equals that stand together, as responses to one prompt mostly do, [N]."""
+    """Return a whole number for each value, the same for equal ones, [N]; one that repeats the value before it is not read again."""
     found, last, number = np.zeros(len(values), np.int64), object(), 0
     for row, value in enumerate(values):
         if type(value) is not type(last) or value != last:
-            number, last = number_of(value), value
+            text = value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)
+            number, last = number_text(text), value
         found[row] = number
     return found
 
@@ -304,7 +285,7 @@ def make_log(name: str, part: Part, meter: Meter, found: Found, options: Options
         name, unit, responses, step, segments, advantage=part.advantage if known["advantage"] else None,
         known=frozenset({"reward", *(word for word, is_true in known.items() if is_true)}),
         columns={"reward": part.outcome} | columns, malformed=tuple(found.malformed), num_files=num_files,
-        problem=part.prompt, question=part.question, file=part.file, line=part.line,
+        problem=part.prompt, file=part.file, line=part.line,
     )  # fmt: skip
     mixed = is_mixed(prompt, log.correct) & counts & (part.text != 0)
     is_measured = (unit != "tokens" or options.tokenizer) and len(np.unique(prompt[mixed])) >= MIN_PROMPTS

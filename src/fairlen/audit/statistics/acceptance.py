@@ -29,7 +29,6 @@ from fairlen.audit.statistics.intervals import (
 )
 from fairlen.batch import Bools, Floats, Ints, sum_by
 
-MAX_DRAWS = 20_000_000  # rows that may be shuffled for a p-value, all shuffles together; at least 99 shuffles are made
 MIN_PROMPTS = 10
 NUM_TRIED = 25
 
@@ -47,27 +46,24 @@ class Acceptance:
     error cannot be told from none."""
     floor: float  # what the estimate would be on average if acceptance did not depend on length
     p_value: float
-    """Of an error as large, lengths shuffled over segments: exact where answers to one prompt are independent of each other."""
-    p_value_prompts: float
-    """The same where they are not: signs of the prompts' residuals flipped. nan of fewer than 10 prompts."""
+    """Of an error as large, signs of the prompts' residuals flipped; nan of fewer than 10 prompts."""
     undefined: str = ""
 
 
 def acceptance(log: Log) -> Acceptance:
     """Return q(L) of the recorded updates, two-sided; a recorded share of tokens counts as that much of a sequence."""
     rows = off_policy(log)
-    return acceptance_by_length(rows.length, rows.inside, rows.prompt, rows.segment)
+    return acceptance_by_length(rows.length, rows.inside, rows.prompt)
 
 
 def acceptance_by_length(
     length: Ints,
     accepted: Floats | Bools,
     prompt: Ints,
-    segment: Ints | None = None,
     num_bins: int = NUM_BINS,
     seed: int = 0,
 ) -> Acceptance:
-    """Return the same from columns [N]; `accepted` is 0, 1 or a share of tokens, rows of one `segment` have one length.
+    """Return the same from columns [N]; `accepted` is 0, 1 or a share of tokens.
 
         floor = sqrt(1/2pi) sum_b sd_b,   sd_b^2 = sum_i (a_i - qbar)^2 (1[i in b] - p_b)^2 / (qbar N)^2
 
@@ -79,12 +75,11 @@ def acceptance_by_length(
     if undefined:
         overall = Estimate(float(accepted.mean())) if len(accepted) else NOTHING
         return Acceptance(
-            len(length), bins, Estimates(*[np.full(size, np.nan)] * 3), overall, NOTHING, NAN, NAN, NAN, undefined
+            len(length), bins, Estimates(*[np.full(size, np.nan)] * 3), overall, NOTHING, NAN, NAN, undefined
         )
     sums = sums_by_block(prompt, [accepted, np.ones(len(length))], seed, bins.index, size)
-    p_value = shuffle_lengths(bins, accepted, np.arange(len(length)) if segment is None else segment, seed)
     floor = noise_floor(bins, accepted)
-    return Acceptance(len(length), bins, *intervals(sums, seed), floor, p_value, flip_prompts(sums, seed))
+    return Acceptance(len(length), bins, *intervals(sums, seed), floor, flip_prompts(sums, seed))
 
 
 def reason_against(num: int, size: int, accepted: float) -> str:
@@ -151,22 +146,6 @@ def noise_floor(bins: Bins, accepted: Floats) -> float:
     return float(np.sqrt(variance).sum() / (overall * total) / math.sqrt(2 * math.pi))
 
 
-def shuffle_lengths(bins: Bins, accepted: Floats, segment: Ints, seed: int) -> float:
-    """Return the p-value of the error under shuffles of lengths over segments; rows [N] of one segment move together."""
-    rng, size = np.random.default_rng((seed, 3)), len(bins)
-    observed = reweighting(sum_by(bins.index, accepted, size), bins.count) - 1e-12
-    _, first, place, number = np.unique(segment, return_index=True, return_inverse=True, return_counts=True)
-    accepted, index = sum_by(place, accepted, len(first)), bins.index[first]
-    if np.isin(accepted, (0, 1)).all() and (number == 1).all():
-        drawn = rng.multivariate_hypergeometric(bins.count, int(accepted.sum()), NUM_RESAMPLES - 1, method="marginals")
-        return p_of(reweighting(drawn, bins.count), observed)
-    errors = []
-    for _ in range(int(np.clip(MAX_DRAWS // len(index), 99, NUM_RESAMPLES - 1))):
-        shuffled = rng.permutation(index)
-        errors.append(reweighting(sum_by(shuffled, accepted, size), sum_by(shuffled, number, size)))
-    return p_of(np.array(errors), observed)
-
-
 def flip_prompts(sums: Floats, seed: int) -> float:
     """Return the p-value with prompts as independent units: a wild bootstrap of their residuals, from sums [P, 2K]."""
     if len(sums) < MIN_PROMPTS:
@@ -178,9 +157,5 @@ def flip_prompts(sums: Floats, seed: int) -> float:
     residual -= part * residual.sum(1, keepdims=True)
     signs = np.random.default_rng((seed, 4)).choice([-1.0, 1.0], (NUM_RESAMPLES - 1, len(sums)))
     drawn = 0.5 * np.abs(signs @ residual).sum(1) / accepted.sum()
-    return p_of(drawn, reweighting(accepted.sum(0), everyone.sum(0)) - 1e-12)
-
-
-def p_of(drawn: Floats, observed: Floats) -> float:
-    """Return the share of draws at least as large, the observed one counted as a draw."""
-    return float((1 + (drawn >= observed).sum()) / (1 + len(drawn)))
+    observed = reweighting(accepted.sum(0), everyone.sum(0)) - 1e-12
+    return float((1 + (drawn >= observed).sum()) / (1 + len(drawn)))  # the observed one is a draw

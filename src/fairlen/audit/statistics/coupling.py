@@ -12,8 +12,8 @@ from typing import Literal
 import numpy as np
 
 from fairlen.audit.log import Log, Weighed, advantages, weighed
-from fairlen.audit.statistics.intervals import NAN, Bins, Estimate, bootstrap, length_bins, mean_over, ratio, ratio_over
-from fairlen.batch import Floats, Ints, Segments, centred_squares, count_by, sum_by
+from fairlen.audit.statistics.intervals import NAN, Bins, Estimate, bootstrap, length_bins, ratio, ratio_over
+from fairlen.batch import Floats, Ints, Segments, count_by, sum_by
 from fairlen.methods.stages.aggregation import (
     Aggregation,
     Balanced,
@@ -30,12 +30,9 @@ from fairlen.methods.stages.aggregation import (
 
 @dataclass(frozen=True)
 class Coupling:
-    """Means over mixed groups; intervals are over prompts."""
+    """Intervals are over prompts."""
 
     sign_length: Estimate  # sum A L / sum L over all rows: the objective of a token mean over them at ratio 1
-    gap: Estimate  # (T- - T+) / mean length
-    variation: Estimate  # std / mean of length
-    imbalance: Estimate  # (T- - T+) / (T- + T+): the imbalance of weight under a token mean of the group
     variation_within_sign: Estimate
     """sqrt(sum (L / T_sign - 1)^2 / sum (rows - 2)): spread of lengths about the mean of their own sign. Where lengths are
     skewed and a sign has few responses it reads low (by a seventh for 4 responses of lognormal lengths)."""
@@ -44,40 +41,18 @@ class Coupling:
 def coupling(log: Log) -> Coupling:
     """Return how lengths go with signs, of the recorded updates or of each rollout batch as one."""
     rows = weighed(log)
-    groups = mixed_groups(rows)
-    prompt = groups["prompt"]
-    within = bootstrap(
-        prompt, [groups["deviations"], groups["freedom"]], lambda sums: np.sqrt(ratio(sums[..., 0], sums[..., 1]))
-    )
-    return Coupling(
-        sign_length=ratio_over(rows.prompt, rows.advantage * rows.segments.length, rows.segments.length),
-        **{name: mean_over(prompt, groups[name]) for name in ("gap", "variation", "imbalance")},
-        variation_within_sign=within.at(0),
-    )
-
-
-def mixed_groups(rows: Weighed) -> dict[str, np.ndarray]:
-    """Return columns of the mixed groups: the prompt, and of each group what `Coupling` averages.
-
-    "deviations" is the sum of (L / T_sign - 1)^2 over rows with a sign, "freedom" the number of those rows less 2.
-    """
     group, size = rows.segments.group, rows.segments.num_groups
     length, sign = rows.segments.length.astype(np.float64), np.sign(rows.advantage).astype(np.int64) + 1
     by_sign = ratio(sum_by(3 * group + sign, length, 3 * size), count_by(3 * group + sign, 3 * size))
     below, _, above = by_sign.reshape(size, 3).T
-    num, tokens = count_by(group, size), sum_by(group, length, size)
-    std = np.sqrt(centred_squares(num, tokens, sum_by(group, length**2, size)) / num)
-    prompt = np.zeros(size, np.int64)
+    mixed, prompt = np.isfinite(below - above), np.zeros(size, np.int64)
     prompt[group] = rows.prompt
-    columns = {
-        "prompt": prompt,
-        "gap": (below - above) * num / tokens,
-        "variation": std * num / tokens,
-        "imbalance": (below - above) / (below + above),
-        "deviations": sum_by(group, np.where(sign != 1, (length / by_sign[3 * group + sign] - 1.0) ** 2, 0.0), size),
-        "freedom": sum_by(group, sign != 1, size) - 2,
-    }
-    return {name: column[np.isfinite(below - above)] for name, column in columns.items()}
+    apart = sum_by(group, np.where(sign != 1, (length / by_sign[3 * group + sign] - 1.0) ** 2, 0.0), size)
+    freedom = sum_by(group, sign != 1, size) - 2
+    within = bootstrap(
+        prompt[mixed], [apart[mixed], freedom[mixed]], lambda sums: np.sqrt(ratio(sums[..., 0], sums[..., 1]))
+    )
+    return Coupling(ratio_over(rows.prompt, rows.advantage * length, length), within.at(0))
 
 
 Per = Literal["rows", "turns", "groups", "update"]
@@ -122,8 +97,6 @@ class WeightShares:
     """Mean weight of a token in each bin of length over that of all tokens, [K]: 1 everywhere is length-neutral per token."""
     incorrect_to_correct: Estimate
     """Weight * |advantage| * tokens of incorrect responses over that of correct ones, whatever their signs."""
-    loss: Floats
-    """Policy-gradient loss at ratio 1, -sum w A L, of each update, or of each rollout batch: 2605.04077, figure 2."""
     turn_bins: Bins  # of the turns of the trajectory
     per_turn: Floats  # mean weight of a turn, all of its tokens together, in each of those over that of all turns
 
@@ -183,8 +156,7 @@ def token_weights(name: str, rows: Weighed) -> Floats:
 
 def shares_under(name: str, rows: Weighed, bins: Bins, turn_bins: Bins) -> WeightShares:
     weight, length = token_weights(name, rows), rows.segments.length
-    signed = weight * rows.advantage * length
-    either = np.abs(signed)
+    either = weight * np.abs(rows.advantage) * length
     incorrect = np.where(rows.correct, 0.0, either)
 
     def mean_of(amount: Ints, of: Bins) -> Floats:
@@ -195,7 +167,6 @@ def shares_under(name: str, rows: Weighed, bins: Bins, turn_bins: Bins) -> Weigh
         bins=bins,
         per_token=mean_of(length, bins),
         incorrect_to_correct=ratio_over(rows.prompt, incorrect, either - incorrect),
-        loss=-sum_by(rows.unit, signed, len(rows.names)),
         turn_bins=turn_bins,
         per_turn=mean_of(rows.segments.num_turns, turn_bins),
     )
