@@ -237,7 +237,7 @@ def whole_numbers(values: Values, name: str, problems: list[str]) -> Ints:
 
 
 def hashes(values: Values) -> Ints:
-    """Return a whole number for each value, the same for equal ones, [N]; one that repeats the value before it is not read again."""
+    """Return a whole number for each value, [N], the same for equal ones; of equals that stand together the first is read."""
     found, last, number = np.zeros(len(values), np.int64), object(), 0
     for row, value in enumerate(values):
         if type(value) is not type(last) or value != last:
