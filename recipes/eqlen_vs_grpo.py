@@ -51,7 +51,7 @@ def describe(method: str, summary: RunSummary) -> tuple[str, ...]:
     generated, trained = (sum(line[f"tokens/{name}"] for line in updates) for name in ("generated", "trained"))
     stopping = sum(line["advantage/eos"] for line in updates)
     before, after = summary.before, summary.after
-    accuracies = [f"{e.accuracy.value:.1%} [{e.accuracy.low:.1%}, {e.accuracy.high:.1%}]" for e in (before, after)]
+    accuracies = [f"{one.accuracy:.1%}" for one in (before, after)]
     lengths = [f"{e.metrics()['eval/length']:.1f}" for e in (before, after)]
     sums = f"{stopping:+.0f}", f"{generated:,.0f}", f"{trained:,.0f}", f"{summary.training_seconds:.0f}"
     return method, *accuracies, *lengths, *sums

@@ -373,8 +373,8 @@ def test_curves_are_means_in_a_band_of_extremes(tmp_path):
     (run / "metrics.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in entries))
     (section,) = curves_section(read_run(run))
     groups = dict(section.groups)
-    assert list(groups) == ["Optimisation", "Other", "Constant"]
-    (entropy,) = groups["Optimisation"]
+    assert list(groups) == ["The update", "Other", "Constant"]
+    (entropy,) = groups["The update"]
     assert entropy.table and list(entropy.table.rows) == [("1", "2 [1, 3]"), ("2", "5")]
     assert entropy.title == "entropy/mean" and entropy.says == describe("entropy/mean") != ": "
     constant = groups["Constant"][0].table

@@ -126,12 +126,15 @@ def test_the_command_fails_on_an_effect_and_goes_on_where_it_was(tmp_path, capsy
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
-    [(["--fail-on", "efect"], ("efect", "effect")), ([], ("no such file",)), (["--columns", "a"], ("ROLE=COLUMN",))],
-)
+    [
+        (["--fail-on", "efect"], ("efect", "effect")), ([], ("no such file",)), (["--columns", "a"], ("ROLE=COLUMN",)),
+        (["--max-response-length", "-1"], ("--max-response-length -1",)),
+    ],
+)  # fmt: skip
 def test_what_cannot_be_watched_is_said(tmp_path, arguments, words, capsys):
     assert main(["watch", str(tmp_path / "none.jsonl"), "--once", *arguments]) == 2
     told = capsys.readouterr().err
-    assert all(word in told for word in words)
+    assert all(word in told for word in words) and "no state of a watch" not in told
 
 
 def test_only_a_state_of_ours_is_gone_on_from(tmp_path, capsys):

@@ -23,7 +23,7 @@ from fairlen.audit.conclusion import (
     describe_effects,
     p_values_of,
     report_turns,
-    show_gap,
+    show_size,
     within_log,
 )
 from fairlen.audit.log import Log, halfway, plain_samples
@@ -162,7 +162,7 @@ def find_advice(one: AuditFinding, method: InUse | None, weights: dict[str, Weig
 
 def find_limit(source: Source, truncated: Estimate) -> Iterator[AuditFinding]:
     if truncated.value > MANY:
-        text = f"{truncated.value:.0%} [{truncated.low:.0%}, {truncated.high:.0%}] of responses end at the limit of generation"
+        text = f"{truncated:.0%} of responses end at the limit of generation"
         more = ("all effects are of the others, which length decided: that of all responses may be larger or smaller",)
         advice = Advice(f"raise {source.format.max_response_length} before all else", ())
         yield AuditFinding("selection.truncated", truncated, math.nan, text, more, advice)
@@ -191,7 +191,8 @@ def find_dropped(found: Selection) -> Iterator[AuditFinding]:
     effect = found.dropped_gap
     if effect.num_prompts >= MIN_PROMPTS:
         side = 1 if effect.value > 0 else -1
-        text = f"responses without a verdict are {show_gap(effect, side)} {LENGTH.words[side < 0]} than others to the same prompt"
+        size = f"{show_size('gap', effect.estimate, side)} {LENGTH.words[side < 0]}"
+        text = f"responses without a verdict are {size} than others to the same prompt"
         more = (
             "which are left is decided by length, so that effects among them may differ from those of all responses",
         )
@@ -202,8 +203,9 @@ def find_channels(effects: Sequence[ChannelEffect], margins: Margins) -> Iterato
     """Find the channels that may go with correctness, alone and given the others."""
     for one in effects:
         side, verb = (1, "more") if one.alone.value > 0 else (-1, "less")
-        text = f"incorrect responses spend {show_gap(one.alone, side)} {verb} on {name_channel(one.channel)} than correct ones "
-        text += f"to the same prompt, and {show_gap(one.given, side)} {verb} where all other channels are as long"
+        alone, given = (show_size("gap", effect.estimate, side) for effect in (one.alone, one.given))
+        text = f"incorrect responses spend {alone} {verb} on {name_channel(one.channel)} than correct ones to the same prompt, "
+        text += f"and {given} {verb} where all other channels are as long"
         if one.is_named(1.0, margins.of("gap")):
             yield AuditFinding(f"channels.{one.channel}", as_estimate("gap", one.given), one.p_value, text)
 
@@ -212,19 +214,17 @@ def find_unequal_acceptance(found: Acceptance | None) -> Iterator[AuditFinding]:
     if found and not found.undefined and found.lre.value > found.floor:
         share = found.share.value
         text = f"the bound accepts {share[0]:.0%} of the shortest responses and {share[-1]:.0%} of the longest: "
-        text += f"length reweighting error {number(found.lre)}, of which noise {found.floor:.2g}"
+        text += f"length reweighting error {found.lre:.3g}, of which noise {found.floor:.2g}"
         yield AuditFinding("acceptance.lre", found.lre, found.p_value, text)
 
 
 def find_in_streams(found: StreamReport | None) -> Iterator[AuditFinding]:
     if not found:
         return
-    text = f"`max` values survivors {number(found.optimism)} above what is unbiased, a pair"
+    text = f"`max` values survivors {found.optimism:.3g} above what is unbiased, a pair"
     yield AuditFinding("streams.optimism", found.optimism, p_value_of(found.optimism), text)
     net = found.eos_advantage
-    text = (
-        f"stopping is {'penalised' if net.value < 0 else 'reinforced'}: net advantage on EOS {number(net)} a response"
-    )
+    text = f"stopping is {'penalised' if net.value < 0 else 'reinforced'}: net advantage on EOS {net:.3g} a response"
     yield AuditFinding("streams.eos_advantage", net, p_value_of(net), text)
 
 
@@ -232,11 +232,6 @@ def p_value_of(found: Estimate) -> float:
     """Return the two-sided p-value of no effect, by a normal error as wide as the 95% interval; nan without one."""
     error = (found.high - found.low) / (2 * Z95)
     return math.erfc(abs(found.value / error) / math.sqrt(2)) if error > 0 else math.nan
-
-
-def number(found: Estimate) -> str:
-    """Format as 1.9 [1.7, 2.1]."""
-    return f"{found.value:.3g} [{found.low:.3g}, {found.high:.3g}]"
 
 
 def find_selection(log: Log) -> Selection:

@@ -19,6 +19,7 @@ from fairlen.audit import numbers
 from fairlen.audit.audit import Audit, audit, find_missing
 from fairlen.audit.comparison import Against, compare_logs
 from fairlen.audit.conclusion import Margins
+from fairlen.audit.log import Unit
 from fairlen.audit.method_in_use import InUse, parse_method
 from fairlen.audit.numbers import MAX_ROWS_JSON, to_json
 from fairlen.audit.readers import LogReading, Options
@@ -60,23 +61,16 @@ class AuditConfig:
     as_json: Annotated[bool, Flag("json")] = False
     """One JSON object instead of text."""
 
-    def margins(self) -> Margins:
-        """Return the smallest effects that matter. Raises ValueError for what cannot be."""
-        for name in ("smallest_length", "smallest_share"):
-            if not 0 < getattr(self, name) < 1:
-                raise ValueError(f"--{name.replace('_', '-')} {getattr(self, name)}: give a number between 0 and 1")
-        return Margins(self.smallest_length, self.smallest_share)
 
-    def options(self) -> Options:
-        """Return how to read. Raises ValueError for what cannot be."""
-        if self.out and Path(self.out).is_dir():
-            raise ValueError(f"--out {self.out}: that is a folder; name a file in it, such as page.html")
-        if self.max_response_length < 0:
-            raise ValueError(f"--max-response-length {self.max_response_length}: give a number of tokens above 0")
-        if self.tokenizer and self.unit not in ("auto", "tokens"):
-            raise ValueError(f"--unit {self.unit} with --tokenizer: leave one of them out")
-        unit = None if self.unit == "auto" else self.unit
-        return Options(parse_columns(self.columns), unit, self.tokenizer, self.max_response_length, self.pool)
+def make_options(
+    columns: str, unit: Unit | Literal["auto"], tokenizer: str, max_response_length: int, pool: bool = False
+) -> Options:
+    """Return how to read, from flags. Raises ValueError for what cannot be."""
+    if max_response_length < 0:
+        raise ValueError(f"--max-response-length {max_response_length}: give a number of tokens above 0")
+    if tokenizer and unit not in ("auto", "tokens"):
+        raise ValueError(f"--unit {unit} with --tokenizer: leave one of them out")
+    return Options(parse_columns(columns), None if unit == "auto" else unit, tokenizer, max_response_length, pool)
 
 
 def parse_columns(text: str) -> dict[str, str]:
@@ -94,7 +88,10 @@ def parse_columns(text: str) -> dict[str, str]:
 
 def run(config: AuditConfig, write_page: Callable[[Path, Sequence[Audit], LogReading, Against | None], Path]) -> int:
     """Print the audit; `write_page` writes the page of --html. Return 1 where a file could not be read. Raises ValueError."""
-    options, margins = config.options(), config.margins()
+    if config.out and Path(config.out).is_dir():
+        raise ValueError(f"--out {config.out}: that is a folder; name a file in it, such as page.html")
+    options = make_options(config.columns, config.unit, config.tokenizer, config.max_response_length, config.pool)
+    margins = Margins(config.smallest_length, config.smallest_share)
     method = parse_method(config.method) if config.method else None
     audits, reading = read_audits(config.paths, options, method, margins)
     against = None
@@ -161,7 +158,7 @@ def write(console: Console, text: str, style: str = "", indent: int = 0) -> None
 
 def show_audit(one: Audit, console: Console) -> None:
     source, rollouts = one.source, one.log
-    head = f"{source.format.title}  {source.folder}  ({rollouts.num_files} {plural('file', rollouts.num_files)})"
+    head = f"{source.format.title}  {source.folder}  ({len(source.files)} {plural('file', len(source.files))})"
     write(console, head, "bold")
     for status, sentence in dict.fromkeys((found.status, found.sentence) for found in one.conclusions):
         write(console, f"{status}: {sentence}", "bold", indent=2)

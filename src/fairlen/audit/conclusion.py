@@ -31,6 +31,11 @@ class Margins:
     length: float = 0.10
     share: float = 0.05
 
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if not 0 < value < 1:
+                raise ValueError(f"smallest_{name}={value}: give a number between 0 and 1")
+
     def of(self, name: Name) -> float:
         """Return the margin on the scale of an effect of `Within`."""
         return math.log1p(self.length) if name == "gap" else self.share
@@ -186,8 +191,8 @@ def combine(*p_values: float) -> float:
 
 def as_estimate(name: Name, effect: Effect) -> Estimate:
     """Return an effect with its 95% interval: of log lengths as a relative difference."""
-    numbers = (effect.value, *effect.interval())
-    return Estimate(*(math.expm1(min(x, 50.0)) if name == "gap" else x for x in numbers))
+    found = effect.estimate
+    return Estimate(*(math.expm1(min(x, 50.0)) if name == "gap" else x for x in (found.value, found.low, found.high)))
 
 
 def count_needed(usable: dict[Name, Effect], margins: Margins) -> int:
@@ -210,7 +215,7 @@ def describe_verdict(found: Conclusion, within: Within) -> str:
     if found.status == "none":
         side = 1 if within.gap.value >= 0 else -1
         text = f"no effect of {quantity.noun} within prompts, on average over them, as large as {margins}: {quantity.subject} "
-        return text + quantity.gap.format(show_gap(within.gap, side), quantity.words[side < 0])
+        return text + quantity.gap.format(show_size("gap", within.gap.estimate, side), quantity.words[side < 0])
     shown = f"{math.expm1(min(within.gap.smallest, 50.0)):.0%} of {quantity.noun} or "
     shown += f"{100 * max(within.order.smallest, within.bend.smallest):.0f} points"
     text = f"these rollouts would show an effect of {shown}; for one of {margins} about {found.prompts_needed:,} "
@@ -225,12 +230,9 @@ def describe_effects(
         name: Name = "gap" if "gap" in names else "order"
         side = 1 if vars(within)[name].value > 0 else -1
         word = quantity.words[side < 0]
-        parts = {
-            "gap": quantity.gap.format(show_gap(within.gap, side), word),
-            "order": quantity.order.format(show_share(within.order, side), word),
-        }
-        order: tuple[Name, ...] = ("gap", "order") if name == "gap" else ("order",)
-        yield quantity.measures[0], name, f"{quantity.subject} " + " and ".join(parts[one] for one in order)
+        told: tuple[Name, ...] = ("gap", "order") if name == "gap" else ("order",)
+        clauses = (vars(quantity)[one].format(show_size(one, vars(within)[one].estimate, side), word) for one in told)
+        yield quantity.measures[0], name, f"{quantity.subject} {' and '.join(clauses)}"
     if "curve" in names:
         accuracy = "highest" if within.curve.value > 0 else "lowest"
         side, points = ("lower", 1) if within.curve.value > 0 else ("higher", -1)
@@ -244,21 +246,18 @@ def describe_effects(
         if within.bend.value < 0:
             often, where, side = "less", "closer to", -1
         text = f"responses of {quantity.medium} are {often} often correct than {quantity.ends} to the same prompt together: "
-        text += f"in {show_share(within.bend, side)} of pairs the incorrect one is {where} {quantity.median}"
+        text += f"in {show_size('bend', within.bend.estimate, side)} of pairs the incorrect one is {where} {quantity.median}"
         yield quantity.measures[1], "bend", text
 
 
-def show_gap(found: Effect, side: int) -> str:
-    """Return a difference of logs as a percentage with its 95% interval; `side` is 1 for more, -1 for less."""
-    value, low, high = (side * math.expm1(min(x, 50.0)) for x in (found.value, *found.interval()))
-    value, low, high = (round(x, 2) + 0.0 for x in (value, *sorted((low, high))))  # no "-0%"
-    return f"{value:.0%} [{low:.0%}, {high:.0%}]"
+def show_size(name: Name, found: Estimate, side: int) -> str:
+    """Return the size of an effect with its interval as a percentage: by how much more, side 1, or less, -1; or of pairs."""
 
+    def to_side(x: float) -> float:
+        size = side * math.expm1(min(x, 50.0)) if name == "gap" else min(max(0.5 + side * x, 0.0), 1.0)
+        return round(size, 2) + 0.0  # no "-0%"
 
-def show_share(found: Effect, side: int) -> str:
-    """Return a share of pairs as a percentage with its 95% interval, of those on that side."""
-    low, high = sorted(min(max(0.5 + side * bound, 0.0), 1.0) for bound in found.interval())
-    return f"{0.5 + side * found.value:.0%} [{low:.0%}, {high:.0%}]"
+    return f"{Estimate(to_side(found.value), *sorted(map(to_side, (found.low, found.high)))):.0%}"
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,6 @@ class Log:
     """Further numbers a response, [R]: "reward", as shaped, "duplicate", 1 where it repeats an earlier one,
     "script", of texts of which only those with the same number are compared, and "age" in updates."""
     malformed: tuple[Malformed, ...] = ()
-    num_files: int = 1
     problem: Ints = field(default_factory=lambda: NO_INTS)
     """Number of each response's prompt, the same in every rollout batch and in every log that this process read, [R]; empty:
     `responses.prompt` stands for it, and no other log has that prompt."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import replace
-from math import nan
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from fairlen.compare.results import (
     cost_cells,
     describe_match,
     headings,
+    points,
     summarize,
 )
 from fairlen.files.folders import write_file
@@ -88,7 +88,6 @@ def write_comparison(settings: dict[str, Any], cells: Sequence[Cell], results: S
         equal_costs(results),
         *(learning(cells, MATCHED[one], COSTS[one]) for one in (match, *MATCHED.keys() - {match})),
         differences(results),
-        lengths(results),
     ]
     shown = [figure.Section("results", "Results", lead, figures)]
     write_file(path, render_page(head, facts, shown, terms=define(*TERMS)).encode())
@@ -109,10 +108,6 @@ def name_winner(results: Sequence[Result]) -> tuple[str, str, str]:
     return "best at the end", share(best.last.value), f"{best.name}, clearly above each other method"
 
 
-def points_of(value: float) -> str:
-    return f"{100 * value:+.3g}"
-
-
 def by_row(results: Sequence[Result], form: Form, x: str, level: float | None = None) -> Markup:
     """Draw accuracy of each method and its seeds or, around a level, differences from the reference."""
     found = []
@@ -121,8 +116,8 @@ def by_row(results: Sequence[Result], form: Form, x: str, level: float | None = 
         if of:
             seeds = [a - (b if level is not None else 0) for a, b in zip(one.seeds, results[0].seeds, strict=True)]
             says = f"{interval((of.value, of.low, of.high), form)}; seeds {', '.join(map(form, seeds))}"
-            found.append(ChartRow(one.name, [(tone, (of.value, of.low, of.high))], says, seeds, tone))
-    axis = nice_axis([np.array([*row.marks[0][1], *row.points]) for row in found], form, zero=level is not None)
+            found.append(ChartRow(one.name, tone, (of.value, of.low, of.high), says, seeds))
+    axis = nice_axis([np.array([*row.mark, *row.points]) for row in found], form, zero=level is not None)
     return figure.rows(found, axis, x, f"{x} by method", level)
 
 
@@ -149,7 +144,7 @@ def differences(results: Sequence[Result]) -> Figure:
     return Figure(
         f"Difference from {results[0].name}",
         "Points of accuracy at the end, on the same seeds and problems. Rings are seeds.",
-        by_row(results, points_of, "points", level=0.0),
+        by_row(results, points, "points", level=0.0),
         note="Whiskers: 95%, paired. One that holds 0 does not say which is better. Numbers are with accuracy at the end.",
     )
 
@@ -172,8 +167,8 @@ def learning(cells: Sequence[Cell], cost: str, metric: str) -> Figure:
     names = list(dict.fromkeys(cell.variant.text for cell in cells))
     curves = []
     for cell in cells:
-        entries = [one for one in read_metrics(cell.folder / "metrics.jsonl") if "eval/accuracy" in one]
-        curves.append((cell.variant.text, column(entries, metric), column(entries, "eval/accuracy")))
+        _, evaluations = read_metrics(cell.folder)
+        curves.append((cell.variant.text, column(evaluations, metric), column(evaluations, "eval/accuracy")))
     grid = np.linspace(max(x[0] for _, x, _ in curves), min(x[-1] for _, x, _ in curves), NUM_PLACES)
     series = []
     for name, tone in zip(names, figure.TONES, strict=False):
@@ -192,24 +187,3 @@ def learning(cells: Sequence[Cell], cost: str, metric: str) -> Figure:
               [(plain(at), *map(share, of)) for at, *of in zip(grid, *(one.y for one in series), strict=True)]),
         f"Bands: from the lowest seed to the highest, no interval.{left_out}",
     )  # fmt: skip
-
-
-def lengths(results: Sequence[Result]) -> Figure:
-    """Draw lengths of correct and incorrect responses."""
-    pairs = [(one, (one.length_correct, one.length_incorrect)) for one in results]
-    found = [
-        ChartRow(
-            one.name,
-            [("correct", (a, nan, nan)), ("incorrect", (b, nan, nan))],
-            f"correct {plain(a)}, incorrect {plain(b)} tokens",
-        )
-        for one, (a, b) in pairs
-    ]
-    return Figure(
-        "Length of correct and incorrect responses",
-        "Mean generated tokens of responses to held-out problems at the end: correct ones blue, incorrect ones orange.",
-        figure.rows(found, nice_axis([np.array(pair) for _, pair in pairs], zero=True), "tokens", "length by method"),
-        Table(
-            ("method", "correct (tokens)", "incorrect (tokens)"), [(one.name, *map(plain, pair)) for one, pair in pairs]
-        ),
-    )

@@ -174,12 +174,10 @@ class End(NamedTuple):
 
 def read_end(cell: Cell, match: Match | None, mark: float) -> End:
     """Return what a run had come to at its mark, in a straight line between two evaluations, or without a match at its end."""
-    lines = [json.loads(line) for line in (cell.folder / "evaluations.jsonl").read_text().splitlines()]
-    found, spent = list(map(measure_responses, lines)), cell.spent
-    last, share = len(lines) - 1, 1.0
+    (entries, found), spent = read_evaluations(cell), cell.spent
+    last, share = len(found) - 1, 1.0
     if match:
-        entries = [one for one in read_metrics(cell.folder / "metrics.jsonl") if "eval/accuracy" in one]
-        if len(entries) != len(lines):
+        if len(entries) != len(found):
             raise ValueError(
                 f"{cell.folder}: evaluations.jsonl and metrics.jsonl differ; remove the folder to run it again"
             )
@@ -191,6 +189,12 @@ def read_end(cell: Cell, match: Match | None, mark: float) -> End:
         spent = Spent(**{k: (1.0 - share) * ends[0][name] + share * ends[1][name] for k, name in COSTS.items()})
     values = (1.0 - share) * found[max(last - 1, 0)] + share * found[last]
     return End(values, max([values[0], *(one[0] for one in found[:last])], key=np.mean), spent)
+
+
+def read_evaluations(cell: Cell) -> tuple[list[dict[str, Any]], list[Floats]]:
+    """Return of each evaluation of a run its metrics, and its responses by `measure_responses`."""
+    lines = (cell.folder / "evaluations.jsonl").read_text().splitlines()
+    return read_metrics(cell.folder)[1], [measure_responses(json.loads(line)) for line in lines]
 
 
 def measure_responses(line: Mapping[str, Any]) -> Floats:
@@ -207,11 +211,8 @@ Curve = tuple[Floats, Floats]  # generated tokens [K], and accuracy there by see
 def read_curve(cells: Sequence[Cell]) -> Curve:
     """Return the learning curve of a method over the tokens that all of its seeds generated; empty where they are unknown."""
     each = []
-    for cell in cells:
-        lines = (cell.folder / "evaluations.jsonl").read_text().splitlines()
-        found = np.stack([measure_responses(json.loads(line))[0] for line in lines])
-        entries = [one for one in read_metrics(cell.folder / "metrics.jsonl") if "eval/accuracy" in one]
-        each.append((column(entries, COSTS["generated"]), found))
+    for entries, found in map(read_evaluations, cells):
+        each.append((column(entries, COSTS["generated"]), np.stack([one[0] for one in found])))
     if any(len(cost) != len(found) or not np.isfinite(cost).all() for cost, found in each):
         return np.zeros(0), np.zeros((len(cells), 0, 0))
     grid = np.unique(np.concatenate([cost for cost, _ in each]))
@@ -273,6 +274,10 @@ def headings(k: int) -> tuple[str, ...]:
     )  # fmt: skip
 
 
+def points(value: float) -> str:
+    return f"{100 * value:+.1f}"
+
+
 def cells_of(result: Result, with_intervals: bool) -> tuple[str, ...]:
     """Return a line of the table; `with_intervals` gives those of all estimates, not of the main ones alone."""
 
@@ -280,9 +285,7 @@ def cells_of(result: Result, with_intervals: bool) -> tuple[str, ...]:
         ends = (found.low, found.high) if has_interval else (nan, nan)
         return figure.interval((found.value, *ends), form)
 
-    difference = "reference"
-    if result.difference:
-        difference = show(result.difference, lambda value: f"{100 * value:+.1f}", True) + " points"
+    difference = f"{show(result.difference, points, True)} points" if result.difference else "reference"
     return (
         result.name, show(result.last, share, True), difference, show(result.peak, share), show(result.best_at, share),
         show(result.pass_at, share), show_length(result.length_correct), show_length(result.length_incorrect),
@@ -298,14 +301,11 @@ COST_HEADINGS = (
 
 def cost_cells(result: Result) -> tuple[str, ...]:
     """Return a line of the table of equal costs, against the reference."""
-
-    def show(found: Estimate, form: str) -> str:
-        value, low, high = (100 * end for end in (found.value, found.low, found.high))
-        return f"{value:{form}} [{low:{form}}, {high:{form}}]" if np.isfinite(value) else "-"
-
-    equal, idle = result.equal, result.untrained
-    own = (show(equal.accuracy, "+.1f") + " points", show(equal.tokens, "+.0f") + "%") if equal else ("-", "-")
-    return result.name, *own, str(idle.together), *(share(one.value) for one in idle.total.values())
+    equal, idle, own = result.equal, result.untrained, ("-", "-")
+    if equal:
+        accuracy, tokens = ((one.value, one.low, one.high) for one in (equal.accuracy, equal.tokens))
+        own = f"{figure.interval(accuracy, points)} points", figure.interval(tokens, "{:+.0%}".format)
+    return result.name, *own, f"{idle.together:.1%}", *(share(one.value) for one in idle.total.values())
 
 
 def describe_match(results: Sequence[Result], cost: str) -> str:

@@ -129,13 +129,13 @@ def run_cell(train: TrainConfig, folder: Path, name: str, log: Callable[[str], N
 
 def read_spent(folder: Path) -> Spent:
     """Return what a run had cost at its last evaluation. Raises ValueError where there is none."""
-    entries = [one for one in read_metrics(folder / "metrics.jsonl") if "eval/accuracy" in one]
-    if not entries:
+    _, evaluations = read_metrics(folder)
+    if not evaluations:
         raise ValueError(
             f"{folder}: the run has no evaluation on held-out problems to compare; in TRL give eval_dataset and eval_strategy, "
             "in verl data.val_files and trainer.test_freq"
         )
-    return Spent(**{field: entries[-1][name] for field, name in COSTS.items()})
+    return Spent(**{field: evaluations[-1][name] for field, name in COSTS.items()})
 
 
 def settings_of(

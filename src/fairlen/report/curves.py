@@ -1,4 +1,4 @@
-"""Curves of everything that a run logs, in groups, each with its unit and meaning."""
+"""Curves of everything that a run logs, in the sections of metrics.py, each with its unit and meaning."""
 
 from __future__ import annotations
 
@@ -8,22 +8,13 @@ import numpy as np
 
 from fairlen.batch import Floats
 from fairlen.console import first_of
-from fairlen.metrics import Metric, find_metric
+from fairlen.metrics import SECTIONS, Metric, find_metric
 from fairlen.report import figure
 from fairlen.report.figure import Figure, Section, Table, plain
 from fairlen.report.run import RecordedRun, column
 
-GROUPS: dict[str, tuple[str, ...]] = {
-    "Optimisation": ("loss", "gradient", "entropy", "kl", "learning_rate"),
-    "Reward and advantage": ("accuracy", "outcome", "reward", "advantage", "coupling", "weight"),
-    "Length": ("length", "turns", "dropped"),
-    "Bound and mismatch": ("ratio", "sequences", "mismatch", "state"),
-    "Streams and pairs": ("streams", "pairs"),
-    "Prompts and verdicts": ("prompts", "responses", "verifier"),
-    "Speed and memory": ("time", "tokens", "engine", "memory"),
-}
-"""By what a name begins with."""
-OTHERS = "Other"
+TITLES = {name: title for title, metrics in SECTIONS.items() for one in metrics for name in one.names.split()}
+FIRST, OTHERS = "The update", "Other"
 MAX_CURVES = 150
 SAME = 1e-12  # a spread that rounding makes
 X = ("update", "rollout_batch")
@@ -38,13 +29,12 @@ def curves_section(run: RecordedRun) -> list[Section]:
         x, y = x[np.isfinite(y)], y[np.isfinite(y)]
         known = find_metric(name)
         if len(y) and np.ptp(y) > SAME:
-            group = next((title for title, begins in GROUPS.items() if name.split("/")[0] in begins), OTHERS)
-            found[group].append(curve(name, known, x, y))
+            found[TITLES.get(name, OTHERS)].append(curve(name, known, x, y))
         elif len(y):
             fixed.append((name, plain(float(y[0])), known.unit, known.meaning))
     if not found and not fixed:
         return []
-    groups = [(title, found[title]) for title in (*GROUPS, OTHERS) if found[title]]
+    groups = [(title, found[title]) for title in dict.fromkeys((FIRST, *SECTIONS, OTHERS)) if found[title]]
     if fixed:
         says = "Numbers that were the same in every update."
         groups.append(("Constant", [Figure("", says, table=Table(("name", "value", "unit", "meaning"), fixed))]))

@@ -195,11 +195,10 @@ def lines(frame: Frame, series: Sequence[Series], label: str) -> Markup:
 @dataclass(frozen=True)
 class ChartRow:
     name: str
-    marks: Sequence[tuple[Tone, Sequence[float]]]
-    """Of each its value and the ends of its interval, nan where there is none."""
+    tone: Tone
+    mark: tuple[float, float, float]  # a value and the ends of its interval
     says: str  # under the pointer
-    points: Sequence[float] = ()
-    tone: Tone = "plain"
+    points: Sequence[float]
 
 
 def rows(found: Sequence[ChartRow], axis: Axis, x_label: str, label: str, level: float | None = None) -> Markup:
@@ -215,11 +214,9 @@ def rows(found: Sequence[ChartRow], axis: Axis, x_label: str, label: str, level:
         name = one.name if len(one.name) <= MAX_ROW_NAME else f"{one.name[: MAX_ROW_NAME - 1]}…"
         shapes.append(ROW.format(y=top + 16, tone=one.tone, text=name))
         shapes += [SMALL.format(x=percent(axis.at(at)), y=y, tone=one.tone) for at in one.points]
-        for tone, (value, low, high) in one.marks:
-            has = np.isfinite([low, high]).all()
-            span = SPAN.format(low=percent(axis.at(low)), high=percent(axis.at(high)), y=y) if has else ""
-            if np.isfinite(value):
-                shapes.append(DOT.format(tone=tone, whisker=span, x=percent(axis.at(value)), y=y))
+        value, low, high = map(percent, map(axis.at, one.mark))
+        span = SPAN.format(low=low, high=high, y=y)
+        shapes.append(DOT.format(tone=one.tone, whisker=span, x=value, y=y))
         title = f"{one.name}\n{one.says}"
         shapes.append(HIT.format(x=0, width="100%", y=top, height=ROW_HEIGHT, title=title))
     return CHART.format(side="rows", height=height + 44, label=label, shapes=Markup("").join(shapes), base=height)

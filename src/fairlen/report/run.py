@@ -53,20 +53,20 @@ def read_run(folder: Path) -> RecordedRun:
             f"programs are read by: fairlen audit {folder}"
         )
     description = parse_object(path.read_text(), path)
-    entries = read_metrics(folder / "metrics.jsonl")
-    updates, evaluations = ([e for e in entries if ("eval/accuracy" in e) == of] for of in (False, True))
+    updates, evaluations = read_metrics(folder)
     tables = [path for kind in ("responses", "segments") for path in sorted(folder.glob(f"records/{kind}-*.parquet"))]
     records, left_out = read_records(tables, texts=False) if tables else (None, ())
     return RecordedRun(folder, description, updates, evaluations, records, left_out)
 
 
-def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Return the objects of metrics.jsonl; its last line may be half written.
+def read_metrics(folder: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return the objects of metrics.jsonl, of updates and of evaluations; its last line may be half written.
 
     Raises ValueError for a line that is not JSON, or whose `rollout_batch` or `update`, the x of all curves, is no count.
     """
+    path = folder / "metrics.jsonl"
     lines = path.read_text().splitlines(keepends=True) if path.is_file() else []
-    found = []
+    updates, evaluations = list[dict[str, Any]](), list[dict[str, Any]]()
     for number, line in enumerate(lines, 1):
         if not line.strip() or not line.endswith("\n"):
             continue
@@ -77,8 +77,8 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
                 raise ValueError(
                     f"{path}:{number}: {name}={value!r}: give a whole number from 0, or take the line out of the file"
                 )
-        found.append(entry)
-    return found
+        (evaluations if "eval/accuracy" in entry else updates).append(entry)
+    return updates, evaluations
 
 
 def parse_object(text: str, where: Path | str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from fairlen.audit.audit import audit
-from fairlen.audit.command import parse_columns
+from fairlen.audit.command import make_options
 from fairlen.audit.readers.rows import Options
 from fairlen.checks import Checked, Positive
 from fairlen.console import log, suggest, visible, warn
@@ -60,9 +60,8 @@ class WatchConfig(Checked):
     """Page with the alarms and the audit of all rollouts, when the watch ends."""
 
     def options(self) -> Options:
-        """Return how to read. Raises ValueError for columns that cannot be."""
-        unit = None if self.unit == "auto" else self.unit
-        return Options(parse_columns(self.columns), unit, self.tokenizer, self.max_response_length)
+        """Return how to read. Raises ValueError for what cannot be."""
+        return make_options(self.columns, self.unit, self.tokenizer, self.max_response_length)
 
     def fatal(self) -> tuple[str, ...]:
         """Return the kinds of `fail_on`. Raises ValueError for an unknown one."""
@@ -84,13 +83,13 @@ class FileWatch:
     """A watch after files: their reader, what it has told, and its state on disk."""
 
     def __init__(self, config: WatchConfig) -> None:
-        """Go on from the state, where there is one. Raises ValueError for a file that is none."""
-        self.config, self.place, self.num_told = config, config.place(), 0
+        """Go on from the state, where there is one. Raises ValueError for a file that is none, and as `options`."""
+        self.config, self.place, self.num_told, options = config, config.place(), 0, config.options()
         self.watch = LengthWatch(method=config.method, exchangeable=config.exchangeable, keep=False)
         try:
             state = json.loads(self.place.read_text()) if self.place.exists() else {"watch": {}, "follower": {}}
             self.watch.restore(state["watch"])
-            self.follower = Follower(Path(config.path), config.options(), **state["follower"])
+            self.follower = Follower(Path(config.path), options, **state["follower"])
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(f"{self.place}: no state of a watch ({error}); remove it to start anew") from error
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from fairlen.audit.conclusion import Margins, Name
+from fairlen.audit.statistics.intervals import Estimate
 from fairlen.audit.statistics.within import equal_groups, pair_sums
 from fairlen.batch import Floats, Ints
 
@@ -33,15 +34,6 @@ STAKES = np.array([0.1, 0.2, 0.4, 0.8, 1.6])
 MOST = 0.95
 SIDES = np.array([1.0, -1.0])
 """Incorrect responses longer, and shorter."""
-
-
-@dataclass(frozen=True)
-class Size:
-    """Size of an effect since its onset, with bounds that hold at every time."""
-
-    value: float
-    low: float
-    high: float
 
 
 def compare_groups(stratum: Ints, outcome: Floats, length: Ints) -> tuple[Ints, Floats]:
@@ -99,14 +91,14 @@ class EProcess:
         """Return the position of the step from which the evidence is strongest: an estimate."""
         return int(self.onset[:, side].flat[self.growth[:, side].argmax()])
 
-    def estimate(self, onset: int, level: float = 0.95) -> dict[Name, Size]:
+    def estimate(self, onset: int, level: float = 0.95) -> dict[Name, Estimate]:
         """Return the statistics since the step at a position, with their confidence sequences."""
         weight, *statistics = np.concatenate(self.groups[onset:]).T
         spent = math.log(2 * (onset + 1) * (onset + 2) / (1 - level))
         each = zip(NAMES, statistics, BOUNDS.tolist(), strict=True)
         return {name: bound_mean(weight, x, most, spent) for name, x, most in each}
 
-    def find(self, side: int, error: float) -> dict[Name, Size]:
+    def find(self, side: int, error: float) -> dict[Name, Estimate]:
         """Return the sizes whose sequences have left the margin on a side, none while the e-value is below 1 / error."""
         found = self.estimate(self.find_onset(side)) if self.measure(side) >= 1 / error else {}
         return {name: one for name, one in found.items() if (-one.high if side else one.low) > self.margins.of(name)}
@@ -117,10 +109,10 @@ def find_stakes(weight: Floats, room: Floats) -> Floats:
     return np.minimum(weight[:, None, None] * STAKES, MOST / room[:, None])
 
 
-def bound_mean(weight: Floats, x: Floats, most: float, spent: float) -> Size:
+def bound_mean(weight: Floats, x: Floats, most: float, spent: float) -> Estimate:
     """Return the weighted mean of values in [-most, most], [S], and the means whose e-process is below exp(spent)."""
     if not weight.any():
-        return Size(math.nan, -most, most)
+        return Estimate(math.nan, -most, most)
     value = float((weight * x).sum() / weight.sum())
     stakes = find_stakes(weight, np.array([2 * most]))[:, 0]
 
@@ -133,4 +125,4 @@ def bound_mean(weight: Floats, x: Floats, most: float, spent: float) -> Size:
             low, high = (middle, high) if is_out else (low, middle)
         return low
 
-    return Size(value, bound(1.0), -bound(-1.0))
+    return Estimate(value, bound(1.0), -bound(-1.0))

@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fairlen.audit.advice import advise
-from fairlen.audit.conclusion import LENGTH, Margins, Name
+from fairlen.audit.conclusion import LENGTH, Margins, show_size
 from fairlen.audit.method_in_use import InUse, parse_method
 from fairlen.audit.statistics.intervals import Estimate
 from fairlen.batch import CORRECT_THRESHOLD, Floats, Responses, build_responses, number_keys
 from fairlen.schema import number_text
-from fairlen.watch.evidence import EProcess, Size, compare_groups
+from fairlen.watch.evidence import EProcess, compare_groups
 from fairlen.watch.thresholds import THRESHOLDS, Alarm, Shape, find_crossed
 
 EFFECT = "effect"
@@ -60,9 +60,8 @@ class LengthWatch:
     """Of each step's responses number of the prompt, length, outcome, and whether it is correct and truncated, [N, 5]."""
 
     def __post_init__(self) -> None:
-        for name in ("error", "smallest_length", "smallest_share"):
-            if not 0.0 < getattr(self, name) < 1.0:
-                raise ValueError(f"{name}={getattr(self, name)}: give a number between 0 and 1")
+        if not 0.0 < self.error < 1.0:
+            raise ValueError(f"error={self.error}: give a number between 0 and 1")
         self.evidence = EProcess(Margins(self.smallest_length, self.smallest_share))
         self.name_method(self.method)
 
@@ -139,7 +138,9 @@ class LengthWatch:
         for name, size in list(sizes.items())[:1]:
             found = Estimate(*(math.expm1(x) if name == "gap" else x for x in (size.value, size.low, size.high)))
             since = self.steps[self.evidence.find_onset(side)].number
-            clauses = " and ".join(vars(LENGTH)[name].format(show(name, x, sign), word) for name, x in sizes.items())
+            clauses = " and ".join(
+                vars(LENGTH)[name].format(show_size(name, x, sign), word) for name, x in sizes.items()
+            )
             advice = advise("within.length", found, self.in_use)
             unknown = "" if self.method else "Name the method (method=, or --method) for what follows under it. "
             remedy = f"{unknown}The audit's page shows which prompts it is"
@@ -198,9 +199,3 @@ def read_column(name: str, column: ArrayLike, size: int) -> Floats:
         fix = "nan stands for no verdict" if name == "outcomes" else "give numbers of at least 0"
         raise ValueError(f"{name}[{int(bad.argmax())}]={values[bad.argmax()]}: {fix}")
     return values
-
-
-def show(name: Name, size: Size, sign: int) -> str:
-    """Return a size with its interval as a percentage: of how much longer or shorter, or of pairs."""
-    numbers = [sign * math.expm1(x) if name == "gap" else 0.5 + sign * x for x in (size.value, size.low, size.high)]
-    return f"{numbers[0]:.0%} [{min(numbers[1:]):.0%}, {max(numbers[1:]):.0%}]"

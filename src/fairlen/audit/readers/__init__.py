@@ -318,7 +318,7 @@ def read_foreign(
         except Unreadable as error:
             left_out.append(str(error))
     if not all(part.dropped.all() for part in parts):
-        return make_log(format.name, format.finish(join(parts), found), meter, found, options, len(files)), left_out
+        return make_log(format.name, format.finish(join(parts), found), meter, found, options), left_out
     if whole:
         lost = [f"{m.file}:{m.line}: {m.reason}" for m in found.malformed if m.file in whole]
         lost += [f"{files[part.file[0]]}:{part.line[0]}: no reward" for part in parts if len(part)]

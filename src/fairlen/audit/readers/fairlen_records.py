@@ -177,7 +177,7 @@ def to_records(responses: pa.Table, segments: pa.Table, files: list[Path]) -> Re
         columns["duplicate"] = find_duplicates(prompt, column(responses, "text"))
     log = Log(
         FORMAT.name, "tokens", table, batch, replace(pieces, active=table.active[row]), advantage=column(segments, "advantage"),
-        value=column(segments, "value"), trained=trained, columns=columns, num_files=len(files),
+        value=column(segments, "value"), trained=trained, columns=columns,
         known=frozenset({"correct", "truncated", "advantage", "reward", *(name for name in known if known[name])}),
         problem=problem, file=column(responses, "file"), line=column(responses, "row") + 1,
     )  # fmt: skip

@@ -256,7 +256,7 @@ def join(parts: list[Part]) -> Part:
     return Part(**{name: np.concatenate([vars(part)[name] for part in parts]) for name in vars(parts[0])})
 
 
-def make_log(name: str, part: Part, meter: Meter, found: Found, options: Options, num_files: int) -> Log:
+def make_log(name: str, part: Part, meter: Meter, found: Found, options: Options) -> Log:
     length, unit = choose_lengths(part, meter, found, options)
     counts, step = ~part.dropped, part.step if options.pool else find_steps(part, found)
     known = {name: not np.isnan(vars(part)[name][counts]).any() for name in ("correct", "truncated", "advantage")}
@@ -284,7 +284,7 @@ def make_log(name: str, part: Part, meter: Meter, found: Found, options: Options
     log = Log(
         name, unit, responses, step, segments, advantage=part.advantage if known["advantage"] else None,
         known=frozenset({"reward", *(word for word, is_true in known.items() if is_true)}),
-        columns={"reward": part.outcome} | columns, malformed=tuple(found.malformed), num_files=num_files,
+        columns={"reward": part.outcome} | columns, malformed=tuple(found.malformed),
         problem=part.prompt, file=part.file, line=part.line,
     )  # fmt: skip
     mixed = is_mixed(prompt, log.correct) & counts & (part.text != 0)

@@ -31,8 +31,9 @@ class Estimate:
     low: float = NAN
     high: float = NAN
 
-    def __str__(self) -> str:
-        return f"{self.value:.1%} [{self.low:.1%}, {self.high:.1%}]"
+    def __format__(self, form: str) -> str:
+        """Return as 1.9 [1.7, 2.1], each number in a form such as .3g."""
+        return f"{self.value:{form}} [{self.low:{form}}, {self.high:{form}}]"
 
     def excludes(self, number: float) -> bool:
         """Return whether the interval lies on one side of a number; false where there is no interval."""

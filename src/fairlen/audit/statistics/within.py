@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fairlen.audit.statistics.intervals import Estimate
 from fairlen.batch import Floats, Ints, sum_by
 from fairlen.distributions import student, two_sided
 
@@ -40,6 +41,10 @@ class Effect:
         """Return bounds that cover the truth with that probability, by Student's t."""
         half = student(0.5 + level / 2, self.freedom) * self.error
         return self.value - half, self.value + half
+
+    @property
+    def estimate(self) -> Estimate:
+        return Estimate(self.value, *self.interval())
 
     @property
     def p_value(self) -> float:

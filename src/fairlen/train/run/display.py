@@ -164,7 +164,7 @@ def compare(before: Evaluation, after: Evaluation) -> list[tuple[str, str, str]]
         for name, key in (("all", "length"), ("correct", "length_correct"), ("incorrect", "length_incorrect"))
     )
     return [
-        ("accuracy, 95% interval", str(before.accuracy), str(after.accuracy)),
+        ("accuracy, 95% interval", f"{before.accuracy:.1%}", f"{after.accuracy:.1%}"),
         *lengths,
         ("truncated", f"{before.truncated:.1%}", f"{after.truncated:.1%}"),
     ]
