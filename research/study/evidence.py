@@ -247,10 +247,10 @@ def read_updates(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 def read_sequences(folder: Path) -> dict[str, Any]:
     """Return one row a sequence of an update. Raises ValueError where records cannot be read, naming why."""
-    records, left_out = read_records(sorted(folder.glob("*.parquet")), texts=False)
-    if records is None or left_out:
+    log, left_out = read_records(sorted(folder.glob("*.parquet")), texts=False)
+    if log is None or left_out:
         raise ValueError(f"{folder}: {'; '.join(left_out)}")
-    log, trained = records.log, records.log.trained
+    trained = log.trained
     response = log.segments.response[trained.segment]
     assert log.advantage is not None  # records always have it
     found = {

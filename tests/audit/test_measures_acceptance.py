@@ -112,7 +112,7 @@ def p_values(kind: str, effect: float = 0.0, num: int = 150) -> np.ndarray:
         length = np.exp(6 + mine * 0.5 + 0.1 * rng.normal(size=400)).astype(int) + 1
         share = np.clip(0.7 - effect * mine + 0.2 * (rng.normal(size=400)[prompt] if kind == "prompts" else 0.0), 0, 1)
         inside = (rng.random(400) < share).astype(float)
-        found.append(acceptance_by_length(length, inside, prompt, num_bins=5, seed=seed).p_value)
+        found.append(acceptance_by_length(length, inside, prompt, num_bins=5).p_value)
     return np.array(found)
 
 
@@ -129,7 +129,7 @@ def test_p_values_are_uniform_where_length_plays_no_part(kind, num):
 def test_how_much_prompts_accept_in_all_is_no_evidence():
     """Prompts that accept 9 or 1 of 10 in each of two bins, all with half a sequence more in the first: a sure tilt."""
     accepted = np.array([[9.5, 8.5], [1.5, 0.5]] * 10)
-    assert flip_prompts(np.hstack([accepted, np.full((20, 2), 10.0)]), 0) <= 0.005
+    assert flip_prompts(np.hstack([accepted, np.full((20, 2), 10.0)])) <= 0.005
 
 
 def test_p_values_are_small_where_length_matters():
@@ -147,7 +147,7 @@ def test_the_interval_of_the_error_covers(effect, num):
     for seed in range(num):
         rng = np.random.default_rng(seed)
         inside = (rng.random(2000) < 0.8 + effect * (1 - 2 * length / 2000)).astype(float)
-        found = acceptance_by_length(length, inside, rng.permutation(2000) // 8, seed=seed).lre
+        found = acceptance_by_length(length, inside, rng.permutation(2000) // 8).lre
         covered += found.low - 1e-12 <= true <= found.high
     assert covered / num >= 0.87
 

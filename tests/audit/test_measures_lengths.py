@@ -29,7 +29,7 @@ def test_lengths_by_hand():
     assert found.batch.tolist() == [0, 5]
     assert (found.mean.value, found.correct.value, found.incorrect.value) == pytest.approx((3.5, 16 / 6, 19 / 4))
     assert found.difference.value == pytest.approx(19 / 4 - 16 / 6)
-    assert found.accuracy.value == pytest.approx(0.6) and found.truncated.value == pytest.approx(0.1)
+    assert found.accuracy.value == pytest.approx(0.6)
 
 
 def test_the_trend_is_a_least_squares_slope():

@@ -170,9 +170,9 @@ def test_pooling_many_prompts_leaves_the_spread_as_it_is():
     found = mean_over(np.arange(30_000), values)
     assert found.value == pytest.approx(values.mean())
     assert found.high - found.low == pytest.approx(2 * 1.96 / np.sqrt(30_000), rel=0.12)
-    block, size = blocks_of(np.arange(30_000), 0)
+    block, size = blocks_of(np.arange(30_000))
     assert size == MAX_BLOCKS and (np.bincount(block) == 15).all()
-    assert blocks_of(np.array([7, 3, 7]), 0)[0].tolist() == [1, 0, 1]
+    assert blocks_of(np.array([7, 3, 7]))[0].tolist() == [1, 0, 1]
 
 
 def test_one_prompt_has_no_interval():

@@ -81,7 +81,7 @@ def test_the_audit_reads_the_samples(finished):
     assert found.log.unit == "tokens" and len(found.log) == 48 and found.log.responses.num_prompts == 12
     assert found.lengths.accuracy.value == pytest.approx(scores["avg@4"]["value"])
     assert found.lengths.correct.value == pytest.approx(scores["length"]["correct"]["value"])
-    assert found.lengths.truncated.value == pytest.approx(scores["truncated"]["value"])
+    assert found.selection.truncated.value == pytest.approx(scores["truncated"]["value"])
 
 
 def test_rescoring_gives_the_same_numbers(finished, tmp_path):

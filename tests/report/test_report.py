@@ -253,7 +253,7 @@ def test_axes_hold_their_data():
 def test_the_sample_is_of_every_part_and_outcome(plain_run, pairs_run):
     records = read_run(plain_run).records
     assert records is not None
-    rows = choose_rows(records)
+    rows = choose_rows(records.log)
     assert len(rows) == MAX_SHOWN == len(set(rows.tolist()))
     _, size = np.unique(records.log.responses.prompt[rows], return_counts=True)
     assert (size == OF_PROMPT).mean() > 0.5  # of a prompt together
@@ -261,7 +261,7 @@ def test_the_sample_is_of_every_part_and_outcome(plain_run, pairs_run):
     assert counts.min() >= MAX_SHOWN // 8 - 8
     pairs = read_run(pairs_run).records
     assert pairs is not None
-    chosen = choose_rows(pairs)
+    chosen = choose_rows(pairs.log)
     key = pairs.log.responses.prompt * 100 + pairs.log.responses.stream
     assert len(chosen) <= MAX_SHOWN
     assert all((key == k).sum() == (key[chosen] == k).sum() for k in set(key[chosen].tolist()))  # whole streams

@@ -54,9 +54,10 @@ class Log:
     trained: Trained = NO_UPDATES
     known: frozenset[str] = frozenset()
     """Columns that the files had: of "correct", "truncated", "advantage", "reward", "trained", "streams"."""
-    columns: dict[str, Floats] = field(default_factory=dict)
+    columns: dict[str, np.ndarray] = field(default_factory=dict)
     """Further numbers a response, [R]: "reward", as shaped, "duplicate", 1 where it repeats an earlier one,
-    "script", of texts of which only those with the same number are compared, and "age" in updates."""
+    "script", of texts of which only those with the same number are compared, "age" in updates, and of our records the columns
+    "track" and "inherited"."""
     malformed: tuple[Malformed, ...] = ()
     problem: Ints = field(default_factory=lambda: NO_INTS)
     """Number of each response's prompt, the same in every rollout batch and in every log that this process read, [R]; empty:
@@ -64,6 +65,9 @@ class Log:
     file: Ints = field(default_factory=lambda: NO_INTS)
     """Position of each response's file among those read, [R]; empty where nothing was read from files."""
     line: Ints = field(default_factory=lambda: NO_INTS)  # in its file, or row of a table, from 1, [R]
+    start: Ints = field(
+        default_factory=lambda: NO_INTS
+    )  # of our records: first position of each segment in `token_ids`, [B]
 
     def __len__(self) -> int:
         return len(self.responses)

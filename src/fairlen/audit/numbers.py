@@ -15,9 +15,8 @@ from fairlen.audit.conclusion import LENGTH, Quantity, as_estimate, list_effects
 from fairlen.audit.method_in_use import USERS
 from fairlen.audit.readers import LogReading
 from fairlen.audit.statistics.budgets import BudgetCurve
-from fairlen.audit.statistics.channels import ChannelEffect
 from fairlen.audit.statistics.intervals import Bins, Estimate
-from fairlen.audit.statistics.within import Within
+from fairlen.audit.statistics.within import Effect, Within
 from fairlen.channels import OBSERVATION, name_channel
 from fairlen.console import plural
 
@@ -211,15 +210,10 @@ def log_to_json(one: Audit) -> dict[str, Any]:
         "known": sorted(rollouts.known), "missing": find_missing(one),
         "method": method and {"name": method.name, "aggregation": method.aggregation, "origin": method.origin},
         "conclusion": one.conclusion, "findings": one.findings, "within": one.within, "within_with_truncated": one.with_truncated,
-        "turns": one.turns, "channels": {found.channel: channel_to_json(found) for found in one.channels},
-        "selection": vars(one.selection) | {"dropped_gap": as_estimate("gap", one.selection.dropped_gap)},
+        "turns": one.turns, "channels": {found.channel: found for found in one.channels}, "selection": one.selection,
         "lengths": one.lengths, "budgets": one.budgets, "coupling": one.coupling, "weights": one.weights,
         "untrained": one.untrained, "shares": one.shares, "acceptance": one.acceptance, "streams": one.streams,
     })  # fmt: skip
-
-
-def channel_to_json(one: ChannelEffect) -> dict[str, Any]:
-    return vars(one) | {name: as_estimate("gap", vars(one)[name]) for name in ("alone", "given")}
 
 
 def plain(value: Any) -> Any:
@@ -228,6 +222,8 @@ def plain(value: Any) -> Any:
         return value.noun
     if isinstance(value, Within):
         value = {name: as_estimate(name, effect) for name, effect in list_effects(value)}
+    if isinstance(value, Effect):  # outside of `Within` all are differences of log lengths
+        value = as_estimate("gap", value)
     if isinstance(value, Bins):
         value = {"low": value.low, "high": value.high, "count": value.count}
     if is_dataclass(value) and not isinstance(value, type):

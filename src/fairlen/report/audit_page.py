@@ -82,7 +82,7 @@ def log_section(name: str, one: Audit, room: int) -> Section:
     shown = (
         ("accuracy", found.accuracy, share),
         (f"length ({log.unit})", found.mean, plain),
-        ("truncated", found.truncated, share),
+        ("truncated", one.selection.truncated, share),
     )
     facts = [
         (name, form(of.value), "" if isnan(of.low) else f"{form(of.low)} to {form(of.high)}")

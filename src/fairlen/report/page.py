@@ -16,8 +16,6 @@ from markupsafe import Markup
 from fairlen.audit.audit import Audit, audit_source
 from fairlen.audit.log import Log
 from fairlen.audit.numbers import describe_method
-from fairlen.audit.readers import Source
-from fairlen.audit.readers.fairlen_records import FORMAT
 from fairlen.console import first_of
 from fairlen.files.folders import write_file
 from fairlen.report.curves import curves_section
@@ -66,10 +64,7 @@ def explain(run: RecordedRun, sample: Sequence[Shown]) -> str:
 
 
 def audit_run(run: RecordedRun) -> Audit | None:
-    if not run.records:
-        return None
-    files = tuple(map(str, run.records.files))
-    return audit_source(Source(FORMAT, visible(run.folder.name), files, run.records.log, ()))
+    return audit_source(run.records) if run.records else None
 
 
 def render_page(

@@ -14,8 +14,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fairlen.audit.log import advantages, rewards, values
-from fairlen.audit.readers.fairlen_records import Records, read_records
+from fairlen.audit.log import Log, advantages, rewards, values
+from fairlen.audit.readers import Source
+from fairlen.audit.readers.fairlen_records import FORMAT, read_records
 from fairlen.audit.statistics.intervals import ratio
 from fairlen.batch import Floats, Ints, count_by, sum_by
 from fairlen.console import plural
@@ -37,7 +38,7 @@ class RecordedRun:
     description: dict[str, Any]  # run.json
     updates: list[dict[str, Any]]  # of metrics.jsonl, updates and skipped ones
     evaluations: list[dict[str, Any]]
-    records: Records | None  # None where no rollout batch was recorded
+    records: Source | None  # None where no rollout batch was recorded
     left_out: tuple[str, ...] = ()  # a sentence for everything in records/ that could not be read
 
 
@@ -55,7 +56,8 @@ def read_run(folder: Path) -> RecordedRun:
     description = parse_object(path.read_text(), path)
     updates, evaluations = read_metrics(folder)
     tables = [path for kind in ("responses", "segments") for path in sorted(folder.glob(f"records/{kind}-*.parquet"))]
-    records, left_out = read_records(tables, texts=False) if tables else (None, ())
+    log, left_out = read_records(tables, texts=False) if tables else (None, ())
+    records = Source(FORMAT, visible(folder.name), tuple(map(str, tables)), log, ()) if log else None
     return RecordedRun(folder, description, updates, evaluations, records, left_out)
 
 
@@ -156,18 +158,17 @@ class Shown:
         return "correct" if self.correct else "truncated" if self.truncated else "incorrect"
 
 
-def show_sample(folder: Path, records: Records) -> list[Shown]:
-    rows = choose_rows(records)
-    tokenizer, texts, room = read_tokenizer(folder), read_texts(records, rows), TEXT_BYTES // max(len(rows), 1)
+def show_sample(folder: Path, records: Source) -> list[Shown]:
     log, of, size = records.log, records.log.trained.segment, len(records.log.segments)
+    rows = choose_rows(log)
+    tokenizer, texts, room = read_tokenizer(folder), read_texts(records, rows), TEXT_BYTES // max(len(rows), 1)
     numbers = [values(log), advantages(log), ratio(sum_by(of, log.trained.weight, size), count_by(of, size))]
-    return [show(records, row, texts[row], tokenizer, room, numbers) for row in rows.tolist()]
+    return [show(log, row, texts[row], tokenizer, room, numbers) for row in rows.tolist()]
 
 
-def choose_rows(records: Records) -> Ints:
+def choose_rows(log: Log) -> Ints:
     """Return at most MAX_SHOWN rows, whole streams or OF_PROMPT of a prompt: of each eighth as many with mixed ends as others."""
-    log, responses = records.log, records.log.responses
-    part = responses.stream
+    responses, part = log.responses, log.responses.stream
     if "streams" not in log.known:
         order = np.argsort(responses.prompt, kind="stable")
         prompt, part = responses.prompt[order], np.empty(len(log), np.int64)
@@ -184,17 +185,17 @@ def choose_rows(records: Records) -> Ints:
     order = order[np.argsort(rank, kind="stable")]  # one of each stratum in turn
     chosen = order[np.cumsum(size[order]) <= MAX_SHOWN]
     rows = np.flatnonzero(np.isin(unit, chosen))
-    return rows[np.lexsort((records.track[rows], unit[rows]))]
+    return rows[np.lexsort((log.columns["track"][rows], unit[rows]))]
 
 
-def read_texts(records: Records, rows: Ints) -> dict[int, dict[str, Any]]:
+def read_texts(records: Source, rows: Ints) -> dict[int, dict[str, Any]]:
     """Return the texts and tokens of some rows; where a file's texts are damaged, a sentence that says so."""
     by_file: dict[int, list[int]] = defaultdict(list)
     for row in rows.tolist():
         by_file[int(records.log.file[row])].append(row)
     found: dict[int, dict[str, Any]] = {}
     for number, members in by_file.items():
-        path = records.files[number]
+        path = Path(records.files[number])
         try:
             names = [name for name in TEXTS if name in pq.read_schema(path).names]
             texts = pq.read_table(path, columns=names).take(records.log.line[members] - 1).to_pylist()
@@ -204,26 +205,30 @@ def read_texts(records: Records, rows: Ints) -> dict[int, dict[str, Any]]:
     return found
 
 
-def find_pieces(records: Records, row: int, num_prompt: int, numbers: list[Floats]) -> list[Piece]:
-    log, segments, found = records.log, records.log.segments, []
+def find_pieces(log: Log, row: int, num_prompt: int, numbers: list[Floats]) -> list[Piece]:
+    segments, found = log.segments, []
     for i in np.flatnonzero(segments.response == row).tolist():
         role = "survivor" if segments.survivor[i] else "finisher" if "streams" in log.known else "whole"
-        start, (value, advantage, weight) = int(records.start[i]) - num_prompt, (float(column[i]) for column in numbers)
+        start, (value, advantage, weight) = int(log.start[i]) - num_prompt, (float(column[i]) for column in numbers)
         stop = start + int(segments.length[i])
         found.append(Piece(start, stop, role, int(segments.round[i]), value, advantage, weight))
     return found
 
 
-def show(records: Records, row: int, text: dict[str, Any], tokenizer: Any, room: int, numbers: list[Floats]) -> Shown:
-    log, num_prompt = records.log, int(text.get("num_prompt") or 0)
+def show(log: Log, row: int, text: dict[str, Any], tokenizer: Any, room: int, numbers: list[Floats]) -> Shown:
+    num_prompt = int(text.get("num_prompt") or 0)
     names = ("prompt", "stream", "round", "length", "outcome", "correct", "truncated", "num_turns")
     columns = {name: getattr(log.responses, name) for name in names}
-    columns |= {"batch": log.step, "track": records.track, "inherited": records.inherited, "reward": rewards(log)}
+    columns |= {
+        "batch": log.step,
+        "reward": rewards(log),
+        **{name: log.columns[name] for name in ("track", "inherited")},
+    }
     rooms: dict[str, int] = dict.fromkeys(("problem_id", "answer", "status", "finish"), room // 10)
     fields: dict[str, Any] = {name: column[row].item() for name, column in columns.items()}
     fields |= {name: shorten(visible(str(text.get(name) or "")), max(size, 60)) for name, size in rooms.items()}
     fields["problem"] = shorten(visible(str(text.get("problem") or "")), max(room // 5, 60), end=True)
-    pieces = find_pieces(records, row, num_prompt, numbers)
+    pieces = find_pieces(log, row, num_prompt, numbers)
     passages, tokens = cut(
         text, tokenizer, room, [p.advantage for p in pieces] if len(pieces) == fields["num_turns"] else []
     )

@@ -281,8 +281,7 @@ def read_source(
         if options.unit not in (None, "tokens") or options.tokenizer:
             found.note("lengths are the recorded tokens, whatever --unit and --tokenizer say")
         try:
-            records, left_out = fairlen_records.read_records(files)
-            log = records.log if records else None
+            log, left_out = fairlen_records.read_records(files)
         except (ValueError, TypeError, IndexError) as error:
             log, why = None, f"tables that contradict each other: {describe(error)}; {DAMAGED}"
             left_out = [f"{name_files(files)}: {why}"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,18 +35,7 @@ FORMAT = Format(
 HALVES = "the other table is damaged, was not copied or is not written yet"
 
 
-@dataclass(frozen=True)
-class Records:
-    """A log of records, and what only they know: how tracks hang together, and where each response is written."""
-
-    log: Log
-    track: Ints  # [R]
-    inherited: Ints  # generated tokens that were taken over from another track, [R]
-    start: Ints  # first position of each segment in its response's token_ids, [B]
-    files: tuple[Path, ...]  # those that `log.file` counts
-
-
-def read_records(files: list[Path], texts: bool = True) -> tuple[Records | None, tuple[str, ...]]:
+def read_records(files: list[Path], texts: bool = True) -> tuple[Log | None, tuple[str, ...]]:
     """Return the rollout batches of some tables, None where none is whole; and a sentence for everything left out.
 
     Without `texts` the log has no column "duplicate", which takes reading them.
@@ -65,7 +54,7 @@ def read_records(files: list[Path], texts: bool = True) -> tuple[Records | None,
     left_out += reasons
     if not len(responses):
         return None, tuple(left_out or [f"{files[0]}: no row in responses-*.parquet"])
-    return to_records(responses, segments, files), tuple(left_out)
+    return to_log(responses, segments, files), tuple(left_out)
 
 
 def read_table(path: Path, number: int, texts: bool) -> pa.Table:
@@ -152,7 +141,7 @@ def find_lost(responses: pa.Table, segments: pa.Table, files: list[Path], idle: 
     return lost, reasons
 
 
-def to_records(responses: pa.Table, segments: pa.Table, files: list[Path]) -> Records:
+def to_log(responses: pa.Table, segments: pa.Table, files: list[Path]) -> Log:
     batch, batch_of_segment = column(responses, "rollout_batch"), column(segments, "rollout_batch")
     row = np.searchsorted(batch, batch_of_segment) + column(segments, "response")
     prompt, status = pair_keys(batch, column(responses, "prompt")), column(responses, "status")
@@ -172,17 +161,16 @@ def to_records(responses: pa.Table, segments: pa.Table, files: list[Path]) -> Re
     problem = column(responses, "problem_id") if "problem_id" in whole else NO_INTS
     trained = to_trained(segments)
     known = {"trained": bool(len(trained)), "streams": bool((role == "finisher").any())}
-    columns: dict[str, Floats] = {"reward": column(responses, "reward")}
+    columns = {name: column(responses, name) for name in ("reward", "track", "inherited")}
     if "text" in responses.column_names:
         columns["duplicate"] = find_duplicates(prompt, column(responses, "text"))
-    log = Log(
+    return Log(
         FORMAT.name, "tokens", table, batch, replace(pieces, active=table.active[row]), advantage=column(segments, "advantage"),
         value=column(segments, "value"), trained=trained, columns=columns,
         known=frozenset({"correct", "truncated", "advantage", "reward", *(name for name in known if known[name])}),
         problem=problem, file=column(responses, "file"), line=column(responses, "row") + 1,
+        start=column(segments, "start"),
     )  # fmt: skip
-    track, inherited = (column(responses, name) for name in ("track", "inherited"))
-    return Records(log, track, inherited, column(segments, "start"), tuple(files))
 
 
 def read_channels(responses: pa.Table) -> list[dict[str, int]]:

@@ -27,9 +27,9 @@ from fairlen.audit.statistics.intervals import (
     resample,
     sums_by_block,
 )
+from fairlen.audit.statistics.within import MIN_PROMPTS
 from fairlen.batch import Bools, Floats, Ints, sum_by
 
-MIN_PROMPTS = 10
 NUM_TRIED = 25
 
 
@@ -56,13 +56,7 @@ def acceptance(log: Log) -> Acceptance:
     return acceptance_by_length(rows.length, rows.inside, rows.prompt)
 
 
-def acceptance_by_length(
-    length: Ints,
-    accepted: Floats | Bools,
-    prompt: Ints,
-    num_bins: int = NUM_BINS,
-    seed: int = 0,
-) -> Acceptance:
+def acceptance_by_length(length: Ints, accepted: Floats | Bools, prompt: Ints, num_bins: int = NUM_BINS) -> Acceptance:
     """Return the same from columns [N]; `accepted` is 0, 1 or a share of tokens.
 
         floor = sqrt(1/2pi) sum_b sd_b,   sd_b^2 = sum_i (a_i - qbar)^2 (1[i in b] - p_b)^2 / (qbar N)^2
@@ -77,9 +71,9 @@ def acceptance_by_length(
         return Acceptance(
             len(length), bins, Estimates(*[np.full(size, np.nan)] * 3), overall, NOTHING, NAN, NAN, undefined
         )
-    sums = sums_by_block(prompt, [accepted, np.ones(len(length))], seed, bins.index, size)
+    sums = sums_by_block(prompt, [accepted, np.ones(len(length))], bins.index, size)
     floor = noise_floor(bins, accepted)
-    return Acceptance(len(length), bins, *intervals(sums, seed), floor, flip_prompts(sums, seed))
+    return Acceptance(len(length), bins, *intervals(sums), floor, flip_prompts(sums))
 
 
 def reason_against(num: int, size: int, accepted: float) -> str:
@@ -101,7 +95,7 @@ def reweighting(accepted: Floats | Ints, everyone: Floats | Ints) -> Floats:
     return 0.5 * np.abs(distances(accepted, everyone)).sum(-1)
 
 
-def intervals(sums: Floats, seed: int) -> tuple[Estimates, Estimate, Estimate]:
+def intervals(sums: Floats) -> tuple[Estimates, Estimate, Estimate]:
     """Return shares by bin, the share of all, and the error, from sums by prompt [P, 2K] (accepted, everyone)."""
     size = sums.shape[1] // 2
 
@@ -111,7 +105,7 @@ def intervals(sums: Floats, seed: int) -> tuple[Estimates, Estimate, Estimate]:
         return np.concatenate([ratio(accepted, everyone), overall[..., None], distances(accepted, everyone)], -1)
 
     value = measure(sums.sum(0))
-    drawn = measure(resample(sums, seed)) if len(sums) > 1 else np.full((1, len(value)), np.nan)
+    drawn = measure(resample(sums)) if len(sums) > 1 else np.full((1, len(value)), np.nan)
     low, high = quantiles(drawn[:, : size + 1])
     lre = invert(value[size + 1 :], drawn[:, size + 1 :])
     overall = Estimate(float(value[size]), float(low[size]), float(high[size]))
@@ -146,7 +140,7 @@ def noise_floor(bins: Bins, accepted: Floats) -> float:
     return float(np.sqrt(variance).sum() / (overall * total) / math.sqrt(2 * math.pi))
 
 
-def flip_prompts(sums: Floats, seed: int) -> float:
+def flip_prompts(sums: Floats) -> float:
     """Return the p-value with prompts as independent units: a wild bootstrap of their residuals, from sums [P, 2K]."""
     if len(sums) < MIN_PROMPTS:
         return NAN
@@ -155,7 +149,7 @@ def flip_prompts(sums: Floats, seed: int) -> float:
     part = everyone.sum(0) / everyone.sum()
     residual = accepted - everyone * (accepted.sum() / everyone.sum())
     residual -= part * residual.sum(1, keepdims=True)
-    signs = np.random.default_rng((seed, 4)).choice([-1.0, 1.0], (NUM_RESAMPLES - 1, len(sums)))
+    signs = np.random.default_rng((0, 4)).choice([-1.0, 1.0], (NUM_RESAMPLES - 1, len(sums)))
     drawn = 0.5 * np.abs(signs @ residual).sum(1) / accepted.sum()
     observed = reweighting(accepted.sum(0), everyone.sum(0)) - 1e-12
     return float((1 + (drawn >= observed).sum()) / (1 + len(drawn)))  # the observed one is a draw

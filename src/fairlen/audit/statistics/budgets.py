@@ -60,10 +60,10 @@ def find_curve(cluster: Ints, length: Ints, correct: Bools, truncated: Bools) ->
     place = np.searchsorted(budget, length)  # the first budget that is enough
     beyond = np.searchsorted(budget, length, side="right")
     hits, more = (
-        sums_by_block(cluster, [of], 0, np.minimum(at, size), size + 1)[:, :size].cumsum(1)
+        sums_by_block(cluster, [of], np.minimum(at, size), size + 1)[:, :size].cumsum(1)
         for of, at in ((correct, place), (open_ended, beyond))
     )
-    total, number = (sums_by_block(cluster, [of], 0) for of in (correct, np.ones(len(length))))
+    total, number = (sums_by_block(cluster, [of]) for of in (correct, np.ones(len(length))))
     within, highest, lost = (shares_over_clusters(of, number) for of in (hits, hits + more, total - hits))
     enough = find_enough(cluster[correct], length[correct])
     spent = np.array([ratio(np.minimum(length, one).sum(), length.sum()) for one in budget], np.float64)
@@ -101,7 +101,7 @@ def find_enough(cluster: Ints, length: Ints) -> Estimate:
     if not len(length):
         return NOTHING
     value = float(np.quantile(length, ENOUGH, method="inverted_cdf"))
-    within, number = (sums_by_block(cluster, [of], 0) for of in (length <= value, np.ones(len(length))))
+    within, number = (sums_by_block(cluster, [of]) for of in (length <= value, np.ones(len(length))))
     share = shares_over_clusters(within, number)
     low, high = (float(end[0]) + ENOUGH - float(share.value[0]) for end in (share.low, share.high))
     if math.isnan(low):

@@ -103,21 +103,21 @@ def share_of(hits: Bools | Floats) -> Estimate:
     return wilson(np.array([hits.sum()]), np.array([len(hits)])).at(0)
 
 
-def blocks_of(cluster: Ints, seed: int) -> tuple[Ints, int]:
+def blocks_of(cluster: Ints) -> tuple[Ints, int]:
     """Return the block of each row [N] and the number of blocks: a cluster each, or MAX_BLOCKS random sets of clusters."""
     present = np.bincount(cluster) > 0
     block, size = np.cumsum(present) - 1, int(present.sum())
     if size > MAX_BLOCKS:
-        block = np.random.default_rng((seed, 1)).permutation(size)[block] % MAX_BLOCKS
+        block = np.random.default_rng((0, 1)).permutation(size)[block] % MAX_BLOCKS
         size = MAX_BLOCKS
     return block[cluster], size
 
 
 def sums_by_block(
-    cluster: Ints, columns: Sequence[Floats | Ints | Bools], seed: int, index: Ints | None = None, num_bins: int = 1
+    cluster: Ints, columns: Sequence[Floats | Ints | Bools], index: Ints | None = None, num_bins: int = 1
 ) -> Floats:
     """Return sums of M columns [N] over blocks of clusters, and over bins where `index` says which, [blocks, M * bins]."""
-    block, size = blocks_of(cluster, seed)
+    block, size = blocks_of(cluster)
     place = block if index is None else block * num_bins + index
     return np.concatenate(
         [sum_by(place, column, size * num_bins).reshape(size, num_bins) for column in columns], axis=1
@@ -125,15 +125,15 @@ def sums_by_block(
 
 
 @lru_cache(maxsize=2)
-def draw_weights(size: int, seed: int) -> Floats:
+def draw_weights(size: int) -> Floats:
     """Return how often each of `size` blocks is drawn in each resample, [resamples, size]; each row adds up to `size`."""
-    rng = np.random.default_rng((seed, 2))
+    rng = np.random.default_rng((0, 2))
     return rng.multinomial(size, np.full(size, 1.0 / size), NUM_RESAMPLES).astype(np.float64)
 
 
-def resample(sums: Floats, seed: int) -> Floats:
+def resample(sums: Floats) -> Floats:
     """Return sums over bootstrap samples of blocks, from [blocks, M] to [resamples, M]."""
-    return draw_weights(len(sums), seed) @ sums
+    return draw_weights(len(sums)) @ sums
 
 
 def bootstrap(
@@ -148,11 +148,11 @@ def bootstrap(
     The statistic is one number [...], or several [..., K], of sums [..., M]. Resamples in which it does not exist are left out.
     No interval of fewer than two clusters.
     """
-    sums = sums_by_block(cluster, columns, 0, index, num_bins)
+    sums = sums_by_block(cluster, columns, index, num_bins)
     value = np.atleast_1d(statistic(sums.sum(0)))
     if len(sums) < 2:
         return Estimates(value, *[np.full_like(value, np.nan)] * 2)
-    low, high = quantiles(statistic(resample(sums, 0)).reshape(NUM_RESAMPLES, -1))
+    low, high = quantiles(statistic(resample(sums)).reshape(NUM_RESAMPLES, -1))
     return Estimates(value, low + value * 0, high + value * 0)
 
 

@@ -1,4 +1,4 @@
-"""Length by outcome, accuracy and truncation of plain samples; forks of EqLen's streams are none, and are longer."""
+"""Length by outcome and accuracy of plain samples; forks of EqLen's streams are none, and are longer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ class Lengths:
     incorrect: Estimate
     difference: Estimate  # mean length of incorrect responses minus that of correct ones
     accuracy: Estimate
-    truncated: Estimate  # nan where that is not known
     batch: Ints  # rollout batches of the log, [batches]
     trend: Estimate  # change of the mean length a rollout batch: least squares over responses
 
@@ -32,7 +31,6 @@ def lengths(log: Log) -> Lengths:
     return Lengths(
         *split(prompt, length, correct),
         accuracy=mean_over(prompt, correct),
-        truncated=mean_over(prompt, table.truncated) if "truncated" in log.known else NOTHING,
         batch=np.unique(log.batch[rows]),
         trend=trend_of(prompt, log.batch[rows].astype(np.float64), length),
     )
