@@ -40,7 +40,9 @@ def test_every_method_spends_what_the_reference_spent(folder):
     results = json.loads((folder / "results.json").read_text())
     assert [result["name"] for result in results] == list(METHODS)
     for result in results:  # whatever its last rollout batch had
-        assert abs(result["generated"] / results[0]["generated"] - 1) < 0.02 and result["excess"] < 0.02
+        assert (
+            abs(result["spent"]["generated"] / results[0]["spent"]["generated"] - 1) < 0.02 and result["excess"] < 0.02
+        )
     assert results[0]["difference"] is None and set(results[1]["difference"]) == {"value", "low", "high"}
 
 

@@ -41,7 +41,7 @@ def test_one_line_a_method_by_hand(tmp_path):
     first, second = summarize([grpo[0], dapo[0], grpo[1], dapo[1]])
     assert (first.name, first.last.value, first.peak.value) == ("grpo", pytest.approx(1 / 2), pytest.approx(2 / 3))
     assert (first.best_at.value, first.pass_at.value) == (pytest.approx(7 / 12), pytest.approx(2 / 3))
-    assert (first.length_correct, first.length_incorrect, first.updates) == (5, 8, 10.5)
+    assert (first.length_correct, first.length_incorrect, first.spent.updates) == (5, 8, 10.5)
     assert first.difference is None and second.difference is not None
     assert second.difference.value == pytest.approx(2 / 3 - 1 / 2)
     assert second.peak.value == pytest.approx(2 / 3)
@@ -71,8 +71,8 @@ def test_methods_are_compared_at_equal_tokens(tmp_path):
     first, second = summarize(cells, "generated")
     assert second.difference.value == pytest.approx(-1 / 12) and first.last.value == 1 / 2
     assert second.last.value == second.pass_at.value == second.peak.value == pytest.approx(5 / 12)
-    assert first.generated == second.generated == pytest.approx(1000) and second.excess == pytest.approx(0)
-    assert second.updates == pytest.approx(1 + 1 / 3)
+    assert first.spent.generated == second.spent.generated == pytest.approx(1000) and second.excess == pytest.approx(0)
+    assert second.spent.updates == pytest.approx(1 + 1 / 3)
     # both went to 1,000 tokens; .5, the lower end, is reached at 1,000 and at 800 + 600 / 2
     assert second.equal.accuracy.value == pytest.approx(-1 / 12) and first.equal is None
     assert second.equal.tokens.value == pytest.approx(1100 / 1000 - 1)

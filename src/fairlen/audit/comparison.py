@@ -59,7 +59,7 @@ class Contrast:
         relative = {"length": ".4g", "at_accuracy": ".4g", "gap": "+.1%"}.get(self.measure)
         style, unit = (relative, "%") if relative else (".1%", " points")
         own = (f"{e.value + base:{style}}" if e.exists else "unknown" for e in (self.first, self.second))
-        value, low, high = (f"{100 * x:+.1f}" for x in (found.value, found.low, found.high))
+        value, low, high = (f"{100 * x:+.1f}" for x in found)
         interval = f"[{low}, {high}]" if self.num_prompts >= MIN_PROMPTS else f"too few prompts: {self.num_prompts}"
         return (NAMES | COSTS)[self.measure], *own, *((value + unit, interval) if found.exists else ("unknown", ""))
 

@@ -191,8 +191,7 @@ def combine(*p_values: float) -> float:
 
 def as_estimate(name: Name, effect: Effect) -> Estimate:
     """Return an effect with its 95% interval: of log lengths as a relative difference."""
-    found = effect.estimate
-    return Estimate(*(math.expm1(min(x, 50.0)) if name == "gap" else x for x in (found.value, found.low, found.high)))
+    return Estimate(*(math.expm1(min(x, 50.0)) if name == "gap" else x for x in effect.estimate))
 
 
 def count_needed(usable: dict[Name, Effect], margins: Margins) -> int:
@@ -257,7 +256,8 @@ def show_size(name: Name, found: Estimate, side: int) -> str:
         size = side * math.expm1(min(x, 50.0)) if name == "gap" else min(max(0.5 + side * x, 0.0), 1.0)
         return round(size, 2) + 0.0  # no "-0%"
 
-    return f"{Estimate(to_side(found.value), *sorted(map(to_side, (found.low, found.high)))):.0%}"
+    value, *ends = map(to_side, found)
+    return f"{Estimate(value, *sorted(ends)):.0%}"
 
 
 @dataclass(frozen=True)

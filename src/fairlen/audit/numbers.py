@@ -118,13 +118,11 @@ def describe_budgets(found: BudgetCurve, unit: str) -> str:
     if found.half < 0 or math.isnan(found.enough.low):
         return ""
     share, lost, enough = found.correct.value[found.half], found.lost.at(found.half), found.enough
-    points = "{:.1f} [{:.1f}, {:.1f}]".format(*(100 * x for x in (lost.value, lost.low, lost.high)))
+    points = Estimate(*(100 * x for x in lost))
     text = f"Ended at {found.budget[found.half]:,} {unit}, half of the longest, these responses would keep "
-    text += (
-        f"{found.spent[found.half]:.0%} of their {unit} and lose {points} points of accuracy, which leaves {share:.1%}"
-    )
+    text += f"{found.spent[found.half]:.0%} of their {unit} and lose {points:.1f} points of accuracy, which leaves {share:.1%}"
     ends = "nine tenths of the correct ones end within {:,.0f} [{:,.0f}, {:,.0f}]"
-    return f"{text}; {ends.format(enough.value, enough.low, enough.high)}"
+    return f"{text}; {ends.format(*enough)}"
 
 
 def budget_rows(found: BudgetCurve) -> Rows:
@@ -224,6 +222,8 @@ def plain(value: Any) -> Any:
         value = {name: as_estimate(name, effect) for name, effect in list_effects(value)}
     if isinstance(value, Effect):  # outside of `Within` all are differences of log lengths
         value = as_estimate("gap", value)
+    if isinstance(value, Estimate):
+        value = value._asdict()
     if isinstance(value, Bins):
         value = {"low": value.low, "high": value.high, "count": value.count}
     if is_dataclass(value) and not isinstance(value, type):

@@ -115,8 +115,8 @@ def by_row(results: Sequence[Result], form: Form, x: str, level: float | None = 
         of = one.last if level is None else one.difference
         if of:
             seeds = [a - (b if level is not None else 0) for a, b in zip(one.seeds, results[0].seeds, strict=True)]
-            says = f"{interval((of.value, of.low, of.high), form)}; seeds {', '.join(map(form, seeds))}"
-            found.append(ChartRow(one.name, tone, (of.value, of.low, of.high), says, seeds))
+            says = f"{interval(of, form)}; seeds {', '.join(map(form, seeds))}"
+            found.append(ChartRow(one.name, tone, of, says, seeds))
     axis = nice_axis([np.array([*row.mark, *row.points]) for row in found], form, zero=level is not None)
     return figure.rows(found, axis, x, f"{x} by method", level)
 

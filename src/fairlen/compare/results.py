@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from math import inf, nan
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -96,9 +96,8 @@ class Result:
     """Sign and length, sum A L / sum L over the rollouts of the first seed."""
     lre: Estimate
     """Length Reweighting Error of what that seed accepted; nan where every update was on-policy."""
-    updates: float
-    generated: float
-    seconds: float
+    spent: Spent
+    """Mean over seeds."""
     untrained: Untrained
     """Tokens of that seed that trained nothing."""
     equal: EqualCost | None
@@ -143,9 +142,7 @@ def summarize(cells: Sequence[Cell], match: Match | None = None) -> list[Result]
             behind=draw(accuracy - best_accuracy) if name != best_name else None,
             seeds=tuple(accuracy.mean(1).tolist()),
             **measure(by_name[name][0].folder / "records"),
-            updates=float(np.mean([one.updates for one in spent])),
-            generated=float(np.mean([one.generated for one in spent])),
-            seconds=float(np.mean([one.seconds for one in spent])),
+            spent=Spent(*np.mean([astuple(one) for one in spent], axis=0).tolist()),
             equal=compare_curves(base, curves[name]) if place and min(len(base[0]), len(curves[name][0])) > 1 else None,
             excess=max(abs(getattr(s, match) / m - 1.0) if match else 0.0 for s, m in zip(spent, marks, strict=True)),
         )
@@ -282,15 +279,14 @@ def cells_of(result: Result, with_intervals: bool) -> tuple[str, ...]:
     """Return a line of the table; `with_intervals` gives those of all estimates, not of the main ones alone."""
 
     def show(found: Estimate, form: Form, has_interval: bool = with_intervals) -> str:
-        ends = (found.low, found.high) if has_interval else (nan, nan)
-        return figure.interval((found.value, *ends), form)
+        return figure.interval(found if has_interval else Estimate(found.value), form)
 
     difference = f"{show(result.difference, points, True)} points" if result.difference else "reference"
     return (
         result.name, show(result.last, share, True), difference, show(result.peak, share), show(result.best_at, share),
         show(result.pass_at, share), show_length(result.length_correct), show_length(result.length_incorrect),
-        show(result.coupling, figure.plain), show(result.lre, figure.plain), f"{result.updates:.0f}", f"{result.generated:,.0f}",
-        f"{result.seconds:.0f}",
+        show(result.coupling, figure.plain), show(result.lre, figure.plain), f"{result.spent.updates:.0f}",
+        f"{result.spent.generated:,.0f}", f"{result.spent.seconds:.0f}",
     )  # fmt: skip
 
 
@@ -303,8 +299,7 @@ def cost_cells(result: Result) -> tuple[str, ...]:
     """Return a line of the table of equal costs, against the reference."""
     equal, idle, own = result.equal, result.untrained, ("-", "-")
     if equal:
-        accuracy, tokens = ((one.value, one.low, one.high) for one in (equal.accuracy, equal.tokens))
-        own = f"{figure.interval(accuracy, points)} points", figure.interval(tokens, "{:+.0%}".format)
+        own = f"{figure.interval(equal.accuracy, points)} points", figure.interval(equal.tokens, "{:+.0%}".format)
     return result.name, *own, f"{idle.together:.1%}", *(share(one.value) for one in idle.total.values())
 
 

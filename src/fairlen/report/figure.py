@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 from markupsafe import Markup
 
-from fairlen.audit.statistics.intervals import Bins, Counted, Estimates
+from fairlen.audit.statistics.intervals import Bins, Counted, Estimate, Estimates
 from fairlen.batch import Floats, Ints
 
 HEIGHT = 210
@@ -196,7 +196,7 @@ def lines(frame: Frame, series: Sequence[Series], label: str) -> Markup:
 class ChartRow:
     name: str
     tone: Tone
-    mark: tuple[float, float, float]  # a value and the ends of its interval
+    mark: Estimate
     says: str  # under the pointer
     points: Sequence[float]
 

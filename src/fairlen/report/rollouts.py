@@ -13,7 +13,7 @@ import numpy as np
 from fairlen.audit.audit import Audit
 from fairlen.audit.log import plain_samples
 from fairlen.audit.readers import Source, fairlen_records
-from fairlen.audit.readers.messages import Passages, passages_of
+from fairlen.audit.readers.messages import Passages, content_of, passages_of
 from fairlen.audit.readers.rows import Found
 from fairlen.batch import Bools, Floats, Ints
 from fairlen.files.formats import Chunk, Unreadable, describe, stream
@@ -114,10 +114,8 @@ def read_file(source: Source, number: int, wanted: Ints) -> Texts:
 
 
 def words_of(prompt: Any) -> str:
-    messages = prompt if isinstance(prompt, list) else [prompt]
-    texts = [one.get("content") if isinstance(one, dict) else one for one in messages]
-    said = [text for text in texts if isinstance(text, str)]
-    return "\n".join(said) if len(said) == len(texts) else json.dumps(prompt, ensure_ascii=False, default=str)
+    said = [content_of(one) for one in (prompt if isinstance(prompt, list) else [prompt])]
+    return json.dumps(prompt, ensure_ascii=False, default=str) if None in said else "\n".join(map(str, said))
 
 
 def number_blocks(passages: Passages) -> tuple[Ints, dict[int, str]]:

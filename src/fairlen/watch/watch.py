@@ -136,7 +136,7 @@ class LengthWatch:
         """Yield the alarm of a side, 0 for longer, 1 for shorter, where the evidence suffices."""
         sizes, sign, word = self.evidence.find(side, self.error / 2), 1 - 2 * side, LENGTH.words[side]
         for name, size in list(sizes.items())[:1]:
-            found = Estimate(*(math.expm1(x) if name == "gap" else x for x in (size.value, size.low, size.high)))
+            found = Estimate(*(math.expm1(x) if name == "gap" else x for x in size))
             since = self.steps[self.evidence.find_onset(side)].number
             clauses = " and ".join(
                 vars(LENGTH)[name].format(show_size(name, x, sign), word) for name, x in sizes.items()
@@ -158,7 +158,7 @@ class LengthWatch:
         found: dict[str, Any] = {"steps": len(self.steps), "responses": sum(one.size for one in self.steps)}
         if self.steps:
             onset = self.evidence.find_onset(int(evalues["shorter"] > evalues["longer"]))
-            sizes = {name: asdict(size) for name, size in self.evidence.estimate(onset).items()}
+            sizes = {name: size._asdict() for name, size in self.evidence.estimate(onset).items()}
             found |= {"last": asdict(self.steps[-1]), "since": self.steps[onset].number} | sizes
         return found | {"effect": tested, "alarms": [asdict(one) for one in self.alarms]}
 

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,8 +24,7 @@ NUM_BINS = 10
 MIN_IN_BIN = 30  # sequences in a bin of `length_bins`
 
 
-@dataclass(frozen=True)
-class Estimate:
+class Estimate(NamedTuple):
     """A number with its 95% interval; nan where it does not exist."""
 
     value: float
@@ -59,7 +59,7 @@ class Estimates:
         return len(self.value)
 
     def at(self, place: int) -> Estimate:
-        return Estimate(float(self.value[place]), float(self.low[place]), float(self.high[place]))
+        return Estimate(*(float(of[place]) for of in (self.value, self.low, self.high)))
 
 
 @dataclass(frozen=True)

@@ -177,7 +177,7 @@ def describe_gain(summary: RunSummary) -> str:
     updates = summary.num_updates
     before, after = (one.correct.astype(float) for one in (summary.before, summary.after))
     gain = difference_by_problem(after, before)
-    value, low, high = (f"{100 * points:+.1f}" for points in (gain.value, gain.low, gain.high))
+    value, low, high = (f"{100 * points:+.1f}" for points in gain)
     return f"{value} points [{low}, {high}] in {updates} {plural('update', updates)}, "
 
 
