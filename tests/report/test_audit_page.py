@@ -367,7 +367,7 @@ def test_pictures_of_comparisons_have_them_too(open_page, tmp_path):
     """10 + seed of 80 samples: 12.5%, 13.75% and 15% of the seeds."""
     folder = make_comparison(tmp_path / "c", {"grpo": 10, "dapo+balanced": 30})
     watched = open_page(report_comparison(folder, folder / "report.html"))
-    assert assert_values_under_the_pointer(watched) == 6
+    assert assert_values_under_the_pointer(watched) == 5
     watched.page.locator(".hit").first.hover(force=True)
     assert re.fullmatch(
         r"grpo\n14% \[[\d.]+%, \d+%\]; seeds 12%, 14%, 15%", watched.page.locator(".values").inner_text()

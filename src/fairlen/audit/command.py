@@ -61,6 +61,10 @@ class AuditConfig:
     as_json: Annotated[bool, Flag("json")] = False
     """One JSON object instead of text."""
 
+    def options(self) -> Options:
+        """Return how to read. Raises ValueError for what cannot be."""
+        return make_options(self.columns, self.unit, self.tokenizer, self.max_response_length, self.pool)
+
 
 def make_options(
     columns: str, unit: Unit | Literal["auto"], tokenizer: str, max_response_length: int, pool: bool = False
@@ -90,8 +94,7 @@ def run(config: AuditConfig, write_page: Callable[[Path, Sequence[Audit], LogRea
     """Print the audit; `write_page` writes the page of --html. Return 1 where a file could not be read. Raises ValueError."""
     if config.out and Path(config.out).is_dir():
         raise ValueError(f"--out {config.out}: that is a folder; name a file in it, such as page.html")
-    options = make_options(config.columns, config.unit, config.tokenizer, config.max_response_length, config.pool)
-    margins = Margins(config.smallest_length, config.smallest_share)
+    options, margins = config.options(), Margins(config.smallest_length, config.smallest_share)
     method = parse_method(config.method) if config.method else None
     audits, reading = read_audits(config.paths, options, method, margins)
     against = None
