@@ -19,10 +19,11 @@ import torch
 from _checks import add_smoke, demand, demand_positive
 
 from fairlen import playground
+from fairlen.engine.generation import SteppedEngine
 from fairlen.policy.engines import build_engine
 from fairlen.policy.model import Policy, load_policy
 from fairlen.rollouts import TokenIds
-from fairlen.sampling.extend import Continuation, RolloutEngine, Sampling
+from fairlen.sampling.extend import Continuation, Sampling
 from fairlen.settings import RolloutConfig
 from fairlen.tasks.playground import Playground
 
@@ -51,9 +52,9 @@ def find_gap(policy: Policy, prefixes: Sequence[TokenIds], made: Sequence[Contin
     return float(every.max()), float(every.mean())
 
 
-def build_engines(policy: Policy, slots: int) -> tuple[dict[str, RolloutEngine], dict[str, float]]:
+def build_engines(policy: Policy, slots: int) -> tuple[dict[str, SteppedEngine], dict[str, float]]:
     """Both engines on one policy, and the seconds that each took to be built."""
-    engines: dict[str, RolloutEngine] = {}
+    engines: dict[str, SteppedEngine] = {}
     taken = {}
     for name in ("embedded", "vllm"):
         settings = RolloutConfig.of(engine=name, max_num_seqs=slots, compile="off")

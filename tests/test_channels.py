@@ -104,6 +104,7 @@ def test_the_band_of_thinking_is_as_wide_as_the_root_of_its_tokens():
 
 @over("channels, error", [
     (None, "channels=None: reward.0.of=thinking"),
+    ({}, "channels={}: reward.0.of=thinking"),
     ({"thinkng": [2, 4]}, "channels['thinkng']: did you mean 'thinking'"),
     ({"thinking": [2, 4]}, "the sum of channels[0]=2.0: give channels that sum to `lengths`"),
     ({"thinking": [2, 4.5], "answer": [1, 1]}, "channels['thinking'][1]=4.5"),

@@ -8,7 +8,8 @@ import torch
 from loops import over
 from transformers import AutoModelForCausalLM, PreTrainedModel, Qwen3Config
 
-from fairlen.policy.lora import Adapters, add_adapters
+from fairlen.policy.lora import add_adapters
+from fairlen.settings import PolicySettings
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 from _speed import peak_flops, update_flops
@@ -43,7 +44,7 @@ def test_published_tokens_a_second_are_the_published_share():
 @pytest.mark.slow
 def test_frozen_weights_need_no_gradient_of_their_own():
     model = qwen3()
-    add_adapters(model, Adapters(8, 16.0, "all-linear"))
+    add_adapters(model, PolicySettings(lora_rank=8, lora_alpha=16.0))
     adapters = sum(p.numel() for p in model.parameters() if p.requires_grad)
     assert update_flops(model, [10]) == 10 * (4 * N + 6 * adapters + 12 * 28 * 1024 * 10)
 

@@ -12,8 +12,9 @@ from typing import Any
 import torch
 
 from fairlen.cli import read_train_config
+from fairlen.engine.generation import SteppedEngine
 from fairlen.files.folders import write_file
-from fairlen.policy.engines import RolloutEngine, build_engine
+from fairlen.policy.engines import build_engine
 from fairlen.policy.model import Policy, load_policy
 from fairlen.tasks.load import load_task
 from fairlen.tasks.task import Task
@@ -52,7 +53,7 @@ class World:
     config: TrainConfig
     policy: Policy
     task: Task
-    engine: RolloutEngine
+    engine: SteppedEngine
     sizes: Sizes
     out: Path
 

@@ -65,6 +65,10 @@ class ByChannel(Columns):
     channels: Mapping[str, Ints] = field(default_factory=dict, kw_only=True)
     """Tokens by channel, [N] each, which sum to those generated, and OBSERVATION, which was read; empty where all is one."""
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_columns(self)
+
     def take(self, rows: Bools | Ints) -> Self:
         columns = {name: column[rows] for name, column in self.columns().items()}
         return replace(self, **columns, channels={name: tokens[rows] for name, tokens in self.channels.items()})
@@ -98,10 +102,6 @@ class Responses(ByChannel):
     """Turns of the policy, at least 1."""
     named: np.ndarray = field(default_factory=lambda: NO_COLUMNS, kw_only=True)
     """What the method's stages read beside these, each by its name: of the data, or what a reward function said."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_columns(self)
 
     @cached_property
     def num_prompts(self) -> int:
@@ -146,10 +146,6 @@ class Segments(ByChannel):
     """Paid by the environment before, where turns are compared by later rewards."""
     named: np.ndarray = field(default_factory=lambda: NO_COLUMNS, kw_only=True)
     """The columns of that name of its response."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_columns(self)
 
     @cached_property
     def num_groups(self) -> int:
@@ -271,11 +267,6 @@ def number_keys(keys: np.ndarray | Iterable[Hashable]) -> Ints:
     rows = (row.tobytes() for row in keys) if isinstance(keys, np.ndarray) else keys
     found: dict[Hashable, int] = {}
     return np.array([found.setdefault(key, len(found)) for key in rows], np.int64)
-
-
-def is_on_policy(policy_version: int, generated_by: int) -> bool:
-    """True where the weights generated the rollout batch; versions decide, since log-probs of an engine are rounded."""
-    return policy_version == generated_by
 
 
 @dataclass(frozen=True)

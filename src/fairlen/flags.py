@@ -72,7 +72,6 @@ WORDS = {
     "--engine vllm": "use_vllm rollout.name",
     "--gpu-memory-utilization {}": "vllm_gpu_memory_utilization",
     "--lora-rank {}": "lora_r",
-    "--lora-targets {}": "lora_target_modules target_modules",
     "--dtype bfloat16": "bf16",
     "--rewards FILE.py:FUNCTION": "reward_funcs custom_reward_function.path",
     "-- actor_rollout_ref.actor.optim.lr={}": "lr learning_rate",

@@ -177,8 +177,6 @@ class PolicySettings(ModelSettings):
     """Trains low-rank adapters (LoRA) of this rank instead of all weights; 0 trains all weights."""
     lora_alpha: Amount = 0.0
     """Scale of the adapters is lora_alpha / lora_rank; 0 is twice the rank."""
-    lora_targets: str = "all-linear"
-    """Modules with adapters: "all-linear", or names joined by commas, such as q_proj,v_proj."""
     gradient_checkpointing: Annotated[bool, ROUNDING] = False
     """Recompute activations in the backward pass: less memory, more time."""
 

@@ -7,7 +7,7 @@ from small_engines import CONFIGS, SHAPE, ask, build, engine_of, prompts
 from torch import Tensor
 from transformers import AutoModelForCausalLM, Qwen3Config
 
-from fairlen.engine.attention import attend_rows
+from fairlen.engine.cache import attend_rows
 from fairlen.engine.sampler import BLOCK, MAX_SCANNED, invert
 from fairlen.sampling.extend import Continuation, Sampling
 

@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM, Qwen3Config
 
 from fairlen.files.limits import GIB
 from fairlen.policy.head import Head
-from fairlen.policy.lora import adapters_of, add_adapters
+from fairlen.policy.lora import add_adapters
 from fairlen.policy.model import Policy, output_embeddings
 from fairlen.policy.pack import ModelInput
 from fairlen.train.memory import LIBRARIES, estimate_least
@@ -36,8 +36,8 @@ def test_an_update_takes_the_least_and_not_twice_as_much(rank, checkpointing):
     before = torch.cuda.memory_allocated()
     with torch.device(DEVICE):
         model = AutoModelForCausalLM.from_config(SHAPE, dtype=torch.bfloat16 if rank else torch.float32).train()
-        if adapters := adapters_of(config):
-            add_adapters(model, adapters)
+        if rank:
+            add_adapters(model, config.model)
         inputs = ModelInput(torch.zeros(1, 4096, dtype=torch.long), torch.arange(4096), torch.zeros(4096).long(), 1.0)
     if checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})

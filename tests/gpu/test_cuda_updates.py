@@ -14,9 +14,10 @@ from transformers import AutoModelForCausalLM, PreTrainedModel, Qwen3Config
 
 from fairlen.batch import Plan
 from fairlen.methods.compose import compose
-from fairlen.policy.lora import Adapters, add_adapters
+from fairlen.policy.lora import add_adapters
 from fairlen.policy.model import Policy, Unadapted, make_head
 from fairlen.rollouts import Response, Rollouts, Segment
+from fairlen.settings import PolicySettings
 from fairlen.train.step import Learner, StepResult, release_memory
 
 DEVICE = "cuda"
@@ -43,7 +44,7 @@ def learner(device: str = DEVICE, *, max_tokens: int = 1 << 14, rank: int = 0, *
     model = copy.deepcopy(original())
     if rank:
         torch.manual_seed(1)
-        add_adapters(model, Adapters(rank, 2.0 * rank, "all-linear"))
+        add_adapters(model, PolicySettings(lora_rank=rank))
         draw_adapters(model)
     model.to(device)
     policy = Policy(model, None, make_head(model), **options)

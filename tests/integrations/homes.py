@@ -265,8 +265,7 @@ class Own:
             found.metrics.append(told | {"updates/skipped": float(number + 1 - num_made)})
             method = result.method
             own = plans[number % len(plans)]
-            measured = result.log_ratio, result.clipped, result.inside
-            record.add_update(number + 1, own.rows, own.weight, *measured)
+            record.add_update(number + 1, own.rows, own.weight, *result.measured)
             told = rollout_metrics(rollouts, scored, method) | found.metrics[-1] | state_metrics(method)
             log.log({"update": number + 1, "rollout_batch": 0} | told | {"updates/skipped": 0})
         record.write(log.records)

@@ -10,8 +10,8 @@ from train.runs import small, updates_of
 from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, OPTConfig
 
 from fairlen.policy import model as loading
-from fairlen.policy.lora import Adapters
 from fairlen.policy.model import find_dropout, load_policy, turn_off_dropout
+from fairlen.settings import PolicySettings
 from fairlen.train.start import start_training
 
 ENDS = dict(
@@ -47,7 +47,7 @@ def test_in_training_a_model_says_what_it_says_when_it_draws(name):
 
 def test_the_config_that_is_saved_stays(tmp_path):
     place = write_shape(tmp_path / "model", GPT2)
-    policy = load_policy(place, "float32", "cpu", False, random_init=True, adapters=Adapters(4, 8.0, "all-linear"))
+    policy = load_policy(place, "float32", "cpu", False, random_init=True, adapters=PolicySettings(lora_rank=4))
     policy.save(tmp_path / "saved")
     assert json.loads((tmp_path / "saved/config.json").read_text())["resid_pdrop"] == 0.1
     assert list(find_dropout(policy.model)) == []

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from loops import over
 from peft import PeftModel
 from safetensors.torch import load_file
 from shapes import CONFIGS, write_shape
@@ -20,22 +19,22 @@ from fairlen.engine import Engine
 from fairlen.methods.compose import compose
 from fairlen.methods.stages.terms import ReferenceKL
 from fairlen.policy.layout import choose_layout
-from fairlen.policy.lora import Adapters, find_targets, without_adapters
+from fairlen.policy.lora import without_adapters
 from fairlen.policy.model import Policy, Unadapted, load_policy
 from fairlen.policy.pack import pack
 from fairlen.sampling.extend import Sampling
-from fairlen.settings import flatten
+from fairlen.settings import PolicySettings, flatten
 from fairlen.tasks.playground import Playground
 from fairlen.train.run.config import TrainConfig
 from fairlen.train.start import build_learner, start_training
 
-LORA = dict(lora_rank=4, lora_targets="all-linear")
+LORA = dict(lora_rank=4)
 
 
 def adapted(gradient_checkpointing: bool = False, dtype: str = "float32", move: float = 0.05) -> Policy:
     """The shipped model with adapters that do something: B is not zero."""
     torch.manual_seed(0)
-    policy = load_policy(playground.PATH, dtype, "cpu", gradient_checkpointing, adapters=Adapters(rank=4))
+    policy = load_policy(playground.PATH, dtype, "cpu", gradient_checkpointing, adapters=PolicySettings(lora_rank=4))
     with torch.no_grad():
         for name, parameter in policy.trained().items():
             if ".lora_B." in name:
@@ -202,22 +201,8 @@ def test_a_model_with_experts_and_one_with_a_state_train_adapters(tmp_path):
         assert 0 < described["model"]["trained"] < described["model"]["parameters"]
 
 
-def test_targets_by_name(policy):
-    found = find_targets(policy.model, "q_proj, v_proj")
-    assert len(found) == 2 * policy.model.config.num_hidden_layers
-    assert {name.rpartition(".")[2] for name in found} == {"q_proj", "v_proj"}
-
-
-@over("targets", ["q_prj", "lm_head", "embed_tokens", ","])
-def test_targets_that_cannot_have_adapters_are_named(policy, targets):
-    with pytest.raises(
-        ValueError, match=r"lora_targets='.*': .* has no linear layer .*all-linear, or some of .*q_proj"
-    ):
-        find_targets(policy.model, targets)
-
-
 def test_without_peft_it_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "peft", None)
     with pytest.raises(ValueError, match=r"lora_rank=4 needs the package peft: pip install '\.\[lora\]'"):
         load_policy(write_shape(tmp_path, CONFIGS["qwen3"]()), "float32", "cpu", False, random_init=True,
-                    adapters=Adapters(4))  # fmt: skip
+                    adapters=PolicySettings(lora_rank=4))  # fmt: skip

@@ -7,7 +7,7 @@ from loops import over
 from test_tree import forest_of, random_rows
 from torch import Tensor, nn
 
-from fairlen.engine.attention import LIKE_SDPA
+from fairlen.engine.cache import LIKE_SDPA
 from fairlen.policy.tree import NAME, Forest, ForestMask, attend, build
 
 CPU = torch.device("cpu")

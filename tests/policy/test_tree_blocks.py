@@ -19,12 +19,11 @@ from transformers import AutoModelForCausalLM
 from waits import DEVICE, counted_waits
 
 from fairlen.methods.compose import compose
-from fairlen.policy import tree_blocks
+from fairlen.policy import tree
 from fairlen.policy.head import Head
 from fairlen.policy.layout import choose_layout
 from fairlen.policy.model import Policy
-from fairlen.policy.tree import NAME, Forest, attend
-from fairlen.policy.tree_blocks import BLOCK, build_block_mask, compile_flex
+from fairlen.policy.tree import BLOCK, NAME, Forest, attend, build_block_mask, compile_flex
 
 CPU = torch.device("cpu")
 
@@ -111,7 +110,7 @@ def test_a_mask_is_made_without_waiting_and_without_an_entry_for_each_pair():
 
 def on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take the way of CUDA."""
-    monkeypatch.setattr(tree_blocks, "serves", lambda *_: True)
+    monkeypatch.setattr(tree, "serves", lambda *_: True)
 
 
 @pytest.mark.slow
@@ -125,7 +124,7 @@ def test_gradients_of_flexattention_uncompiled_are_those_of_rows(monkeypatch):
     on_the_cpu(monkeypatch)
     monkeypatch.setattr(flex, "_validate_device", lambda *_: None)
     monkeypatch.setattr(
-        tree_blocks, "compile_flex",
+        tree, "compile_flex",
         lambda scale: lambda q, k, v, mask: flex.flex_attention(q, k, v, None, mask, scale, enable_gqa=True),
     )  # fmt: skip
     logprobs, gradient = differences(learn(trees, rollouts, plan, method, True), expected)
@@ -202,7 +201,7 @@ def test_where_the_kernel_cannot_be_compiled_a_run_takes_rows(monkeypatch):
         raise KeyError("shared memory")
 
     on_the_cpu(monkeypatch)
-    monkeypatch.setattr(tree_blocks, "compile_flex", fail)
+    monkeypatch.setattr(tree, "compile_flex", fail)
     policy = make_policy("qwen3")
     layout = choose_layout("auto", policy, 200)
     assert (layout.kind, layout.reason) == ("rows", "Qwen3ForCausalLM cannot read trees: 'shared memory'")

@@ -29,7 +29,7 @@ def apply(patch: str) -> None:
         if kind == "forget":
             FORGETTING[what]()
         elif kind == "slow":
-            {"down": slow_down, "stuck": get_stuck, "disk": write_slowly}[what]()
+            {"down": slow_down, "disk": write_slowly}[what]()
         elif kind:
             Trap(kind, int(what)).set()
 
@@ -59,20 +59,6 @@ def slow_down() -> None:
         prolong(loop.Trainer, name, 0.0, f"doing: {name}")
     prolong(Engine, "_step", 0.02)
     prolong(Learner, "accumulate", 0.2)
-
-
-def get_stuck() -> None:
-    """The second micro-batch never ends."""
-    whole, count = Learner.accumulate, [0]
-
-    def accumulate(*arguments):
-        count[0] += 1
-        if count[0] == 2:
-            print("doing: nothing", flush=True)
-            time.sleep(1000)
-        return whole(*arguments)
-
-    Learner.accumulate = accumulate
 
 
 def write_slowly() -> None:

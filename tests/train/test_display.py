@@ -40,7 +40,7 @@ POINTS = "+100.0 points [+100.0, +100.0] in "
 )
 def test_points_are_gained_only_where_something_was_trained(num_updates, warning, said):
     """From none of 8 problems to all of them is +100 points; without training that would be chance."""
-    summary = RunSummary(Path("run"), all_of(False), all_of(True), 1.0, num_updates, 2.0, warning)
+    summary = RunSummary(Path("run"), all_of(False), all_of(True), num_updates, 2.0, warning)
     lines = shown_of(summary).splitlines()
     assert any("8 held-out problems x 2 samples" in line for line in lines)
     assert any(line.startswith(said) for line in lines)
@@ -51,7 +51,7 @@ def test_what_does_not_exist_is_a_dash():
     """Before, no answer of 8 problems is right, after, all are: lengths 4 and 6, mean 5."""
     wrong = Evaluation(np.zeros((8, 2), np.bool_), np.tile([4, 6], (8, 1)), np.zeros((8, 2), np.bool_))
     right = Evaluation(~wrong.correct, wrong.lengths, wrong.is_truncated)
-    shown = shown_of(RunSummary(Path("run"), wrong, right, 1.0, 1, 2.0))
+    shown = shown_of(RunSummary(Path("run"), wrong, right, 1, 2.0))
     lines = [" ".join(line.split()) for line in shown.splitlines()]
     assert "length, correct (tokens) - 5.0" in lines
     assert "length, incorrect (tokens) 5.0 -" in lines

@@ -1,5 +1,7 @@
 """Numbers that are not finite, put into a run at eight points: nothing of them is saved, the batch is dumped, the run ends."""
 
+import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from fairlen.loop.update import NonFiniteError
 from fairlen.methods.method import Method
 from fairlen.methods.stages.advantage import GroupNormalized
 from fairlen.policy.model import Policy
+from fairlen.rollouts import Response
 from fairlen.train.run.faults import Guard, require_finite
 from fairlen.train.start import start_training
 from fairlen.train.step import Learner
@@ -111,6 +114,26 @@ def test_an_update_in_between_breaks_the_row(tmp_path):
     assert not guard.allows("loss", 8, ()) and not guard.allows("gradient", 8, ())
     with pytest.raises(NonFiniteError, match=r"advantage was not finite in 3 updates in a row: .* after update 8"):
         guard.allows("advantage", 8, ())
+
+
+def test_a_dump_is_json_whatever_its_responses_hold(tmp_path):
+    ids = np.array([2, 5], np.int32).tobytes()
+    response = Response(
+        0,
+        (1, 2, 3),
+        1,
+        (math.nan, -math.inf),
+        "stop",
+        0,
+        outcome=math.inf,
+        supports=(ids, b""),
+        outcomes={"own": math.nan},
+    )
+    assert not Guard(folder=tmp_path).allows("outcome", 1, [response])
+    (path,) = tmp_path.iterdir()
+    row = json.loads(path.read_text(), parse_constant=pytest.fail)
+    assert (row["logprobs"], row["outcome"], row["outcomes"]) == (["NaN", "-Infinity"], "Infinity", {"own": "NaN"})
+    assert row["supports"] == [[2, 5], []]
 
 
 def test_a_dump_that_cannot_be_written_is_said_and_no_more(capsys):

@@ -14,11 +14,10 @@ from fairlen.engine import Engine
 from fairlen.engine.vllm import BLOCK_SIZE, VllmEngine
 from fairlen.policy.engines import build_engine, checkpoint_weights
 from fairlen.policy.head import Head
-from fairlen.policy.lora import Adapters
 from fairlen.policy.model import Policy, load_policy
 from fairlen.rollouts import TokenIds
 from fairlen.sampling.extend import Continuation, Sampling
-from fairlen.settings import RolloutConfig
+from fairlen.settings import PolicySettings, RolloutConfig
 
 pytestmark = pytest.mark.vllm
 GREEDY = Sampling(80, seed=0, temperature=0.0)
@@ -216,7 +215,7 @@ def test_refresh_forgets_keys_and_values(engine, prompts):
 
 
 def test_adapters_are_pushed_as_merged_weights(prompts):
-    policy = load_policy(playground.PATH, "float32", "cpu", False, adapters=Adapters(rank=4))
+    policy = load_policy(playground.PATH, "float32", "cpu", False, adapters=PolicySettings(lora_rank=4))
     engine = build_engine(RolloutConfig.of(engine="vllm", max_num_seqs=8), policy, max_length=256)
     samplings = [Sampling(40, seed=seed) for seed in range(8)]
     engine.generate(prompts[:1], samplings[:1])  # it is awake, with the weights of now

@@ -187,7 +187,7 @@ def check_method(config: TrainConfig) -> Finding | str:
 
 def check_fairness(config: TrainConfig) -> Finding | str:
     """Look for settings that bring back what the method takes away."""
-    found = find_undoing(config, compose(config.method, config.overrides))
+    found = [*find_undoing(config, compose(config.method, config.overrides))]
     if not found:
         return "no setting undoes what the method does"
     wrong, remedy = ("; ".join(each) for each in zip(*found, strict=True))

@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from fairlen.batch import Floats, Ints
-from fairlen.engine.attention import LIKE_SDPA, NAME
-from fairlen.engine.cache import WORK, Rows, View, fit_rows, num_kept_rows, position_bytes
+from fairlen.engine.cache import LIKE_SDPA, NAME, WORK, Rows, View, fit_rows, num_kept_rows, position_bytes
 from fairlen.engine.device import free_memory, upload
 from fairlen.engine.fused import Fused, find_fused
 from fairlen.engine.generation import Sequence, SteppedEngine

@@ -124,8 +124,8 @@ class LearningSignal:
     """Looks at one run."""
 
     remedies: Remedies
-    streaks: dict[str, Counts] = field(default_factory=dict)
-    """By kind: the rollout batches in a row, up to now, of which it is the case."""
+    recent: tuple[Counts, ...] = ()
+    """The last PATIENCE rollout batches."""
     warned: set[str] = field(default_factory=set)
     total: Counts = NONE
     watch: LengthWatch = field(default_factory=lambda: LengthWatch(kinds=KINDS_OF_LENGTH, keep=False))
@@ -150,11 +150,12 @@ class LearningSignal:
     def look(self, batch: Counts) -> str:
         """Return the message after one more rollout batch, mostly nothing; up to its first punctuation it can be a title."""
         self.total += batch
-        for kind, holds in KINDS.items():
-            self.streaks[kind] = self.streaks.get(kind, NONE) + batch if holds(batch) else NONE
-        due = [kind for kind in KINDS if self.streaks[kind].batches >= PATIENCE and kind not in self.warned]
-        self.warned.update(due[:1])
-        return self.describe(due[0], self.streaks[due[0]]) if due else ""
+        self.recent = (*self.recent, batch)[-PATIENCE:]
+        for kind, holds in KINDS.items() if len(self.recent) == PATIENCE else ():
+            if kind not in self.warned and all(map(holds, self.recent)):
+                self.warned.add(kind)
+                return self.describe(kind, sum(self.recent, NONE))
+        return ""
 
     def conclude(self) -> str:
         """Return the message at the end of a run that never trained, or never saw a correct response; else nothing."""

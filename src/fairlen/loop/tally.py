@@ -132,14 +132,10 @@ def observed(counts: Counts) -> dict[str, float]:
 
 def find_broken(counts: Counts) -> str:
     """Return what was not finite in an update, the first of it in the order of the arithmetic, or nothing."""
-    broken = {
-        "logprobs": 0.0,
-        "old_logprobs": 0.0,
-        "ref_logprobs": 0.0,
-        "loss": not math.isfinite(counts.get("loss/total", 0.0)),
-    }
-    broken |= {name.removeprefix(BROKEN): value for name, value in counts.items() if name.startswith(BROKEN)}
-    return next((name for name, number in broken.items() if number), "")
+    broken = {name.removeprefix(BROKEN): value for name, value in counts.items() if name.startswith(BROKEN)}
+    broken["loss"] = float(not math.isfinite(counts.get("loss/total", 0.0)))
+    order = ("logprobs", "old_logprobs", "ref_logprobs", "loss", *broken)
+    return next((name for name in order if broken.get(name)), "")
 
 
 def state_metrics(method: Method) -> dict[str, float]:

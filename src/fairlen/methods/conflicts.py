@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from fairlen.methods.stages.advantage import (
@@ -156,7 +156,7 @@ def warn_of_pairs(method: Method) -> list[str]:
     if isinstance(method.sampling, EqLen):
         notes += warn_of_streams(method, method.sampling)
     if isinstance(method.sampling, Tree) and method.sampling.level_weight == "branching":
-        notes += warn_of_bias(method, "branching weights of Tree", find_tree_bias(method, method.sampling))
+        notes += warn_of_bias(method, "branching weights of Tree")
     return notes
 
 
@@ -172,37 +172,28 @@ def warn_of_streams(method: Method, sampling: EqLen) -> Iterator[str]:
             "against stopping (docs/methods/eqlen.md); --set sampling.survivor_reward=halving does not"
         )
     if sampling.round_weight == "halving" and sampling.survivor_reward in ("halving", "lineage"):
-        yield from warn_of_bias(method, "halving weights of EqLen", find_pair_bias(method, sampling))
+        yield from warn_of_bias(method, "halving weights of EqLen")
 
 
-def warn_of_bias(method: Method, weights: str, own: Iterable[tuple[str, str]]) -> Iterator[str]:
-    """Yield the warnings on choices that take from such weights what they are for; `own` are those of the sampler."""
-    for choice, reason in (*own, *find_bias(method)):
+def warn_of_bias(method: Method, weights: str) -> Iterator[str]:
+    """Yield a warning on each choice that takes from such weights what they are for."""
+    for choice, reason in find_bias(method):
         yield f"{choice} with the {weights}: the gradient is no longer that of the expected reward, because {reason}"
-
-
-def find_pair_bias(method: Method, sampling: EqLen) -> Iterator[tuple[str, str]]:
-    """The choices that break the proposition of docs/methods/eqlen.md alone, and how."""
-    if sampling.max_rounds:
-        reason = "what survives the last round is not trained; --set sampling.max_rounds=0"
-        yield f"max_rounds={sampling.max_rounds}", reason
-    if not isinstance(method.advantage, LeaveOneOut | GroupCentered):
-        reason = "a difference is divided by its spread; --set advantage=LeaveOneOut"
-        yield type(method.advantage).__name__, reason
-
-
-def find_tree_bias(method: Method, sampling: Tree) -> Iterator[tuple[str, str]]:
-    """The same for docs/methods/tree.md."""
-    if sampling.n < 2:
-        yield f"n={sampling.n}", "the first node has no siblings and is not trained; --set sampling.n=4"
-    if not isinstance(method.advantage, LeaveOneOut):
-        reason = "the baseline has the node itself in it, or a spread divides it; --set advantage=LeaveOneOut"
-        yield type(method.advantage).__name__, reason
 
 
 def find_bias(method: Method) -> Iterator[tuple[str, str]]:
     """The choices that break the propositions of docs/methods/eqlen.md and docs/methods/tree.md, and how."""
-    name = {path: type(stage).__name__ for path, stage in method.stages()}
+    name, sampling = {path: type(stage).__name__ for path, stage in method.stages()}, method.sampling
+    is_pair = isinstance(sampling, EqLen)
+    if is_pair and sampling.max_rounds:
+        reason = "what survives the last round is not trained; --set sampling.max_rounds=0"
+        yield f"max_rounds={sampling.max_rounds}", reason
+    if not is_pair and sampling.n < 2:
+        yield f"n={sampling.n}", "the first node has no siblings and is not trained; --set sampling.n=4"
+    if not isinstance(method.advantage, LeaveOneOut) and not (is_pair and isinstance(method.advantage, GroupCentered)):
+        own = "a difference is divided by its spread"
+        node = "the baseline has the node itself in it, or a spread divides it"
+        yield name["advantage"], f"{own if is_pair else node}; --set advantage=LeaveOneOut"
     if method.mask_truncated:
         yield "mask_truncated", "truncated responses are left out and not worth 0; --set mask_truncated=false"
     if not isinstance(method.filter, Everything):

@@ -228,7 +228,7 @@ class Method:
         """The loss of one micro-batch, in at least float32. Sums over any split of an update are the same."""
         outputs = Outputs(widen(outputs.logprobs), widen(outputs.entropy))
         if micro.is_on_policy:
-            micro = micro.as_sampled_by(outputs.logprobs)
+            micro = replace(micro, old_logprobs=outputs.logprobs.detach())  # noise of 1e-6 must not pass for drift
         token = self.surrogate(outputs.logprobs, micro)
         total = (micro.per_token(micro.weight) * self.correction(micro) * token.loss).sum()
         for term in self.terms:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from numbers import Real
 from typing import TYPE_CHECKING, Any, cast
@@ -58,21 +58,19 @@ class RowPlan:
         """Return chosen rows, by a slice, positions or a mask: those of a rank, of a micro-batch."""
         if not isinstance(rows, slice) and (isinstance(rows, tuple) or not np.ndim(rows)):
             raise ValueError(f"plan[{brief(rows)}]: give several rows, as a slice, a list of positions or a mask")
-        columns = ((one.name, getattr(self, one.name)) for one in fields(self) if one.name != "method")
-        chosen = {name: None if column is None else column[rows] for name, column in columns}
-        return RowPlan(**chosen, method=self.method)
+        return self.map(lambda _, column: column[rows])
 
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> RowPlan:
         """Return the columns as tensors on a device, those of numbers in `dtype`: torch.float32 unless another is named."""
         import torch
 
-        kind = dtype or torch.float32
-        given = (self.advantage, self.weight, self.term_weight)
-        numbers = (torch.as_tensor(column, dtype=kind, device=device) for column in given)
-        of_length = (
-            None if one is None else torch.as_tensor(one, device=device) for one in (self.bounded, self.length)
-        )
-        return RowPlan(torch.as_tensor(self.trains, device=device), *numbers, *of_length, method=self.method)
+        kinds: dict[str, Any] = dict.fromkeys(("advantage", "weight", "term_weight"), dtype or torch.float32)
+        return self.map(lambda name, column: torch.as_tensor(column, dtype=kinds.get(name), device=device))
+
+    def map(self, change: Callable[[str, Any], Any]) -> RowPlan:
+        """Return the plan with `change(name, column)` in place of each column that it has."""
+        columns = ((one.name, getattr(self, one.name)) for one in fields(self) if one.name != "method")
+        return replace(self, **{name: change(name, column) for name, column in columns if column is not None})
 
 
 def plan_rows(
@@ -107,9 +105,9 @@ def plan_rows(
     check_whole("num_updates", num_updates, "the optimizer steps of the rollout batch")
     limit = "the limit in tokens that the responses were generated with"
     check_whole("max_response_length", max_response_length, limit)
-    scored = score_rows(
-        method, groups, lengths, rewards, correct, truncated, max_response_length, columns or {}, channels
-    )
+    given = {"lengths": lengths, "rewards": rewards, "correct": correct, "truncated": truncated}
+    given |= name_channels(method, channels)
+    scored = score_rows(method, number_groups(groups), given, int(max_response_length), columns or {})
     if num_updates > max(scored.responses.num_prompts, 1):
         raise ValueError(
             f"num_updates={num_updates}: the rollout batch has {scored.responses.num_prompts} prompts (groups), and an update at "
@@ -152,21 +150,11 @@ def refuse_broken(method: Method, reward: np.ndarray, plan: Mapping[str, np.ndar
 
 
 def score_rows(
-    method: Method,
-    groups: Any,
-    lengths: Any,
-    rewards: Any,
-    correct: Any,
-    truncated: Any,
-    max_response_length: int,
-    named: Mapping[str, Any],
-    channels: Mapping[str, Any] | None,
+    method: Method, keys: Ints, given: Mapping[str, Any], max_response_length: int, named: Mapping[str, Any]
 ) -> Scored:
-    given = {"lengths": lengths, "rewards": rewards, "correct": correct, "truncated": truncated}
-    given |= name_channels(method, channels)
+    """Score responses by columns as they were `given`, whose values are checked here."""
     optional = ("correct", "truncated")
     columns = {name: read_column(name, v) for name, v in given.items() if v is not None or name not in optional}
-    keys = number_groups(groups)
     shapes = {"groups": (len(keys),)} | {name: column.shape for name, column in columns.items()}
     if len(set(shapes.values())) > 1 or len(shapes["rewards"]) != 1:
         raise ValueError(f"{shapes}: give each column one number for every response, [N]")
@@ -179,10 +167,10 @@ def score_rows(
     for name in columns.keys() & optional:
         marks = columns[name].astype(np.float64)
         refuse(~(np.isin(marks, (0.0, 1.0)) | (np.isnan(marks) & (name == "correct"))), marks, name, REMEDIES[name])
-    reward = settle(keys, reward, precision_of(rewards))
+    reward = settle(keys, reward, precision_of(given["rewards"]))
     correct, truncated = columns.get("correct", reward), columns.get("truncated", length >= max_response_length)
-    spent = read_channels(columns, length) if channels else {}
-    responses = build_responses(keys, length, reward, correct, truncated, int(max_response_length), channels=spent)
+    spent = read_channels(columns, length)
+    responses = build_responses(keys, length, reward, correct, truncated, max_response_length, channels=spent)
     if set(named) != set(method.reads) or any(len(values) != len(keys) for values in named.values()):
         sizes = ", ".join(f"{name} of {len(values)}" for name, values in named.items()) or "none"
         raise ValueError(
@@ -194,8 +182,10 @@ def score_rows(
 
 def name_channels(method: Method, channels: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return tokens by channel as columns. Raises ValueError for an unknown channel, and where a stage needs one."""
-    for path, of in method.channels.items() if channels is None else ():
-        raise ValueError(f"channels=None: {path}.of={of} goes by tokens of a channel; give channels={{{of!r}: [N], …}}")
+    for path, of in method.channels.items() if not channels else ():
+        raise ValueError(
+            f"channels={channels}: {path}.of={of} goes by tokens of a channel; give channels={{{of!r}: [N], …}}"
+        )
     for name in channels or {}:
         if name not in CHANNELS:
             raise ValueError(f"channels[{name!r}]: {suggest(str(name), CHANNELS)}; there are {', '.join(CHANNELS)}")
@@ -205,6 +195,8 @@ def name_channels(method: Method, channels: Mapping[str, Any] | None) -> dict[st
 def read_channels(columns: Mapping[str, np.ndarray], length: np.ndarray) -> dict[str, Ints]:
     """Return the columns of channels, [N] each. Raises ValueError where they are not whole numbers that sum to lengths."""
     found = {name: columns[key] for name in CHANNELS if (key := f"channels[{name!r}]") in columns}
+    if not found:
+        return {}
     for name, column in found.items():
         refuse(~((column >= 0) & (column == np.trunc(column))), column, f"channels[{name!r}]", REMEDIES["lengths"])
     total = sum((column for name, column in found.items() if name != OBSERVATION), np.zeros(len(length)))

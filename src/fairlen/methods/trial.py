@@ -50,27 +50,27 @@ CASES = {
 
 def try_method(method: Method, name: str) -> None:
     """Raises ValueError naming the stage and what is wrong with it; does nothing where every stage is fairlen's own."""
-    foreign = [
-        (path, f"method {name}: {path.partition('.')[0]} {type(stage).__name__}", stage)
-        for path, stage in method.stages()
-        if not type(stage).__module__.startswith("fairlen.")
-    ]
-    for path, who, stage in foreign:
+    foreign = {path: stage for path, stage in method.stages() if not type(stage).__module__.startswith("fairlen.")}
+    for path, stage in foreign.items():
         if not callable(stage):
-            raise ValueError(f"{who} cannot be called; give it __call__")
+            raise ValueError(f"{name_stage(name, path, stage)} cannot be called; give it __call__")
         if path == "aggregation" and not callable(getattr(stage, "term_weight", None)):
-            raise ValueError(f"{who} has no term_weight(segments); write it")
-    if {path.partition(".")[0] for path, _, _ in foreign} - {"sampling"}:
+            raise ValueError(f"{name_stage(name, path, stage)} has no term_weight(segments); write it")
+    if foreign.keys() - {"sampling"}:
         check(method, name)
+
+
+def name_stage(method: str, path: str, stage: Any) -> str:
+    return f"method {method}: {path.partition('.')[0]} {type(stage).__name__}"
 
 
 def check(method: Method, name: str) -> None:
     """Raise ValueError for the first part of the battery that a method fails, naming the stage and what to do."""
     try_tables(method, name)
     for path, stage in method.stages():
-        who = f"method {name}: {path.partition('.')[0]} {type(stage).__name__}"
-        if path.partition(".")[0] in ("surrogate", "terms", "correction"):
-            try_on_tokens(path.partition(".")[0], who, stage)
+        who, choice = name_stage(name, path, stage), path.partition(".")[0]
+        if choice in ("surrogate", "terms", "correction"):
+            try_on_tokens(choice, who, stage)
         try_state(method, path, who, stage)
     try_split(method, name)
 
@@ -101,7 +101,7 @@ def try_tables(method: Method, name: str) -> None:
     segments = replace(segments, named=responses.named)
 
     def call(choice: str, stage: Any, function: Callable[..., Any], *given: Any, **wanted: Any) -> np.ndarray:
-        who = f"method {name}: {choice} {type(stage).__name__}"
+        who = name_stage(name, choice, stage)
         return check_values(who, run(who, function, *given), **wanted)
 
     rewarded = responses.with_reward(responses.outcome)
@@ -118,8 +118,8 @@ def try_tables(method: Method, name: str) -> None:
         weight = call("aggregation", weigh, function, *given, wanted="one weight for each segment")
         if (weight < 0).any():
             raise ValueError(
-                f"method {name}: aggregation {type(weigh).__name__} returned {weight.min():.3g}: give weights of 0 or more; a "
-                "negative one turns the reward around"
+                f"{name_stage(name, 'aggregation', weigh)} returned {weight.min():.3g}: give weights of 0 or more; a negative "
+                "one turns the reward around"
             )
     plain = method if selected.any() else replace(method, filter=Everything())
     renamed, more = replace(responses, prompt=NAMES[responses.prompt]), responses.take(MORE)

@@ -14,11 +14,11 @@ from fairlen.engine import Engine, RecomputingEngine
 from fairlen.engine.cache import estimate_position_bytes
 from fairlen.engine.device import free_memory
 from fairlen.engine.engine import StateError, in_evaluation
+from fairlen.engine.generation import SteppedEngine
 from fairlen.engine.vllm import VllmEngine
-from fairlen.files.limits import GIB
 from fairlen.policy.model import Policy, output_embeddings
 from fairlen.policy.pack import ModelInput
-from fairlen.sampling.extend import RolloutEngine, Sampling
+from fairlen.sampling.extend import Sampling
 from fairlen.settings import LARGE, RolloutConfig, choose_engine
 from fairlen.tasks.shipped import place_model
 
@@ -33,13 +33,12 @@ COMPILE = {"on": True, "off": False, "auto": "auto"}
 
 @dataclass(frozen=True)
 class EngineKind:
-    build: Callable[[RolloutConfig, Policy, int, int], RolloutEngine]
+    build: Callable[[RolloutConfig, Policy, int, int], SteppedEngine]
     has_copy: bool
     """It runs a copy of the weights, with arithmetic and a cache of its own, and can sleep during updates on CUDA."""
-    asleep: int = 0  # bytes of a CUDA device kept while it sleeps
 
 
-def build_engine(config: RolloutConfig, policy: Policy, max_length: int, reserved: int = 0) -> RolloutEngine:
+def build_engine(config: RolloutConfig, policy: Policy, max_length: int, reserved: int = 0) -> SteppedEngine:
     """Build the engine of `sampling.engine` for prefixes and responses of `max_length` tokens together, outside of an event loop.
 
     On CUDA `reserved` bytes of the free memory are left to training. Raises ValueError where vLLM is missing, or runs the model
@@ -91,7 +90,7 @@ def count_position_bytes(policy: Policy) -> int:
         return 0
 
 
-def build_embedded(config: RolloutConfig, policy: Policy, max_length: int, reserved: int) -> RolloutEngine:
+def build_embedded(config: RolloutConfig, policy: Policy, max_length: int, reserved: int) -> SteppedEngine:
     """An engine on the policy's own module: on rows of keys and values, or else on the model's cache."""
     asked: Any = dict(
         eos_token_id=policy.eos_token_ids, max_length=max_length, max_num_seqs=config.sampling.max_num_seqs
@@ -161,5 +160,5 @@ def probe(engine: VllmEngine, policy: Policy) -> float:
 
 KINDS = {
     "embedded": EngineKind(build_embedded, has_copy=False),
-    "vllm": EngineKind(build_vllm, has_copy=True, asleep=int(1.5 * GIB)),
+    "vllm": EngineKind(build_vllm, has_copy=True),
 }

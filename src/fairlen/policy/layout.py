@@ -5,6 +5,7 @@ A model can if causal attention is its only memory, which its configuration and 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -19,7 +20,7 @@ from fairlen.engine.engine import find_state, tolerance
 from fairlen.policy.model import Policy, output_embeddings
 from fairlen.policy.pack import pack, sort_spans, split_rows
 from fairlen.policy.tree import NAME, NO_KERNEL, find_kernel
-from fairlen.rollouts import Response, Rollouts, Segment
+from fairlen.rollouts import Response, Rollouts, whole_segments
 
 LIKE_DEFAULT = {"default", "linear", "yarn", "llama3", "proportional"}
 """Rotary embeddings that depend on a position alone; others depend on the length of the input."""
@@ -124,11 +125,18 @@ def small_batch(policy: Policy) -> tuple[Rollouts, Plan]:
     draws = np.random.default_rng(0).integers(0, output_embeddings(policy.model).weight.shape[0], 60).tolist()
     trunk = draws[:16]
     rows = [trunk, trunk[:10] + draws[20:30], trunk + draws[30:34], trunk[:14] + draws[40:46]]
-    responses = tuple(Response(0, tuple(row), 1, (0.0,) * (len(row) - 1), "stop", 0) for row in rows)
-    segments = tuple(Segment(i, 1, len(row), 0) for i, row in enumerate(rows))
-    numbers = np.ones(len(rows))
-    plan = Plan(np.arange(len(rows)), np.array([len(row) - 1 for row in rows]), numbers, numbers, numbers)
-    return Rollouts(responses, segments, len(trunk) + 4), plan
+    return build_batch(rows, 1)
+
+
+def build_batch(rows: Sequence[Sequence[int]], num_prompt: int) -> tuple[Rollouts, Plan]:
+    """A rollout batch of these tokens, of which the first `num_prompt` are the prompt, and a plan that trains on all others."""
+    responses = tuple(
+        Response(i, tuple(row), num_prompt, (0.0,) * (len(row) - num_prompt), "length", seed=i)
+        for i, row in enumerate(rows)
+    )
+    length, ones = np.array([response.length for response in responses]), np.ones(len(rows))
+    plan = Plan(np.arange(len(rows)), length, ones, ones / length.sum(), ones)
+    return Rollouts(responses, whole_segments(responses), int(length.max())), plan
 
 
 def read(policy: Policy, rollouts: Rollouts, plan: Plan, trees: bool) -> Tensor:

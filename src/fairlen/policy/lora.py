@@ -8,7 +8,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel
-from transformers.pytorch_utils import Conv1D
 
 from fairlen.settings import PolicySettings
 
@@ -24,35 +22,24 @@ NAME = "default"  # peft's, of the one set of adapters
 BASE = ".base_layer"  # in peft's names of weights that have an adapter
 
 
-@dataclass(frozen=True)
-class Adapters:
-    rank: int
-    alpha: float = 0.0  # their scale is alpha / rank; 0 is twice the rank
-    targets: str = "all-linear"  # "all-linear", or the last parts of module names, joined by commas
-
-
-def adapters_of(model: PolicySettings) -> Adapters | None:
-    return Adapters(model.lora_rank, model.lora_alpha, model.lora_targets) if model.lora_rank else None
-
-
-def add_adapters(model: PreTrainedModel, adapters: Adapters) -> tuple[str, ...]:
-    """Freeze the model and put adapters into it, in at least float32; return the modules that have one.
+def add_adapters(model: PreTrainedModel, settings: PolicySettings) -> None:
+    """Freeze the model and put adapters into its linear layers, the output layer left out, in at least float32.
 
     B is zero at first: outputs are unchanged. Experts that are one tensor have no linear layers, and no adapter. Raises
-    ValueError where no module fits, where one cannot have an adapter, and without peft.
+    ValueError where there is no linear layer, and without peft.
     """
     try:
         from peft import LoraConfig, inject_adapter_in_model
     except ModuleNotFoundError as error:
         raise ValueError(
-            f"lora_rank={adapters.rank} needs the package {error.name}: pip install '.[lora]' in the checkout, or leave it at 0"
+            f"lora_rank={settings.lora_rank} needs the package {error.name}: pip install '.[lora]' in the checkout, or leave "
+            "it at 0"
         ) from None
-    modules = find_targets(model, adapters.targets)
     model.requires_grad_(False)
     config = LoraConfig(
-        r=adapters.rank,
-        lora_alpha=adapters.alpha or 2 * adapters.rank,  # pyright: ignore[reportArgumentType]  a float is fine
-        target_modules=list(modules),
+        r=settings.lora_rank,
+        lora_alpha=settings.lora_alpha or 2 * settings.lora_rank,  # pyright: ignore[reportArgumentType]  a float is fine
+        target_modules="all-linear",
         task_type="CAUSAL_LM",
     )
     with warnings.catch_warnings():
@@ -61,25 +48,6 @@ def add_adapters(model: PreTrainedModel, adapters: Adapters) -> tuple[str, ...]:
     for parameter in model.parameters():
         if parameter.requires_grad:
             parameter.data = parameter.data.to(torch.promote_types(parameter.dtype, torch.float32))
-    return modules
-
-
-def find_targets(model: PreTrainedModel, targets: str) -> tuple[str, ...]:
-    """Full names of the linear modules of `targets`; never the output layer."""
-    head: Any = model.get_output_embeddings()
-    linear = {n: m for n, m in model.named_modules() if isinstance(m, nn.Linear | Conv1D) and m is not head}
-    if targets == "all-linear":
-        return tuple(linear)
-    names = [name.strip() for name in targets.split(",") if name.strip()]
-    found = {name: [n for n in linear if n == name or n.endswith(f".{name}")] for name in names}
-    missing = [name for name, modules in found.items() if not modules]
-    if missing or not found:
-        kinds = ", ".join(sorted({name.rpartition(".")[2] for name in linear}))
-        raise ValueError(
-            f"lora_targets={targets!r}: {type(model).__name__} has no linear layer {', '.join(missing) or 'of that name'}; "
-            f"give all-linear, or some of {kinds}"
-        )
-    return tuple(name for name in linear if any(name in modules for modules in found.values()))
 
 
 def adapted_layers(model: nn.Module) -> dict[str, Any]:

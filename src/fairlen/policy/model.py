@@ -19,9 +19,10 @@ from fairlen.engine.engine import in_evaluation
 from fairlen.files.pretrained import draw_model, find_model, read_json, read_model, read_tokenizer, unreadable
 from fairlen.methods.stages.micro import Outputs
 from fairlen.policy.head import Head
-from fairlen.policy.lora import Adapters, adapted_layers, add_adapters, merged_weights, without_adapters
+from fairlen.policy.lora import adapted_layers, add_adapters, merged_weights, without_adapters
 from fairlen.policy.pack import ModelInput, TreeInput
 from fairlen.policy.tree import NAME
+from fairlen.settings import PolicySettings
 
 CHANCES = ("drop", "jitter")
 """In names of transformers' attributes with probabilities or sizes of noise: attention_dropout, layerdrop, …"""
@@ -165,7 +166,7 @@ def load_policy(
     *,
     revision: str = "",
     random_init: bool = False,
-    adapters: Adapters | None = None,
+    adapters: PolicySettings | None = None,
 ) -> Policy:
     """Load a causal LM from a folder or hub id, ready to train, its dropout off.
 

@@ -1,7 +1,8 @@
 """Rows of tokens that share prefixes, as a forest in which every (prefix, token) has one place, and attention along it.
 
 Sorted rows, each without what it shares with the one before it, are a forest in depth-first preorder: what follows a token lies
-between it and `until`. Attention is `tree.c` on the CPU and FlexAttention on CUDA; without a forest plain sdpa.
+between it and `until`, so that a token at q sees that at k where k <= q < until[k]. Attention is `tree.c` on the CPU and
+FlexAttention on CUDA, over blocks of 128 x 128 positions in which a token sees another; without a forest plain sdpa.
 """
 
 from __future__ import annotations
@@ -16,15 +17,14 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.attention.flex_attention import BlockMask
+from torch.nn.attention.flex_attention import BlockMask, flex_attention
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from fairlen.batch import Ints
 from fairlen.engine.cache import count_shared
-from fairlen.engine.device import build_library
-from fairlen.policy import tree_blocks
+from fairlen.engine.device import build_library, upload
 
 LEAST_SHARED = 8
 """A shorter common prefix is repeated: a first token that all rows have would make one tree of all trees."""
@@ -32,6 +32,7 @@ NAME = "fairlen_tree"
 SOURCE = Path(__file__).with_name("tree.c")
 TYPES: dict[torch.dtype, dict[str, object]] = {torch.float32: {}, torch.float64: {"DOUBLE": 1}}
 DIM_MULTIPLE = 16
+BLOCK = 128  # positions of a block's side, as FlexAttention's kernels have it by default
 NO_KERNEL = (
     f"attention along trees needs a C compiler (cc, or CC) and heads of a multiple of {DIM_MULTIPLE}, on CUDA at most float32; "
     "its heads have {}"
@@ -124,7 +125,7 @@ class ForestMask:
 
     @cached_property
     def block_mask(self) -> BlockMask:
-        return tree_blocks.build_block_mask(self.forest.until, self.device)
+        return build_block_mask(self.forest.until, self.device)
 
 
 def attend(
@@ -160,8 +161,8 @@ def attend(
     if dropout > 0:
         raise ValueError(f"attention dropout of {dropout} would be drawn once for all rows that share a token")
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    if tree_blocks.serves(query, value):
-        return tree_blocks.compile_flex(scale)(query, key, value, tree.block_mask).transpose(1, 2), None
+    if serves(query, value):
+        return compile_flex(scale)(query, key, value, tree.block_mask).transpose(1, 2), None
     wide = torch.promote_types(query.dtype, torch.float32)
     states = (tensor[0].transpose(0, 1).to(wide) for tensor in (query, key, value))
     out: Any = AlongTree.apply(*states, tree.forest, scale)
@@ -172,6 +173,53 @@ def repeat_heads(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Ten
     """Keys and values for each head of the queries."""
     groups = query.shape[1] // key.shape[1]
     return (key, value) if groups == 1 else (key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1))
+
+
+def serves(query: Tensor, value: Tensor) -> bool:
+    """Whether the kernels take these states: on CUDA, single precision at most, heads wide enough for tensor cores."""
+    return query.device.type == "cuda" and query.dtype != torch.float64 and min(query.shape[-1], value.shape[-1]) >= 16
+
+
+def find_blocks(until: Ints) -> tuple[np.ndarray, np.ndarray]:
+    """Blocks of queries (row) and keys (column) that are seen in part, and those seen whole, [blocks, blocks].
+
+    They follow from the least and the largest `until` of 128 tokens: no pair of positions has an entry, on host or device.
+    """
+    first = np.arange(0, len(until), BLOCK)
+    query, last, least = first[:, None], np.maximum.reduceat(until, first), np.minimum.reduceat(until, first)
+    whole = (query > first) & (query + BLOCK <= least)
+    return (query >= first) & (query < last) & ~whole, whole
+
+
+def build_block_mask(until: Ints, device: torch.device) -> BlockMask:
+    """A forest's mask as FlexAttention reads it; the host does not wait for the device."""
+    ends = upload(until.astype(np.int32), device)
+
+    def sees(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        return (key <= query) & (query < ends[key])
+
+    some, whole = find_blocks(until)
+    lists = (tensor for blocks in (some, whole, some.T, whole.T) for tensor in list_blocks(blocks, device))
+    return BlockMask((len(until), len(until)), *lists, BLOCK_SIZE=(BLOCK, BLOCK), mask_mod=sees)  # pyright: ignore
+
+
+def list_blocks(blocks: np.ndarray, device: torch.device) -> tuple[Tensor, Tensor]:
+    """By row, the number of blocks, [1, 1, rows], and their columns before all others, [1, 1, rows, columns]."""
+    if len(blocks) == 1:
+        blocks = np.pad(blocks, (0, 1))  # compilers take a size of 1 for a constant, and all others for one kind
+    order = np.argsort(~blocks, axis=1, kind="stable").astype(np.int32)
+    return upload(blocks.sum(1, dtype=np.int32), device)[None, None], upload(order, device)[None, None]
+
+
+@cache
+def compile_flex(scale: float) -> Callable[[Tensor, Tensor, Tensor, BlockMask], Tensor]:
+    """Attention from [1, heads, N, D] to keys and values [1, key heads, N, D or Dv], compiled once for all N."""
+    options: Any = {"BACKEND": "TRITON"}  # below 128 positions another kernel would be compiled, that of decoding
+
+    def attend(query: Tensor, key: Tensor, value: Tensor, blocks: BlockMask) -> Any:
+        return flex_attention(query, key, value, None, blocks, scale, enable_gqa=True, kernel_options=options)
+
+    return torch.compile(attend, dynamic=True)
 
 
 class Job(ctypes.Structure):

@@ -171,21 +171,6 @@ class EngineStats:
         return EngineStats(self.num_slots, *counts)
 
 
-class RolloutEngine(Protocol):
-    def extend(self, prefix: TokenIds, sampling: Sampling) -> Awaitable[Continuation]: ...
-
-    def refresh(self, policy_version: int) -> None:
-        """Generate by the policy's present weights from now on. Raises RuntimeError while sequences are in flight."""
-        ...
-
-    def sleep(self) -> None:
-        """Leave memory to training until something is asked for. Raises RuntimeError while sequences are in flight."""
-        ...
-
-    @property
-    def stats(self) -> EngineStats: ...
-
-
 @asynccontextmanager
 async def siblings() -> AsyncIterator[asyncio.TaskGroup]:
     """A TaskGroup that raises the first error by itself; nothing that it started still runs when it is left."""

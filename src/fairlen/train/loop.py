@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from safetensors import SafetensorError
 
-from fairlen.batch import Plan, is_on_policy
+from fairlen.batch import Plan
 from fairlen.console import Pace, warn
 from fairlen.engine.device import give_back_memory
 from fairlen.evaluate.run import Evaluation, evaluate
@@ -133,7 +133,7 @@ class Trainer(RunState):
         if self.method.recounts and started.old_logprobs:
             made = [*updates(started.collected.scored, self.config.update.updates_per_batch)]
             plan = recount(self.method, rollouts, made[started.num_done % len(made)], started.old_logprobs)
-        on_policy = is_on_policy(self.progress.policy_version, started.policy_version)
+        on_policy = self.progress.policy_version == started.policy_version  # versions decide: log-probs are rounded
         self.learner.num_done = 0
         pace = Pace(f"update {self.progress.update + 1}", len(plan), lambda: self.learner.num_done, "sequences")
         with self.showing(pace):
@@ -150,8 +150,7 @@ class Trainer(RunState):
         self.progress.update += 1
         self.progress.policy_version += 1
         self.engine.refresh(self.progress.policy_version)
-        measured = plan.weight, result.log_ratio, result.clipped, result.inside
-        started.record.add_update(self.progress.update, plan.rows, *measured)
+        started.record.add_update(self.progress.update, plan.rows, plan.weight, *result.measured)
         rate = float(self.learner.schedule.get_last_lr()[0])
         times = {f"time/{name}": value for name, value in (started.seconds | result.seconds).items()}
         started.seconds = {}
@@ -237,10 +236,9 @@ class Trainer(RunState):
 
     def save(self) -> bool:
         """Write a checkpoint to its end, whatever signal comes; False where that failed."""
-        with self.interruption.writing():
-            checkpoint = self.capture()
-            require_finite(checkpoint.tensors)
-            return self.archive.save(self.progress.batch, self.progress.update, checkpoint)
+        checkpoint = self.capture()
+        require_finite(checkpoint.tensors)
+        return self.archive.save(self.progress.batch, self.progress.update, checkpoint)
 
 
 def recount(method: Method, rollouts: Rollouts, update: Update, old_logprobs: Mapping[int, Any]) -> Plan:

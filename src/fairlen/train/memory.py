@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -22,12 +22,12 @@ from fairlen.files.pretrained import find_model, read_config
 from fairlen.methods.method import Method
 from fairlen.policy.engines import count_position_bytes, find_kind
 from fairlen.policy.head import CHUNK_LOGITS
-from fairlen.policy.lora import adapters_of, add_adapters
+from fairlen.policy.layout import build_batch
+from fairlen.policy.lora import add_adapters
 from fairlen.policy.model import Policy, output_embeddings
-from fairlen.rollouts import Response, Rollouts, Segment
+from fairlen.rollouts import Rollouts
 from fairlen.settings import LARGE
 from fairlen.tasks.shipped import SHIPPED
-from fairlen.train.optimizer import count_moments
 from fairlen.train.run.config import TrainConfig
 from fairlen.train.step import Learner, OutOfMemoryError, is_shortage, release_memory
 
@@ -62,12 +62,12 @@ def refuse_too_large(config: TrainConfig, method: Method, free: int) -> str:
 
 def estimate_least(shape: PreTrainedConfig, config: TrainConfig, needs_ref: bool = False) -> dict[str, int]:
     """Return bytes by part of a run with one sequence at a time; none for a small model."""
-    adapters, given, text = adapters_of(config.model), SIZES[config.model.dtype], shape.get_text_config()
+    adapters, given, text = config.model.lora_rank > 0, SIZES[config.model.dtype], shape.get_text_config()
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(shape, trust_remote_code=False)
         num_parameters = model.num_parameters()
         if adapters:
-            add_adapters(model, adapters)
+            add_adapters(model, config.model)
     count = max(given, 4) * sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
     kept = (1 if config.model.gradient_checkpointing else KEPT) * text.hidden_size * text.num_hidden_layers * given
     found = {
@@ -237,14 +237,11 @@ def hold_moments(optimizer: torch.optim.Optimizer) -> torch.Tensor:
         raise
 
 
+def count_moments(weights: Iterable[torch.Tensor]) -> int:
+    """Bytes of the two moments of each weight, which have its type."""
+    return 2 * sum(weight.nbytes for weight in weights)
+
+
 def draw_batch(num_rows: int, num_prompt: int, length: int, vocab_size: int) -> tuple[Rollouts, Plan]:
     """Draw sequences of `length` random tokens that share nothing, and a plan that trains on all of them."""
-    tokens = np.random.default_rng(0).integers(0, vocab_size, (num_rows, length)).tolist()
-    trained = length - num_prompt
-    responses = tuple(
-        Response(i, tuple(row), num_prompt, (0.0,) * trained, "length", seed=i) for i, row in enumerate(tokens)
-    )
-    segments = tuple(Segment(i, num_prompt, length, group=i) for i in range(num_rows))
-    ones = np.ones(num_rows)
-    plan = Plan(np.arange(num_rows), np.full(num_rows, trained), ones, ones / (num_rows * trained), ones)
-    return Rollouts(responses, segments, trained), plan
+    return build_batch(np.random.default_rng(0).integers(0, vocab_size, (num_rows, length)).tolist(), num_prompt)

@@ -14,6 +14,7 @@ from transformers.utils.logging import disable_progress_bar
 from fairlen.audit.audit import Audit
 from fairlen.console import warn
 from fairlen.engine.device import free_memory, keep_freed_memory
+from fairlen.engine.generation import SteppedEngine
 from fairlen.files.folders import locked
 from fairlen.hangs import TrainingStopped, Watchdog, run_async
 from fairlen.methods.compose import Composition, explain
@@ -28,13 +29,13 @@ from fairlen.policy.engines import (
     is_exact,
 )
 from fairlen.policy.layout import ROWS, Layout, choose_layout
-from fairlen.policy.lora import adapted_layers, adapters_of
+from fairlen.policy.lora import adapted_layers
 from fairlen.policy.model import Policy, Unadapted, load_policy
 from fairlen.report.page import FILE, audit_run, write_page
 from fairlen.report.run import read_run
-from fairlen.sampling.extend import RolloutEngine, Sampling
+from fairlen.sampling.extend import Sampling
 from fairlen.sampling.independent import Sampler
-from fairlen.settings import choose_device, choose_engine
+from fairlen.settings import LARGE, choose_device, choose_engine
 from fairlen.tasks.environment import Interactive, choose_extend
 from fairlen.tasks.grader import Grader, load_rewards
 from fairlen.tasks.load import load_task
@@ -42,8 +43,7 @@ from fairlen.tasks.shipped import choose_response_length, place_model
 from fairlen.tasks.task import Problem, Task, find_problem_faults
 from fairlen.train.collect import Collector, refuse_unread
 from fairlen.train.loop import Trainer
-from fairlen.train.memory import MAX_MICROBATCH, Trial, refuse_too_large, try_memory
-from fairlen.train.optimizer import build_optimizer, choose_learning_rate, count_moments
+from fairlen.train.memory import MAX_MICROBATCH, Trial, count_moments, refuse_too_large, try_memory
 from fairlen.train.run.checkpoint import Archive, seed_streams
 from fairlen.train.run.config import TrainConfig, refuse_too_many
 from fairlen.train.run.display import Display, RunSummary, describe_choices, write_model_card
@@ -76,7 +76,7 @@ def start_training(config: TrainConfig) -> RunSummary:
         config.model.gradient_checkpointing,
         revision=config.model.revision,
         random_init=config.model.random_init,
-        adapters=adapters_of(config.model),
+        adapters=config.model if config.model.lora_rank else None,
     )
     config = config.replace(engine=choose_engine(config, device, policy.model.num_parameters()))
     with closing(load_task(kept, policy.tokenizer, config.run.seed)) as task:
@@ -152,7 +152,7 @@ def describe_end(run: Run, summary: RunSummary) -> Audit | None:
 def build_trainer(
     run: Run,
     learner: Learner,
-    engine: RolloutEngine,
+    engine: SteppedEngine,
     grader: Grader,
     held_out: tuple[Problem, ...],
     show: Callable[[dict[str, Any]], None],
@@ -194,17 +194,16 @@ def refuse_forks(task: Task, sampling: Sampler) -> None:
         )
 
 
-def notes_on(policy: Policy, engine: RolloutEngine) -> tuple[str, ...]:
+def notes_on(policy: Policy, engine: SteppedEngine) -> tuple[str, ...]:
     """Return what is not as usual about how the model is run."""
-    reason = getattr(engine, "reason", "")
-    notes = [f"engine: {reason}"] if reason else []
+    notes = [f"engine: {engine.reason}"] if engine.reason else []
     if policy.has_adapters:
         layers = len(adapted_layers(policy.model))
         notes.append(f"adapters: {policy.num_trained / 1e6:.2g}M parameters in {layers} layers are trained")
     return tuple(notes)
 
 
-def describe_model(config: TrainConfig, policy: Policy, engine: RolloutEngine, trial: Trial) -> dict[str, Any]:
+def describe_model(config: TrainConfig, policy: Policy, engine: SteppedEngine, trial: Trial) -> dict[str, Any]:
     """Return what run.json has of the model besides the settings, and of the user's own files and packages."""
     model = policy.model
     return {
@@ -224,7 +223,13 @@ def sampling_of(config: TrainConfig) -> Sampling:
 
 def build_learner(config: TrainConfig, policy: Policy, method: Method, layout: Layout = ROWS) -> Learner:
     """Return AdamW with a linear warm-up over what is trained, and the model as it now is where a term needs a reference."""
-    optimizer = build_optimizer(config, policy)
+    optimizer = torch.optim.AdamW(
+        policy.trained().values(),
+        lr=config.update.learning_rate or choose_learning_rate(policy),
+        betas=(0.9, 0.95),
+        weight_decay=config.update.weight_decay,
+        fused=policy.device.type == "cuda" or None,  # without a second copy of what it works on
+    )
     warmup = config.update.warmup_updates + 1
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda update: min(1.0, (update + 1) / warmup))
     reference: Policy | Unadapted | None = None
@@ -236,6 +241,15 @@ def build_learner(config: TrainConfig, policy: Policy, method: Method, layout: L
         policy, optimizer, schedule, config.update.max_gradient_norm,
         config.update.max_tokens_per_microbatch or MAX_MICROBATCH, reference, layout, config.update.deterministic,
     )  # fmt: skip
+
+
+def choose_learning_rate(policy: Policy) -> float:
+    """Return a learning rate by the number of parameters: of the shipped models, of small pretrained ones, of all others.
+
+    1e-6 is the default of TRL and verl; adapters take ten times as much ("LoRA Without Regret", Thinking Machines, 2025).
+    """
+    size = policy.model.num_parameters()
+    return 3e-4 if size < LARGE else 1e-4 if policy.has_adapters else 1e-5 if size < 1e9 else 1e-6
 
 
 def find_reserved(config: TrainConfig, policy: Policy, trial: Trial) -> int:
@@ -271,9 +285,7 @@ async def run_to_end(trainer: Trainer) -> RunSummary:
     is_saved = not trainer.archive.is_behind or trainer.save()
     warning = trainer.signal.conclude() if is_whole else ""
     messages = warning, trainer.grader.failures.explain()
-    summary = RunSummary(
-        run.folder, before, after, progress.best_accuracy, progress.update, progress.seconds, *messages
-    )
+    summary = RunSummary(run.folder, before, after, progress.update, progress.seconds, *messages)
     try:
         trainer.save_model("model")
     except (OSError, SafetensorError) as error:

@@ -12,10 +12,10 @@ from typing import Any
 from torch import Tensor
 
 from fairlen.batch import Plan
+from fairlen.engine.generation import SteppedEngine
 from fairlen.loop.learning_signal import LearningSignal, Remedies
 from fairlen.methods.method import Method, updates
 from fairlen.rollouts import UPDATES
-from fairlen.sampling.extend import RolloutEngine
 from fairlen.tasks.grader import Grader
 from fairlen.train.collect import Collected, Collector
 from fairlen.train.records import BatchRecord, read_rollouts
@@ -132,7 +132,7 @@ class RunState:
     run: Run
     method: Method
     learner: Learner
-    engine: RolloutEngine
+    engine: SteppedEngine
     collector: Collector
     grader: Grader
     guard: Guard

@@ -74,8 +74,6 @@ def determinism(is_on: bool) -> Iterator[None]:
     if not is_on:
         yield
         return
-    mode: Any = torch.utils.deterministic
-    filling, mode.fill_uninitialized_memory = mode.fill_uninitialized_memory, False  # what is read was written
     torch.use_deterministic_algorithms(True)
     try:
         yield
@@ -85,19 +83,14 @@ def determinism(is_on: bool) -> Iterator[None]:
         raise TrainingStopped(f"deterministic=True: {str(error).splitlines()[0]} Leave --deterministic out") from error
     finally:
         torch.use_deterministic_algorithms(False)
-        mode.fill_uninitialized_memory = filling
 
 
 @dataclass
 class StepResult:
-    """Results of one update, over its micro-batches; numbers of each sequence of the plan are [B]."""
+    """Results of one update, over its micro-batches."""
 
-    log_ratio: Floats
-    """S of each sequence, nats."""
-    clipped: Floats
-    """Share of each sequence's tokens whose gradient the bound made zero."""
-    inside: Floats
-    """Share of each sequence's tokens within the two-sided bound."""
+    measured: Floats
+    """Of each sequence of the plan, [3, B], as `measure_sequences` has it."""
     method: Method
     """With its state moved, after a step."""
     quantity: str = ""
@@ -135,8 +128,7 @@ class StepResult:
         """Fill in the observed numbers, with one wait for the device."""
         if self.observed:
             rows = np.concatenate([rows for rows, _ in self.observed])
-            found = torch.cat([values for _, values in self.observed], 1).cpu().numpy()
-            self.log_ratio[rows], self.clipped[rows], self.inside[rows] = found
+            self.measured[:, rows] = torch.cat([values for _, values in self.observed], 1).cpu().numpy()
             self.observed.clear()
         if self.spans:
             self.spans[-1][2].synchronize()  # has come by where numbers were read
@@ -213,8 +205,7 @@ class Learner:
         self, method: Method, rollouts: Rollouts, plan: Plan, old_logprobs: dict[int, Tensor], is_on_policy: bool
     ) -> StepResult:
         """Sum the gradient of an update over its micro-batches into the parameters, and return its numbers."""
-        log_ratio, clipped, inside = np.zeros((3, len(plan)))
-        result = StepResult(log_ratio, clipped, inside, method)
+        result = StepResult(np.zeros((3, len(plan))), method)
         self.policy.model.train()
         self.optimizer.zero_grad(set_to_none=True)
         self.num_done = 0

@@ -22,7 +22,7 @@ from torch.nn.utils.rnn import pad_sequence
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
-from fairlen.batch import Bools, Plan, build_responses, is_on_policy
+from fairlen.batch import Bools, Plan, build_responses
 from fairlen.integrations.rows import TreeReader, cut_table, fold, fold_turns, mark_depth
 from fairlen.integrations.run_folder import NOWHERE, read_state, resume_method, save_method
 from fairlen.integrations.trl.engine import TruncatedGRPOTrainer, has_whole_model, run_on_engine
@@ -329,7 +329,7 @@ class FairGRPOTrainer(TruncatedGRPOTrainer):
         """The method's loss of a padded micro-batch, given what the policy says of it, [N, L]."""
         mask, length = read_trained(inputs)
         old, rollout = inputs.get("old_per_token_logps"), inputs.get("sampling_per_token_logps")
-        on_policy = old is None or is_on_policy(self.policy_version, self.generated_at)
+        on_policy = old is None or self.policy_version == self.generated_at
         old = logprobs.detach() if old is None or on_policy else old
         rollout = old if rollout is None else torch.where(rollout.isnan(), old, rollout)
         micro = Micro.of(

@@ -6,7 +6,7 @@ Index sets: **B** sequences of the micro-batch, **T** their trained tokens.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import Field, dataclass, field, fields, is_dataclass, replace
+from dataclasses import Field, dataclass, field, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 if TYPE_CHECKING:
@@ -95,10 +95,6 @@ class Micro:
         if self.mask is not None:
             values = values.where(self.sum_per_sequence(self.mask.double()) > 0, 0)
         return values.double().sum()
-
-    def as_sampled_by(self, logprobs: Tensor) -> Micro:
-        """The same tokens with these log-probs [T] as the old ones, so that engine noise of 1e-6 does not pass for drift."""
-        return replace(self, old_logprobs=logprobs.detach())
 
 
 def widen(values: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -179,40 +179,26 @@ def effect_of(name: str) -> ResumeEffect | None:
     return setting.effect if setting else None
 
 
-@dataclass(frozen=True)
-class Change:
-    """One setting."""
+def find_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Return differences of two descriptions of a run, the gravest first.
 
-    name: str
-    before: Any
-    now: Any
-
-    @property
-    def is_refused(self) -> bool:
-        return effect_of(self.name) is None
-
-    def __str__(self) -> str:
-        effect = effect_of(self.name)
-        return f"{self.name}: {self.before} -> {self.now} ({effect.name if effect else 'changes the mathematics'})"
-
-
-def find_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[Change]:
-    """Return differences of two descriptions of a run, the gravest first."""
+    Raises ValueError with all of them where one would change the mathematics.
+    """
     old, new = decisions(before), decisions(now)
     if old["method"] != new["method"]:
         old["method"], new["method"] = ("{name} ({hash})".format_map(one["method"]) for one in (before, now))
-    changes = [Change(name, old[name], value) for name, value in new.items() if old.get(name, value) != value]
-    return sorted(changes, key=lambda change: (not change.is_refused, effect_of(change.name) == HARMLESS))
-
-
-def refuse_changes(changes: list[Change]) -> None:
-    """Raise ValueError with all changes where one would change the mathematics."""
-    if any(change.is_refused for change in changes):
+    effects = {name: effect_of(name) for name, value in new.items() if old.get(name, value) != value}
+    changes = [
+        f"{name}: {old[name]} -> {new[name]} ({effect.name if effect else 'changes the mathematics'})"
+        for name, effect in sorted(effects.items(), key=lambda one: (None, ROUNDING, HARMLESS).index(one[1]))
+    ]
+    if None in effects.values():
         raise ValueError(
             "resume with other settings would not continue the same run:\n"
             + "\n".join(f"  {change}" for change in changes)
             + "\nleave out what changes the mathematics, or start another run with another --out"
         )
+    return changes
 
 
 def hash_configuration(description: Mapping[str, Any]) -> str:
@@ -243,57 +229,43 @@ def takes_vllm(config: TrainConfig) -> bool:
     return choose_engine(config, "cuda", 0 if config.model.name in SHIPPED else LARGE + 1) == "vllm"
 
 
-RULES: tuple[tuple[Callable[[TrainConfig, Method], object], str, str], ...] = (
-    (
-        lambda c, m: c.verifier.without_verdict == "incorrect",
-        "without_verdict=incorrect: long responses take verifiers longer, and what missed a deadline counts as incorrect",
-        "--without-verdict inactive, and look at verifier/timeout",
-    ),
-    (
-        lambda c, m: (
-            c.update.updates_per_batch * c.update.epochs_per_batch == 1
-            and m.surrogate not in (PolicyGradient(), TokenClip())
-        ),
-        "updates_per_batch=1: every ratio is 1, so that {surrogate} bounds nothing and a plain policy gradient is trained",
-        "--updates-per-batch 4",
-    ),
-    (
-        lambda c, m: isinstance(m.surrogate, FairBand) and c.model.dtype == "bfloat16",
-        "dtype=bfloat16 with FairBand: rounding moves the sum of a long response's log ratios by as much as the band is wide",
-        "--dtype float32, or a wider --set surrogate.width",
-    ),
-    (
-        lambda c, m: takes_vllm(c) and m.correction == NoCorrection(),
-        "engine=vllm without a correction: the sampler's log-probs differ from the trainer's, in sums over long responses most",
-        "--method …+mismatch",
-    ),
-    (
-        lambda c, m: (
-            c.data.places
-            and 0 < c.update.max_tokens_per_microbatch < c.data.max_prompt_length + c.sampling.max_response_length
-        ),
-        "max_tokens_per_microbatch={c.update.max_tokens_per_microbatch}: a prompt of {c.data.max_prompt_length} with "
-        "{c.sampling.max_response_length} tokens is longer, and is read whole: memory is not bounded",
-        "--max-tokens-per-microbatch {longest} or more, or a smaller --max-response-length",
-    ),
-    (
-        lambda c, m: c.verifier.answer.startswith(PATTERN) and c.data.instruction == "auto" and not c.data.shots,
-        "answer={c.verifier.answer}: nothing in a prompt asks for this form",
-        "--instruction, or --shots with examples of it",
-    ),
-    (
-        lambda c, m: {Path(p) for p in c.data.places} & {Path(p) for p in c.data.held_out},
-        "a set is trained on and evaluated on",
-        "leave --eval-data out: a part of --data is then held out",
-    ),
-)
-"""When settings would undo what the method does, or flatter a run; what is wrong, what to do."""
-
-
-def find_undoing(config: TrainConfig, method: Method) -> list[tuple[str, str]]:
-    """Return what settings bring back of what the method takes away, or keep it from doing, and what to do."""
-    facts = {
-        "c": config, "longest": config.data.max_prompt_length + config.sampling.max_response_length,
-        "surrogate": type(method.surrogate).__name__,
-    }  # fmt: skip
-    return [(wrong.format(**facts), remedy.format(**facts)) for holds, wrong, remedy in RULES if holds(config, method)]
+def find_undoing(config: TrainConfig, method: Method) -> Iterator[tuple[str, str]]:
+    """Yield what in the settings undoes what the method does, keeps it from it or flatters a run, and what to do."""
+    data, surrogate = config.data, method.surrogate
+    if config.verifier.without_verdict == "incorrect":
+        yield (
+            "without_verdict=incorrect: long responses take verifiers longer, and what missed a deadline counts as incorrect",
+            "--without-verdict inactive, and look at verifier/timeout",
+        )
+    is_single = config.update.updates_per_batch * config.update.epochs_per_batch == 1
+    if is_single and surrogate not in (PolicyGradient(), TokenClip()):
+        yield (
+            f"updates_per_batch=1: every ratio is 1, so that {type(surrogate).__name__} bounds nothing and a plain policy "
+            "gradient is trained",
+            "--updates-per-batch 4",
+        )
+    if isinstance(surrogate, FairBand) and config.model.dtype == "bfloat16":
+        yield (
+            "dtype=bfloat16 with FairBand: rounding moves the sum of a long response's log ratios by as much as the band is wide",
+            "--dtype float32, or a wider --set surrogate.width",
+        )
+    if takes_vllm(config) and method.correction == NoCorrection():
+        yield (
+            "engine=vllm without a correction: the sampler's log-probs differ from the trainer's, in sums over long responses "
+            "most",
+            "--method …+mismatch",
+        )
+    prompt, response = data.max_prompt_length, config.sampling.max_response_length
+    if data.places and 0 < config.update.max_tokens_per_microbatch < prompt + response:
+        yield (
+            f"max_tokens_per_microbatch={config.update.max_tokens_per_microbatch}: a prompt of {prompt} with {response} tokens "
+            "is longer, and is read whole: memory is not bounded",
+            f"--max-tokens-per-microbatch {prompt + response} or more, or a smaller --max-response-length",
+        )
+    if config.verifier.answer.startswith(PATTERN) and data.instruction == "auto" and not data.shots:
+        yield (
+            f"answer={config.verifier.answer}: nothing in a prompt asks for this form",
+            "--instruction, or --shots with examples of it",
+        )
+    if {Path(place) for place in data.places} & {Path(place) for place in data.held_out}:
+        yield "a set is trained on and evaluated on", "leave --eval-data out: a part of --data is then held out"

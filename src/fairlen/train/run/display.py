@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import re
 import time
-from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,6 @@ class RunSummary:
     folder: Path
     before: Evaluation
     after: Evaluation
-    best_accuracy: float
     num_updates: int
     training_seconds: float
     warning: str = ""
@@ -55,6 +54,7 @@ class RunSummary:
 class Display:
     def __init__(self, config: TrainConfig, composition: Composition, console: Console | None = None) -> None:
         self.console = console or make_console()
+        self.showing = partial(showing, self.console)
         is_limited = config.run.max_generated or config.run.max_seconds
         self.clock = Clock(config)
         self.total = f"{'up to ' if is_limited else ''}{self.clock.num_batches}"
@@ -77,10 +77,6 @@ class Display:
     def show(self, entry: dict[str, Any]) -> None:
         style = "bold" if "eval/accuracy" in entry else None
         self.console.print(f"{describe_entry(entry, self.total)}{self.clock.read(entry)}", soft_wrap=True, style=style)
-
-    def showing(self, work: object) -> AbstractContextManager[None]:
-        """Show the text of `work` within."""
-        return showing(self.console, work)
 
     def finish(self, summary: RunSummary, found: Audit | None = None) -> None:
         """Show what was gained, and what the audit of the run's rollouts found."""

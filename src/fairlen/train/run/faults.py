@@ -28,9 +28,6 @@ from fairlen.rollouts import Response, Rollouts
 
 Result = TypeVar("Result")
 
-PATIENCE = 8.0
-"""Seconds from a signal to the next moment at which a run can stop; writing the checkpoint is not counted."""
-
 
 @dataclass
 class Guard(Skips):
@@ -62,20 +59,13 @@ class Guard(Skips):
     def dump(self, quantity: str, update: int, responses: Iterable[Response]) -> Path:
         """Write the responses as JSON lines, numbers that are not finite as text; a full disk is a warning."""
         path = self.folder / f"update-{update:06d}-{quantity}-{self.num_skipped + 1}.jsonl"
-        rows = (
-            asdict(response)
-            | {"outcome": as_json(response.outcome), "logprobs": [as_json(x) for x in response.logprobs]}
-            for response in responses
-        )
+        rows = json.dumps([*map(asdict, responses)], default=lambda ids: np.frombuffer(ids, np.int32).tolist())
+        lines = (json.dumps(row) for row in json.loads(rows, parse_constant=str))
         try:
-            write_file(path, "".join(f"{json.dumps(row)}\n" for row in rows).encode())
+            write_file(path, "".join(f"{line}\n" for line in lines).encode())
         except OSError as error:
             warn(f"{path}: {error}; the responses of a skipped update could not be written")
         return path
-
-
-def as_json(number: float) -> float | str:
-    return number if math.isfinite(number) else str(number)
 
 
 def require_finite(parts: Mapping[str, Mapping[str, Tensor]]) -> None:
@@ -110,10 +100,8 @@ class Interruption:
     def __init__(self) -> None:
         self.number = 0
         """Of the signal that came; 0 before."""
-        self.is_writing = False
         self.cancel: Callable[[], object] | None = None
         self.before: dict[int, Any] = {}
-        self.timer = threading.Timer(PATIENCE, self.give_up)
 
     def __enter__(self) -> Interruption:
         if threading.current_thread() is threading.main_thread():
@@ -123,28 +111,16 @@ class Interruption:
     def __exit__(self, *_: object) -> None:
         for number, handler in self.before.items():
             signal.signal(number, handler)
-        self.timer.cancel()
 
     def receive(self, number: int, frame: FrameType | None = None) -> None:
         """Remember the first signal; end the process at the second."""
         if self.number:
-            exit_at_once(number, "stopped at once")
+            write_message(f"{signal.Signals(number).name}: stopped at once")
+            os._exit(128 + number)  # without clean-up; worker processes end with this one
         self.number = number
         write_message(f"{signal.Signals(number).name}: stopping at the next update or sooner; once more stops at once")
-        self.start_timer()
         if self.cancel:
             self.cancel()
-
-    def start_timer(self) -> None:
-        """End the process after PATIENCE, unless it has ended by itself."""
-        self.timer.cancel()
-        self.timer = threading.Timer(PATIENCE, self.give_up)
-        self.timer.daemon = True
-        self.timer.start()
-
-    def give_up(self) -> None:
-        if not self.is_writing:
-            exit_at_once(self.number, f"no update ended within {PATIENCE:g} s: the last checkpoint stays as it is")
 
     def check(self) -> None:
         if self.number:
@@ -163,23 +139,6 @@ class Interruption:
             raise
         finally:
             self.cancel = None
-
-    @contextmanager
-    def writing(self) -> Iterator[None]:
-        """Let a checkpoint be written to its end, however long that takes."""
-        self.is_writing = True
-        try:
-            yield
-        finally:
-            self.is_writing = False
-            if self.number:
-                self.start_timer()
-
-
-def exit_at_once(number: int, why: str) -> None:
-    """End this process without clean-up; worker processes end with it."""
-    write_message(f"{signal.Signals(number).name}: {why}")
-    os._exit(128 + number)
 
 
 def write_message(line: str) -> None:

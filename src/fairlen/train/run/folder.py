@@ -19,7 +19,7 @@ from fairlen.methods.compose import Composition
 from fairlen.policy.layout import ROWS, Layout
 from fairlen.secrets import hide_all, restore, seal
 from fairlen.settings import flatten
-from fairlen.train.run.config import CHOSEN, Change, TrainConfig, find_changes, hash_configuration, refuse_changes
+from fairlen.train.run.config import CHOSEN, TrainConfig, find_changes, hash_configuration
 
 NOTHING: Mapping[str, Any] = {}
 
@@ -33,7 +33,8 @@ class Run(RunFolder):
     """Source of the problems, as the task describes it."""
     facts: Mapping[str, Any]
     """Of the model: its engine, its adapters, its memory."""
-    changes: tuple[Change, ...] = ()
+    changes: tuple[str, ...] = ()
+    """Of settings, where it is resumed."""
     token: str = field(default_factory=lambda: secrets.token_hex(4))
     """Tells the run from others in folders of this name."""
 
@@ -61,11 +62,9 @@ class Run(RunFolder):
     def resume_from(self, before: dict[str, Any]) -> None:
         """Note the differences from an earlier description. Raises ValueError where one changes the mathematics."""
         changes = find_changes(before, restore(json.loads(json.dumps(self.decisive())), before))
-        refuse_changes(changes)
         self.changes, self.token = tuple(changes), before.get("run", self.token)
         if changes:
-            resumed = [*before.get("resumed", ()), [str(change) for change in changes]]
-            write_json(self.folder / "run.json", self.describe() | {"resumed": resumed})
+            write_json(self.folder / "run.json", self.describe() | {"resumed": [*before.get("resumed", ()), changes]})
 
     @property
     def configuration(self) -> str:

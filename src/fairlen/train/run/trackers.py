@@ -163,28 +163,27 @@ def open_trackio(run: Run, update: int) -> Any:
     )
 
 
-class TensorBoard:
-    """TensorBoard's files in RUN/tensorboard, where an earlier run's entries from `update` on are no longer shown."""
+def open_tensorboard(run: Run, update: int) -> Any:
+    """Open TensorBoard's files in RUN/tensorboard, where an earlier run's entries from `update` on are no longer shown."""
+    from torch.utils.tensorboard.writer import SummaryWriter
 
-    def __init__(self, run: Run, update: int) -> None:
-        from torch.utils.tensorboard.writer import SummaryWriter
+    writer = SummaryWriter(str(run.folder / "tensorboard"), purge_step=update or None)
+    writer.add_text("settings", f"```json\n{json.dumps(describe(run), indent=1)}\n```", update)
 
-        self.writer = SummaryWriter(str(run.folder / "tensorboard"), purge_step=update or None)
-        self.writer.add_text("settings", f"```json\n{json.dumps(describe(run), indent=1)}\n```", update)
-        self.finish = self.writer.close
-
-    def log(self, numbers: Mapping[str, float], update: int) -> None:
+    def log(numbers: Mapping[str, float], update: int) -> None:
         for name, value in numbers.items():
-            self.writer.add_scalar(name, value, update)
+            writer.add_scalar(name, value, update)
 
-    def alert(self, title: str, text: str, level: str) -> None:
-        self.writer.add_text(f"alerts/{level}/{title}", text)
+    def alert(title: str, text: str, level: str) -> None:
+        writer.add_text(f"alerts/{level}/{title}", text)
+
+    return SimpleNamespace(log=log, alert=alert, finish=writer.close)
 
 
 SERVICES: dict[str, Callable[[Run, int], Any]] = {
     "wandb": open_wandb,
     "trackio": open_trackio,
-    "tensorboard": TensorBoard,
+    "tensorboard": open_tensorboard,
 }
 
 
