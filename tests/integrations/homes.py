@@ -332,14 +332,13 @@ class Trl:
                     given[2] = [list(row.mask or (1,) * len(row.token_ids)) for row in case.rows]
                 return tuple(given)
 
-            def generate_whole(self, inputs: Any) -> Any:
-                made = super().generate_whole(inputs)
-                ids = torch.cat([made.output["prompt_ids"], made.output["completion_ids"]], 1)
-                sizes = made.output["completion_mask"].sum(1).tolist()
-                old = made.output.get("old_per_token_logps", padded_logprobs(model, ids, max(sizes))[0].detach())
+            def gather_responses(self, output: Any, current: Any) -> Any:
+                ids = torch.cat([output["prompt_ids"], output["completion_ids"]], 1)
+                sizes = output["completion_mask"].sum(1).tolist()
+                old = output.get("old_per_token_logps", padded_logprobs(model, ids, max(sizes))[0].detach())
                 told = old + pad_sequence([*map(drift, sizes)], batch_first=True)  # as with vLLM
-                made.output.update(old_per_token_logps=old, sampling_per_token_logps=told)
-                return made
+                output.update(old_per_token_logps=old, sampling_per_token_logps=told)
+                return super().gather_responses(output, current)
 
             def _get_per_token_logps_and_entropies(
                 self, model: Any, input_ids: Any, attention_mask: Any, logits_to_keep: Any, *others: Any, **options: Any

@@ -36,6 +36,12 @@ def nested(columns: Sequence[Tensor]) -> Tensor:
     return torch.nested.as_nested_tensor(list(columns), layout=torch.jagged)
 
 
+def list_columns(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Rows as verl has them: columns by name."""
+    columns = {name: [row[name] for row in rows] for name in rows[0]}
+    return {name: nested(x) if isinstance(x[0], Tensor) else x for name, x in columns.items()}
+
+
 class Queue:
     """What verl's TransferQueue does for one rollout batch: columns by name."""
 
@@ -224,8 +230,7 @@ def train(
 ) -> tuple[Workers, dict[str, float], Queue]:
     """Plan a rollout batch and make its updates: (workers with their gradients, metrics, the columns of the batch)."""
     padded = [*rows, *[rows[0] | {"response_mask": rows[0]["response_mask"] * 0}] * num_padding]
-    columns = {name: [row[name] for row in padded] for name in padded[0]}
-    queue = Queue({name: nested(x) if isinstance(x[0], Tensor) else x for name, x in columns.items()})
+    queue = Queue(list_columns(padded))
     tags = [{"is_padding": number >= len(rows)} for number in range(len(padded))]
     queue.batch = Batch([str(number) for number in range(len(padded))], tags)
     monkeypatch.setattr(trainer_module, "tq", queue)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 
@@ -20,14 +20,13 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
-from fairlen.batch import Ints, Responses, Segments, build_segments
+from fairlen.batch import Ints, Segments
 from fairlen.engine.device import upload
 from fairlen.engine.engine import find_state
-from fairlen.methods.method import Method
 from fairlen.policy.layout import find_unlike
 from fairlen.policy.model import body, find_dropout
 from fairlen.policy.tree import NAME, Forest, ForestMask, sort_rows
-from fairlen.rollouts import Response, Segment, whole_segments
+from fairlen.rollouts import Response, Segment, Status
 
 Spans = tuple[tuple[int, int], ...]
 
@@ -36,17 +35,6 @@ def find_turns(mask: ArrayLike) -> Spans:
     """Return where a row's mask [L] is not 0: from one position to before another, run by run."""
     edges = np.flatnonzero(np.diff(np.asarray(mask) != 0, prepend=False, append=False)).tolist()
     return tuple(zip(edges[::2], edges[1::2], strict=True))
-
-
-def count_tokens(mask: ArrayLike) -> tuple[int, ...]:
-    """Return the tokens of each turn of a row, given its mask [L]; one turn of none where the policy wrote nothing."""
-    return tuple(stop - start for start, stop in find_turns(mask)) or (0,)
-
-
-def count_read(num_prompt: int, mask: ArrayLike) -> int:
-    """Return the tokens before a row's last generated one that were not generated, the prompt's among them."""
-    own = np.flatnonzero(np.asarray(mask))
-    return num_prompt + (int(own[-1]) + 1 - len(own) if len(own) else 0)
 
 
 def was_truncated(
@@ -62,45 +50,36 @@ def was_truncated(
     return is_full or token_ids[last] not in eos_ids
 
 
-def read_trajectory(
-    prompt_ids: Sequence[int], token_ids: Sequence[int], mask: ArrayLike, logprobs: Sequence[float]
-) -> dict[str, Any]:
-    """Return `token_ids`, `num_prompt`, `logprobs` and `turns` of a Response, given a row: prompt, and what follows it [L].
+def read_response(
+    prompt_ids: Sequence[int],
+    token_ids: Sequence[int],
+    mask: ArrayLike,
+    logprobs: Sequence[float],
+    is_truncated: bool,
+    **place: Any,
+) -> Response:
+    """Return a row of a framework, prompt and what follows it [L], as a response; `place` has its other fields.
 
-    What was read last is left out. A response has a token, also one in which the policy wrote none.
+    What was read last is left out. A response has a token, also one in which the policy wrote none: it is inactive.
     """
-    start, spans = len(prompt_ids), find_turns(mask) or ((0, 1),)
-    turns = () if spans == ((0, spans[-1][1]),) else tuple((start + first, start + stop) for first, stop in spans)
-    return {
-        "token_ids": (*prompt_ids, *token_ids[: spans[-1][1]]),
-        "num_prompt": start,
-        "logprobs": tuple(chain.from_iterable(logprobs[first:stop] for first, stop in spans)),
-        "turns": turns,
-    }
+    start, written = len(prompt_ids), find_turns(mask)
+    spans = written or ((0, 1),)
+    return Response(
+        token_ids=(*prompt_ids, *token_ids[: spans[-1][1]]),
+        num_prompt=start,
+        logprobs=tuple(chain.from_iterable(logprobs[first:stop] for first, stop in spans)),
+        finish="length" if is_truncated else "stop",
+        turns=tuple((start + first, start + stop) for first, stop in spans),
+        active=bool(written),
+        **place,
+    )
 
 
-def has_turns(method: Method) -> bool:
-    return getattr(method.sampling, "unit", "") == "turn"
-
-
-def cut_responses(method: Method, responses: tuple[Response, ...]) -> tuple[Segment, ...]:
-    """Return the segments of whole responses: each response, or each of its turns."""
-    return method.sampling.cut(responses) if has_turns(method) else whole_segments(responses)
-
-
-def cut_table(method: Method, responses: Responses, turns: Sequence[Sequence[int]]) -> Segments:
-    """Return the same as a table, given the tokens of the turns of each response."""
-    if not has_turns(method):
-        return build_segments(responses, [sum(tokens) for tokens in turns])
-    row, turn = number_turns(turns)
-    return build_segments(responses, list(chain(*turns)), response=row, turn=turn, num_turns=1)
-
-
-def number_turns(turns: Sequence[Sequence[int]]) -> tuple[Ints, Ints]:
-    """Return the row of each turn of some rows, and which of its row it is."""
-    pairs = [(row, turn) for row, tokens in enumerate(turns) for turn in range(len(tokens))]
-    row, turn = np.array(pairs, np.int64).reshape(-1, 2).T
-    return row, turn
+def grade(response: Response, outcome: float, verdict: float) -> Response:
+    """Return a response with its outcome and a verdict: 1 correct, 0 incorrect, nan for none."""
+    statuses: dict[float, Status] = {0.0: "incorrect", 1.0: "correct"}
+    is_active = response.active and verdict in statuses
+    return replace(response, outcome=outcome, status=statuses.get(verdict, "unverified"), active=is_active)
 
 
 def fold_turns(columns: Mapping[str, np.ndarray], rows: Ints, segments: Segments, size: int) -> dict[str, np.ndarray]:
@@ -180,12 +159,26 @@ def fold(columns: Mapping[str, np.ndarray], rows: Sequence[Sequence[int]]) -> di
 def find_trained(mask: Tensor, trains: Tensor, length: Tensor | None) -> tuple[Tensor, Tensor]:
     """Return which tokens train, [N, L], and how many of each segment, [N * S], row after row.
 
-    `mask` [N, L] is 1 on tokens of segments, which have `length` tokens and of which some train, [N, S]; without `length` a row
-    is one.
+    `mask` [N, L] is 1 on tokens of segments, which have `length` tokens and of which some train, [N * S]; without `length` a row
+    is one. A row without any such token has none, whatever its length says.
     """
-    length = (mask.sum(1) if length is None else length).flatten()
+    length = mask.sum(1) if length is None else (length.view(len(mask), -1) * mask.any(1, keepdim=True)).flatten()
     mask, trains = mask.bool(), trains.flatten().bool()
     return mask.masked_scatter(mask, trains.repeat_interleave(length)), length * trains
+
+
+def count_kept(
+    correction: Any, written: Ints, rows: Ints, segments: Segments, old_logprobs: Tensor, rollout_logprobs: Tensor
+) -> Ints:
+    """Return the tokens that a correction which recounts keeps of each segment [B], which lie in `rows` [B].
+
+    Log-probs are of all their tokens, row after row [T]; `written` are the tokens of each row, which has a segment of none too.
+    """
+    order = np.lexsort((segments.turn, rows))
+    length = np.where(written[rows] > 0, segments.length, 0)
+    kept = np.zeros_like(length)
+    kept[order] = correction.count(length[order], old_logprobs, rollout_logprobs)
+    return kept
 
 
 def mark_depth(mask: Tensor, depth: Tensor, width: int) -> Tensor:

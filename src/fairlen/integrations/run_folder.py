@@ -10,7 +10,7 @@ import hashlib
 import json
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from fairlen.loop.folder import RunFolder, describe_composition
 from fairlen.methods.compose import Composition
 from fairlen.methods.description import to_dict
 from fairlen.methods.method import Method, Scored
-from fairlen.rollouts import Rollouts
+from fairlen.rollouts import Response, Rollouts
 from fairlen.tasks.task import Problem
 from fairlen.train.records import BatchRecord, Decode, count_generated, rollout_metrics
 
@@ -210,6 +210,13 @@ class HomeRun(RunFolder):
                 with self.journal.attempt(self.records):
                     batch.record.write(self.records)
                 batch.is_written = True
+
+
+def build_evaluation(groups: Iterable[Sequence[Response]]) -> Evaluation:
+    """Return the evaluation that responses to held-out problems are, as many to each of them."""
+    rows = [[(one.status == "correct", one.length, one.finish == "length") for one in group] for group in groups]
+    table = np.array(rows, np.int64)
+    return Evaluation(table[..., 0] > 0, table[..., 1], table[..., 2] > 0)
 
 
 def name_prompt(token_ids: Sequence[int]) -> str:

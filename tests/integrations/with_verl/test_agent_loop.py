@@ -51,7 +51,7 @@ def test_the_agent_loop_returns_segments_as_rows():
         assert output.prompt_ids == [7, 8]
         assert sum(output.response_mask) == row.stop - row.start
         assert len(output.response_mask) == len(output.response_ids) == len(output.response_logprobs)
-        assert len(output.response_ids) == (row.length if row.is_end else row.stop)
+        assert row.is_end or len(output.response_ids) == row.stop
         assert output.extra_fields["min_global_steps"] == output.extra_fields["max_global_steps"] == 3
     assert {row.stream for row in rows} == {0, 1}
     assert sum(row.is_end for row in rows) == len(requests)
@@ -94,9 +94,9 @@ def test_one_seed_for_all_requests_is_refused():
 
 def test_siblings_keep_their_own_verdicts():
     """Two tracks of which one is correct: each text is graded once, and each row has its own track's verdict."""
-    first = Row(4, False, track=0, stop=4)
-    survivor = Row(6, False, track=1, is_end=False, stop=4, is_survivor=True)
-    last = Row(6, False, track=1, start=6, stop=6)
+    first = Row(0, 0, 0, 0, False, start=0, stop=4)
+    survivor = Row(0, 1, 0, 0, False, start=0, stop=4, is_end=False)
+    last = Row(0, 1, 0, 0, False, start=6, stop=6)
     outputs = [
         SimpleNamespace(extra_fields={"fairlen": asdict(row)}, reward_score=None) for row in (first, survivor, last)
     ]

@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 pytest.importorskip("verl", reason="verl is not installed (pip install '.[verl]')")
+from in_process import list_columns, make_row
+
 from fairlen.batch import NO_VERDICT
 from fairlen.integrations.verl.agent_loop import cut_rows
-from fairlen.integrations.verl.rows import IDLE, Row, read_verdict
+from fairlen.integrations.verl.rows import Row, read_rows, read_verdict
 from fairlen.integrations.verl.trainer import plan_batch
 from fairlen.loop.tally import scored_metrics
 from fairlen.methods.compose import compose
@@ -67,6 +69,22 @@ def rows_of(rollouts: Rollouts) -> tuple[list[int], list[Row]]:
     return numbers, rows
 
 
+def plan_rows(method, rollouts: Rollouts, numbers, rows, padding: tuple[int, ...] = (), num_updates: int = 1):
+    """Plan rows of verl, with padding, a copy of the first row, before some of them."""
+    given = []
+    for number, row in zip(numbers, rows, strict=True):
+        response = rollouts.responses[number]
+        given.append(make_row(response, row.start, response.length if row.is_end else row.stop, {"fairlen": vars(row)}))
+    tags = [{} for _ in given]
+    for place in padding:
+        given.insert(place, given[0])
+        tags.insert(place, {"is_padding": True})
+    found = read_rows(list_columns(given), tags, eos_ids={EOS}, max_response_length=LIMIT, correct_threshold=0.5)
+    responses = tuple(found.responses)
+    segments = method.sampling.cut(responses)
+    return plan_batch(method, Rollouts(responses, segments, LIMIT), found.find(segments), len(given), num_updates)
+
+
 @pytest.mark.parametrize("names", METHODS)
 def test_the_plan_of_rows_is_the_plan_of_responses(names):
     """Shuffled, with rows of padding, for one update and for two."""
@@ -82,18 +100,17 @@ def test_the_plan_of_rows_is_the_plan_of_responses(names):
     numbers, rows = rows_of(rollouts)
     order = np.random.default_rng(0).permutation(len(rows))
     numbers, rows = [numbers[i] for i in order], [rows[i] for i in order]  # as verl balances them
-    prompts = [f"uid-{rollouts.responses[number].prompt}" for number in numbers]
-    scored, columns = plan_batch(method, [*prompts, prompts[0]], [*rows, IDLE], LIMIT)
+    scored, columns = plan_rows(method, rollouts, numbers, rows, padding=(len(rows),))
     for place, (number, row) in enumerate(zip(numbers, rows, strict=True)):
         want = expected.get((number, row.stop), (0.0, 0.0, 0.0))
         have = tuple(float(columns[name][place]) for name in ("advantage", "weight", "term_weight"))
         assert have == pytest.approx(want, rel=1e-12, abs=1e-15)
     assert sum(columns["trains"]) == len(plan) > 4 and not columns["trains"][-1]
     assert len(scored.responses) == len(rollouts.responses)
-    padded, _ = plan_batch(method, [*prompts[:1], "pad", *prompts[1:]], [*rows[:1], IDLE, *rows[1:]], LIMIT)
+    padded, _ = plan_rows(method, rollouts, numbers, rows, padding=(1,))
     assert padded.responses.num_prompts == scored.responses.num_prompts
     assert scored_metrics(padded, method) == pytest.approx(scored_metrics(scored, method), nan_ok=True)
-    _, doubled = plan_batch(method, prompts, rows, LIMIT, num_updates=2)
+    _, doubled = plan_rows(method, rollouts, numbers, rows, num_updates=2)
     assert doubled["weight"] == pytest.approx(2 * columns["weight"][:-1], rel=1e-12)
     assert doubled["advantage"] == pytest.approx(columns["advantage"][:-1], rel=1e-12)
 
@@ -120,21 +137,20 @@ def test_rows_of_a_stream_by_hand():
     d = Response(0, (7, 4, 4, 4, 4, 6, 6, 1, 1, 1), 1, (-1.0,) * 9, "length", seed=3, track=3, round=2, inherited=6)
     responses = (a, b, c, d)
     rows = [
-        (number, row.start, row.stop, row.round, row.is_survivor, row.is_end)
+        (number, row.start, row.stop, row.is_end)
         for number, row in cut_rows(responses, EqLen(streams=1).cut(responses))
     ]
     assert rows == [
-        (0, 0, 4, 0, False, True),
-        (1, 0, 4, 0, True, False), (1, 4, 6, 1, False, True),
-        (2, 4, 6, 1, True, False), (2, 9, 9, 0, False, True),
-        (3, 9, 9, 0, False, True),
+        (0, 0, 4, True), (1, 0, 4, False), (1, 4, 6, True), (2, 4, 6, False), (2, 9, 9, True), (3, 9, 9, True)
     ]  # fmt: skip
 
 
 def test_a_lost_row_is_an_error():
-    row = Row(6, False, track=1, is_end=False, stop=4)
-    with pytest.raises(ValueError, match="stream 0 of prompt 0: no row carries the verdict on track 1"):
-        plan_batch(compose("eqlen+grpo"), ["u"], [row], LIMIT)
+    """The row that ends the only stream's second track."""
+    rollouts = make_rollouts(EqLen(streams=1), num_prompts=1)
+    kept = [pair for pair in zip(*rows_of(rollouts), strict=True) if pair[1].track != 1 or not pair[1].is_end]
+    with pytest.raises(ValueError, match=r"stream 0 of prompt 0 has tracks .* were some responses dropped"):
+        plan_rows(compose("eqlen+grpo", ["sampling.streams=1"]), rollouts, *zip(*kept, strict=True))
 
 
 def test_what_a_reward_function_says_besides_its_score():

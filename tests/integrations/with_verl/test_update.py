@@ -16,12 +16,12 @@ import pytest
 import torch
 from fixtures import DRIFTED
 from safetensors.torch import load_file
-from test_plans import make_rollouts, rows_of
+from test_plans import make_rollouts, plan_rows, rows_of
 
 pytest.importorskip("verl", reason="verl is not installed (pip install '.[verl]')")
 from fairlen import playground
 from fairlen.integrations.verl.data import copy_shipped
-from fairlen.integrations.verl.trainer import deal, plan_batch
+from fairlen.integrations.verl.trainer import deal
 from fairlen.loop.tally import Tally, observed, update_metrics
 from fairlen.methods.compose import compose
 from fairlen.methods.method import Method, updates
@@ -93,11 +93,10 @@ def verl_row(response, start, stop, plan):
 def planned_rows(method, rollouts):
     """Rows of responses or streams as they are planned on the driver, shuffled."""
     numbers, rows = rows_of(rollouts)
-    prompts = [rollouts.responses[number].prompt for number in numbers]
-    plan = plan_batch(method, prompts, rows, BUDGET)[1] | {"row": np.arange(len(rows))}
+    plan = plan_rows(method, rollouts, numbers, rows)[1] | {"row": np.arange(len(rows))}
     found = []
     for place, (number, row) in enumerate(zip(numbers, rows, strict=True)):
-        stop = row.length if row.is_end else row.stop
+        stop = rollouts.responses[number].length if row.is_end else row.stop
         columns = {name: column[place].item() for name, column in plan.items()}
         one = verl_row(rollouts.responses[number], row.start, stop, columns)
         found.append(one if row.stop > row.start else one | {"mask": [0] * stop})

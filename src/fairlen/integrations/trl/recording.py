@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +12,10 @@ from accelerate.utils import gather_object
 from torch import Tensor
 from transformers import TrainerCallback
 
-from fairlen.batch import Bools, Ints, Plan
+from fairlen.batch import Ints, Plan
 from fairlen.console import warn
-from fairlen.evaluate.run import Evaluation
 from fairlen.files.folders import write_file
-from fairlen.integrations.rows import cut_responses, read_trajectory
-from fairlen.integrations.run_folder import NOWHERE, ROWS, HomeRun
-from fairlen.integrations.trl.rows import Generated, loss_mask
+from fairlen.integrations.run_folder import NOWHERE, ROWS, HomeRun, build_evaluation
 from fairlen.methods.compose import Composition
 from fairlen.methods.method import Scored, spread
 from fairlen.report.page import audit_run
@@ -36,8 +33,8 @@ class Recorder(TrainerCallback):
         self.trainer, self.is_on, self.num_batches, self.run = trainer, is_on, 0, None
         self.measured: list[tuple[Tensor, Tensor]] = []
         """Rows and `measure_sequences` of the micro-batches since the last update, on this process."""
-        self.held_out: list[tuple[Bools, Ints, Bools]] = []
-        """(correct, lengths, truncated) of each batch of an evaluation."""
+        self.held_out: list[Response] = []
+        """Of the batches of an evaluation, of all processes."""
         if is_on:
             trainer.add_callback(self)
         self.composition = composition
@@ -52,30 +49,11 @@ class Recorder(TrainerCallback):
     def number_rows(self, size: int) -> Ints:
         return self.num_batches * ROWS + np.arange(size)
 
-    def add_whole(self, made: Generated, scored: Scored, plan: Plan) -> None:
-        """Record a rollout batch by TRL's own generation, of which each process has a part."""
-        if not self.is_on:
-            return
-        own = zip(list_trajectories(made.output), map(find_answer, made.inputs), strict=True)
-        trainer, found = self.trainer, gather_object(list(own))
-        if self.run is None:
-            return
-        rows: list[Response] = []
-        for row, (tokens, _) in enumerate(found):
-            group, track = divmod(row, trainer.num_generations)
-            finish, version = "length" if made.truncated[row] else "stop", trainer.state.global_step
-            where = {"prompt": group, "track": track, "seed": row, "policy_version": version}
-            own = tokens | {"channels": made.channels[row]}
-            rows.append(Response(finish=finish, temperature=trainer.temperature, **where, **own))
-        graded = tuple(trainer.grade_rewards(made.rewards).grade(rows))
-        rollouts = Rollouts(graded, cut_responses(trainer.method, graded), trainer.max_completion_length)
-        self.add(rollouts, scored, plan, [answer for _, answer in found])
-
-    def add(self, rollouts: Rollouts, scored: Scored, plan: Plan, answers: Iterable[str]) -> None:
+    def add(self, rollouts: Rollouts, scored: Scored, plan: Plan, answers: Sequence[str]) -> None:
         """Record a rollout batch, given the answer to each response's prompt, [R]."""
         if self.run is not None:
             weight = spread(plan, len(scored.segments))["weight"]
-            self.run.add_batch(self.num_batches, rollouts, scored, weight, self.trainer.method, list(answers))
+            self.run.add_batch(self.num_batches, rollouts, scored, weight, self.trainer.method, answers)
 
     def add_update(self, metrics: dict[str, Any], scale: float) -> None:
         """Record an update: what was measured over all processes, its metrics, what weights were multiplied by."""
@@ -91,12 +69,6 @@ class Recorder(TrainerCallback):
             update = self.trainer.state.global_step + 1
             metrics = metrics | self.trainer.refill.costs
             self.run.add_update(update, np.concatenate(rows), np.concatenate(values, 1), metrics, scale)
-
-    def add_held_out(self, rewards: Tensor, length: Ints, truncated: Bools) -> None:
-        """Remember one batch of an evaluation, of all processes; rewards are by function."""
-        if self.is_on:
-            correct = self.trainer.grade_rewards(rewards).verdict == 1.0
-            self.held_out.append((correct, length, truncated))
 
     def extend_card(self) -> None:
         """Add to TRL's model card what our own has; the audit reads rollouts once the run has ended, since it takes its time."""
@@ -123,9 +95,9 @@ class Recorder(TrainerCallback):
         if self.run is not None and self.held_out:
             per_prompt, dataset = self.trainer.num_generations_eval, kwargs["eval_dataloader"].dataset
             # processes may share a few rows more
-            size = len(dataset) * per_prompt if hasattr(dataset, "__len__") else None
-            columns = (np.concatenate(x)[:size].reshape(-1, per_prompt) for x in zip(*self.held_out, strict=True))
-            self.run.add_evaluation(state.global_step, Evaluation(*columns))
+            rows = self.held_out[: len(dataset) * per_prompt] if hasattr(dataset, "__len__") else self.held_out
+            groups = [rows[first : first + per_prompt] for first in range(0, len(rows), per_prompt)]
+            self.run.add_evaluation(state.global_step, build_evaluation(groups))
         self.held_out.clear()
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -133,20 +105,6 @@ class Recorder(TrainerCallback):
             self.run.write()
             self.run.journal.close()
             self.run.is_open = False
-
-
-def list_trajectories(output: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return of rows of TRL's batch what a Response has of tokens; log-probs are the engine's, nan where it gives none."""
-    nats = output.get("sampling_per_token_logps")
-    names = ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask")
-    columns = [*(output[name] for name in names), loss_mask(output)]
-    prompts, is_prompt, ids, mask, own = (column.cpu().numpy() for column in columns)
-    values = np.full(ids.shape, np.nan) if nats is None else nats.cpu().numpy()
-    rows = zip(prompts, is_prompt > 0, ids, mask > 0, own, values, strict=True)
-    return [
-        read_trajectory(p[in_p].tolist(), i[is_there].tolist(), o[is_there], n[is_there].tolist())
-        for p, in_p, i, is_there, o, n in rows
-    ]
 
 
 def find_answer(row: dict[str, Any]) -> str:

@@ -11,13 +11,13 @@ import torch
 from accelerate.utils import gather_object
 from torch import Tensor
 
-from fairlen.batch import NO_VERDICT, Bools, Floats, Ints
-from fairlen.integrations.rows import count_read, count_tokens, find_trained, has_turns, was_truncated
+from fairlen.batch import NO_VERDICT, Floats, Ints, Segments
+from fairlen.integrations.rows import count_kept, find_trained, grade, read_response, was_truncated
 from fairlen.methods.conflicts import refuse_missing
 from fairlen.methods.method import Method
 from fairlen.methods.stages.reward import NUM_READ
 from fairlen.precision import is_above
-from fairlen.rollouts import Response, Status
+from fairlen.rollouts import Response
 
 COLUMN = "fair_"
 """Begins the names of a plan's columns in a rollout batch of TRL, which shuffles and splits them with its own."""
@@ -52,20 +52,6 @@ class CurrentBatch:
     """Ids plus one that each token was drawn from, [N, L * top_k], 0 where there are no more."""
 
 
-@dataclass(frozen=True)
-class Generated:
-    """Responses by TRL's own generation, whole and scored."""
-
-    output: dict[str, Any]
-    """TRL's batch, of this process."""
-    inputs: Sequence[dict[str, Any]]
-    turns: Sequence[tuple[int, ...]]
-    """Tokens of each turn of the responses of all processes, and the others are of these too."""
-    truncated: Bools
-    channels: Sequence[dict[str, int]]
-    rewards: Tensor
-
-
 def split_rows(inputs: dict[str, Tensor | None], size: int) -> list[dict[str, Tensor | None]]:
     """A micro-batch in parts of at most `size` rows: batches of pairs have more rows than TRL's settings ask for."""
     num_rows = len(inputs["completion_ids"])  # type: ignore[arg-type]
@@ -89,24 +75,22 @@ def read_trained(inputs: dict[str, Any]) -> tuple[Tensor, Tensor]:
     return find_trained(loss_mask(inputs), inputs[f"{COLUMN}trains"], inputs.get(f"{COLUMN}length"))
 
 
-def read_turns(
-    output: dict[str, Any], eos_ids: Collection[int], max_response_length: int
-) -> list[tuple[tuple[int, ...], bool]]:
-    """Return the tokens of each turn of the responses of TRL's batch, and whether the limit on tokens ended them, [N]."""
-    columns = (output["completion_ids"], output["completion_mask"], loss_mask(output))
-    rows = zip(*(column.cpu().numpy() for column in columns), strict=True)
-    return [
-        (count_tokens(own), was_truncated(ids[mask > 0].tolist(), own[mask > 0], eos_ids, max_response_length))
-        for ids, mask, own in rows
-    ]
-
-
-def list_columns(
-    output: dict[str, Any], inputs: Sequence[dict[str, Any]], names: Sequence[str]
-) -> list[dict[str, Any]]:
-    """Return the columns of the data by row, with how many tokens were not generated, and None for each of some names."""
-    rows = zip(output["prompt_mask"].sum(1).tolist(), loss_mask(output).cpu().numpy(), inputs, strict=True)
-    return [{**dict.fromkeys(names), NUM_READ: count_read(number, own), **row} for number, own, row in rows]
+def read_responses(
+    output: dict[str, Any], eos_ids: Collection[int], max_response_length: int, open_calls: Sequence[bool]
+) -> list[Response]:
+    """Return the responses of TRL's batch, [N]; log-probs are the engine's, nan where it gives none."""
+    nats = output.get("sampling_per_token_logps")
+    names = ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask")
+    columns = [*(output[name] for name in names), loss_mask(output)]
+    prompts, is_prompt, ids, mask, own = (column.cpu().numpy() for column in columns)
+    values = np.full(ids.shape, np.nan) if nats is None else nats.cpu().numpy()
+    rows, found = zip(prompts, is_prompt > 0, ids, mask > 0, own, values, strict=True), []
+    for (prompt, in_prompt, row, is_there, written, logprobs), is_open in zip(rows, open_calls, strict=True):
+        text = row[is_there].tolist()
+        is_truncated = is_open or was_truncated(text, written[is_there], eos_ids, max_response_length)
+        given = prompt[in_prompt].tolist(), text, written[is_there], logprobs[is_there].tolist(), is_truncated
+        found.append(read_response(*given, prompt=0, seed=0))
+    return found
 
 
 def refuse_unread(trainer: Any) -> None:
@@ -115,17 +99,17 @@ def refuse_unread(trainer: Any) -> None:
         refuse_missing(trainer.method, [NUM_READ, *names, *trainer.reward_func_names])
 
 
-def find_kept(method: Method, output: dict[str, Any]) -> Ints | None:
+def find_kept(method: Method, output: dict[str, Any], segments: Segments, process: int) -> Ints | None:
     """Return the tokens that a correction keeps of each segment of all processes; None where all count."""
     rollout, old = output.get("sampling_per_token_logps"), output.get("old_per_token_logps")
     if not method.recounts or rollout is None or old is None:
         return None
     mask = loss_mask(output).bool()
-    turns = [count_tokens(row) for row in mask.cpu().numpy()]
-    sizes = [size for row in turns for size in (row if has_turns(method) else (sum(row),))]
-    rollout = torch.where(rollout.isnan(), old, rollout)
-    correction: Any = method.correction
-    return np.concatenate(gather_object([correction.count(sizes, old[mask], rollout[mask])]))
+    own, written = segments.take(segments.response // len(mask) == process), mask.sum(1).cpu().numpy()
+    logprobs = old[mask], torch.where(rollout.isnan(), old, rollout)[mask]
+    return np.concatenate(
+        gather_object([count_kept(method.correction, written, own.response % len(mask), own, *logprobs)])
+    )
 
 
 def has_open_call(completion: Any) -> bool:
@@ -158,16 +142,6 @@ class Outcomes:
         by_function = [{name: value for name, value in row if value == value} for row in rows]
         return cls(outcome, np.where(applies.any(axis=1), is_above(outcome, limit), NO_VERDICT), by_function)
 
-    def grade(self, responses: list[Response]) -> list[Response]:
-        statuses: dict[float, Status] = {0.0: "incorrect", 1.0: "correct"}
+    def grade(self, responses: Sequence[Response]) -> list[Response]:
         found = zip(responses, self.outcome.tolist(), self.verdict.tolist(), self.by_function, strict=True)
-        return [
-            replace(
-                response,
-                outcome=outcome,
-                outcomes=said,
-                status=statuses.get(verdict, "unverified"),
-                active=verdict in statuses,
-            )
-            for response, outcome, verdict, said in found
-        ]
+        return [replace(grade(one, outcome, verdict), outcomes=said) for one, outcome, verdict, said in found]

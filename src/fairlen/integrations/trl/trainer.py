@@ -22,24 +22,22 @@ from torch.nn.utils.rnn import pad_sequence
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
-from fairlen.batch import Bools, Plan, build_responses
-from fairlen.integrations.rows import TreeReader, cut_table, fold, fold_turns, mark_depth
+from fairlen.batch import Plan
+from fairlen.integrations.rows import TreeReader, fold, fold_turns, mark_depth
 from fairlen.integrations.run_folder import NOWHERE, read_state, resume_method, save_method
 from fairlen.integrations.trl.engine import TruncatedGRPOTrainer, has_whole_model, run_on_engine
 from fairlen.integrations.trl.generation import Coroutine, Sampled, sample
-from fairlen.integrations.trl.recording import Recorder, list_trajectories
+from fairlen.integrations.trl.recording import Recorder, find_answer
 from fairlen.integrations.trl.refill import Refill
 from fairlen.integrations.trl.rows import (
     COLUMN,
     FORWARDED,
     CurrentBatch,
-    Generated,
     Outcomes,
     find_kept,
     has_open_call,
-    list_columns,
+    read_responses,
     read_trained,
-    read_turns,
     refuse_unread,
     split_rows,
 )
@@ -52,7 +50,7 @@ from fairlen.methods.compose import Composition
 from fairlen.methods.description import list_stages
 from fairlen.methods.method import PLANNED, Method, MicroLoss, Scored, spread
 from fairlen.methods.stages.micro import Micro, Outputs
-from fairlen.rollouts import Response
+from fairlen.rollouts import Response, Rollouts
 
 logger = get_logger(__name__)
 UNKNOWN_WITHOUT_VLLM = ("mismatch/mean", "mismatch/max", "mismatch/kl", "mismatch/short", "mismatch/long")
@@ -130,10 +128,10 @@ class FairGRPOTrainer(TruncatedGRPOTrainer):
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         if not self.model.training:
-            found = self.generate_whole(inputs)
-            lengths = np.array([sum(tokens) for tokens in found.turns])
-            self.recorder.add_held_out(found.rewards, lengths, found.truncated)
-            return found.output
+            output, responses, _ = self.generate_whole(inputs)
+            if self.recorder.run is not None:
+                self.recorder.held_out += responses
+            return output
         self.generated_at = self.policy_version
         self.recorder.num_batches += 1
         output = self.collect_sampled(inputs) if self.has_sampler else self.collect_whole(inputs)
@@ -154,32 +152,50 @@ class FairGRPOTrainer(TruncatedGRPOTrainer):
         finally:
             self.current = CurrentBatch()
 
-    def generate_whole(self, inputs: list[dict[str, Any]]) -> Generated:
+    def generate_whole(
+        self, inputs: list[dict[str, Any]]
+    ) -> tuple[dict[str, Any], tuple[Response, ...], tuple[str, ...]]:
+        """Return TRL's own batch, of this process, and `gather_responses` of it."""
         with self.holding(CurrentBatch(inputs, trains=self.model.training)) as current:
             output = super()._generate_and_score_completions(inputs)
-        return Generated(output, inputs, *self.read_responses(output, current.open_calls), current.rewards)
+        return output, *self.gather_responses(output, current)
+
+    def gather_responses(
+        self, output: dict[str, Any], current: CurrentBatch
+    ) -> tuple[tuple[Response, ...], tuple[str, ...]]:
+        """Return the responses of TRL's batch, of all processes, graded, and the answer to the prompt of each."""
+        tokenizer: Any = self._tokenizer
+        ends = [*self.eos_token_ids, tokenizer.pad_token_id]
+        own = read_responses(output, ends, self.max_completion_length, current.open_calls)
+        told = [
+            (one.with_channels(tokenizer.decode), find_answer(row))
+            for one, row in zip(own, current.inputs, strict=True)
+        ]
+        responses, answers = zip(*gather_object(told), strict=True)
+        made = {"temperature": self.temperature, "policy_version": self.state.global_step}
+        numbered = [
+            replace(one, prompt=row // self.num_generations, track=row % self.num_generations, seed=row, **made)
+            for row, one in enumerate(responses)
+        ]
+        return tuple(self.grade_rewards(current.rewards).grade(numbered)), answers
 
     def collect_whole(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         """TRL's own rollout batch, with the plan in its columns."""
-        made = self.generate_whole(inputs)
-        graded, turns = self.grade_rewards(made.rewards), list(made.turns)
-        prompt, length = np.arange(len(turns)) // self.num_generations, [sum(tokens) for tokens in turns]
-        told, number = (graded.outcome, graded.verdict, made.truncated, self.max_completion_length), [*map(len, turns)]
-        responses = build_responses(prompt, length, *told, num_turns=number, channels=made.channels)
+        output, responses, answers = self.generate_whole(inputs)
+        rollouts, known = Rollouts(responses, self.method.sampling.cut(responses), self.max_completion_length), []
         if self.method.reads:
-            rows = gather_object(list_columns(made.output, made.inputs, self.reward_func_names))
-            known = [row | said for row, said in zip(rows, graded.by_function, strict=True)]
-            responses = replace(responses, named=self.method.pick_columns(known))
-        scored = self.method.score_tables(responses, cut_table(self.method, responses, turns))
-        plan, size = self.method.plan(scored, find_kept(self.method, made.output)), len(scored.segments)
-        self.recorder.add_whole(made, scored, plan)
+            known = gather_object([dict.fromkeys(self.reward_func_names) | row for row in inputs])
+        scored = self.method.score(rollouts, known[:: self.num_generations])
+        process, size = self.accelerator.process_index, len(scored.segments)
+        plan = self.method.plan(scored, find_kept(self.method, output, scored.segments, process))
+        self.recorder.add(rollouts, scored, plan, answers)
         self.report(scored, plan, scored.advantage)
         self.refill.report(scored, num_rounds=1)
         columns = spread(plan, size) | {"row": self.recorder.number_rows(size)}
         columns = fold_turns(columns, scored.segments.response, scored.segments, len(responses))
-        num_rows = len(made.output["completion_ids"])
-        own = slice(self.accelerator.process_index * num_rows, (self.accelerator.process_index + 1) * num_rows)
-        return made.output | self.upload({name: column[own] for name, column in columns.items()})
+        first = process * len(output["completion_ids"])
+        own = slice(first, first + len(output["completion_ids"]))
+        return output | self.upload({name: column[own] for name, column in columns.items()})
 
     def collect_sampled(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         with self.holding(CurrentBatch(inputs, trains=True)) as current:
@@ -235,19 +251,6 @@ class FairGRPOTrainer(TruncatedGRPOTrainer):
     def grade_rewards(self, rewards: Tensor) -> Outcomes:
         """Which answers are right and which count, from rewards by function, [N, F], nan where one does not apply."""
         return Outcomes.read(rewards, self.reward_weights, self.correct_threshold, self.reward_func_names)
-
-    def read_responses(
-        self, output: dict[str, Any], open_calls: Sequence[bool]
-    ) -> tuple[list[tuple[int, ...]], Bools, list[dict[str, int]]]:
-        """The generated tokens of each turn, whether a limit ended it, and tokens by channel, of responses of all processes."""
-        ends: list[Any] = [*self.eos_token_ids, self._tokenizer.pad_token_id]
-        rows = [Response(0, finish="stop", seed=0, **one) for one in list_trajectories(output)]
-        decode: Any = self._tokenizer.decode
-        spent = [one.with_channels(decode).channels for one in rows]
-        own = zip(read_turns(output, ends, self.max_completion_length), open_calls, spent, strict=True)
-        found = gather_object([(turns, truncated or is_open, one) for (turns, truncated), is_open, one in own])
-        turns, truncated, channels = zip(*found, strict=True)
-        return list(turns), np.array(truncated), list(channels)
 
     def report(self, scored: Scored, plan: Plan, advantages: np.ndarray) -> None:
         """The rollout batch's metrics, the method's advantages in TRL's table of completions, and whether anything is learned."""

@@ -59,17 +59,13 @@ class StreamLoop(AgentLoopBase):
 def cut_rows(responses: Sequence[Response], segments: Sequence[Segment]) -> list[tuple[int, Row]]:
     """The rows of one prompt: which response each is cut from, and what it is."""
     rows: list[tuple[int, Row]] = []
-    for number, response in enumerate(responses):
-        length, finish = response.length, response.finish == "length"
-        end = Row(length, finish, response.track, start=length, stop=length, stream=response.stream)
-        end = replace(end, track_round=response.round, inherited=response.inherited)
+    for number, one in enumerate(responses):
+        place = one.stream, one.track, one.round, one.inherited, one.finish == "length"
         mine = sorted((s for s in segments if s.response == number), key=lambda s: s.stop)
-        for segment in mine:
-            start, stop = segment.start - response.num_prompt, segment.stop - response.num_prompt
-            row = replace(end, start=start, stop=stop, is_end=stop == length, group=segment.group, round=segment.round)
-            rows.append((number, replace(row, is_survivor=segment.role == "survivor", mass=segment.mass)))
-        if not mine or not rows[-1][1].is_end:
-            rows.append((number, end))
+        spans = [(segment.start - one.num_prompt, segment.stop - one.num_prompt) for segment in mine]
+        if not spans or spans[-1][1] < one.length:
+            spans.append((one.length, one.length))
+        rows += [(number, Row(*place, start, stop, is_end=stop == one.length)) for start, stop in spans]
     return rows
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property, partial, reduce
 from itertools import chain
 from pathlib import Path
@@ -32,28 +31,18 @@ from verl.workers.rollout.llm_server import FullyAsyncLLMServerClient
 
 from fairlen.batch import CORRECT_THRESHOLD, Ints, number_keys
 from fairlen.console import warn
-from fairlen.integrations.rows import fold_turns, has_turns
-from fairlen.integrations.run_folder import NOWHERE, HomeRun, read_state, resume_method, save_method
+from fairlen.integrations.rows import fold_turns
+from fairlen.integrations.run_folder import (
+    NOWHERE,
+    HomeRun,
+    build_evaluation,
+    read_state,
+    resume_method,
+    save_method,
+)
 from fairlen.integrations.verl.data import read_eos_ids
 from fairlen.integrations.verl.loss import COLUMN, COUNTS, FairDetachWorker, FairLoss, FairWorker
-from fairlen.integrations.verl.rows import (
-    IDLE,
-    LOGPROBS,
-    RECORDED,
-    Row,
-    build_evaluation,
-    build_rollouts,
-    build_tables,
-    find_kept,
-    find_parts,
-    read_channels,
-    read_named,
-    read_row,
-    read_values,
-    read_verdict,
-    tell_validated,
-    unbind,
-)
+from fairlen.integrations.verl.rows import Rows, find_kept, group_by_prompt, read_rows, read_values, tell_validated
 from fairlen.integrations.verl.servers import (
     VERSIONS,
     VersionedClient,
@@ -67,10 +56,15 @@ from fairlen.loop.tally import merge, scored_metrics, state_metrics, update_metr
 from fairlen.loop.update import Skips, finish_update
 from fairlen.methods.compose import explain
 from fairlen.methods.method import Method, Scored, spread
+from fairlen.rollouts import Rollouts
 
 MAX_LOST = 0.5
 """Share of a rollout batch's prompts that may be lost before the job is given up."""
 FIELDS = ("uid", "extra_fields", "prompts", "responses", "response_mask", "rm_scores")
+RECORDED = ("rollout_log_probs", "reward_model")
+"""Fields of verl's that only the run folder needs."""
+LOGPROBS = ("old_log_probs", "rollout_log_probs")
+"""And those that a correction which recounts needs."""
 ACTORS = (Role.Actor, Role.ActorRollout, Role.ActorRolloutRef)
 """Roles of workers that train."""
 Measured = tuple[int, Mapping[str, float], np.ndarray]
@@ -91,29 +85,24 @@ def deal(prompts: Sequence[str], sizes: Sequence[int], num_parts: int) -> list[i
 
 def plan_batch(
     method: Method,
-    prompts: Sequence[Any],
-    rows: Sequence[Row],
-    max_response_length: int,
+    rollouts: Rollouts,
+    rows: Ints,
+    size: int,
     num_updates: int = 1,
-    correct_threshold: float = CORRECT_THRESHOLD,
+    columns: Sequence[Mapping[str, Any]] = (),
     kept: Ints | None = None,
 ) -> tuple[Scored, dict[str, np.ndarray]]:
-    """Plan the rows [N] of a rollout batch that is split into `num_updates` updates; `prompts` has something hashable for each.
+    """Plan a rollout batch that is split into `num_updates` updates, given the row of each segment [B] among `size` of verl's.
 
-    `kept` are the tokens of each segment that a correction keeps, where it recounts.
-    Returns the plan's columns by name, [N] each, or where turns are sequences [N, most turns] (see `fold_turns`); `row` is where
-    a segment is in its table.
+    `columns` are those of the data, by prompt; `kept` are the tokens of each segment that a correction keeps, where it recounts.
+    Returns the plan's columns by name, [size] each, or where turns are sequences [size, most turns] (see `fold_turns`); `row` is
+    where a segment is in its table.
     """
-    by_turn = has_turns(method)
-    responses, segments = build_tables(prompts, rows, max_response_length, correct_threshold, by_turn)
-    if method.reads:
-        named = method.pick_columns([row.named for row in rows if row.is_end])
-        responses = replace(responses, named=named)
-    scored = method.score_tables(responses, segments)
-    columns = spread(method.plan(scored, kept), len(scored.segments))
-    columns |= {name: num_updates * columns[name] for name in ("weight", "term_weight")}
-    columns["row"] = np.arange(len(scored.segments))
-    return scored, fold_turns(columns, find_parts(rows, by_turn)[0], scored.segments, len(rows))
+    scored = method.score(rollouts, columns)
+    plan = spread(method.plan(scored, kept), len(scored.segments))
+    plan |= {name: num_updates * plan[name] for name in ("weight", "term_weight")}
+    plan["row"] = np.arange(len(scored.segments))
+    return scored, fold_turns(plan, rows, scored.segments, size)
 
 
 class FairTrainer(PPOTrainer):
@@ -196,71 +185,64 @@ class FairTrainer(PPOTrainer):
 
     def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
         """The plan of a rollout batch, as columns of it; verl's own metrics read `advantages` and `returns`."""
-        method, limit = self.method, int(self.config.data.max_response_length)
-        wanted = {RECORDED: self.run is not None, LOGPROBS: method.recounts, ("extra_info",): bool(method.reads)}
+        method, is_recorded = self.method, self.run is not None
+        wanted = {RECORDED: is_recorded, LOGPROBS: method.recounts, ("extra_info",): bool(method.reads)}
         fields = dict.fromkeys([*FIELDS, *chain.from_iterable(names for names, is_read in wanted.items() if is_read)])
         data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=[*fields])
-        extra = read_values(data["extra_fields"])
-        prompts, rows = list(map(str, data["uid"])), self._read_rows(batch, data, extra)
-        if self.run is not None or method.channels:
-            rows = read_channels(rows, data, self.tokenizer.decode, method.sampling.is_whole)
-        rows = read_named(rows, data, extra) if method.reads else rows
-        kept = find_kept(method, rows, data) if method.recounts else None
-        scored, found = plan_batch(method, prompts, rows, limit, self.num_updates, self.threshold, kept)
+        found = self._read_rows(batch, data)
+        responses = tuple(found.responses)
+        if is_recorded or method.channels:
+            responses = tuple(one.with_channels(self.tokenizer.decode) for one in responses)
+        segments = method.sampling.cut(responses)
+        rollouts = Rollouts(responses, segments, int(self.config.data.max_response_length))
+        rows = found.find(segments)
+        kept = find_kept(method, data, rows, rollouts.segment_table) if method.recounts else None
+        scored, plan = plan_batch(method, rollouts, rows, len(batch), self.num_updates, found.columns, kept)
         updates = math.inf if self.is_bypassed else self.num_updates * self.config.actor_rollout_ref.actor.ppo_epochs
-        folded = found["weight"] * found["advantage"]
+        folded = plan["weight"] * plan["advantage"]
         for warning in self.signal.look_at(self.global_steps, scored.responses, folded, self.method, updates):
             warn(warning)
-        lost = self._count_lost(prompts, rows)
-        metrics.update(
-            scored_metrics(scored, self.method) | {"prompts/lost": lost} | self._measure_staleness(batch, extra)
-        )
+        lost, ages = self._count_lost(scored.responses.num_prompts), self._measure_staleness(batch, data)
+        metrics.update(scored_metrics(scored, self.method) | {"prompts/lost": lost} | ages)
         if self.run is not None:
-            rollouts, answers = build_rollouts(scored, rows, data, self.global_steps - 1, self.method)
-            weight = np.zeros(len(scored.segments))
-            weight[found["row"][found["trains"]]] = found["weight"][found["trains"]]
-            self.run.add_batch(0, rollouts, scored, weight, self.method, answers)
-        columns = {COLUMN + name: torch.from_numpy(column) for name, column in found.items()}
+            weight = np.zeros(len(segments))
+            weight[plan["row"][plan["trains"]]] = plan["weight"][plan["trains"]]
+            self.run.add_batch(0, rollouts, scored, weight, self.method, found.answers)
+        columns = {COLUMN + name: torch.from_numpy(column) for name, column in plan.items()}
         scores: Any = data["rm_scores"]
         mask: Any = data["response_mask"]
-        advantage = (
-            columns[f"{COLUMN}advantage"].view(len(rows), -1)[:, 0].to(scores.dtype)
-        )  # of turns, their trajectory's
-        spread = advantage.repeat_interleave(mask.offsets().diff()) * mask.values()
-        advantages = torch.nested.nested_tensor_from_jagged(spread, mask.offsets())
+        # of turns, their trajectory's
+        advantage = columns[f"{COLUMN}advantage"].view(len(batch), -1)[:, 0].to(scores.dtype)
+        of_tokens = advantage.repeat_interleave(mask.offsets().diff()) * mask.values()
+        advantages = torch.nested.nested_tensor_from_jagged(of_tokens, mask.offsets())
         columns |= {"advantages": advantages, "returns": scores}
-        fields = TensorDict(columns, batch_size=len(batch))
-        return tq.kv_batch_put(keys=batch.keys, partition_id=batch.partition_id, fields=fields)
+        planned = TensorDict(columns, batch_size=len(batch))
+        return tq.kv_batch_put(keys=batch.keys, partition_id=batch.partition_id, fields=planned)
 
-    def _read_rows(self, batch: Any, data: Any, extra: Sequence[Mapping[str, Any]]) -> list[Row]:
-        """Rows of a rollout batch; padding of verl is a copy of its first row. `extra` are its `extra_fields`."""
-        limit, rows = int(self.config.data.max_response_length), []
-        columns = [unbind(data[name]) for name in ("responses", "response_mask", "rm_scores")]
-        for number, (tag, text, mask, scores) in enumerate(zip(batch.tags, *columns, strict=True)):
-            if tag.get("is_padding"):
-                rows.append(IDLE)
-            elif "fairlen" in extra[number]:
-                rows.append(Row(**extra[number]["fairlen"]))
-            else:
-                row = read_row(text.tolist(), mask.tolist(), extra[number], self.eos_ids, limit)
-                score, info = float(scores.double().sum()), extra[number].get("reward_extra_info") or {}
-                rows.append(replace(row, track=number, outcome=score, verdict=read_verdict(info, score)))
-        return rows
+    def _read_rows(self, batch: Any, data: Any) -> Rows:
+        return read_rows(
+            data,
+            batch.tags,
+            eos_ids=self.eos_ids,
+            max_response_length=int(self.config.data.max_response_length),
+            correct_threshold=self.threshold,
+            policy_version=self.global_steps - 1,
+            temperature=float(self.config.actor_rollout_ref.rollout.temperature),
+        )
 
-    def _measure_staleness(self, batch: Any, extra: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    def _measure_staleness(self, batch: Any, data: Any) -> dict[str, float]:
         """How old the tokens of a rollout batch are, in versions; nothing where weights never change in the middle."""
-        rows = zip(batch.tags, extra, strict=True)
+        rows = zip(batch.tags, read_values(data["extra_fields"]), strict=True)
         parts = [row[VERSIONS] for tag, row in rows if VERSIONS in row and not tag.get("is_padding")]
         return measure_staleness(parts, self.global_steps - 1) if parts else {}
 
-    def _count_lost(self, prompts: list[str], rows: list[Row]) -> float:
+    def _count_lost(self, num_prompts: int) -> float:
         """Prompts that were lost in generation. Raises RuntimeError where most of them were."""
-        found = len({prompt for prompt, row in zip(prompts, rows, strict=True) if row is not IDLE})
         expected = int(self.config.data.train_batch_size) // self.parameter_sync_step
-        if found < (1.0 - MAX_LOST) * expected:
-            lost = f"{expected - found} of {expected} prompts were lost in generation or verification"
+        if num_prompts < (1.0 - MAX_LOST) * expected:
+            lost = f"{expected - num_prompts} of {expected} prompts were lost in generation or verification"
             raise RuntimeError(f"{lost}: look for the first error of an agent loop above")
-        return float(expected - found)
+        return float(expected - num_prompts)
 
     def _update_actor(self, batch: Any, metrics: dict[str, Any]) -> Any:
         actor = self.config.actor_rollout_ref.actor
@@ -337,14 +319,13 @@ class FairTrainer(PPOTrainer):
         """Remember what was validated, where it is graded already."""
         if self.run is not None and self.reward_loop_manager.reward_loop_worker_handles:
             data: Any = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=list(FIELDS))
-            rows = self._read_rows(batch, data, read_values(data["extra_fields"]))
-            self.held_out += zip(unbind(data["prompts"]), rows, strict=True)
+            self.held_out += self._read_rows(batch, data).responses
 
     def _validate(self) -> dict[str, float]:
         self.held_out = []
         found = super()._validate()
         if self.run is not None and self.held_out:
-            self.run.add_evaluation(self.run.num_updates, build_evaluation(self.held_out, self.threshold))
+            self.run.add_evaluation(self.run.num_updates, build_evaluation(group_by_prompt(self.held_out)))
         return found
 
 
