@@ -11,8 +11,9 @@ from fairlen.methods.compose import compose
 def test_what_is_saved_comes_back(tmp_path):
     method = compose("fspo")
     learned = method.with_state(dict.fromkeys(method.state, 1))
-    save_method(tmp_path, learned)
-    assert resume_method(tmp_path, method) == learned
+    save_method(tmp_path, learned, drawn=3)
+    resumed, kept = resume_method(tmp_path, method)
+    assert resumed == learned and kept["drawn"] == 3
     path = tmp_path / "fairlen.json"
     path.write_text(path.read_text().replace('"surrogate.drift_average": 1', '"surrogate.drift_average": NaN'))
     with pytest.raises(ValueError, match=r"surrogate\.drift_average=nan.*earlier checkpoint"):

@@ -33,35 +33,24 @@ STATE_FILE = "fairlen.json"
 NOWHERE: Mapping[str, Any] = {}
 
 
-def save_method(
-    folder: Path,
-    method: Method,
-    position: Mapping[str, Any] = NOWHERE,
-    drawn: int = 0,
-    watch: Mapping[str, Any] = NOWHERE,
-) -> None:
-    """Write into a checkpoint the method's choices and state, the position of the run folder, prompts drawn as refills, and the
-    state of the length watch."""
-    kept = {
-        "method": to_dict(method),
-        "state": method.state,
-        "run": dict(position),
-        "drawn": drawn,
-        "watch": dict(watch),
-    }
+def save_method(folder: Path, method: Method, **kept: Any) -> None:
+    """Write into a checkpoint the method's choices and state, and what else a home keeps: `run` is the position of its folder."""
+    kept |= {"method": to_dict(method), "state": method.state}
     write_file(folder / STATE_FILE, f"{json.dumps(kept)}\n".encode())
 
 
-def resume_method(folder: Path, method: Method) -> Method:
-    """Return the method with the state of a checkpoint; a method without state resumes from one without the file.
+def resume_method(folder: Path, method: Method) -> tuple[Method, Mapping[str, Any]]:
+    """Return the method with the state of a checkpoint, and all that was kept there.
 
-    Raises ValueError for a checkpoint of another method, FileNotFoundError where there is no state for one that needs it.
+    A checkpoint without the file is one of a method without state, of which nothing was kept. Raises ValueError for a checkpoint
+    of another method, FileNotFoundError where there is no state for one that needs it.
     """
-    path, kept = folder / STATE_FILE, read_state(folder)
-    if not kept:
+    path = folder / STATE_FILE
+    if not path.is_file():
         if method.state:
             raise FileNotFoundError(f"{path}: no state of the method was saved there; start a new run from its weights")
-        return method
+        return method, NOWHERE
+    kept = json.loads(path.read_text())
     before, now = kept["method"], to_dict(method)
     if changed := [name for name in now if before.get(name) != now[name]]:
         differences = "; ".join(f"{name} {before.get(name)} -> {now[name]}" for name in changed)
@@ -69,13 +58,7 @@ def resume_method(folder: Path, method: Method) -> Method:
             f"{path}: resuming with another method would not continue the same run ({differences}); give the method that the "
             "checkpoint was trained with, or start a new run from its weights in another folder"
         )
-    return method.with_state(kept["state"])
-
-
-def read_state(folder: Path) -> Mapping[str, Any]:
-    """Read what `save_method` wrote into a checkpoint; nothing where it wrote none."""
-    path = folder / STATE_FILE
-    return json.loads(path.read_text()) if path.is_file() else NOWHERE
+    return method.with_state(kept["state"]), kept
 
 
 ROWS = 1 << 32

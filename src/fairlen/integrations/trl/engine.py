@@ -22,11 +22,11 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 
 from fairlen.engine import Engine
 from fairlen.engine.engine import StateError
-from fairlen.integrations.trl.generation import Coroutine
+from fairlen.integrations.trl.generation import Run
 from fairlen.integrations.trl.rows import CurrentBatch
 from fairlen.policy.support import FLOOR
 from fairlen.rollouts import Response
-from fairlen.sampling.extend import Extend, gather
+from fairlen.sampling.extend import gather
 
 
 def has_whole_model(trainer: Any) -> bool:
@@ -36,14 +36,7 @@ def has_whole_model(trainer: Any) -> bool:
     return is_plain and is_gathered and not trainer.is_fsdp_enabled
 
 
-async def run_all(extend: Extend, coroutines: Sequence[Coroutine]) -> list[tuple[Response, ...]]:
-    async def run(coroutine: Coroutine) -> tuple[Response, ...]:
-        return await coroutine(extend)
-
-    return await gather(map(run, coroutines))
-
-
-def run_on_engine(trainer: Any, coroutines: Sequence[Coroutine], prompt_ids: Sequence[Any]) -> list[Response] | None:
+def run_on_engine(trainer: Any, coroutines: Sequence[Run], prompt_ids: Sequence[Any]) -> list[Response] | None:
     """Return the responses of all coroutines, in their order; None for a model that the engine cannot run.
 
     `prompt_ids` has a row for every track that starts from its prompt.
@@ -68,7 +61,7 @@ def run_on_engine(trainer: Any, coroutines: Sequence[Coroutine], prompt_ids: Seq
             return None
         # on a thread of their own, so that TRL may run in an event loop, as in notebooks
         with ThreadPoolExecutor(1) as thread:
-            found = thread.submit(lambda: asyncio.run(run_all(engine.extend, coroutines))).result()
+            found = thread.submit(lambda: asyncio.run(gather(one(engine.extend) for one in coroutines))).result()
     return [response for responses in found for response in responses]
 
 

@@ -6,12 +6,12 @@ A sampler may return more segments than TRL asked for; rows that do not train fi
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain, groupby
-from typing import Any
+from itertools import groupby
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -30,7 +30,8 @@ from fairlen.sampling.independent import Request, Sampler, no_grader
 
 QUIET_TURNS = 32
 """Turns of the event loop in which no coroutine asks for anything, after which all of them wait."""
-Coroutine = Callable[[Extend], Awaitable[tuple[Response, ...]]]
+Run = Callable[[Extend], Coroutine[Any, Any, tuple[Response, ...]]]
+"""All responses to one prompt, once it is told by what they are extended."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class PendingExtension:
 
 
 def run_together(
-    coroutines: Sequence[Coroutine],
+    coroutines: Sequence[Run],
     generate: Callable[[list[PendingExtension]], list[Continuation]],
     most: Callable[[int], int],
 ) -> list[Response]:
@@ -96,12 +97,12 @@ def run_together(
 
 def prepare_prompts(
     sampler: Sampler, token_ids: Sequence[Sequence[int]], first: int, request: Callable[[int, TokenIds, int], Request]
-) -> list[Coroutine]:
+) -> list[Run]:
     """Coroutines of this process's rows, of which `first` is the number among all: one coroutine for each prompt.
 
     A process that has only some of a prompt's rows runs a sampler of so many; its streams are numbered after those before.
     """
-    found: list[Coroutine] = []
+    found: list[Run] = []
     for prompt, group in groupby(range(first, first + len(token_ids)), lambda row: row // sampler.num_tracks):
         rows = list(group)
         place = rows[0] % sampler.num_tracks
@@ -119,17 +120,22 @@ async def run_prompt(sampler: Sampler, request: Request, first_stream: int, exte
     return tuple(replace(response, stream=response.stream + first_stream) for response in responses)
 
 
+class Graded(NamedTuple):
+    """A response of any process, graded."""
+
+    process: int
+    response: Response
+    columns: dict[str, Any]
+    """Of the data, where the method reads some."""
+    answer: str
+
+
 @dataclass(frozen=True)
 class Drawn:
-    """The responses to some prompts, graded."""
+    """The responses to some prompts."""
 
-    graded: tuple[Response, ...]
-    """Of all processes, and so are the next two."""
-    columns: list[dict[str, Any]]
-    """Of the data, for each response, where the method reads some."""
-    answers: list[str]
-    own: range
-    """Which of the responses are this process's."""
+    rows: list[Graded]
+    """Of all processes."""
     texts: list[Any]
     """This process's completions that started from their prompt."""
     text_rewards: Tensor
@@ -163,9 +169,10 @@ def sample(trainer: Any, method: Method, inputs: Sequence[dict[str, Any]], promp
     logged = {name: list(values) for name, values in trainer._pending_extra_logs.items()}
     wanted = len(prompts) * trainer.accelerator.num_processes // method.sampling.num_tracks
     while True:
-        everything = tuple(chain.from_iterable(one.graded for one in rounds))
+        rows = [row for one in rounds for row in one.rows]
+        everything = tuple(row.response for row in rows)
         rollouts = Rollouts(everything, method.sampling.cut(everything), trainer.max_completion_length)
-        columns = {r.prompt: row for one in rounds for r, row in zip(one.graded, one.columns, strict=True)}
+        columns = {row.response.prompt: row.columns for row in rows}
         scored = method.score(rollouts, [columns[prompt] for prompt in range(len(columns))])
         if not (missing := trainer.refill.count_missing(scored, wanted, len(rounds))):
             break
@@ -173,18 +180,17 @@ def sample(trainer: Any, method: Method, inputs: Sequence[dict[str, Any]], promp
         texts = [row["prompt"] for row in further]
         rounds.append(draw(trainer, method, further, texts, scored.responses.num_prompts))
     trainer._pending_extra_logs.update(logged)  # TRL's table has the prompts that it asked for
-    first = np.cumsum([0, *(len(one.graded) for one in rounds)])
-    own = {row + start for one, start in zip(rounds, first.tolist(), strict=False) for row in one.own}
-    report_lengths(trainer, [everything[row] for row in sorted(own)])
+    own = [number for number, row in enumerate(rows) if row.process == trainer.accelerator.process_index]
+    report_lengths(trainer, [everything[number] for number in own])
     trainer.refill.report(scored, len(rounds))
     plan = method.plan(scored)
-    trainer.recorder.add(rollouts, scored, plan, [answer for one in rounds for answer in one.answers])
-    chosen = [row for row in plan.rows.tolist() if rollouts.segments[row].response in own]
-    rows = build_enough(everything, rollouts.segments, chosen, trainer)
+    trainer.recorder.add(rollouts, scored, plan, [row.answer for row in rows])
+    chosen = [row for row in plan.rows.tolist() if rollouts.segments[row].response in set(own)]
+    trees = build_enough(everything, rollouts.segments, chosen, trainer)
     parts = trainer.args.steps_per_generation  # TRL cuts the rows into so many equal parts and drops what is left
-    size = -(-max(most_of(trainer, len(rows)), 1) // parts) * parts
+    size = -(-max(most_of(trainer, len(trees)), 1) // parts) * parts
     spare = TreeRow([everything[0].token_ids[0]], [trainer.eos_token_ids[0]], [0], [0.0], [0])
-    return Sampled(rows + [spare] * (size - len(rows)), scored, plan, rounds[0])
+    return Sampled(trees + [spare] * (size - len(trees)), scored, plan, rounds[0])
 
 
 def draw(
@@ -211,18 +217,14 @@ def draw(
     rewards = score(trainer, [inputs[row] for row in asked], [prompts[row] for row in asked], completions, responses)
     samples = [row for row, response in enumerate(responses) if response.round == 0]
     keep_samples(trainer, samples, len(responses))
-    answers = [find_answer(inputs[row]) for row in asked]
-    responses = [one.with_channels(trainer._tokenizer.decode) for one in responses]
     known = dict.fromkeys(trainer.reward_func_names)
-    columns = [known | inputs[row] if method.reads else {} for row in asked]
-    found = gather_object([(trainer.grade_rewards(rewards).grade(responses), columns, answers)])
-    graded, columns, answers = (tuple(part) for part in zip(*found, strict=True))
-    first = sum(map(len, graded[:process]))
+    told = [one.with_channels(trainer._tokenizer.decode) for one in responses]
+    rows = [
+        Graded(process, one, known | inputs[row] if method.reads else {}, find_answer(inputs[row]))
+        for row, one in zip(asked, trainer.grade_rewards(rewards).grade(told), strict=True)
+    ]
     return Drawn(
-        graded=tuple(chain.from_iterable(graded)),
-        columns=list(chain.from_iterable(columns)),
-        answers=list(chain.from_iterable(answers)),
-        own=range(first, first + len(responses)),
+        rows=gather_object(rows),
         texts=[completions[row] for row in samples],
         text_rewards=trainer.accelerator.gather(rewards[samples]),
     )

@@ -24,9 +24,9 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 
 from fairlen.batch import Plan
 from fairlen.integrations.rows import TreeReader, fold, fold_turns, mark_depth
-from fairlen.integrations.run_folder import NOWHERE, read_state, resume_method, save_method
+from fairlen.integrations.run_folder import NOWHERE, resume_method, save_method
 from fairlen.integrations.trl.engine import TruncatedGRPOTrainer, has_whole_model, run_on_engine
-from fairlen.integrations.trl.generation import Coroutine, Sampled, sample
+from fairlen.integrations.trl.generation import Run, Sampled, sample
 from fairlen.integrations.trl.recording import Recorder, find_answer
 from fairlen.integrations.trl.refill import Refill
 from fairlen.integrations.trl.rows import (
@@ -234,7 +234,7 @@ class FairGRPOTrainer(TruncatedGRPOTrainer):
             if self.model.training != was_training:
                 self.model.train(was_training)
 
-    def run_streams(self, coroutines: Sequence[Coroutine], prompt_ids: Sequence[Any]) -> list[Response] | None:
+    def run_streams(self, coroutines: Sequence[Run], prompt_ids: Sequence[Any]) -> list[Response] | None:
         """All responses by fairlen's engine; None where TRL's generation makes them: its own ways, or that of a subclass."""
         is_ours = type(self)._generate_single_turn is FairGRPOTrainer._generate_single_turn
         return run_on_engine(self, coroutines, prompt_ids) if is_ours and has_whole_model(self) else None
@@ -391,13 +391,14 @@ class FairGRPOTrainer(TruncatedGRPOTrainer):
         if self.args.should_save:
             folder = Path(self._get_output_dir(trial=trial)) / f"checkpoint-{self.state.global_step}"
             position = self.recorder.run.capture() if self.recorder.run else NOWHERE
-            save_method(folder, self.method, position, self.refill.drawn, self.signal.watch.state())
+            save_method(folder, self.method, run=position, drawn=self.refill.drawn, watch=self.signal.watch.state())
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)
-        kept = read_state(Path(checkpoint)) if checkpoint else NOWHERE
+        kept = NOWHERE
         if checkpoint is not None:
-            self.method, self.refill.drawn = resume_method(Path(checkpoint), self.method), kept.get("drawn", 0)
+            self.method, kept = resume_method(Path(checkpoint), self.method)
+            self.refill.drawn = kept.get("drawn", 0)
         self.signal.watch.restore(kept.get("watch", NOWHERE))
         if self.recorder.run is not None:
             self.recorder.run.start(kept.get("run", NOWHERE))

@@ -36,7 +36,6 @@ from fairlen.integrations.run_folder import (
     NOWHERE,
     HomeRun,
     build_evaluation,
-    read_state,
     resume_method,
     save_method,
 )
@@ -289,28 +288,26 @@ class FairTrainer(PPOTrainer):
     def _save_checkpoint(self) -> None:
         folder = Path(self.config.trainer.default_local_dir) / f"global_step_{self.global_steps}"
         position = self.run.capture() if self.run else NOWHERE
-        save_method(
-            folder, self.method, position, watch=self.signal.watch.state()
-        )  # first: verl's last file says that all are there
+        # first: verl's last file says that all are there
+        save_method(folder, self.method, run=position, watch=self.signal.watch.state())
         super()._save_checkpoint()
 
     def _load_checkpoint(self) -> None:
         super()._load_checkpoint()
-        position = NOWHERE
+        kept = NOWHERE
         if self.global_steps:
             trainer = self.config.trainer
             folder = Path(trainer.default_local_dir) / f"global_step_{self.global_steps}"
             if trainer.resume_mode == "resume_path":
                 folder = Path(trainer.resume_from_path)
-            self.method, kept = resume_method(folder, self.method), read_state(folder)
-            position = kept.get("run", NOWHERE)
+            self.method, kept = resume_method(folder, self.method)
             self.signal.watch.restore(kept.get("watch", NOWHERE))
         if self.settings.get("folder"):
             self.run = HomeRun(Path(self.settings.folder), partial(self.tokenizer.decode, skip_special_tokens=True))
             overrides = list(self.settings.get("overrides") or ())
             told = {"max_response_length": int(self.config.data.max_response_length), "overrides": overrides}
             self.run.describe(explain(self.settings.method, overrides), told, "verl")
-            self.run.start(position)
+            self.run.start(kept.get("run", NOWHERE))
 
     def _build_replay_buffer(self) -> Any:
         return tell_validated(count_evicted(super()._build_replay_buffer()), self._add_held_out)
