@@ -423,6 +423,7 @@ class Verl:
 
         from fairlen.integrations.run_folder import HomeRun
         from fairlen.integrations.verl import trainer as trainer_module
+        from fairlen.integrations.verl.loss import read_plan
 
         def forward(number: int) -> tuple[Tensor, Tensor]:
             prompt, text = case.prompts[number // case.num_tracks], case.rows[number].token_ids
@@ -434,7 +435,7 @@ class Verl:
             micro = read_micro(loss, data, mask, length, dtype)
             if not fault.quantity:
                 return micro
-            rows = (data["plan_row"] % (1 << 32)).tolist()
+            rows = read_plan(data, "row").tolist()
             place = int(length[: rows.index(fault.row)].sum()) if fault.row in rows else slice(0)
             names = [name for name in ("old_logprobs", "ref_logprobs") if getattr(micro, name) is not None]
             return replace(micro, **{name: fault.change(name, getattr(micro, name), place) for name in names})
@@ -478,9 +479,7 @@ class Verl:
         assert workers.loss_fn.method == trainer.method
         ((scored, columns),) = planned
         logged = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-        found = {name: columns[name] for name in ("trains", *PLANNED)}
-        if "length" in columns:  # of each turn: those of a row lie side by side
-            found = {name: column[columns["length"] > 0] for name, column in found.items()}
+        found = {name: columns[name][columns["length"] > 0] for name in ("trains", *PLANNED)}
         counted = [update_metrics(reduce(merge, (counts for _, counts, _ in update))) for update in workers.counts]
         skipped = [{"updates/skipped": entry["updates/skipped"]} for entry in logged]
         metrics = [own | added for own, added in zip(counted, skipped, strict=True)]

@@ -82,19 +82,6 @@ def grade(response: Response, outcome: float, verdict: float) -> Response:
     return replace(response, outcome=outcome, status=statuses.get(verdict, "unverified"), active=is_active)
 
 
-def fold_turns(columns: Mapping[str, np.ndarray], rows: Ints, segments: Segments, size: int) -> dict[str, np.ndarray]:
-    """Return columns of segments [B], which lie in `rows` [B], as columns of `size` rows, 0 where nothing is.
-
-    They are [size] where no row has several segments. Else they are [size, most turns], and `length` is one more of them.
-    """
-    width = int(segments.turn.max(initial=0)) + 1
-    given = dict(columns) | ({"length": segments.length} if width > 1 else {})
-    found = {name: np.zeros((size, width), column.dtype) for name, column in given.items()}
-    for name, column in given.items():
-        found[name][rows, segments.turn] = column
-    return found if width > 1 else {name: column[:, 0] for name, column in found.items()}
-
-
 @dataclass(frozen=True)
 class TreeRow:
     """Segments of one prompt as a row: the tokens after the prompt."""
@@ -149,20 +136,28 @@ def build_rows(
     return rows
 
 
-def fold(columns: Mapping[str, np.ndarray], rows: Sequence[Sequence[int]]) -> dict[str, Tensor]:
+def group_by_row(rows: Ints, size: int) -> list[list[int]]:
+    """Return which segments each of `size` rows has, given the row of each [B]."""
+    found: list[list[int]] = [[] for _ in range(size)]
+    for number, row in enumerate(rows.tolist()):
+        found[row].append(number)
+    return found
+
+
+def fold(columns: Mapping[str, np.ndarray], rows: Sequence[Sequence[int]]) -> dict[str, np.ndarray]:
     """Return columns of segments as columns of rows, [N, most in a row]; 0 where a row has fewer."""
     most = max(1, *map(len, rows))
     index = np.array([[*row, *[-1] * (most - len(row))] for row in rows], np.int64)
-    return {name: torch.from_numpy(np.append(c, np.zeros(1, c.dtype))[index]) for name, c in columns.items()}
+    return {name: np.append(c, np.zeros(1, c.dtype))[index] for name, c in columns.items()}
 
 
-def find_trained(mask: Tensor, trains: Tensor, length: Tensor | None) -> tuple[Tensor, Tensor]:
+def find_trained(mask: Tensor, trains: Tensor, length: Tensor) -> tuple[Tensor, Tensor]:
     """Return which tokens train, [N, L], and how many of each segment, [N * S], row after row.
 
-    `mask` [N, L] is 1 on tokens of segments, which have `length` tokens and of which some train, [N * S]; without `length` a row
-    is one. A row without any such token has none, whatever its length says.
+    `mask` [N, L] is 1 on tokens of segments, which have `length` tokens and of which some train, [N * S] or [N, S]. A row without
+    any such token has none, whatever its length says.
     """
-    length = mask.sum(1) if length is None else (length.view(len(mask), -1) * mask.any(1, keepdim=True)).flatten()
+    length = (length.view(len(mask), -1) * mask.any(1, keepdim=True)).flatten()
     mask, trains = mask.bool(), trains.flatten().bool()
     return mask.masked_scatter(mask, trains.repeat_interleave(length)), length * trains
 

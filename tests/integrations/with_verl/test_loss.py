@@ -67,7 +67,7 @@ def test_a_rank_with_padding_alone_still_runs_backward(monkeypatch):
     workers, metrics, queue = train(
         trainer, rows, model, [model.theta], monkeypatch, micro_rows=1, num_padding=3
     )  # fmt: skip
-    assert queue.columns["plan_trains"].tolist()[-3:] == [False] * 3
+    assert queue.columns["plan_trains"].flatten().tolist()[-3:] == [False] * 3
     total, _ = workers.loss_fn(*workers.micro_batch([26]))
     total.backward()
     assert float(total) == 0.0 and metrics["sequences/trained"] == 23.0  # one has no verdict
@@ -87,7 +87,7 @@ def test_a_verdict_decides_above_a_threshold_and_none_counts_nowhere(correct_thr
     _, metrics, queue = train(trainer, rows, model, [model.theta], monkeypatch)
     found = [metrics[name] for name in ("accuracy/mean", "responses/active", "outcome/mean")]
     assert found == pytest.approx([correct / 4, 4 / 5, 0.3])
-    assert queue.columns["plan_trains"].tolist() == [True] * 4 + [False]
+    assert queue.columns["plan_trains"].flatten().tolist() == [True] * 4 + [False]
 
 
 @pytest.mark.parametrize(

@@ -103,9 +103,9 @@ def test_the_plan_of_rows_is_the_plan_of_responses(names):
     scored, columns = plan_rows(method, rollouts, numbers, rows, padding=(len(rows),))
     for place, (number, row) in enumerate(zip(numbers, rows, strict=True)):
         want = expected.get((number, row.stop), (0.0, 0.0, 0.0))
-        have = tuple(float(columns[name][place]) for name in ("advantage", "weight", "term_weight"))
+        have = tuple(columns[name][place].item() for name in ("advantage", "weight", "term_weight"))
         assert have == pytest.approx(want, rel=1e-12, abs=1e-15)
-    assert sum(columns["trains"]) == len(plan) > 4 and not columns["trains"][-1]
+    assert columns["trains"].sum() == len(plan) > 4 and not columns["trains"][-1]
     assert len(scored.responses) == len(rollouts.responses)
     padded, _ = plan_rows(method, rollouts, numbers, rows, padding=(1,))
     assert padded.responses.num_prompts == scored.responses.num_prompts

@@ -105,7 +105,7 @@ def planned_rows(method, rollouts):
 
 def pad_rows(rows):
     """To a multiple of two ranks and four rows, with rows that train nothing."""
-    plan = {"trains": False, "advantage": 0.0, "weight": 0.0, "term_weight": 0.0, "bounded": 1.0, "row": 0}
+    plan = {"trains": False, "advantage": 0.0, "weight": 0.0, "term_weight": 0.0, "bounded": 1.0, "length": 0, "row": 0}
     idle = {"ids": [1] * 6, "num_prompt": 5, "mask": [0], "old": [0.0], "plan": plan}
     return [*rows, *[idle] * (-len(rows) % 8)]
 

@@ -72,7 +72,7 @@ def loss_mask(inputs: dict[str, Any]) -> Tensor:
 
 def read_trained(inputs: dict[str, Any]) -> tuple[Tensor, Tensor]:
     """Which tokens of a micro-batch train, [N, L], and how many of each segment, row after row."""
-    return find_trained(loss_mask(inputs), inputs[f"{COLUMN}trains"], inputs.get(f"{COLUMN}length"))
+    return find_trained(loss_mask(inputs), inputs[f"{COLUMN}trains"], inputs[f"{COLUMN}length"])
 
 
 def read_responses(

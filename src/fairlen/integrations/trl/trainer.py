@@ -23,7 +23,7 @@ from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from fairlen.batch import Plan
-from fairlen.integrations.rows import TreeReader, fold, fold_turns, mark_depth
+from fairlen.integrations.rows import TreeReader, fold, group_by_row, mark_depth
 from fairlen.integrations.run_folder import NOWHERE, resume_method, save_method
 from fairlen.integrations.trl.engine import TruncatedGRPOTrainer, has_whole_model, run_on_engine
 from fairlen.integrations.trl.generation import Run, Sampled, sample
@@ -186,31 +186,28 @@ class FairGRPOTrainer(TruncatedGRPOTrainer):
         if self.method.reads:
             known = gather_object([dict.fromkeys(self.reward_func_names) | row for row in inputs])
         scored = self.method.score(rollouts, known[:: self.num_generations])
-        process, size = self.accelerator.process_index, len(scored.segments)
+        process = self.accelerator.process_index
         plan = self.method.plan(scored, find_kept(self.method, output, scored.segments, process))
         self.recorder.add(rollouts, scored, plan, answers)
         self.report(scored, plan, scored.advantage)
         self.refill.report(scored, num_rounds=1)
-        columns = spread(plan, size) | {"row": self.recorder.number_rows(size)}
-        columns = fold_turns(columns, scored.segments.response, scored.segments, len(responses))
-        first = process * len(output["completion_ids"])
-        own = slice(first, first + len(output["completion_ids"]))
-        return output | self.upload({name: column[own] for name, column in columns.items()})
+        size, rows = len(output["completion_ids"]), group_by_row(scored.segments.response, len(responses))
+        return output | self.fold_plan(scored, plan, rows[process * size :][:size])
 
     def collect_sampled(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         with self.holding(CurrentBatch(inputs, trains=True)) as current:
             output = super()._generate_and_score_completions(inputs)
         sampled: Sampled = current.sampled
         scored, plan = sampled.scored, sampled.plan
-        columns = spread(plan, len(scored.segments)) | {"length": scored.segments.length}
-        columns["row"] = self.recorder.number_rows(len(scored.segments))
         self.report(scored, plan, sampled.sample_advantages)
-        by_row = fold(columns, [row.segments for row in sampled.rows])
-        return output | self.upload(by_row | {"depth": current.depth, "support": current.support})
+        columns = self.fold_plan(scored, plan, [row.segments for row in sampled.rows])
+        return output | columns | {f"{COLUMN}depth": current.depth, f"{COLUMN}support": current.support}
 
-    def upload(self, columns: dict[str, Any]) -> dict[str, Tensor | None]:
-        device = self.accelerator.device
-        return {COLUMN + name: None if c is None else torch.as_tensor(c).to(device) for name, c in columns.items()}
+    def fold_plan(self, scored: Scored, plan: Plan, rows: Sequence[Sequence[int]]) -> dict[str, Tensor]:
+        """Columns of a plan for TRL's batch, given the segments of each of its rows."""
+        size, device = len(scored.segments), self.accelerator.device
+        columns = spread(plan, size) | {"length": scored.segments.length, "row": self.recorder.number_rows(size)}
+        return {COLUMN + name: torch.from_numpy(c).to(device) for name, c in fold(columns, rows).items()}
 
     def _generate(self, prompts: list[Any]) -> tuple[Any, ...]:
         current = self.current

@@ -58,8 +58,8 @@ class FairLoss:
         self, model_output: Mapping[str, Tensor], data: Any, dp_group: Any = None
     ) -> tuple[Tensor, dict[str, Any]]:
         logprobs = no_padding_2_padding(model_output["log_probs"], data)
-        turns = read_plan(data, "length") if f"{COLUMN}length" in data else None
-        mask, length = find_trained(to_padded(data, "response_mask"), read_plan(data, "trains"), turns)
+        told = read_plan(data, "trains"), read_plan(data, "length")
+        mask, length = find_trained(to_padded(data, "response_mask"), *told)
         outputs = Outputs(logprobs[mask], read_entropy(model_output, data, logprobs)[mask])
         micro = self.read_micro(data, mask, length, logprobs.dtype)
         loss = self.method.loss(outputs, micro)

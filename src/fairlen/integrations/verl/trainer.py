@@ -31,7 +31,7 @@ from verl.workers.rollout.llm_server import FullyAsyncLLMServerClient
 
 from fairlen.batch import CORRECT_THRESHOLD, Ints, number_keys
 from fairlen.console import warn
-from fairlen.integrations.rows import fold_turns
+from fairlen.integrations.rows import fold, group_by_row
 from fairlen.integrations.run_folder import (
     NOWHERE,
     HomeRun,
@@ -94,14 +94,13 @@ def plan_batch(
     """Plan a rollout batch that is split into `num_updates` updates, given the row of each segment [B] among `size` of verl's.
 
     `columns` are those of the data, by prompt; `kept` are the tokens of each segment that a correction keeps, where it recounts.
-    Returns the plan's columns by name, [size] each, or where turns are sequences [size, most turns] (see `fold_turns`); `row` is
-    where a segment is in its table.
+    Returns the plan's columns by name, [size, most segments of a row]; `row` is where a segment is in its table.
     """
     scored = method.score(rollouts, columns)
     plan = spread(method.plan(scored, kept), len(scored.segments))
     plan |= {name: num_updates * plan[name] for name in ("weight", "term_weight")}
-    plan["row"] = np.arange(len(scored.segments))
-    return scored, fold_turns(plan, rows, scored.segments, size)
+    plan |= {"length": scored.segments.length, "row": np.arange(len(scored.segments))}
+    return scored, fold(plan, group_by_row(rows, size))
 
 
 class FairTrainer(PPOTrainer):
@@ -211,7 +210,7 @@ class FairTrainer(PPOTrainer):
         scores: Any = data["rm_scores"]
         mask: Any = data["response_mask"]
         # of turns, their trajectory's
-        advantage = columns[f"{COLUMN}advantage"].view(len(batch), -1)[:, 0].to(scores.dtype)
+        advantage = columns[f"{COLUMN}advantage"][:, 0].to(scores.dtype)
         of_tokens = advantage.repeat_interleave(mask.offsets().diff()) * mask.values()
         advantages = torch.nested.nested_tensor_from_jagged(of_tokens, mask.offsets())
         columns |= {"advantages": advantages, "returns": scores}

@@ -16,7 +16,7 @@ from verl.workers.engine.fsdp import transformer_impl
 from fairlen.console import warn
 from fairlen.engine.device import upload
 from fairlen.integrations.rows import find_obstacle, read_forest
-from fairlen.integrations.verl.loss import COLUMN
+from fairlen.integrations.verl.loss import COLUMN, read_plan
 from fairlen.integrations.verl.session import NODE
 from fairlen.policy.model import body
 from fairlen.policy.tree import NAME, ForestMask, sort_rows
@@ -79,7 +79,7 @@ def find_wanted(data: Any) -> torch.Tensor:
     mask: Any = torch.nested.as_nested_tensor(list(data["response_mask"].unbind()), layout=torch.jagged)
     length, chosen = mask.offsets().diff(), mask.values().bool()
     if COLUMN + "trains" in data.keys():  # noqa: SIM118  a TensorDict has no other way
-        chosen &= data[COLUMN + "trains"].bool().repeat_interleave(length)
+        chosen &= read_plan(data, "trains").bool().repeat_interleave(length)
     chosen[:1] |= ~chosen.any()
     shift = (data["input_ids"].offsets() - mask.offsets())[1:]  # rows end with their response
     return (torch.arange(len(chosen), device=mask.device) + shift.repeat_interleave(length))[chosen]
