@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 pytest.importorskip("verl", reason="verl is not installed (pip install '.[verl]')")
-from in_process import list_columns, make_row
+from in_process import Batch, list_columns, make_row, make_trainer, whole_row
 
 from fairlen.batch import NO_VERDICT
 from fairlen.integrations.verl.agent_loop import cut_rows
@@ -151,6 +151,16 @@ def test_a_lost_row_is_an_error():
     kept = [pair for pair in zip(*rows_of(rollouts), strict=True) if pair[1].track != 1 or not pair[1].is_end]
     with pytest.raises(ValueError, match=r"stream 0 of prompt 0 has tracks .* were some responses dropped"):
         plan_rows(compose("eqlen+grpo", ["sampling.streams=1"]), rollouts, *zip(*kept, strict=True))
+
+
+def test_responses_have_their_temperature_and_the_numbers_that_were_said_of_them():
+    rows = [whole_row(one) for one in make_rollouts(compose("grpo").sampling, num_prompts=1).responses]
+    trainer = make_trainer("grpo", limit=LIMIT, prompts=1)
+    trainer.config.actor_rollout_ref.rollout.temperature = 0.7
+    rows[0]["extra_fields"]["reward_extra_info"] |= {"style": np.float32(0.5), "said": "no"}
+    found = trainer._read_rows(Batch([], [{} for _ in rows]), list_columns(rows)).responses
+    assert {one.temperature for one in found} == {0.7}
+    assert found[0].outcomes == {"acc": found[0].outcome, "verdict": 1.0, "style": 0.5}
 
 
 def test_what_a_reward_function_says_besides_its_score():

@@ -11,20 +11,19 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
-from accelerate.utils import gather_object
 from torch import Tensor
 from trl.chat_template_utils import parse_response
 
 from fairlen.batch import Floats, Plan
 from fairlen.integrations.rows import TreeRow, build_rows
-from fairlen.integrations.trl.recording import find_answer
 from fairlen.integrations.trl.refill import most_of
+from fairlen.integrations.trl.rows import Graded, gather_rows, score_rows
 from fairlen.methods.method import Method, Scored
-from fairlen.rollouts import Response, Rollouts, Segment, TokenIds
+from fairlen.rollouts import Response, Segment, TokenIds
 from fairlen.sampling.extend import Continuation, Extend, Sampling
 from fairlen.sampling.independent import Request, Sampler, no_grader
 
@@ -120,16 +119,6 @@ async def run_prompt(sampler: Sampler, request: Request, first_stream: int, exte
     return tuple(replace(response, stream=response.stream + first_stream) for response in responses)
 
 
-class Graded(NamedTuple):
-    """A response of any process, graded."""
-
-    process: int
-    response: Response
-    columns: dict[str, Any]
-    """Of the data, where the method reads some."""
-    answer: str
-
-
 @dataclass(frozen=True)
 class Drawn:
     """The responses to some prompts."""
@@ -170,10 +159,7 @@ def sample(trainer: Any, method: Method, inputs: Sequence[dict[str, Any]], promp
     wanted = len(prompts) * trainer.accelerator.num_processes // method.sampling.num_tracks
     while True:
         rows = [row for one in rounds for row in one.rows]
-        everything = tuple(row.response for row in rows)
-        rollouts = Rollouts(everything, method.sampling.cut(everything), trainer.max_completion_length)
-        columns = {row.response.prompt: row.columns for row in rows}
-        scored = method.score(rollouts, [columns[prompt] for prompt in range(len(columns))])
+        rollouts, scored = score_rows(trainer, rows)
         if not (missing := trainer.refill.count_missing(scored, wanted, len(rounds))):
             break
         further = trainer.refill.draw(missing)
@@ -181,15 +167,15 @@ def sample(trainer: Any, method: Method, inputs: Sequence[dict[str, Any]], promp
         rounds.append(draw(trainer, method, further, texts, scored.responses.num_prompts))
     trainer._pending_extra_logs.update(logged)  # TRL's table has the prompts that it asked for
     own = [number for number, row in enumerate(rows) if row.process == trainer.accelerator.process_index]
-    report_lengths(trainer, [everything[number] for number in own])
+    report_lengths(trainer, [rows[number].response for number in own])
     trainer.refill.report(scored, len(rounds))
     plan = method.plan(scored)
-    trainer.recorder.add(rollouts, scored, plan, [row.answer for row in rows])
+    trainer.recorder.add(rollouts, scored, plan, rows)
     chosen = [row for row in plan.rows.tolist() if rollouts.segments[row].response in set(own)]
-    trees = build_enough(everything, rollouts.segments, chosen, trainer)
+    trees = build_enough(rollouts.responses, rollouts.segments, chosen, trainer)
     parts = trainer.args.steps_per_generation  # TRL cuts the rows into so many equal parts and drops what is left
     size = -(-max(most_of(trainer, len(trees)), 1) // parts) * parts
-    spare = TreeRow([everything[0].token_ids[0]], [trainer.eos_token_ids[0]], [0], [0.0], [0])
+    spare = TreeRow([rows[0].response.token_ids[0]], [trainer.eos_token_ids[0]], [0], [0.0], [0])
     return Sampled(trees + [spare] * (size - len(trees)), scored, plan, rounds[0])
 
 
@@ -217,14 +203,8 @@ def draw(
     rewards = score(trainer, [inputs[row] for row in asked], [prompts[row] for row in asked], completions, responses)
     samples = [row for row, response in enumerate(responses) if response.round == 0]
     keep_samples(trainer, samples, len(responses))
-    known = dict.fromkeys(trainer.reward_func_names)
-    told = [one.with_channels(trainer._tokenizer.decode) for one in responses]
-    rows = [
-        Graded(process, one, known | inputs[row] if method.reads else {}, find_answer(inputs[row]))
-        for row, one in zip(asked, trainer.grade_rewards(rewards).grade(told), strict=True)
-    ]
     return Drawn(
-        rows=gather_object(rows),
+        rows=gather_rows(trainer, trainer.grade_rewards(rewards).grade(responses), [inputs[row] for row in asked]),
         texts=[completions[row] for row in samples],
         text_rewards=trainer.accelerator.gather(rewards[samples]),
     )

@@ -16,6 +16,7 @@ from fairlen.batch import Ints, Plan
 from fairlen.console import warn
 from fairlen.files.folders import write_file
 from fairlen.integrations.run_folder import NOWHERE, ROWS, HomeRun, build_evaluation
+from fairlen.integrations.trl.rows import Graded
 from fairlen.methods.compose import Composition
 from fairlen.methods.method import Scored, spread
 from fairlen.report.page import audit_run
@@ -49,11 +50,13 @@ class Recorder(TrainerCallback):
     def number_rows(self, size: int) -> Ints:
         return self.num_batches * ROWS + np.arange(size)
 
-    def add(self, rollouts: Rollouts, scored: Scored, plan: Plan, answers: Sequence[str]) -> None:
-        """Record a rollout batch, given the answer to each response's prompt, [R]."""
+    def add(self, rollouts: Rollouts, scored: Scored, plan: Plan, rows: Sequence[Graded]) -> None:
+        """Record a rollout batch."""
         if self.run is not None:
             weight = spread(plan, len(scored.segments))["weight"]
-            self.run.add_batch(self.num_batches, rollouts, scored, weight, self.trainer.method, answers)
+            self.run.add_batch(
+                self.num_batches, rollouts, scored, weight, self.trainer.method, [row.answer for row in rows]
+            )
 
     def add_update(self, metrics: dict[str, Any], scale: float) -> None:
         """Record an update: what was measured over all processes, its metrics, what weights were multiplied by."""
@@ -105,8 +108,3 @@ class Recorder(TrainerCallback):
             self.run.write()
             self.run.journal.close()
             self.run.is_open = False
-
-
-def find_answer(row: dict[str, Any]) -> str:
-    """Return the reference answer in a row of a data set, by the names that it mostly has."""
-    return str(next((row[name] for name in ("answer", "solution") if row.get(name) is not None), ""))

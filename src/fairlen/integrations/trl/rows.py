@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -14,10 +14,10 @@ from torch import Tensor
 from fairlen.batch import NO_VERDICT, Floats, Ints, Segments
 from fairlen.integrations.rows import count_kept, find_trained, grade, read_response, was_truncated
 from fairlen.methods.conflicts import refuse_missing
-from fairlen.methods.method import Method
+from fairlen.methods.method import Method, Scored
 from fairlen.methods.stages.reward import NUM_READ
 from fairlen.precision import is_above
-from fairlen.rollouts import Response
+from fairlen.rollouts import Response, Rollouts
 
 COLUMN = "fair_"
 """Begins the names of a plan's columns in a rollout batch of TRL, which shuffles and splits them with its own."""
@@ -91,6 +91,41 @@ def read_responses(
         given = prompt[in_prompt].tolist(), text, written[is_there], logprobs[is_there].tolist(), is_truncated
         found.append(read_response(*given, prompt=0, seed=0))
     return found
+
+
+class Graded(NamedTuple):
+    """A graded response, and what its row of the data set says."""
+
+    process: int
+    """That has generated it."""
+    response: Response
+    columns: dict[str, Any]
+    """Where the method reads some."""
+    answer: str
+    """The reference answer."""
+
+
+def gather_rows(trainer: Any, graded: Sequence[Response], inputs: Sequence[dict[str, Any]]) -> list[Graded]:
+    """Return the graded responses of all processes, given those of this one with their rows of the data set."""
+    process, known = trainer.accelerator.process_index, dict.fromkeys(trainer.reward_func_names)
+    found = []
+    for one, row in zip(graded, inputs, strict=True):
+        columns = known | row if trainer.method.reads else {}
+        found.append(Graded(process, one.with_channels(trainer._tokenizer.decode), columns, find_answer(row)))
+    return gather_object(found)
+
+
+def score_rows(trainer: Any, rows: Sequence[Graded]) -> tuple[Rollouts, Scored]:
+    """Return the rollout batch of some prompts, and its scores."""
+    responses = tuple(row.response for row in rows)
+    rollouts = Rollouts(responses, trainer.method.sampling.cut(responses), trainer.max_completion_length)
+    columns = {row.response.prompt: row.columns for row in rows}
+    return rollouts, trainer.method.score(rollouts, [columns[prompt] for prompt in range(len(columns))])
+
+
+def find_answer(row: dict[str, Any]) -> str:
+    """Return the reference answer in a row of a data set, by the names that it mostly has."""
+    return str(next((row[name] for name in ("answer", "solution") if row.get(name) is not None), ""))
 
 
 def refuse_unread(trainer: Any) -> None:

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from accelerate.logging import get_logger
-from accelerate.utils import DistributedType, gather_object
+from accelerate.utils import DistributedType
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from trl.trainer.grpo_config import GRPOConfig
@@ -27,18 +27,21 @@ from fairlen.integrations.rows import TreeReader, fold, group_by_row, mark_depth
 from fairlen.integrations.run_folder import NOWHERE, resume_method, save_method
 from fairlen.integrations.trl.engine import TruncatedGRPOTrainer, has_whole_model, run_on_engine
 from fairlen.integrations.trl.generation import Run, Sampled, sample
-from fairlen.integrations.trl.recording import Recorder, find_answer
+from fairlen.integrations.trl.recording import Recorder
 from fairlen.integrations.trl.refill import Refill
 from fairlen.integrations.trl.rows import (
     COLUMN,
     FORWARDED,
     CurrentBatch,
+    Graded,
     Outcomes,
     find_kept,
+    gather_rows,
     has_open_call,
     read_responses,
     read_trained,
     refuse_unread,
+    score_rows,
     split_rows,
 )
 from fairlen.integrations.trl.settings import REMEDIES, check_threshold, prepare, refuse_defaults, warn_of_dropout
@@ -50,7 +53,7 @@ from fairlen.methods.compose import Composition
 from fairlen.methods.description import list_stages
 from fairlen.methods.method import PLANNED, Method, MicroLoss, Scored, spread
 from fairlen.methods.stages.micro import Micro, Outputs
-from fairlen.rollouts import Response, Rollouts
+from fairlen.rollouts import Response
 
 logger = get_logger(__name__)
 UNKNOWN_WITHOUT_VLLM = ("mismatch/mean", "mismatch/max", "mismatch/kl", "mismatch/short", "mismatch/long")
@@ -128,9 +131,9 @@ class FairGRPOTrainer(TruncatedGRPOTrainer):
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         if not self.model.training:
-            output, responses, _ = self.generate_whole(inputs)
+            output, told = self.generate_whole(inputs)
             if self.recorder.run is not None:
-                self.recorder.held_out += responses
+                self.recorder.held_out += [row.response for row in told]
             return output
         self.generated_at = self.policy_version
         self.recorder.num_batches += 1
@@ -152,46 +155,34 @@ class FairGRPOTrainer(TruncatedGRPOTrainer):
         finally:
             self.current = CurrentBatch()
 
-    def generate_whole(
-        self, inputs: list[dict[str, Any]]
-    ) -> tuple[dict[str, Any], tuple[Response, ...], tuple[str, ...]]:
-        """Return TRL's own batch, of this process, and `gather_responses` of it."""
+    def generate_whole(self, inputs: list[dict[str, Any]]) -> tuple[dict[str, Any], list[Graded]]:
+        """Return TRL's own batch, of this process, and the graded responses of all processes."""
         with self.holding(CurrentBatch(inputs, trains=self.model.training)) as current:
             output = super()._generate_and_score_completions(inputs)
-        return output, *self.gather_responses(output, current)
+        return output, self.gather_responses(output, current)
 
-    def gather_responses(
-        self, output: dict[str, Any], current: CurrentBatch
-    ) -> tuple[tuple[Response, ...], tuple[str, ...]]:
-        """Return the responses of TRL's batch, of all processes, graded, and the answer to the prompt of each."""
-        tokenizer: Any = self._tokenizer
-        ends = [*self.eos_token_ids, tokenizer.pad_token_id]
+    def gather_responses(self, output: dict[str, Any], current: CurrentBatch) -> list[Graded]:
+        ends: list[Any] = [*self.eos_token_ids, self._tokenizer.pad_token_id]
         own = read_responses(output, ends, self.max_completion_length, current.open_calls)
-        told = [
-            (one.with_channels(tokenizer.decode), find_answer(row))
-            for one, row in zip(own, current.inputs, strict=True)
-        ]
-        responses, answers = zip(*gather_object(told), strict=True)
-        made = {"temperature": self.temperature, "policy_version": self.state.global_step}
+        first, made = self.accelerator.process_index * len(own), {"temperature": self.temperature}
+        made["policy_version"] = self.state.global_step
         numbered = [
             replace(one, prompt=row // self.num_generations, track=row % self.num_generations, seed=row, **made)
-            for row, one in enumerate(responses)
+            for row, one in enumerate(own, first)
         ]
-        return tuple(self.grade_rewards(current.rewards).grade(numbered)), answers
+        rewards = current.rewards[first : first + len(own)]
+        return gather_rows(self, self.grade_rewards(rewards).grade(numbered), current.inputs)
 
     def collect_whole(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         """TRL's own rollout batch, with the plan in its columns."""
-        output, responses, answers = self.generate_whole(inputs)
-        rollouts, known = Rollouts(responses, self.method.sampling.cut(responses), self.max_completion_length), []
-        if self.method.reads:
-            known = gather_object([dict.fromkeys(self.reward_func_names) | row for row in inputs])
-        scored = self.method.score(rollouts, known[:: self.num_generations])
+        output, told = self.generate_whole(inputs)
+        rollouts, scored = score_rows(self, told)
         process = self.accelerator.process_index
         plan = self.method.plan(scored, find_kept(self.method, output, scored.segments, process))
-        self.recorder.add(rollouts, scored, plan, answers)
+        self.recorder.add(rollouts, scored, plan, told)
         self.report(scored, plan, scored.advantage)
         self.refill.report(scored, num_rounds=1)
-        size, rows = len(output["completion_ids"]), group_by_row(scored.segments.response, len(responses))
+        size, rows = len(output["completion_ids"]), group_by_row(scored.segments.response, len(told))
         return output | self.fold_plan(scored, plan, rows[process * size :][:size])
 
     def collect_sampled(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:

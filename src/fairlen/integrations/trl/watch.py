@@ -17,7 +17,7 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 
 from fairlen.console import warn
 from fairlen.files.folders import write_file
-from fairlen.integrations.trl.recording import find_answer
+from fairlen.integrations.trl.rows import find_answer
 from fairlen.integrations.trl.versions import WATCHED, refuse_changed
 from fairlen.schema import number_text
 from fairlen.watch.thresholds import Alarm
