@@ -48,7 +48,7 @@ class Row:
 
 @dataclass
 class Rows:
-    """Rows of verl, padding left out."""
+    """Rows of verl as responses, padding left out."""
 
     responses: list[Response] = field(default_factory=list)
     answers: list[str] = field(default_factory=list)
@@ -84,52 +84,48 @@ def read_rows(
     `made` are fields that all responses have alike.
     """
     found, prompts, tracks = Rows(), dict[str, int](), Counter[int]()
-    extras = read_values(data["extra_fields"])
-    known, infos = (read_values(data.get(name, ())) for name in ("reward_model", "extra_info"))
-    texts = [unbind(data[name]) for name in ("prompts", "responses", "response_mask", "rm_scores")]
-    logprobs = unbind(data["rollout_log_probs"]) if "rollout_log_probs" in data.keys() else ()  # noqa: SIM118  a TensorDict
-    for number, (tag, uid, extra) in enumerate(zip(tags, data["uid"], extras, strict=True)):
+    for number, (tag, given) in enumerate(zip(tags, list_rows(data), strict=True)):
         if tag.get("is_padding"):
             continue
-        if str(uid) not in prompts:
-            found.columns.append(infos[number] if infos else {})
-        prompt = prompts.setdefault(str(uid), len(prompts))
-        prompt_ids, text, mask, scores = (column[number].tolist() for column in texts)
+        prompt = prompts.setdefault(str(given["uid"]), len(prompts))
+        if prompt == len(found.columns):
+            found.columns.append(given.get("extra_info", {}))
+        text, mask, extra = given["responses"].tolist(), given["response_mask"].tolist(), given["extra_fields"]
         if "fairlen" in extra:
             row, mask = Row(**extra["fairlen"]), [1] * len(text)
             found.pieces |= {(prompt, row.stream, row.track, row.stop): number} if row.stop > row.start else {}
         else:
-            row = read_whole(text, mask, sum(scores), extra, tracks[prompt], eos_ids, max_response_length)
+            truncated = was_truncated(text, mask, eos_ids, max_response_length)
+            row = read_whole(len(text), extra, tracks[prompt], float(given["rm_scores"].double().sum()), truncated)
         if not row.is_end:
             continue
         tracks[prompt] += 1
+        nats = given["rollout_log_probs"].tolist() if "rollout_log_probs" in given else [math.nan] * len(text)
         place = {name: getattr(row, name) for name in ("stream", "track", "round", "inherited")}
         place |= {"prompt": prompt, "seed": len(found.ends), "outcomes": read_numbers(extra)}
-        nats = logprobs[number].tolist() if logprobs else [math.nan] * len(text)
-        response = read_response(prompt_ids, text, mask, nats, row.truncated, **place, **made)
+        response = read_response(given["prompts"].tolist(), text, mask, nats, row.truncated, **place, **made)
         verdict = row.verdict if math.isnan(row.verdict) else float(is_above(row.verdict, correct_threshold))
         found.responses.append(grade(response, row.outcome, verdict))
-        found.answers.append(str(known[number].get("ground_truth", "")) if known else "")
+        found.answers.append(str(given.get("reward_model", {}).get("ground_truth", "")))
         found.ends.append(number)
     return found
 
 
-def read_whole(
-    text: Sequence[int],
-    mask: Sequence[int],
-    score: float,
-    extra: Mapping[str, Any],
-    track: int,
-    eos_ids: Collection[int],
-    max_response_length: int,
-) -> Row:
-    """Return the row of a whole response [L], of which `mask` is 1 on what the policy wrote.
+def list_rows(data: Any) -> Iterator[dict[str, Any]]:
+    """Yield the rows of verl's batch, by the names of its fields."""
+    columns = {name: data[name] for name in data.keys()}  # noqa: SIM118  a TensorDict has no other way
+    rows = (unbind(column) if isinstance(column, Tensor) else read_values(column) for column in columns.values())
+    return (dict(zip(columns, row, strict=True)) for row in zip(*rows, strict=True))
+
+
+def read_whole(length: int, extra: Mapping[str, Any], track: int, score: float, truncated: bool) -> Row:
+    """Return the row of a whole response, given its tokens and whether they look truncated.
 
     `extra` are its `extra_fields`: an agent loop may say there, as `truncated`, whether a limit ended it.
     """
     told, verdict = extra.get("truncated"), read_verdict(extra.get("reward_extra_info") or {}, score)
-    truncated = was_truncated(text, mask, eos_ids, max_response_length) if told is None else bool(told)
-    return Row(0, track, 0, 0, truncated, 0, len(text), outcome=score, verdict=verdict)
+    ended = truncated if told is None else bool(told)
+    return Row(0, track, 0, 0, ended, 0, length, outcome=score, verdict=verdict)
 
 
 def read_verdict(info: Mapping[str, Any], score: float) -> float:
