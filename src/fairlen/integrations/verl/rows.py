@@ -47,7 +47,7 @@ class Row:
 
 
 @dataclass
-class Rows:
+class ReadRows:
     """Rows of verl as responses, padding left out."""
 
     responses: list[Response] = field(default_factory=list)
@@ -78,12 +78,12 @@ def read_rows(
     max_response_length: int,
     correct_threshold: float,
     **made: Any,
-) -> Rows:
+) -> ReadRows:
     """Return rows of verl's batch as responses, those of its own agent loops whole; padding is a copy of verl's first row.
 
     `made` are fields that all responses have alike.
     """
-    found, prompts, tracks = Rows(), dict[str, int](), Counter[int]()
+    found, prompts, tracks = ReadRows(), dict[str, int](), Counter[int]()
     for number, (tag, given) in enumerate(zip(tags, list_rows(data), strict=True)):
         if tag.get("is_padding"):
             continue

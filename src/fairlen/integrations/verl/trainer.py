@@ -41,7 +41,7 @@ from fairlen.integrations.run_folder import (
 )
 from fairlen.integrations.verl.data import read_eos_ids
 from fairlen.integrations.verl.loss import COLUMN, COUNTS, FairDetachWorker, FairLoss, FairWorker
-from fairlen.integrations.verl.rows import Rows, find_kept, group_by_prompt, read_rows, read_values, tell_validated
+from fairlen.integrations.verl.rows import ReadRows, find_kept, group_by_prompt, read_rows, read_values, tell_validated
 from fairlen.integrations.verl.servers import (
     VERSIONS,
     VersionedClient,
@@ -169,7 +169,7 @@ class FairTrainer(PPOTrainer):
         self.role_worker_mapping |= {role: worker for role in ACTORS if role in self.role_worker_mapping}
 
     def _get_required_batch_multiple(self, dp_size: int) -> int:
-        """Rows that make equal shares for every rank and update, also where prompts were lost."""
+        """ReadRows that make equal shares for every rank and update, also where prompts were lost."""
         return dp_size * self.num_updates
 
     def _balance_batch(self, batch: Any, metrics: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
@@ -217,7 +217,7 @@ class FairTrainer(PPOTrainer):
         planned = TensorDict(columns, batch_size=len(batch))
         return tq.kv_batch_put(keys=batch.keys, partition_id=batch.partition_id, fields=planned)
 
-    def _read_rows(self, batch: Any, data: Any) -> Rows:
+    def _read_rows(self, batch: Any, data: Any) -> ReadRows:
         return read_rows(
             data,
             batch.tags,
