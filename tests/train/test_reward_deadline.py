@@ -12,6 +12,7 @@ import pytest
 from fairlen import hangs
 from fairlen.hangs import DeadlineError, SideThread, TrainingStopped
 from fairlen.rollouts import Response
+from fairlen.settings import RewardSettings
 from fairlen.tasks.grader import Grader, WeightedReward
 from fairlen.tasks.playground import Playground
 from fairlen.tasks.task import Verdict
@@ -88,7 +89,7 @@ def test_the_verifier_is_busy_once_however_many_texts_it_has():
 @pytest.mark.parametrize("name", ["hangs_on_b", "waits", "goes_on"])
 def test_past_the_deadline_there_is_no_verdict_and_others_have_theirs(name, capsys):
     rewards = Rewards()
-    grader = Grader(TASK, str, [WeightedReward(name, getattr(rewards, name))], reward_deadline=0.5)
+    grader = Grader(TASK, str, [WeightedReward(name, getattr(rewards, name))], RewardSettings(reward_deadline=0.5))
     start = time.monotonic()
     found = grade_all(grader, "abcdbe")
     assert time.monotonic() - start >= 0.5
@@ -110,7 +111,7 @@ def test_a_function_that_raises_what_a_deadline_raises_has_not_missed_one():
         return plain(prompts, completions)
 
     for function in (plain, waiting):
-        grader = Grader(TASK, str, [WeightedReward("x", function)], reward_deadline=30.0)
+        grader = Grader(TASK, str, [WeightedReward("x", function)], RewardSettings(reward_deadline=30.0))
         with pytest.raises(ValueError, match="reward x raised TimeoutError: the service is away"):
             grade_all(grader, "a")
 
@@ -118,7 +119,10 @@ def test_a_function_that_raises_what_a_deadline_raises_has_not_missed_one():
 def test_without_a_verdict_a_response_may_count_as_wrong():
     rewards = Rewards()
     grader = Grader(
-        TASK, str, [WeightedReward("x", rewards.hangs_on_b)], without_verdict="incorrect", reward_deadline=0.3
+        TASK,
+        str,
+        [WeightedReward("x", rewards.hangs_on_b)],
+        RewardSettings(without_verdict="incorrect", reward_deadline=0.3),
     )
     assert [(r.outcome, r.active) for r in grade_all(grader, "ab")] == [(1.0, True), (0.0, True)]
     rewards.release.set()
@@ -161,7 +165,7 @@ def test_a_thread_that_was_left_behind_takes_no_more_calls_and_ends():
 def test_too_many_threads_left_behind_end_the_run(monkeypatch):
     monkeypatch.setattr(hangs, "MAX_LEFT_BEHIND", 3)
     rewards = Rewards()
-    grader = Grader(TASK, str, [WeightedReward("x", rewards.hangs_on_b)], reward_deadline=0.1)
+    grader = Grader(TASK, str, [WeightedReward("x", rewards.hangs_on_b)], RewardSettings(reward_deadline=0.1))
     with pytest.raises(TrainingStopped, match=r"3 calls were given up after 0.1 s each and still go on"):
         grade_all(grader, "bbbbbb")
     rewards.release.set()

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -19,7 +18,7 @@ from fairlen.compare.config import CompareConfig, Match, Variant
 from fairlen.compare.page import MATCHED, write_comparison
 from fairlen.compare.results import COSTS, Cell, Result, Spent, describe_match, print_results, read_end, summarize
 from fairlen.console import make_console, show_time
-from fairlen.files.folders import going_on_in, refuse_links, refuse_occupied, write_json
+from fairlen.files.folders import choose_folder, going_on_in, refuse_links, refuse_occupied, write_json
 from fairlen.report.page import FILE
 from fairlen.report.run import read_metrics
 from fairlen.secrets import restore, seal
@@ -37,11 +36,7 @@ def start_comparison(config: CompareConfig) -> list[Result]:
     console = make_console()
     if config.are_runs:
         return compare_runs(config, console)
-    folder = (
-        Path(config.train.run.out)
-        if config.train.run.out
-        else Path("runs") / f"compare-{time.strftime('%Y%m%d-%H%M%S')}"
-    )
+    folder = choose_folder(config.train.run.out, "compare")
     open_comparison(config, folder)
     with going_on_in(folder):
         cells = run_cells(config, folder, lambda line: console.print(f"compare: {line}", style="bold", soft_wrap=True))

@@ -47,7 +47,7 @@ def start_evaluation(config: EvalConfig, console: Console | None = None) -> dict
 def sample_all(config: EvalConfig, console: Console) -> Graded:
     """Draw and grade what is not done yet."""
     check_places(config)
-    folder = Path(config.run.out) if config.run.out else choose_folder(file_name(Path(config.model.name).name), "eval")
+    folder = choose_folder(config.run.out, file_name(Path(config.model.name).name), "eval")
     refuse_others(folder)
     from fairlen.evaluate.generate import open_model, sample_sets  # needs torch
 
@@ -78,7 +78,7 @@ def rescore_given(config: EvalConfig, console: Console) -> Graded:
     files = find_files(config.run.from_samples)
     given = {name: read_file(path) for name, path in files.items()}
     sets = find_sets(config, given)
-    folder = Path(config.run.out) if config.run.out else choose_folder("rescored", "eval")
+    folder = choose_folder(config.run.out, "rescored", "eval")
     facts = open_folder(folder, describe(config, sets, None) | {"sampled": recorded})
 
     async def rescore_each() -> dict[str, tuple[Sample, ...]]:

@@ -40,7 +40,10 @@ def describe_program(packages: Sequence[str] = PACKAGES) -> dict[str, Any]:
     return {"versions": find_versions(packages), "machine": machine, "command": sys.argv}
 
 
-def choose_folder(name: str, root: str = "runs") -> Path:
+def choose_folder(out: str, name: str, root: str = "runs") -> Path:
+    """Return the folder that is asked for, else a new one."""
+    if out:
+        return Path(out)
     stem = f"{time.strftime('%Y%m%d-%H%M%S')}-{name}"
     candidates = (Path(root) / (stem if i == 1 else f"{stem}-{i}") for i in range(1, 1000))
     return next(path for path in candidates if not path.exists())

@@ -16,14 +16,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from numbers import Real
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 from fairlen.console import warn
 from fairlen.hangs import UNWATCHED, DeadlineError, SideThread, TrainingStopped, Watchdog, run_async
 from fairlen.plugins import find_plugin, is_file_place
 from fairlen.precision import add_parts
 from fairlen.rollouts import VERDICTS, Response, Verdict
-from fairlen.settings import VerifierSettings
+from fairlen.settings import RewardSettings, VerifierSettings
 from fairlen.tasks.data_row import Answers, Choice, DataRow, Program
 from fairlen.tasks.schemas import unpack_cases
 from fairlen.tasks.task import NO_FAILURES, Failures, Problem, Task
@@ -32,7 +32,7 @@ from fairlen.verify.program import ProgramTests, grade_program
 from fairlen.verify.sandbox import open_sandbox
 
 VERIFIER = "verifier"
-DEFAULTS = VerifierSettings()
+DEFAULTS = RewardSettings()
 OVERDUE = (
     "reward {name}: {error} on problem {problem}; such responses have no verdict, and their share is logged. "
     "The thread cannot be killed and goes on by itself; --reward-deadline sets the time"
@@ -119,9 +119,7 @@ class Grader:
     task: Task
     decode: Callable[[Sequence[int]], str]
     rewards: Sequence[WeightedReward] = ()
-    verifier_weight: float = 1.0
-    without_verdict: Literal["inactive", "incorrect"] = "inactive"
-    reward_deadline: float = 60.0  # seconds for one call of a reward function; 0 is none
+    settings: RewardSettings = DEFAULTS
     watchdog: Watchdog = UNWATCHED
     decode_whole: Callable[[Sequence[int]], str] | None = None
     """As `decode`, special tokens kept; None where all of a response counts as an answer."""
@@ -143,11 +141,11 @@ class Grader:
             verdict = Verdict(response.status, response.outcome) if graded else await self.task.verify(problem, text)
         seconds = time.perf_counter() - start
         parts = {VERIFIER: float(verdict.outcome)}
-        weights = {VERIFIER: self.verifier_weight, **{reward.name: reward.weight for reward in self.rewards}}
+        weights = {VERIFIER: self.settings.weight, **{reward.name: reward.weight for reward in self.rewards}}
         for reward in self.rewards:
             with self.watchdog.watch(f"reward {reward.name}: problem {problem.id}", lambda: self.num_graded):
                 try:
-                    given = problem, text, token_ids, self.side, self.reward_deadline, verdict.outcome
+                    given = problem, text, token_ids, self.side, self.settings.reward_deadline, verdict.outcome
                     value = await call_reward(reward, *given)
                 except DeadlineError as error:
                     if reward.name not in self.overdue:
@@ -161,7 +159,7 @@ class Grader:
         ended = response.finish == "length", text, problem.answer, hasattr(self.task, "prompter"), problem.starts_inside
         self.failures += Failures.of(verdict.status, *ended)
         outcome = add_parts([weights[name] for name in parts], parts.values())
-        counts = verdict.status in VERDICTS or self.without_verdict == "incorrect"
+        counts = verdict.status in VERDICTS or self.settings.without_verdict == "incorrect"
         response = response.with_channels(self.decode_whole) if self.decode_whole else response
         return replace(
             response, outcome=outcome, status=verdict.status, active=counts,

@@ -91,10 +91,7 @@ def train_on(task: Task, config: TrainConfig, composition: Composition, policy: 
     rewards = load_rewards(graded.rewards, task.train(0), graded.reward_deadline)
     refuse_unread(composition.method, task, config)
     watchdog = Watchdog(config.run.stall_seconds)
-    grader = Grader(
-        task, policy.decode, rewards, graded.weight, graded.without_verdict, graded.reward_deadline, watchdog,
-        policy.decode_whole,
-    )  # fmt: skip
+    grader = Grader(task, policy.decode, rewards, graded, watchdog, policy.decode_whole)
     max_length = find_max_length(policy, task.longest_prompt, config.sampling.max_response_length)
     held_out = hold_out(task, config.run.problems)
     layout = choose_layout(config.update.layout, policy, max_length)

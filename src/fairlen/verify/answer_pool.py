@@ -162,13 +162,13 @@ def start_server(memory: int, module: str) -> tuple[socket.socket, subprocess.Po
     return ours, process
 
 
-class AnswerReader:
+class AnswerReader(WorkerPool):
     """Reads the answers of finished texts, in one form."""
 
     def __init__(self, form: str = "auto", workers: int = 1, deadline: float = 5.0) -> None:
         """`workers` and `deadline`, seconds for each text, are of a pattern of the user."""
+        super().__init__(workers, deadline, PATTERN_MEMORY, "fairlen.verify.answer")
         self.form = form
-        self.pool = WorkerPool(workers, deadline, PATTERN_MEMORY, "fairlen.verify.answer")
 
     async def __call__(self, text: str, starts_inside: bool = False, letters: str = "") -> Verdict:
         """The answer after the thinking, unverified, of `letters` the one chosen; or why there is none. `starts_inside`: the
@@ -177,15 +177,11 @@ class AnswerReader:
         if self.form in FORMS:
             answer = FORMS[self.form].read(rest, letters)
         else:
-            reply = await self.pool.ask(pattern=self.form.removeprefix(PATTERN), text=rest)
+            reply = await self.ask(pattern=self.form.removeprefix(PATTERN), text=rest)
             if reply in ("timeout", "error"):
                 return Verdict.of(cast(Status, reply))
             answer = choose(json.loads(reply), letters)
         return Verdict.of("unverified" if answer else "no_answer", answer or None)
-
-    def close(self) -> None:
-        """End the workers."""
-        self.pool.close()
 
 
 class AnswerPool(WorkerPool):

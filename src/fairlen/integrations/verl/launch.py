@@ -106,7 +106,7 @@ class VerlConfig(Settings):
 
 def start_verl(config: VerlConfig, given: Sequence[str]) -> int:
     """Run a job with what was given after `--`; return its exit code."""
-    folder = Path(config.out) if config.out else choose_folder("verl")
+    folder = choose_folder(config.out, "verl")
     settings = collect(config, given, folder)
     model = value_of(MODEL, given) or config.model
     check_model(model)

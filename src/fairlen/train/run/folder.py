@@ -80,7 +80,7 @@ def open_run(
     facts: Mapping[str, Any] = NOTHING,
 ) -> Run:
     """Make the run folder, or open it to resume. Raises FileExistsError, or ValueError where the mathematics would change."""
-    folder = Path(config.run.out) if config.run.out else choose_folder(composition.name.replace("+", "-"))
+    folder = choose_folder(config.run.out, composition.name.replace("+", "-"))
     run = Run(folder, config, composition, layout, data, facts)
     if before := read_before(config):
         run.resume_from(before)
