@@ -57,8 +57,6 @@ def check(rule: Rule, stage: Any, *names: str) -> None:
             raise ValueError(f"{label(stage, name)}={getattr(stage, name)}: give {rule.wanted}")
 
 
-check_positive = partial(check, POSITIVE)
-check_not_negative = partial(check, NOT_NEGATIVE)
 read_hints = cache(partial(get_type_hints, include_extras=True))
 
 

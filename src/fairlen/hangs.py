@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import faulthandler
+import inspect
+import math
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,10 +36,10 @@ class DeadlineError(Exception):
 
 @dataclass(eq=False)
 class SideThread:
-    """Calls that may never return, beside the event loop, one at a time in order of arrival.
+    """Calls that may never return: of coroutine functions on the event loop, of others beside it, one at a time in order.
 
-    `call` raises DeadlineError `deadline` seconds after a call began: threads cannot be killed, so it is left behind in its own,
-    and its result is discarded. Raises TrainingStopped where too many were left behind.
+    `call` raises DeadlineError `deadline` seconds after a call began, 0 is none: threads cannot be killed, so that it is left
+    behind in its own, and its result is discarded. Raises TrainingStopped where too many were left behind.
     """
 
     name: str
@@ -45,6 +47,10 @@ class SideThread:
     left_behind: list[threading.Thread] = field(default_factory=list)
 
     async def call(self, function: Callable[[], Any], deadline: float) -> Any:
+        found = function() if inspect.iscoroutinefunction(function) else await self.run(function, deadline or math.inf)
+        return await wait_for(found, deadline) if inspect.isawaitable(found) else found
+
+    async def run(self, function: Callable[[], Any], deadline: float) -> Any:
         async with self.turn:
             settled: Future[Any] = Future()
             thread = threading.Thread(
@@ -66,6 +72,31 @@ class SideThread:
                 "be killed, so the function itself has to end: give what it waits for a timeout"
             )
         raise DeadlineError(f"no answer within {deadline:g} s")
+
+
+async def wait_for(values: Awaitable[Any], deadline: float) -> Any:
+    """Raises DeadlineError past the deadline (0 is none), even where the awaitable does not end when cancelled."""
+    task = asyncio.ensure_future(as_errors(values))
+    task.add_done_callback(lambda done: done.cancelled() or done.exception())  # an error after the deadline is heard
+    try:
+        done, _ = await asyncio.wait((task,), timeout=deadline or None)
+    finally:
+        task.cancel()
+    if not done:
+        raise DeadlineError(f"no answer within {deadline:g} s")
+    if isinstance(error := task.exception(), GeneratorExit):  # which `as_errors` has to let pass, where it is closed
+        raise RuntimeError("GeneratorExit") from error
+    return task.result()
+
+
+async def as_errors(values: Awaitable[Any]) -> Any:
+    """An error that would end the event loop, or look like an interruption of the run, becomes a RuntimeError."""
+    try:
+        return await values
+    except (Exception, GeneratorExit):
+        raise
+    except BaseException as error:
+        raise RuntimeError(f"{type(error).__name__} {error}".strip()) from error
 
 
 def run_async(main: Coroutine[Any, Any, T]) -> T:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 HIDDEN = "***"
@@ -105,16 +105,19 @@ SEAL = re.compile(r"[\da-f]{32}\.[\da-f]{32}")
 SEALED = "sealed"  # key of settings that were written without secrets, with a seal of each secret
 
 
-def leaves_of(settings: Any, place: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield place and value of every setting that is no mapping or list, such as ("config/seed", 0)."""
+def map_leaves(settings: Any, change: Callable[[str, Any], Any], place: str = "") -> Any:
+    """Return settings with what becomes of each that is no mapping or list, from its place, as "config/seed", and its value."""
     if isinstance(settings, Mapping):
-        for key, one in settings.items():
-            yield from leaves_of(one, f"{place}/{key}" if place else str(key))
-    elif type(settings) in (list, tuple):
-        for number, one in enumerate(settings):
-            yield from leaves_of(one, f"{place}/{number}")
-    else:
-        yield place, settings
+        return {key: map_leaves(one, change, f"{place}/{key}" if place else str(key)) for key, one in settings.items()}
+    if type(settings) in (list, tuple):
+        return [map_leaves(one, change, f"{place}/{number}") for number, one in enumerate(settings)]
+    return change(place, settings)
+
+
+def leaves_of(settings: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    map_leaves(settings, found.setdefault)
+    return found
 
 
 def compute_seal(value: object, salt: bytes) -> str:
@@ -124,9 +127,8 @@ def compute_seal(value: object, salt: bytes) -> str:
 
 def seal(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Hide secrets, with a seal of each, by which `restore` knows it again."""
-    hidden = dict(leaves_of(hide_all(settings)))
-    changed = [(place, value) for place, value in leaves_of(settings) if hidden[place] != value]
-    seals = [[place, compute_seal(value, os.urandom(16))] for place, value in changed]
+    hidden, given = leaves_of(hide_all(settings)), leaves_of(settings)
+    seals = [[place, compute_seal(one, os.urandom(16))] for place, one in given.items() if hidden[place] != one]
     return hide_all(settings) | ({SEALED: seals} if seals else {})
 
 
@@ -139,16 +141,12 @@ def read_seals(settings: Mapping[str, Any]) -> dict[str, str]:
 
 def restore(settings: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
     """Hide secrets, as `before` has them where they are the same; one that changed, or cannot be checked, differs."""
-    given, old, seals = dict(leaves_of(settings)), dict(leaves_of(before)), read_seals(before)
+    given, old, seals = leaves_of(settings), leaves_of(before), read_seals(before)
 
-    def choose(hidden: Any, place: str) -> Any:
-        if isinstance(hidden, Mapping):
-            return {key: choose(one, f"{place}/{key}" if place else str(key)) for key, one in hidden.items()}
-        if type(hidden) in (list, tuple):
-            return [choose(one, f"{place}/{number}") for number, one in enumerate(hidden)]
+    def choose(place: str, hidden: Any) -> Any:
         if place in seals:
             salt = bytes.fromhex(seals[place].partition(".")[0])
             return old.get(place) if compute_seal(given[place], salt) == seals[place] else f"{hidden} (another secret)"
         return f"{hidden} (perhaps another secret)" if hidden != given[place] and hidden == old.get(place) else hidden
 
-    return choose(hide_all(settings), "")
+    return map_leaves(hide_all(settings), choose)

@@ -12,7 +12,7 @@ from functools import cache
 from importlib.util import find_spec
 from typing import Annotated, Any, Literal, Self, get_args, get_origin, get_type_hints
 
-from fairlen.checks import FINITE, Amount, Fraction, Natural, Positive, check_fields
+from fairlen.checks import FINITE, Amount, Checked, Fraction, Natural, Positive, PositiveFraction
 from fairlen.verify.answer import check_form
 
 
@@ -99,7 +99,7 @@ def name_of(kind: type, field: str) -> str:
     return next(one.name for one in names_of(kind).values() if one.field == field and not one.group)
 
 
-class Settings:
+class Settings(Checked):
     """A dataclass of settings, or of groups of them; its errors name a setting as users do."""
 
     label = classmethod(name_of)
@@ -112,9 +112,6 @@ class Settings:
     def replace(self, **values: Any) -> Self:
         """Return a copy with these values, each by its name whatever its group."""
         return change(self, values)
-
-    def __post_init__(self) -> None:
-        check_fields(self)
 
 
 def change(config: Any, values: Mapping[str, Any]) -> Any:
@@ -259,11 +256,11 @@ class SamplingSettings(Settings):
     """Most tokens of a response; 0 is the limit of a shipped task, else 512 or what the model has positions for."""
     temperature: Amount = 1.0
     """Of the policy, in training and in evaluation; above 0."""
-    top_p: float = 1.0
+    top_p: PositiveFraction = 1.0
     """Nucleus; 1 is off. Training is of the policy that this and the next two leave; not with vLLM."""
     top_k: Natural = 0
     """Most likely tokens kept; 0 is off."""
-    min_p: float = 0.0
+    min_p: Fraction = 0.0
     """Floor relative to the most likely token; 0 is off."""
     engine: Literal["auto", "embedded", "vllm"] = "auto"
     """Inference engine: "embedded" runs the model as training does, with exact log-probs; "vllm" needs fairlen[vllm]; "auto" is
@@ -276,11 +273,6 @@ class SamplingSettings(Settings):
     """Freed by vLLM during updates on CUDA: 2 its weights, keys and values, 1 too but with weights kept in RAM, 0 nothing."""
     request_seeds: bool = True
     """Give vLLM a seed for each response, so that it is drawn alike whatever else is decoded; else all draw from one stream."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0.0 < self.top_p <= 1.0 or not 0.0 <= self.min_p < 1.0:
-            raise ValueError(f"top_p={self.top_p}, min_p={self.min_p}: give top_p in (0, 1] and min_p in [0, 1)")
 
     @property
     def truncations(self) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from zipfile import ZIP_STORED, ZipFile, ZipInfo
 import pyarrow as pa
 
 from fairlen.files import limits
-from fairlen.files.limits import NotJSONError, RefusedError, TooLargeError, bounded_memory, check_row, parse_json
+from fairlen.files.limits import RefusedError, TooLargeError, bounded_memory, read_row
 from fairlen.files.pickled import REMEDY, read_plain
 
 ZSTANDARD = 93  # a compression that zipfile reads from Python 3.14 on
@@ -62,14 +62,10 @@ def read_log(path: Path) -> Iterator[tuple[int, dict[str, Any] | str, int]]:
     with ZipFile(path) as archive, path.open("rb") as file:
         members = {one.filename: one for one in archive.infolist() if one.filename.startswith("samples/")}
         for number, info in enumerate(members.values(), 1):  # one that was written again counts once
-            try:
-                with bounded_memory():
-                    data = unpack(archive, file, info, min(room, limits.MAX_JSON))
-                    row = check_row(parse_json(data), b"\\u" in data)
-            except NotJSONError as error:
-                row = f"{info.filename}: {error}"
+            with bounded_memory():
+                row = read_row(unpack(archive, file, info, min(room, limits.MAX_JSON)))
             room -= info.file_size
-            yield number, row, info.file_size
+            yield number, f"{info.filename}: {row}" if isinstance(row, str) else row, info.file_size
 
 
 def unpack(archive: ZipFile, file: IO[bytes], info: ZipInfo, most: int) -> bytes:

@@ -206,13 +206,8 @@ def convert(column: Any, counts: bool) -> list[Any]:
 def read_objects(path: Path) -> Iterator[Candidate]:
     with open_bytes(path) as file:
         for number, line in enumerate(limits.read_lines(file, path), 1):
-            if line.isspace():
-                continue
-            try:
-                row = check_row(parse_json(line), b"\\u" in line)
-            except NotJSONError as error:
-                row = str(error)
-            yield number, row, len(line)
+            if not line.isspace():
+                yield number, limits.read_row(line), len(line)
 
 
 def read_array(path: Path) -> Iterator[Candidate]:

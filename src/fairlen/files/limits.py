@@ -176,6 +176,14 @@ def find_half(value: Any) -> str:
     return ""
 
 
+def read_row(text: bytes) -> dict[str, Any] | str:
+    """JSON as a row, or why it is none."""
+    try:
+        return check_row(parse_json(text), b"\\u" in text)
+    except NotJSONError as error:
+        return str(error)
+
+
 def check_row(value: Any, escaped: bool) -> dict[str, Any] | str:
     """A JSON value as a row, or why it is none; only where something was `escaped` may there be half of a character."""
     if not isinstance(value, dict):

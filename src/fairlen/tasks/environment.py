@@ -18,7 +18,6 @@ from fairlen.hangs import DeadlineError, SideThread
 from fairlen.rollouts import VERDICTS, Finish, Status, TokenIds, Verdict
 from fairlen.sampling.extend import Continuation, Extend, PrefixError, Sampling
 from fairlen.seeds import derive_seed
-from fairlen.tasks.grader import call_within
 from fairlen.tasks.task import Problem, Task
 
 LONGEST_TOKEN = 64  # characters; a text of more than this for every token that is left is not even tokenized
@@ -130,7 +129,7 @@ class Guarded:
     async def _call(self, name: str, kind: type, *arguments: Any) -> Any:
         try:
             function = self.make if name == "make" else getattr(self.inner, name)
-            found = await call_within(partial(function, *arguments), self.side, self.deadline)
+            found = await self.side.call(partial(function, *arguments), self.deadline)
         except DeadlineError as error:
             raise Fault("timeout", name, f"did not return within {self.deadline:g} s") from error
         except Exception as error:

@@ -6,7 +6,6 @@ thread, one call at a time and in order, so that what they draw from `random` ca
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import math
 import os
@@ -189,13 +188,13 @@ async def call_reward(
     deadline: float,
     verdict: float = 0.0,
 ) -> float | None:
-    """One number, or None where the function does not apply. Plain functions are called in `side`. Raises DeadlineError past the
-    deadline (0 is none), ValueError where the function raised or returned something else."""
+    """One number, or None where the function does not apply. Raises DeadlineError past the deadline (0 is none), ValueError where
+    the function raised or returned something else."""
     columns = {name: [value] for name, value in problem.columns.items()}
     lists = {"completion_ids": [list(token_ids)], "answer": [problem.answer]} | columns | {"verdict": [verdict]}
     call = partial(reward.function, [problem.text], [text], **lists)
     try:
-        values = await call_within(call, side, deadline)
+        values = await side.call(call, deadline)
     except (DeadlineError, TrainingStopped):
         raise
     except Exception as error:
@@ -206,37 +205,6 @@ async def call_reward(
             f"reward {reward.name} returned {values!r} for one response: return a list with one number, or None, for each"
         )
     return None if found[0] is None else float(found[0])
-
-
-async def call_within(function: Callable[[], Any], side: SideThread, deadline: float) -> Any:
-    """Call a coroutine function on the event loop, a plain one in `side`. Raises DeadlineError past the deadline (0 is none)."""
-    found = function() if inspect.iscoroutinefunction(function) else await side.call(function, deadline or math.inf)
-    return await wait_for(found, deadline) if inspect.isawaitable(found) else found
-
-
-async def wait_for(values: Awaitable[Any], deadline: float) -> Any:
-    """Raises DeadlineError past the deadline (0 is none), even where the awaitable does not end when cancelled."""
-    task = asyncio.ensure_future(as_errors(values))
-    task.add_done_callback(lambda done: done.cancelled() or done.exception())  # an error after the deadline is heard
-    try:
-        done, _ = await asyncio.wait((task,), timeout=deadline or None)
-    finally:
-        task.cancel()
-    if not done:
-        raise DeadlineError(f"no answer within {deadline:g} s")
-    if isinstance(error := task.exception(), GeneratorExit):  # which `as_errors` has to let pass, where it is closed
-        raise RuntimeError("GeneratorExit") from error
-    return task.result()
-
-
-async def as_errors(values: Awaitable[Any]) -> Any:
-    """An error that would end the event loop, or look like an interruption of the run, becomes a RuntimeError."""
-    try:
-        return await values
-    except (Exception, GeneratorExit):
-        raise
-    except BaseException as error:
-        raise RuntimeError(f"{type(error).__name__} {error}".strip()) from error
 
 
 class RewardError(ValueError):

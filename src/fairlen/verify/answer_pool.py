@@ -23,7 +23,7 @@ from contextlib import suppress
 from typing import Any, cast
 from weakref import ref
 
-from fairlen.checks import check_positive
+from fairlen.checks import POSITIVE, check
 from fairlen.rollouts import Status, Verdict
 from fairlen.verify.answer import FORMS, MAX_TEXT, PATTERN, after_thinking, choose, match_exactly
 from fairlen.verify.typesetting import MAX_LENGTH
@@ -76,7 +76,7 @@ class WorkerPool:
         """`workers`: processes at most. `deadline`: seconds for each question. `memory_mib`: what a worker may take beyond the
         80 MiB that it shares with the others. `module` has `grade` and `warm_up`."""
         self.workers, self.deadline, self.memory_mib, self.module = workers, deadline, memory_mib, module
-        check_positive(self, "workers", "deadline", "memory_mib")
+        check(POSITIVE, self, "workers", "deadline", "memory_mib")
         self._renew()
         own = ref(self)  # closed at exit before threads are joined, which would wait for every deadline
         threading._register_atexit(lambda: (pool := own()) and pool.close())  # type: ignore[attr-defined]

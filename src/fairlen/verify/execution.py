@@ -10,26 +10,23 @@ import sys
 from dataclasses import dataclass
 from typing import Literal
 
-from fairlen.checks import check_positive
+from fairlen.checks import Checked, Count, Positive
 
 ExecutionStatus = Literal["ok", "crashed", "timeout", "output_limit", "infrastructure"]
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+@dataclass(frozen=True)
+class Limits(Checked):
     """Limits of one run, all above 0."""
 
-    seconds: float = 6.0
+    seconds: Positive = 6.0
     """Start of the interpreter included. Six as in LiveCodeBench (`testing_util.py`), which counts wall clock. A run that still
     computes by then goes on until it has used as much CPU time, so that its neighbours do not decide whether it was in time."""
-    cpu_seconds: int = 7  # the kernel's own limit, of all threads together; above `seconds`
-    memory_mib: int = 1024  # address space. There is one process in a run, so this bounds the whole of it
-    processes: int = 32  # threads, the first included. Programs cannot start processes in `bubblewrap`
-    output_bytes: int = 8 << 20  # each of stdout and stderr; what writes more has failed
-    file_bytes: int = 16 << 20  # everything that it writes to its private folder, each file there and each output
-
-    def __post_init__(self) -> None:
-        check_positive(self, "seconds", "cpu_seconds", "memory_mib", "processes", "output_bytes", "file_bytes")
+    cpu_seconds: Count = 7  # the kernel's own limit, of all threads together; above `seconds`
+    memory_mib: Count = 1024  # address space. There is one process in a run, so this bounds the whole of it
+    processes: Count = 32  # threads, the first included. Programs cannot start processes in `bubblewrap`
+    output_bytes: Count = 8 << 20  # each of stdout and stderr; what writes more has failed
+    file_bytes: Count = 16 << 20  # everything that it writes to its private folder, each file there and each output
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,25 +9,22 @@ from typing import Any
 import numpy as np
 import torch
 
-from fairlen.checks import check_not_negative
+from fairlen.checks import Checked, Natural
 from fairlen.methods.method import Scored
 from fairlen.methods.stages.filters import Everything
 
 
 @dataclass
-class Refill:
+class Refill(Checked):
     """Which further prompts are drawn, a stream of their own over the training data, the same on all processes."""
 
     trainer: Any
-    max_extra_batches: int
+    max_extra_batches: Natural
     """Times that dropped prompts are replaced; then the rollout batch trains with what it has."""
     drawn: int = 0
     """Prompts so far; a checkpoint has it."""
     costs: dict[str, float] = field(default_factory=dict)
     """Of the last rollout batch, for the run folder."""
-
-    def __post_init__(self) -> None:
-        check_not_negative(self, "max_extra_batches")
 
     @property
     def drops(self) -> bool:
