@@ -12,7 +12,7 @@ from zipfile import ZIP_STORED, ZipFile, ZipInfo
 import pyarrow as pa
 
 from fairlen.files import limits
-from fairlen.files.limits import RefusedError, TooLargeError, bounded_memory, read_row
+from fairlen.files.limits import RefusedError, bounded_memory, read_row
 from fairlen.files.pickled import REMEDY, read_plain
 
 ZSTANDARD = 93  # a compression that zipfile reads from Python 3.14 on
@@ -69,9 +69,9 @@ def read_log(path: Path) -> Iterator[tuple[int, dict[str, Any] | str, int]]:
 
 
 def unpack(archive: ZipFile, file: IO[bytes], info: ZipInfo, most: int) -> bytes:
-    """Read a member. Raises TooLargeError for more than `most` bytes, ValueError for a wrong checksum."""
+    """Read a member. Raises RefusedError for more than `most` bytes, ValueError for a wrong checksum."""
     if info.file_size > most:
-        raise TooLargeError(f"{info.filename} unpacks to more than {most:,} bytes: leave it out")
+        raise RefusedError(f"{info.filename} unpacks to more than {most:,} bytes: leave it out")
     if info.compress_type != ZSTANDARD:
         with archive.open(info) as member:
             return member.read(most)

@@ -24,7 +24,7 @@ import pyarrow.ipc as ipc
 import pyarrow.parquet as pq
 
 from fairlen.files import archives, limits
-from fairlen.files.limits import NotJSONError, RefusedError, TooLargeError, bounded_memory, check_row, parse_json
+from fairlen.files.limits import NotJSONError, RefusedError, bounded_memory, check_row, parse_json
 
 CHUNK = 4096  # rows read at once
 CHUNK_BYTES = 16 * 2**20  # of text read at once: rows with tokens can be large
@@ -215,7 +215,7 @@ def read_array(path: Path) -> Iterator[Candidate]:
     with open_bytes(path) as file, bounded_memory():
         text = file.read(limits.MAX_JSON + 1)
         if len(text) > limits.MAX_JSON:
-            raise TooLargeError(f"a JSON value of more than {limits.MAX_JSON >> 20} MiB: write one object a line")
+            raise RefusedError(f"a JSON value of more than {limits.MAX_JSON >> 20} MiB: write one object a line")
         values, escaped = parse_json(text), b"\\u" in text
     del text
     yield from read_values(values, escaped)
@@ -305,7 +305,7 @@ def refused(path: Path) -> Iterator[None]:
         yield
     except Unreadable:
         raise
-    except (TooLargeError, RefusedError) as error:
+    except RefusedError as error:
         raise Unreadable(f"{path}: {error}") from None
     except MemoryError:
         size = f"more than {limits.MAX_MEMORY >> 30} GiB of memory"

@@ -28,12 +28,8 @@ MAX_DEPTH = 64  # of lists and objects within each other
 STATUS = Path("/proc/self/statm")
 
 
-class TooLargeError(ValueError):
-    """Larger than a limit."""
-
-
 class RefusedError(ValueError):
-    """Not read by intention: why, and what to do instead."""
+    """Not read by intention, as larger than a limit: why, and what to do instead."""
 
 
 class NotJSONError(ValueError):
@@ -100,15 +96,15 @@ def bounded_seconds(seconds: float) -> Iterator[None]:
 
 
 def read_lines(file: IO[bytes], path: Path) -> Iterator[bytes]:
-    """Yield the lines of a file that was opened at `path`. Raises TooLargeError beyond the limits."""
+    """Yield the lines of a file that was opened at `path`. Raises RefusedError beyond the limits."""
     most, total, number, rows = max_unpacked(path), 0, 0, max_rows(path)
     while line := file.readline(MAX_LINE + 1):
         number, total = number + 1, total + len(line)
         check_rows(number, rows)
         if len(line) > MAX_LINE:
-            raise TooLargeError(f"line {number} is longer than {MAX_LINE >> 20} MiB: write less into a row")
+            raise RefusedError(f"line {number} is longer than {MAX_LINE >> 20} MiB: write less into a row")
         if total > most:
-            raise TooLargeError(f"it unpacks to more than {most:,} bytes: unpack it yourself")
+            raise RefusedError(f"it unpacks to more than {most:,} bytes: unpack it yourself")
         yield line
 
 
@@ -122,12 +118,12 @@ def max_rows(path: Path) -> int:
 
 def check_rows(number: int, most: int) -> None:
     if number > most:
-        raise TooLargeError(f"more than {most:,} rows, beyond what its size explains: write it as several files")
+        raise RefusedError(f"more than {most:,} rows, beyond what its size explains: write it as several files")
 
 
 def check_columns(number: int) -> None:
     if number > MAX_COLUMNS:
-        raise TooLargeError(f"more than {MAX_COLUMNS:,} names of columns: put what differs into one list of objects")
+        raise RefusedError(f"more than {MAX_COLUMNS:,} names of columns: put what differs into one list of objects")
 
 
 def is_deep(value: Any) -> bool:

@@ -8,7 +8,7 @@ from io import BytesIO
 from pickletools import genops
 from typing import Any
 
-from fairlen.files.limits import MAX_DEPTH, RATIO, RefusedError, TooLargeError, is_deep
+from fairlen.files.limits import MAX_DEPTH, RATIO, RefusedError, is_deep
 
 REMEDY = "reading one runs whatever code is in it; load it where you trust it and write one JSON object a line"
 MIN_COPIED = 64 * 2**20
@@ -39,7 +39,7 @@ def read_plain(data: bytes) -> Any:
                 plain.apply(opcode.name, argument)
         (value,) = plain.stack
         if is_deep(value):
-            raise TooLargeError(f"lists and objects nested more than {MAX_DEPTH} deep: write JSON lines")
+            raise RefusedError(f"lists and objects nested more than {MAX_DEPTH} deep: write JSON lines")
     except (IndexError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"opcodes that no program writes ({type(error).__name__})") from None
     return value
@@ -80,12 +80,12 @@ class Plain:
             raise RefusedError(f"a pickle of more than plain data ({asked!r:.60}): {REMEDY}")
 
     def copy(self, value: Any) -> Any:
-        """Raises TooLargeError where all copies together are too large."""
+        """Raises RefusedError where all copies together are too large."""
         keys = sum(map(len, value)) if isinstance(value, dict) else 0
         self.room -= len(value) + 1 if isinstance(value, str) else 64 + keys
         if self.room < 0:
             size = f"more than {self.most >> 20} Mi characters"
-            raise TooLargeError(f"{size} occur in it again and again: write JSON lines")
+            raise RefusedError(f"{size} occur in it again and again: write JSON lines")
         if isinstance(value, list):
             return [self.copy(one) for one in value]
         return {key: self.copy(one) for key, one in value.items()} if isinstance(value, dict) else value
