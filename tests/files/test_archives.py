@@ -79,7 +79,9 @@ def test_a_broken_sample_is_named_and_the_others_read(tmp_path):
     found = [row for chunk in stream(path, lambda line, why: rejected.append((line, why))) for row in chunk.rows()]
     assert found == [SAMPLE, SAMPLE]
     assert [line for line, _ in rejected] == [2, 3]
-    assert rejected[0][1].startswith("samples/q_epoch_1.json: not JSON") and rejected[1][1] == "not an object but list"
+    assert rejected[0][1].startswith("samples/q_epoch_1.json: not JSON") and rejected[1][1].endswith(
+        "not an object but list"
+    )
 
 
 def test_members_packed_with_zstd_are_what_was_written_or_refused(tmp_path):

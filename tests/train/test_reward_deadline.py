@@ -118,12 +118,8 @@ def test_a_function_that_raises_what_a_deadline_raises_has_not_missed_one():
 
 def test_without_a_verdict_a_response_may_count_as_wrong():
     rewards = Rewards()
-    grader = Grader(
-        TASK,
-        str,
-        [WeightedReward("x", rewards.hangs_on_b)],
-        RewardSettings(without_verdict="incorrect", reward_deadline=0.3),
-    )
+    settings = RewardSettings(without_verdict="incorrect", reward_deadline=0.3)
+    grader = Grader(TASK, str, [WeightedReward("x", rewards.hangs_on_b)], settings)
     assert [(r.outcome, r.active) for r in grade_all(grader, "ab")] == [(1.0, True), (0.0, True)]
     rewards.release.set()
 
