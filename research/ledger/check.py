@@ -18,6 +18,7 @@ from research.ledger.claims import Claim, Ledger
 from research.ledger.details import details_page
 from research.ledger.page import claims_page
 from research.ledger.picture import draw_stopping
+from research.ledger.real import Real, check_real, load_real
 from research.ledger.study import check_study, read_evidence
 from research.study.evidence import Evidence
 from research.study.page import study_page
@@ -33,7 +34,7 @@ def check(ledger: Ledger, root: Path, run: bool = True) -> list[str]:
     """Return everything that is wrong, one line each."""
     try:
         evidence = read_evidence(root)
-        found = [*check_study(ledger, evidence, root), *check_pages(ledger, evidence, root)]
+        found = [*check_study(ledger, evidence, root), *check_real(root), *check_pages(ledger, evidence, root)]
     except ValueError as error:
         found = [str(error)]
     for claim in ledger.claims:
@@ -41,10 +42,10 @@ def check(ledger: Ledger, root: Path, run: bool = True) -> list[str]:
     return found + (run_quick(ledger, root) if run and not found else [])
 
 
-def make_pages(ledger: Ledger, evidence: Evidence | None) -> dict[str, str]:
+def make_pages(ledger: Ledger, evidence: Evidence | None, real: Real | None) -> dict[str, str]:
     """Return the pages by file."""
     return {
-        CLAIMS: claims_page(ledger),
+        CLAIMS: claims_page(ledger, real),
         DETAILS: details_page(ledger),
         STUDY: study_page(evidence, ledger),
         STOPPING: draw_stopping(evidence),
@@ -53,7 +54,7 @@ def make_pages(ledger: Ledger, evidence: Evidence | None) -> dict[str, str]:
 
 def check_pages(ledger: Ledger, evidence: Evidence | None, root: Path) -> Iterator[str]:
     """Yield pages that are not what would be written."""
-    for name, text in make_pages(ledger, evidence).items():
+    for name, text in make_pages(ledger, evidence, load_real(root)).items():
         path = root / name
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             yield f"{name}: not what the ledger says; write it with: python -m research.ledger --write"
@@ -61,7 +62,7 @@ def check_pages(ledger: Ledger, evidence: Evidence | None, root: Path) -> Iterat
 
 def write(ledger: Ledger, root: Path) -> list[str]:
     """Write the pages and return their names."""
-    pages = make_pages(ledger, read_evidence(root))
+    pages = make_pages(ledger, read_evidence(root), load_real(root))
     for name, text in pages.items():
         write_file(root / name, text)
     return list(pages)

@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 
 from research.ledger.claims import DATA, STATUSES, UNCOUNTED, Claim, Ledger, Line
+from research.ledger.real import Real
 from research.ledger.rule import Measure, show
 
 WIDTH = 130
@@ -20,10 +21,17 @@ PICTURE = (
 )
 
 
-def claims_page(ledger: Ledger) -> str:
+USUAL = ", 8 seeds"
+LIMIT = "One limit"
+"""Before it stands what was measured on a real model."""
+
+
+def claims_page(ledger: Ledger, real: Real | None) -> str:
     """Return the page: sentences whose evidence is there under their headings, the picture, and the counts."""
     parts = [(DATA / "introduction.md").read_text(encoding="utf-8").rstrip(), PICTURE]
     for title, lines in ledger.summary.items():
+        if title == LIMIT and real:
+            parts.append(real_part(real))
         if shown := [bullet(line, ledger) for line in lines if ledger.shows(line)]:
             parts += [f"## {title}", "\n".join(shown)]
     return "\n\n".join([*parts, counts(ledger)]) + "\n"
@@ -32,9 +40,20 @@ def claims_page(ledger: Ledger) -> str:
 def bullet(line: Line, ledger: Ledger) -> str:
     """Return a sentence with the claims that it rests on, and their numbers."""
     measures = {id: claim.measure for id in (*line.claims, *line.needs) if (claim := ledger.claim(id))}
-    links = [f"[{id}]({DETAILS}#{id}){f' {number(m, ledger)}' if m else ''}" for id, m in measures.items()]
-    text = NAMED.sub(lambda found: figure(found[1], ledger), line.text)
+    links = [f"[{id}]({DETAILS}#{id}){f' {short(m.estimand, ledger)}' if m else ''}" for id, m in measures.items()]
+    text = NAMED.sub(lambda found: short(found[1], ledger), line.text)
     return fill(f"- {text} ({'; '.join(links)})")
+
+
+def short(id: str, ledger: Ledger) -> str:
+    """Return a figure without the usual number of seeds, which the introduction gives."""
+    return figure(id, ledger).removesuffix(USUAL)
+
+
+def real_part(real: Real) -> str:
+    """Return what was measured on a real model, and what follows for training."""
+    bullets = "\n".join(fill(f"- {text}") for text in real.bullets())
+    return f"## On a real language model\n\n{fill(real.filled(real.introduction), '')}\n\n{bullets}"
 
 
 def fill(text: str, indent: str = "  ") -> str:
@@ -43,18 +62,16 @@ def fill(text: str, indent: str = "  ") -> str:
 
 
 def counts(ledger: Ledger) -> str:
-    """Return the numbers of claims by paper and status, and how firm they are."""
-    named = {f"[{paper.title}]({DETAILS}#{paper.name})": ledger.count(paper.claims) for paper in ledger.papers}
-    named["all"] = ledger.count(ledger.claims)
+    """Return the numbers of claims by status, and how firm they are."""
+    found = ledger.count(ledger.claims)
     rows = [["paper", *STATUSES, "all"], ["---"] * (len(STATUSES) + 2)]
-    rows += [[name, *map(str, found.values()), str(counted(found))] for name, found in named.items()]
+    rows.append(["all", *map(str, found.values()), str(counted(found))])
     table = "\n".join("| " + " | ".join(row) + " |" for row in rows)
     decided, hang = len(ledger.fragile), sum(map(bool, ledger.fragile.values()))
     text = (
-        "All are the claims that count: a disagreement that several sentences share is one entry, and a third party's report is "
-        f"none. {len(ledger.family)} measured claims predict a sign; one whose sign does not pass the Benjamini-Hochberg "
-        "procedure at 5% over them is undecided, and the table marks what passes it and not Holm's correction. "
-        f"{hang} of {decided} claims that runs decide would have another status without one of their seeds."
+        "A disagreement that sentences share is one entry, and a third party's report is none. "
+        f"{len(ledger.family)} measured claims predict a sign; one whose sign does not pass the Benjamini-Hochberg procedure at "
+        f"5% over them is undecided. {hang} of {decided} claims that runs decide hang on one of their seeds."
     )
     return f"## Verdicts\n\n{table}\n\n{fill(text, '')}"
 

@@ -2,96 +2,52 @@
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 
-from fairlen.audit.statistics.intervals import ratio
-from fairlen.batch import Floats, Ints, Responses, mean_or_nan, sum_by
+from fairlen.audit.statistics.intervals import bootstrap, ratio
+from fairlen.batch import Floats, Ints, Responses, build_segments, mean_or_nan, sum_by
 from fairlen.methods.compose import compose
-from fairlen.methods.method import Method
 from fairlen.methods.stages.reward import TopLambda
-from fairlen.rollouts import Rollouts
 from fairlen.sampling.stream_metrics import find_finishers, order_streams
 from recipes.replay_bands import WIDTHS, critical_factor, factor_for
-from research.real.draws import read_draws
-from research.real.world import ABOUT
-from research.study.quantities import cross_fit
+from research.ledger.study import rounded
+from research.real.evidence import Evidence
+from research.study.quantities import cross_fit, exponent
 
-NUM_BINS, NUM_RESAMPLES, NUM_FOLDS, SHARE = 6, 2000, 32, 0.8
+FIGURES_FILE = "figures.json"
+NUM_BINS, NUM_FOLDS, SHARE = 6, 32, 0.8
 RULES = {
     "max": "eqlen+grpo", "mean": "eqlen+grpo:mean", "halving": "eqlen+grpo:halving", "unbiased": "eqlen_unbiased",
 }  # fmt: skip
 """Rules for the worth of a survivor."""
 AGGREGATIONS = ("grpo", "dapo", "dr_grpo", "dapo+balanced", "grpo+vl_norm")
-BANDS = ("rloo", "gspo", "fspo", "fspo_v3")
-FAIR = "fspo_v3"
+SAME = "dr_grpo"
+"""Its gradient is the leave-one-out one by definition, but for a factor."""
+BANDS, FAIR = ("rloo", "gspo", "fspo_v3"), "fspo_v3"
+"""Version 1 of FSPO is version 3 here: before the first off-policy update its drift is 0."""
 Row = dict[str, Any]
+Measured = Callable[[Floats], Floats]
+"""Of sums over prompts, [..., M], which are resampled."""
 
 
-@dataclass(frozen=True)
-class Evidence:
-    """What was drawn and computed, all files of a kind joined; prompts are numbered through."""
-
-    independent: Rollouts
-    streams: Rollouts
-    sketches: Floats
-    """Of the first responses, [N, SIZE]."""
-    log_ratio: Floats
-    """Of all independent responses, [R]."""
-    stepped: int
-    """Prompts that the update was made on, the first ones."""
+def over_prompts(columns: Sequence[Floats], measure: Measured) -> Row:
+    """Return what a function makes of the sums of columns by prompt, [P] each, with its 95% interval by bootstrap."""
+    found = bootstrap(np.arange(len(columns[0])), columns, measure).at(0)
+    return found._asdict() | {"prompts": len(columns[0])}
 
 
-def load(out: Path) -> Evidence:
-    """Return the evidence of a folder. Raises ValueError where a part is missing."""
-    about = json.loads((out / ABOUT).read_text(encoding="utf-8"))
-    length, chunk = about["max_response_length"], about["sizes"]["chunk"]
-    drawn = {kind: read_draws(out / kind, length) for kind in ("independent", "streams")}
-    tables = {name: [pq.read_table(path) for path in sorted((out / name).glob("*.parquet"))] for name in
-              ("gradients", "before", "after")}  # fmt: skip
-    if lacking := [name for name, found in {**drawn, **tables}.items() if not found]:
-        raise ValueError(f"{out}: there is no {lacking[0]} yet: python -m research.real --out {out} goes on")
-    sketches = np.concatenate([np.stack(one["sketch"].to_numpy(zero_copy_only=False)) for one in tables["gradients"]])
-    before, after = (
-        np.concatenate([one["logprob"].to_numpy() for one in tables[name]]) for name in ("before", "after")
-    )
-    return Evidence(join(drawn["independent"]), join(drawn["streams"]), sketches, after - before, chunk)
-
-
-def join(parts: Sequence[Rollouts]) -> Rollouts:
-    """Return rollouts of several files as one, prompts numbered on."""
-    found, place = parts[0], parts[0].response_table.num_prompts
-    for part in parts[1:]:
-        rows = tuple(replace(one, prompt=one.prompt + place) for one in part.responses)
-        place += part.response_table.num_prompts
-        found = found.join(Rollouts(rows, part.segments, part.max_response_length))
-    return found
-
-
-def resampled(measure: Callable[[Floats], float], num: int) -> Row:
-    """Return a number and its 95% interval over prompts, as a function of how often each of them counts, [P]."""
-    rng = np.random.default_rng(0)
-    drawn = [
-        measure(np.bincount(rng.integers(num, size=num), minlength=num).astype(float)) for _ in range(NUM_RESAMPLES)
-    ]
-    known = [one for one in drawn if np.isfinite(one)]
-    low, high = np.quantile(known, [0.025, 0.975]) if known else (np.nan, np.nan)
-    return {"value": measure(np.ones(num)), "low": float(low), "high": float(high), "prompts": num}
+def first_over_second(sums: Floats) -> Floats:
+    return ratio(sums[..., 0], sums[..., 1])
 
 
 def ratio_over(prompt: Ints, above: Floats | Ints, below: Floats | Ints, num: int) -> Row:
     """Return a ratio of two sums over rows."""
-    sums = sum_by(prompt, above, num), sum_by(prompt, below, num)
-    return resampled(lambda weight: float(ratio(weight @ sums[0], weight @ sums[1])), num)
+    return over_prompts([sum_by(prompt, above, num), sum_by(prompt, below, num)], first_over_second)
 
 
 def without_each(prompt: Ints, measure: Callable[[Ints], float]) -> Row:
@@ -103,61 +59,85 @@ def without_each(prompt: Ints, measure: Callable[[Ints], float]) -> Row:
     return {"value": value, "low": value - half, "high": value + half, "prompts": len(np.unique(prompt))}
 
 
+def drawing(found: Evidence) -> Iterator[Row]:
+    """Yield how often problems were solved in the draws that chose them, and in those that count, where nothing was chosen."""
+    solved, sizes, table = found.tables["candidates"]["solved"], found.about["sizes"], found.independent
+    taken = solved[(solved >= sizes["low"]) & (solved <= sizes["high"])][: sizes["prompts"]]
+    yield {"what": "problems tried", "value": float(len(solved))}
+    yield {"what": "correct in the filter"} | over_prompts([taken, np.ones(len(taken))], first_over_second)
+    for name in ("correct", "truncated", "length"):
+        yield {"what": name} | ratio_over(table.prompt, getattr(table, name), np.ones(len(table)), table.num_prompts)
+
+
 def stopping(found: Evidence) -> Iterator[Row]:
-    """Yield, by what had been written, the chance to stop at a token, and how often those that stopped were correct."""
-    table = found.independent.response_table
+    """Yield, by what had been written, the chance to stop at a token, and how often those that stopped were correct; and by how
+    much of its mean the chance changes over as many tokens as a mean response has, on a straight line through all tokens."""
+    table = found.independent
+    num, length = table.num_prompts, table.length.astype(np.float64)
     edges = np.unique(np.quantile(table.length, np.linspace(0, 1, NUM_BINS + 1)).astype(int))
     for low, high in zip([0, *edges[1:-1]], edges[1:], strict=True):
         ends = (table.length > low) & (table.length <= high) & ~table.truncated
         tokens = np.clip(table.length - low, 0, high - low)
         named = {"from": int(low) + 1, "to": int(high)}
-        yield named | {"what": "stops"} | ratio_over(table.prompt, ends, tokens, table.num_prompts)
-        yield named | {"what": "correct"} | ratio_over(table.prompt, ends & table.correct, ends, table.num_prompts)
+        yield named | {"what": "stops"} | ratio_over(table.prompt, ends, tokens, num)
+        yield named | {"what": "correct"} | ratio_over(table.prompt, ends & table.correct, ends, num)
+    at, squares = length * (length + 1) / 2, length * (length + 1) * (2 * length + 1) / 6
+    columns = (length, at, squares, ~table.truncated, ~table.truncated * length, np.ones(len(table)))
+
+    def slope(sums: Floats) -> Floats:
+        tokens, x, xx, y, xy, responses = np.moveaxis(sums, -1, 0)
+        return ratio(xy - x * y / tokens, xx - x * x / tokens) * ratio(tokens * tokens, responses * y)
+
+    yield {"what": "slope"} | over_prompts([sum_by(table.prompt, one, num) for one in columns], slope)
 
 
 def pair_cost(found: Evidence) -> Iterator[Row]:
-    """Yield the tokens generated for a pair over those of two independent responses, and pairs a stream."""
-    streams, alone = found.streams, found.independent.response_table
-    num, table = alone.num_prompts, streams.response_table
-    own = table.length - np.array([one.inherited for one in streams.responses])
-    pairs = sum_by(table.prompt[streams.segment_table.response], np.full(len(streams.segments), 0.5), num)
-    tokens, starts = sum_by(table.prompt, own, num), order_streams(table)[1].sum()
-    lengths, ones = sum_by(alone.prompt, alone.length, num), sum_by(alone.prompt, np.ones(len(alone)), num)
-
-    def cost(weight: Floats) -> float:
-        return float((weight @ tokens) / (weight @ pairs) / (2.0 * (weight @ lengths) / (weight @ ones)))
-
-    yield {"what": "tokens of a pair over those of two responses"} | resampled(cost, num)
-    yield {"what": "pairs a stream", "value": float(pairs.sum() / starts)}
-
-
-def rule_of(name: str) -> Method:
-    """Return the method of a rule, such as eqlen+grpo:mean."""
-    text, _, reward = name.partition(":")
-    return compose(text, [f"sampling.survivor_reward={reward}"] if reward else [])
+    """Yield the tokens generated for a pair over those of two independent responses, and pairs a stream; the same of rounds, of
+    which the last makes no pair where its texts are equal, or truncated both."""
+    streams, alone, pairs = found.tracks, found.independent, found.pairs
+    num, own = alone.num_prompts, streams.length - found.tables["tracks"]["inherited"]
+    order, first = order_streams(streams)
+    formed = sum_by(streams.prompt[pairs.response], np.full(len(pairs), 0.5), num)
+    tokens, lengths = sum_by(streams.prompt, own, num), sum_by(alone.prompt, alone.length, num)
+    starts, ends = (sum_by(streams.prompt[order], one, num) for one in (first, np.ones(len(order))))
+    base = (2.0 * lengths, np.bincount(alone.prompt, minlength=num).astype(np.float64))
+    for name, number in (("pair", formed), ("round", ends - starts)):
+        cost = over_prompts(
+            (tokens, number, *base), lambda sums: first_over_second(sums) / first_over_second(sums[..., 2:])
+        )
+        yield {"what": f"tokens a {name}"} | cost
+        yield {"what": f"{name}s a stream"} | over_prompts((number, starts), first_over_second)
 
 
 def eos_advantage(found: Evidence) -> Iterator[Row]:
-    """Yield, by rule, the value of a finisher less that of the survivor beside it, over pairs that one track ended.
+    """Yield, by rule, the value of a finisher less that of the survivor beside it, over pairs that one track ended, in standard
+    deviations of the outcome of independent responses; and the maximum's less that of halving, on the same pairs.
 
-    Where stopping is memoryless and a response as often correct whatever its length, v: v - 1 + (1 - v)^n under the maximum of n
-    later ends, and 0 under averages.
+    Where stopping is memoryless and a response as often correct whatever its length, v, it is v - 1 + (1 - v)^n outcomes under
+    the maximum of n later ends, and 0 under averages.
     """
-    for rule, name in RULES.items():
-        method = rule_of(name)
-        table = found.streams.response_table
-        rollouts = Rollouts(
-            found.streams.responses, method.sampling.cut(found.streams.responses), table.max_response_length
-        )
-        segments = rollouts.segment_table
-        value = method.sampling.value(table, segments, table.outcome)
-        survivor = np.flatnonzero(segments.survivor)
-        gap = value[find_finishers(segments)[segments.group[survivor]]] - value[survivor]
+    table, pairs, alone = found.tracks, found.pairs, found.independent
+    num, survivor = alone.num_prompts, np.flatnonzero(pairs.survivor)
+    prompt, finisher = table.prompt[pairs.response[survivor]], find_finishers(pairs)[pairs.group[survivor]]
+    moments = [sum_by(alone.prompt, alone.outcome**power, num) for power in (0, 1, 2)]
+
+    def measure(sums: Floats) -> Floats:
+        count, total, squares = np.moveaxis(sums[..., 2:], -1, 0)
+        return first_over_second(sums) / np.sqrt(squares / count - (total / count) ** 2)
+
+    def row(gap: Floats, mass: Floats) -> Row:
         known = np.isfinite(gap)
-        rows, weight = survivor[known], segments.mass[survivor[known]]
-        yield {"rule": rule} | ratio_over(
-            table.prompt[segments.response[rows]], weight * gap[known], weight, table.num_prompts
-        )
+        sums = [sum_by(prompt[known], column[known], num) for column in (mass * gap, mass)]
+        return over_prompts([*sums, *moments], measure)
+
+    gaps = dict[str, Floats]()
+    for rule, name in RULES.items():
+        text, _, reward = name.partition(":")
+        sampling: Any = compose(text, [f"sampling.survivor_reward={reward}"] if reward else []).sampling
+        value = sampling.value(table, pairs, table.outcome)
+        gaps[rule] = value[finisher] - value[survivor]
+        yield {"rule": rule} | row(gaps[rule], 0.5 ** (pairs.round[survivor] * (sampling.round_weight == "halving")))
+    yield {"rule": "max less halving"} | row(gaps["max"] - gaps["halving"], np.ones(len(survivor)))
 
 
 def penalised_prefixes(found: Evidence) -> Iterator[Row]:
@@ -165,52 +145,57 @@ def penalised_prefixes(found: Evidence) -> Iterator[Row]:
 
     A stream forks at each of its prefixes: the responses that end after a round all continue what survived it.
     """
-    table = found.streams.response_table
+    table = found.tracks
     order, first = order_streams(table)
-    starts = [*np.flatnonzero(first), len(order)]
-    prompt, both, wrong = list[int](), list[float](), list[float]()
-    for begin, end in pairwise(starts):
+    rows = list[tuple[int, int, int]]()
+    for begin, end in pairwise([*np.flatnonzero(first), len(order)]):
         correct = table.correct[order[begin:end]]
         for place in range(1, len(correct) - 1):  # from two later ends on
-            later = correct[place:]
-            prompt.append(int(table.prompt[order[begin]]))
-            wrong.append(float((~later).sum()))
-            both.append(float((~later).sum()) if later.any() else 0.0)
-    yield {"what": "of penalised prefixes"} | ratio_over(
-        np.array(prompt, int), np.array(both), np.array(wrong), table.num_prompts
-    )
+            wrong = int((~correct[place:]).sum())
+            rows.append((int(table.prompt[order[begin]]), wrong * bool(correct[place:].any()), wrong))
+    yield {"what": "of penalised prefixes"} | ratio_over(*np.array(rows).T, table.num_prompts)
 
 
 def length_gap(found: Evidence) -> Iterator[Row]:
     """Yield by how many percent of the mean incorrect responses to a prompt are longer than correct ones."""
-    table = found.independent.response_table
+    table = found.independent
     num, side = table.num_prompts, 2 * table.prompt + table.correct
     counts = np.bincount(side, minlength=2 * num)
     means = ratio(sum_by(side, table.length, 2 * num), counts).reshape(num, 2)
-    both = np.isfinite(means).all(1)
-    every = ratio(sum_by(table.prompt, table.length, num), counts.reshape(num, 2).sum(1))
+    both, every = np.isfinite(means).all(1), sum_by(table.prompt, table.length, num) / counts.reshape(num, 2).sum(1)
     gap = np.where(both, 100.0 * (means[:, 0] - means[:, 1]) / every, 0.0)
-    yield {"what": "gap, percent"} | resampled(lambda weight: float(ratio(weight @ gap, weight @ both)), num)
-    yield {"what": "prompts with both verdicts", "value": float(both.mean())}
+    counted = both.astype(np.float64)
+    yield {"what": "percent"} | over_prompts((gap, counted), first_over_second)
+    yield {"what": "prompts with both verdicts"} | over_prompts((counted, np.ones(num)), first_over_second)
 
 
 def directions(found: Evidence) -> Iterator[Row]:
-    """Yield the cosine of each aggregation's gradient and the leave-one-out one, of sums over the same responses."""
-    rows = np.arange(len(found.sketches))
-    table = found.independent.response_table.take(rows)
-    num = table.num_prompts
-    loo = leave_one_out(table)
+    """Yield the cosine of each aggregation's gradient and the leave-one-out one, of sums over the same responses; and that of the
+    nearest less each other, but for the one that is the same by definition."""
+    table = found.independent.take(np.arange(len(found.products)))
+    segments, num, size = build_segments(table, table.length), table.num_prompts, len(table)
+    values, vectors = np.linalg.eigh(found.products)
+    gradients = vectors * np.sqrt(np.maximum(values, 0.0))  # rows with these inner products
+
+    def by_prompt(weight: Floats) -> list[Floats]:
+        return [sum_by(table.prompt, weight * one, num) for one in gradients.T]
+
+    def cosine(sums: Floats) -> Floats:
+        one, other = sums[..., :size], sums[..., size : 2 * size]
+        return ratio((one * other).sum(-1), np.linalg.norm(one, axis=-1) * np.linalg.norm(other, axis=-1))
+
+    loo, sums = by_prompt(leave_one_out(table)), dict[str, list[Floats]]()
     for name in AGGREGATIONS:
-        method = compose(name)
-        segments = found.independent.segment_table.take(rows)
+        method, coefficient = compose(name), np.zeros(size)
         plan = method.plan(method.score_tables(table, segments))
-        coefficient = np.zeros(len(rows))
         coefficient[plan.rows] = plan.weight * plan.advantage
-        parts = [np.stack([(weight[table.prompt == p, None] * found.sketches[table.prompt == p]).sum(0) for p in range(num)])
-                 for weight in (coefficient, loo)]  # fmt: skip
-        yield {"aggregation": name} | resampled(
-            lambda weight, parts=parts: cosine(weight @ parts[0], weight @ parts[1]), num
-        )
+        sums[name] = [*by_prompt(coefficient), *loo]
+        yield {"aggregation": name} | over_prompts(sums[name], cosine)
+    best, *others = sorted(set(AGGREGATIONS) - {SAME}, key=lambda name: -float(cosine(np.sum(sums[name], 1))))
+    for other in others:
+        both = [*sums[best], *sums[other]]
+        less = over_prompts(both, lambda sums: cosine(sums) - cosine(sums[..., 2 * size :]))
+        yield {"aggregation": f"{best} less {other}"} | less
 
 
 def leave_one_out(table: Responses) -> Floats:
@@ -220,33 +205,30 @@ def leave_one_out(table: Responses) -> Floats:
     return table.outcome - ratio(total - table.outcome, num - 1)
 
 
-def cosine(one: Floats, other: Floats) -> float:
-    """Return the cosine of two vectors; nan of one without length."""
-    norms = float(np.linalg.norm(one) * np.linalg.norm(other))
-    return float(one @ other) / norms if norms else math.nan
-
-
 def bands(found: Evidence) -> Iterator[Row]:
-    """Yield the reweighting error of each band at 80% acceptance, on responses that the one update was not made on, and that of
-    FSPO's less those of the fixed clips."""
-    table = found.independent.response_table
+    """Yield the reweighting error of each band at 80% acceptance, on responses that the one update was not made on; FSPO's less
+    those of the fixed clips; the exponent with which log ratios spread; and how much of them may be rounding: the standard
+    deviation of the trainer's log-prob less the engine's, of the same weights, over that of the log ratio."""
+    kept, table = found.tables["responses"], found.independent
     other = np.flatnonzero(table.prompt >= found.stepped)
     length, prompt, total = table.length[other], table.prompt[other], found.log_ratio[other]
+    rounding = (kept["before"] - kept["sampled"])[other]
 
     def error(rule: str, rows: Ints) -> float:
         critical = critical_factor(rule, length[rows], total[rows], 0.0, *WIDTHS[rule])
         return cross_fit(length[rows], critical <= factor_for(critical, SHARE), prompt[rows])
 
-    for rule in BANDS:
-        yield {"band": rule} | without_each(prompt, partial(error, rule))
+    measures: dict[str, Callable[[Ints], float]] = {rule: partial(error, rule) for rule in BANDS}
     for fixed in BANDS[:2]:
-        less = partial(lambda clip, rows: error(FAIR, rows) - error(clip, rows), fixed)
-        yield {"band": f"{FAIR} less {fixed}"} | without_each(prompt, less)
+        measures[f"{FAIR} less {fixed}"] = partial(lambda clip, rows: error(FAIR, rows) - error(clip, rows), fixed)
+    measures["exponent"] = lambda rows: exponent(length[rows], total[rows])
+    measures["rounding"] = lambda rows: float(ratio(rounding[rows].std(), total[rows].std()))
+    yield from ({"band": name} | without_each(prompt, measure) for name, measure in measures.items())
 
 
 def choice(found: Evidence) -> Iterator[Row]:
     """Yield the length of responses to prompts that top-lambda penalises, over that of all, and how often they are correct."""
-    table = found.independent.response_table
+    table = found.independent
 
     def over_all(column: Floats, rows: Ints) -> float:
         some = table.take(rows)
@@ -258,5 +240,15 @@ def choice(found: Evidence) -> Iterator[Row]:
 
 FIGURES: Mapping[str, Callable[[Evidence], Iterator[Row]]] = {
     one.__name__: one
-    for one in (stopping, pair_cost, eos_advantage, penalised_prefixes, length_gap, directions, bands, choice)
+    for one in (drawing, stopping, pair_cost, eos_advantage, penalised_prefixes, length_gap, directions, bands, choice)
 }
+
+
+def make_figures(found: Evidence) -> dict[str, list[Row]]:
+    """Return every figure as it is stored: six digits, null for what does not exist."""
+    return rounded({name: list(figure(found)) for name, figure in FIGURES.items()})
+
+
+def name_row(row: Mapping[str, Any]) -> str:
+    """Return what tells a row from the others of its figure, such as "1 43 stops"."""
+    return " ".join(str(value) for key, value in row.items() if key not in ("value", "low", "high", "prompts"))

@@ -19,9 +19,9 @@ from fairlen.policy.model import Policy, load_policy
 from fairlen.tasks.load import load_task
 from fairlen.tasks.task import Task
 from fairlen.train.run.config import TrainConfig
+from research.real.evidence import ABOUT
 
 CONFIG = Path(__file__).parents[2] / "recipes" / "real.toml"
-ABOUT = "about.json"
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from research.ledger.check import check, check_tests, numbers
 from research.ledger.claims import DATA, UNCOUNTED, Claim, Ledger, load_ledger, make_claim, make_line
 from research.ledger.details import details_page, inline
 from research.ledger.page import claims_page, command_of
+from research.ledger.real import load_real
 from research.ledger.rule import EXCLUDED, SIGN
 from research.study.intervals import Result
 
@@ -122,14 +123,14 @@ def test_without_figures_every_measured_claim_is_open_and_with_them_none():
         status = before.findings[claim.id].status
         assert status == (UNCOUNTED if claim.uncounted else "open" if claim.measure else claim.verdict)
         assert after.findings[claim.id].status != "open"
-    shown = " ".join(claims_page(before).partition("## Verdicts")[0].split())
+    shown = " ".join(claims_page(before, None).partition("## Verdicts")[0].split())
     for line in (line for lines in ledger.summary.values() for line in lines):
         assert (f"- {line.text} (" in shown) == (not line.needs), line.text
 
 
 def test_the_page_is_short_and_leads_to_a_table_with_everything_about_each_claim():
     ledger = load_ledger()
-    page, details = claims_page(ledger), details_page(ledger)
+    page, details = claims_page(ledger, load_real(ROOT)), details_page(ledger)
     ids = [claim.id for claim in ledger.claims]
     assert len(page.split()) <= 1200
     assert set(re.findall(r"study/claims\.html#([a-z]+-\d\d)", page)) <= set(ids)
@@ -274,11 +275,11 @@ def test_commands_for_real_hardware_have_methods_and_flags_that_exist(words):
         from fairlen.integrations.verl.launch import VerlConfig
 
         cut = words.index("--")
-        config = read_flags(VerlConfig, "fairlen verl", words[1:cut])
+        config = read_flags(VerlConfig, "fairlen verl", words[1:cut], "")
         assert config.model and config.data and all("=" in word for word in words[cut + 1 :])
     elif words[0] == "eval":
         assert read_eval_config(words[1:]).run.suite in ("eqlen", "fspo", "balanced", "grpo_lambda")
     else:
         from fairlen.compare.config import CompareConfig
 
-        assert words[0] == "compare" and len(read_flags(CompareConfig, "fairlen compare", words[1:]).variants) == 3
+        assert words[0] == "compare" and len(read_flags(CompareConfig, "fairlen compare", words[1:], "").variants) == 3
