@@ -176,10 +176,11 @@ def write_columns(folder: Path, batch: int, length: np.ndarray, right: np.ndarra
         "token_ids": tokens, "num_prompt": zeros, "length": length, "logprobs": logprobs,
         "finish": pa.array(["stop"] * size), "outcome": right.astype(float), "reward": right.astype(float),
         "status": pa.array(["correct" if r else "incorrect" for r in right]), "active": zeros == 0,
-        "stream": zeros, "track": flat % 16, "round": zeros, "inherited": zeros,
+        "stream": zeros, "track": flat % 16, "round": zeros, "inherited": zeros, "num_turns": zeros + 1,
     }), folder / f"responses-{batch:06d}.parquet")  # fmt: skip
     pq.write_table(pa.table({
         "rollout_batch": zeros + batch, "response": flat, "start": zeros, "stop": length, "group": flat // 16,
         "role": pa.array(["whole"] * size), "round": zeros, "mass": zeros + 1.0, "trains": zeros == 0,
-        "value": right.astype(float), "advantage": right - 0.5, **one,
+        "value": right.astype(float), "advantage": right - 0.5, "length": length, "num_turns": zeros + 1, "turn": zeros,
+        "earned": zeros + 0.0, **one,
     }), folder / f"segments-{batch:06d}.parquet")  # fmt: skip

@@ -593,7 +593,7 @@ def test_dropped_rows_stay_in_and_do_not_count():
     })  # fmt: skip
     found = Found()
     rows = read_rows(chunk, make_meter(None, ""), found)
-    log = make_log("generic", rows, make_meter(None, ""), found, Options(), 1)
+    log = make_log("generic", rows, make_meter(None, ""), found, Options())
     assert log.malformed == () and log.responses.length.tolist() == [2, 1, 1, 3]
     assert log.responses.active.tolist() == log.segments.active.tolist() == [True, False, False, True]
     assert log.correct[log.responses.active].tolist() == [True, False]

@@ -19,10 +19,10 @@ from fairlen.audit.statistics.intervals import mean, rate
 from fairlen.cli import main
 from fairlen.metrics import find_metric
 from fairlen.report import write_report
-from fairlen.report.curves import curves_section
 from fairlen.report.figure import NAME, middles, nice_axis, plain, share, windows
 from fairlen.report.page import render_page
 from fairlen.report.run import MAX_SHOWN, OF_PROMPT, choose_rows, cut, read_run, show_sample, split_tokens, visible
+from fairlen.report.sections import curves_section
 from fairlen.report.streams import find_parents, gather_streams
 
 
@@ -94,12 +94,12 @@ def test_columns_of_all_batches_are_joined(pairs_run):
     assert len(log) == sum(t.num_rows for t in tables)
     assert log.responses.num_prompts == 8 * 4
     row = int(np.flatnonzero(log.batch == 5)[3])
-    assert records.files[log.file[row]].name == "responses-000005.parquet" and log.line[row] == 4
+    assert Path(records.files[log.file[row]]).name == "responses-000005.parquet" and log.line[row] == 4
     told = {name: tables[5][name][3].as_py() for name in ("length", "track", "inherited")}
     assert told == {
         "length": log.responses.length[row],
-        "track": records.track[row],
-        "inherited": records.inherited[row],
+        "track": log.columns["track"][row],
+        "inherited": log.columns["inherited"][row],
     }
     pair = np.flatnonzero(log.segments.group == log.segments.num_groups - 1)
     assert len(pair) == 2 and len(set(log.segments.length[pair])) == 1  # equal lengths, numbered over batches

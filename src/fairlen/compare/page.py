@@ -61,21 +61,14 @@ def write_comparison(settings: dict[str, Any], cells: Sequence[Cell], results: S
     """Write the page, from what comparison.json says, the runs and what they came to."""
     seeds, match = len(results[0].seeds), settings["match"]
     cost, spent = MATCHED[match], [getattr(cell.spent, match) for cell in cells]
+    count = sum(one.difference is not None and one.difference.excludes(0.0) for one in results)
+    says = "by a 95% interval each that excludes 0; not corrected for their number"
     facts = [
         name_winner(results),
+        *([] if seeds in FEW_SEEDS else [("differ from the reference", str(count), says)]),
         ("methods", str(len(results)), f"each run spent {plain(min(spent))} to {plain(max(spent))} {cost}"),
         ("seeds", str(seeds), "of each method"),
     ]
-    if seeds not in FEW_SEEDS:
-        count = sum(one.difference is not None and one.difference.excludes(0.0) for one in results)
-        facts.insert(
-            1,
-            (
-                "differ from the reference",
-                str(count),
-                "by a 95% interval each that excludes 0; not corrected for their number",
-            ),
-        )
     head = {
         "name": f"{len(results)} methods compared", "folder": "comparison", "kind": "compare",
         "notes": [FEW_SEEDS[seeds].capitalize()] if seeds in FEW_SEEDS else [],

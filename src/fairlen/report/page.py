@@ -18,7 +18,6 @@ from fairlen.audit.log import Log
 from fairlen.audit.numbers import describe_method
 from fairlen.console import first_of
 from fairlen.files.folders import write_file
-from fairlen.report.curves import curves_section
 from fairlen.report.figure import Section, interval, plain, share
 from fairlen.report.run import RecordedRun, Shown, column, read_run, show_sample, visible
 from fairlen.report.sections import find_sections, plain_rows
@@ -50,8 +49,8 @@ def write_page(run: RecordedRun, found: Audit | None, path: Path) -> Path:
     total = len(run.records.log) if run.records else 0
     head = describe_run(run) | {"audits": [found] if found else []}
     head["notes"] = [*filter(None, [explain(run, sample)]), *head["notes"]]
-    sections = [*find_sections(run, found), *curves_section(run)]
-    write_file(path, render_page(head, headline(run), sections, sample, streams, total, define()).encode())
+    page = render_page(head, headline(run), find_sections(run, found), sample, streams, total, define())
+    write_file(path, page.encode())
     return path
 
 

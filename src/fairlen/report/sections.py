@@ -1,7 +1,8 @@
-"""The figures of a run: learning curves, length and outcome, length in the update, EqLen's streams."""
+"""The figures of a run: learning curves, length and outcome, length in the update, EqLen's streams, and every logged metric."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import replace
 
 import numpy as np
@@ -11,7 +12,9 @@ from fairlen.audit.audit import Audit, find_missing
 from fairlen.audit.conclusion import LENGTH, TURN_LENGTH, TURNS, Quantity
 from fairlen.audit.log import Log, advantages, off_policy, values
 from fairlen.audit.statistics.intervals import length_bins, mean, rate
-from fairlen.batch import Ints, Responses, sum_by
+from fairlen.batch import Floats, Ints, Responses, sum_by
+from fairlen.console import first_of
+from fairlen.metrics import SECTIONS, Metric, find_metric
 from fairlen.report.figure import (
     INTERVAL,
     MIN_ROWS,
@@ -51,13 +54,19 @@ ENDS: tuple[tuple[str, str, Tone], ...] = (
     ("limit", "the limit of rounds was reached", "third"),
 )
 """Of a stream, by position in ENDINGS: name, meaning, colour."""
+TITLES = {name: title for title, metrics in SECTIONS.items() for one in metrics for name in one.names.split()}
+FIRST, OTHERS = "The update", "Other"
+"""Groups of logged metrics: the one that is open, and that of those which metrics.py does not have."""
+MAX_CURVES = 150
+SAME = 1e-12  # a spread that rounding makes
+X = ("update", "rollout_batch")
 
 
 def find_sections(run: RecordedRun, audit: Audit | None) -> list[Section]:
     lead = "Accuracy on problems that were never trained on, and what happened to lengths meanwhile."
     learning = Section("learning", "Learning", lead, [accuracy_figure(run)])
     if run.records is None or audit is None:
-        return [learning]
+        return [learning, *curves_section(run)]
     log = run.records.log
     learning.figures.extend([length_figure(log), truncation_figure(log, held_out(run, "eval/truncated"))])
     lead = "Responses are compared with others to the same prompt in one rollout batch; what lies between prompts is difficulty."
@@ -67,7 +76,8 @@ def find_sections(run: RecordedRun, audit: Audit | None) -> list[Section]:
     figures += channel_figures(audit)
     lengths = Section("lengths", "Length and outcome", lead, figures, audit, notes=find_missing(audit))
     found = [learning, lengths, *([turns_section(log)] if log.has_turns else []), weights_section(log)]
-    return [*found, pairs_section(log)] if "streams" in log.known else found
+    found += [pairs_section(log)] if "streams" in log.known else []
+    return [*found, *curves_section(run)]
 
 
 def channel_figures(one: Audit) -> list[Figure]:
@@ -275,4 +285,50 @@ def endings_figure(log: Log, streams: Streams) -> Figure:
         Table((BATCH, *(one.label for one in series)), list(zip(map(whole, middle), *cells, strict=True))),
         "Bands: 95% over prompts. A rise of streams with both tracks truncated means that the limit is too small.",
         terms=("streams.eos_advantage",),
+    )
+
+
+def curves_section(run: RecordedRun) -> list[Section]:
+    """Return every number of metrics.jsonl over training, one that never changes as a row; nothing of a run without updates."""
+    found, fixed = defaultdict[str, list[Figure]](list), list[tuple[str, ...]]()
+    names = list(dict.fromkeys(name for entry in run.updates for name in entry if name not in X))
+    for name in names[:MAX_CURVES]:
+        x, y = column(run.updates, "rollout_batch") + 1, column(run.updates, name)
+        x, y = x[np.isfinite(y)], y[np.isfinite(y)]
+        known = find_metric(name)
+        if len(y) and np.ptp(y) > SAME:
+            found[TITLES.get(name, OTHERS)].append(curve(name, known, x, y))
+        elif len(y):
+            fixed.append((name, plain(float(y[0])), known.unit, known.meaning))
+    if not found and not fixed:
+        return []
+    groups = [(title, found[title]) for title in dict.fromkeys((FIRST, *SECTIONS, OTHERS)) if found[title]]
+    if fixed:
+        says = "Numbers that were the same in every update."
+        groups.append(("Constant", [Figure("", says, table=Table(("name", "value", "unit", "meaning"), fixed))]))
+    lead = "Each number of metrics.jsonl, as docs/metrics.md of fairlen defines it."
+    if len(names) > MAX_CURVES:
+        lead += f" Not shown: {', '.join(first_of(names[MAX_CURVES:], 5))}."
+    return [Section("logged", "Everything logged", lead, groups=groups)]
+
+
+def curve(name: str, known: Metric, x: Floats, y: Floats) -> Figure:
+    """Draw a metric: means of stretches of training, in a band from the lowest to the highest."""
+    window, middle = windows(x.astype(np.int64))
+    count = np.bincount(window, minlength=len(middle))
+    average = np.bincount(window, y, minlength=len(middle)) / np.where(count, count, np.nan)
+    low, high = np.full(len(middle), np.inf), np.full(len(middle), -np.inf)
+    np.minimum.at(low, window, y)
+    np.maximum.at(high, window, y)
+    low, high = (np.where(count > 1, end, np.nan) for end in (low, high))
+    series = [Series("", middle, average, "plain", low, high)]
+    rows = [(whole(at), interval(of, plain)) for at, *of in zip(middle, average, low, high, strict=True)]
+    band = " Band: from the lowest to the highest of several updates." if (count > 1).any() else ""
+    look = f"To look for: {known.look}." if known.look else ""
+    return Figure(
+        name,
+        ": ".join(filter(None, (known.unit, known.meaning))),
+        lines(over_training(series, zero=False), series, f"{name} over training"),
+        Table((BATCH, name), rows),
+        look + band,
     )

@@ -21,13 +21,14 @@ from fairlen.schema import arrow_schema, number_text
 from fairlen.settings import flatten
 
 OF_RESPONSES = (
-    "rollout_batch", "prompt", "length", "finish", "outcome", "status", "active", "reward", "stream", "track", "round",
-    "inherited",
+    "rollout_batch", "prompt", "length", "num_turns", "finish", "outcome", "status", "active", "reward", "stream", "track",
+    "round", "inherited",
 )  # fmt: skip
-OF_SEGMENTS = ("rollout_batch", "response", "start", "stop", "group", "role", "round", "mass", "value", "advantage")
+OF_TURNS = ("turn", "num_turns", "earned")
+OF_SEGMENTS = (
+    "rollout_batch", "response", "start", "stop", "length", "group", "role", "round", "mass", "value", "advantage", *OF_TURNS,
+)  # fmt: skip
 """Columns of rollouts.py that measures need."""
-OF_TURNS = {"num_turns": 1, "turn": 0, "earned": 0.0}
-"""Columns that records of before there were trajectories do not have, and what holds for all of their rows."""
 FORMAT = Format(
     "fairlen", "fairlen records", "max_response_length", has_all(" ".join(OF_RESPONSES), " ".join(OF_SEGMENTS)),
     lambda chunk, found: chunk,
@@ -67,12 +68,6 @@ def read_table(path: Path, number: int, texts: bool) -> pa.Table:
             raise Unreadable(f"{path}: no column {', '.join(missing)}: not written by this version of fairlen")
         schema = arrow_schema(RESPONSES if is_responses else SEGMENTS, wanted)
         table = file.read([*wanted]).select([*wanted]).cast(schema)
-        for name, value in OF_TURNS.items():
-            found = file.read([name])[name] if name in names else pa.array(np.full(len(table), value))
-            table = table.append_column(name, found)
-        if not is_responses:
-            length = pa.array(column(table, "stop") - column(table, "start"))
-            table = table.append_column("length", file.read(["length"])["length"] if "length" in names else length)
         if is_responses and "channels" in names:
             table = table.append_column("channels", file.read(["channels"])["channels"])
         for name in names & {"problem_id", *["text"] * texts} if is_responses else ():
