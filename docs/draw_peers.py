@@ -50,9 +50,9 @@ STYLE = (
 
 def accept(method: Method, rows: WeighedRollouts) -> np.ndarray:
     """Return the share of each response's tokens that are inside and kept, [N]."""
-    log_ratio, one = torch.from_numpy(rows.log_ratio), torch.ones(len(rows.length), dtype=torch.float64)
+    log_ratio, one = torch.from_numpy(rows.log_ratio), torch.ones(len(rows.table), dtype=torch.float64)
     now = torch.full_like(log_ratio, -1.0)
-    micro = Micro.of(torch.from_numpy(rows.length), one, one, one, now - log_ratio, now)
+    micro = Micro.of(torch.from_numpy(rows.table.length), one, one, one, now - log_ratio, now)
     method = method.update(method.observe(Outputs(now, now), micro))
     inside = method.surrogate(now, micro).inside & (method.correction(micro) != 0)
     return (micro.sum_per_sequence(inside.double()) / micro.length).numpy()
@@ -61,8 +61,8 @@ def accept(method: Method, rows: WeighedRollouts) -> np.ndarray:
 def measure_all() -> Iterator[list[str]]:
     """Yield the row of each method."""
     rows = read_rollouts(str(RUN))
-    drawn = np.random.RandomState(0).normal(-(SPREAD**2) / 2, SPREAD, int(rows.length.sum()))
-    made, third = replace(rows, log_ratio=drawn), length_bins(rows.length, 3).index
+    drawn = np.random.RandomState(0).normal(-(SPREAD**2) / 2, SPREAD, int(rows.table.length.sum()))
+    made, third = replace(rows, log_ratio=drawn), length_bins(rows.table.length, 3).index
     for name in NAMES:
         effect, inside = measure(name, rows), accept(compose(name), made)
         shares = (f"{inside[third == at].mean():.3f}" for at in (0, 2))

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,15 +13,16 @@ from fairlen.compare.simulation import BUDGET, NUM_PROMPTS, NUM_TRACKS, make_rol
 
 
 def test_the_rollouts_have_what_is_measured():
-    rows = make_rollouts()
-    assert len(rows.prompt) == NUM_PROMPTS * NUM_TRACKS and rows.length.min() >= 1 and rows.length.max() == BUDGET
+    made = make_rollouts()
+    rows = made.table
+    assert len(rows) == NUM_PROMPTS * NUM_TRACKS and rows.length.min() >= 1 and rows.length.max() == BUDGET
     assert 0 < rows.truncated.mean() < 0.05 and rows.length[rows.correct].mean() < rows.length[~rows.correct].mean()
-    assert rows.log_ratio.std() == pytest.approx(0.03, rel=0.01) and len(rows.log_ratio) == rows.length.sum()
+    assert made.log_ratio.std() == pytest.approx(0.03, rel=0.01) and len(made.log_ratio) == rows.length.sum()
 
 
 def test_weights_and_eos_by_hand():
     """1/(N T): a third's mean weight of a token is its number of responses over its tokens."""
-    rows = make_rollouts()
+    rows = make_rollouts().table
     third = length_bins(rows.length, 3).index
     expected = [rows.length.mean() / rows.length[third == place].mean() for place in range(3)]
     assert measure("grpo").weight == pytest.approx(expected, rel=1e-12)
@@ -36,7 +38,7 @@ def test_weights_and_eos_by_hand():
 
 def test_the_shorter_of_correct_responses_by_hand():
     """Subtracted is 1/4 * pass rate * T / longest; the mean of the group leaves the difference as it is."""
-    rows, gaps = make_rollouts(), []
+    rows, gaps = make_rollouts().table, []
     for prompt in range(NUM_PROMPTS):
         own = rows.prompt == prompt
         length = rows.length[own & rows.correct]
@@ -51,9 +53,8 @@ def test_the_shorter_of_correct_responses_by_hand():
 def test_acceptance_by_hand():
     """The full ratio of a response within 0.8 .. 1.2, and of every prefix within the band of CTPO."""
     rows = make_rollouts()
-    ends = np.cumsum(rows.length)
-    parts = np.split(rows.log_ratio, ends[:-1])
-    third = length_bins(rows.length, 3).index
+    parts = np.split(rows.log_ratio, np.cumsum(rows.table.length)[:-1])
+    third = length_bins(rows.table.length, 3).index
     total = np.array([part.sum() for part in parts])
     inside = (total >= np.log(0.8)) & (total <= np.log(1.2))
     assert measure("rloo").inside == pytest.approx([inside[third == place].mean() for place in range(3)])
@@ -88,11 +89,19 @@ def test_ones_own_rollouts_by_hand(tmp_path):
         found = measure(name, rows)
         assert found.parts * 14 == pytest.approx(np.array(parts)) and np.isnan(found.inside).all()
     # one token of each response is its answer: 2/3, 1/3, 1/3 of 4/3, 4/3, 6/3
-    spent = {"thinking": rows.length - 1, "answer": 0 * rows.length + 1}
-    found = measure("dr_grpo", replace(rows, channels=spent))
+    spent = {"thinking": rows.table.length - 1, "answer": 0 * rows.table.length + 1}
+    found = measure("dr_grpo", replace(rows, table=replace(rows.table, channels=spent)))
     assert found.channels == {"thinking": pytest.approx(5 / 7), "answer": pytest.approx(2 / 7)}
     assert "of its weight have" in found.describe() and "29%" in found.describe()
     assert measure("grpo", rows).weight == pytest.approx([4 / 2, 4 / 4, 4 / 6])  # the mean length over each
+
+
+def test_what_has_no_verdict_trains_nothing(tmp_path):
+    """Three aborted responses beside 32 of 2, 4 and 6 tokens to a prompt each: the same weights as without them."""
+    path = Path(write_log(tmp_path / "own.jsonl", (2, 4, 6)))
+    aborted = [{"prompt": "0", "num_tokens": n, "reward": None, "finish_reason": "abort"} for n in (2, 4, 6)]
+    path.write_text(path.read_text() + "".join(json.dumps(row) + "\n" for row in aborted))
+    assert measure("grpo", read_rollouts(str(path))).weight == pytest.approx([4 / 2, 4 / 4, 4 / 6])
 
 
 def test_own_rollouts_are_compared_by_the_command(capsys, tmp_path):

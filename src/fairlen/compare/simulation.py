@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ import numpy as np
 from fairlen.audit.numbers import plain as to_data
 from fairlen.audit.readers import read
 from fairlen.audit.statistics.intervals import Bins, length_bins, ratio
-from fairlen.batch import Bools, Floats, Ints, mean_by, mean_or_nan, sum_by
+from fairlen.batch import Floats, Ints, Responses, build_responses, mean_by, mean_or_nan, sum_by
 from fairlen.channels import OBSERVATION, name_channel
 from fairlen.console import log, make_console, print_table
 from fairlen.files.folders import write_file
@@ -61,30 +61,24 @@ SMALL = 0.01  # difference of advantages, or net advantage, that is called none
 
 @dataclass(frozen=True)
 class WeighedRollouts:
-    """Columns [N] of rollouts that methods weigh, each rollout batch as one update."""
+    """Whole responses that methods weigh, each rollout batch as one update."""
 
     title: str
-    prompt: Ints
-    length: Ints
-    correct: Bools
-    graded: Bools  # has a verdict, or was truncated
-    truncated: Bools
-    outcome: Floats
-    batch: Ints
-    max_response_length: int
+    table: Responses
+    batch: Ints  # [N]
     log_ratio: Floats  # [T]; empty where none are made
-    channels: Mapping[str, Ints] = field(default_factory=dict)  # tokens by channel, [N] each; empty where all is one
 
     def plan(self, method: Method) -> RowPlan:
-        """Return the plans of all rollout batches as one."""
-        names = {"groups": "prompt", "lengths": "length", "rewards": "outcome", "truncated": "truncated"}
-        found = [np.zeros(len(self.prompt)) for _ in range(4)]
+        """Return the plans of all rollout batches as one; truncated responses count, with a verdict or without."""
+        found = [np.zeros(len(self.table)) for _ in range(4)]
         for rows in (np.flatnonzero(self.batch == one) for one in np.unique(self.batch)):
-            columns = {key: getattr(self, name)[rows] for key, name in names.items()}
-            columns["correct"] = np.where(self.graded[rows], self.correct[rows], np.nan)
-            spent = {name: tokens[rows] for name, tokens in self.channels.items()} or None
+            part = self.table.take(rows)
             with catch_warnings(action="ignore"):  # that a batch trains nothing
-                plan = plan_rows(method, max_response_length=self.max_response_length, channels=spent, **columns)
+                plan = plan_rows(
+                    method, groups=part.prompt, lengths=part.length, rewards=np.nan_to_num(part.outcome),
+                    correct=np.where(part.active | part.truncated, part.correct, np.nan), truncated=part.truncated,
+                    max_response_length=part.max_response_length, channels=part.channels or None,
+                )  # fmt: skip
             for column, name in zip(found, ("trains", "advantage", "weight", "term_weight"), strict=True):
                 column[rows] = getattr(plan, name)
         return RowPlan(found[0] > 0, *found[1:], method=method)
@@ -97,11 +91,11 @@ def make_rollouts() -> WeighedRollouts:
     prompt = np.repeat(np.arange(NUM_PROMPTS), NUM_TRACKS)
     correct = draw.uniform(size=len(prompt)) < draw.uniform(0.05, 0.95, NUM_PROMPTS)[prompt]
     size = draw.lognormal(np.log(120.0), 0.9, len(prompt)) * np.where(correct, 1.0, 1.5)
-    length, ones = np.clip(np.round(size), 1, BUDGET).astype(np.int64), np.ones(len(prompt), np.bool_)
+    length = np.clip(np.round(size), 1, BUDGET).astype(np.int64)
     log_ratio = draw.normal(-(SPREAD**2) / 2, SPREAD, int(length.sum()))
     title = f"the same {NUM_PROMPTS * NUM_TRACKS:,} made responses"
-    columns = (prompt, length, correct, ones, length == BUDGET, correct.astype(np.float64), 0 * prompt)
-    return WeighedRollouts(title, *columns, BUDGET, log_ratio)
+    table = build_responses(prompt, length, correct.astype(np.float64), correct, length == BUDGET, BUDGET)
+    return WeighedRollouts(title, table, 0 * prompt, log_ratio)
 
 
 def read_rollouts(place: str) -> WeighedRollouts:
@@ -112,18 +106,14 @@ def read_rollouts(place: str) -> WeighedRollouts:
         raise ValueError(f"--rollouts {place}: {found}; name files of one format in one folder, as for fairlen audit")
     log = reading.sources[0].log
     rows = log.responses.round == 0
-    table = log.responses.take(rows)
-    limit = max(table.max_response_length, int(table.length.max(initial=1)))
+    table = replace(log.responses, correct=log.correct).take(rows)
     title = f"{len(table):,} responses of {reading.sources[0].folder}"
     if log.unit != "tokens":
         title += f", whose lengths are {log.unit}"
     if len(thirds := length_bins(table.length, THIRDS)) < THIRDS:
         raise ValueError(f"--rollouts {place}: {title}, too few, or of too few lengths, to compare short and long ones")
     title += f"; thirds by length are {', '.join(thirds.names())}"
-    verdict = (log.correct[rows], table.active | table.truncated, table.truncated, table.outcome)
-    return WeighedRollouts(
-        title, table.prompt, table.length, *verdict, log.batch[rows], limit, np.zeros(0), table.channels
-    )
+    return WeighedRollouts(title, table, log.batch[rows], np.zeros(0))
 
 
 @dataclass(frozen=True)
@@ -171,10 +161,10 @@ def measure(names: str, rows: WeighedRollouts | None = None) -> LengthEffect:
     if found.method.reads:
         raise ValueError(f"{names}: it reads {', '.join(found.method.reads)}, which rollouts do not hold: leave it out")
     plan = rows.plan(found.method)
-    push = np.where(rows.truncated, 0.0, plan.weight * plan.advantage)
-    inside = share_inside(found.method, plan, rows) if len(rows.log_ratio) else np.full(len(rows.length), np.nan)
+    push = np.where(rows.table.truncated, 0.0, plan.weight * plan.advantage)
+    inside = share_inside(found.method, plan, rows) if len(rows.log_ratio) else np.full(len(rows.table.length), np.nan)
     (weight, held, parts), (fine_weight, fine_held, fine_parts) = (
-        by_bin(length_bins(rows.length, size), plan, rows, inside) for size in (THIRDS, FINE)
+        by_bin(length_bins(rows.table.length, size), plan, rows, inside) for size in (THIRDS, FINE)
     )
     eos = float(ratio(push.sum(), np.abs(push).sum()))
     curves = {"weight": fine_weight, "inside": fine_held, "incorrect": fine_parts[0], "correct": fine_parts[1]}
@@ -185,26 +175,26 @@ def measure(names: str, rows: WeighedRollouts | None = None) -> LengthEffect:
 
 def by_channel(plan: RowPlan, rows: WeighedRollouts) -> dict[str, float]:
     """Return each channel's share of weight * size of the advantage over the tokens that were generated."""
-    spent = {name: tokens for name, tokens in rows.channels.items() if name != OBSERVATION}
+    spent = {name: tokens for name, tokens in rows.table.channels.items() if name != OBSERVATION}
     moved = {name: float((plan.weight * np.abs(plan.advantage) * tokens).sum()) for name, tokens in spent.items()}
     total = sum(moved.values())
     return {name: one / total if total else math.nan for name, one in moved.items()}
 
 
 def by_bin(bins: Bins, plan: RowPlan, rows: WeighedRollouts, inside: Floats) -> tuple[Floats, Floats, Floats]:
-    size, tokens = len(bins), rows.length * plan.trains
+    size, tokens = len(bins), rows.table.length * plan.trains
     per_token = ratio(sum_by(bins.index, plan.weight * tokens, size), sum_by(bins.index, tokens, size))
     held = ratio(sum_by(bins.index, inside * plan.trains, size), sum_by(bins.index, plan.trains, size))
-    moved, is_correct = plan.weight * np.abs(plan.advantage) * tokens, rows.correct.astype(np.int64)
+    moved, is_correct = plan.weight * np.abs(plan.advantage) * tokens, rows.table.correct.astype(np.int64)
     parts = sum_by(is_correct * size + bins.index, moved, 2 * size).reshape(2, size)
     return per_token * float(ratio(tokens.sum(), (plan.weight * tokens).sum())), held, ratio(parts, parts.sum())
 
 
 def shorter_over_longer(plan: RowPlan, rows: WeighedRollouts) -> float:
     """Return the mean over prompts with correct responses on both sides of their median length; nan where there are none."""
-    chosen = rows.correct & plan.trains
-    names, prompt = np.unique(rows.prompt[chosen], return_inverse=True)
-    advantage, length = plan.advantage[chosen], rows.length[chosen].astype(np.float64)
+    chosen = rows.table.correct & plan.trains
+    names, prompt = np.unique(rows.table.prompt[chosen], return_inverse=True)
+    advantage, length = plan.advantage[chosen], rows.table.length[chosen].astype(np.float64)
     relative, _ = relate(prompt, length, chosen[chosen])
     sides = (relative < 0, relative > 0)
     both = np.logical_and(*(np.bincount(prompt[side], minlength=len(names)) > 0 for side in sides))
@@ -222,7 +212,7 @@ def share_inside(method: Method, plan: RowPlan, rows: WeighedRollouts) -> Floats
     columns = plan.to("cpu", torch.float64)
     log_ratio = torch.from_numpy(rows.log_ratio)
     micro = Micro.of(
-        torch.from_numpy(rows.length), columns.advantage, columns.weight, columns.term_weight, -1.0 - log_ratio
+        torch.from_numpy(rows.table.length), columns.advantage, columns.weight, columns.term_weight, -1.0 - log_ratio
     )
     outputs = Outputs(torch.full_like(log_ratio, -1.0), log_ratio)
     method = method.update(method.observe(outputs, micro))
@@ -265,7 +255,7 @@ def write_effects(effects: Sequence[LengthEffect], out: str, rows: WeighedRollou
     """Raises ValueError for more methods than there are colours."""
     if len(effects) > len(TONES):
         raise ValueError(f"--out draws up to {len(TONES)} methods and was given {len(effects)}: name fewer")
-    draw, is_made = partial(draw_curves, effects, length_bins(rows.length, FINE)), len(rows.log_ratio) > 0
+    draw, is_made = partial(draw_curves, effects, length_bins(rows.table.length, FINE)), len(rows.log_ratio) > 0
     table, first = Table(head_of(rows), [*map(cells_of, effects)]), "Weight of a token by length of its response"
     others = {key: f"Weight of {key} responses by length" for key in ("incorrect", "correct")}
     says = "Share of weight * size of the advantage * tokens of all responses: both pictures of a method add up to 1."
