@@ -105,7 +105,7 @@ def test_truncation_alone_is_selection():
     one = audited(with_outcomes(replace(log, responses=table), log.correct & ~cut), "token_mean")
     assert one.conclusion.status in ("none", "unknown")
     assert [found.measure for found in one.findings] == ["selection.truncated"]  # 25% of responses
-    assert one.with_truncated.order.p_value < 1e-6
+    assert one.within_with_truncated.order.p_value < 1e-6
     assert one.selection.truncated_incorrect.low > 0.3 and one.selection.truncated_correct.high < 0.05
     assert audited(replace(log, known=frozenset({"correct"}))).selection.truncated.exists is False
 

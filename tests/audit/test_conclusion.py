@@ -11,7 +11,7 @@ import pytest
 from lines import write_lines
 
 from fairlen.audit.audit import Audit, audit
-from fairlen.audit.conclusion import Margins, combine, conclude, within_log
+from fairlen.audit.conclusion import Margins, combine, conclude, p_values_of, within_log
 from fairlen.audit.log import Log
 from fairlen.audit.readers import read
 from fairlen.audit.statistics.within import Effect, Within, compare_within
@@ -84,9 +84,11 @@ def test_one_error_rate_over_all_findings_of_the_log():
     """0.02 is one of two tests of a finding (0.04 by Simes), one of three of the log: not alone, and with two sure ones it is."""
     two_percent = Effect(2.3646 * 0.05, 0.05, 99.0, 100)
     assert two_percent.p_value == pytest.approx(0.02, abs=1e-3)
-    assert conclude(within(order=two_percent), others=(0.9,)).status == "unknown"
-    assert conclude(within(order=two_percent), others=(1e-9, 1e-9)).status == "unknown"  # 0.04 against 0.05 * 3 / 4
-    assert conclude(within(order=two_percent), others=(1e-9,) * 4).status == "effect"  # 0.05 * 5 / 6 = 0.0417
+    found = within(order=two_percent)
+    own = tuple(p_values_of(found).values())
+    assert conclude(found, p_values=(*own, 0.9)).status == "unknown"
+    assert conclude(found, p_values=(*own, 1e-9, 1e-9)).status == "unknown"  # 0.04 against 0.05 * 3 / 4
+    assert conclude(found, p_values=(*own, *[1e-9] * 4)).status == "effect"  # 0.05 * 5 / 6 = 0.0417
 
 
 def test_p_values_of_one_finding():

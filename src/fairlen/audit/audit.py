@@ -87,7 +87,7 @@ class Audit:
     conclusion: Conclusion
     findings: tuple[AuditFinding, ...]
     within: Within  # without truncated responses
-    with_truncated: Within
+    within_with_truncated: Within
     selection: Selection
     lengths: Lengths
     budgets: BudgetCurve
@@ -128,13 +128,9 @@ def audit_source(source: Source, method: InUse | None = None, margins: Margins =
     others = [*find_dropped(selection), *find_unequal_acceptance(accepted), *find_in_streams(streams)]
     others += find_channels(channels, margins)
     again = [within_log(log, with_truncated=True, quantity=one) for one in quantities]
-    p_values = [tuple(p_values_of(*one).values()) for one in zip(effects, quantities, strict=True)]
-    found = [
-        conclude(
-            within, margins, sum(p_values[:at] + p_values[at + 1 :], tuple(one.p_value for one in others)), quantity
-        )
-        for at, (within, quantity) in enumerate(zip(effects, quantities, strict=True))
-    ]
+    p_values = [p for one in zip(effects, quantities, strict=True) for p in p_values_of(*one).values()]
+    p_values += [one.p_value for one in others]
+    found = [conclude(within, margins, p_values, of) for within, of in zip(effects, quantities, strict=True)]
     findings = [
         *find_limit(source, selection.truncated),
         *(finding for one in zip(found, effects, again, strict=True) for finding in find_within(log, *one)),

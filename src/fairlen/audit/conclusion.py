@@ -157,11 +157,11 @@ def find_echoes(within: Within) -> list[Name]:
 
 
 def conclude(
-    within: Within, margins: Margins = Margins(), others: tuple[float, ...] = (), quantity: Quantity = LENGTH
+    within: Within, margins: Margins = Margins(), p_values: Sequence[float] = (), quantity: Quantity = LENGTH
 ) -> Conclusion:
-    """Return the verdict on effects within prompts; `others` are p-values of the log's further findings."""
+    """Return the verdict on effects within prompts; `p_values` are of all findings of the log, by default of these effects."""
     usable, combined, measure_of = find_usable(within), p_values_of(within, quantity), quantity.measure_of
-    bar = find_bar([*combined.values(), *others], RATE)
+    bar = find_bar(p_values or combined.values(), RATE)
     small = [name for name, effect in usable.items() if effect.is_within(margins.of(name)) or not effect.exists]
     stand: list[Name] = [n for n, e in usable.items() if combined[measure_of(n)] <= bar and e.p_value <= RATE]
     if {"gap", "order"} & set(stand):  # a shift alone is not told a second time

@@ -57,7 +57,7 @@ def line(name: str, found: Estimate, style: str = ".3g") -> tuple[str, str, str]
 def within_rows(one: Audit) -> Rows:
     sides = {"": one.within}
     if one.log.responses.truncated.any():
-        sides = {", truncated ones left out": one.within, ", with truncated ones": one.with_truncated}
+        sides = {", truncated ones left out": one.within, ", with truncated ones": one.within_with_truncated}
     for what, within in sides.items():
         yield from effect_rows(within, LENGTH, what)
     for of_turns in (one.turns.number, one.turns.length) if one.turns else ():
@@ -202,15 +202,13 @@ def log_to_json(one: Audit) -> dict[str, Any]:
         "responses": len(rollouts), "prompts": rollouts.responses.num_prompts, "rollout_batches": len(np.unique(rollouts.batch)),
         "malformed": len(rollouts.malformed),
     }  # fmt: skip
+    fields = {name: value for name, value in vars(one).items() if name != "source"}
     return plain({
         "format": rollouts.format, "title": source.format.title, "folder": source.folder, "files": source.files,
         "unit": rollouts.unit, "counts": counts, "notes": source.notes, "malformed": rollouts.malformed[:MAX_ROWS_JSON],
-        "known": sorted(rollouts.known), "missing": find_missing(one),
+        "known": sorted(rollouts.known), "missing": find_missing(one), **fields,
         "method": method and {"name": method.name, "aggregation": method.aggregation, "origin": method.origin},
-        "conclusion": one.conclusion, "findings": one.findings, "within": one.within, "within_with_truncated": one.with_truncated,
-        "turns": one.turns, "channels": {found.channel: found for found in one.channels}, "selection": one.selection,
-        "lengths": one.lengths, "budgets": one.budgets, "coupling": one.coupling, "weights": one.weights,
-        "untrained": one.untrained, "shares": one.shares, "acceptance": one.acceptance, "streams": one.streams,
+        "channels": {found.channel: found for found in one.channels},
     })  # fmt: skip
 
 

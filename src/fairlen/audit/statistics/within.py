@@ -8,7 +8,7 @@ because it was lost.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -213,7 +213,7 @@ def solve_curve(sums: Floats) -> tuple[Floats, Floats]:
     return (zz * xy - xz * zy) / scale, (xx * zy - xz * xy) / scale
 
 
-def find_bar(p_values: list[float], rate: float) -> float:
+def find_bar(p_values: Iterable[float], rate: float) -> float:
     """Return the p-value up to which findings stand at a rate (Benjamini and Hochberg 1995), -1 for none; nan is no test."""
     known = sorted(p for p in p_values if not math.isnan(p))
     return max((p for place, p in enumerate(known, 1) if p <= rate * place / len(known)), default=-1.0)
