@@ -30,7 +30,7 @@ OF_SEGMENTS = (
 )  # fmt: skip
 """Columns of rollouts.py that measures need."""
 FORMAT = Format(
-    "fairlen", "fairlen records", "max_response_length", has_all(" ".join(OF_RESPONSES), " ".join(OF_SEGMENTS)),
+    "fairlen", "fairlen records", "max_response_length", has_all("rollout_batch track inherited", "rollout_batch role mass"),
     lambda chunk, found: chunk,
 )  # fmt: skip
 HALVES = "the other table is damaged, was not copied or is not written yet"
