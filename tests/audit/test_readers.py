@@ -572,6 +572,13 @@ def test_a_problem_of_fairlens_own_is_the_same_in_all_rollout_batches(tmp_path):
     assert not len(read_one(tmp_path).log.problem)
 
 
+def test_records_of_another_version_are_refused_by_their_columns(tmp_path):
+    table = pq.read_table(FORMATS / "fairlen" / "records" / "responses-000000.parquet").drop_columns(["num_turns"])
+    pq.write_table(table, tmp_path / "responses-000000.parquet")
+    (said,) = read([str(tmp_path)]).unreadable
+    assert said.endswith("no column num_turns: not written by this version of fairlen")
+
+
 def test_what_fairlen_could_not_grade_stays_in_and_does_not_count(tmp_path):
     shutil.copytree(FORMATS / "fairlen" / "records", tmp_path / "records")
     path = tmp_path / "records" / "responses-000000.parquet"
