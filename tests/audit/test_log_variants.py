@@ -8,6 +8,7 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from log_variants import Variant, cut_rows, image_rows, list_variants, make_rows, plain, write
 
@@ -119,6 +120,22 @@ def test_notes_say_what_was_chosen(tmp_path):
             for r in image_rows(make_rows(PLANTED))]  # fmt: skip
     (source,) = read([str(write(tmp_path / "a.jsonl", rows))]).sources
     assert "`code`" in source.notes[0] and "`question+answer`" in source.notes[0]
+
+
+def test_the_weights_of_parts_that_explain_the_advantage_count(tmp_path):
+    """Rewards of 30 prompts are a + 0.2 b, of which the advantage is normalised by prompt."""
+    rng = np.random.default_rng(0)
+    parts, rows = rng.random((30, 8, 2)).round(2), []
+    parts[..., 0] = parts[..., 0].round()
+    reward = parts[..., 0] + 0.2 * parts[..., 1]
+    advantage = (reward - reward.mean(1, keepdims=True)) / reward.std(1, keepdims=True)
+    for prompt, place in np.ndindex(30, 8):
+        a, b = parts[prompt, place].tolist()
+        text = "word " * int(rng.integers(3, 30)) + f"{prompt} {place}"
+        row = {"prompt": f"q{prompt}", "response": text, "reward_a": a, "reward_b": b}
+        rows.append(row | {"advantage": float(advantage[prompt, place])})
+    (source,) = read([str(write(tmp_path / "a.jsonl", rows))]).sources
+    assert source.log.responses.outcome == pytest.approx(reward.ravel()) and "reward_a+0.2*reward_b" in source.notes[0]
 
 
 def test_lengths_of_encrypted_reasoning_are_not_guessed(tmp_path):

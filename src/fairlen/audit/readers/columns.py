@@ -114,22 +114,32 @@ def column_at(chunk: Chunk, name: str, role: str = "") -> Values:
     """Return a column, a path such as info.score inside objects, a sum a+b, of a prompt both, a multiple 2*a, or a bar a>0.5."""
     if name in chunk.columns:
         return chunk.get(name)
-    if ">" in name:
-        of, _, bar = name.partition(">")
-        return [None if value != value else float(value > float(bar)) for value in numbers(column_at(chunk, of))[0]]
+    if found := re.fullmatch(r"(.+)>([-.\de]+)", name):
+        values, bar = numbers(column_at(chunk, found[1]))[0], float(found[2])
+        return [None if value != value else float(value > bar) for value in values]
     if "+" in name and role in ("prompt", "group"):
         return [list(values) for values in zip(*(column_at(chunk, one) for one in name.split("+")), strict=True)]
     if "+" in name or "*" in name:
         factors = [one.rpartition("*") for one in name.split("+")]
-        return add_up([numbers(column_at(chunk, of))[0] * float(by or 1) for by, _, of in factors], len(chunk))
+        return add_up([(column_at(chunk, of), float(by or 1)) for by, _, of in factors])
     first, *rest = name.split(".")
     return [inside(value, *rest) for value in chunk.get(first)]
 
 
-def add_up(columns: list[Floats], size: int) -> Values:
-    """Return the sums of columns, each where it is there; None where none is."""
-    table = np.stack(columns) if columns else np.full((1, size), np.nan)
-    return [None if np.isnan(column).all() else float(np.nansum(column)) for column in table.T]
+def add_up(columns: list[tuple[Values, float]]) -> Values:
+    """Return the sums of columns with weights, each where it is there, None where none is; what is no number stays as it is."""
+    read = [numbers(values) for values, _ in columns]
+    table = np.stack([values * by for (values, _), (_, by) in zip(read, columns, strict=True)], 1)
+    sums: Values = [None if np.isnan(row).all() else float(np.nansum(row)) for row in table]
+    for (_, bad), (values, _) in zip(read, columns, strict=True):
+        for row in np.flatnonzero(bad).tolist():
+            sums[row] = values[row]
+    return sums
+
+
+def write_sum(weights: dict[str, float]) -> str:
+    """Return columns with weights as `column_at` reads their sum: a+0.1*b."""
+    return "+".join(name if by == 1.0 else f"{by:g}*{name}" for name, by in weights.items())
 
 
 def inside(value: Any, *names: str) -> Any:
@@ -162,7 +172,7 @@ def choose_by_content(head: Chunk, options: Options) -> tuple[dict[str, str], li
     if "advantage" in roles and "+" in roles.get("reward", "") and "reward" not in given:
         names, credit = roles["reward"].split("+"), numbers(column_at(head, roles["advantage"]))[0]
         explained = explain_credit(head, names, credit, group)
-        roles["reward"] = "+".join(explained or ask("reward", names, "no sum explains the advantage"))
+        roles["reward"] = write_sum(explained or ask("reward", names, "no sum explains the advantage"))
     return {role: roles[role] for role in ROLES if role in roles}, notes
 
 

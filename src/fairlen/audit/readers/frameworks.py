@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from fairlen.audit.log import halfway
-from fairlen.audit.readers.columns import add_up, ask, column_at, explain_credit, inside, tell_problems
+from fairlen.audit.readers.columns import ask, column_at, explain_credit, inside, tell_problems, write_sum
 from fairlen.audit.readers.finish import is_limit, read_finish
-from fairlen.audit.readers.formats import Format, count_turns, expand, has_all, rename, split_chat
+from fairlen.audit.readers.formats import Format, count_turns, expand, has_all, read_by_name, rename, split_chat
 from fairlen.audit.readers.messages import content_of, open_output
 from fairlen.audit.readers.rows import Found, Options, Part, hashes, is_number, number_of, numbers, pair_keys
 from fairlen.files.formats import Chunk, Row
@@ -24,8 +24,8 @@ VERDICT_NAMES = ("accuracy", "correct", "acc", "is_correct", "exact_match")
 """A reward function of TRL with one of these in its name that says 0 or 1 is the verifier's word."""
 READ = re.compile(r"\n?(?:user|tool)\n((?:<tool_response>.*?(?:</tool_response>\s*|\Z))+)(?:assistant\n|\Z)", re.S)
 """Pattern of tools' results in a text without special tokens, as templates like Qwen's have it."""
-NO_WEIGHTS: dict[str, float] = {}
-TRL_COLUMNS = {"step": "step", "prompt": "prompt", "response": "completion", "advantage": "advantage"}
+OF_TRL = {"step": "step", "prompt": "prompt", "response": "completion", "advantage": "advantage"}
+"""Roles of the columns that every completion of TRL's has."""
 
 
 def settle_trl(format: Format, head: Chunk, options: Options) -> Format:
@@ -44,43 +44,22 @@ def settle_trl(format: Format, head: Chunk, options: Options) -> Format:
     weights = found or dict.fromkeys(names, 1.0)
     if not weights:
         return format
-    outcome = numbers(add_weighed(head, weights))[0]
+    roles = OF_TRL | {"reward": write_sum(weights)} | ({"correct": verdict} if verdict else {})
+    outcome = numbers(column_at(head, roles["reward"]))[0]
     correct = outcome > halfway(outcome[np.isfinite(outcome)])
-    roles = tell_problems(head, {"step": "step", "prompt": "prompt"}, step, correct)
+    roles["prompt"] = tell_problems(head, OF_TRL, step, correct)["prompt"]
     note = "reward: " + " + ".join(f"{by:g} `{name}`".removeprefix("1 ") for name, by in weights.items())
     note += ", as `advantage` says" if found else ", unweighted (weights are not in the files)"
     left = ", ".join(f"`{name}`" for name in names if name not in weights)
-    notes = (f"{note}; not {left}" if left else note,)
-    return replace(
-        format, read=partial(read_trl, weights=weights, prompt=roles["prompt"], verdict=verdict), notes=notes
-    )
-
-
-def add_weighed(chunk: Chunk, weights: dict[str, float]) -> list[Any]:
-    """Return the sums of columns with weights; what is no number stays as it is, to be rejected with its reason."""
-    read = {name: numbers(chunk.get(name)) for name in weights}
-    reward = add_up([values * weights[name] for name, (values, _) in read.items()], len(chunk))
-    for name, (_, bad) in read.items():
-        for row in np.flatnonzero(bad).tolist():
-            reward[row] = chunk.get(name)[row]
-    return reward
-
-
-def read_trl(
-    chunk: Chunk, found: Found, weights: dict[str, float] = NO_WEIGHTS, prompt: str = "prompt", verdict: str = ""
-) -> Chunk:
-    special = {"reward": add_weighed(chunk, weights), "prompt": column_at(chunk, prompt, "prompt")}
-    if verdict and is_verdict(verdict, values := numbers(chunk.get(verdict))[0]):
-        found.notes[f"correct or not is what `{verdict}` says"] = 0
-        special["correct"] = values.tolist()
-    return rename(chunk, TRL_COLUMNS, **special)
+    notes = f"{note}; not {left}" if left else note, *[f"correct or not is what `{verdict}` says"] * bool(verdict)
+    return replace(format, read=partial(read_by_name, chosen=roles), notes=notes)
 
 
 def list_numbers(head: Chunk) -> list[str]:
     """Return the columns of numbers: those between `completion` and `advantage` first, as TRL writes its rewards."""
     is_text = any(isinstance(cell, str) for cell in head.get("advantage"))  # of a CSV every cell is
     cells = {name: [number_of(cell) for cell in head.get(name)] if is_text else head.get(name) for name in head.columns}
-    names = [name for name in cells if name not in TRL_COLUMNS.values() and is_mostly_numbers(cells[name])]
+    names = [name for name in cells if name not in OF_TRL.values() and is_mostly_numbers(cells[name])]
     order = list(head.columns)
     first, last = order.index("completion"), order.index("advantage")
     return sorted(names, key=lambda name: not first < order.index(name) < last)
@@ -338,7 +317,8 @@ def verdict_in(named: Any, found: Found) -> float | None:
 
 
 TRL = Format(
-    "trl", "TRL completions", "max_completion_length", has_all("step prompt completion advantage"), read_trl,
+    "trl", "TRL completions", "max_completion_length", has_all("step prompt completion advantage"),
+    partial(read_by_name, chosen=OF_TRL),
     {"truncated": "TRL's completions hold no finish reason; its metric completions/clipped_ratio has the share of a step"},
     drop_repeats, settle=settle_trl,
 )  # fmt: skip
