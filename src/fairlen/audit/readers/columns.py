@@ -316,32 +316,27 @@ def doubt_tokens(head: Chunk, roles: dict[str, str], group: Ints) -> str:
     return "does not go with the length of the text"
 
 
-def explain_credit(head: Chunk, names: list[str], credit: Floats, group: Ints) -> dict[str, float]:
-    """Return the columns, with weights, whose sum explains the advantage within groups; none where none does."""
-    weights = weigh_parts(np.stack([numbers(head.get(name))[0] for name in names], axis=1), credit, group)
-    return {name: by for name, by in zip(names, weights.tolist(), strict=True) if by}
+def explain_credit(head: Chunk, names: list[str], advantage: Floats, group: Ints) -> dict[str, float]:
+    """Return the columns, with weights, whose sum goes with the advantage within groups; none where none does.
 
-
-def weigh_parts(parts: Floats, advantage: Floats, group: Ints) -> Floats:
-    """Return the weight of each part, [m], in the sum that goes with the advantage within groups; of no part where none does.
-
-    `parts` are [N, m], nan where a part does not apply, `group` dense from 0. Weights are 1 for the fewest columns whose sum
-    does, else what solves for them. Advantages may be scaled by group, by batch or not, or be sums of parts that are normalised.
+    Weights are 1 for the fewest columns whose sum does, else what solves for them. Advantages may be scaled by group, by batch or
+    not, or be sums of parts that are normalised; a part may be nan where it does not apply.
     """
-    known = np.isfinite(advantage) & ~np.isnan(parts).all(1)
+    parts = np.stack([numbers(head.get(name))[0] for name in names[:MAX_PARTS]])
+    known = np.isfinite(advantage) & ~np.isnan(parts).all(0)
     number, group = int(group.max(initial=-1)) + 1, group[known]
 
     def centre(column: Floats) -> Floats:
         return column - (sum_by(group, column, number) / np.maximum(count_by(group, number), 1))[group]
 
     credit = centre(advantage[known])
-    columns = np.stack([centre(np.nan_to_num(column)) for column in parts[known].T[:MAX_PARTS]])
+    columns = np.stack([centre(np.nan_to_num(column)) for column in parts[:, known]])
     size = np.stack([sum_by(group, column**2, number) for column in columns])
     scale = np.sqrt(np.where(size > 0, size, 1.0))[:, group]
     for those, same in product((columns, columns / scale), SAME):
         if (weights := solve(those, credit, group, number, same)).any():
-            return np.pad(weights, (0, parts.shape[1] - len(weights)))
-    return np.zeros(parts.shape[1])
+            return {name: by for name, by in zip(names, weights.tolist(), strict=False) if by}
+    return {}
 
 
 def solve(columns: Floats, credit: Floats, group: Ints, number: int, same: float) -> Floats:
