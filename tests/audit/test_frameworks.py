@@ -51,7 +51,7 @@ CASES = {
 def audited(capsys, path: Path, *flags: str) -> tuple:
     assert main(["audit", str(path), "--json", *flags]) == 0
     (log,) = json.loads(capsys.readouterr().out)["logs"]
-    shown, count = log["lengths"], log["counts"]["responses"]
+    shown, count = log["lengths"] | log["selection"], log["counts"]["responses"]
     dropped = round(log["selection"]["dropped"]["value"] * count)
     numbers = (shown[name]["value"] for name in ("accuracy", "mean", "truncated"))
     return log["format"], log["unit"], count, dropped, *(None if n is None else pytest.approx(n) for n in numbers)

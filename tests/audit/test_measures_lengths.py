@@ -49,8 +49,6 @@ def test_only_active_answers_from_their_prompt_count():
 
 
 def test_what_is_not_known_is_not_claimed():
-    log = replace(log_of(ragged_batch()), known=frozenset())
-    assert not lengths(log).truncated.exists
     nobody = log_of(make_batch([0, 0], [1, 2], [0, 0], inactive=[0, 1]))
     assert not lengths(nobody).mean.exists
 

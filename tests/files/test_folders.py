@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from fairlen.cli import main
+from fairlen.files.folders import write_file
 
 SMALL = {
     "prompts_per_batch": 2, "updates-per-batch": 2, "max_response_length": 24, "problems": 2, "samples": 1,
@@ -184,3 +185,10 @@ def test_files_can_be_read_by_whom_the_umask_lets(copy_of, tmp_path, capsys):
     finally:
         os.umask(before)
     assert (folder / "report.html").stat().st_mode & 0o777 == 0o640
+
+
+def test_what_is_no_file_is_not_replaced(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OSError, match="a pipe: give a regular file"):
+        write_file(tmp_path / "pipe", "text")
+    assert (tmp_path / "pipe").is_fifo()

