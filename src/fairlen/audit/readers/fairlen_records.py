@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fairlen.audit.log import NO_INTS, NO_UPDATES, Log, Trained
+from fairlen.audit.log import NO_INTS, Log, Trained
 from fairlen.audit.readers.formats import Format, has_all
 from fairlen.audit.readers.rows import find_duplicates, pair_keys
 from fairlen.batch import NO_VERDICT, Floats, Ints, build_responses, build_segments
@@ -27,6 +27,7 @@ OF_RESPONSES = (
 OF_TURNS = ("turn", "num_turns", "earned")
 OF_SEGMENTS = (
     "rollout_batch", "response", "start", "stop", "length", "group", "role", "round", "mass", "value", "advantage", *OF_TURNS,
+    *UPDATES,
 )  # fmt: skip
 """Columns of rollouts.py that measures need."""
 FORMAT = Format(
@@ -63,7 +64,7 @@ def read_table(path: Path, number: int, texts: bool) -> pa.Table:
     with refused(path), pq.ParquetFile(path) as file:
         names = set(file.schema_arrow.names)
         is_responses = "finish" in names
-        wanted = OF_RESPONSES if is_responses else (*OF_SEGMENTS, *(name for name in UPDATES if name in names))
+        wanted = OF_RESPONSES if is_responses else OF_SEGMENTS
         if missing := sorted(set(wanted) - names):
             raise Unreadable(f"{path}: no column {', '.join(missing)}: not written by this version of fairlen")
         schema = arrow_schema(RESPONSES if is_responses else SEGMENTS, wanted)
@@ -91,7 +92,7 @@ def find_problem(table: pa.Table) -> str:
             "counts, with an outcome that is not finite": active & ~np.isfinite(outcome),
         }
     else:
-        sizes = [lists(table, name).value_lengths().to_numpy() for name in UPDATES if name in table.column_names]
+        sizes = [lists(table, name).value_lengths().to_numpy() for name in UPDATES]
         wrong = {
             "has its stop before its first token": column(table, "stop") <= column(table, "start"),
             "has more updates in one column than in another": np.any([s != sizes[0] for s in sizes], axis=0),
@@ -196,8 +197,6 @@ def find_limit(folder: Path, responses: pa.Table) -> int:
 
 
 def to_trained(table: pa.Table) -> Trained:
-    if not set(UPDATES) <= set(table.column_names):
-        return NO_UPDATES
     size = np.asarray(lists(table, "update").value_lengths().fill_null(0)).astype(np.int64)
     flat: dict[str, Floats] = {name: np.asarray(lists(table, name).flatten(), np.float64) for name in UPDATES}
     return Trained(segment=np.repeat(np.arange(len(size)), size), update=flat.pop("update").astype(np.int64), **flat)

@@ -12,7 +12,7 @@ from typing import Any
 from fairlen.audit.readers.columns import choose_by_content, column_at
 from fairlen.audit.readers.finish import read_finish
 from fairlen.audit.readers.messages import open_output, text_of
-from fairlen.audit.readers.rows import Found, Options, Part, Values, is_number
+from fairlen.audit.readers.rows import Found, Options, Part, is_number
 from fairlen.files.formats import Chunk, Row, Unreadable, make_chunk
 
 ASKS = {"user", "system", "developer", "human"}
@@ -39,11 +39,6 @@ def has_all(*names: str) -> Callable[[set[str]], bool]:
     """Return whether all columns of one of some sets are there, each a text of names."""
     sets = [set(one.split()) for one in names]
     return lambda columns: any(columns >= one for one in sets)
-
-
-def rename(chunk: Chunk, names: dict[str, str], **special: Values) -> Chunk:
-    roles = {role: chunk.columns[name] for role, name in names.items() if name in chunk.columns}
-    return Chunk(chunk.file, chunk.lines, roles | special)
 
 
 def expand(chunk: Chunk, found: Found, read: Callable[[Row, str, int, Found], Iterator[Row]]) -> Chunk:

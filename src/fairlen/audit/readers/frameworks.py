@@ -13,7 +13,7 @@ import numpy as np
 from fairlen.audit.log import halfway
 from fairlen.audit.readers.columns import ask, column_at, explain_credit, inside, tell_problems, write_sum
 from fairlen.audit.readers.finish import is_limit, read_finish
-from fairlen.audit.readers.formats import Format, count_turns, expand, has_all, read_by_name, rename, split_chat
+from fairlen.audit.readers.formats import Format, count_turns, expand, has_all, read_by_name, split_chat
 from fairlen.audit.readers.messages import content_of, open_output
 from fairlen.audit.readers.rows import Found, Options, Part, hashes, is_number, number_of, numbers, pair_keys
 from fairlen.files.formats import Chunk, Row
@@ -93,11 +93,13 @@ def read_verl(chunk: Chunk, found: Found) -> Chunk:
     if "acc" in chunk.columns:
         found.note("correct or not is what `acc` says")
     names = {"reward": "score", "step": "step", "correct": "acc"}
+    columns = {role: chunk.columns[name] for role, name in names.items() if name in chunk.columns}
     prompt = [list(pair) for pair in zip(chunk.get("input"), chunk.get("gts"), strict=True)]
     group = [re.sub(r"_\d+_\d+$", "", str(one)) for one in chunk.get("uid")]  # of a key, less the place in its group
     counts = [int(number) // 2 if is_number(number) else None for number in chunk.get("num_turns")]
     response = [split_turns(text, found) for text in chunk.get("output")]
-    return rename(chunk, names, response=response, turns=counts, prompt=prompt, group=group)
+    columns |= {"response": response, "turns": counts, "prompt": prompt, "group": group}
+    return Chunk(chunk.file, chunk.lines, columns)
 
 
 def split_turns(text: Any, found: Found) -> Any:
