@@ -9,7 +9,7 @@ from fixtures import STREAM_CORRECT, STREAMS, make_batch, ragged_batch, respond
 from fairlen.audit.log import Log
 from fairlen.audit.statistics.intervals import rate
 from fairlen.audit.statistics.lengths import lengths
-from fairlen.audit.statistics.streams import mean_eos_advantage, stream_report
+from fairlen.audit.statistics.streams import stream_report
 from fairlen.methods.method import Method
 from fairlen.methods.stages.advantage import LeaveOneOut
 from fairlen.rollouts import Rollouts
@@ -96,7 +96,7 @@ def test_optimism_by_hand(streams):
 
 def test_stopping_is_the_pressure_over_answers(streams):
     pressure = eos_advantage(streams.responses, streams.segments, streams.advantage)
-    assert mean_eos_advantage(streams).value == pytest.approx(pressure / len(streams)) and pressure != 0
+    assert stream_report(streams).eos_advantage.value == pytest.approx(pressure / len(streams)) and pressure != 0
 
 
 def test_logs_without_streams_have_no_report(streams):

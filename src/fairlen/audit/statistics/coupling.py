@@ -1,6 +1,6 @@
 """Whether sign and length of responses are coupled, and where weight goes under each aggregation (2605.04077).
 
-A group is mixed where it has advantages above and below 0; T+ and T- are its mean lengths of those. An aggregation over a whole
+A group is mixed where it has advantages above and below 0; T_sign is its mean length of one of both. An aggregation over a whole
 update is one over groups in which each update is one group.
 """
 
@@ -30,7 +30,7 @@ from fairlen.methods.stages.aggregation import (
 
 @dataclass(frozen=True)
 class Coupling:
-    """Intervals are over prompts."""
+    """Intervals are over prompts, the second of mixed groups alone."""
 
     sign_length: Estimate  # sum A L / sum L over all rows: the objective of a token mean over them at ratio 1
     variation_within_sign: Estimate

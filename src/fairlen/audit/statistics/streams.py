@@ -16,7 +16,7 @@ from fairlen.sampling.stream_metrics import count_rounds, ends_at_eos, find_stre
 class StreamReport:
     rounds: Estimate  # pairs of a stream; streams without a pair count 0
     optimism: Estimate  # what `max` would value survivors above `halving`, in units of the reward
-    eos_advantage: Estimate  # net advantage on EOS, a response
+    eos_advantage: Estimate  # net advantage on EOS, an active response: below 0 penalises stopping
 
 
 def stream_report(log: Log) -> StreamReport | None:
@@ -34,13 +34,8 @@ def stream_report(log: Log) -> StreamReport | None:
     return StreamReport(
         rounds=mean_over(prompt, count_rounds(segments, streams)),
         optimism=mean_over(responses.prompt[segments.response[known]], (best - fair)[known]),
-        eos_advantage=mean_eos_advantage(log),
+        eos_advantage=mean_advantage(log, ends_at_eos(responses, segments)),
     )
-
-
-def mean_eos_advantage(log: Log) -> Estimate:
-    """Return the net advantage on EOS over the number of active responses, interval over prompts; below 0 penalises stopping."""
-    return mean_advantage(log, ends_at_eos(log.responses, log.segments))
 
 
 def mean_advantage(log: Log, times: np.ndarray) -> Estimate:
