@@ -111,7 +111,7 @@ def test_unknown_names_get_the_nearest(text, suggestion):
         parse_method(text)
 
 
-@pytest.mark.parametrize("method", ["grpo+balanced", "dapo", "rloo", "grpo+toplambda+balanced_update"])
+@pytest.mark.parametrize("method", ["grpo+balanced", "dapo", "grpo+toplambda+balanced_update", "trl:dapo+balanced"])
 def test_a_run_of_fairlen_names_its_method(tmp_path, method):
     run = write_run(tmp_path / "run", method, batches=2)
     files = [file for source in read([str(run)]).sources for file in source.files]

@@ -19,7 +19,7 @@ from fairlen.console import suggest
 from fairlen.methods.compose import explain
 from fairlen.methods.method import Method
 from fairlen.methods.modifiers import MODIFIERS
-from fairlen.methods.peers import find_peer
+from fairlen.methods.peers import PEERS, find_peer, split_names
 from fairlen.methods.presets import BASES
 
 NUM_PARENTS, MAX_PLACES, MAX_BYTES = 4, 100, 1 << 20
@@ -129,7 +129,7 @@ def find_near(folder: Path) -> InUse | None:
     for level in (folder, *islice(folder.parents, NUM_PARENTS)):
         places = islice(chain.from_iterable(map(level.glob, PLACES)), MAX_PLACES)
         claims = [claim for path in places if (claim := read_claim(path, folder))]
-        claims = [claim for claim in claims if claim.program == "fairlen"] or claims
+        claims = [claim for claim in claims if claim.method or claim.program == "fairlen"] or claims
         if claims:
             return claims[0] if len({claim.aggregation for claim in claims}) == 1 else None
     return None
@@ -158,7 +158,8 @@ def claim_ours(values: Mapping[str, str], path: Path) -> InUse | None:
     if place not in values:
         return None
     names, found = values[place], None
-    if set(names.split("+")) <= {*BASES, *MODIFIERS}:  # code of the user's own is not run
+    known = {*BASES, *MODIFIERS, *(f"{name}:" for name in PEERS)}
+    if {name for name, _ in split_names(names)} <= known:  # code of the user's own is not run
         found = in_use(names, [value for key, value in values.items() if key.startswith(kept)], str(path))
     kind, *rest = (values.get(f"method.choices.aggregation.{name}", "") for name in ("kind", "scope", "by"))
     key = aggregation_of(kind, *rest)
