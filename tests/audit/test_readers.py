@@ -403,6 +403,8 @@ def test_columns_by_name_sums_and_paths(tmp_path):
     assert log.responses.prompt.tolist() == [0, 0]
     wrong = read([str(path)], Options(columns=given | {"response": "replay"})).unreadable[0]
     assert "--columns response=replay: no column 'replay': did you mean 'reply'?" in wrong
+    wrong = read([str(path)], Options(columns=given | {"correct": "r1>half"})).unreadable[0]
+    assert "--columns correct=r1>half: 'half' is no number to compare with" in wrong
 
 
 def test_texts_of_messages():

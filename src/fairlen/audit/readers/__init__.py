@@ -9,11 +9,12 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 from fairlen.audit.log import Log
 from fairlen.audit.readers import fairlen_records
-from fairlen.audit.readers.columns import ROLES, check_given, choose_all, read_texts
+from fairlen.audit.readers.columns import ROLES, check_given, choose_all, names_in, read_texts
 from fairlen.audit.readers.formats import Format, by_name, describe_missing
 from fairlen.audit.readers.frameworks import FRAMEWORKS, NEMO_RL, TRL
 from fairlen.audit.readers.rows import Found, Meter, Options, Part, join, make_log, make_meter, read_rows
@@ -205,9 +206,7 @@ def join_chunks(chunks: Sequence[Chunk]) -> Chunk:
 
 def lists_in(given: dict[str, str]) -> frozenset[str]:
     """Return the columns of a table whose lists of numbers may be read in a role, as masks and rewards; of ids the number is."""
-    named = {name for names in ROLES.values() for name in names} | {
-        part.rpartition("*")[2] for names in given.values() for part in names.partition(">")[0].split("+")
-    }
+    named = {*chain.from_iterable(ROLES.values()), *chain.from_iterable(map(names_in, given.values()))}
     return frozenset(name for name in named if not name.endswith("ids"))
 
 

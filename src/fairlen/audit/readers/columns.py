@@ -70,6 +70,9 @@ NO_RESPONSE = re.compile(
 """Names that never hold the policy's own text."""
 COUNTS_RESPONSE = re.compile("response|completion|output|mask", re.I)
 """Names of numbers of tokens that say of what; with reasoning that is hidden they are more than the text."""
+BAR = re.compile(
+    r"(.+)>([-+]?[\d.]+(?:e[-+]?\d+)?)"
+)  # a column, and a number that it is above where a response is correct
 MUCH_LONGER = 4  # times the length of another text, from which on the longer one may be the response
 MAX_PARTS = 8  # columns of which all sets are tried
 SAME, ENOUGH = (1e-9, 1e-4, 0.5), 0.9
@@ -102,19 +105,25 @@ def is_numeric(values: Values) -> bool:
 
 
 def check_given(given: dict[str, str], columns: set[str]) -> str:
-    for role, names in given.items():
-        for part in names.partition(">")[0].split("+"):
-            name = part.rpartition("*")[2]
+    for role, text in given.items():
+        for name in names_in(text):
             if name not in columns and name.split(".")[0] not in columns:
-                return f"--columns {role}={names}: no column {name!r}: {suggest(name, sorted(columns))}"
+                return f"--columns {role}={text}: no column {name!r}: {suggest(name, sorted(columns))}"
+        if ">" in text and not BAR.fullmatch(text):
+            return f"--columns {role}={text}: {text.partition('>')[2]!r} is no number to compare with"
     return ""
+
+
+def names_in(text: str) -> list[str]:
+    """Return the columns in what `column_at` reads: a and b of 2*a+b>0.5."""
+    return [part.rpartition("*")[2] for part in text.partition(">")[0].split("+")]
 
 
 def column_at(chunk: Chunk, name: str, role: str = "") -> Values:
     """Return a column, a path such as info.score inside objects, a sum a+b, of a prompt both, a multiple 2*a, or a bar a>0.5."""
     if name in chunk.columns:
         return chunk.get(name)
-    if found := re.fullmatch(r"(.+)>([-.\de]+)", name):
+    if found := BAR.fullmatch(name):
         values, bar = numbers(column_at(chunk, found[1]))[0], float(found[2])
         return [None if value != value else float(value > bar) for value in values]
     if "+" in name and role in ("prompt", "group"):
