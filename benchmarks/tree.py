@@ -116,9 +116,10 @@ def sides_of(work: Work) -> dict[str, Side]:
     """Everything that makes an update's inputs from token ids."""
     spans, every = work.spans, np.arange(len(work.plan))
     responses = work.responses([span.response for span in spans])
+    pieces = list(zip(spans, responses, strict=True))
 
     def micro() -> Micro:
-        return build_micro(spans, responses, work.plan, every, NONE_RECOMPUTED, True, CPU)
+        return build_micro(pieces, work.plan, every, NONE_RECOMPUTED, True, CPU)
 
     def trees() -> tuple[ModelInput, Micro]:
         (packed,) = pack(work.rollouts, work.plan, 1 << 40, trees=True)
@@ -126,7 +127,7 @@ def sides_of(work: Work) -> dict[str, Side]:
 
     sides: dict[str, Side] = {
         "trees": trees,
-        "padded": lambda: (build_input(spans, responses, CPU), micro()),
+        "padded": lambda: (build_input(pieces, CPU), micro()),
         "unpadded": lambda: (flat_input(spans, responses), micro()),
     }
     if work.trunk:

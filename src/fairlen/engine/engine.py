@@ -282,12 +282,9 @@ class Runner:
         if not layers:
             raise StateError(f"{type(self.model).__name__} returns no keys and values: this engine cannot run it")
         states = [(layer.keys, layer.values) for layer in layers]
-        low = (
-            [(keys.bfloat16(), values.bfloat16()) for keys, values in states]
-            if self.autocast and self.is_on_cuda
-            else states
-        )
-        return output.logits[0, -1], low
+        if self.autocast and self.is_on_cuda:
+            states = [(keys.bfloat16(), values.bfloat16()) for keys, values in states]
+        return output.logits[0, -1], states
 
     def _check_arithmetic(self, tokens: Tensor, expected: Tensor) -> None:
         """Raise StateError unless a step over cached rows gives the logits `expected` [V] of a plain forward."""

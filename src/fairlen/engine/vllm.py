@@ -73,9 +73,7 @@ class VllmEngine(SteppedEngine):
         self._weights, self._has_weights = weights, False
         self._sleep_level, self._request_seeds = sleep_level, request_seeds
         position_bytes = estimate_position_bytes(shape, getattr(torch, dtype).itemsize)
-        needed = (
-            -(-max_length // BLOCK_SIZE) * max_num_seqs * BLOCK_SIZE * position_bytes
-        )  # of all slots at full length
+        needed = -(-max_length // BLOCK_SIZE) * BLOCK_SIZE * max_num_seqs * position_bytes  # all slots at full length
         with undisturbed():
             self._llm = start_vllm(
                 model=str(model),

@@ -72,12 +72,10 @@ def find_max_length(policy: Policy, longest: int, max_response_length: int, prom
     """Positions that the engine makes room for after `longest` of a prompt. Raises ValueError where the model has fewer."""
     positions = find_positions(policy)
     if (room := positions - longest) < max_response_length:
-        fitting = (
-            f"give at most {room}, or shorter prompts" if room > 0 else "give shorter prompts, or a model with more"
-        )
+        fitting = f"at most {room}, or shorter prompts" if room > 0 else "shorter prompts, or a model with more"
         raise ValueError(
             f"--max-response-length {max_response_length}: the model has {positions} positions, and {prompt} takes {longest}; "
-            f"{fitting}"
+            f"give {fitting}"
         )
     return longest + max_response_length
 

@@ -159,9 +159,7 @@ def rounded_operands() -> Iterator[None]:
 def multiply(left: Tensor, right: Tensor, total: Tensor | None = None) -> Tensor:
     """Matrix product, of bfloat16 operands in float32, or its sum with `total`."""
     wide: Any = dict(out_dtype=torch.float32) if left.dtype.itemsize == 2 else {}
-    if (
-        wide and left.device.type == "cpu"
-    ):  # which has no product of bfloat16 in float32, but one of float32 that rounds operands
-        with rounded_operands():
+    if wide and left.device.type == "cpu":
+        with rounded_operands():  # a CPU has no product of bfloat16 in float32, but one of float32 that rounds operands
             return multiply(left.float(), right.float(), total)
     return torch.mm(left, right, **wide) if total is None else torch.addmm(total, left, right, **wide, out=total)

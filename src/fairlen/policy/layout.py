@@ -74,9 +74,8 @@ def choose_layout(wanted: Literal["auto", "trees", "rows"], policy: Policy, long
 
 def install_for_rows(policy: Policy) -> None:
     """Install, for sdpa, attention that is always float32 on a CPU, and on CUDA in float32 without a quadratic kernel."""
-    if (
-        policy.device.type == "cuda" or policy.autocast
-    ) and policy.model.config.get_text_config()._attn_implementation == "sdpa":
+    is_sdpa = policy.model.config.get_text_config()._attn_implementation == "sdpa"
+    if is_sdpa and (policy.device.type == "cuda" or policy.autocast):
         policy.model.set_attn_implementation(NAME)
 
 

@@ -23,6 +23,8 @@ from fairlen.rollouts import Response, Rollouts, Segment
 
 CPU = torch.device("cpu")
 NONE_RECOMPUTED: Mapping[int, Tensor] = {}
+Pieces = Sequence[tuple[Segment, Response]]
+"""Spans that train, each with its response."""
 
 
 @dataclass(frozen=True)
@@ -83,21 +85,20 @@ def pack(
         widths = np.array([span.stop for span in spans])
         parts = ((chosen, build_input) for chosen in split_rows(widths, max_tokens))
     for chosen, build in parts:
-        picked = [spans[i] for i in chosen]
-        responses = [rollouts.responses[span.response] for span in picked]
-        inputs = build(picked, responses, device)
-        yield Packed(inputs, build_micro(picked, responses, plan, chosen, old_logprobs, is_on_policy, device), chosen)
+        pieces = [(spans[i], rollouts.responses[spans[i].response]) for i in chosen]
+        micro = build_micro(pieces, plan, chosen, old_logprobs, is_on_policy, device)
+        yield Packed(build(pieces, device), micro, chosen)
 
 
 def make_idle(rollouts: Rollouts, device: torch.device) -> Packed:
     """One sequence of the rollout batch, or the last token of its first response, with weight 0."""
     last = len(rollouts.responses[0].token_ids)
     span = rollouts.segments[0] if rollouts.segments else Segment(response=0, start=last - 1, stop=last, group=0)
-    zero, responses = np.zeros(1), [rollouts.responses[span.response]]
-    length = np.array([len(responses[0].positions(span.start, span.stop))])
+    zero, response = np.zeros(1), rollouts.responses[span.response]
+    length = np.array([len(response.positions(span.start, span.stop))])
     plan = Plan(np.zeros(1, np.int64), length, zero, zero, zero)
-    micro = build_micro([span], responses, plan, plan.rows, NONE_RECOMPUTED, True, device)
-    return Packed(build_input([span], responses, device), micro, plan.rows[:0])
+    micro = build_micro([(span, response)], plan, plan.rows, NONE_RECOMPUTED, True, device)
+    return Packed(build_input([(span, response)], device), micro, plan.rows[:0])
 
 
 def sort_spans(rollouts: Rollouts, spans: Sequence[Segment]) -> SortedRows:
@@ -120,45 +121,40 @@ def split_rows(widths: Ints, max_tokens: int) -> Iterator[Ints]:
         order = order[take:]
 
 
-def build_input(spans: list[Segment], responses: list[Response], device: torch.device) -> ModelInput:
+def build_input(pieces: Pieces, device: torch.device) -> ModelInput:
     """Padded rows up to the end of each span."""
-    width = max(span.stop for span in spans) - 1
-    token_ids = np.zeros((len(spans), width), np.int64)
-    for row, (span, response) in enumerate(zip(spans, responses, strict=True)):
+    width = max(span.stop for span, _ in pieces) - 1
+    token_ids = np.zeros((len(pieces), width), np.int64)
+    for row, (span, response) in enumerate(pieces):
         token_ids[row, : span.stop - 1] = response.token_ids[: span.stop - 1]
-    source = (at + row * width for row, at in enumerate(find_sources(spans, responses)))
-    return ModelInput(
-        token_ids=upload(token_ids, device), source=join(source, device), **find_target(spans, responses, device)
-    )
+    source = (at + row * width for row, at in enumerate(find_sources(pieces)))
+    return ModelInput(token_ids=upload(token_ids, device), source=join(source, device), **find_target(pieces, device))
 
 
-def build_tree_input(
-    forest: Forest, spans: list[Segment], responses: list[Response], device: torch.device
-) -> TreeInput:
-    source = (path[at] for path, at in zip(forest.paths, find_sources(spans, responses), strict=True))
+def build_tree_input(forest: Forest, pieces: Pieces, device: torch.device) -> TreeInput:
+    source = (path[at] for path, at in zip(forest.paths, find_sources(pieces), strict=True))
     return TreeInput(
         token_ids=upload(forest.tokens, device)[None],
         source=join(source, device),
         position_ids=upload(forest.depth, device)[None],
         tree=ForestMask(forest, device),
-        **find_target(spans, responses, device),
+        **find_target(pieces, device),
     )
 
 
-def find_sources(spans: list[Segment], responses: list[Response]) -> Iterator[Ints]:
+def find_sources(pieces: Pieces) -> Iterator[Ints]:
     """Yield for each span the positions that predict its trained tokens."""
-    for span, response in zip(spans, responses, strict=True):
+    for span, response in pieces:
         yield np.asarray(response.positions(span.start, span.stop)) - 1
 
 
-def find_target(spans: list[Segment], responses: list[Response], device: torch.device) -> dict[str, Any]:
+def find_target(pieces: Pieces, device: torch.device) -> dict[str, Any]:
     """The trained tokens of the spans, back to back, and what they were drawn from."""
-    pairs = list(zip(spans, responses, strict=True))
-    target = np.concatenate([[r.token_ids[at] for at in r.positions(s.start, s.stop)] for s, r in pairs])
+    target = np.concatenate([[r.token_ids[at] for at in r.positions(s.start, s.stop)] for s, r in pieces])
     support = WHOLE
-    if any(response.supports for response in responses):
-        support = build_support((one for s, r in pairs for one in r.supports_of(s.start, s.stop)), target, device)
-    return {"target": upload(target, device), "temperature": responses[0].temperature, "support": support}
+    if any(response.supports for _, response in pieces):
+        support = build_support((one for s, r in pieces for one in r.supports_of(s.start, s.stop)), target, device)
+    return {"target": upload(target, device), "temperature": pieces[0][1].temperature, "support": support}
 
 
 def join(parts: Iterable[Sequence[float] | Ints], device: torch.device) -> Tensor:
@@ -167,8 +163,7 @@ def join(parts: Iterable[Sequence[float] | Ints], device: torch.device) -> Tenso
 
 
 def build_micro(
-    spans: list[Segment],
-    responses: list[Response],
+    pieces: Pieces,
     plan: Plan,
     chosen: Ints,
     old_logprobs: Mapping[int, Tensor],
@@ -176,8 +171,8 @@ def build_micro(
     device: torch.device,
 ) -> Micro:
     """The plan's numbers and the fixed log-probs of these sequences."""
-    length, pairs = plan.length[chosen], zip(spans, responses, strict=True)
-    rollout = join((r.logprobs_of(s.start, s.stop) for s, r in pairs), device).double()
+    length = plan.length[chosen]
+    rollout = join((r.logprobs_of(s.start, s.stop) for s, r in pieces), device).double()
     old = [old_logprobs[row] for row in plan.rows[chosen].tolist()] if old_logprobs else []
 
     def column(values: np.ndarray) -> Tensor:

@@ -74,9 +74,8 @@ class Progress:
         limits = ((config.run.max_generated, self.generated), (config.run.max_seconds, self.seconds))
         share = 1.0 + 1.5 / max(self.batch, 1)  # the next rollout batch may cost 1.5 times the mean
         is_close = any(limit and done * share >= limit for limit, done in limits)
-        return (
-            self.batch == 0 or is_due(config.run.eval_every, self.batch) or is_close
-        ) and self.evaluated != self.batch
+        is_wanted = self.batch == 0 or is_due(config.run.eval_every, self.batch) or is_close
+        return is_wanted and self.evaluated != self.batch
 
     def needs_checkpoint(self, config: TrainConfig, is_within_batch: bool) -> bool:
         """Whether one is due: every `save_every_updates`, every `save_every` rollout batches, and at the end."""

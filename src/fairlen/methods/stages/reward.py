@@ -211,9 +211,8 @@ class CentredLength(Checked):
         is_binary = sum_by(prompt, (reward != 0.0) & (reward != 1.0), num) == 0
         solved = (reward == 1.0) & is_binary[prompt]
         where, length = prompt[solved], responses.length[solved]
-        low, high = (
-            extreme_by(find, where, length, num, start) for find, start in ((np.minimum, np.inf), (np.maximum, 0.0))
-        )
+        low = extreme_by(np.minimum, where, length, num, np.inf)
+        high = extreme_by(np.maximum, where, length, num, 0.0)
         share = (length - low[where]) / np.maximum(high - low, 1.0)[where]
         shaped = reward.copy()
         shaped[solved] = np.maximum(reward[solved] - self.alpha * (share - mean_by(where, share, num)[where]), 0.0)
