@@ -197,52 +197,33 @@ def format_value(entry: dict[str, Any], key: str, form: str) -> str:
     return form.format(value) if value is not None and value == value else "-"
 
 
-CARD = """---
+def write_model_card(folder: Path, run: Run, summary: RunSummary, found: Audit | None) -> None:
+    """Write the card into the model's folder; `found` is the audit of the run's rollouts."""
+    config, after, updates = run.config, summary.after, summary.num_updates
+    name, data = config.model.name, config.data.places or (config.data.task,)
+    is_of_hub = re.fullmatch(r"[\w.-]+/[\w.-]+", name) and not Path(name).exists()
+    base = f"base_model: {name}\n" if is_of_hub else ""
+    rows = ("held-out problems", "before", "after"), ("---",) * 3, *compare(summary.before, after)
+    table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    card = f"""---
 library_name: transformers
 pipeline_tag: text-generation
 tags: [fairlen, reinforcement-learning, verifiable-rewards]
 {base}---
 
-# {name}
+# {run.folder.name}
 
-Trained with fairlen {version} from `{model}` on {data}.
+Trained with fairlen {run.describe()["versions"]["fairlen"]} from `{name}` on {", ".join(f"`{place}`" for place in data)}.
 
 {table}
 
-{gain}{after.num_problems} held-out problems, {after.num_samples} samples each, temperature {temperature}, at most
-{max_response_length} tokens; intervals resample problems. {updates}, {prompts} prompts a rollout batch, learning rate
-{rate:g}, seed {seed}. Everything else is in the run's `run.json`.
+{describe_gain(summary)}{after.num_problems} held-out problems, {after.num_samples} samples each, temperature
+{config.sampling.temperature}, at most {config.sampling.max_response_length} tokens; intervals resample problems. {updates}
+{plural("update", updates)}, {config.sampling.prompts_per_batch} prompts a rollout batch, learning rate
+{config.update.learning_rate:g}, seed {config.run.seed}. Everything else is in the run's `run.json`.
 
-{section}"""
-
-
-def write_model_card(folder: Path, run: Run, summary: RunSummary, found: Audit | None) -> None:
-    """Write the card into the model's folder; `found` is the audit of the run's rollouts."""
-    config = run.config
-    is_of_hub = re.fullmatch(r"[\w.-]+/[\w.-]+", config.model.name) and not Path(config.model.name).exists()
-    card = CARD.format(
-        base=f"base_model: {config.model.name}\n" if is_of_hub else "",
-        name=run.folder.name,
-        version=run.describe()["versions"]["fairlen"],
-        model=config.model.name,
-        data=", ".join(f"`{place}`" for place in config.data.places or (config.data.task,)),
-        table=tabulate(summary.before, summary.after, "before", "after"),
-        gain=describe_gain(summary),
-        after=summary.after,
-        temperature=config.sampling.temperature,
-        max_response_length=config.sampling.max_response_length,
-        updates=f"{summary.num_updates} {plural('update', summary.num_updates)}",
-        prompts=config.sampling.prompts_per_batch,
-        rate=config.update.learning_rate,
-        seed=config.run.seed,
-        section=describe_training(run.composition, found),
-    )
+{describe_training(run.composition, found)}"""
     write_file(folder / "README.md", card)
-
-
-def tabulate(before: Evaluation, after: Evaluation, *heads: str) -> str:
-    rows = (("held-out problems", *heads), ("---",) * 3, *compare(before, after))
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
 def describe_training(composition: Composition, found: Audit | None) -> str:
