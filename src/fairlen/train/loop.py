@@ -81,17 +81,10 @@ class Trainer(RunState):
 
     async def collect(self) -> None:
         """Collect the next rollout batch. Responses that an interruption cancels are generated again, the same."""
-        progress, start, verifying = self.progress, time.perf_counter(), self.grader.seconds
-        self.grader.failures = NO_FAILURES
-        self.engine.refresh(progress.policy_version)  # keys and values kept from before a resume are not there
-        before = self.engine.stats
+        progress, start, before, verifying = self.progress, time.perf_counter(), self.engine.stats, self.grader.seconds
         number = self.config.sampling.prompts_per_batch * self.method.sampling.num_tracks
         try:
-            with (
-                self.cancellable(),
-                self.showing(self.pace(f"rollout batch {progress.batch + 1}", number)),
-                self.grader.watchdog.watch(f"rollout batch {progress.batch}", self.describe_progress),
-            ):
+            with self.generating(f"rollout batch {progress.batch + 1}", number):
                 work = self.collector(self.method, progress.batch, progress.next_problem, progress.policy_version)
                 collected = await self.interruption.during(work)
         except FloatingPointError:
@@ -173,14 +166,20 @@ class Trainer(RunState):
         found = started.collected
         return rollout_metrics(found.rollouts, found.scored, self.method, found.num_extra_batches) | started.facts
 
-    def pace(self, name: str, number: int) -> Pace:
-        """The responses that are graded, of a number that was asked for."""
-        return Pace(
+    @contextmanager
+    def generating(self, name: str, number: int) -> Iterator[None]:
+        """Generate and grade a number of responses within, by the present weights: shown, watched, cancellable."""
+        self.grader.failures = NO_FAILURES
+        self.engine.refresh(self.progress.policy_version)  # keys and values kept from before a resume are not there
+        pace = Pace(
             name, number, lambda: self.grader.num_graded, num_tokens=lambda: self.engine.stats.num_generated_tokens
         )
-
-    def describe_progress(self) -> tuple[int, int]:
-        return self.engine.stats.num_generated_tokens, self.grader.num_graded
+        with (
+            self.cancellable(),
+            self.showing(pace),
+            self.grader.watchdog.watch(name, lambda: (self.engine.stats.num_generated_tokens, self.grader.num_graded)),
+        ):
+            yield
 
     def log(self, metrics: dict[str, Any]) -> None:
         where = {"update": self.progress.update, "rollout_batch": self.progress.batch}
@@ -191,15 +190,8 @@ class Trainer(RunState):
 
     async def evaluate(self) -> Evaluation:
         start, before = time.perf_counter(), self.engine.stats
-        self.grader.failures = NO_FAILURES
-        self.engine.refresh(self.progress.policy_version)
         sampling, samples = replace(self.collector.sampling, with_support=False), self.config.run.samples
-        with (
-            self.cancellable(),
-            self.guard.evaluating(),
-            self.showing(self.pace("evaluation", len(self.held_out) * samples)),
-            self.grader.watchdog.watch("evaluation", self.describe_progress),
-        ):
+        with self.guard.evaluating(), self.generating("evaluation", len(self.held_out) * samples):
             work = evaluate(self.collector.extend, self.grader, self.held_out, samples, sampling, EVALUATION_SEED)
             found = await self.interruption.during(work)
         spent = {"tokens/generated_total": self.progress.generated, "time/training": self.progress.seconds}
