@@ -2,6 +2,5 @@
 
 from fairlen.engine.engine import Engine
 from fairlen.engine.recompute import RecomputingEngine
-from fairlen.sampling.extend import EngineStats
 
-__all__ = ["Engine", "EngineStats", "RecomputingEngine"]
+__all__ = ["Engine", "RecomputingEngine"]

@@ -106,11 +106,8 @@ def set_first(method: Method, paths: Sequence[str], value: str, place: str) -> M
 @cache
 def read_peers() -> dict[str, Peer]:
     data = tomllib.loads(files("fairlen.methods").joinpath("peers.toml").read_text())
-    return {
-        name: Peer(name, one["program"], one["version"], one["default"],
-                   {word: Word(**fields) for word, fields in one["words"].items()}, one["numbers"])
-        for name, one in data.items()
-    }  # fmt: skip
+    words = {name: {word: Word(**fields) for word, fields in one["words"].items()} for name, one in data.items()}
+    return {name: Peer(name, **one | {"words": words[name]}) for name, one in data.items()}
 
 
 def find_peer(name: str) -> Peer | None:
