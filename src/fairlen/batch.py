@@ -195,7 +195,7 @@ def build_responses(
     active rows that are not finite.
     """
     positions = prompt if isinstance(prompt, np.ndarray) and prompt.ndim == 1 else number_keys(prompt)
-    size, tokens, verdicts = len(positions), np.asarray(length), np.asarray(verdict, np.float64)
+    tokens, verdicts = np.asarray(length), np.asarray(verdict, np.float64)
     return Responses(
         prompt=positions,
         length=np.maximum(tokens, 1),
@@ -203,9 +203,9 @@ def build_responses(
         correct=is_above(verdicts, correct_threshold),
         truncated=np.asarray(truncated, np.bool_),
         active=(tokens > 0) & ~np.isnan(verdicts),
-        stream=fill(stream, size, np.int64),
-        round=fill(round, size, np.int64),
-        num_turns=fill(num_turns, size, np.int64),
+        stream=np.asarray(stream),
+        round=np.asarray(round),
+        num_turns=np.asarray(num_turns),
         channels=channels if isinstance(channels, Mapping) else stack_channels(channels, tokens),
         max_response_length=max_response_length,
     )
@@ -246,20 +246,15 @@ def build_segments(
         length=np.maximum(tokens, 1),
         group=groups if isinstance(groups, np.ndarray) and groups.ndim == 1 else number_keys(groups),
         active=tokens > 0,
-        mass=fill(mass, len(rows), np.float64),
-        survivor=fill(survivor, len(rows), np.bool_),
-        round=fill(round, len(rows), np.int64),
-        turn=fill(turn, len(rows), np.int64),
-        num_turns=fill(responses.num_turns[rows] if num_turns is None else num_turns, len(rows), np.int64),
-        earned=fill(earned, len(rows), np.float64),
+        mass=np.asarray(mass),
+        survivor=np.asarray(survivor),
+        round=np.asarray(round),
+        turn=np.asarray(turn),
+        num_turns=np.asarray(responses.num_turns[rows] if num_turns is None else num_turns),
+        earned=np.asarray(earned),
         channels={name: tokens[rows] for name, tokens in responses.channels.items()},
         max_response_length=responses.max_response_length,
     )
-
-
-def fill(values: ArrayLike, size: int, kind: type) -> np.ndarray:
-    """A column [size] of that type, from a column or a number that holds for every row."""
-    return np.array(np.broadcast_to(np.asarray(values, kind), size))
 
 
 def number_keys(keys: np.ndarray | Iterable[Hashable]) -> Ints:
