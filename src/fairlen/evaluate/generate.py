@@ -21,14 +21,14 @@ from fairlen.evaluate.run import respond
 from fairlen.evaluate.samples import Sample, SampleProgress, sample_path
 from fairlen.evaluate.sets import grade, open_sets
 from fairlen.hangs import run_async
-from fairlen.policy.engines import build_engine, choose_max_num_seqs, find_max_length, find_positions
+from fairlen.policy.engines import build_engine, choose_sizes, find_max_length
 from fairlen.policy.model import Policy, load_policy
 from fairlen.rollouts import Response
 from fairlen.sampling.extend import Extend, Sampling, gather
 from fairlen.seeds import derive_seed
 from fairlen.settings import choose_device, choose_engine
 from fairlen.tasks.load import Decode, ProblemSet
-from fairlen.tasks.shipped import choose_response_length, place_model
+from fairlen.tasks.shipped import place_model
 from fairlen.tasks.task import Problem
 from fairlen.verify.answer import FORMS, after_thinking
 
@@ -62,13 +62,7 @@ def open_model(config: EvalConfig) -> Model:
     sets = open_sets(config, policy.tokenizer)
     longest = max(len(problem.token_ids) for found in sets for problem in found.problems)
     largest = max(config.run.cuts, default=0)
-    length = (
-        config.sampling.max_response_length
-        or largest
-        or choose_response_length(config.data, find_positions(policy) - longest)
-    )
-    at_once = config.sampling.max_num_seqs or choose_max_num_seqs(policy, 2 * longest + length, free_memory(device))
-    config = config.replace(max_response_length=length, max_num_seqs=at_once)
+    config = config.replace(**choose_sizes(config, policy, longest, free_memory(device), largest))
     fit_sets(sets, config, policy)
     return Model(config, policy, sets, describe_model(place, config, policy.model.config))
 

@@ -20,7 +20,7 @@ from fairlen.policy.model import Policy, output_embeddings
 from fairlen.policy.pack import ModelInput
 from fairlen.sampling.extend import Sampling
 from fairlen.settings import LARGE, RolloutConfig, choose_engine
-from fairlen.tasks.shipped import place_model
+from fairlen.tasks.shipped import choose_response_length, place_model
 
 PROBE_PREFIX, PROBE_TOKENS = 4, 8
 MAX_DIFFERENCE = {"float32": 1e-2, "bfloat16": 0.5}
@@ -56,11 +56,18 @@ def find_kind(config: RolloutConfig, policy: Policy) -> EngineKind:
     return KINDS[choose_engine(config, policy.device.type, policy.model.num_parameters())]
 
 
-def choose_max_num_seqs(policy: Policy, num_positions: int, memory: int) -> int:
-    """Return how many responses are decoded at a time, each with this many keys and values; on CUDA an engine fits itself."""
-    room = int(CACHE_SHARE * memory) // max(num_positions * count_position_bytes(policy), 1)
+def choose_sizes(config: RolloutConfig, policy: Policy, longest: int, free: int, length: int = 0) -> dict[str, int]:
+    """Return the settings of the longest response and of responses decoded at a time, where they are 0 chosen.
+
+    They follow from the `longest` prompt and `free` bytes; `length` is preferred. On CUDA an engine fits itself.
+    """
+    positions = find_positions(policy)
+    length = config.sampling.max_response_length or length or choose_response_length(config.data, positions - longest)
+    row = (2 * longest + length) * count_position_bytes(policy)  # a prompt is kept beside each response
+    room = int(CACHE_SHARE * free) // max(row, 1)
     is_bounded = policy.device.type == "cpu" and policy.model.num_parameters() >= LARGE
-    return 1 << max(room.bit_length() - 1, 0) if is_bounded and room < MAX_NUM_SEQS else MAX_NUM_SEQS
+    fitting = 1 << max(room.bit_length() - 1, 0) if is_bounded and room < MAX_NUM_SEQS else MAX_NUM_SEQS
+    return {"max_response_length": length, "max_num_seqs": config.sampling.max_num_seqs or fitting}
 
 
 def find_positions(policy: Policy) -> int:

@@ -20,14 +20,7 @@ from fairlen.hangs import TrainingStopped, Watchdog, run_async
 from fairlen.methods.compose import Composition, explain
 from fairlen.methods.method import Method
 from fairlen.plugins import plugins_of
-from fairlen.policy.engines import (
-    build_engine,
-    choose_max_num_seqs,
-    find_kind,
-    find_max_length,
-    find_positions,
-    is_exact,
-)
+from fairlen.policy.engines import build_engine, choose_sizes, find_kind, find_max_length, is_exact
 from fairlen.policy.layout import ROWS, Layout, choose_layout
 from fairlen.policy.lora import adapted_layers
 from fairlen.policy.model import Policy, Unadapted, load_policy
@@ -39,7 +32,7 @@ from fairlen.settings import LARGE, choose_device, choose_engine
 from fairlen.tasks.environment import Interactive, choose_extend
 from fairlen.tasks.grader import Grader, load_rewards
 from fairlen.tasks.load import load_task
-from fairlen.tasks.shipped import choose_response_length, place_model
+from fairlen.tasks.shipped import place_model
 from fairlen.tasks.task import Problem, Task, find_problem_faults
 from fairlen.train.collect import Collector, refuse_unread
 from fairlen.train.loop import Trainer
@@ -262,13 +255,10 @@ def find_reserved(config: TrainConfig, policy: Policy, trial: Trial) -> int:
 def choose_settings(config: TrainConfig, policy: Policy, task: Task, free: int) -> TrainConfig:
     """Return settings in which what was left at 0 follows from model, problems and free memory, but for micro-batches."""
     longest = task.longest_prompt
-    limit = config.sampling.max_response_length or choose_response_length(config.data, find_positions(policy) - longest)
     return config.replace(
         learning_rate=config.update.learning_rate or choose_learning_rate(policy),
         max_prompt_length=config.data.max_prompt_length or (longest if config.data.places else 0),
-        max_response_length=limit,
-        # a prompt is kept beside each
-        max_num_seqs=config.sampling.max_num_seqs or choose_max_num_seqs(policy, 2 * longest + limit, free),
+        **choose_sizes(config, policy, longest, free),
     )
 
 
