@@ -34,13 +34,12 @@ from fairlen import playground
 from fairlen.integrations.run_folder import HomeRun
 from fairlen.integrations.trl import FairGRPOTrainer
 from fairlen.integrations.trl import trainer as adapter
-from fairlen.loop.tally import Tally
 from fairlen.tasks.playground import Playground
 
 METHODS = ("fspo", "dapo+balanced", "grpo+toplambda", "eqlen+grpo")
 MARK = 0.03
 OURS = ("collect_whole", "collect_sampled", "method_loss", "end_update")
-OUR_FUNCTIONS = ("fold", "split_rows", "sample")
+OUR_FUNCTIONS = ("count", "fold", "split_rows", "sample")
 THEIRS = ("_generate_single_turn", "_tokenize_prompts", "reward_tracks")
 """Functions of TRL's that a sampler inside TRL calls."""
 
@@ -106,9 +105,8 @@ def measure(method: str, updates: int) -> tuple[float, float]:
     """Seconds inside the adapter and in all, of a run after one warm-up update."""
     clock = Clock()
     plain = {name: getattr(adapter, name) for name in OUR_FUNCTIONS}
-    add, write = Tally.add, HomeRun.write
+    write = HomeRun.write
     try:
-        Tally.add = clock.owned("ours", add)  # type: ignore[method-assign]
         HomeRun.write = clock.owned("ours", write)  # type: ignore[method-assign]
         with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
             build(clock, method, 1, f"{folder}/warm").train()
@@ -121,7 +119,7 @@ def measure(method: str, updates: int) -> tuple[float, float]:
             clock.turn()
             return clock.seconds["ours"], time.perf_counter() - start
     finally:
-        Tally.add, HomeRun.write = add, write  # type: ignore[method-assign]
+        HomeRun.write = write  # type: ignore[method-assign]
         for name, function in plain.items():
             setattr(adapter, name, function)
 

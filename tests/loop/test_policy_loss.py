@@ -13,7 +13,7 @@ from fixtures import BUDGET, LENGTH, PROMPT, RIGHT
 from waits import DEVICE, counted_waits
 
 from fairlen import Skips, compose, finish_update, plan_rows, policy_loss
-from fairlen.loop.tally import Tally, count, update_metrics
+from fairlen.loop.tally import count, sum_counts, update_metrics
 from fairlen.loop.update import NonFiniteError
 from fairlen.methods.method import Method
 from fairlen.methods.presets import BASES
@@ -350,8 +350,7 @@ def test_mismatch_of_short_and_long_sequences():
     old, one = torch.full((4,), -1.0, dtype=torch.float64), torch.ones(2, dtype=torch.float64)
     engine = old + torch.tensor([0.1, 0.2, -0.2, 0.2])
     micro = Micro.of(torch.tensor([1, 3]), one, one, one, old_logprobs=old, rollout_logprobs=engine)
-    method, outputs, tally = compose("grpo"), Outputs(old.clone(), torch.zeros(4)), Tally()
-    tally.add(method, outputs, micro, method.loss(outputs, micro))
-    found = update_metrics(tally.finish())
+    method, outputs = compose("grpo"), Outputs(old.clone(), torch.zeros(4))
+    found = update_metrics(sum_counts([count(method, outputs, micro, method.loss(outputs, micro))]))
     expected = {"mean": 0.175, "short": 0.15, "long": 0.19, "max": 0.2}
     assert {name: found[f"mismatch/{name}"] for name in expected} == pytest.approx(expected, rel=1e-6)

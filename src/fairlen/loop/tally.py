@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
 from functools import reduce
 from typing import Any
 
@@ -36,24 +35,19 @@ BROKEN = "broken."
 Counts = Mapping[str, float]
 
 
-@dataclass
-class Tally:
-    """The counts of the micro-batches of one update in this process."""
+def sum_counts(counts: Iterable[Mapping[str, Any]], gather: Callable[[Tensor], Tensor] | None = None) -> Counts:
+    """Return the counts of an update's micro-batches as numbers, over all processes; waits for the device once.
 
-    counts: Mapping[str, Any] = field(default_factory=dict)
-
-    def add(self, method: Method, outputs: Outputs, micro: Micro, loss: MicroLoss) -> None:
-        self.counts = merge(self.counts, count(method, outputs, micro, loss))
-
-    def finish(self, gather: Callable[[Tensor], Tensor] | None = None, device: torch.device | str = "cpu") -> Counts:
-        """Return the counts over all processes as numbers; `gather` is [n] -> [processes * n]. Waits for the device once."""
-        if not self.counts:
-            return {}
-        names = sorted(self.counts)  # by name, in one order on all processes
-        own = torch.stack([torch.as_tensor(self.counts[name], dtype=torch.float64, device=device) for name in names])
-        ranks = own[None] if gather is None else gather(own).reshape(-1, len(names))
-        parts: list[dict[str, float]] = [dict(zip(names, rank, strict=True)) for rank in ranks.cpu().tolist()]
-        return reduce(merge, parts)
+    `gather` is [n] -> [processes * n].
+    """
+    found = reduce(merge, counts, {})
+    if not found:
+        return {}
+    device = next((value.device for value in found.values() if isinstance(value, Tensor)), torch.device("cpu"))
+    names = sorted(found)  # by name, in one order on all processes
+    own = torch.stack([torch.as_tensor(found[name], dtype=torch.float64, device=device) for name in names])
+    ranks = own[None] if gather is None else gather(own).reshape(-1, len(names))
+    return reduce(merge, (dict(zip(names, rank, strict=True)) for rank in ranks.cpu().tolist()))
 
 
 @torch.no_grad()

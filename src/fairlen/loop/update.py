@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
 from math import isfinite
 from numbers import Real
 from typing import Any
@@ -15,7 +14,7 @@ from torch.distributed.tensor import DTensor
 
 from fairlen.console import warn
 from fairlen.hangs import TrainingStopped
-from fairlen.loop.tally import Tally, find_broken, merge, observed, update_metrics
+from fairlen.loop.tally import BROKEN, find_broken, observed, sum_counts, update_metrics
 from fairlen.methods.description import list_stages
 from fairlen.methods.method import Method
 from fairlen.methods.rows import brief, check_method
@@ -148,9 +147,7 @@ def judge_update(
         raise ValueError("counts is empty: every rank gives those of at least one micro-batch, of weight 0 if need be")
     norm = torch.as_tensor(gradient_norm)
     norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
-    found = {**reduce(merge, counts), "broken.gradient": ~norm.detach().isfinite()}
-    device = next((value.device for value in found.values() if isinstance(value, Tensor)), torch.device("cpu"))
-    numbers = Tally(found).finish(gather_over(group), device)
+    numbers = sum_counts([*counts, {BROKEN + "gradient": ~norm.detach().isfinite()}], gather_over(group))
     if broken := find_broken(numbers):
         return Finished(method, {}, broken)
     moved = method.update(observed(numbers))

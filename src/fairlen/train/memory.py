@@ -158,10 +158,8 @@ def count_logits(positions: int, policy: Policy) -> int:
 def count_cached(config: TrainConfig, method: Method, longest_prompt: int, position_bytes: int) -> int:
     """Bytes of keys and values that an engine has written in the end."""
     asked, run = config.sampling, config.run
-    longest, number = (
-        longest_prompt + asked.max_response_length,
-        run.problems + asked.prompts_per_batch * run.rollout_batches,
-    )
+    longest = longest_prompt + asked.max_response_length
+    number = run.problems + asked.prompts_per_batch * run.rollout_batches
     at_once = max(asked.prompts_per_batch * method.sampling.num_tracks, run.problems * run.samples)
     kept = min(num_kept_rows(max(longest * position_bytes, 1), asked.max_num_seqs), number)
     kept_length = longest_prompt if method.sampling.is_whole else longest

@@ -8,7 +8,7 @@ from __future__ import annotations
 import gc
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -21,7 +21,7 @@ from torch import Tensor
 from fairlen.batch import Floats, Ints, Plan
 from fairlen.console import warn
 from fairlen.hangs import TrainingStopped
-from fairlen.loop.tally import Counts, Tally, measure_sequences
+from fairlen.loop.tally import Counts, count, measure_sequences, sum_counts
 from fairlen.loop.update import judge_update
 from fairlen.methods.method import Method
 from fairlen.methods.stages.micro import Micro
@@ -212,15 +212,15 @@ class Learner:
         if not all(np.isfinite(column).all() for column in (plan.advantage, plan.weight, plan.term_weight)):
             result.quantity = "advantage"
             return result
-        tally = Tally()
+        counts: list[Mapping[str, Any]] = []
         packs = self.packs(rollouts, plan, old_logprobs, is_on_policy)
         while True:
             with result.timed("pack"):
                 packed = next(packs, None)
             if packed is None:
                 break
-            self.accumulate(method, packed, result, tally)
-        result.counts = tally.finish(device=self.policy.device)
+            self.accumulate(method, packed, result, counts)
+        result.counts = sum_counts(counts)
         result.read()
         return result
 
@@ -257,7 +257,7 @@ class Learner:
             self.largest = max(self.largest, packed.inputs.token_ids.numel())
             yield packed
 
-    def accumulate(self, method: Method, packed: Packed, result: StepResult, tally: Tally) -> None:
+    def accumulate(self, method: Method, packed: Packed, result: StepResult, counts: list[Mapping[str, Any]]) -> None:
         device = self.policy.device
         with result.timed("forward", device):
             outputs = self.policy.forward(packed.inputs, method.needs_entropy)
@@ -268,7 +268,7 @@ class Learner:
         result.num_forwarded += packed.inputs.token_ids.numel()
         self.num_done += len(packed.rows)
         if not packed.is_idle:
-            tally.add(method, outputs, micro, loss)
+            counts.append(count(method, outputs, micro, loss))
             result.observed.append((packed.rows, measure_sequences(outputs, packed.micro, loss.token)))
 
     def restore_schedule(self, state: dict[str, Any]) -> None:

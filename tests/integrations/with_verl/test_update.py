@@ -22,7 +22,7 @@ pytest.importorskip("verl", reason="verl is not installed (pip install '.[verl]'
 from fairlen import playground
 from fairlen.integrations.verl.data import copy_shipped
 from fairlen.integrations.verl.trainer import deal
-from fairlen.loop.tally import Tally, observed, update_metrics
+from fairlen.loop.tally import count, observed, sum_counts, update_metrics
 from fairlen.methods.compose import compose
 from fairlen.methods.method import Method, updates
 from fairlen.methods.presets import BASES
@@ -134,15 +134,15 @@ class Ours:
 
 
 def our_update(policy, method, rollouts):
-    tally = Tally()
+    counts = []
     policy.model.zero_grad()
     for update in updates(method.score(rollouts)):
         for packed in pack(rollouts, method.weigh(update), 64, is_on_policy=False):
             outputs = policy.forward(packed.inputs, False)
             loss = method.loss(outputs, packed.micro)
             loss.total.backward()
-            tally.add(method, outputs, packed.micro, loss)
-    counts = tally.finish()
+            counts.append(count(method, outputs, packed.micro, loss))
+    counts = sum_counts(counts)
     gradients = {name: p.grad.clone() for name, p in policy.model.named_parameters()}
     return Ours(gradients, update_metrics(counts), method.update(observed(counts)))
 

@@ -7,7 +7,7 @@ The loss of a micro-batch is the plain sum, times the updates of a rollout batch
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -47,7 +47,7 @@ from fairlen.integrations.trl.rows import (
 from fairlen.integrations.trl.settings import REMEDIES, check_threshold, prepare, refuse_defaults, warn_of_dropout
 from fairlen.integrations.trl.versions import refuse_changed
 from fairlen.loop.learning_signal import FIRST_LOGS, LearningSignal
-from fairlen.loop.tally import Tally, measure_sequences, scored_metrics, state_metrics
+from fairlen.loop.tally import count, measure_sequences, scored_metrics, state_metrics
 from fairlen.loop.update import Skips, finish_update
 from fairlen.methods.compose import Composition
 from fairlen.methods.description import list_stages
@@ -104,7 +104,8 @@ class FairGRPOTrainer(TruncatedGRPOTrainer):
         check_threshold(correct_threshold, self.reward_weights)
         self.correct_threshold = correct_threshold
         self.recorder = Recorder(self, run_folder, composition, overrides)
-        self.tally, self.signal = Tally(), LearningSignal(REMEDIES)
+        self.signal = LearningSignal(REMEDIES)
+        self.update_counts: list[Mapping[str, Any]] = []
         self.signal.name_method(composition.name, self.method)
         self.skips = Skips(with_loss_scaler=self.accelerator.mixed_precision == "fp16")
         self.refill = Refill(self, max_extra_batches)
@@ -295,7 +296,7 @@ class FairGRPOTrainer(TruncatedGRPOTrainer):
         loss, micro, outputs = self.method_loss(inputs, logprobs, entropy)
         rows = inputs[f"{COLUMN}row"].flatten()[read_trained(inputs)[1] > 0]
         self.recorder.measured.append((rows, measure_sequences(outputs, micro, loss.token)))
-        self.tally.add(self.method, outputs, micro, loss)
+        self.update_counts.append(count(self.method, outputs, micro, loss))
         total = (loss.total * self.updates_per_batch * self.accelerator.num_processes).to(logprobs.dtype)
         if not self.aux_loss_enabled:
             return total
@@ -353,8 +354,8 @@ class FairGRPOTrainer(TruncatedGRPOTrainer):
 
     def end_update(self, norm: Any) -> bool:
         """Return whether the optimizer may step, with the method's state moved then, and report the update."""
-        finished = finish_update(self.method, [self.tally.counts], 0.0 if norm is None else norm, self.skips)
-        self.method, self.tally = finished.method, Tally()
+        finished = finish_update(self.method, self.update_counts, 0.0 if norm is None else norm, self.skips)
+        self.method, self.update_counts = finished.method, []
         metrics = finished.metrics | state_metrics(self.method)
         for name in {"loss/total", "weight/positive", "weight/negative"} & metrics.keys():
             metrics[name] *= self.updates_per_batch

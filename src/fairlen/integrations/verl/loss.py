@@ -17,7 +17,7 @@ from verl.workers.utils.padding import no_padding_2_padding
 
 from fairlen.integrations.rows import find_trained
 from fairlen.integrations.verl.settings import read_method
-from fairlen.loop.tally import Tally, count, measure_sequences
+from fairlen.loop.tally import count, measure_sequences, sum_counts
 from fairlen.loop.update import judge_update
 from fairlen.methods.method import PLANNED, Method
 from fairlen.methods.stages.micro import Micro, Outputs
@@ -64,7 +64,7 @@ class FairLoss:
         micro = self.read_micro(data, mask, length, logprobs.dtype)
         loss = self.method.loss(outputs, micro)
         self.counts.append(count(self.method, outputs, micro, loss))
-        counts = Tally(self.counts[-1]).finish(device=logprobs.device)
+        counts = sum_counts(self.counts[-1:])
         rows = read_plan(data, "row")[length > 0].double()
         measured = torch.cat([rows[None], measure_sequences(outputs, micro, loss.token)]).cpu().numpy()
         return loss.total * data["dp_size"], {COUNTS: (self.num_done, counts, measured)}
