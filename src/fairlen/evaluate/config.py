@@ -48,9 +48,14 @@ class Suite:
     paper: str
     reports: str
     """The numbers of the paper, by the names of this library."""
-    benchmarks: tuple[Benchmark, ...]
+    sets: tuple[str, ...]
+    """Names of its benchmarks."""
     settings: Mapping[str, tuple[float, str]]
     """How responses are drawn, by the name of the setting: the number, and its place in the paper or "ours" with the reason."""
+
+    @property
+    def benchmarks(self) -> tuple[Benchmark, ...]:
+        return tuple(BENCHMARKS[name] for name in self.sets)
 
     @property
     def values(self) -> dict[str, Any]:
@@ -59,29 +64,22 @@ class Suite:
         return {"data": places, **{name: value for name, (value, _) in self.settings.items()}}
 
 
-AIME24 = Benchmark("AIME24", "HuggingFaceH4/aime_2024:train", 30)
-AIME25 = Benchmark("AIME25", "MathArena/aime_2025:train", 30)
-HMMT25 = Benchmark("HMMT25", "MathArena/hmmt_feb_2025:train", 30, "February is ours: the paper names no month")
-MATH500 = Benchmark("MATH-500", "HuggingFaceH4/MATH-500:test", 500)
-AMC23 = Benchmark("AMC23", "math-ai/amc23:test", 40)
-MINERVA = Benchmark("Minerva", "math-ai/minervamath:test", 272)
-OLYMPIAD = Benchmark(
-    "OlympiadBench", "Hothan/OlympiadBench/OE_TO_maths_en_COMP:train", 674, "the part (English, open, text) is ours"
-)
-GSM8K = Benchmark("GSM8K", "openai/gsm8k/main:test", 1319)
-GPQA = Benchmark("GPQA", "Idavidrein/gpqa/gpqa_diamond:train", 198, "Diamond is ours: the abstract says GPQA")
-LCB = Benchmark(
-    "LiveCodeBench",
-    "lighteval/code_generation_lite/release_v6:test",
-    1055,
-    "dates, and for balanced release 6, are ours",
-)
-HMMT = Benchmark("HMMT", "", 196, "November 2024, February 2024 and 2025")
-HUMANEVAL = Benchmark("HumanEval", "openai/openai_humaneval:test", 164)
-BENCHMARKS = {
-    one.key: one
-    for one in (AIME24, AIME25, HMMT25, MATH500, AMC23, MINERVA, OLYMPIAD, GSM8K, GPQA, LCB, HMMT, HUMANEVAL)
-}
+BENCHMARKS = {one.key: one for one in (
+    Benchmark("AIME24", "HuggingFaceH4/aime_2024:train", 30),
+    Benchmark("AIME25", "MathArena/aime_2025:train", 30),
+    Benchmark("HMMT25", "MathArena/hmmt_feb_2025:train", 30, "February is ours: the paper names no month"),
+    Benchmark("MATH-500", "HuggingFaceH4/MATH-500:test", 500),
+    Benchmark("AMC23", "math-ai/amc23:test", 40),
+    Benchmark("Minerva", "math-ai/minervamath:test", 272),
+    Benchmark("OlympiadBench", "Hothan/OlympiadBench/OE_TO_maths_en_COMP:train", 674,
+              "the part (English, open, text) is ours"),
+    Benchmark("GSM8K", "openai/gsm8k/main:test", 1319),
+    Benchmark("GPQA", "Idavidrein/gpqa/gpqa_diamond:train", 198, "Diamond is ours: the abstract says GPQA"),
+    Benchmark("LiveCodeBench", "lighteval/code_generation_lite/release_v6:test", 1055,
+              "dates, and for balanced release 6, are ours"),
+    Benchmark("HMMT", "", 196, "November 2024, February 2024 and 2025"),
+    Benchmark("HumanEval", "openai/openai_humaneval:test", 164),
+)}  # fmt: skip
 
 TRAINED = "ours: the distribution that is trained"
 UNTRUNCATED = {"top_p": (1.0, TRAINED), "top_k": (0, TRAINED), "min_p": (0.0, TRAINED)}
@@ -93,7 +91,7 @@ SUITES = {
     "eqlen": Suite(
         "2604.17328",
         "avg@32",
-        (AIME25, HMMT25, LCB),
+        ("aime25", "hmmt25", "livecodebench"),
         {
             "samples": (32, "Appendix A and B"),
             **{key: (value, "Appendix B") for key, value in QWEN.items()},
@@ -106,7 +104,7 @@ SUITES = {
     "fspo": Suite(
         "2509.09177",
         "avg@32, at the best and at the last checkpoint",
-        (MATH500, AMC23, AIME24, AIME25),
+        ("math500", "amc23", "aime24", "aime25"),
         {
             "samples": (32, "section 4.1"),
             "temperature": (1.0, TRAINED),
@@ -117,7 +115,7 @@ SUITES = {
     "balanced": Suite(
         "2605.04077",
         "avg@8 and best@8, at the best and at the last checkpoint",
-        (MATH500, AIME24, AIME25, OLYMPIAD, MINERVA, LCB),
+        ("math500", "aime24", "aime25", "olympiadbench", "minerva", "livecodebench"),
         {
             "samples": (8, "section 4.1, evaluation protocol"),
             "temperature": (1.0, "section 4.1, evaluation protocol"),
@@ -128,7 +126,7 @@ SUITES = {
     "grpo_lambda": Suite(
         "2505.18086",
         "accuracy and mean length",
-        (GSM8K, GPQA, MATH500, AMC23, AIME24),
+        ("gsm8k", "gpqa", "math500", "amc23", "aime24"),
         {
             "samples": (8, UNREAD),
             **{key: (value, "ours: what Qwen3 recommends for thinking") for key, value in QWEN.items()},
@@ -140,14 +138,14 @@ SUITES = {
 
 def find_suite(name: str) -> Suite:
     """Return a paper's suite, or that of a list of sets. Raises ValueError naming the nearest."""
-    try:
-        return SUITES.get(name) or Suite("", "avg@n", tuple(BENCHMARKS[one] for one in name.split(",")), {})
-    except KeyError as unknown:
-        one = unknown.args[0]
-        raise ValueError(
-            f"--suite {name}: no paper and no set is named {one!r}: {suggest(one, [*SUITES, *BENCHMARKS])}; "
-            "`fairlen eval --suite list` shows both"
-        ) from None
+    found = SUITES.get(name) or Suite("", "avg@n", tuple(name.split(",")), {})
+    for one in found.sets:
+        if one not in BENCHMARKS:
+            raise ValueError(
+                f"--suite {name}: no paper and no set is named {one!r}: {suggest(one, [*SUITES, *BENCHMARKS])}; "
+                "`fairlen eval --suite list` shows both"
+            )
+    return found
 
 
 @dataclass(frozen=True)
@@ -218,7 +216,7 @@ def print_suites() -> None:
 
     suites = [(name, suite.paper, suite.reports) for name, suite in SUITES.items()]
     sets = [
-        (key, ", ".join(name for name, suite in SUITES.items() if one in suite.benchmarks), one.place,
+        (key, ", ".join(name for name, suite in SUITES.items() if key in suite.sets), one.place,
          str(one.num_problems), one.note)
         for key, one in BENCHMARKS.items()
     ]  # fmt: skip
