@@ -169,7 +169,7 @@ class FairTrainer(PPOTrainer):
         self.role_worker_mapping |= {role: worker for role in ACTORS if role in self.role_worker_mapping}
 
     def _get_required_batch_multiple(self, dp_size: int) -> int:
-        """ReadRows that make equal shares for every rank and update, also where prompts were lost."""
+        """Rows that make equal shares for every rank and update, also where prompts were lost."""
         return dp_size * self.num_updates
 
     def _balance_batch(self, batch: Any, metrics: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
