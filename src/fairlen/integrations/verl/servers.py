@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any
@@ -155,12 +156,12 @@ def count_evicted(buffer: Any) -> Any:
     return buffer
 
 
-def count_responses(tags: Mapping[str, Mapping[str, Any]], prompts: Mapping[str, set[str]]) -> dict[str, int]:
+def count_responses(tags: Mapping[str, Mapping[str, Any]], prompts: Mapping[str, set[str]]) -> Counter[str]:
     """Return responses and tokens by reason; a prompt that has two reasons counts for the first. `tags` are by verl's keys."""
-    counts: dict[str, int] = {}
+    counts = Counter[str]()
     for key, tag in tags.items():
         reason = next((name for name, uids in prompts.items() if key.split("_")[0] in uids), None)
         if reason:
-            for name, number in (("responses", 1), ("tokens", tag["response_len"])):
-                counts[f"dropped/{reason}_{name}"] = counts.get(f"dropped/{reason}_{name}", 0) + number
+            counts[f"dropped/{reason}_responses"] += 1
+            counts[f"dropped/{reason}_tokens"] += tag["response_len"]
     return counts
