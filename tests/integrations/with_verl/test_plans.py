@@ -12,7 +12,7 @@ from in_process import Batch, list_columns, make_row, make_trainer, whole_row
 
 from fairlen.batch import NO_VERDICT
 from fairlen.integrations.verl.agent_loop import cut_rows
-from fairlen.integrations.verl.rows import Row, read_rows, read_verdict
+from fairlen.integrations.verl.rows import Row, find_kept, read_rows, read_verdict
 from fairlen.integrations.verl.trainer import plan_batch
 from fairlen.loop.tally import scored_metrics
 from fairlen.methods.compose import compose
@@ -69,12 +69,18 @@ def rows_of(rollouts: Rollouts) -> tuple[list[int], list[Row]]:
     return numbers, rows
 
 
-def plan_rows(method, rollouts: Rollouts, numbers, rows, padding: tuple[int, ...] = (), num_updates: int = 1):
-    """Plan rows of verl, with padding, a copy of the first row, before some of them."""
+def give_rows(rollouts: Rollouts, numbers, rows) -> list[dict]:
+    """Rows as verl has them."""
     given = []
     for number, row in zip(numbers, rows, strict=True):
         response = rollouts.responses[number]
         given.append(make_row(response, row.start, response.length if row.is_end else row.stop, {"fairlen": vars(row)}))
+    return given
+
+
+def plan_rows(method, rollouts: Rollouts, numbers, rows, padding: tuple[int, ...] = (), num_updates: int = 1):
+    """Plan rows of verl, with padding, a copy of the first row, before some of them."""
+    given = give_rows(rollouts, numbers, rows)
     tags = [{} for _ in given]
     for place in padding:
         given.insert(place, given[0])
@@ -113,6 +119,23 @@ def test_the_plan_of_rows_is_the_plan_of_responses(names):
     _, doubled = plan_rows(method, rollouts, numbers, rows, num_updates=2)
     assert doubled["weight"] == pytest.approx(2 * columns["weight"][:-1], rel=1e-12)
     assert doubled["advantage"] == pytest.approx(columns["advantage"][:-1], rel=1e-12)
+
+
+def test_what_a_correction_keeps_of_pieces_is_counted_wherever_their_rows_lie():
+    """Tokens of odd ids were sampled e times as likely as they are now, and are dropped."""
+    chosen = ["sampling.streams=4", "correction=SamplerRejection", "correction.level=token", "correction.recount=true"]
+    method = compose("eqlen+grpo", chosen)
+    rollouts = make_rollouts(method.sampling)
+    given = give_rows(rollouts, *rows_of(rollouts))
+    for row in given:
+        row["rollout_log_probs"] = row["old_log_probs"] + row["responses"] % 2
+    data = list_columns([given[i] for i in np.random.default_rng(0).permutation(len(given))])
+    found = read_rows(data, [{}] * len(given), eos_ids={EOS}, max_response_length=LIMIT, correct_threshold=0.5)
+    responses = tuple(found.responses)
+    segments = method.sampling.cut(responses)
+    kept = find_kept(method, data, found.find(segments), Rollouts(responses, segments, LIMIT).segment_table)
+    even = [sum(token % 2 == 0 for token in responses[s.response].token_ids[s.start : s.stop]) for s in segments]
+    assert kept.tolist() == even and 0 < sum(even) < sum(s.stop - s.start for s in segments)
 
 
 def test_every_track_has_one_row_that_carries_its_verdict():

@@ -22,7 +22,7 @@ from fairlen.batch import Floats, Plan
 from fairlen.integrations.rows import TreeRow, build_rows
 from fairlen.integrations.trl.refill import most_of
 from fairlen.integrations.trl.rows import Graded, gather_rows, score_rows
-from fairlen.methods.method import Method, Scored
+from fairlen.methods.method import Scored
 from fairlen.rollouts import Response, Segment, TokenIds
 from fairlen.sampling.extend import Continuation, Extend, Sampling
 from fairlen.sampling.independent import Request, Sampler, no_grader
@@ -152,11 +152,11 @@ class Sampled:
         return advantage[responses.round == 0][: len(self.asked.text_rewards)]
 
 
-def sample(trainer: Any, method: Method, inputs: Sequence[dict[str, Any]], prompts: list[Any]) -> Sampled:
+def sample(trainer: Any, inputs: Sequence[dict[str, Any]], prompts: list[Any]) -> Sampled:
     """Generates, scores, plans and cuts one rollout batch, with further prompts in place of those that are dropped."""
-    rounds = [draw(trainer, method, inputs, prompts, 0)]
+    rounds = [draw(trainer, inputs, prompts, 0)]
     logged = {name: list(values) for name, values in trainer._pending_extra_logs.items()}
-    wanted = len(prompts) * trainer.accelerator.num_processes // method.sampling.num_tracks
+    wanted = len(prompts) * trainer.accelerator.num_processes // trainer.method.sampling.num_tracks
     while True:
         rows = [row for one in rounds for row in one.rows]
         rollouts, scored = score_rows(trainer, rows)
@@ -164,12 +164,12 @@ def sample(trainer: Any, method: Method, inputs: Sequence[dict[str, Any]], promp
             break
         further = trainer.refill.draw(missing)
         texts = [row["prompt"] for row in further]
-        rounds.append(draw(trainer, method, further, texts, scored.responses.num_prompts))
+        rounds.append(draw(trainer, further, texts, scored.responses.num_prompts))
     trainer._pending_extra_logs.update(logged)  # TRL's table has the prompts that it asked for
     own = [number for number, row in enumerate(rows) if row.process == trainer.accelerator.process_index]
     report_lengths(trainer, [rows[number].response for number in own])
     trainer.refill.report(scored, len(rounds))
-    plan = method.plan(scored)
+    plan = trainer.method.plan(scored)
     trainer.recorder.add(rollouts, scored, plan, rows)
     chosen = [row for row in plan.rows.tolist() if rollouts.segments[row].response in set(own)]
     trees = build_enough(rollouts.responses, rollouts.segments, chosen, trainer)
@@ -179,14 +179,11 @@ def sample(trainer: Any, method: Method, inputs: Sequence[dict[str, Any]], promp
     return Sampled(trees + [spare] * (size - len(trees)), scored, plan, rounds[0])
 
 
-def draw(
-    trainer: Any, method: Method, inputs: Sequence[dict[str, Any]], prompts: list[Any], first_prompt: int
-) -> Drawn:
+def draw(trainer: Any, inputs: Sequence[dict[str, Any]], prompts: list[Any], first_prompt: int) -> Drawn:
     """Generate and grade the responses to some prompts, numbered from `first_prompt` on in the rollout batch."""
     prompt_ids, images, _ = trainer._tokenize_prompts(prompts)
-    process = trainer.accelerator.process_index
-    first_row = process * len(prompt_ids)
-    coroutines = prepare_prompts(method.sampling, prompt_ids, first_row, make_request(trainer, first_prompt))
+    sampler, first_row = trainer.method.sampling, trainer.accelerator.process_index * len(prompt_ids)
+    coroutines = prepare_prompts(sampler, prompt_ids, first_row, make_request(trainer, first_prompt))
     responses = None if images is not None else trainer.run_streams(coroutines, prompt_ids)
     if responses is None and trainer.keeps_support:
         raise ValueError(
@@ -194,11 +191,10 @@ def draw(
             "tokens were left; leave top_p, top_k and min_p out, or give allow_truncated_sampling=True"
         )
     if images is not None:
-        raise ValueError(f"{type(method.sampling).__name__} with images: use a sampler of whole responses")
+        raise ValueError(f"{type(sampler).__name__} with images: use a sampler of whole responses")
     if responses is None:
         responses = run_together(coroutines, partial(generate, trainer, prompt_ids[0]), partial(most_of, trainer))
-    num_tracks = method.sampling.num_tracks
-    asked = [max((response.prompt - first_prompt) * num_tracks - first_row, 0) for response in responses]
+    asked = [max((response.prompt - first_prompt) * sampler.num_tracks - first_row, 0) for response in responses]
     completions = decode(trainer, [prompts[row] for row in asked], responses)
     rewards = score(trainer, [inputs[row] for row in asked], [prompts[row] for row in asked], completions, responses)
     samples = [row for row, response in enumerate(responses) if response.round == 0]

@@ -204,7 +204,7 @@ class FairGRPOTrainer(TruncatedGRPOTrainer):
     def _generate(self, prompts: list[Any]) -> tuple[Any, ...]:
         current = self.current
         if current.trains and self.has_sampler:
-            current.sampled = sampled = sample(self, self.method, current.inputs, prompts)
+            current.sampled = sampled = sample(self, current.inputs, prompts)
             asked, current.rewards = sampled.asked, sampled.asked.text_rewards
             columns = (vars(row).values() for row in sampled.rows)
             prompt_ids, completion_ids, mask, logprobs, depth, _, supports = map(list, zip(*columns, strict=True))
