@@ -14,7 +14,7 @@ from torch import Tensor
 from fairlen.batch import NO_VERDICT, Floats, Ints, Segments
 from fairlen.integrations.rows import count_kept, find_trained, grade, read_response, was_truncated
 from fairlen.methods.conflicts import refuse_missing
-from fairlen.methods.method import Method, Scored
+from fairlen.methods.method import Scored
 from fairlen.methods.stages.reward import NUM_READ
 from fairlen.precision import is_above
 from fairlen.rollouts import Response, Rollouts
@@ -134,17 +134,16 @@ def refuse_unread(trainer: Any) -> None:
         refuse_missing(trainer.method, [NUM_READ, *names, *trainer.reward_func_names])
 
 
-def find_kept(method: Method, output: dict[str, Any], segments: Segments, process: int) -> Ints | None:
+def find_kept(trainer: Any, output: dict[str, Any], segments: Segments) -> Ints | None:
     """Return the tokens that a correction keeps of each segment of all processes; None where all count."""
     rollout, old = output.get("sampling_per_token_logps"), output.get("old_per_token_logps")
-    if not method.recounts or rollout is None or old is None:
+    if not trainer.method.recounts or rollout is None or old is None:
         return None
     mask = loss_mask(output).bool()
-    own, written = segments.take(segments.response // len(mask) == process), mask.sum(1).cpu().numpy()
+    own = segments.take(segments.response // len(mask) == trainer.accelerator.process_index)
+    places = mask.sum(1).cpu().numpy(), own.response % len(mask), own
     logprobs = old[mask], torch.where(rollout.isnan(), old, rollout)[mask]
-    return np.concatenate(
-        gather_object([count_kept(method.correction, written, own.response % len(mask), own, *logprobs)])
-    )
+    return np.concatenate(gather_object([count_kept(trainer.method.correction, *places, *logprobs)]))
 
 
 def has_open_call(completion: Any) -> bool:

@@ -178,13 +178,12 @@ class FairGRPOTrainer(TruncatedGRPOTrainer):
         """TRL's own rollout batch, with the plan in its columns."""
         output, told = self.generate_whole(inputs)
         rollouts, scored = score_rows(self, told)
-        process = self.accelerator.process_index
-        plan = self.method.plan(scored, find_kept(self.method, output, scored.segments, process))
+        plan = self.method.plan(scored, find_kept(self, output, scored.segments))
         self.recorder.add(rollouts, scored, plan, told)
         self.report(scored, plan, scored.advantage)
         self.refill.report(scored, num_rounds=1)
-        size, rows = len(output["completion_ids"]), group_by_row(scored.segments.response, len(told))
-        return output | self.fold_plan(scored, plan, rows[process * size :][:size])
+        rows, size = group_by_row(scored.segments.response, len(told)), len(output["completion_ids"])
+        return output | self.fold_plan(scored, plan, rows[self.accelerator.process_index * size :][:size])
 
     def collect_sampled(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         with self.holding(CurrentBatch(inputs, trains=True)) as current:
