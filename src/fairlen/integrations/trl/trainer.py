@@ -104,8 +104,7 @@ class FairGRPOTrainer(TruncatedGRPOTrainer):
         check_threshold(correct_threshold, self.reward_weights)
         self.correct_threshold = correct_threshold
         self.recorder = Recorder(self, run_folder, composition, overrides)
-        self.signal = LearningSignal(REMEDIES)
-        self.update_counts: list[Mapping[str, Any]] = []
+        self.signal, self.update_counts = LearningSignal(REMEDIES), list[Mapping[str, Any]]()
         self.signal.name_method(composition.name, self.method)
         self.skips = Skips(with_loss_scaler=self.accelerator.mixed_precision == "fp16")
         self.refill = Refill(self, max_extra_batches)
