@@ -69,7 +69,6 @@ def counts(ledger: Ledger) -> str:
     table = "\n".join("| " + " | ".join(row) + " |" for row in rows)
     decided, hang = len(ledger.fragile), sum(map(bool, ledger.fragile.values()))
     text = (
-        "A disagreement that sentences share is one entry, and a third party's report is none. "
         f"{len(ledger.family)} measured claims predict a sign; one whose sign does not pass the Benjamini-Hochberg procedure at "
         f"5% over them is undecided. {hang} of {decided} claims that runs decide hang on one of their seeds."
     )

@@ -4,6 +4,7 @@ docs/claims.md, and the check of what it stands on."""
 from __future__ import annotations
 
 import json
+import math
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
@@ -44,16 +45,23 @@ class Sentence:
     """Where the whole interval lies beyond the smallest effect on the other side; empty: as `does_not`."""
     null: float = 0.0
     """What no effect is."""
+    premise: str = ""
+    """Row that may be at most `most`: where its whole interval is not, `untestable` is said."""
+    most: float = math.inf
+    untestable: str = ""
 
-    def word(self, row: Row) -> str:
-        """Return which of its texts an interval allows."""
+    def word(self, rows: Mapping[str, Row]) -> str:
+        """Return which of its texts the intervals allow."""
+        if self.premise and not rows[self.premise]["high"] <= self.most:
+            return "untestable"
+        row = rows[self.row]
         value, low, high = (row[name] - self.null for name in ("value", "low", "high"))
         result = Result(value, low, high, seeds=row["prompts"], runs=1)
         measure = Measure(self.row, self.predicted, self.smallest, "")
         return WORDS.get(judge_figure(measure, (), {self.row: result}, {}).status, "undecided")
 
-    def text(self, row: Row) -> str:
-        word = self.word(row)
+    def text(self, rows: Mapping[str, Row]) -> str:
+        word = self.word(rows)
         return self.opposite or self.does_not if word == "opposite" else getattr(self, word)
 
 
@@ -100,16 +108,18 @@ class Real:
         """Whether each decision stands with intervals that hold for all of them together (Bonferroni), by row."""
         asked = [one for part in self.sentences.values() for one in part]
         factor = NormalDist().inv_cdf(1 - 0.025 / len(asked)) / NormalDist().inv_cdf(0.975)
-        return {one.row: one.word(self.rows[one.row]) == one.word(widen(self.rows[one.row], factor)) for one in asked}
+        wide = {name: widen(row, factor) for name, row in self.rows.items() if "low" in row}
+        return {one.row: one.word(self.rows) == one.word(wide) for one in asked}
 
     def bullets(self) -> Iterator[str]:
         """Yield what is said by paper, numbers in their places, and then what follows for phase B."""
         for paper, sentences in self.sentences.items():
-            texts = [one.text(self.rows[one.row]) + ("" if self.firm[one.row] else MARK) for one in sentences]
+            texts = [one.text(self.rows) + ("" if self.firm[one.row] else MARK) for one in sentences]
             yield self.filled(f"**{paper}.** {' '.join([*texts, self.beside.get(paper, '')]).strip()}")
         run = [one.text for one in self.pairs if self.is_run(one)]
         listed = [f"{one.text} ({one.why})" for one in self.pairs if not self.is_run(one)]
-        yield f"**Phase B.** Its premises hold for {', '.join(run) or 'no pair'}; not for {', '.join(listed) or 'none'}."
+        named = f"{', '.join(run) or 'no pair'}; listed: {', '.join(listed) or 'none'}"
+        yield self.filled(f"**Phase B.** To be run, if a pilot's spread lets it see enough: {named}.")
 
     def is_run(self, pair: Pair) -> bool:
         """Whether the whole interval keeps the premise of a pair."""
@@ -129,7 +139,7 @@ class Real:
         return f"{Estimate(row['value'], row['low'], row['high']):.3g}" if "low" in row else show(row["value"])
 
 
-MARK = " (Not with intervals that hold for all at once.)"
+MARK = " (Not so with intervals that hold for all decisions at once.)"
 
 
 def widen(row: Row, factor: float) -> Row:
@@ -154,9 +164,14 @@ def load_real(root: Path, data: Path = DATA) -> Real | None:
 def check_rows(found: Real) -> Real:
     """Return it. Raises ValueError for a sentence about a row that there is not, or a deciding one without its interval."""
     asked = [one for part in found.sentences.values() for one in part]
-    texts = [text for one in asked for text in (one.does, one.does_not, one.undecided, one.opposite)]
-    named = [name for text in (*texts, *found.beside.values(), found.introduction) for name in PLACE.findall(text)]
-    for name in (*(one.row for one in asked), *named, *(one.row for one in found.pairs if one.row)):
+    texts = [text for one in asked for text in (one.does, one.does_not, one.undecided, one.opposite, one.untestable)]
+    named = [
+        name
+        for text in (*texts, *found.beside.values(), *(one.why for one in found.pairs), found.introduction)
+        for name in PLACE.findall(text)
+    ]
+    rows = [name for one in (*asked, *found.pairs) for name in (one.row, getattr(one, "premise", "")) if name]
+    for name in (*rows, *named):
         if name != "nearest" and name not in found.rows:
             raise ValueError(f"{DATA.name}: there is no row {name!r} in {FOLDER}/{FIGURES_FILE}")
     for one in asked:

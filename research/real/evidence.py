@@ -86,7 +86,7 @@ def read_run(out: Path) -> Evidence:
     drawn = {kind: join(read_draws(out / kind, about["max_response_length"])) for kind in KINDS}
     tried = drawn["filter"][0]
     scored = {name: read_parts(out, name, "logprob") for name in ("before", "after")}
-    sketches = np.stack(read_parts(out, "gradients", "sketch")).astype(np.float64)
+    sketches = np.stack(list(read_parts(out, "gradients", "sketch"))).astype(np.float64)
     tables: dict[str, Columns] = {
         "candidates": {"solved": np.bincount(tried["prompt"], tried["correct"]) / np.bincount(tried["prompt"])},
         "responses": drawn["independent"][0] | scored,

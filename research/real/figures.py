@@ -17,6 +17,7 @@ from fairlen.sampling.stream_metrics import find_finishers, order_streams
 from recipes.replay_bands import WIDTHS, critical_factor, factor_for
 from research.ledger.study import rounded
 from research.real.evidence import Evidence
+from research.study.intervals import quantile
 from research.study.quantities import cross_fit, exponent
 
 FIGURES_FILE = "figures.json"
@@ -51,11 +52,12 @@ def ratio_over(prompt: Ints, above: Floats | Ints, below: Floats | Ints, num: in
 
 
 def without_each(prompt: Ints, measure: Callable[[Ints], float]) -> Row:
-    """Return a number of rows and its 95% interval from leaving out each of NUM_FOLDS parts of the prompts (jackknife): what
-    halves prompts itself would take one that is drawn twice for two."""
+    """Return a number of rows and its 95% interval from leaving out each of NUM_FOLDS parts of the prompts (jackknife,
+    Student's t): what halves prompts itself would take one that is drawn twice for two."""
     every, fold = np.arange(len(prompt)), prompt % NUM_FOLDS
     parts = np.array([measure(every[fold != one]) for one in np.unique(fold)])
-    value, half = measure(every), 1.96 * float(np.sqrt((len(parts) - 1) * parts.var()))
+    freedom = len(parts) - 1
+    value, half = measure(every), quantile(0.975, freedom) * float(np.sqrt(freedom * parts.var()))
     return {"value": value, "low": value - half, "high": value + half, "prompts": len(np.unique(prompt))}
 
 
@@ -151,9 +153,10 @@ def penalised_prefixes(found: Evidence) -> Iterator[Row]:
     for begin, end in pairwise([*np.flatnonzero(first), len(order)]):
         correct = table.correct[order[begin:end]]
         for place in range(1, len(correct) - 1):  # from two later ends on
-            wrong = int((~correct[place:]).sum())
-            rows.append((int(table.prompt[order[begin]]), wrong * bool(correct[place:].any()), wrong))
-    yield {"what": "of penalised prefixes"} | ratio_over(*np.array(rows).T, table.num_prompts)
+            number = int((~correct[place:]).sum())
+            rows.append((int(table.prompt[order[begin]]), number * bool(correct[place:].any()), number))
+    prompt, both, wrong = np.array(rows).T
+    yield {"what": "of penalised prefixes"} | ratio_over(prompt, both, wrong, table.num_prompts)
 
 
 def length_gap(found: Evidence) -> Iterator[Row]:
@@ -162,9 +165,9 @@ def length_gap(found: Evidence) -> Iterator[Row]:
     num, side = table.num_prompts, 2 * table.prompt + table.correct
     counts = np.bincount(side, minlength=2 * num)
     means = ratio(sum_by(side, table.length, 2 * num), counts).reshape(num, 2)
-    both, every = np.isfinite(means).all(1), sum_by(table.prompt, table.length, num) / counts.reshape(num, 2).sum(1)
+    both, every = np.isfinite(means.sum(1)), sum_by(table.prompt, table.length, num) / counts.reshape(num, 2).sum(1)
     gap = np.where(both, 100.0 * (means[:, 0] - means[:, 1]) / every, 0.0)
-    counted = both.astype(np.float64)
+    counted = np.where(both, 1.0, 0.0)
     yield {"what": "percent"} | over_prompts((gap, counted), first_over_second)
     yield {"what": "prompts with both verdicts"} | over_prompts((counted, np.ones(num)), first_over_second)
 
@@ -206,21 +209,26 @@ def leave_one_out(table: Responses) -> Floats:
 
 
 def bands(found: Evidence) -> Iterator[Row]:
-    """Yield the reweighting error of each band at 80% acceptance, on responses that the one update was not made on; FSPO's less
-    those of the fixed clips; the exponent with which log ratios spread; and how much of them may be rounding: the standard
-    deviation of the trainer's log-prob less the engine's, of the same weights, over that of the log ratio."""
+    """Yield, on responses that the one update was not made on, the reweighting error of each band at 80% acceptance; FSPO's less
+    those of the fixed clips; what its published width accepts; the mean log ratio, and the exponent of its spread; how much of
+    it may be rounding: the standard deviation of the trainer's log-prob less the engine's, of the same weights, over its own."""
     kept, table = found.tables["responses"], found.independent
     other = np.flatnonzero(table.prompt >= found.stepped)
     length, prompt, total = table.length[other], table.prompt[other], found.log_ratio[other]
     rounding = (kept["before"] - kept["sampled"])[other]
 
+    def factors(rule: str, rows: Ints) -> Floats:
+        return critical_factor(rule, length[rows], total[rows], 0.0, *WIDTHS[rule])
+
     def error(rule: str, rows: Ints) -> float:
-        critical = critical_factor(rule, length[rows], total[rows], 0.0, *WIDTHS[rule])
+        critical = factors(rule, rows)
         return cross_fit(length[rows], critical <= factor_for(critical, SHARE), prompt[rows])
 
     measures: dict[str, Callable[[Ints], float]] = {rule: partial(error, rule) for rule in BANDS}
     for fixed in BANDS[:2]:
         measures[f"{FAIR} less {fixed}"] = partial(lambda clip, rows: error(FAIR, rows) - error(clip, rows), fixed)
+    measures["accepted"] = lambda rows: float((factors(FAIR, rows) <= 1.0).mean())
+    measures["moved"] = lambda rows: float(total[rows].mean())
     measures["exponent"] = lambda rows: exponent(length[rows], total[rows])
     measures["rounding"] = lambda rows: float(ratio(rounding[rows].std(), total[rows].std()))
     yield from ({"band": name} | without_each(prompt, measure) for name, measure in measures.items())

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 AGREE = 3e-5
 """Difference, relative above 1, that six digits and the last bits of sums leave."""
 Rows = list[dict[str, Any]]
-Found = Iterator[tuple[str, float]]
+Found = Iterator[tuple[str, Any]]
 Numbers = np.ndarray
 
 
@@ -153,6 +153,7 @@ class Recomputed:
         errors = {rule: crossed(bin, one <= np.sort(one)[number - 1], of(held, "prompt")) for rule, one in far.items()}
         yield from errors.items()
         yield from ((f"fspo_v3 less {clip}", errors["fspo_v3"] - errors[clip]) for clip in ("rloo", "gspo"))
+        yield from (("accepted", (far["fspo_v3"] <= 0.03**2).mean()), ("moved", moved.mean()))
         middle, spread = (
             [f(one[bin == b]) for b in range(max(bin) + 1)] for f, one in ((np.mean, length), (np.std, moved))
         )

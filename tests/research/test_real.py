@@ -27,7 +27,7 @@ from fairlen.train.run.config import TrainConfig
 from research.ledger.check import CLAIMS
 from research.ledger.page import real_part
 from research.ledger.protocol import CHANGED, PROTOCOL
-from research.ledger.real import FOLDER, Sentence, check_real, load_real
+from research.ledger.real import FOLDER, Real, Row, Sentence, check_real, load_real
 from research.real import figures
 from research.real.__main__ import keep
 from research.real.draws import KINDS, draw_all, read_draws
@@ -185,13 +185,23 @@ def root(written, tmp_path) -> Path:
     """A repository that keeps the run, with its page."""
     keep(written, tmp_path / FOLDER)
     (tmp_path / PROTOCOL).write_text(CHANGED)
-    (tmp_path / "claims.md").write_text(real_part(load_real(tmp_path)))
+    (tmp_path / "claims.md").write_text(part_of(tmp_path))
     return tmp_path
+
+
+def real_of(root: Path) -> Real:
+    found = load_real(root)
+    assert found, root
+    return found
+
+
+def part_of(root: Path) -> str:
+    return real_part(real_of(root))
 
 
 def wrong(root: Path) -> list[str]:
     """Return what the check finds, and whether the page is another one."""
-    is_same = (root / "claims.md").read_text() == real_part(load_real(root))
+    is_same = (root / "claims.md").read_text() == part_of(root)
     return [*check_real(root), *([] if is_same else ["page"])]
 
 
@@ -201,7 +211,7 @@ def test_the_check_finds_a_changed_figure_though_the_page_was_made_with_it(root)
     kept = json.loads(path.read_text())
     kept["length_gap"][0]["high"] += 0.001
     path.write_text(json.dumps(kept))
-    (root / "claims.md").write_text(real_part(load_real(root)))
+    (root / "claims.md").write_text(part_of(root))
     assert wrong(root) == [f"{FOLDER}/figures.json: length_gap is not what the tables beside it give"]
 
 
@@ -209,7 +219,8 @@ def test_the_check_finds_a_changed_figure_though_the_page_was_made_with_it(root)
 def test_the_check_finds_a_changed_row_though_figures_were_made_of_it(root, table):
     found = read_kept(root / FOLDER)
     column = TABLES[table][-1]
-    found.tables[table][column] = 1 - found.tables[table][column]
+    changed = {**found.tables, table: {**found.tables[table], column: 1 - found.tables[table][column]}}
+    found = replace(found, tables=changed)
     digests = found.about["digests"]
     write_kept(found, root / FOLDER)
     (root / FOLDER / "about.json").write_text(json.dumps({**found.about, "digests": digests}))
@@ -229,7 +240,7 @@ def test_the_check_finds_another_word_and_refuses_a_word_without_its_interval(ro
         load_real(root)
 
 
-def allowed(one: Sentence, row: dict[str, float]) -> str:
+def allowed(one: Sentence, row: Row) -> str:
     """Return the word that an interval allows, the predicted side being the positive one."""
     sign = 1 if one.predicted == "positive" else -1
     value, *ends = (sign * (row[name] - one.null) for name in ("value", "low", "high"))
@@ -241,19 +252,21 @@ def allowed(one: Sentence, row: dict[str, float]) -> str:
 def test_no_word_stands_on_an_interval_that_its_rule_does_not_allow(root):
     """Intervals on either side of nothing and of the smallest effect, and those of the repository's own page."""
     seen = set()
-    for one in (one for part in load_real(root).sentences.values() for one in part):
+    for one in (one for part in real_of(root).sentences.values() for one in part):
         for share, half in product((-3, -1.5, -0.5, 0, 0.5, 0.99, 1.01, 3), (0.1, 0.6, 2)):
             ends = {"value": share, "low": share - half, "high": share + half}
             row = {name: one.null + size * one.smallest for name, size in ends.items()}
-            assert one.word(row | {"prompts": 128}) == allowed(one, row), (one.row, row)
+            rows = {one.row: row | {"prompts": 128}}
+            assert one.word(rows | {one.premise: {"high": one.most}}) == allowed(one, row), (one.row, row)
+            assert not one.premise or one.word(rows | {one.premise: {"high": one.most + 0.01}}) == "untestable"
             seen.add(allowed(one, row))
     assert seen == {"does", "does_not", "opposite", "undecided"}
-    if stored := load_real(ROOT):
-        page = " ".join((ROOT / CLAIMS).read_text().split())
-        for one in (one for part in stored.sentences.values() for one in part):
-            word = allowed(one, stored.rows[one.row])
-            text = (one.opposite or one.does_not) if word == "opposite" else getattr(one, word)
-            assert stored.filled(text) in page, one.row
+    stored, page = real_of(ROOT), " ".join((ROOT / CLAIMS).read_text().split())
+    for one in (one for part in stored.sentences.values() for one in part):
+        is_met = not one.premise or stored.rows[one.premise]["high"] <= one.most
+        word = allowed(one, stored.rows[one.row]) if is_met else "untestable"
+        text = (one.opposite or one.does_not) if word == "opposite" else getattr(one, word)
+        assert stored.filled(text) in page, one.row
 
 
 @pytest.mark.slow
