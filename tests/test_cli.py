@@ -143,7 +143,7 @@ def test_a_model_that_does_not_read_the_task_is_refused_by_every_command(tmp_pat
     monkeypatch.chdir(tmp_path)
     for command in (["train"], ["compare", "grpo", "dapo"], ["eval"]):
         assert main([*command, "--task", "guess", "--model", "playground"]) == 2
-        assert "does not read the prompts of guess; give --model guess or" in capsys.readouterr().err
+        assert "or give --model guess, whose tokenizer does" in capsys.readouterr().err
 
 
 def test_an_interrupted_run_says_how_to_go_on(monkeypatch, capsys):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -84,9 +83,11 @@ def load_shipped(place: str, model: str, tokenizer: Any) -> Synthetic:
     task = make_shipped(place)
     if tokenizer is None:
         return task
-    problem, ids = task.train(0), ()
-    with suppress(Exception):  # tokenizers raise nothing narrower for a character that they do not know
-        ids = tuple(tokenizer(problem.text, add_special_tokens=False)["input_ids"])
+    problem = task.train(0)
+    try:
+        ids = read_text(tokenizer, problem.text, model)
+    except ValueError as error:
+        raise ValueError(f"{error}, or give --model {task.name}, whose tokenizer does") from None
     if ids != problem.token_ids[1:]:
         raise ValueError(
             f"model={model}: its tokenizer does not read the prompts of {task.name}; give --model {task.name} "
@@ -149,17 +150,17 @@ def make_prompter(config: ProblemConfig, tokenizer: Any, rows: Sequence[DataRow]
     prompter = Prompter(tokenizer, *asked, form, shots)
     with bounded_memory():  # of the template
         for row in rows[:1]:
-            refuse_unread_text(tokenizer, prompter.render(row), model.name)
+            read_text(tokenizer, prompter.render(row), model.name)
     return prompter
 
 
-def refuse_unread_text(tokenizer: Any, text: str, model: str) -> None:
-    """Raise ValueError for a tokenizer that does not know the text or makes no tokens."""
-    ids: Sequence[int] = ()
+def read_text(tokenizer: Any, text: str, model: str) -> tuple[int, ...]:
+    """Raises ValueError for a tokenizer that does not know the text or makes no tokens."""
+    ids: tuple[int, ...] = ()
     reason: object = "it makes no tokens of it"
     try:
-        ids = tokenizer(text, add_special_tokens=False)["input_ids"]
-    except Exception as error:  # as above
+        ids = tuple(tokenizer(text, add_special_tokens=False)["input_ids"])
+    except Exception as error:  # tokenizers raise nothing narrower for a word that they do not know
         reason = error
     if not ids:
         if model in SHIPPED:
@@ -169,3 +170,4 @@ def refuse_unread_text(tokenizer: Any, text: str, model: str) -> None:
             )
         remedy = "name another language model with --model, or add tokenizer.json and tokenizer_config.json to it"
         raise ValueError(f"model={model}: its tokenizer does not read {text!r} ({reason}); {remedy}")
+    return ids
