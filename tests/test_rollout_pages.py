@@ -27,7 +27,7 @@ COMMANDS = [
 
 @pytest.mark.parametrize("words", COMMANDS)
 def test_the_flags_of_every_audit_on_a_page_exist(words):
-    config = read_flags(AuditConfig, "fairlen audit", words)
+    config = read_flags(AuditConfig, "fairlen audit", words, "")
     assert config.paths and not any(path.startswith("-") for path in config.paths)
     assert config.options()
 

@@ -13,7 +13,7 @@ import numpy as np
 from fairlen.audit.log import halfway
 from fairlen.audit.readers.columns import ask, column_at, explain_credit, inside, tell_problems, write_sum
 from fairlen.audit.readers.finish import is_limit, read_finish
-from fairlen.audit.readers.formats import Format, count_turns, expand, has_all, read_by_name, split_chat
+from fairlen.audit.readers.formats import Format, count_turns, expand, has_all, split_chat
 from fairlen.audit.readers.messages import content_of, open_output
 from fairlen.audit.readers.rows import Found, Options, Part, hashes, is_number, number_of, numbers, pair_keys
 from fairlen.files.formats import Chunk, Row
@@ -52,7 +52,11 @@ def settle_trl(format: Format, head: Chunk, options: Options) -> Format:
     note += ", as `advantage` says" if found else ", unweighted (weights are not in the files)"
     left = ", ".join(f"`{name}`" for name in names if name not in weights)
     notes = f"{note}; not {left}" if left else note, *[f"correct or not is what `{verdict}` says"] * bool(verdict)
-    return replace(format, read=partial(read_by_name, chosen=roles), notes=notes)
+    return replace(format, read=partial(read_trl, chosen=roles), notes=notes)
+
+
+def read_trl(chunk: Chunk, found: Found, chosen: dict[str, str]) -> Chunk:
+    return Chunk(chunk.file, chunk.lines, {role: column_at(chunk, name, role) for role, name in chosen.items()})
 
 
 def list_numbers(head: Chunk) -> list[str]:
@@ -320,7 +324,7 @@ def verdict_in(named: Any, found: Found) -> float | None:
 
 TRL = Format(
     "trl", "TRL completions", "max_completion_length", has_all("step prompt completion advantage"),
-    partial(read_by_name, chosen=OF_TRL),
+    partial(read_trl, chosen=OF_TRL),
     {"truncated": "TRL's completions hold no finish reason; its metric completions/clipped_ratio has the share of a step"},
     drop_repeats, settle=settle_trl,
 )  # fmt: skip
