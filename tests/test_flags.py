@@ -166,6 +166,13 @@ def test_values_are_read_as_their_fields_are_declared():
         read_flags(Outer, "program", [], "")
 
 
+def test_help_is_readable_on_the_narrowest_terminal(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "20")
+    with pytest.raises(SystemExit) as ended:
+        main(["audit", "--help"])
+    assert ended.value.code == 0 and "--max-response-length N" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_help_of_a_command_has_examples_and_every_flag_and_fits_80_columns(name, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")

@@ -125,6 +125,15 @@ MISTAKES = {
     ),
     "one method to compare": (["compare", "grpo"], "methods=grpo", "name at least two"),
     "a suite that does not exist": (["eval", "--suite", "nope"], "--suite nope", "--suite list"),
+    "no method to compare": (["methods", "--compare"], "--compare", "expected at least one argument"),
+    "a page over rollouts": (["audit", "sums.jsonl", "--out", "sums.jsonl"], "--out sums.jsonl", "name another one"),
+    "a table over rollouts": (
+        ["watch", "sums.jsonl", "--once", "--markdown", "sums.jsonl"], "--markdown sums.jsonl", "name another one"
+    ),
+    "a limit below 0 of a watch": (
+        ["watch", "sums.jsonl", "--max-response-length", "-3"], "--max-response-length -3", "above 0"
+    ),
+    "a report over data": (["report", "full", "--out", "sums.jsonl"], "--out sums.jsonl", "name another one"),
     "a flag of methods": (["methods", "--yaml"], "--yaml", "fairlen methods --help"),
 }  # fmt: skip
 
@@ -146,6 +155,13 @@ def test_a_mistake_is_told_with_its_field_value_and_fix(mistake, desk, monkeypat
     code, said = say(arguments, capsys)
     assert (code, what in said, fix in said, "Traceback" in said) == (2, True, True, False), said
     assert sorted(path for path in desk.rglob("*") if "__pycache__" not in str(path)) == before  # nothing was begun
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_whoever_waits_for_torch_at_a_terminal_is_told(terminal, monkeypatch, capsys):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: terminal)
+    assert main(["train", "--task", "maths"]) == 2
+    assert capsys.readouterr().err.startswith("fairlen: importing torch\n") == terminal
 
 
 def test_a_device_without_cuda(desk, monkeypatch, capsys):

@@ -11,7 +11,7 @@ from fairlen.flags import field_meanings
 from fairlen.methods.compose import explain, summarize
 from fairlen.methods.description import hash_method, short, stage_to_dict, to_dict
 from fairlen.methods.method import CHAINED, Method
-from fairlen.methods.modifiers import MODIFIERS, Component
+from fairlen.methods.modifiers import MODIFIERS
 from fairlen.methods.presets import BASES
 from fairlen.settings import Positional
 
@@ -29,6 +29,8 @@ class MethodsConfig:
     """Methods whose weights, advantages and bounds are measured on the same made rollouts."""
     rollouts: str = ""
     """Files or a folder of your own rollouts, as for fairlen audit, that --compare weighs instead."""
+    tokenizer: str = ""
+    """Folder with a tokenizer.json, or hub id in the local cache: lengths of --rollouts are tokens of the text."""
     out: str = ""
     """A page to write with the picture of --compare."""
     json: bool = False
@@ -41,10 +43,6 @@ def list_methods() -> dict[str, Any]:
         "bases": {name: {"summary": summarize(make), "choices": to_dict(make())} for name, make in BASES.items()},
         "modifiers": {name: {"sets": part.sets, "summary": part.summary} for name, part in MODIFIERS.items()},
     }
-
-
-def describe_component(part: Component) -> dict[str, str]:
-    return {"name": part.name, "sets": part.sets, "summary": part.summary, "source": part.source}
 
 
 def print_methods(data: dict[str, Any]) -> None:
@@ -61,9 +59,10 @@ def print_methods(data: dict[str, Any]) -> None:
 
 def print_words(data: dict[str, Any]) -> None:
     """The words of other libraries on the terminal."""
-    console = make_console(160)
     cells = [[one[key] for key in ("name", "sets", "here", "differs")] for one in data["words"]]
-    print_table(console, "words of other libraries", ("name", "sets there", "--set here", "what differs"), cells)
+    print_table(
+        make_console(160), "words of other libraries", ("name", "sets there", "--set here", "what differs"), cells
+    )
 
 
 def describe_method(names: str) -> dict[str, Any]:
@@ -72,7 +71,7 @@ def describe_method(names: str) -> dict[str, Any]:
     return {
         "name": made.name,
         "hash": hash_method(made.method),
-        "parts": [describe_component(part) for part in made.parts],
+        "parts": [{key: getattr(part, key) for key in ("name", "sets", "summary", "source")} for part in made.parts],
         "notes": list(made.notes),
         "choices": {choice: list(describe_choice(choice, made.method)) for choice in (f.name for f in fields(Method))},
     }

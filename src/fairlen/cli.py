@@ -15,14 +15,15 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from fairlen.console import complain, log, make_console, show_traceback
+from fairlen.console import complain, log, make_console, show_traceback, suggest, tell
 
 if TYPE_CHECKING:
     from fairlen.evaluate.config import EvalConfig
     from fairlen.train.run.config import TrainConfig
 
 Config = TypeVar("Config")
-UNUSABLE = (errno.EACCES, errno.EEXIST, errno.EISDIR, errno.ENOENT, errno.ENOTDIR, errno.EPERM, errno.EROFS)
+UNUSABLE = (errno.EACCES, errno.EDQUOT, errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG, errno.ENOENT, errno.ENOSPC,
+            errno.ENOTDIR, errno.EPERM, errno.EROFS)  # fmt: skip
 """Errors of the system about a path that the user has named."""
 
 
@@ -120,7 +121,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; errors of the user's end with one line and exit code 2."""
     sys.excepthook = show_traceback
     name, *rest = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
-    if name in ("-h", "--help"):
+    if name in ("-h", "--help", "help"):
         log(write_usage(), end="")
         return 0
     if name == "--version":
@@ -129,8 +130,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         log(f"fairlen {__version__}")
         return 0
     if name not in COMMANDS:
-        from fairlen.console import suggest
-
         log(f"fairlen: no command {name!r}: {suggest(name, COMMANDS)}", sys.stderr)
         return 2
     return dispatch(name, rest)
@@ -150,27 +149,25 @@ def dispatch(name: str, arguments: list[str]) -> int:
         resume = resume.replace("FOLDER", folder) if folder or "FOLDER" not in resume else Command.resume
         complain(name, f"{str(stop) or 'interrupted'}; {resume}")
         return getattr(stop, "exit_code", 130)
-    except TrainingStopped as error:
-        complain(name, error)
-        return 1
     except ImportError as error:
         install = f"; pip install '.[{COMMANDS[name].extra}]' in the checkout has what `fairlen {name}` needs"
         complain(name, f"{error}{install if error.name and 'pip install' not in str(error) else ''}")
         return 2
     except OSError as error:
         if error.errno in (None, *UNUSABLE):  # without a number it is our own, which says all
-            unusable = f"{error.filename}: cannot be used ({error.strerror}); name a place that can be read and written"
-            complain(name, unusable if error.errno else error)
+            unusable = f"{error.filename or 'the output'}: cannot be used ({error.strerror})"
+            complain(name, f"{unusable}; name a place that can be read and written" if error.errno else error)
             return 2
         raise
-    except ValueError as error:
+    except (TrainingStopped, ValueError) as error:
         complain(name, error)
-        return 2
+        return 1 if isinstance(error, TrainingStopped) else 2
 
 
 def run_train(arguments: list[str]) -> int:
     """Train on one device."""
     config = read_train_config(arguments)
+    tell("importing torch")
     from fairlen.train.start import start_training
 
     start_training(config)
@@ -186,6 +183,7 @@ def run_compare(arguments: list[str]) -> int:
     given, rest = read_defaults(TrainConfig(), arguments)
     default = CompareConfig(("grpo", "grpo+balanced"), train=given)
     config = parse(default, "compare", rest)
+    tell("importing torch")
     from fairlen.compare.start import start_comparison
 
     start_comparison(config)
@@ -202,6 +200,8 @@ def run_eval(arguments: list[str]) -> int:
         print_suites()
         return 0
     config = read_eval_config(arguments)
+    if not config.run.from_samples:
+        tell("importing torch")
     from fairlen.evaluate.start import start_evaluation
 
     start_evaluation(config)
@@ -225,32 +225,26 @@ def run_doctor(arguments: list[str]) -> int:
 
 def run_methods(arguments: list[str]) -> int:
     """Print every base and modifier, what one method is made of, words of other libraries, or what several do to length."""
-    from fairlen.catalogue import MethodsConfig
+    from fairlen import catalogue
     from fairlen.methods.peers import PEERS, list_words
 
-    config = parse(MethodsConfig, "methods", arguments)
+    config = parse(catalogue.MethodsConfig, "methods", arguments)
     name, compared, out = config.name, config.compare, config.out
     if compared:
         from fairlen.compare.simulation import run
+        from fairlen.files.folders import refuse_foreign
 
-        if out and Path(out).is_dir():
-            raise ValueError(f"--out {out}: that is a folder; name a file, such as {Path(out) / 'methods.html'}")
-        return run([name, *compared] if name else compared, out, config.json, config.rollouts)
-    for flag, given in (("out", out), ("rollouts", config.rollouts)):
+        refuse_foreign("out", out)
+        return run([name, *compared] if name else compared, out, config.json, config.rollouts, config.tokenizer)
+    for flag, given in (("out", out), ("rollouts", config.rollouts), ("tokenizer", config.tokenizer)):
         if given:
             raise ValueError(f"--{flag} {given}: it is for --compare: name methods to compare")
     if name == "peers" or name in PEERS:
-        from fairlen.catalogue import print_words
-
-        data, show = {"words": [*list_words(PEERS if name == "peers" else (name,))]}, print_words
+        data, show = {"words": [*list_words(PEERS if name == "peers" else (name,))]}, catalogue.print_words
     elif name:
-        from fairlen.catalogue import describe_method, print_method
-
-        data, show = describe_method(name), print_method
+        data, show = catalogue.describe_method(name), catalogue.print_method
     else:
-        from fairlen.catalogue import list_methods, print_methods
-
-        data, show = list_methods(), print_methods
+        data, show = catalogue.list_methods(), catalogue.print_methods
     if config.json:
         log(json.dumps(data, indent=1))
     else:
@@ -275,12 +269,12 @@ def run_watch(arguments: list[str]) -> int:
 
 def run_report(arguments: list[str]) -> int:
     """Write the report of a folder: of a run, a comparison or an evaluation, by the file that each of them has."""
+    from fairlen.files.folders import refuse_foreign
     from fairlen.settings import ReportConfig
 
     config = parse(ReportConfig, "report", arguments)
     folder, out = Path(config.run), Path(config.out or Path(config.run) / "report.html")
-    if out.is_dir():
-        raise ValueError(f"--out {out}: that is a folder; name a file, such as {out / 'report.html'}")
+    refuse_foreign("out", config.out)
     if (folder / "comparison.json").is_file():
         from fairlen.compare.page import report_comparison as write
     elif (folder / "summary.json").is_file():
@@ -301,10 +295,9 @@ def run_trl(arguments: list[str]) -> int:
     from fairlen.flags import begin_with, find_flag, read_some
     from fairlen.integrations.trl.config import TrlConfig
 
-    default = begin_with(
-        TrlConfig(), find_flag(arguments, "--data"), find_flag(arguments, "--task") or TrlConfig().data.task
-    )
-    config, rest = read_some(default, "fairlen trl", arguments, write_page("trl"))
+    data, task = find_flag(arguments, "--data"), find_flag(arguments, "--task") or TrlConfig().data.task
+    config, rest = read_some(begin_with(TrlConfig(), data, task), "fairlen trl", arguments, write_page("trl"))
+    tell("importing torch and TRL")
     from fairlen.integrations.trl.start import start_trl
 
     start_trl(config, rest)
@@ -323,9 +316,7 @@ def run_verl(arguments: list[str]) -> int:
     if left:
         raise ValueError(explain_unknown(left, ["", *flag_names(VerlConfig)]))
     if not config.dry_run and find_spec("verl") is None:
-        raise ValueError(
-            "verl jobs need the package verl: pip install '.[verl]' in the checkout; --dry-run goes without it"
-        )
+        raise ValueError("verl jobs need verl: pip install '.[verl]' in the checkout; --dry-run goes without it")
     return start_verl(config, arguments[cut + 1 :])
 
 

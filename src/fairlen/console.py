@@ -67,6 +67,12 @@ def warn(text: str, who: str = "fairlen: ") -> None:
         log(f"{who}{text}", sys.stderr)
 
 
+def tell(text: str) -> None:
+    """Print a line to stderr for a person who waits at a terminal."""
+    if sys.stderr.isatty():
+        warn(text)
+
+
 def complain(command: str, error: object) -> None:
     """Print what is wrong to stderr, in one line."""
     log(f"fairlen {command}: {' '.join(str(error).split())}", sys.stderr)
@@ -94,6 +100,9 @@ def make_console(width: int | None = None, file: IO[str] | None = None) -> Conso
         def render(self, *what: Any, **options: Any) -> Iterable[Segment]:
             for text, style, control in super().render(*what, **options):
                 yield Segment(text if control else visible_lines(text), style, control)
+
+        def on_broken_pipe(self) -> None:
+            raise  # where the command ends, as of all else that is printed; rich would end with exit code 1
 
         def _render_buffer(self, buffer: Iterable[Segment]) -> str:
             text = super()._render_buffer(buffer)

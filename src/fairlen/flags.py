@@ -135,7 +135,7 @@ def add_to(parser: ArgumentParser, one: Setting) -> None:
     elif one.flag.is_repeated:
         parser.add_argument(*spellings, dest=one.name, action="append", **common)
     else:
-        parser.add_argument(*spellings, dest=one.name, nargs="*" if is_list(one) else None, **common)
+        parser.add_argument(*spellings, dest=one.name, nargs="+" if is_list(one) else None, **common)
 
 
 def read_text(one: Setting, text: str) -> Any:
@@ -257,9 +257,8 @@ def find_key(config: Any, key: str, value: Any, table: str) -> Setting:
     for one in settings:
         if word in (one.name, one.field, one.flag.spelling):
             place = f"under [{one.group}]" if one.group else "before all tables"
-            raise ValueError(
-                f"{key}: write it {place}, as {one.flag.spelling or one.field} = {json.dumps(value, default=str)}"
-            )
+            line = f"{one.flag.spelling or one.field} = {json.dumps(value, default=str)}"
+            raise ValueError(f"{key}: write it {place}, as {line}")
     names = [one.spelling for one in settings]
     known = {one.field for one in settings if table in ("", one.group)} | {one.group for one in settings} - {""}
     raise ValueError(f"unknown key {key!r}: {find_meant(key, str(value), names) or suggest(word, sorted(known))}")
@@ -303,7 +302,7 @@ def find_meant(word: str, value: str, names: Collection[str]) -> str:
 
 def write_help(command: str, page: str, options: Sequence[Setting]) -> str:
     """Return a page of help: what a command does, then its flags with their defaults, by the tables of a file."""
-    width = min(shutil.get_terminal_size().columns, WIDTH)
+    width = min(max(shutil.get_terminal_size().columns, MARGIN + 20), WIDTH)
     lines = [page.rstrip()]
     for group in dict.fromkeys(("", *(one.group for one in options))):
         members = [one for one in options if one.group == group]

@@ -353,7 +353,21 @@ def test_a_page_that_cannot_be_written_is_one_line(tmp_path):
     done = run(str(rollouts(tmp_path / "1.jsonl", longer=False)), "--out", str(tmp_path / "file" / "page.html"))
     said = " ".join(done.stderr.split())
     assert done.returncode == 2
-    assert "page.html: " in said and said.endswith("name a file that can be written") and "Errno" not in said
+    assert "file" in said and said.endswith("name a place that can be read and written") and "Errno" not in said
+
+
+@pytest.mark.parametrize(("output", "code"), [("closed", 0), ("full", 2)])
+def test_a_page_is_whole_where_its_text_cannot_be_printed(tmp_path, output, code):
+    """As with `| head -1`, and on a full disk."""
+    page, command = tmp_path / "page.html", [sys.executable, "-m", "fairlen", "audit"]
+    rows = rollouts(tmp_path / "1.jsonl", longer=False)
+    reads, writes = os.pipe()
+    os.close(reads)
+    with open("/dev/full", "w") as full, open(writes, "w") as closed:
+        out = closed if output == "closed" else full
+        done = subprocess.run([*command, str(rows), "--out", str(page)], stdout=out, stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stderr.count("\n")) == (code, code // 2), done.stderr
+    assert page.read_text().rstrip().endswith("</html>")
 
 
 def test_settings():

@@ -284,7 +284,7 @@ def test_malformed_rows_are_named_by_line_with_the_reason(tmp_path):
     path = write_lines(
         tmp_path / "1.jsonl", verl_row(), '{"input": "q", "output": "cut', "", verl_row(score=None), verl_row(score="high"),
         verl_row(score=math.nan), verl_row(output=None), verl_row(step="first"), verl_row(step=1.5), "[1, 2]",
-        verl_row(output="x"), verl_row(score=True),
+        verl_row(output="x"), verl_row(score=True), verl_row(score=-1e300),
     )  # fmt: skip
     log = read_one(path).log
     assert log.responses.outcome[log.responses.active].tolist() == [1.0, 1.0, 1.0]
@@ -295,7 +295,7 @@ def test_malformed_rows_are_named_by_line_with_the_reason(tmp_path):
         5: "the reward 'high' is not a finite number", 6: "the reward nan is not a finite number",
         7: "the response is missing", 8: "the step 'first' is not a whole number from 0 to 2**53",
         9: "the step 1.5 is not a whole number from 0 to 2**53",
-        10: "not an object but list",
+        10: "not an object but list", 13: "the reward -1e+300 is no number from -1e+100 to 1e+100",
     }  # fmt: skip
     assert all(row.file == str(path) for row in log.malformed)
 

@@ -501,6 +501,14 @@ def test_a_limit_that_is_given_goes_before_a_pile(tmp_path):
     assert np.array_equal(log.responses.truncated, log.responses.length >= 200)
 
 
+@pytest.mark.parametrize(("limit", "is_doubted"), [(300, False), (3000, True)])
+def test_a_limit_far_above_every_response_is_doubted(tmp_path, limit, is_doubted):
+    """They have 101 to 250 tokens."""
+    rows = [{"prompt": f"q{n // 8}", "reward": n % 2, "response": "a", "num_tokens": 101 + n % 150} for n in range(480)]
+    source = read_one(write_lines(tmp_path / "a.jsonl", *rows), max_response_length=limit)
+    assert ("none has more than 250: is the limit lower?" in " ".join(source.notes)) == is_doubted
+
+
 # ------------------------------------------------------------------------------------------------ what cannot be read
 
 

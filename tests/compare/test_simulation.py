@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fairlen import playground
 from fairlen.audit.statistics.intervals import length_bins
 from fairlen.cli import main
 from fairlen.compare.simulation import BUDGET, NUM_PROMPTS, NUM_TRACKS, make_rollouts, measure, read_rollouts
@@ -108,6 +109,11 @@ def test_own_rollouts_are_compared_by_the_command(capsys, tmp_path):
     place, page = write_log(tmp_path / "own.jsonl", (2, 4, 6)), tmp_path / "page.html"
     assert main(["methods", "--compare", "grpo", "dr_grpo", "--rollouts", place, "--out", str(page)]) == 0
     assert "96 responses" in capsys.readouterr().out and "Weight of incorrect responses by length" in page.read_text()
+    texts = [{"prompt": f"{n}", "response": "3+5=8;" * k, "reward": k == 1} for n in range(32) for k in (1, 2, 3)]
+    (tmp_path / "texts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in texts))
+    command = ["methods", "--compare", "grpo", "--rollouts", str(tmp_path / "texts.jsonl"), "--tokenizer"]
+    assert main([*command, str(playground.PATH)]) == 0
+    assert "thirds by length are 6 to 6, 12 to 12, 18 to 18" in capsys.readouterr().out  # a token is a character
     few = write_log(tmp_path / "few.jsonl", (2, 2))
     with pytest.raises(ValueError, match="prime-rl:linear: it reads num_read, which rollouts do not hold"):
         measure("prime-rl:linear")

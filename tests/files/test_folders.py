@@ -28,6 +28,12 @@ COMMANDS = {
 }
 
 
+def test_the_links_of_dev_are_not_replaced():
+    """As /dev/stdout, which is a link to a file where the output is one."""
+    with pytest.raises(OSError, match="/dev/fairlen: a device"):
+        write_file(Path("/dev/fairlen"), "text")
+
+
 def make_folder(command: str, folder: Path) -> None:
     """A folder of a command, with something left to do."""
     if command in ("train", "report"):

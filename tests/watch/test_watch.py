@@ -40,6 +40,29 @@ def test_an_effect_is_told_once_with_its_size_as_the_audit_finds_it(gap, words):
     assert conclude(within_log(make_log(watch.steps, watch.kept))).status == ("effect" if words else "none")
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("lengths", 1.5),
+        ("lengths", 1e30),
+        ("lengths", "long"),
+        ("outcomes", 1e300),
+        ("outcomes", "good"),
+        ("truncated", "no"),
+    ],
+)
+def test_a_column_that_cannot_be_is_refused_by_its_name(name, value):
+    columns = {"lengths": [3, 4], "outcomes": [0, 1], "truncated": [0, 0]} | {name: [value] * 2}
+    with pytest.raises(ValueError, match=rf"^{name}.*: give "):
+        LengthWatch().add(["a", "a"], columns["lengths"], columns["outcomes"], truncated=columns["truncated"])
+
+
+def test_prompts_may_be_messages():
+    prompts, watch = [[{"role": "user", "content": text}] for text in "aab"], LengthWatch()
+    watch.add(prompts, [3, 4, 5], [0, 1, 1])
+    assert watch.steps[0].size == 3
+
+
 def test_a_trend_of_both_raises_none():
     watch, rng = LengthWatch(), np.random.default_rng(0)
     for step in range(100):

@@ -111,10 +111,10 @@ class Audit:
 
 
 def audit(
-    paths: list[str], options: Options = DEFAULTS, method: InUse | None = None, margins: Margins = MARGINS
+    paths: str | list[str], options: Options = DEFAULTS, method: InUse | None = None, margins: Margins = MARGINS
 ) -> tuple[tuple[Audit, ...], LogReading]:
     """Read and measure. Raises ValueError for options that cannot be and paths where nothing is."""
-    reading = read(paths, options)
+    reading = read([paths] if isinstance(paths, str) else paths, options)
     return tuple(audit_source(source, method, margins) for source in reading.sources), reading
 
 

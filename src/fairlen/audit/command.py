@@ -6,7 +6,6 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -24,8 +23,9 @@ from fairlen.audit.method_in_use import InUse, parse_method
 from fairlen.audit.numbers import MAX_ROWS_JSON, to_json
 from fairlen.audit.readers import LogReading, Options
 from fairlen.audit.readers.columns import ROLES
-from fairlen.console import complain, log, make_console, plural, visible
-from fairlen.files.formats import Unreadable, describe
+from fairlen.console import complain, log, make_console, plural, suggest, visible
+from fairlen.files.folders import refuse_foreign
+from fairlen.files.formats import Unreadable
 from fairlen.settings import Flag, Positional
 
 MAX_ROWS = 10  # malformed rows that are shown
@@ -83,17 +83,14 @@ def parse_columns(text: str) -> dict[str, str]:
     for pair in filter(None, text.split(",")):
         role, equals, name = (part.strip() for part in pair.partition("="))
         if role not in ROLES or not equals or not name:
-            near = get_close_matches(role, list(ROLES), 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(ROLES)}"
-            raise ValueError(f"--columns {pair}: write ROLE=COLUMN; {hint}")
+            raise ValueError(f"--columns {pair}: write ROLE=COLUMN; {suggest(role, ROLES)}")
         chosen[role] = name
     return chosen
 
 
 def run(config: AuditConfig, write_page: Callable[[Path, Sequence[Audit], LogReading, Against | None], Path]) -> int:
-    """Print the audit; `write_page` writes the page of --html. Return 1 where a file could not be read. Raises ValueError."""
-    if config.out and Path(config.out).is_dir():
-        raise ValueError(f"--out {config.out}: that is a folder; name a file in it, such as page.html")
+    """Print the audit; `write_page` writes the page of --out. Return 1 where a file could not be read. Raises ValueError."""
+    refuse_foreign("out", config.out)
     options, margins = config.options(), Margins(config.smallest_length, config.smallest_share)
     method = parse_method(config.method) if config.method else None
     audits, reading = read_audits(config.paths, options, method, margins)
@@ -103,16 +100,14 @@ def run(config: AuditConfig, write_page: Callable[[Path, Sequence[Audit], LogRea
         against = compare_audits(audits, others)
         audits += others
         reading = LogReading(*(getattr(reading, name) + getattr(other_reading, name) for name in vars(reading)))
+    if config.out:  # first: printing ends at `| head`
+        write_page(Path(config.out), audits, reading, against)
     if config.as_json:
         log(json.dumps(to_json(audits, reading, against), allow_nan=False, indent=1))
     else:
         show(audits, reading, against=against)
     if config.out:
-        try:
-            page = write_page(Path(config.out), audits, reading, against)
-        except OSError as error:
-            raise ValueError(f"--out {config.out}: {describe(error)}; name a file that can be written") from None
-        log(f"page: {page}", sys.stderr if config.as_json else None)
+        log(f"page: {config.out}", sys.stderr if config.as_json else None)
     unreadable = list(reading.unreadable)
     if not audits and not unreadable:
         unreadable = ["no rollouts in these files; name the columns of yours: --columns response=NAME,reward=NAME"]

@@ -14,7 +14,7 @@ from warnings import catch_warnings
 import numpy as np
 
 from fairlen.audit.numbers import plain as to_data
-from fairlen.audit.readers import read
+from fairlen.audit.readers import Options, read
 from fairlen.audit.statistics.intervals import Bins, length_bins, ratio
 from fairlen.batch import Floats, Ints, Responses, build_responses, mean_by, mean_or_nan, sum_by
 from fairlen.channels import OBSERVATION, name_channel
@@ -36,7 +36,7 @@ from fairlen.report.figure import (
     nice_axis,
     plain,
     share,
-)
+)  # fmt: skip
 from fairlen.report.page import render_page
 from fairlen.report.prompts import relate
 
@@ -98,9 +98,9 @@ def make_rollouts() -> WeighedRollouts:
     return WeighedRollouts(title, table, 0 * prompt, log_ratio)
 
 
-def read_rollouts(place: str) -> WeighedRollouts:
+def read_rollouts(place: str, tokenizer: str = "") -> WeighedRollouts:
     """Return the whole responses of somebody's log. Raises ValueError where there is not one log."""
-    reading = read([place])
+    reading = read([place], Options(tokenizer=tokenizer))
     if len(reading.sources) != 1:
         found = "; ".join(reading.unreadable) or ", ".join(one.folder for one in reading.sources) or "no rollouts there"
         raise ValueError(f"--rollouts {place}: {found}; name files of one format in one folder, as for fairlen audit")
@@ -108,8 +108,7 @@ def read_rollouts(place: str) -> WeighedRollouts:
     rows = log.responses.round == 0
     table = replace(log.responses, correct=log.correct).take(rows)
     title = f"{len(table):,} responses of {reading.sources[0].folder}"
-    if log.unit != "tokens":
-        title += f", whose lengths are {log.unit}"
+    title += f", whose lengths are {log.unit}" * (log.unit != "tokens")
     if len(thirds := length_bins(table.length, THIRDS)) < THIRDS:
         raise ValueError(f"--rollouts {place}: {title}, too few, or of too few lengths, to compare short and long ones")
     title += f"; thirds by length are {', '.join(thirds.names())}"
@@ -130,23 +129,14 @@ class LengthEffect:
 
     def describe(self) -> str:
         (low, light), (high, heavy) = sorted(zip(self.weight[[0, 2]].tolist(), ("short", "long"), strict=True))
-        weighs = f"a token of a {heavy} response weighs {high / low:.2g} times one of a {light}"
-        if high < 1.05 * low:
-            weighs = "every token weighs the same"
-        worth = "as much as"
-        if abs(self.shorter) > SMALL:
-            worth = f"{abs(self.shorter):.2g} {'more' if self.shorter > 0 else 'less'} than"
-        push = (
-            f"{'reinforced' if self.eos > 0 else 'penalised'}, net {self.eos:+.2g}"
-            if abs(self.eos) > SMALL
-            else "neutral"
-        )
+        more = f"a token of a {heavy} response weighs {high / low:.2g} times one of a {light}"
+        weighs = "every token weighs the same" if high < 1.05 * low else more
+        gain = f"{abs(self.shorter):.2g} {'more' if self.shorter > 0 else 'less'} than"
+        worth = gain if abs(self.shorter) > SMALL else "as much as"
+        pushed = f"{'reinforced' if self.eos > 0 else 'penalised'}, net {self.eos:+.2g}"
+        push = pushed if abs(self.eos) > SMALL else "neutral"
         short, _, long = map(share, self.inside.tolist())
-        bound = (
-            ""
-            if not (self.inside < 1).any()
-            else f"; inside the bound are {short} of short and {long} of long responses"
-        )
+        bound = f"; inside the bound are {short} of short and {long} of long responses" * bool((self.inside < 1).any())
         parts = ", ".join(f"{name_channel(name)} {share(part)}" for name, part in self.channels.items())
         bound += f"; of its weight have {parts}" if parts else ""
         return f"{self.name}: {weighs}; a short correct response is worth {worth} a long one; EOS is {push}{bound}"
@@ -168,9 +158,8 @@ def measure(names: str, rows: WeighedRollouts | None = None) -> LengthEffect:
     )
     eos = float(ratio(push.sum(), np.abs(push).sum()))
     curves = {"weight": fine_weight, "inside": fine_held, "incorrect": fine_parts[0], "correct": fine_parts[1]}
-    return LengthEffect(
-        found.name, weight, shorter_over_longer(plan, rows), eos, held, parts, by_channel(plan, rows), curves
-    )
+    shorter, channels = shorter_over_longer(plan, rows), by_channel(plan, rows)
+    return LengthEffect(found.name, weight, shorter, eos, held, parts, channels, curves)
 
 
 def by_channel(plan: RowPlan, rows: WeighedRollouts) -> dict[str, float]:
@@ -210,10 +199,8 @@ def share_inside(method: Method, plan: RowPlan, rows: WeighedRollouts) -> Floats
     from fairlen.methods.stages.micro import Micro, Outputs
 
     columns = plan.to("cpu", torch.float64)
-    log_ratio = torch.from_numpy(rows.log_ratio)
-    micro = Micro.of(
-        torch.from_numpy(rows.table.length), columns.advantage, columns.weight, columns.term_weight, -1.0 - log_ratio
-    )
+    length, log_ratio = map(torch.from_numpy, (rows.table.length, rows.log_ratio))
+    micro = Micro.of(length, columns.advantage, columns.weight, columns.term_weight, -1.0 - log_ratio)
     outputs = Outputs(torch.full_like(log_ratio, -1.0), log_ratio)
     method = method.update(method.observe(outputs, micro))
     inside = method.surrogate(outputs.logprobs, micro).inside
@@ -230,9 +217,9 @@ def head_of(rows: WeighedRollouts) -> tuple[str, ...]:
     return (*HEAD, *(INSIDE if len(rows.log_ratio) else PARTS))
 
 
-def run(names: Sequence[str], out: str, as_json: bool, place: str = "") -> int:
+def run(names: Sequence[str], out: str, as_json: bool, place: str = "", tokenizer: str = "") -> int:
     """Compare methods on made rollouts, or on those of a place."""
-    rows = read_rollouts(place) if place else make_rollouts()
+    rows = read_rollouts(place, tokenizer) if place else make_rollouts()
     effects = [measure(name, rows) for name in dict.fromkeys(names)]
     if out:
         write_effects(effects, out, rows)
@@ -274,8 +261,6 @@ def write_effects(effects: Sequence[LengthEffect], out: str, rows: WeighedRollou
 
 def draw_curves(effects: Sequence[LengthEffect], bins: Bins, key: str, form: Any, label: str) -> Any:
     found = [effect.curves[key] for effect in effects]
-    series = [
-        Series(e.name, middles(len(bins)), y, tone, form=form)
-        for e, y, tone in zip(effects, found, TONES[: len(effects)], strict=True)
-    ]
+    x, tones = middles(len(bins)), TONES[: len(effects)]
+    series = [Series(e.name, x, y, tone, form=form) for e, y, tone in zip(effects, found, tones, strict=True)]
     return lines(by_length(bins, nice_axis(found, form, zero=True), "length", "tokens"), series, label)

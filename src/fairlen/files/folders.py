@@ -66,16 +66,20 @@ def replace_folder(path: Path, write: Callable[[Path], None]) -> None:
 def replacing(path: Path) -> Iterator[Path]:
     """Yield a new file that replaces `path` at the end; until then, and where writing fails, `path` is as it was.
 
-    Raises OSError for a device, a pipe or a socket: /dev/null would be a file for the whole system.
+    Raises OSError for a device, a pipe or a socket, and in /dev: /dev/null, or the link /dev/stdout, would be a file for all.
     """
-    if special := name_special(path):
+    if special := name_special(path) or "a device: give a regular file" * (path.absolute().parent == Path("/dev")):
         raise OSError(f"{path}: {special}")
     path.parent.mkdir(parents=True, exist_ok=True)
     staging = stage(path)
-    os.close(os.open(staging, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666))
     try:
+        os.close(os.open(staging, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666))
         yield staging
         os.replace(staging, path)
+    except OSError as error:
+        if error.filename is None or Path(error.filename) == staging:
+            error.filename = str(path)
+        raise
     finally:
         remove(staging)
 
@@ -84,6 +88,17 @@ def write_file(path: Path, content: str | bytes) -> None:
     """Write a file, which is whole or as it was; a text without secrets."""
     with replacing(path) as staging:
         staging.write_bytes(hide(content).encode() if isinstance(content, str) else content)
+
+
+def refuse_foreign(flag: str, path: str, *starts: str) -> None:
+    """Raise ValueError for a file to write that is a folder, or that begins otherwise: rollouts, say, where a page is written."""
+    if path and Path(path).is_dir():
+        raise ValueError(f"--{flag} {path}: that is a folder; name a file in it, such as {Path(path) / 'page.html'}")
+    if Path(path).is_file():
+        with open(path, "rb") as file:
+            start = file.read(20).decode(errors="replace").lower()
+        if start and not start.startswith(starts or "<!doctype html"):
+            raise ValueError(f"--{flag} {path}: another file is there and would be lost; remove it or name another one")
 
 
 def write_json(path: Path, value: object, **options: Any) -> None:

@@ -62,7 +62,7 @@ def explain(names: str, overrides: Sequence[str] = ()) -> Composition:
     for part in parts[1:]:
         before, method = method, part.apply(method)
         notes += [f"{part.name} {text}" for text in describe_replaced(before, method, own=part.sets)]
-    method = set_fields(method, overrides)
+    method = set_fields(method, [overrides] if isinstance(overrides, str) else overrides)
     name = "+".join(part.name for part in parts)
     if any(part.source != "fairlen" for part in parts):
         try_method(method, name)

@@ -16,7 +16,7 @@ from fairlen.audit.command import make_options
 from fairlen.audit.readers.rows import Options
 from fairlen.checks import Checked, Positive
 from fairlen.console import log, suggest, visible, warn
-from fairlen.files.folders import write_file
+from fairlen.files.folders import refuse_foreign, write_file
 from fairlen.settings import Positional
 from fairlen.watch.follow import Follower
 from fairlen.watch.page import write_page
@@ -91,7 +91,9 @@ class FileWatch:
             self.watch.restore(state["watch"])
             self.follower = Follower(Path(config.path), options, **state["follower"])
         except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"{self.place}: no state of a watch ({error}); remove it to start anew") from error
+            raise ValueError(
+                f"{self.place}: no state of a watch ({error}); name another --state, or remove it"
+            ) from error
 
     def look(self, is_over: bool) -> None:
         """Take what is new, log its notes and alarms, and keep the state."""
@@ -127,6 +129,8 @@ class FileWatch:
 
 def run(config: WatchConfig) -> int:
     """Watch until an alarm of --fail-on, or an interruption. Return 1 after such an alarm, and where nothing was read."""
+    refuse_foreign("out", config.out)
+    refuse_foreign("markdown", config.markdown, "| alarm", "no alarm")
     kinds, one = config.fatal(), FileWatch(config)
     if config.once and not one.follower.sizes():
         what = "no rollouts are there yet; without --once they are waited for"

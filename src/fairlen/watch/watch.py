@@ -75,7 +75,7 @@ class LengthWatch:
 
     def add(
         self,
-        prompts: Iterable[Hashable],
+        prompts: Iterable[Any],
         lengths: ArrayLike,
         outcomes: ArrayLike,
         *,
@@ -86,12 +86,13 @@ class LengthWatch:
     ) -> list[Alarm]:
         """Take one rollout batch and return the alarms that it raises.
 
-        All are columns [N]: any hashable for each prompt, tokens of each response, verdicts or rewards (nan: none), whether the
-        limit ended it (None: not known), tokens by channel, and updates since the weights that generated it. `step` is one more
-        than the last by default; a step that was added before is passed over, as the iterations over one batch. Raises ValueError
-        for columns that cannot be.
+        All are columns [N]: an id, text or messages for each prompt, tokens of each response, verdicts or rewards (nan: none),
+        whether the limit ended it (None: not known), tokens by channel, and updates since the weights that generated it. `step`
+        is one more than the last by default; one that was added before is passed over, as the iterations over one batch. Raises
+        ValueError for columns that cannot be.
         """
-        keys, number = list(prompts), self.last_step + 1 if step is None else int(step)
+        keys = [one if isinstance(one, Hashable) else str(one) for one in prompts]
+        number = self.last_step + 1 if step is None else int(step)
         columns = {"lengths": lengths, "outcomes": outcomes, "truncated": truncated, "age": age}
         columns |= {f"channels[{name}]": column for name, column in (channels or {}).items()}
         given = {name: read_column(name, column, len(keys)) for name, column in columns.items() if column is not None}
@@ -191,11 +192,16 @@ def unpack(text: str, width: int) -> Floats:
 
 def read_column(name: str, column: ArrayLike, size: int) -> Floats:
     """Return a column as float64, [size]. Raises ValueError for another size, and for numbers that it cannot have."""
-    values = np.asarray(column, np.float64)
+    try:
+        values = np.asarray(column, np.float64)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name}={column!r:.60}: give one number a response") from None
     if values.shape != (size,):
         raise ValueError(f"{name} has the shape {list(values.shape)}, prompts [{size}]: one number a response")
-    bad = np.isinf(values) if name == "outcomes" else ~np.isfinite(values) | (values < 0)
+    bad = ~((values >= 0) & (values <= 2**53) & (values == np.floor(values)))
+    fix = "give whole numbers from 0"
+    if name == "outcomes":
+        bad, fix = abs(values) > 1e100, "give at most 1e+100, nan where there is no verdict"
     if bad.any():
-        fix = "nan stands for no verdict" if name == "outcomes" else "give numbers of at least 0"
         raise ValueError(f"{name}[{int(bad.argmax())}]={values[bad.argmax()]}: {fix}")
     return values

@@ -156,9 +156,7 @@ def read_rows(chunk: Chunk, meter: Meter, found: Found) -> Part:
     is_zero = np.array([value is not None for value in chunk.get("tokens")], np.bool_) & (tokens == 0)
     is_empty = is_zero & np.array([not text for text in texts], np.bool_) & ("response" not in chunk.columns)
     for row, (text, value) in enumerate(zip(texts, chunk.get("response"), strict=True)):
-        is_told = (
-            dropped[row] or is_empty[row] or (tokens[row] and meter.unit == "words")
-        )  # else lengths are those of texts
+        is_told = dropped[row] or is_empty[row] or (tokens[row] and meter.unit == "words")  # else texts are measured
         if not is_told and (text is None or (not isinstance(value, str) and messages.is_hidden(value))):
             problems[row] = problems[row] or f"the response {messages.describe_no_text(value)}"
     keep = np.array([not problem for problem in problems], np.bool_)
@@ -200,9 +198,10 @@ def read_outcomes(chunk: Chunk, dropped: Bools, problems: list[str]) -> tuple[Fl
     outcome = np.where(np.isnan(reward) & ~bad, correct, reward)
     given = np.array([isinstance(one, float) for one in rewards], np.bool_)  # nan is no number, but somebody wrote it
     missing = np.isnan(outcome) & ~bad & ~bad_verdict & ~given & ~dropped
-    for row in np.flatnonzero((bad | ~np.isfinite(outcome) | bad_verdict) & ~dropped & ~missing).tolist():
+    for row in np.flatnonzero((bad | ~(abs(outcome) <= 1e100) | bad_verdict) & ~dropped & ~missing).tolist():
         verdict = f"the verdict {verdicts[row]!r:.40} is not true, false or a number"
-        reward_is = f"the reward {rewards[row]!r:.40} is not a finite number"
+        what = "no number from -1e+100 to 1e+100" if np.isfinite(outcome[row]) else "not a finite number"
+        reward_is = f"the reward {rewards[row]!r:.40} is {what}"  # squares of larger ones are infinite
         problems[row] = problems[row] or (verdict if bad_verdict[row] else reward_is)
     return np.where(dropped, np.nan, outcome), np.where(dropped, np.nan, correct), missing
 

@@ -30,7 +30,9 @@ def find_truncated(log: Log, limit: int, exact: bool, is_whole: Bools) -> tuple[
         pile = find_piles(log, log.problem, is_whole)
         who = "the longest responses of every prompt, for many share that length"
     if not pile.any():
-        return truncated, note
+        longest = int(log.responses.length.max(initial=0))
+        doubt = f"; none has more than {longest:,}: is the limit lower?" if least > 4 * longest else ""
+        return truncated, note + doubt
     why = "no response reaches --max-response-length" if least else "--max-response-length overrides this"
     return pile, f"taken as truncated: {who} ({why}): {pile.sum():,}"
 
