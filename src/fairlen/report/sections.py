@@ -55,8 +55,8 @@ ENDS: tuple[tuple[str, str, Tone], ...] = (
 )
 """Of a stream, by position in ENDINGS: name, meaning, colour."""
 TITLES = {name: title for title, metrics in SECTIONS.items() for one in metrics for name in one.names.split()}
-FIRST, OTHERS = "The update", "Other"
-"""Groups of logged metrics: the one that is open, and that of those which metrics.py does not have."""
+OTHERS = "Other"
+"""Group of logged metrics that metrics.py does not have."""
 MAX_CURVES = 150
 SAME = 1e-12  # a spread that rounding makes
 X = ("update", "rollout_batch")
@@ -302,7 +302,7 @@ def curves_section(run: RecordedRun) -> list[Section]:
             fixed.append((name, plain(float(y[0])), known.unit, known.meaning))
     if not found and not fixed:
         return []
-    groups = [(title, found[title]) for title in dict.fromkeys((FIRST, *SECTIONS, OTHERS)) if found[title]]
+    groups = [(title, found[title]) for title in (*SECTIONS, OTHERS) if found[title]]
     if fixed:
         says = "Numbers that were the same in every update."
         groups.append(("Constant", [Figure("", says, table=Table(("name", "value", "unit", "meaning"), fixed))]))
