@@ -59,9 +59,10 @@ class World:
 
 
 def read_settings(model: str, data: str, dtype: str) -> TrainConfig:
-    """Return the settings of recipes/real.toml: a learning rate without warm-up, and room for 64 responses at a time."""
+    """Return the settings of recipes/real.toml: no warm-up, 64 responses at a time, and micro-batches that fit 24 GB."""
     config = read_train_config(["--config", str(CONFIG), "--model", model, "--data", data, "--dtype", dtype])
-    sampling, update = replace(config.sampling, max_num_seqs=64), replace(config.update, warmup_updates=0)
+    sampling = replace(config.sampling, max_num_seqs=64)
+    update = replace(config.update, warmup_updates=0, max_tokens_per_microbatch=4096)
     return replace(config, sampling=sampling, update=update)
 
 
