@@ -1,6 +1,7 @@
 """The command line as a user meets it."""
 
 import json
+import os
 import re
 import resource
 import subprocess
@@ -157,3 +158,13 @@ def test_an_interrupted_run_says_how_to_go_on(monkeypatch, capsys):
     assert main(["train"]) == 130 and "the same command starts again" in capsys.readouterr().err
     stop.folder = "runs/mine"  # type: ignore[attr-defined]
     assert main(["train"]) == 130 and "--resume --out runs/mine" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("words", "code"), [(["methods"], 0), (["eval", "--suite", "list"], 141)])
+def test_a_closed_output_ends_a_listing_well_and_a_run_not(words, code):
+    """128 + 13 of SIGPIPE: what a run has still to do is not done."""
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run([sys.executable, "-m", "fairlen", *words], stdout=write, stderr=subprocess.PIPE, text=True)
+    os.close(write)
+    assert done.returncode == code and ("stopped, as its output was closed" in done.stderr) is bool(code)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -110,6 +111,10 @@ def write_usage() -> str:
     return "\n".join(["fairlen: length-fair reinforcement learning with verifiable rewards", "", *lines, "", end, ""])
 
 
+RUNNING = ("train", "compare", "eval", "trl", "verl")
+"""Commands that do more than print."""
+
+
 def write_page(name: str) -> str:
     """Return what the help of a command says before its flags."""
     one = COMMANDS[name]
@@ -141,9 +146,12 @@ def dispatch(name: str, arguments: list[str]) -> int:
 
     try:
         return globals()[f"run_{name}"](arguments)
-    except BrokenPipeError:  # whoever read the output has seen enough
+    except BrokenPipeError:  # the reader has seen enough, which of a run is not all
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        if name not in RUNNING:
+            return 0
+        complain(name, f"stopped, as its output was closed; {COMMANDS[name].resume}")
+        return 128 + signal.SIGPIPE
     except KeyboardInterrupt as stop:
         resume, folder = COMMANDS[name].resume, getattr(stop, "folder", "")
         resume = resume.replace("FOLDER", folder) if folder or "FOLDER" not in resume else Command.resume

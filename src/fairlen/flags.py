@@ -150,7 +150,7 @@ def read_text(one: Setting, text: str) -> Any:
         raise ArgumentTypeError(f"{text!r}: give {'a whole number' if kind is int else 'a number'}") from None
 
 
-def read_flags(begin: type[Config] | Config, command: str, arguments: Sequence[str], page: str) -> Config:
+def read_flags(begin: type[Config] | Config, command: str, arguments: Sequence[str], page: str = "") -> Config:
     """Return settings as `read_some`. Raises ValueError for what is no flag of theirs, with the one that was meant."""
     config, left = read_some(begin, command, arguments, page)
     if left:

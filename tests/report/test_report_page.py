@@ -129,7 +129,7 @@ def test_a_comparison_has_no_overlap_and_no_empty_card(open_page, tmp_path, seed
     folder = make_comparison(tmp_path / "c", names, seeds)
     page = open_page(report_comparison(folder, tmp_path / "c.html")).page
     assert find_overlaps(page) == []
-    assert page.locator("figure").count() == page.locator("figure:has(svg, table)").count() == 7
+    assert page.locator("figure").count() == page.locator("figure:has(svg, table)").count() == 6
     assert page.locator("figure:has(svg)").count() == 6  # all but the table of equal costs
 
 

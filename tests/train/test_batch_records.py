@@ -54,10 +54,10 @@ def test_records_are_read_back_with_their_turns(tmp_path):
     records, left_out = read_records(sorted(tmp_path.iterdir()))
     assert records is not None and left_out == ()
     for column in ("length", "num_turns"):
-        assert getattr(records.log.responses, column).tolist() == getattr(rollouts.response_table, column).tolist()
+        assert getattr(records.responses, column).tolist() == getattr(rollouts.response_table, column).tolist()
     for column in ("length", "turn", "num_turns", "earned"):
-        assert getattr(records.log.segments, column).tolist() == getattr(rollouts.segment_table, column).tolist()
-    assert records.log.segments.earned.any()
+        assert getattr(records.segments, column).tolist() == getattr(rollouts.segment_table, column).tolist()
+    assert records.segments.earned.any()
 
 
 def test_tables_have_the_rollouts_as_they_were(tmp_path):

@@ -118,7 +118,7 @@ def test_metrics_of_trees_agree_with_records(trees):
 
 def test_records_of_trees_are_read_and_are_no_streams(trees):
     records, _ = read_records(sorted((trees / "records").glob("*.parquet")))
-    assert records and "streams" not in records.log.known and records.log.segments.survivor.any()
+    assert records and "streams" not in records.known and records.segments.survivor.any()
     assert (trees / "report.html").stat().st_size > 10_000
 
 
