@@ -40,6 +40,8 @@ def test_the_environment_says_how_wide_and_how_plain(monkeypatch):
     monkeypatch.setenv("FORCE_COLOR", "1")
     make_console(file=terminal).print("text", style="bold red")
     assert terminal.getvalue() == "text\n"
+    monkeypatch.setenv("COLUMNS", "0")
+    assert make_console().width == 80
 
 
 ESCAPES = "\x1b]0;owned\x07\x1b[2J\u202e\x9b31m\x08"

@@ -112,6 +112,7 @@ def make_console(width: int | None = None, file: IO[str] | None = None) -> Conso
     console = SafeConsole(highlight=False, markup=False, file=file, color_system=colours)
     if not console.is_terminal and width is not None and "COLUMNS" not in os.environ:
         console.width = width
+    console.width = console.width or 80  # COLUMNS=0
     return console
 
 

@@ -89,10 +89,12 @@ class LengthWatch:
         All are columns [N]: an id, text or messages for each prompt, tokens of each response, verdicts or rewards (nan: none),
         whether the limit ended it (None: not known), tokens by channel, and updates since the weights that generated it. `step`
         is one more than the last by default; one that was added before is passed over, as the iterations over one batch. Raises
-        ValueError for columns that cannot be.
+        ValueError for columns and steps that cannot be.
         """
         keys = [one if isinstance(one, Hashable) else str(one) for one in prompts]
         number = self.last_step + 1 if step is None else int(step)
+        if number < 0:
+            raise ValueError(f"step={step}: give a number of at least 0")
         columns = {"lengths": lengths, "outcomes": outcomes, "truncated": truncated, "age": age}
         columns |= {f"channels[{name}]": column for name, column in (channels or {}).items()}
         given = {name: read_column(name, column, len(keys)) for name, column in columns.items() if column is not None}
