@@ -134,7 +134,8 @@ def test_keys_of_any_kind_and_channels_of_a_batch_that_counts_once():
     ("change", "words"),
     [
         ({"lengths": [1.0]}, ("lengths", "[1]", "[2]")), ({"lengths": [1.0, -2.0]}, ("lengths[1]", "-2")),
-        ({"outcomes": [1.0, np.inf]}, ("outcomes[1]", "nan")), ({"age": [0, np.nan]}, ("age[1]",)), ({"step": -1}, ("step=-1", "at least 0")),
+        ({"outcomes": [1.0, np.inf]}, ("outcomes[1]", "nan")), ({"age": [0, np.nan]}, ("age[1]",)),
+        ({"step": -1}, ("step=-1", "at least 0")),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_named(change, words):
