@@ -77,7 +77,7 @@ def draw_rule(name: str, middles: Floats) -> Iterator[str]:
 
 def draw() -> str:
     """Return the picture as SVG."""
-    lengths = make_rollouts().length
+    lengths = make_rollouts().table.length
     bins = length_bins(lengths, FINE)
     middles = np.array([np.exp(np.log(lengths[bins.index == k]).mean()) for k in range(len(bins))])
     size = f'viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}"'

@@ -15,6 +15,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
 
 from fairlen.settings import PolicySettings
 
@@ -39,7 +40,7 @@ def add_adapters(model: PreTrainedModel, settings: PolicySettings) -> None:
     config = LoraConfig(
         r=settings.lora_rank,
         lora_alpha=settings.lora_alpha or 2 * settings.lora_rank,  # pyright: ignore[reportArgumentType]  a float is fine
-        target_modules="all-linear",
+        target_modules=find_linear(model),
         task_type="CAUSAL_LM",
     )
     with warnings.catch_warnings():
@@ -48,6 +49,16 @@ def add_adapters(model: PreTrainedModel, settings: PolicySettings) -> None:
     for parameter in model.parameters():
         if parameter.requires_grad:
             parameter.data = parameter.data.to(torch.promote_types(parameter.dtype, torch.float32))
+
+
+def find_linear(model: PreTrainedModel) -> list[str]:
+    """Return the names of linear layers but the output layer: peft's own "all-linear" also takes experts that are one tensor,
+    and writes their weights in every forward pass. Raises ValueError where there is none."""
+    head: Any = model.get_output_embeddings()
+    found = [n for n, m in model.named_modules() if isinstance(m, nn.Linear | Conv1D) and m is not head]
+    if not found:
+        raise ValueError(f"lora_rank: {type(model).__name__} has no linear layer; leave it at 0 to train all weights")
+    return found
 
 
 def adapted_layers(model: nn.Module) -> dict[str, Any]:
