@@ -33,7 +33,8 @@ def steps_of(page: str) -> Iterator[tuple[str, str]]:
 
 def do(page: str, folder: Path) -> str:
     """Do a tutorial in a folder; return everything that its commands printed."""
-    place = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
+    path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
+    variables = os.environ | {"PATH": path, "XDG_STATE_HOME": str(folder / "state")}
     printed = []
     (folder / "tests").symlink_to(Path(__file__).parent)  # as in a checkout
     for name, text in steps_of(page):
@@ -41,9 +42,8 @@ def do(page: str, folder: Path) -> str:
             (folder / name).write_text(text)
             continue
         done = subprocess.run(
-            ["bash", "-c", text], cwd=folder, env=os.environ | {"PATH": place}, capture_output=True, text=True,
-            check=False,
-        )  # fmt: skip
+            ["bash", "-c", text], cwd=folder, env=variables, capture_output=True, text=True, check=False
+        )
         assert done.returncode == 0, f"{text}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
         printed.append(done.stdout)
     return "".join(printed)
