@@ -130,7 +130,7 @@ def test_a_comparison_has_no_overlap_and_no_empty_card(open_page, tmp_path, seed
     page = open_page(report_comparison(folder, tmp_path / "c.html")).page
     assert find_overlaps(page) == []
     assert page.locator("figure").count() == page.locator("figure:has(svg, table)").count() == 6
-    assert page.locator("figure:has(svg)").count() == 6  # all but the table of equal costs
+    assert page.locator("figure:has(svg)").count() == 5  # all but the table of equal costs
 
 
 def test_tokens_are_coloured_and_the_text_stays(open_page, plain_page):
