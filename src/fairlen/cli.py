@@ -150,7 +150,7 @@ def dispatch(name: str, arguments: list[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if name not in RUNNING:
             return 0
-        complain(name, f"stopped, as its output was closed; {COMMANDS[name].resume}")
+        complain(name, f"its output was closed before the end; {COMMANDS[name].resume}")
         return 128 + signal.SIGPIPE
     except KeyboardInterrupt as stop:
         resume, folder = COMMANDS[name].resume, getattr(stop, "folder", "")

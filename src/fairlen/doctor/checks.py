@@ -240,7 +240,7 @@ def check_sandbox(config: TrainConfig) -> Finding | str:
         return Finding("warn", found, " ".join(remedy.split()))
 
 
-INSTALL = "see what it says; pip install '.[train]' in the checkout, in a fresh environment brings what is tested"
+INSTALL = "see what it says; pip install '.[train]' in the checkout, in a fresh environment, brings what is tested"
 PACKAGES: dict[str, tuple[str, Callable[[TrainConfig], Status]]] = {
     "core packages": ("", lambda c: "fail"),
     "training packages": ("train", lambda c: "fail"),
