@@ -130,6 +130,14 @@ def test_keys_of_any_kind_and_channels_of_a_batch_that_counts_once():
     assert watch.summary()["last"]["channels"]["thinking"] == pytest.approx(lengths.mean() - 1)
 
 
+def test_prompts_of_many_tokens_differ_by_any_of_them():
+    """Two arrays that differ at token 1,000 of 2,000: two prompts of one response each, of which none is compared."""
+    token_ids, watch = np.zeros((2, 2000), int), LengthWatch()
+    token_ids[1, 1000] = 1
+    watch.add(token_ids, [3, 4], [0, 1])
+    assert len(np.unique(watch.kept[0][:, 0])) == 2 and np.isnan(watch.steps[0].idle)
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from base64 import b64decode, b64encode
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from pkgutil import resolve_name
@@ -91,7 +91,7 @@ class LengthWatch:
         is one more than the last by default; one that was added before is passed over, as the iterations over one batch. Raises
         ValueError for columns and steps that cannot be.
         """
-        keys = [one if isinstance(one, Hashable) else str(one) for one in prompts]
+        keys = [str(one.tolist() if hasattr(one, "tolist") else one) for one in prompts]  # numpy shortens long arrays
         number = self.last_step + 1 if step is None else int(step)
         if number < 0:
             raise ValueError(f"step={step}: give a number of at least 0")
@@ -105,7 +105,7 @@ class LengthWatch:
             channels={name: given[f"channels[{name}]"].astype(np.int64) for name in channels or ()},
         )  # fmt: skip
         if self.keep and keys and number > self.last_step:
-            prompt = [number_text(str(key)) % 2**52 for key in keys]
+            prompt = [number_text(key) % 2**52 for key in keys]
             self.kept.append(np.column_stack([prompt, table.length, outcome, table.correct, table.truncated]))
         return self.look(number, table, age=given.get("age"), knows_limit="truncated" in given)
 
