@@ -16,6 +16,7 @@ from fairlen.engine.generation import SteppedEngine
 from fairlen.files.folders import write_file
 from fairlen.policy.engines import build_engine
 from fairlen.policy.model import Policy, load_policy
+from fairlen.settings import choose_device
 from fairlen.tasks.load import load_task
 from fairlen.tasks.task import Task
 from fairlen.train.run.config import TrainConfig
@@ -69,7 +70,7 @@ def read_settings(model: str, data: str, dtype: str) -> TrainConfig:
 def build_world(config: TrainConfig, sizes: Sizes, out: Path) -> World:
     """Load the model and its problems."""
     torch.manual_seed(0)
-    policy = load_policy(config.model.name, config.model.dtype, "cpu", False)
+    policy = load_policy(config.model.name, config.model.dtype, choose_device(config.model), False)
     policy.model.eval()
     task = load_task(config, policy.tokenizer)
     engine = build_engine(config, policy, task.longest_prompt + config.sampling.max_response_length)

@@ -17,7 +17,7 @@ from research.study.intervals import LEAST_SEEDS, Result, summarize
 from research.study.plan import Plan
 from research.study.quantities import BY_TABLE, QUANTITIES, Rates, costs, started
 
-WORLDS = ("long", "short")
+WORLDS = ("long", "short", "smollm2")
 COMBINES = {"value": 1, "difference": 2, "ratio": 2}
 """Each with the variants it takes."""
 COSTS = ("seconds", "tokens", "updates", "best")

@@ -70,6 +70,16 @@ def lengths(table: Table, correct: bool | None = None) -> Floats:
     return ratio(add_up(table, tokens - right), add_up(table, table["samples"] - table["right"]))
 
 
+def length_gaps(table: Table) -> Floats:
+    """Return by how many percent of a problem's mean length incorrect responses are longer than correct ones, on average over
+    problems with both, at each evaluation, [E]."""
+    right, wrong = table["right"], table["samples"] - table["right"]
+    below = ratio(table["length"] * table["samples"] - table["length_right"], wrong)
+    both = (right > 0) & (wrong > 0)
+    gap = np.where(both, 100.0 * (below - ratio(table["length_right"], right)) / table["length"], 0.0)
+    return ratio(add_up(table, gap), add_up(table, both))
+
+
 def costs(run: RunTables, cost: str, rates: Rates | None = None) -> Floats:
     """Return what had been spent at each evaluation, [E]: tokens generated, updates, or seconds by the rates."""
     generated, first = np.unique(run.evaluations["generated"], return_index=True)
@@ -399,6 +409,7 @@ BY_TABLE: dict[str, dict[str, Quantity]] = {
         "length_correct": read(lambda table: lengths(table, True)),
         "length_incorrect": read(lambda table: lengths(table, False)),
         "length_at_best": length_at_best,
+        "length_gap": read(length_gaps),
         "truncated": read(lambda table: 100.0 * ratio(add_up(table, "truncated"), add_up(table, "samples"))),
     },
     "updates": {
