@@ -25,6 +25,7 @@ from typing import Any
 from _checks import add_smoke, demand
 
 from fairlen import LengthWatch, playground
+from fairlen.settings import multiplies_bfloat16
 
 RUNS = {"short": 0, "plain-0": 0, "plain-1": 1, "plain-2": 2}
 """Seed of each run; the first one has the hidden reward."""
@@ -67,7 +68,7 @@ def train(options: argparse.Namespace) -> None:
         output_dir=str(options.out / options.run), num_generations=8, per_device_train_batch_size=32, max_steps=options.steps,
         max_completion_length=64, temperature=0.7, learning_rate=2e-5, lr_scheduler_type="constant", seed=RUNS[options.run],
         save_steps=options.steps // 2, save_total_limit=1, logging_steps=1, log_completions=True, report_to="none",
-        use_cpu=True, bf16=not options.smoke, gradient_checkpointing=False, disable_tqdm=True,
+        use_cpu=True, bf16=not options.smoke and multiplies_bfloat16(), gradient_checkpointing=False, disable_tqdm=True,
     )  # fmt: skip
     trainer = GRPOTrainer(
         model=AutoModelForCausalLM.from_pretrained(options.model),

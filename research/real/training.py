@@ -14,7 +14,7 @@ import asyncio
 import json
 import multiprocessing
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -117,7 +117,7 @@ def compared(found: Evidence, first: str, second: str, labels: tuple[str, str] =
             yield {"what": f"{quantity}{' at equal tokens' if cost else ''}"} | shown(measure(found, one))
 
 
-def shown(result: Result | None) -> Mapping[str, Any]:
+def shown(result: Result | None) -> dict[str, Any]:
     """Return value and interval, and each seed's number."""
     if result is None:
         return {"value": None, "low": None, "high": None, "seeds": 0}
@@ -125,7 +125,7 @@ def shown(result: Result | None) -> Mapping[str, Any]:
     return row | {"by_seed": [value for _, value in result.by_seed]}
 
 
-def value(found: Evidence, quantity: str, method: str) -> Mapping[str, Any]:
+def value(found: Evidence, quantity: str, method: str) -> dict[str, Any]:
     """Return what a method ends with."""
     return shown(measure(found, Estimand("phase-b", WORLD, quantity, (method,), "value", "", quantity)))
 

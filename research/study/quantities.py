@@ -75,8 +75,8 @@ def length_gaps(table: Table) -> Floats:
     problems with both, at each evaluation, [E]."""
     right, wrong = table["right"], table["samples"] - table["right"]
     below = ratio(table["length"] * table["samples"] - table["length_right"], wrong)
-    both = (right > 0) & (wrong > 0)
-    gap = np.where(both, 100.0 * (below - ratio(table["length_right"], right)) / table["length"], 0.0)
+    both = ((right > 0) & (wrong > 0)).astype(np.float64)
+    gap = np.where(both > 0, 100.0 * (below - ratio(table["length_right"], right)) / table["length"], 0.0)
     return ratio(add_up(table, gap), add_up(table, both))
 
 

@@ -258,10 +258,13 @@ def build_segments(
 
 
 def number_keys(keys: np.ndarray | Iterable[Hashable]) -> Ints:
-    """Equal numbers [N] for equal keys, from 0 by first appearance; keys are hashable, or rows of an integer array [N, K]."""
-    rows = (row.tobytes() for row in keys) if isinstance(keys, np.ndarray) else keys
+    """Equal numbers [N] for equal keys, from 0 by first appearance; keys are hashable, or whole numbers, [N, ...]."""
+    if isinstance(keys, np.ndarray):
+        axis = 0 if keys.ndim > 1 else None
+        _, first, place = np.unique(keys, return_index=True, return_inverse=True, axis=axis)
+        return np.argsort(np.argsort(first))[place.reshape(-1)]
     found: dict[Hashable, int] = {}
-    return np.array([found.setdefault(key, len(found)) for key in rows], np.int64)
+    return np.array([found.setdefault(key, len(found)) for key in keys], np.int64)
 
 
 @dataclass(frozen=True)

@@ -286,7 +286,7 @@ def run_report(arguments: list[str]) -> int:
     if (folder / "comparison.json").is_file():
         from fairlen.compare.page import report_comparison as write
     elif (folder / "summary.json").is_file():
-        from fairlen.evaluate.page import report_evaluation as write
+        from fairlen.evaluate.start import report_evaluation as write
     else:
         from fairlen.report import write_report as write
     if config.inspect:

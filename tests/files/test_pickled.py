@@ -14,9 +14,9 @@ from loops import over
 from fairlen.audit.readers import read
 from fairlen.cli import main
 from fairlen.files import limits, pickled
+from fairlen.files.archives import read_plain
 from fairlen.files.formats import Unreadable, stream
 from fairlen.files.limits import RefusedError
-from fairlen.files.pickled import read_plain
 
 SAMPLE = {
     "group_index": 0, "index": 1, "rollout_id": None, "prompt": [{"role": "user", "content": "1 + 1 €?"}], "response": "two",

@@ -7,8 +7,7 @@ import numpy as np
 
 from fairlen.methods.stages.micro import state
 from fairlen.rollouts import Segment
-from fairlen.sampling.extend import gather, grow
-from fairlen.seeds import derive_seed
+from fairlen.sampling.extend import derive_seed, gather, grow
 
 
 @dataclass(frozen=True)

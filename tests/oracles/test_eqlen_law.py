@@ -35,7 +35,7 @@ from toy_engine import (
 )
 
 from fairlen.sampling.eqlen import EqLen
-from fairlen.seeds import derive_seed
+from fairlen.sampling.extend import derive_seed
 
 TOY, SEED, NUM = Toy(4), 11, 3000
 POLICY, REWARD = random_policy(TOY, SEED), random_reward(TOY, SEED)

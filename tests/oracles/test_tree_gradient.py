@@ -22,9 +22,8 @@ from fairlen.methods.presets import grpo, tree_unbiased
 from fairlen.methods.stages.advantage import GroupCentered, LeaveOneOut
 from fairlen.methods.stages.aggregation import TokenSum
 from fairlen.rollouts import Response, TokenIds
-from fairlen.sampling.extend import Continuation, Sampling
+from fairlen.sampling.extend import Continuation, Sampling, derive_seed
 from fairlen.sampling.tree import Tree
-from fairlen.seeds import derive_seed
 
 SHAPES = {
     # horizon 3, two letters, EOS; forks after 1 token: EOS, or one of 2 letters and 7 x 7 ends: 99 trees, 99^2 of two

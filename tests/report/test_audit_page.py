@@ -27,7 +27,7 @@ from fairlen.report.audit_page import MAX_LOGS, write_audit_page
 from fairlen.report.prompts import relate
 from fairlen.report.rollouts import NUM_ALONE, NUM_PAIRS, show_rollouts
 from fairlen.report.run import visible
-from fairlen.report.terms import TERMS
+from fairlen.report.sections import TERMS
 
 FORMATS = Path(__file__).parents[1] / "fixtures_formats"
 WIDE, PHONE = {"width": 1180, "height": 900}, {"width": 390, "height": 844}

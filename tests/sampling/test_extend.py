@@ -5,9 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from fairlen.sampling.extend import Continuation, Sampling, gather, siblings
+from fairlen.sampling.extend import Continuation, Sampling, derive_seed, gather, siblings
 from fairlen.sampling.independent import Independent, Request
-from fairlen.seeds import derive_seed
 
 
 async def fail(error: Exception) -> None:

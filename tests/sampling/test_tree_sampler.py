@@ -16,10 +16,9 @@ import pytest
 from fairlen.methods.compose import compose, explain
 from fairlen.methods.presets import tree_unbiased
 from fairlen.rollouts import Response, Rollouts
-from fairlen.sampling.extend import Continuation, Sampling
+from fairlen.sampling.extend import Continuation, Sampling, derive_seed
 from fairlen.sampling.independent import Request
 from fairlen.sampling.tree import Tree
-from fairlen.seeds import derive_seed
 
 EOS, BUDGET = 0, 9
 TREE = Tree(n=2, branching=2, depth=3, parts=3)

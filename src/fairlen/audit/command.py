@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -63,7 +65,8 @@ class AuditConfig:
 
     def options(self) -> Options:
         """Return how to read. Raises ValueError for what cannot be."""
-        return make_options(self.columns, self.unit, self.tokenizer, self.max_response_length, self.pool)
+        options = make_options(self.columns, self.unit, self.tokenizer, self.max_response_length, self.pool)
+        return replace(options, processes=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1)
 
 
 def make_options(
@@ -91,6 +94,7 @@ def parse_columns(text: str) -> dict[str, str]:
 def run(config: AuditConfig, write_page: Callable[[Path, Sequence[Audit], LogReading, Against | None], Path]) -> int:
     """Print the audit; `write_page` writes the page of --out. Return 1 where a file could not be read. Raises ValueError."""
     refuse_foreign("out", config.out)
+    gc.freeze()  # of the modules: collections of rows need not walk through them
     options, margins = config.options(), Margins(config.smallest_length, config.smallest_share)
     method = parse_method(config.method) if config.method else None
     audits, reading = read_audits(config.paths, options, method, margins)

@@ -32,7 +32,7 @@ from fairlen.report import figure
 from fairlen.report.figure import ChartRow, Figure, Form, Series, Table, Tone, interval, nice_axis, plain, share
 from fairlen.report.page import render_page
 from fairlen.report.run import column, read_metrics, visible
-from fairlen.report.terms import define
+from fairlen.report.sections import define
 from fairlen.secrets import SEALED, hide_all
 from fairlen.settings import flatten
 

@@ -24,8 +24,7 @@ from fairlen.hangs import run_async
 from fairlen.policy.engines import build_engine, choose_sizes, find_max_length
 from fairlen.policy.model import Policy, load_policy
 from fairlen.rollouts import Response
-from fairlen.sampling.extend import Extend, Sampling, gather
-from fairlen.seeds import derive_seed
+from fairlen.sampling.extend import Extend, Sampling, derive_seed, gather
 from fairlen.settings import choose_device, choose_engine
 from fairlen.tasks.load import Decode, ProblemSet
 from fairlen.tasks.shipped import place_model

@@ -12,9 +12,8 @@ from fairlen.audit.statistics.intervals import Estimate
 from fairlen.batch import Bools, Ints, mean_or_nan
 from fairlen.evaluate.estimators import mean_by_problem
 from fairlen.rollouts import Response
-from fairlen.sampling.extend import Extend, Sampling, gather
+from fairlen.sampling.extend import Extend, Sampling, derive_seed, gather
 from fairlen.sampling.independent import Request
-from fairlen.seeds import derive_seed
 from fairlen.tasks.environment import about
 from fairlen.tasks.task import Problem
 

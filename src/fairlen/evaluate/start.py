@@ -6,12 +6,14 @@ eval.json has.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
+from fairlen.audit.audit import audit
 from fairlen.console import make_console, plural, print_table, visible
 from fairlen.evaluate.config import EvalConfig
 from fairlen.evaluate.folder import describe, open_folder, read_recorded, refuse_others, refuse_unused
@@ -20,6 +22,8 @@ from fairlen.evaluate.scores import overall, score
 from fairlen.evaluate.sets import check_places, find_sets, rescore
 from fairlen.files.folders import choose_folder, going_on_in, write_json
 from fairlen.hangs import run_async
+from fairlen.report.audit_page import write_audit_page
+from fairlen.report.figure import Figure, Section, Table
 from fairlen.tasks.load import ProblemSet
 from fairlen.tasks.task import NO_FAILURES, Failures
 
@@ -181,3 +185,24 @@ def notes_of(summary: Mapping[str, Any]) -> list[str]:
             bounds = f"the accuracy is {low} if all are incorrect, {high} if correct"
             notes.append(f"{name}: no verdict on {kinds}, {how}; {bounds}")
     return notes
+
+
+def report_evaluation(folder: Path, path: Path) -> Path:
+    """Write the page of an evaluation that ended. Raises ValueError where its summary.json is damaged."""
+    place = folder / "summary.json"
+    try:
+        summary = json.loads(place.read_text())
+        sets, notes = {name: found["scores"] for name, found in summary["sets"].items()}, notes_of(summary)
+        cells, budgets = (
+            [cells_of(*one) for one in sets.items()],
+            [row for one in sets.items() for row in budget_cells(*one)],
+        )
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise ValueError(f"{place}: {error!r}: the file is damaged; the evaluation's command writes it again") from None
+    says = "Over problems; pass, best and maj are of all n samples. More numbers are in summary.json."
+    shown = [Figure("Held-out problems", says, table=Table(HEADINGS, cells), note=" ".join(notes), terms=("samples",))]
+    if budgets:
+        says = "What has not ended within a budget is cut there and asked for its answer; what that adds is the forced gain."
+        shown.append(Figure("Accuracy within a budget", says, table=Table(BUDGET_HEADINGS, budgets)))
+    first, name = (Section("scores", "Scores", "", shown),), f"Evaluation {folder.resolve().name}"
+    return write_audit_page(path, *audit([str(folder / "samples")]), first=first, name=name)

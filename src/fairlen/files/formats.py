@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import IO, Any, cast
 from zipfile import BadZipFile
@@ -121,7 +121,7 @@ def stream(
     size: int = CHUNK,
     first: int = 0,
 ) -> Iterator[Chunk]:
-    """Yield the rows of a file in chunks of at most `size`, the first one of text of `first`, with the given columns or all.
+    """Yield the rows of a file in chunks of at most `size`, the first one of `first`, with the given columns or all.
 
     `counts`: a table's lists of numbers become their lengths, except in columns of `lists`. Raises Unreadable where the file
     breaks off, exceeds a limit or, without `reject`, has an unreadable row, with its line.
@@ -142,7 +142,7 @@ def stream(
                 limits.check_rows(file.metadata.num_rows, limits.max_rows(path))
                 limits.check_columns(len(file.schema_arrow.names))
             batches = file.iter_batches(size, columns=keep) if container == "parquet" else slices(file, keep, size)
-            yield from stream_batches(path, batches, lambda name: counts and name not in lists)
+            yield from stream_batches(path, split_first(batches, first), lambda name: counts and name not in lists)
 
 
 def gather(
@@ -181,6 +181,14 @@ def slices(file: pa.MemoryMappedFile, columns: list[str] | None, size: int) -> I
         batch.validate(full=True)
         kept = batch if columns is None else batch.select(columns)
         yield from (kept.slice(first, size) for first in range(0, len(kept), size))
+
+
+def split_first(batches: Iterator[pa.RecordBatch], size: int) -> Iterator[pa.RecordBatch]:
+    """Yield batches, the first rows, `size` above 0, as one of their own."""
+    for batch in islice(batches, 1 if size else 0):
+        yield batch.slice(0, size)
+        yield from (batch.slice(size) for _ in range(len(batch) > size))
+    yield from batches
 
 
 def stream_batches(path: Path, batches: Iterator[pa.RecordBatch], counts: Callable[[str], bool]) -> Iterator[Chunk]:

@@ -38,7 +38,7 @@ from fairlen.report.page import MAX_NOTES, render_page
 from fairlen.report.prompts import difficulty_figure, within_figures
 from fairlen.report.rollouts import ROOM, show_rollouts
 from fairlen.report.run import TEXT_BYTES
-from fairlen.report.terms import VERDICTS, define
+from fairlen.report.sections import VERDICTS, define
 
 MAX_LOGS = 12  # with pictures; of others the verdict alone
 COUNTS = {"effect": "with an effect of length", "none": "with none", "unknown": "not known yet"}

@@ -20,9 +20,8 @@ from fairlen.console import first_of
 from fairlen.files.folders import write_file
 from fairlen.report.figure import Section, interval, plain, share
 from fairlen.report.run import RecordedRun, Shown, column, read_run, show_sample, visible
-from fairlen.report.sections import find_sections, plain_rows
+from fairlen.report.sections import OF_TURNS, VERDICTS, define, find_sections, plain_rows
 from fairlen.report.streams import Stream, gather_streams
-from fairlen.report.terms import OF_TURNS, VERDICTS, define
 from fairlen.secrets import hide_all
 from fairlen.tasks.task import NO_FAILURES, Failures
 

@@ -23,10 +23,9 @@ from fairlen.batch import Bools, Floats, Responses, Segments, mean_or_nan
 from fairlen.checks import NOT_NEGATIVE, Checked, Count
 from fairlen.precision import tolerance
 from fairlen.rollouts import Response, Role, Segment
-from fairlen.sampling.extend import Continuation, Extend, Growing, Sampling, gather, grow, siblings
+from fairlen.sampling.extend import Continuation, Extend, Growing, Sampling, derive_seed, gather, grow, siblings
 from fairlen.sampling.independent import Grade, Request
 from fairlen.sampling.stream_metrics import order_streams, stream_metrics
-from fairlen.seeds import derive_seed
 
 SurvivorReward = Literal["max", "mean", "halving", "lineage"]
 

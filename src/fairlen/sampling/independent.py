@@ -9,8 +9,7 @@ from typing import Literal, Protocol
 from fairlen.batch import Bools, Floats, Responses, Segments
 from fairlen.checks import Checked, Count, added_later
 from fairlen.rollouts import Response, Segment, TokenIds, whole_segments
-from fairlen.sampling.extend import Continuation, Extend, Sampling, gather
-from fairlen.seeds import derive_seed
+from fairlen.sampling.extend import Continuation, Extend, Sampling, derive_seed, gather
 
 Grade = Callable[[Response], Awaitable[Response]]
 """Fills in outcome and status of a finished response; called once for each, as soon as it has ended."""

@@ -19,7 +19,7 @@ from typing import Any
 from fairlen.console import plural
 from fairlen.files.formats import Unreadable, columns_of, stream
 from fairlen.rollouts import Verdict
-from fairlen.seeds import derive_seed
+from fairlen.sampling.extend import derive_seed
 from fairlen.tasks.data_row import FROM_ONE, Answers, DataRow, Reference, UnusableRow
 from fairlen.tasks.grader import Verifier
 from fairlen.tasks.prompt import Prompter

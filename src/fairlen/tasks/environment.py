@@ -16,8 +16,7 @@ from typing import Any, Protocol, runtime_checkable
 from fairlen.console import warn
 from fairlen.hangs import DeadlineError, SideThread
 from fairlen.rollouts import VERDICTS, Finish, Status, TokenIds, Verdict
-from fairlen.sampling.extend import Continuation, Extend, PrefixError, Sampling
-from fairlen.seeds import derive_seed
+from fairlen.sampling.extend import Continuation, Extend, PrefixError, Sampling, derive_seed
 from fairlen.tasks.task import Problem, Task
 
 LONGEST_TOKEN = 64  # characters; a text of more than this for every token that is left is not even tokenized

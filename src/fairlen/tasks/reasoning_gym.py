@@ -19,7 +19,7 @@ from typing import Any
 
 from fairlen.console import suggest
 from fairlen.rollouts import Status, Verdict
-from fairlen.seeds import derive_seed
+from fairlen.sampling.extend import derive_seed
 from fairlen.tasks.data_row import Answers, DataRow
 from fairlen.tasks.dataset import Mixture
 from fairlen.tasks.prompt import Prompter

@@ -6,10 +6,13 @@ import glob
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
+from multiprocessing import get_context
 from pathlib import Path
 
 from fairlen.audit.log import Log
@@ -25,6 +28,7 @@ from fairlen.files.limits import name_special
 MAX_LOOKS = 100  # lines without an object after which a file is not looked at further
 MAX_SNIFFED = 10  # rows whose names are taken
 MAX_OPEN = 64  # files that stay open between being recognised and read; more are opened again
+LARGE = 64 * 2**20  # bytes of the files of a log below which one process is as fast
 MAX_LOOKED_INTO, MAX_FILES = 2048, 4  # rows, and files of a source, by which it is chosen what columns hold
 BY_STEP = re.compile(r"((completions_)?|(train|val)_data_step)\d+\.(jsonl|parquet)")
 """Names of files that TRL, verl and NeMo-RL write, one a step: all that are given of a folder are one log."""
@@ -304,17 +308,13 @@ def read_foreign(
     format: Format, opened: list[Opened], meter: Meter, found: Found, options: Options
 ) -> tuple[Log | None, list[str]]:
     """Return the log of files of another program; None, and why, where no row has a reward or a verdict."""
-    parts: list[Part] = []
-    whole: list[str] = []
-    left_out: list[str] = []
     files = [one.path for one in opened]
-    for path, file in zip(files, opened, strict=True):
-        try:
-            for chunk in file.chunks(partial(found.reject, str(path))):
-                parts += read_chunk(format, chunk, meter, found)
-            whole.append(str(path))
-        except Unreadable as error:
-            left_out.append(str(error))
+    rows = read_files(lambda place: read_file(format, opened[place], meter, found), opened, options)
+    for one in rows:
+        found.add(one.found)
+    parts = [part for one in rows for part in one.parts]
+    whole = [str(path) for path, one in zip(files, rows, strict=True) if not one.fault]
+    left_out = [one.fault for one in rows if one.fault]
     if not all(part.dropped.all() for part in parts):
         return make_log(format.name, format.finish(join(parts), found), meter, found, options), left_out
     if whole:
@@ -323,6 +323,52 @@ def read_foreign(
         reasons = "; ".join(lost[:3]) or "there are no rows"
         left_out.append(f"{name_files(whole)}: {format.title}, but not one row could be read: {reasons}")
     return None, left_out
+
+
+@dataclass(frozen=True)
+class FileRows:
+    """What one file holds, until it breaks off."""
+
+    parts: list[Part]
+    found: Found
+    fault: str
+
+
+def read_files(read: Callable[[int], FileRows], opened: Sequence[Opened], options: Options) -> list[FileRows]:
+    """Return what `read` gives for the place of each file, of large ones from forks of this process, one a core."""
+    is_large = sum(one.path.stat().st_size for one in opened if one.path.exists()) >= LARGE
+    places = range(len(opened))
+    if options.processes > 1 and is_large and len(opened) > 1 and not options.tokenizer:  # which has threads of its own
+        pool = ProcessPoolExecutor(
+            options.processes, get_context("fork"), initializer=_reading.append, initargs=(read,)
+        )
+        try:
+            return list(pool.map(read_in_fork, places))
+        except BrokenProcessPool:  # the system ended a fork, as where memory runs out: one process needs less
+            for one in opened:
+                one.close()
+        finally:
+            pool.shutdown(cancel_futures=True)
+    return [read(place) for place in places]
+
+
+def read_in_fork(place: int) -> FileRows:
+    return _reading[-1](place)
+
+
+_reading: list[Callable[[int], FileRows]] = []
+"""In a fork, what it does."""
+
+
+def read_file(format: Format, file: Opened, meter: Meter, found: Found) -> FileRows:
+    """Return the rows of a file of another program, and what was found in it alone."""
+    parts, own = list[Part](), Found(files=found.files, chosen=found.chosen)
+    try:
+        for chunk in file.chunks(partial(own.reject, str(file.path))):
+            parts += read_chunk(format, chunk, meter, own)
+    except Unreadable as error:
+        return FileRows(parts, own, str(error))
+    return FileRows(parts, own, "")
 
 
 def read_chunk(format: Format, chunk: Chunk, meter: Meter, found: Found) -> list[Part]:

@@ -44,6 +44,8 @@ class Options:
     max_response_length: int = 0  # in tokens; 0 is unknown
     pool: bool = False
     """Read files of one format as one log, in whatever folders, and compare responses of one step across them."""
+    processes: int = 1
+    """Processes, forks of this one, that read large files of one log."""
 
 
 @dataclass
@@ -60,6 +62,14 @@ class Found:
 
     def note(self, text: str, rows: int = 0) -> None:
         self.notes[text] += rows
+
+    def add(self, other: Found) -> None:
+        """Take over what was found in one file."""
+        self.malformed += other.malformed
+        for text, rows in other.notes.items():
+            self.note(text, rows)
+        self.chosen |= other.chosen | self.chosen
+        self.has_steps |= other.has_steps
 
     def sentences(self) -> tuple[str, ...]:
         return tuple(f"{text}: {rows:,}" if rows else text for text, rows in self.notes.items())

@@ -27,8 +27,7 @@ from fairlen.engine import Engine
 from fairlen.engine.generation import Sequence
 from fairlen.files.pretrained import read_model
 from fairlen.integrations.verl.servers import ROLLOUT
-from fairlen.sampling.extend import Continuation, Sampling
-from fairlen.seeds import derive_seed
+from fairlen.sampling.extend import Continuation, Sampling, derive_seed
 
 COUNTED = (
     "memory_allocated", "memory_reserved", "max_memory_allocated", "max_memory_reserved", "empty_cache",
