@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from lines import read_one, write_lines
 
+from fairlen.audit import readers
 from fairlen.audit.conclusion import within_log
 from fairlen.audit.readers import LogReading, Options, Source, read
 from fairlen.cli import main
@@ -570,3 +572,46 @@ def test_a_file_of_a_folder_that_breaks_off_is_a_note_of_its_log(tmp_path):
     assert not reading.unreadable
     assert any("b.jsonl.gz: " in note and "was not finished" in note for note in reading.sources[0].notes)
     assert len(reading.sources[0].log) > 8
+
+
+# -------------------------------------------------------------------------------------------------- several processes
+
+
+def of_folder(folder: Path, processes: int) -> dict[str, object]:
+    """Everything that is read of a folder."""
+    (source,), told = (reading := read([str(folder)], Options(processes=processes))).sources, reading.unreadable
+    table = source.log.responses
+    columns = {name: np.nan_to_num(values, nan=-1.0).tolist() for name, values in table.columns().items()}
+    places = {"file": source.log.file.tolist(), "line": source.log.line.tolist()}
+    return columns | places | {"malformed": source.log.malformed, "notes": source.notes, "told": told}
+
+
+@pytest.fixture
+def large_folder(tmp_path, monkeypatch) -> Path:
+    """Five files of the same eight rows; in one a line is broken, in one a reward is none."""
+    monkeypatch.setattr(readers, "LARGE", 0)
+    for number in range(5):
+        rows = [row | {"step": number, "reward": {"a": row["reward"], "b": 0.0}} for row in ROWS]
+        rows[3]["reward"] = None if number == 2 else rows[3]["reward"]
+        text = lines(rows) + (b"{broken\n" if number == 1 else b"")
+        (tmp_path / f"{number}.jsonl").write_bytes(text)
+    return tmp_path
+
+
+def test_several_processes_read_what_one_does(large_folder):
+    one, several = (of_folder(large_folder, processes) for processes in (1, 3))
+    assert several == one and len(one["length"]) == 40
+    assert len(one["malformed"]) == 1 and any("without a reward" in note for note in one["notes"])
+
+
+def test_where_the_system_ends_a_fork_one_process_reads_all(large_folder, monkeypatch):
+    here, whole = os.getpid(), of_folder(large_folder, 1)
+    read_file = readers.read_file
+
+    def ends(*given):
+        if os.getpid() != here:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return read_file(*given)
+
+    monkeypatch.setattr(readers, "read_file", ends)
+    assert of_folder(large_folder, 2) == whole

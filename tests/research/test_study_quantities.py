@@ -71,6 +71,13 @@ def test_lengths_are_means_over_samples():
     assert math.isnan(of("length_correct", curve([[0, 0]])))
 
 
+def test_the_gap_by_verdict_is_of_problems_with_both():
+    """One of four is correct, of 20 tokens where the mean is 30: incorrect ones have (120 - 20) / 3. The second has none."""
+    run = curve([[1, 4]], length=[[30, 40]], length_right=[[20, 160]])
+    assert of("length_gap", run) == pytest.approx(100 * (100 / 3 - 20) / 30)
+    assert math.isnan(of("length_gap", curve([[0, 4]])))
+
+
 def test_the_change_of_length_is_from_the_first_rollout_batch_to_the_last_quarter():
     """From 100 tokens a prompt to (300 + 500) / (2 + 2) = 200."""
     batches = {"generated": [200, 0, 0, 0, 0, 0, 300, 500], "asked": [2, 1, 1, 1, 1, 1, 2, 2]}
