@@ -220,3 +220,14 @@ def test_bounds_cover_one_mean_at_every_time():
         looks = (bound_mean(np.ones(n), x[:n], 0.5, math.log(2 / 0.05)) for n in range(10, 301, 10))
         missed += any(not found.low <= mean <= found.high for found in looks)
     assert missed <= 6
+
+
+def test_what_is_no_state_and_channels_that_do_not_sum_are_refused():
+    """Nothing is taken of either: 2 of 3 tokens are thinking, and nobody says what the third is."""
+    watch = LengthWatch()
+    for state in ({"a": 1}, {"steps": [{"x": 1}], "groups": [""], "kept": []}):
+        with pytest.raises(ValueError, match="give what state"):
+            watch.restore(state)
+    with pytest.raises(ValueError, match="channels that sum to `lengths`"):
+        watch.add(["q"], [3], [1], channels={"thinking": [2]})
+    assert watch.summary()["steps"] == 0

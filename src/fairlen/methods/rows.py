@@ -106,7 +106,7 @@ def plan_rows(
     limit = "the limit in tokens that the responses were generated with"
     check_whole("max_response_length", max_response_length, limit)
     given = {"lengths": lengths, "rewards": rewards, "correct": correct, "truncated": truncated}
-    given |= name_channels(method, channels)
+    given |= name_channels(channels, method)
     scored = score_rows(method, number_groups(groups), given, int(max_response_length), columns or {})
     if num_updates > max(scored.responses.num_prompts, 1):
         raise ValueError(
@@ -180,9 +180,9 @@ def score_rows(
     return method.score_tables(responses, build_segments(responses, length))
 
 
-def name_channels(method: Method, channels: Mapping[str, Any] | None) -> dict[str, Any]:
+def name_channels(channels: Mapping[str, Any] | None, method: Method | None = None) -> dict[str, Any]:
     """Return tokens by channel as columns. Raises ValueError for an unknown channel, and where a stage needs one."""
-    for path, of in method.channels.items() if not channels else ():
+    for path, of in method.channels.items() if method and not channels else ():
         raise ValueError(
             f"channels={channels}: {path}.of={of} goes by tokens of a channel; give channels={{{of!r}: [N], …}}"
         )

@@ -18,6 +18,7 @@ from fairlen.audit.conclusion import LENGTH, Margins, show_size
 from fairlen.audit.method_in_use import InUse, parse_method
 from fairlen.audit.statistics.intervals import Estimate
 from fairlen.batch import CORRECT_THRESHOLD, Floats, Responses, build_responses, number_keys
+from fairlen.methods.rows import name_channels, read_channels
 from fairlen.schema import number_text
 from fairlen.watch.evidence import EProcess, compare_groups
 from fairlen.watch.thresholds import THRESHOLDS, Alarm, Shape, find_crossed
@@ -96,13 +97,13 @@ class LengthWatch:
         if number < 0:
             raise ValueError(f"step={step}: give a number of at least 0")
         columns = {"lengths": lengths, "outcomes": outcomes, "truncated": truncated, "age": age}
-        columns |= {f"channels[{name}]": column for name, column in (channels or {}).items()}
+        columns |= (spent := name_channels(channels))
         given = {name: read_column(name, column, len(keys)) for name, column in columns.items() if column is not None}
         length, outcome = given["lengths"].astype(np.int64), given["outcomes"]
         table = build_responses(
             number_keys(keys), length, outcome, outcome, given.get("truncated", np.zeros(len(keys))) > 0,
             int(length.max(initial=1)), correct_threshold=self.correct_threshold,
-            channels={name: given[f"channels[{name}]"].astype(np.int64) for name in channels or ()},
+            channels=read_channels({name: given[name] for name in spent}, length),
         )  # fmt: skip
         if self.keep and keys and number > self.last_step:
             prompt = [number_text(key) % 2**52 for key in keys]
@@ -178,10 +179,18 @@ class LengthWatch:
         return {"steps": [asdict(one) for one in self.steps], "groups": groups, "kept": kept}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state, as if the run had not been interrupted, by taking its steps again; an empty one changes nothing."""
-        for shape, groups in zip(state.get("steps", ()), state.get("groups", ()), strict=True):
-            self.record(Shape(**shape), unpack(groups, 3))
-        self.kept = [unpack(part, 5) for part in state.get("kept", ())]
+        """Go on from a state, as if the run had not been interrupted, by taking its steps again; an empty one changes nothing.
+
+        Raises ValueError for what is no state.
+        """
+        try:
+            steps, groups, kept = (state[name] if state else () for name in ("steps", "groups", "kept"))
+            taken = [(Shape(**shape), unpack(part, 3)) for shape, part in zip(steps, groups, strict=True)]
+            self.kept = [unpack(part, 5) for part in kept]
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"state={state!r:.60}: {error!r}; give what state() returned, whole") from None
+        for shape, table in taken:
+            self.record(shape, table)
 
 
 def pack(table: Floats) -> str:
