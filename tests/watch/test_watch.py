@@ -125,7 +125,8 @@ def test_the_weight_under_the_method_in_use():
 def test_keys_of_any_kind_and_channels_of_a_batch_that_counts_once():
     watch, (prompts, lengths, outcomes) = LengthWatch(), draw(np.random.default_rng(0))
     for _ in range(2):  # iterations over one batch
-        watch.add([("problem", one) for one in prompts], lengths, outcomes, channels={"thinking": lengths - 1}, step=4)
+        channels = {"thinking": lengths - 1, "answer": np.ones_like(lengths)}
+        watch.add([("problem", one) for one in prompts], lengths, outcomes, channels=channels, step=4)
     assert watch.summary()["responses"] == 128
     assert watch.summary()["last"]["channels"]["thinking"] == pytest.approx(lengths.mean() - 1)
 
