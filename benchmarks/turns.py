@@ -30,7 +30,7 @@ from pathlib import Path
 import numpy as np
 from _checks import add_smoke, demand
 
-from fairlen.audit.statistics.intervals import student
+from fairlen.distributions import student
 
 METHODS = ("grpo", "grpo+turns", "grpo+turn_mean", "dapo_verl")
 LAST = 4

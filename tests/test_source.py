@@ -22,7 +22,7 @@ MAX_FILE, MAX_FUNCTION = 400, 40
 TESTS = Path(__file__).parent
 
 LAYERS = (
-    ("channels", "checks", "precision", "schema", "secrets", "plugins", "playground"),
+    ("channels", "checks", "distributions", "precision", "schema", "secrets", "plugins", "playground"),
     ("batch", "console"),
     ("rollouts",),
     ("metrics",),

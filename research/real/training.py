@@ -126,8 +126,9 @@ def shown(result: Result | None) -> dict[str, Any]:
 
 
 def value(found: Evidence, quantity: str, method: str) -> dict[str, Any]:
-    """Return what a method ends with."""
-    return shown(measure(found, Estimand("phase-b", WORLD, quantity, (method,), "value", "", quantity)))
+    """Return what a method ends with: percent, or tokens."""
+    unit = "tokens" if quantity == "length" else "percent"
+    return shown(measure(found, Estimand("phase-b", WORLD, quantity, (method,), "value", unit, quantity)))
 
 
 def make_figures(found: Evidence) -> Iterator[dict[str, Any]]:

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from fairlen.audit.statistics.intervals import student, two_sided
 from fairlen.audit.statistics.within import MAX_GROUP, Effect, compare_within, find_bar, jackknife
+from fairlen.distributions import student, two_sided
 
 
 def test_two_prompts_by_hand():

@@ -13,7 +13,7 @@ from loops import over
 
 from fairlen.audit.readers import read
 from fairlen.cli import main
-from fairlen.files import limits, pickled
+from fairlen.files import archives, limits
 from fairlen.files.archives import read_plain
 from fairlen.files.formats import Unreadable, stream
 from fairlen.files.limits import RefusedError
@@ -132,11 +132,11 @@ def doubled(times: int) -> bytes:
 
 
 def test_what_a_pickle_repeats_is_bounded(monkeypatch):
-    monkeypatch.setattr(pickled, "MIN_COPIED", 2**20)
+    monkeypatch.setattr(archives, "MIN_COPIED", 2**20)
     for times in (40, 200):
         with pytest.raises(RefusedError, match="occur in it again and again"):
             read_plain(doubled(times))
-    monkeypatch.setattr(pickled, "MIN_COPIED", 10_000)
+    monkeypatch.setattr(archives, "MIN_COPIED", 10_000)
     with pytest.raises(RefusedError, match="occur in it again and again"):
         read_plain(pickle.dumps(["a" * 1000] * 1000, 2))  # a million characters of 3,000 bytes: more than 100 for each
 

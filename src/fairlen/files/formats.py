@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any, cast
 from zipfile import BadZipFile
@@ -185,10 +185,9 @@ def slices(file: pa.MemoryMappedFile, columns: list[str] | None, size: int) -> I
 
 def split_first(batches: Iterator[pa.RecordBatch], size: int) -> Iterator[pa.RecordBatch]:
     """Yield batches, the first rows, `size` above 0, as one of their own."""
-    for batch in islice(batches, 1 if size else 0):
-        yield batch.slice(0, size)
-        yield from (batch.slice(size) for _ in range(len(batch) > size))
-    yield from batches
+    if (batch := next(batches, None)) is not None:
+        yield from (batch.slice(0, size), batch.slice(size)) if 0 < size < len(batch) else (batch,)
+        yield from batches
 
 
 def stream_batches(path: Path, batches: Iterator[pa.RecordBatch], counts: Callable[[str], bool]) -> Iterator[Chunk]:

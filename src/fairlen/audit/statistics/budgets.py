@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from fairlen.audit.log import Log
-from fairlen.audit.statistics.intervals import NOTHING, Estimate, Estimates, ratio, student, sums_by_block, wilson
+from fairlen.audit.statistics.intervals import NOTHING, Estimate, Estimates, ratio, sums_by_block, wilson
 from fairlen.batch import Bools, Floats, Ints
+from fairlen.distributions import student
 
 PER_OCTAVE = 4  # budgets from one to twice as much
 MAX_OCTAVES = 10

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fairlen.audit.statistics.intervals import Estimate, student, two_sided
+from fairlen.audit.statistics.intervals import Estimate
 from fairlen.batch import Floats, Ints, sum_by
+from fairlen.distributions import student, two_sided
 
 MAX_GROUP = 256  # responses of one prompt and step that are compared with each other; of more, so many drawn at random
 MAX_CELLS = 1 << 22  # pairs that are held at a time
