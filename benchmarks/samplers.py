@@ -1,10 +1,10 @@
-"""Pairs, trees and independent responses at equal generated tokens: what each compares, trains and costs.
+"""Pairs and independent responses at equal generated tokens: what each compares, trains and costs.
 
     python benchmarks/samplers.py [--threads 1] [--repeats 3] [--prompts 16]
     python benchmarks/samplers.py --smoke
 
 Playground model, float32, budget 160, temperature 1; a full update of each side, in turns, medians over turns; the learning rate
-is tiny, so that the lengths follow one law throughout. EqLen asks `--prompts` prompts, the others as many as give its tokens.
+is tiny, so that the lengths follow one law throughout. EqLen asks `--prompts` prompts, the other side as many as give its tokens.
 """
 
 from __future__ import annotations
@@ -17,37 +17,28 @@ from eqlen import BUDGET, Side, show
 
 from fairlen.engine.device import keep_freed_memory
 
-SIDES = {"EqLen, 8 x 2": "eqlen+grpo", "tree, 4 x 2 x 2": "tree+grpo", "independent, 16": "grpo"}
+SIDES = {"EqLen, 8 x 2": "eqlen+grpo", "independent, 16": "grpo"}
 TABLE = {
     "prompts": "prompts/asked",
     "generated tokens": "tokens/generated",
     "verifier calls": "responses/verified",
-    "segments compared": "segments",
+    "segments compared": "samples",
     "segments trained": "sequences/trained",
     "trained tokens": "tokens/trained",
     "positions forwarded": "tokens/forwarded",
     "generation, s": "time/rollout",
     "update, s": "time/update",
 }
-"""Rows of the table, and what the trainer logs them as; segments and update are added up."""
-
-
-class Counted(Side):
-    """One sampler's trainer, which counts segments too: pieces of pairs, nodes of trees, or responses."""
-
-    def turn(self) -> dict[str, float]:
-        entry = super().turn()
-        entry["segments"] = entry.get("tree/nodes", entry["samples"])
-        return entry
+"""Rows of the table, and what the trainer logs them as; samples and update are added up."""
 
 
 def compare(repeats: int, prompts: int, max_response_length: int) -> None:
     """Prints the table; every side but the first asks as many prompts as give the tokens of the first, by four times as many."""
-    probes = {name: Counted(method, 4 * prompts, max_response_length) for name, method in SIDES.items()}
+    probes = {name: Side(method, 4 * prompts, max_response_length) for name, method in SIDES.items()}
     tokens = {name: probe.turn()["tokens/generated"] for name, probe in probes.items()}
     wanted = tokens[next(iter(SIDES))]
     asked = {name: max(round(prompts * wanted / tokens[name]), 1) for name in SIDES}
-    sides = [Counted(method, asked[name], max_response_length) for name, method in SIDES.items()]
+    sides = [Side(method, asked[name], max_response_length) for name, method in SIDES.items()]
     for _ in range(repeats + 1):  # the first turn of each is left out
         for side in sides:
             side.turn()

@@ -33,7 +33,7 @@ BOUNDS = {
     "nothing": {"PolicyGradient"},
 }
 CHANGES = {
-    "which responses are compared (pairs, trees, turns)": {"sampling"},
+    "which responses are compared (pairs, turns)": {"sampling"},
     "which prompts and responses train": {"filter", "mask_truncated"},
     "what a response is worth": {"reward"},
     "the advantage": {"advantage"},

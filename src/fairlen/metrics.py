@@ -71,7 +71,7 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
         Metric("turns/mean turns/max turns/correct turns/incorrect", "count", "turns of a response, mean and most; mean of "
                "correct, of incorrect ones"),
     ),
-    "Streams, pairs and trees": (
+    "Streams and pairs": (
         Metric("streams/rounds", "count", "pairs of a stream, mean"),
         Metric("streams/tie streams/one_truncated streams/both_truncated streams/max_rounds", "share",
                "by how they ended: tracks stopped at one position, one or both truncated, limit of rounds",
@@ -83,10 +83,6 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
                "value, of those with a survivor", "equal where values are fair"),
         Metric("pairs/optimism", "reward", "what `max` would value survivors above `halving`", "far from 0: `max` rewards "
                "not stopping"),
-        Metric("tree/responses", "count", "responses to a prompt, mean"),
-        Metric("tree/nodes", "count", "nodes of all trees, before any is skipped"),
-        Metric("tree/forked tree/trained", "share", "nodes that were forked, that train", "forked near 0: `--set "
-               "sampling.parts=16`"),
     ),
     "The update": (
         Metric("tokens/trained sequences/trained", "count", "in the update"),

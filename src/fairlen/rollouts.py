@@ -54,10 +54,8 @@ class Response:
     seed: Annotated[int, Column("its own, which its tokens follow from")]
     temperature: Annotated[float, Column("by which logits were divided")] = 1.0
     policy_version: Annotated[int, Column("updates that the weights had seen that sampled it", "updates")] = 0
-    stream: Annotated[int, Column("of EqLen or tree, among those of the prompt, from 0")] = 0
-    track: Annotated[
-        int, Column("of its stream, in order of start: two, and one a further round; of a tree its path")
-    ] = 0
+    stream: Annotated[int, Column("of EqLen, among those of the prompt, from 0")] = 0
+    track: Annotated[int, Column("of its stream, in order of start: two, and one a further round")] = 0
     round: Annotated[int, Column("in which the track started, from 0")] = 0
     inherited: Annotated[
         int, Column("generated tokens taken over from the track that it was forked from", "tokens")
@@ -161,8 +159,8 @@ class Segment:
     role: Annotated[
         Role, Column("whole, or of a pair the finisher, or the survivor, worth what later came from it")
     ] = "whole"
-    round: Annotated[int, Column("of its pair, or level of its node, from 0")] = 0
-    mass: Annotated[float, Column("factor of its weight after aggregation: round and level weights")] = 1.0
+    round: Annotated[int, Column("of its pair, from 0")] = 0
+    mass: Annotated[float, Column("factor of its weight after aggregation: the round's")] = 1.0
     turn: Annotated[int, Column("its first turn among those of its response, from 0")] = 0
     num_turns: Annotated[int, Column("turns that it has", "turns")] = 1
     earned: Annotated[

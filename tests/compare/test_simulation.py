@@ -140,7 +140,6 @@ def test_the_command(capsys, tmp_path):
     ("arguments", "message"),
     [
         (["--compare", "grpo", "eqlen"], "eqlen chooses what is generated"),
-        (["--compare", "grpo", "tree_unbiased"], "tree chooses what is generated"),
         (["--compare", "grpo", "ctpoo"], "unknown method 'ctpoo': did you mean 'ctpo'?"),
         (
             ["--compare", "grpo", "ctpo", "rloo", "gspo", "dapo", "aspo", "--out", "page.html"],

@@ -7,11 +7,9 @@ from random import Random
 import pytest
 
 from fairlen.integrations.trl.generation import PendingExtension, prepare_prompts, run_together
-from fairlen.rollouts import Rollouts
 from fairlen.sampling.eqlen import EqLen
 from fairlen.sampling.extend import Continuation, Sampling
 from fairlen.sampling.independent import Request, no_grader
-from fairlen.sampling.tree import Tree
 
 BUDGET = 12
 
@@ -102,17 +100,3 @@ def test_a_process_with_some_rows_of_a_prompt_runs_as_many_tracks_of_it():
     responses = run_together(coroutines, serve(script()), int)
     assert places == [(0, 4), (1, 0)]
     assert {(r.prompt, r.stream) for r in responses} == {(0, 4), (0, 5), (1, 0), (1, 1), (1, 2), (1, 3)}
-
-
-def test_trees_are_generated_in_a_call_a_level():
-    """Two processes of three rows of one prompt's six trees: 3 prefixes at first, then a fork of every track that goes on."""
-    tree, rounds, found = Tree(n=6, depth=3, parts=4), list[int](), []
-    for first in (0, 3):
-        coroutines = prepare_prompts(tree, [(7, 0)] * 3, first, lambda prompt, token_ids, place: request(prompt))
-        found += run_together(coroutines, serve(script(), rounds), int)
-    assert rounds[0] == 3 and len(rounds) <= 2 * tree.depth and sum(rounds) == len(found)
-    assert sorted({r.stream for r in found}) == [0, 1, 2, 3, 4, 5] and max(r.round for r in found) == 2
-    assert {r.inherited for r in found if r.round} == {3, 6}
-    rollouts = Rollouts(tuple(found), tree.cut(tuple(found)), BUDGET)
-    trained = sum(s.stop - s.start for s in rollouts.segments)
-    assert trained == sum(r.length - r.inherited for r in found)  # every generated token once

@@ -1,7 +1,4 @@
-"""Turns in TRL and verl: read from masks, refused where nobody says what one earned; test_contract.py trains with them.
-
-Trees are refused where no whole job of them was tried.
-"""
+"""Turns in TRL and verl: read from masks, refused where nobody says what one earned; test_contract.py trains with them."""
 
 import re
 
@@ -36,16 +33,6 @@ def test_baselines_of_turns_are_refused_where_no_turn_is_rewarded():
         VerlConfig(method=name)  # before Ray starts
     with pytest.raises(ValueError, match=r"^sampling.compare=turns: TRL says what a trajectory is worth"):
         prepare(name, (), config("out"), False)
-
-
-@pytest.mark.parametrize("method", ["tree_unbiased", "grpo+treerpo"])
-def test_trees_are_refused_where_no_whole_job_of_them_was_tried(method):
-    with pytest.raises(ValueError, match=r"^Tree in verl: no whole job of it has been tried"):
-        read_method({"method": method, "overrides": ()})
-    with pytest.raises(ValueError, match=r"^Tree in verl"):
-        VerlConfig(method=method)  # before Ray starts
-    trains, _ = prepare(method, (), config("out"), False)
-    assert trains.method.sampling.num_tracks == config("out").num_generations  # in TRL they train
 
 
 @pytest.mark.parametrize(("ids", "mask", "expected"), [

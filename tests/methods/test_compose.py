@@ -50,6 +50,7 @@ def test_no_base_is_grpo_and_hyphens_and_capitals_are_forgiven():
         ("dapo+balanced+balanced_update", r"balanced and balanced_update both set aggregation: keep one of them"),
         ("dynamic+toplambda", r"dynamic drops prompts that are all correct, which toplambda selects first: leave dynamic out"),
         ("toplambda+gr3", r"TopLambda with SomeIncorrect: that filter drops prompts that are all correct"),
+        ("eqlen_unbiased+eqlen", r"eqlen with a base that has EqLen already: leave eqlen out"),
         ("grpo+balanecd", r"unknown method 'balanecd': did you mean 'balanced'\?"),
         ("zzzz", r"unknown method 'zzzz': there are grpo, .*balanced"),
         ("", r"unknown method ''"),

@@ -19,7 +19,7 @@ from fairlen.rollouts import Response, Rollouts
 from fairlen.sampling.eqlen import EqLen
 
 TOY, PROMPTS, STREAMS = Toy(5), 40, 8
-NAMES = [base if base == "eqlen_unbiased" else f"{base}+eqlen" for base in BASES if base != "tree_unbiased"]
+NAMES = [base if base == "eqlen_unbiased" else f"{base}+eqlen" for base in BASES]
 
 
 @functools.cache

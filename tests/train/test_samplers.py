@@ -1,4 +1,4 @@
-"""Samplers that fork, in whole runs: pairs and trees in metrics and records, nothing to compare, nothing computed twice."""
+"""EqLen in whole runs: pairs in metrics and records, nothing to compare, nothing computed twice."""
 
 import asyncio
 from functools import partial
@@ -7,13 +7,10 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 import runs
-from loops import over
 from runs import DOCUMENTED, metrics
 
-from fairlen.audit.readers.fairlen_records import read_records
 from fairlen.engine import Engine
 from fairlen.methods.compose import compose
-from fairlen.methods.method import Method
 from fairlen.policy.model import Policy
 from fairlen.rollouts import TokenIds
 from fairlen.sampling.extend import Continuation, Sampling
@@ -23,7 +20,6 @@ from fairlen.train.collect import Collected, Collector
 from fairlen.train.start import start_training
 
 small = partial(runs.small, method="eqlen+dapo", overrides=("sampling.streams=3",))
-small_trees = partial(runs.small, method="tree+dapo", overrides=("sampling.n=3",), rollout_batches=2)
 EQLEN = compose("eqlen+grpo", ["sampling.streams=4"])
 
 
@@ -32,23 +28,15 @@ def pairs(tmp_path_factory) -> Path:
     return start_training(small(tmp_path_factory.mktemp("runs") / "pairs")).folder
 
 
-@pytest.fixture(scope="module")
-def trees(tmp_path_factory) -> Path:
-    return start_training(small_trees(tmp_path_factory.mktemp("runs") / "trees")).folder
-
-
 def tables_of(folder: Path, batch: int) -> list[dict]:
     """Columns of responses and of segments."""
     names = (f"records/{table}-{batch:06d}.parquet" for table in ("responses", "segments"))
     return [pq.read_table(folder / name).to_pydict() for name in names]
 
 
-def test_every_logged_metric_is_documented(pairs, trees):
+def test_every_logged_metric_is_documented(pairs):
     logged = {name for entry in metrics(pairs) for name in entry}
     assert {"streams/rounds", "streams/tie", "pairs/trained", "pairs/optimism", "advantage/eos"} <= logged <= DOCUMENTED
-    logged = {name for entry in metrics(trees) for name in entry}
-    assert {"tree/responses", "tree/nodes", "tree/forked", "tree/trained"} <= logged <= DOCUMENTED
-    assert not any(name.startswith(("pairs/", "streams/")) for name in logged)
 
 
 def test_metrics_of_pairs_agree_with_records(pairs):
@@ -100,30 +88,8 @@ def test_a_run_in_which_no_two_tracks_differ_ends_without_an_update(tmp_path):
         assert entry["prompts/skipped"] == 1 and entry["advantage/eos"] == 0 and entry["updates/skipped"] == 0
 
 
-def test_metrics_of_trees_agree_with_records(trees):
-    """Nodes, those that train and generated tokens of every rollout batch, counted again; every token in one node."""
-    seen = 0
-    for batch in range(2):
-        responses, segments = tables_of(trees, batch)
-        entry = next(e for e in metrics(trees) if e["rollout_batch"] == batch and "tree/nodes" in e)
-        assert entry["tree/nodes"] == len(segments["group"])
-        assert entry["tree/trained"] == pytest.approx(sum(segments["trains"]) / len(segments["trains"]))
-        assert entry["tree/responses"] == pytest.approx(len(responses["length"]) / entry["prompts/asked"])
-        new = sum(n - i for n, i in zip(responses["length"], responses["inherited"], strict=True))
-        assert new == entry["tokens/generated"] == sum(segments["length"])
-        assert sum(r == 0 for r in responses["round"]) == 3 * entry["prompts/asked"]
-        seen += sum(r > 0 for r in responses["round"])
-    assert seen > 0
-
-
-def test_records_of_trees_are_read_and_are_no_streams(trees):
-    records, _ = read_records(sorted((trees / "records").glob("*.parquet")))
-    assert records and "streams" not in records.known and records.segments.survivor.any()
-    assert (trees / "report.html").stat().st_size > 10_000
-
-
-def collect(policy: Policy, max_num_seqs: int, grows: bool = True, method: Method = EQLEN) -> tuple[Collected, Engine]:
-    """4 prompts with 4 streams or trees by the shipped model; without `grows` the engine seems to know whole results alone."""
+def collect(policy: Policy, max_num_seqs: int, grows: bool = True) -> tuple[Collected, Engine]:
+    """4 prompts with 4 streams by the shipped model; without `grows` the engine seems to know whole results alone."""
     engine = Engine(
         policy.model, eos_token_id=policy.eos_token_ids, max_length=256, max_num_seqs=max_num_seqs, compile=False
     )
@@ -135,13 +101,12 @@ def collect(policy: Policy, max_num_seqs: int, grows: bool = True, method: Metho
     extend = engine.extend if grows else whole
     grader = Grader(task, policy.decode)
     collector = Collector(extend, grader, task.train, Sampling(160, seed=0), num_prompts=4, max_extra_batches=0, seed=5)
-    return asyncio.run(collector(method, 0, 0, 0)), engine
+    return asyncio.run(collector(EQLEN, 0, 0, 0)), engine
 
 
-@over("method", [EQLEN, compose("tree_unbiased")])
-def test_nothing_is_computed_twice(policy, method):
+def test_nothing_is_computed_twice(policy):
     """Prompt and prefix tokens are computed once for each prompt, and never again."""
-    collected, engine = collect(policy, max_num_seqs=64, method=method)
+    collected, engine = collect(policy, max_num_seqs=64)
     once = sum(len(tokens) - 1 for tokens in {problem.token_ids for problem in collected.problems})
     assert engine.stats.num_prefix_tokens > 5 * once  # there was much to take over
     assert engine.stats.num_computed_tokens == once

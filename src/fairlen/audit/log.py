@@ -201,6 +201,6 @@ def weighed(log: Log) -> Weighed:
     _, group = np.unique(unit * max(segments.num_groups, 1) + segments.group, return_inverse=True)
     advantage = advantages(log)[rows]
     prompt, correct = log.responses.prompt[segments.response], log.correct[segments.response]
-    if "streams" in log.known or log.segments.survivor.any():
+    if "streams" in log.known:
         correct = advantage > 0
     return Weighed(replace(segments, group=group), advantage, unit, names, prompt, correct)

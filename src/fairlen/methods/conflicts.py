@@ -28,7 +28,6 @@ from fairlen.methods.stages.surrogate import GammaKernel, PolicyGradient, PowerC
 from fairlen.methods.stages.terms import SamplerMismatch
 from fairlen.sampling.eqlen import EqLen
 from fairlen.sampling.independent import Independent
-from fairlen.sampling.tree import Tree
 
 Method = Any
 """A Method, whose module imports this one."""
@@ -95,7 +94,7 @@ def refuse_bad_pairs(method: Method) -> None:
     if outcomes and (method.reward or not is_whole):
         found.append(
             f"OutcomeNormalized of {', '.join(outcomes)}: outcomes of whole responses are compared as they are; leave out "
-            "eqlen, tree, turn_baseline and what shapes rewards, or give no outcomes"
+            "eqlen, turn_baseline and what shapes rewards, or give no outcomes"
         )
     is_cut = not isinstance(method.sampling, Independent) or method.sampling.unit == "turn"
     if is_cut and (path := next((path for path in method.channels if not path.startswith("reward")), "")):
@@ -155,8 +154,6 @@ def warn_of_pairs(method: Method) -> list[str]:
         )
     if isinstance(method.sampling, EqLen):
         notes += warn_of_streams(method, method.sampling)
-    if isinstance(method.sampling, Tree) and method.sampling.level_weight == "branching":
-        notes += warn_of_bias(method, "branching weights of Tree")
     return notes
 
 
@@ -172,28 +169,19 @@ def warn_of_streams(method: Method, sampling: EqLen) -> Iterator[str]:
             "against stopping (docs/methods/eqlen.md); --set sampling.survivor_reward=halving does not"
         )
     if sampling.round_weight == "halving" and sampling.survivor_reward in ("halving", "lineage"):
-        yield from warn_of_bias(method, "halving weights of EqLen")
+        for choice, reason in find_bias(method, sampling):
+            because = f"the gradient is no longer that of the expected reward, because {reason}"
+            yield f"{choice} with the halving weights of EqLen: {because}"
 
 
-def warn_of_bias(method: Method, weights: str) -> Iterator[str]:
-    """Yield a warning on each choice that takes from such weights what they are for."""
-    for choice, reason in find_bias(method):
-        yield f"{choice} with the {weights}: the gradient is no longer that of the expected reward, because {reason}"
-
-
-def find_bias(method: Method) -> Iterator[tuple[str, str]]:
-    """The choices that break the propositions of docs/methods/eqlen.md and docs/methods/tree.md, and how."""
-    name, sampling = {path: type(stage).__name__ for path, stage in method.stages()}, method.sampling
-    is_pair = isinstance(sampling, EqLen)
-    if is_pair and sampling.max_rounds:
+def find_bias(method: Method, sampling: EqLen) -> Iterator[tuple[str, str]]:
+    """The choices that break the proposition of docs/methods/eqlen.md, and how."""
+    name = {path: type(stage).__name__ for path, stage in method.stages()}
+    if sampling.max_rounds:
         reason = "what survives the last round is not trained; --set sampling.max_rounds=0"
         yield f"max_rounds={sampling.max_rounds}", reason
-    if not is_pair and sampling.n < 2:
-        yield f"n={sampling.n}", "the first node has no siblings and is not trained; --set sampling.n=4"
-    if not isinstance(method.advantage, LeaveOneOut) and not (is_pair and isinstance(method.advantage, GroupCentered)):
-        own = "a difference is divided by its spread"
-        node = "the baseline has the node itself in it, or a spread divides it"
-        yield name["advantage"], f"{own if is_pair else node}; --set advantage=LeaveOneOut"
+    if not isinstance(method.advantage, LeaveOneOut | GroupCentered):
+        yield name["advantage"], "a difference is divided by its spread; --set advantage=LeaveOneOut"
     if method.mask_truncated:
         yield "mask_truncated", "truncated responses are left out and not worth 0; --set mask_truncated=false"
     if not isinstance(method.filter, Everything):

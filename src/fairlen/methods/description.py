@@ -16,7 +16,6 @@ from fairlen.methods.stages import advantage, aggregation, fair_band, filters, r
 from fairlen.methods.stages.micro import is_state
 from fairlen.sampling.eqlen import EqLen
 from fairlen.sampling.independent import Independent
-from fairlen.sampling.tree import Tree
 
 
 def stages_of(*modules: ModuleType) -> tuple[type, ...]:
@@ -29,7 +28,7 @@ def stages_of(*modules: ModuleType) -> tuple[type, ...]:
 
 
 KINDS: dict[str, tuple[type, ...]] = {
-    "sampling": (Independent, EqLen, Tree),
+    "sampling": (Independent, EqLen),
     "filter": get_args(filters.Filter),
     "reward": get_args(reward.Reward),
     "advantage": get_args(advantage.Advantage),

@@ -15,7 +15,6 @@ from fairlen.methods.stages.micro import is_state
 from fairlen.methods.stages.surrogate import TokenClip
 from fairlen.sampling.eqlen import EqLen
 from fairlen.sampling.independent import Independent
-from fairlen.sampling.tree import Tree
 
 CHAIN_ORDER = (
     reward.TruncationPenalty, reward.RelativeLength, reward.TopLambda, reward.LengthPenalty, reward.SolvedLength,
@@ -53,21 +52,15 @@ def add(method: Method, choice: str, stage: Any) -> Method:
 
 
 def pair_tracks(method: Method) -> Method:
-    """The method of equal-length pairs. A pair is its own group.
+    """The method of equal-length pairs. A pair is its own group. Raises ValueError where there are pairs already.
 
     A token mean of the group becomes one of the update, as in the paper's combination with DAPO: within a pair it would be the
     sequence mean.
     """
+    if isinstance(method.sampling, EqLen):
+        raise ValueError("eqlen with a base that has EqLen already: leave eqlen out, or name another base")
     of_update = TokenMean("update") if method.aggregation == TokenMean("group") else method.aggregation
-    return replace(fork(method, "eqlen", EqLen()), aggregation=of_update)
-
-
-def fork(method: Method, name: str, sampling: EqLen | Tree) -> Method:
-    """The method with tracks that fork. Raises ValueError where they are forked already."""
-    if isinstance(method.sampling, EqLen | Tree):
-        kind = type(method.sampling).__name__
-        raise ValueError(f"{name} with a base that has {kind} already: leave {name} out, or name another base")
-    return replace(method, sampling=sampling)
+    return replace(method, sampling=EqLen(), aggregation=of_update)
 
 
 def cut_turns(method: Method, name: str, aggregation: Aggregation | None = None, **compared: Any) -> Method:
@@ -116,11 +109,6 @@ def set_clip(method: Method, name: str, **values: float) -> Method:
 COMPONENTS = (
     Component("eqlen", "sampling", apply=pair_tracks,
         summary="Compares equal-length pairs built during generation, in 8 streams of two tracks (EqLen, 2604.17328)."),
-    Component("tree", "sampling", apply=partial(fork, name="tree", sampling=Tree()),
-        summary="Compares siblings of trees: 4 tracks that fork in two at 1/8 and 2/8 of the max response length (2506.05183)."),
-    Component("treerpo", "sampling", apply=partial(fork, name="treerpo", sampling=Tree(n=8, branching=8, depth=3, parts=3)),
-        summary="The same with the sizes of TreeRPO: 8 tracks that fork in eight at each third, up to 512 responses "
-                "(arXiv:2506.05183)."),
     Component("dynamic", "filter", apply=partial(replace, filter=filters.MixedOutcomes()),
         summary="Only prompts with correct and incorrect responses train (DAPO's dynamic sampling, arXiv:2503.14476)."),
     Component("lspo", "filter", apply=partial(replace, filter=filters.LengthWindow()),

@@ -13,7 +13,6 @@ from fairlen.methods.stages.fair_band import FairBand
 from fairlen.methods.stages.filters import MixedOutcomes, MixedRewards
 from fairlen.methods.stages.reward import SoftOverlong, TruncationPenalty
 from fairlen.sampling.eqlen import EqLen
-from fairlen.sampling.tree import Tree
 
 
 def grpo() -> Method:
@@ -146,16 +145,11 @@ def eqlen_unbiased() -> Method:
     )
 
 
-def tree_unbiased() -> Method:
-    """Tree (arXiv:2506.05183) with the expected gradient of the expected reward: siblings compared, levels weighed by visits."""
-    return replace(eqlen_unbiased(), sampling=Tree(level_weight="branching"))
-
-
 BASES: dict[str, Callable[[], Method]] = {
     preset.__name__: preset
     for preset in (
         grpo, reinforce, rloo, dr_grpo, dapo, dapo_verl, gspo, gspo_token, luspo, p_gspo, fspo, fspo_v3, fspo_centred,
-        ctpo, dler, da_dler, cispo, aspo, sapo, gmpo, vespo, eqlen_unbiased, tree_unbiased,
+        ctpo, dler, da_dler, cispo, aspo, sapo, gmpo, vespo, eqlen_unbiased,
     )
 }  # fmt: skip
 """Every base by its name."""

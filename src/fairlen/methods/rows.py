@@ -97,7 +97,7 @@ def plan_rows(
     method's stages read by name, [N] each, of the data or of several reward functions.
     Rewards to one prompt that differ by the rounding of the type that they came in are the same.
     Warns where no response trains. Raises ValueError for columns of unequal length or another shape than [N], what is no number
-    or out of range, more updates than prompts, methods that cut responses while they are generated (EqLen, Tree), and choices
+    or out of range, more updates than prompts, methods that cut responses while they are generated (EqLen), and choices
     about turns.
     """
     check_method(method)

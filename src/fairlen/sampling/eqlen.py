@@ -98,7 +98,13 @@ class EqLen(Checked):
         return value
 
     def trains(self, responses: Responses, segments: Segments, value: Floats) -> Bools:
-        return find_different(segments, value)
+        """Those whose value is known and differs by more than rounding from another of their group."""
+        known = segments.active & ~np.isnan(value)
+        low, high = np.full(segments.num_groups, np.inf), np.full(segments.num_groups, -np.inf)
+        np.minimum.at(low, segments.group[known], value[known])
+        np.maximum.at(high, segments.group[known], value[known])
+        is_different = high - low > tolerance(np.maximum(np.abs(high), np.abs(low)))
+        return known & is_different[segments.group]
 
     def metrics(
         self, responses: Responses, segments: Segments, reward: Floats, value: Floats, trains: Bools
@@ -115,16 +121,6 @@ def rows_of_streams(responses: Sequence[Response]) -> Iterable[list[int]]:
     for row, response in enumerate(responses):
         streams[response.prompt, response.stream].append(row)
     return streams.values()
-
-
-def find_different(segments: Segments, value: Floats) -> Bools:
-    """Mask of segments whose value is known and differs by more than rounding from another of their group, [B]."""
-    known = segments.active & ~np.isnan(value)
-    low, high = np.full(segments.num_groups, np.inf), np.full(segments.num_groups, -np.inf)
-    np.minimum.at(low, segments.group[known], value[known])
-    np.maximum.at(high, segments.group[known], value[known])
-    is_different = high - low > tolerance(np.maximum(np.abs(high), np.abs(low)))
-    return known & is_different[segments.group]
 
 
 @dataclass(frozen=True)

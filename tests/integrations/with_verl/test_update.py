@@ -34,7 +34,7 @@ pytestmark = pytest.mark.slow  # half a minute for two processes that import ver
 
 BUDGET, NUM_PROMPT, LIMIT = 9, 4, 240
 RANKS = Path(__file__).with_name("ranks.py")
-WHOLE = [*sorted(set(BASES) - {"eqlen_unbiased", "tree_unbiased"}), "dapo+balanced", "grpo+toplambda"]
+WHOLE = [*sorted(set(BASES) - {"eqlen_unbiased"}), "dapo+balanced", "grpo+toplambda"]
 STREAMS = ["eqlen+grpo", "eqlen+gspo", "eqlen_unbiased", "eqlen+dapo+balanced"]
 SHAPES = [
     {"use_dynamic_bsz": True, "max_token_len_per_gpu": 1000}, {"use_dynamic_bsz": True, "max_token_len_per_gpu": 60}, {},

@@ -12,7 +12,6 @@ from fairlen.methods.conflicts import refuse_turn_rewards
 from fairlen.methods.method import Method
 from fairlen.methods.stages.terms import SamplerMismatch
 from fairlen.plugins import with_full_paths
-from fairlen.sampling.tree import Tree
 
 TESTED = ">=0.9.1,<0.9.2"
 """Versions of verl that the tests ran with."""
@@ -37,13 +36,9 @@ def read_method(settings: Mapping[str, Any] | None) -> Method:
 
 @cache
 def choose_method(names: str, overrides: tuple[str, ...]) -> Method:
-    """Return a method; every stream of pairs asks for its own. Raises ValueError for baselines of turns, and for trees."""
+    """Return a method; every stream of pairs asks for its own. Raises ValueError for baselines of turns."""
     method = compose(names, overrides)
     refuse_turn_rewards(method, "verl")
-    if isinstance(method.sampling, Tree):
-        raise ValueError(
-            "Tree in verl: no whole job of it has been tried; train with `fairlen train` or TRL, or leave it out"
-        )
     return method
 
 
