@@ -96,6 +96,13 @@ def test_a_threshold_is_crossed_and_told_once(kind, later):
     assert told[0].interval is None and told[0].since == 5 and "threshold" in told[0].text
 
 
+def test_a_share_of_prompts_is_told_where_enough_have_it():
+    """All responses to each of 4 prompts a step have one outcome: 12 prompts of 3 steps say little, 32 are there after 8."""
+    watch, prompts = LengthWatch(), np.arange(16) // 4
+    told = [watch.add(prompts, np.full(16, 50), prompts % 2, step=step) for step in range(8)]
+    assert [one.step for some in told for one in some] == [7] and "the mean of 8 steps" in told[-1][0].text
+
+
 def test_a_gradual_change_began_where_a_quarter_of_it_was_made():
     # (200 + 170 + 160) / 3 = 177 is 0.44 of 400; a quarter of the way, 400 * 0.44 ** 0.25 = 326, lies between 360 and 300.
     watch, told = LengthWatch(kinds=("length",)), []

@@ -13,11 +13,11 @@ from fairlen.audit.conclusion import MANY
 from fairlen.audit.log import Log, weighed
 from fairlen.audit.statistics.coupling import shares_under
 from fairlen.audit.statistics.intervals import length_bins
-from fairlen.batch import Floats, Responses, build_segments, centred_squares, mean_or_nan, sum_by
+from fairlen.batch import Bools, Floats, Responses, build_segments, centred_squares, mean_or_nan, sum_by
 from fairlen.channels import OBSERVATION, name_channel
 
-PATIENCE = 3
-"""Steps that are averaged, at the start and now."""
+PATIENCE, ENOUGH = 3, 32
+"""Steps that are averaged, at the start and now; of shares of prompts as many as have so many, where 90% is known to 5 points."""
 NEAR = 0.25
 """Share of a change that a step may have made and still lie before its onset."""
 
@@ -69,27 +69,31 @@ class Shape:
     """Mean weight of a token among the longest responses over one among the shortest, by the aggregation in use."""
     channels: Mapping[str, float] = field(default_factory=dict)
     """Mean tokens of a response by channel."""
+    compared: int = 0
+    """Prompts with several responses."""
 
     @classmethod
     def of(cls, number: int, table: Responses, age: Floats | None, knows_limit: bool, rule: str) -> Shape:
         """Describe a rollout batch; `age` [N] in updates, `rule` the aggregation in use."""
         length, has_verdict = table.length.astype(np.float64), ~np.isnan(table.outcome)
         order, quarter = np.argsort(length, kind="stable"), max(len(length) // 4, 1)
+        idle = find_idle(table)
         return cls(
             number, len(table), float(length.mean()), mean_or_nan(table.correct[has_verdict]),
-            float(table.truncated.mean()) if knows_limit else math.nan, find_idle(table),
+            float(table.truncated.mean()) if knows_limit else math.nan, mean_or_nan(idle),
             float(1.0 - has_verdict.mean()), mean_or_nan(length[~has_verdict]) / float(length.mean()),
             math.nan if age is None else float(age[order[-quarter:]].mean() - age[order[:quarter]].mean()),
             weigh(table.take(has_verdict), rule) if rule else math.nan,
-            {name: float(tokens.mean()) for name, tokens in table.channels.items()},
+            {name: float(tokens.mean()) for name, tokens in table.channels.items()}, len(idle),
         )  # fmt: skip
 
 
-def find_idle(table: Responses) -> float:
+def find_idle(table: Responses) -> Bools:
+    """Return of each prompt with several responses whether all have one outcome."""
     rows = table.active_rows()
     count, total, squares = (sum_by(rows.prompt, rows.outcome**power, rows.num_prompts) for power in (0, 1, 2))
     spread = centred_squares(count, total, squares)
-    return mean_or_nan((spread <= 1e-9 * np.maximum(squares, 1e-12))[count > 1])
+    return (spread <= 1e-9 * np.maximum(squares, 1e-12))[count > 1]
 
 
 def weigh(table: Responses, rule: str) -> float:
@@ -124,6 +128,7 @@ class Line:
     remedy: str
     is_ratio: bool = False
     """Whether one over the number counts as well."""
+    of_prompts: bool = False
 
     def describe_bar(self) -> str:
         if self.is_ratio:
@@ -162,6 +167,7 @@ LINES = {
         lambda now, first: now.idle, 0.9,
         "{x:.0%} of prompts have responses of one outcome, since about step {since}, so that hardly any is compared; "
         "{now.correct:.0%} are correct", "Give problems that the model solves sometimes, or more responses to a prompt",
+        of_prompts=True,
     ),
     "weight": Line(
         lambda now, first: now.weight, 3.0,
@@ -189,14 +195,22 @@ def find_since(line: Line, steps: Sequence[Shape], first: Shape, x: float) -> in
     return steps[min(before[-1] + 1, len(steps) - 1) if before else 0].number
 
 
+def choose_last(steps: Sequence[Shape], least: int) -> Sequence[Shape]:
+    """Return the last PATIENCE steps, or as many as have `least` prompts with several responses; none where too few have."""
+    for size in range(PATIENCE, len(steps) + 1):
+        if sum(one.compared for one in steps[-size:]) >= least:
+            return steps[-size:]
+    return ()
+
+
 def find_crossed(steps: Sequence[Shape], kinds: Container[str]) -> Iterator[Alarm]:
-    """Yield an alarm for each threshold of these kinds that the mean of the last PATIENCE steps has crossed."""
-    last = steps[-PATIENCE:]
-    first, now = (average(part) for part in (steps[:PATIENCE], last))
-    for kind, line in LINES.items() if len(last) == PATIENCE else ():
-        if kind in kinds and line.is_crossed(x := line.number(now, first)):
+    """Yield an alarm for each threshold of these kinds that the mean of the last steps has crossed."""
+    first = average(steps[:PATIENCE])
+    for kind, line in LINES.items():
+        last = choose_last(steps, ENOUGH * line.of_prompts) if kind in kinds else ()
+        if last and line.is_crossed(x := line.number(now := average(last), first)):
             since = find_since(line, steps, first, x)
             what = line.text.format(x=x, now=now, first=first, since=since, most=describe_change(now, first))
-            rule = f"A threshold, no test: the mean of {PATIENCE} steps passed {line.describe_bar()}"
+            rule = f"A threshold, no test: the mean of {len(last)} steps passed {line.describe_bar()}"
             remedy = line.remedy.format(side="longer" if x > 1 else "shorter")
             yield Alarm(kind, now.number, x, None, f"{what}. {rule}. {remedy}", since)
