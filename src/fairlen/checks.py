@@ -53,8 +53,9 @@ def label(stage: Any, name: str) -> str:
 def check(rule: Rule, stage: Any, *names: str) -> None:
     """Raises ValueError where one of the fields is not what the rule says."""
     for name in names:
-        if not rule.holds(getattr(stage, name)):
-            raise ValueError(f"{label(stage, name)}={getattr(stage, name)}: give {rule.wanted}")
+        value = getattr(stage, name)
+        if isinstance(value, str) or not rule.holds(value):
+            raise ValueError(f"{label(stage, name)}={value!r}: give {rule.wanted}")
 
 
 read_hints = cache(partial(get_type_hints, include_extras=True))

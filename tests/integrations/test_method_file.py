@@ -20,3 +20,5 @@ def test_what_is_saved_comes_back(tmp_path):
         resume_method(tmp_path, method)
     with pytest.raises(ValueError, match=r"aggregation .* -> "):
         resume_method(tmp_path, replace(method, aggregation=compose("dapo").aggregation))
+    with pytest.raises(FileNotFoundError, match="no state of the method was saved"):
+        resume_method(tmp_path / "stock", compose("grpo"))  # a checkpoint of the trainer that is extended

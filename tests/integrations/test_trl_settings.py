@@ -11,7 +11,7 @@ from transformers import GenerationConfig
 from trl_runs import ScriptedFair, config, scripted
 
 from fairlen.integrations.trl.rows import Outcomes
-from fairlen.integrations.trl.settings import prepare, refuse_defaults
+from fairlen.integrations.trl.settings import find_data_problems, prepare, refuse_defaults
 from fairlen.integrations.trl.trainer import check_threshold
 from fairlen.methods.method import Method
 from fairlen.sampling.eqlen import EqLen
@@ -188,3 +188,21 @@ def test_a_task_in_turns_is_refused_before_anything_trains(tmp_path):
     config = TrlConfig.of(model="playground", task=f"{tmp_path / 'turned.py'}:make")
     with pytest.raises(ValueError, match="solved in turns, which `fairlen train` plays"):
         start_trl(config, ["--output_dir", str(tmp_path / "out"), "--bf16", "False"])
+
+
+def test_data_without_rows_or_prompts_is_refused_before_anything_trains():
+    from datasets import Dataset
+
+    good = Dataset.from_list([{"prompt": "1+1=", "answer": "2"}])
+    assert not list(find_data_problems({"train_dataset": good, "eval_dataset": {"sums": good}}))
+    for name, given, words in (
+        ("train_dataset", good.select([]), "train_dataset has no rows"),
+        ("eval_dataset", {"sums": good, "none": good.select([])}, "eval_dataset has no rows"),
+        (
+            "train_dataset",
+            good.rename_column("prompt", "question"),
+            "columns question, answer and no `prompt`.*rename_column",
+        ),
+    ):
+        with pytest.raises(ValueError, match=words):
+            prepare("grpo", (), config("unused"), False, {name: given})

@@ -42,14 +42,11 @@ def save_method(folder: Path, method: Method, **kept: Any) -> None:
 def resume_method(folder: Path, method: Method) -> tuple[Method, Mapping[str, Any]]:
     """Return the method with the state of a checkpoint, and all that was kept there.
 
-    A checkpoint without the file is one of a method without state, of which nothing was kept. Raises ValueError for a checkpoint
-    of another method, FileNotFoundError where there is no state for one that needs it.
+    Raises ValueError for a checkpoint of another method, FileNotFoundError for one that was saved without a method.
     """
     path = folder / STATE_FILE
     if not path.is_file():
-        if method.state:
-            raise FileNotFoundError(f"{path}: no state of the method was saved there; start a new run from its weights")
-        return method, NOWHERE
+        raise FileNotFoundError(f"{path}: no state of the method was saved there; start a new run from its weights")
     kept = json.loads(path.read_text())
     before, now = kept["method"], to_dict(method)
     if changed := [name for name in now if before.get(name) != now[name]]:

@@ -20,7 +20,7 @@ from fairlen.methods.conflicts import warn_of_pairs
 from fairlen.methods.description import set_fields, short
 from fairlen.methods.method import CHAINED, Method
 from fairlen.methods.modifiers import EVERYTHING, MODIFIERS, Component, add
-from fairlen.methods.peers import find_peer, split_names
+from fairlen.methods.peers import find_peer, split_names, suggest_number
 from fairlen.methods.presets import BASES
 from fairlen.methods.trial import try_method
 from fairlen.plugins import Plugin, find_plugin, is_file_place, normalize
@@ -117,6 +117,8 @@ def find_component(name: str, words: Sequence[str] = ()) -> Component:
         return read_component(find_plugin("method", name))
     joined = "+".join(name.replace(",", " ").split())
     near = f"names are joined by +: {joined}" if joined != name else suggest(name, [*BASES, *MODIFIERS])
+    if "=" in name:
+        near = f"a number of another library's follows its words, such as trl:dapo+epsilon_high=0.28; {suggest_number(name)}"
     raise ValueError(f"unknown method {name!r}: {near} (`fairlen methods` lists all; one of your own is FILE.py:NAME)")
 
 

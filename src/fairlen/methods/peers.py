@@ -116,6 +116,11 @@ def find_peer(name: str) -> Peer | None:
     return read_peers().get(prefix.strip().lower()) if colon else None
 
 
+def suggest_number(name: str) -> str:
+    """The numbers of the libraries that are nearest to a name, as a question."""
+    return suggest(name.partition("=")[0], {number for peer in read_peers().values() for number in peer.numbers})
+
+
 def split_names(names: str) -> list[tuple[str, list[str]]]:
     """The names of a composition, and for one with a library's prefix the words of it that follow."""
     found: list[tuple[str, list[str]]] = []

@@ -144,7 +144,7 @@ LINES = {
         lambda now, first: now.truncated, MANY,
         "{x:.0%} of responses end at the limit of generation, {first.truncated:.0%} at first; they are so many since about step "
         "{since}; length then decides which can be correct", "Read a few: text that repeats needs no higher limit. Otherwise "
-        "raise the limit (TRL's max_completion_length), or leave these out of the loss (mask_truncated_completions)",
+        "raise the limit (TRL's max_completion_length)",
     ),
     "verdicts": Line(
         lambda now, first: now.missing, 0.1,

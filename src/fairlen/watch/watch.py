@@ -25,9 +25,7 @@ from fairlen.watch.thresholds import THRESHOLDS, Alarm, Shape, find_crossed
 
 EFFECT = "effect"
 """The kind of alarm that a test raises; all others are thresholds."""
-ASSOCIATION = (
-    "an association, not a cause: a response may be incorrect because it is long, or long because it is incorrect"
-)
+ASSOCIATION = "an association, not a cause: length may decide what is correct, or follow from it"
 
 
 @dataclass

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Sized
 from dataclasses import fields, replace
 from numbers import Real
 from typing import Any
@@ -130,11 +130,24 @@ def find_problems(config: Any, method: Method, allow_truncated: bool, parts: Map
                 yield f"{name} with {name_of_it}: it generates by itself, where the sampler has to; leave one out"
     if method.recounts and config.use_vllm and not config.vllm_importance_sampling_correction:
         yield "vllm_importance_sampling_correction=False with correction.recount=True, which compares log-probs: leave it out"
+    yield from find_data_problems(parts)
     for name in changed(config, REFUSED):
         yield f"{name}={getattr(config, name)}: {REFUSED[name]}"
     truncations = list(find_truncations(config))
     if truncations and not allow_truncated and (reason := find_obstacle(config, truncations, parts)):
         yield f"{', '.join(truncations)}: {OTHERWISE}{reason}; leave it out, or give allow_truncated_sampling=True"
+
+
+def find_data_problems(parts: Mapping[str, Any]) -> Iterator[str]:
+    for name in ("train_dataset", "eval_dataset"):
+        given = parts.get(name)
+        for one in given.values() if isinstance(given, dict) else (given,):
+            columns = getattr(one, "column_names", None) or ["prompt"]
+            if isinstance(one, Sized) and not len(one):
+                yield f"{name} has no rows: give some, or leave it out"
+            if "prompt" not in columns:
+                had = f"{name} has the columns {', '.join(columns)} and no `prompt`"
+                yield f"{had}: rename the one that is asked, {name}.rename_column({columns[0]!r}, 'prompt')"
 
 
 def generation_kwargs_of(config: Any) -> dict[str, Any]:

@@ -49,7 +49,7 @@ from fairlen.integrations.trl.versions import refuse_changed
 from fairlen.loop.learning_signal import FIRST_LOGS, LearningSignal
 from fairlen.loop.tally import count, measure_sequences, scored_metrics, state_metrics
 from fairlen.loop.update import Skips, finish_update
-from fairlen.methods.compose import Composition
+from fairlen.methods.compose import DEFAULT_METHOD, Composition
 from fairlen.methods.description import list_stages
 from fairlen.methods.method import PLANNED, Method, MicroLoss, Scored, spread
 from fairlen.methods.stages.micro import Micro, Outputs
@@ -81,8 +81,8 @@ class FairGRPOTrainer(TruncatedGRPOTrainer):
     def __init__(
         self,
         *args: Any,
-        method: str | Method | Composition,
-        overrides: Sequence[str] = (),
+        method: str | Method | Composition = DEFAULT_METHOD,
+        overrides: Sequence[str] | Mapping[str, Any] = (),
         correct_threshold: float | None = None,
         allow_truncated_sampling: bool = False,
         run_folder: bool = True,
@@ -94,6 +94,8 @@ class FairGRPOTrainer(TruncatedGRPOTrainer):
         given.pop("self")
         if not isinstance(given.get("args"), GRPOConfig):
             raise ValueError(f"args={given.get('args')!r:.60}: give a GRPOConfig, which the method has to agree with")
+        if isinstance(overrides, Mapping):
+            overrides = [f"{path}={value}" for path, value in overrides.items()]
         composition, given["args"] = prepare(method, overrides, given["args"], allow_truncated_sampling, given)
         self.method = composition.method
         self.current = CurrentBatch()
@@ -228,7 +230,10 @@ class FairGRPOTrainer(TruncatedGRPOTrainer):
 
     def _calculate_rewards(self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any) -> Tensor:
         if self.current.sampled is None:
-            self.current.rewards = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
+            self.current.rewards = found = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
+            for row, place in found.isinf().nonzero().tolist():
+                given = f"{self.reward_func_names[place]} gave {found[row, place]} to response {row} of the batch"
+                raise ValueError(f"reward_funcs: {given}; give a finite number, or None where there is no verdict")
         return self.current.rewards
 
     def reward_tracks(self, inputs: Any, prompts: Any, completions: Any, completion_ids: Any) -> Tensor:
