@@ -80,6 +80,11 @@ def prepare(
     return replace(composition, method=adopted, notes=notes), config
 
 
+def list_overrides(given: Sequence[str] | Mapping[str, Any]) -> Sequence[str]:
+    """Return fields as PATH=VALUE, which may be given as a dict."""
+    return [f"{path}={value}" for path, value in given.items()] if isinstance(given, Mapping) else given
+
+
 def choose_method(method: str | Method | Composition, overrides: Sequence[str], config: Any) -> Composition:
     """Return the method with its notes; a name takes the number of tracks from num_generations unless an override has it."""
     if isinstance(method, str):

@@ -44,7 +44,14 @@ from fairlen.integrations.trl.rows import (
     score_rows,
     split_rows,
 )
-from fairlen.integrations.trl.settings import REMEDIES, check_threshold, prepare, refuse_defaults, warn_of_dropout
+from fairlen.integrations.trl.settings import (
+    REMEDIES,
+    check_threshold,
+    list_overrides,
+    prepare,
+    refuse_defaults,
+    warn_of_dropout,
+)
 from fairlen.integrations.trl.versions import refuse_changed
 from fairlen.loop.learning_signal import FIRST_LOGS, LearningSignal
 from fairlen.loop.tally import count, measure_sequences, scored_metrics, state_metrics
@@ -94,11 +101,10 @@ class FairGRPOTrainer(TruncatedGRPOTrainer):
         given.pop("self")
         if not isinstance(given.get("args"), GRPOConfig):
             raise ValueError(f"args={given.get('args')!r:.60}: give a GRPOConfig, which the method has to agree with")
-        if isinstance(overrides, Mapping):
-            overrides = [f"{path}={value}" for path, value in overrides.items()]
+        overrides = list_overrides(overrides)
         composition, given["args"] = prepare(method, overrides, given["args"], allow_truncated_sampling, given)
         self.method = composition.method
-        self.current = CurrentBatch()
+        self.current, self.reader = CurrentBatch(), TreeReader()
         self.allows_mismatch, self.generated_at = allow_truncated_sampling, -1
         super().__init__(**given)
         if not (self.use_vllm or allow_truncated_sampling):
@@ -111,7 +117,6 @@ class FairGRPOTrainer(TruncatedGRPOTrainer):
         self.skips = Skips(with_loss_scaler=self.accelerator.mixed_precision == "fp16")
         self.refill = Refill(self, max_extra_batches)
         refuse_unread(self)
-        self.reader = TreeReader()
         if self.method.recounts and self.has_sampler:
             raise ValueError(
                 f"correction.recount=True with {type(self.method.sampling).__name__}, max_extra_batches={max_extra_batches}: "
