@@ -10,7 +10,7 @@ import torch
 from transformers import GenerationConfig
 from trl_runs import ScriptedFair, config, scripted
 
-from fairlen.integrations.trl.rows import Outcomes
+from fairlen.integrations.trl.rows import Outcomes, refuse_infinite
 from fairlen.integrations.trl.settings import find_data_problems, prepare, refuse_defaults
 from fairlen.integrations.trl.trainer import check_threshold
 from fairlen.methods.method import Method
@@ -206,3 +206,8 @@ def test_data_without_rows_or_prompts_is_refused_before_anything_trains():
     ):
         with pytest.raises(ValueError, match=words):
             prepare("grpo", (), config("unused"), False, {name: given})
+
+
+def test_an_infinite_reward_is_told_by_function_and_response():
+    with pytest.raises(ValueError, match="length gave -inf to response 1; give finite numbers, or None"):
+        refuse_infinite(torch.tensor([[1.0, 0.0], [float("nan"), -float("inf")]]), ["accuracy", "length"])

@@ -115,6 +115,13 @@ def gather_rows(trainer: Any, graded: Sequence[Response], inputs: Sequence[dict[
     return gather_object(found)
 
 
+def refuse_infinite(rewards: Tensor, names: Sequence[str]) -> None:
+    """Raise ValueError where a reward function gave no finite number, of [N, functions]; nan is no verdict."""
+    for row, place in rewards.isinf().nonzero().tolist():
+        given = f"{names[place]} gave {rewards[row, place]} to response {row}"
+        raise ValueError(f"reward_funcs: {given}; give finite numbers, or None where there is no verdict")
+
+
 def score_rows(trainer: Any, rows: Sequence[Graded]) -> tuple[Rollouts, Scored]:
     """Return the rollout batch of some prompts, and its scores."""
     responses = tuple(row.response for row in rows)

@@ -40,6 +40,7 @@ from fairlen.integrations.trl.rows import (
     has_open_call,
     read_responses,
     read_trained,
+    refuse_infinite,
     refuse_unread,
     score_rows,
     split_rows,
@@ -235,10 +236,8 @@ class FairGRPOTrainer(TruncatedGRPOTrainer):
 
     def _calculate_rewards(self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any) -> Tensor:
         if self.current.sampled is None:
-            self.current.rewards = found = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
-            for row, place in found.isinf().nonzero().tolist():
-                given = f"{self.reward_func_names[place]} gave {found[row, place]} to response {row} of the batch"
-                raise ValueError(f"reward_funcs: {given}; give a finite number, or None where there is no verdict")
+            self.current.rewards = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
+            refuse_infinite(self.current.rewards, self.reward_func_names)
         return self.current.rewards
 
     def reward_tracks(self, inputs: Any, prompts: Any, completions: Any, completion_ids: Any) -> Tensor:
