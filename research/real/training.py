@@ -27,6 +27,7 @@ from fairlen.console import log
 from fairlen.evaluate.run import Evaluation
 from fairlen.files.folders import remove, write_file
 from fairlen.train.run.config import TrainConfig
+from research.ledger.study import rounded
 from research.real.draws import choose_problems
 from research.real.world import Sizes, build_world, read_settings
 from research.study.__main__ import find_commit
@@ -192,7 +193,7 @@ def train(given: argparse.Namespace) -> None:
 
 def figures(given: argparse.Namespace) -> None:
     """Print the figures of finished runs, which are kept beside OUT/cells as one folder."""
-    print(json.dumps(list(make_figures(gather(given.out))), indent=1))
+    print(json.dumps(rounded(list(make_figures(gather(given.out)))), indent=1))
 
 
 def seeds(given: argparse.Namespace) -> None:

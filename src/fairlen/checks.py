@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import Field, field, fields
 from functools import cache, partial
 from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
@@ -53,8 +54,10 @@ def label(stage: Any, name: str) -> str:
 def check(rule: Rule, stage: Any, *names: str) -> None:
     """Raises ValueError where one of the fields is not what the rule says."""
     for name in names:
-        value = getattr(stage, name)
-        if isinstance(value, str) or not rule.holds(value):
+        value, holds = getattr(stage, name), False
+        with suppress(TypeError):  # a text, or None
+            holds = rule.holds(value)
+        if not holds:
             raise ValueError(f"{label(stage, name)}={value!r}: give {rule.wanted}")
 
 

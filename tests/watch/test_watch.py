@@ -101,6 +101,8 @@ def test_a_share_of_prompts_is_told_where_enough_have_it():
     watch, prompts = LengthWatch(), np.arange(16) // 4
     told = [watch.add(prompts, np.full(16, 50), prompts % 2, step=step) for step in range(8)]
     assert [one.step for some in told for one in some] == [7] and "the mean of 8 steps" in told[-1][0].text
+    alone, kinds = LengthWatch(), ("signal",)
+    assert not [one for step in range(40) for one in alone.add([step], [50], [1.0], step=step) if one.kind in kinds]
 
 
 def test_a_gradual_change_began_where_a_quarter_of_it_was_made():

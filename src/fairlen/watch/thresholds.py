@@ -129,6 +129,7 @@ class Line:
     is_ratio: bool = False
     """Whether one over the number counts as well."""
     of_prompts: bool = False
+    """Whether it is a share of prompts, which ENOUGH of them have to show."""
 
     def describe_bar(self) -> str:
         if self.is_ratio:
@@ -196,9 +197,11 @@ def find_since(line: Line, steps: Sequence[Shape], first: Shape, x: float) -> in
 
 
 def choose_last(steps: Sequence[Shape], least: int) -> Sequence[Shape]:
-    """Return the last PATIENCE steps, or as many as have `least` prompts with several responses; none where too few have."""
-    for size in range(PATIENCE, len(steps) + 1):
-        if sum(one.compared for one in steps[-size:]) >= least:
+    """Return the last PATIENCE steps, or as many of the last ENOUGH as have `least` prompts with several responses; or none."""
+    total = 0
+    for size, one in enumerate(reversed(steps[-ENOUGH:]), 1):
+        total += one.compared
+        if size >= PATIENCE and total >= least:
             return steps[-size:]
     return ()
 
