@@ -1,6 +1,7 @@
 """What `fairlen methods --compare` says of length, against plain loops over the same rollouts."""
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from fairlen import playground
 from fairlen.audit.statistics.intervals import length_bins
 from fairlen.cli import main
+from fairlen.compare import simulation
 from fairlen.compare.simulation import BUDGET, NUM_PROMPTS, NUM_TRACKS, make_rollouts, measure, read_rollouts
 
 
@@ -151,3 +153,12 @@ def test_the_command(capsys, tmp_path):
 def test_what_cannot_be_compared(capsys, arguments, message):
     assert main(["methods", *arguments]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_without_torch_methods_are_compared_but_for_their_bounds(monkeypatch, capsys):
+    """As README's first install line promises: importing torch fails."""
+    monkeypatch.setattr(simulation, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert simulation.run(["grpo", "dapo_verl"], "", False) == 0
+    told = capsys.readouterr()
+    assert "7.2 times" in told.out and "inside: short" not in told.out and "needs torch" in told.err

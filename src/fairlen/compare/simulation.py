@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from warnings import catch_warnings
@@ -18,7 +19,7 @@ from fairlen.audit.readers import Options, read
 from fairlen.audit.statistics.intervals import Bins, length_bins, ratio
 from fairlen.batch import Floats, Ints, Responses, build_responses, mean_by, mean_or_nan, sum_by
 from fairlen.channels import OBSERVATION, name_channel
-from fairlen.console import log, make_console, print_table
+from fairlen.console import log, make_console, print_table, warn
 from fairlen.files.folders import write_file
 from fairlen.methods.compose import explain
 from fairlen.methods.method import Method
@@ -220,6 +221,9 @@ def head_of(rows: WeighedRollouts) -> tuple[str, ...]:
 def run(names: Sequence[str], out: str, as_json: bool, place: str = "", tokenizer: str = "") -> int:
     """Compare methods on made rollouts, or on those of a place."""
     rows = read_rollouts(place, tokenizer) if place else make_rollouts()
+    if len(rows.log_ratio) and not find_spec("torch"):
+        rows = replace(rows, log_ratio=rows.log_ratio[:0])
+        warn("what bounds let through is left out, as it needs torch: pip install '.[train]' in the checkout")
     effects = [measure(name, rows) for name in dict.fromkeys(names)]
     if out:
         write_effects(effects, out, rows)
