@@ -244,22 +244,20 @@ class TreeReader:
         return output
 
 
-def read_forest(tokens: Ints, depth: Ints, wanted: Ints | None = None) -> tuple[Forest, Ints]:
+def read_forest(tokens: Ints, depth: Ints) -> tuple[Forest, Ints]:
     """Return the forest that depth-first rows make together, and what predicts each of their tokens, -1 where nothing does.
 
-    What rows have in common is there once, also where each of them trains it; tokens that predict no wanted one are not there.
+    What rows have in common is there once, also where each of them trains it; what ends a path predicts nothing and is not there.
     """
-    asked_for = np.ones(len(tokens), np.int64) if wanted is None else wanted
-    begins = np.flatnonzero(np.diff(depth, prepend=-2) != 1)
-    places, paths, path = [], [], tokens[:0]
-    for begin, end in zip(begins.tolist(), [*begins[1:].tolist(), len(tokens)], strict=True):
-        path = np.concatenate((path[: depth[begin]], tokens[begin:end]))
-        if len(asked := np.flatnonzero(asked_for[begin:end])):
-            places.append(range(begin, begin + int(asked[-1]) + 1))
-            paths.append(path[: depth[begin] + asked[-1]])
-    found = sort_rows(paths or [tokens[:1]])
+    runs = np.split(np.arange(len(tokens)), np.flatnonzero(np.diff(depth) != 1) + 1)
+    paths, path = [], tokens[:0]
+    for run in runs:
+        path = np.concatenate((path[: depth[run[0]]], tokens[run]))
+        paths.append(path[:-1])
+    found = sort_rows(paths)
     forest, source = found.forest(slice(len(found.order))), np.full(len(tokens), -1)
-    for run, nodes in zip(found.order if paths else (), forest.paths, strict=bool(paths)):
-        first = int(depth[places[run][0]])
-        source[places[run][not first :]] = nodes[max(first - 1, 0) :]
+    for place, nodes in zip(found.order, forest.paths, strict=True):
+        run = runs[place]
+        first = int(depth[run[0]])
+        source[run[not first :]] = nodes[max(first - 1, 0) :]
     return forest, source

@@ -1,12 +1,9 @@
 """One rank of verl's own actor without Ray: builds our worker of an actor, updates it on every case of a folder.
 
-`ranks.py FOLDER RANK RANKS`; DIST_INIT_METHOD says where they meet. Cases run in verl's engine, or in ours that reads trees, of a
-model that can be read so or of one with dropout. Every case starts from the same weights: the learning rate is 0, or plain SGD
-makes as many updates of its rows as it has epochs; gradients are not clipped.
+`ranks.py FOLDER RANK RANKS`; DIST_INIT_METHOD says where they meet. Every case starts from the same weights: the learning
+rate is 0, or plain SGD makes as many updates of its rows as it has epochs; gradients are not clipped.
 """
 
-import copy
-import importlib
 import json
 import os
 import sys
@@ -72,53 +69,32 @@ def tensordict(rows, mini_rows, epochs, shape):
 
 
 def main() -> None:
-    settings = read_settings()
-    worker = FairWorker(settings, role="actor")
+    worker = FairWorker(read_settings(), role="actor")
     worker.init_model()
-    importlib.import_module("fairlen.integrations.verl.trees")  # engines that are built from here on read trees
-    workers = {"rows": worker, "trees": FairWorker(copy.deepcopy(settings), role="actor")}
-    settings.model.path = str(folder / "dropout")
-    workers["dropout"] = FairWorker(settings, role="actor")
-    workers["trees"].init_model()
-    workers["dropout"].init_model()
-    train(workers)
+    train(worker)
     torch.distributed.barrier()
     torch.distributed.destroy_process_group()
 
 
 def watch(engine):
-    """Gradients and positions forwarded, of the updates of one case after the other."""
-    gradients, positions = {}, []
+    """Gradients of the last update."""
+    gradients = {}
     make_step = engine.optimizer_step
 
     def keep_and_step():  # verl drops gradients after an update
         gradients.update({name: p.grad.full_tensor() for name, p in engine.module.named_parameters()})
         return make_step()
 
-    def count(_, args):
-        if torch.is_grad_enabled():
-            positions.append(args[0].numel())
-
     engine.optimizer_step = keep_and_step
-    engine.module.get_input_embeddings().register_forward_pre_hook(count)
-    return gradients, positions
+    return gradients
 
 
-def gather(mine):
-    """What every rank has, in their order."""
-    everyone = [None] * ranks
-    torch.distributed.all_gather_object(everyone, mine)
-    return everyone
-
-
-def train(workers) -> None:
-    watched = {name: watch(worker.actor.engine) for name, worker in workers.items()}
+def train(worker) -> None:
+    engine = worker.actor.engine
+    parameters, adam, gradients = dict(engine.module.named_parameters()), engine.optimizer, watch(engine)
     results = []
     cases = json.loads((folder / "cases.json").read_text())
     for number, case in enumerate(cases):
-        worker, (gradients, positions) = workers[case["engine"]], watched[case["engine"]]
-        engine = worker.actor.engine
-        parameters, adam = dict(engine.module.named_parameters()), engine.optimizer
         start = {name: p.detach().clone() for name, p in parameters.items()}
         chosen = {"method": case["names"], "overrides": case["overrides"]}
         worker.actor.set_loss_fn(FairLoss(chosen, case["state"], is_fresh=False))
@@ -126,15 +102,9 @@ def train(workers) -> None:
         engine.optimizer = SGD(engine.module.parameters(), case["lr"]) if case["lr"] else adam
         own = rows[rank * size : (rank + 1) * size]
         batch = tensordict(own, case["mini_rows"], case["epochs"], case["shape"])
-        before = {}
-        if case["engine"] == "trees":
-            found = worker.compute_log_prob(without_plan(batch))
-            before = {name: [row.tolist() for row in found[name].unbind()] for name in ("log_probs", "entropy")}
         out = worker.update_actor(batch)
         metrics = dict(out["metrics"])
         results.append({name: metrics[name] for name in ("loss", "grad_norm")})
-        results[-1] |= {"before": gather(before), "positions": sum(map(sum, gather(positions)))}
-        positions.clear()
         results[-1]["update"] = update_metrics(reduce(merge, (counts for _, counts, _ in metrics[COUNTS])))
         results[-1]["updates"] = sorted({update for update, *_ in metrics[COUNTS]})
         results[-1]["state"] = worker.actor.loss_fn.method.state
@@ -148,13 +118,6 @@ def train(workers) -> None:
         engine.optimizer = adam
     if rank == 0:
         (folder / "results.json").write_text(json.dumps(results, default=float))
-
-
-def without_plan(batch):
-    """What verl sends before there is a plan: log-probs and entropies of the weights as they are."""
-    found = batch.exclude(*(key for key in batch.keys() if key.startswith(COLUMN)))  # noqa: SIM118  as a dict of tensors has it
-    tu.assign_non_tensor(found, calculate_entropy=True)
-    return found
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from in_process import Batch, list_columns, make_row, make_trainer, whole_row
 from fairlen.batch import NO_VERDICT
 from fairlen.integrations.verl.agent_loop import cut_rows
 from fairlen.integrations.verl.rows import Row, find_kept, read_rows, read_verdict
-from fairlen.integrations.verl.trainer import plan_batch
+from fairlen.integrations.verl.trainer import deal, plan_batch
 from fairlen.loop.tally import scored_metrics
 from fairlen.methods.compose import compose
 from fairlen.methods.method import updates
@@ -43,11 +43,11 @@ async def grade(response: Response) -> Response:
     return replace(response, outcome=float(correct), status="correct" if correct else "incorrect")
 
 
-def make_rollouts(sampler, num_prompts: int = 3, begins: tuple[int, ...] = ()) -> Rollouts:
-    """Random texts by a sampler, of prompts that begin alike."""
+def make_rollouts(sampler, num_prompts: int = 3) -> Rollouts:
+    """Random texts by a sampler."""
 
     async def collect():
-        requests = [Request(p, (*begins, 7, 8 + p), Sampling(LIMIT, seed=0), 0, (p,)) for p in range(num_prompts)]
+        requests = [Request(p, (7, 8 + p), Sampling(LIMIT, seed=0), 0, (p,)) for p in range(num_prompts)]
         return await asyncio.gather(*(sampler(draw, grade, request) for request in requests))
 
     responses = tuple(r for tracks in asyncio.run(collect()) for r in tracks)
@@ -194,3 +194,10 @@ def test_what_a_reward_function_says_besides_its_score():
     assert read_verdict({}, 0.7) == 0.7
     assert read_verdict({"acc": "text"}, 0.2) == 0.2
     assert read_verdict({"acc": -1.0}, -1.0) == -1.0  # verl's own note of a score
+
+
+def test_prompts_are_dealt_whole_and_by_size():
+    """Tokens 9, 8, 5, 4, 3 of b, e, a, d, c: b to the first part, e and a to the second, d and c to the first."""
+    prompts, sizes = "abacdbe", (2, 4, 3, 3, 4, 5, 8)
+    order = deal(prompts, sizes, 2)
+    assert "".join(prompts[row] for row in order) == "bbdceaa" and sorted(order) == list(range(7))

@@ -53,7 +53,6 @@ from fairlen.verify.answer import check_form
 PLUGIN = "fairlen.integrations.verl.plugin"
 JOB = "fairlen.integrations.verl.job"
 GUARDS = "fairlen.integrations.verl.guards"
-TREES = "fairlen.integrations.verl.trees"
 REWARD = "pkg://fairlen.integrations.verl.data"
 MODEL, TOKENIZER = "actor_rollout_ref.model.path", "actor_rollout_ref.model.tokenizer_path"
 TRUST = ("data.trust_remote_code", "actor_rollout_ref.model.trust_remote_code")
@@ -199,8 +198,7 @@ def rehearsal_variables(config: VerlConfig, given: Sequence[str], folder: Path) 
 def modules_of(config: VerlConfig) -> list[str]:
     """Modules that every process imports: the platform of a rehearsal, the plug-in, those that the environment names."""
     before = [name for name in os.environ.get("VERL_USE_EXTERNAL_MODULES", "").split(",") if name]
-    is_whole = choose_method(config.method, config.overrides).sampling.is_whole
-    ours = [*[CPU_MODULE] * config.cpu, GUARDS, PLUGIN, *[TREES] * (not is_whole)]
+    ours = [*[CPU_MODULE] * config.cpu, GUARDS, PLUGIN]
     return [*ours, *(name for name in before if name not in ours)]
 
 

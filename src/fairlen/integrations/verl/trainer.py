@@ -173,7 +173,7 @@ class FairTrainer(PPOTrainer):
         return dp_size * self.num_updates
 
     def _balance_batch(self, batch: Any, metrics: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        """verl's order of the rows; those of a stream stay together, because what they share is forwarded once."""
+        """verl's order of the rows; those of a stream stay together, so that an update has both sides of a pair."""
         batch = super()._balance_batch(batch, metrics, *args, **kwargs)
         if not self.method.sampling.is_whole:
             ranks = max(self.actor_rollout_wg._dispatch_info["actor"]) + 1
