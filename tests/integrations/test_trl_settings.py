@@ -36,17 +36,16 @@ def notes(**changes) -> str:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"top_p": 0.9}, "top_p=0.9: tokens are drawn from another distribution.*unless top_k too bounds"),
-        ({"top_k": 50, "use_vllm": True}, "top_k=50: .*TRL does not ask vLLM which tokens it left"),
         (
-            {"min_p": 0.05, "top_k": 50, "generation_kwargs": {"use_cache": True}},
-            "top_k=50, min_p=0.05: .*transformers does not return",
+            {"top_p": 0.9, "top_k": 50, "min_p": 0.05},
+            "top_p=0.9, top_k=50, min_p=0.05: .*over the whole vocabulary, so that ratios are off before any update; "
+            "leave it at its default, give allow_truncated_sampling=True, or use `fairlen train`",
         ),
+        ({"top_k": 50, "use_vllm": True}, "top_k=50: tokens are drawn from another distribution"),
         (
             {"generation_kwargs": {"max_new_tokens": 5}},
             "max_new_tokens=5: leave it out; max_completion_length is the limit",
         ),
-        ({"top_k": 50, "repetition_penalty": 1.1}, "top_k=50, repetition_penalty=1.1"),
         (
             {"method": "eqlen+grpo", "generation_kwargs": {"stop_token_ids": [7]}},
             r"stop_token_ids=\[7\] with EqLen.*: tracks go on until EOS or the max response length",

@@ -27,8 +27,7 @@ from fairlen.policy.layout import find_unlike
 from fairlen.policy.model import body, find_dropout
 from fairlen.policy.tree import NAME, Forest, ForestMask, sort_rows
 from fairlen.rollouts import Response, Segment, Status
-
-Spans = tuple[tuple[int, int], ...]
+from fairlen.schema import Spans
 
 
 def find_turns(mask: ArrayLike) -> Spans:
@@ -96,8 +95,6 @@ class TreeRow:
     """Tokens of its response before it."""
     segments: list[int] = field(default_factory=list)
     """In the order of their trained tokens."""
-    supports: list[bytes] = field(default_factory=list)
-    """Support of each token, as in a Response."""
 
     def add(self, number: int, segment: Segment, response: Response, shared: int) -> None:
         """Put in a segment with what precedes it, but for its first `shared` tokens, which are there."""
@@ -105,8 +102,6 @@ class TreeRow:
         self.token_ids.extend(response.token_ids[shared : segment.stop])
         self.mask.extend([0] * (segment.start - shared) + [1] * (segment.stop - segment.start))
         self.logprobs.extend(response.logprobs[shared - start : segment.stop - start])
-        if response.supports:
-            self.supports.extend(response.supports_of(shared, segment.stop))
         self.depth.extend(range(shared - start, segment.stop - start))
         self.segments.append(number)
 

@@ -1,6 +1,8 @@
 """Any sampler inside TRL: its coroutines run until all of them wait, one call of TRL's generation serves them, and so on.
 
-A sampler may return more segments than TRL asked for; rows that do not train fill a rollout batch up to what TRL splits evenly.
+Where this process has the whole model, fairlen's engine serves them around it: forks reuse keys and values, and start when the
+shorter track has ended. A sampler may return more segments than TRL asked for; rows that do not train fill a rollout batch up to
+what TRL splits evenly. Evaluations are TRL's own.
 """
 
 from __future__ import annotations
@@ -8,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
@@ -16,15 +19,19 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 from trl.chat_template_utils import parse_response
+from trl.models.utils import unwrap_model_for_generation
 
 from fairlen.batch import Floats, Plan
+from fairlen.engine import Engine
+from fairlen.engine.engine import StateError
 from fairlen.integrations.rows import TreeRow, build_rows
 from fairlen.integrations.trl.refill import most_of
 from fairlen.integrations.trl.rows import Graded, gather_rows, score_rows
 from fairlen.methods.method import Scored
 from fairlen.rollouts import Response, Segment, TokenIds
-from fairlen.sampling.extend import Continuation, Extend, Sampling
+from fairlen.sampling.extend import Continuation, Extend, Sampling, gather
 from fairlen.sampling.independent import Request, Sampler, no_grader
 
 QUIET_TURNS = 32
@@ -92,6 +99,42 @@ def run_together(
         finally:
             thread.submit(loop.run_until_complete, end()).result()
             loop.close()
+
+
+def has_whole_model(trainer: Any) -> bool:
+    """Whether this process generates by itself, by transformers and as the model says: nothing is served, sharded or added."""
+    is_gathered = trainer.args.ds3_gather_for_generation or not is_deepspeed_zero3_enabled()
+    is_plain = not (trainer.use_vllm or trainer.use_transformers_continuous_batching or trainer.args.generation_kwargs)
+    return is_plain and is_gathered and not trainer.is_fsdp_enabled
+
+
+def run_on_engine(trainer: Any, coroutines: Sequence[Run], prompt_ids: Sequence[Any]) -> list[Response] | None:
+    """Return the responses of all coroutines, in their order; None for a model that the engine cannot run.
+
+    `prompt_ids` has a row for every track that starts from its prompt.
+    """
+    arguments: Any = {
+        "eos_token_id": tuple(trainer.eos_token_ids),
+        "max_length": max(map(len, prompt_ids)) + trainer.max_completion_length,
+        "max_num_seqs": len(prompt_ids),
+        "compile": False,  # an engine for each rollout batch: it would not earn its compilation
+    }
+    with ExitStack() as stack:
+        model: Any = stack.enter_context(unwrap_model_for_generation(
+            trainer.model_wrapped,
+            trainer.accelerator,
+            gather_deepspeed3_params=trainer.args.ds3_gather_for_generation,
+            gradient_checkpointing_kwargs=trainer.args.gradient_checkpointing_kwargs,
+        ))  # fmt: skip
+        stack.enter_context(torch.no_grad())
+        try:
+            engine = Engine(model.get_base_model() if hasattr(model, "get_base_model") else model, **arguments)
+        except StateError:
+            return None
+        # on a thread of their own, so that TRL may run in an event loop, as in notebooks
+        with ThreadPoolExecutor(1) as thread:
+            found = thread.submit(lambda: asyncio.run(gather(one(engine.extend) for one in coroutines))).result()
+    return [response for responses in found for response in responses]
 
 
 def prepare_prompts(
@@ -184,14 +227,9 @@ def draw(trainer: Any, inputs: Sequence[dict[str, Any]], prompts: list[Any], fir
     prompt_ids, images, _ = trainer._tokenize_prompts(prompts)
     sampler, first_row = trainer.method.sampling, trainer.accelerator.process_index * len(prompt_ids)
     coroutines = prepare_prompts(sampler, prompt_ids, first_row, make_request(trainer, first_prompt))
-    responses = None if images is not None else trainer.run_streams(coroutines, prompt_ids)
-    if responses is None and trainer.keeps_support:
-        raise ValueError(
-            f"top_k={trainer.top_k} with images, a sharded model or one that fairlen's engine cannot run: nobody returns which "
-            "tokens were left; leave top_p, top_k and min_p out, or give allow_truncated_sampling=True"
-        )
     if images is not None:
         raise ValueError(f"{type(sampler).__name__} with images: use a sampler of whole responses")
+    responses = trainer.run_streams(coroutines, prompt_ids)
     if responses is None:
         responses = run_together(coroutines, partial(generate, trainer, prompt_ids[0]), partial(most_of, trainer))
     asked = [max((response.prompt - first_prompt) * sampler.num_tracks - first_row, 0) for response in responses]
@@ -208,12 +246,10 @@ def draw(trainer: Any, inputs: Sequence[dict[str, Any]], prompts: list[Any], fir
 
 def make_request(trainer: Any, first_prompt: int) -> Callable[[int, TokenIds, int], Request]:
     """Return what asks for a prompt, whose number counts from `first_prompt` on in the rollout batch."""
-    step, limits = trainer.state.global_step, {}
-    if trainer.keeps_support:
-        limits = {"top_p": trainer.top_p, "top_k": trainer.top_k, "min_p": trainer.min_p or 0.0, "with_support": True}
+    step = trainer.state.global_step
+    sampling = Sampling(trainer.max_completion_length, seed=0, temperature=trainer.temperature)
 
     def request(prompt: int, token_ids: TokenIds, place: int) -> Request:
-        sampling = Sampling(trainer.max_completion_length, seed=0, temperature=trainer.temperature, **limits)
         seed = (trainer.args.seed, step, first_prompt + prompt, place)
         return Request(first_prompt + prompt, token_ids, sampling, policy_version=step, seed=seed)
 

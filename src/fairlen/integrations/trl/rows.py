@@ -48,8 +48,6 @@ class CurrentBatch:
     """Whether each response of this process ends with a call of a tool that was not made."""
     depth: Tensor | None = None
     """Of tokens after the prompt in rows that are trees, [N, L]."""
-    support: Tensor | None = None
-    """Ids plus one that each token was drawn from, [N, L * top_k], 0 where there are no more."""
 
 
 def split_rows(inputs: dict[str, Tensor | None], size: int) -> list[dict[str, Tensor | None]]:

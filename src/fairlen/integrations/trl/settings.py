@@ -11,7 +11,6 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from fairlen.integrations.trl.engine import GENERATING, find_obstacle
 from fairlen.loop.learning_signal import Remedies
 from fairlen.methods.compose import Composition, explain
 from fairlen.methods.conflicts import refuse_turn_rewards, warn_of_pairs
@@ -53,7 +52,10 @@ SAMPLERS: dict[str, tuple[Any, ...]] = {
 }  # fmt: skip
 """Settings of GRPOConfig and its generation_kwargs by which the policy that samples is no longer softmax(logits / temperature),
 and the values beside None that leave it so."""
-OTHERWISE = "tokens are drawn from another distribution than the one that is trained, so that every ratio is wrong"
+OTHERWISE = (
+    "tokens are drawn from another distribution than that of the log-probs of an update, which are over the whole vocabulary, so "
+    "that ratios are off before any update"
+)
 LIMITS = {"max_new_tokens", "max_length", "max_tokens"}
 STOPS = {"eos_token_id", "stop_strings", "stop", "stop_token_ids", "ignore_eos"}
 """Settings of generation_kwargs by which a response ends elsewhere."""
@@ -130,7 +132,7 @@ def find_problems(config: Any, method: Method, allow_truncated: bool, parts: Map
         for name in STOPS & extra.keys():
             given = f"generation_kwargs {name}={extra[name]} with {name_of_it}"
             yield f"{given}: tracks go on until EOS or the max response length; leave it out"
-        for name in GENERATING:
+        for name in ("tools", "rollout_func", "environment_factory"):
             if parts.get(name) is not None:
                 yield f"{name} with {name_of_it}: it generates by itself, where the sampler has to; leave one out"
     if method.recounts and config.use_vllm and not config.vllm_importance_sampling_correction:
@@ -138,9 +140,11 @@ def find_problems(config: Any, method: Method, allow_truncated: bool, parts: Map
     yield from find_data_problems(parts)
     for name in changed(config, REFUSED):
         yield f"{name}={getattr(config, name)}: {REFUSED[name]}"
-    truncations = list(find_truncations(config))
-    if truncations and not allow_truncated and (reason := find_obstacle(config, truncations, parts)):
-        yield f"{', '.join(truncations)}: {OTHERWISE}{reason}; leave it out, or give allow_truncated_sampling=True"
+    if (truncations := ", ".join(find_truncations(config))) and not allow_truncated:
+        others = (
+            "give allow_truncated_sampling=True, or use `fairlen train`, which trains what top_p, top_k and min_p left"
+        )
+        yield f"{truncations}: {OTHERWISE}; leave it at its default, {others}"
 
 
 def find_data_problems(parts: Mapping[str, Any]) -> Iterator[str]:

@@ -25,8 +25,7 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from fairlen.batch import Plan
 from fairlen.integrations.rows import TreeReader, fold, group_by_row, mark_depth
 from fairlen.integrations.run_folder import NOWHERE, resume_method, save_method
-from fairlen.integrations.trl.engine import TruncatedGRPOTrainer, has_whole_model, run_on_engine
-from fairlen.integrations.trl.generation import Run, Sampled, sample
+from fairlen.integrations.trl.generation import Run, Sampled, has_whole_model, run_on_engine, sample
 from fairlen.integrations.trl.recording import Recorder
 from fairlen.integrations.trl.refill import Refill
 from fairlen.integrations.trl.rows import (
@@ -68,7 +67,7 @@ UNKNOWN_WITHOUT_VLLM = ("mismatch/mean", "mismatch/max", "mismatch/kl", "mismatc
 """TRL's own generation does not say how likely it took its tokens to be."""
 
 
-class FairGRPOTrainer(TruncatedGRPOTrainer):
+class FairGRPOTrainer(GRPOTrainer):
     """TRL's GRPOTrainer with a method of fairlen's.
 
     `method` is a name such as "fspo" or "eqlen+dapo", with fields set as in `overrides=["surrogate.width=0.01"]`, or a `Method`.
@@ -105,8 +104,7 @@ class FairGRPOTrainer(TruncatedGRPOTrainer):
         overrides = list_overrides(overrides)
         composition, given["args"] = prepare(method, overrides, given["args"], allow_truncated_sampling, given)
         self.method = composition.method
-        self.current, self.reader = CurrentBatch(), TreeReader()
-        self.allows_mismatch, self.generated_at = allow_truncated_sampling, -1
+        self.current, self.reader, self.generated_at = CurrentBatch(), TreeReader(), -1
         super().__init__(**given)
         if not (self.use_vllm or allow_truncated_sampling):
             refuse_defaults(self.generation_config, self.model.generation_config)
@@ -151,8 +149,8 @@ class FairGRPOTrainer(TruncatedGRPOTrainer):
 
     @property
     def has_sampler(self) -> bool:
-        """Whether the method's sampler makes rollout batches and not TRL: it forks, draws further prompts, or keeps supports."""
-        return self.refill.is_on or self.keeps_support or not self.method.sampling.is_whole
+        """Whether the method's sampler makes rollout batches and not TRL: it forks, or draws further prompts."""
+        return self.refill.is_on or not self.method.sampling.is_whole
 
     @contextmanager
     def holding(self, current: CurrentBatch) -> Iterator[CurrentBatch]:
@@ -199,7 +197,7 @@ class FairGRPOTrainer(TruncatedGRPOTrainer):
         scored, plan = sampled.scored, sampled.plan
         self.report(scored, plan, sampled.sample_advantages)
         columns = self.fold_plan(scored, plan, [row.segments for row in sampled.rows])
-        return output | columns | {f"{COLUMN}depth": current.depth, f"{COLUMN}support": current.support}
+        return output | columns | {f"{COLUMN}depth": current.depth}
 
     def fold_plan(self, scored: Scored, plan: Plan, rows: Sequence[Sequence[int]]) -> dict[str, Tensor]:
         """Columns of a plan for TRL's batch, given the segments of each of its rows."""
@@ -213,8 +211,7 @@ class FairGRPOTrainer(TruncatedGRPOTrainer):
             current.sampled = sampled = sample(self, current.inputs, prompts)
             asked, current.rewards = sampled.asked, sampled.asked.text_rewards
             columns = (vars(row).values() for row in sampled.rows)
-            prompt_ids, completion_ids, mask, logprobs, depth, _, supports = map(list, zip(*columns, strict=True))
-            self.keep_supports(supports)
+            prompt_ids, completion_ids, mask, logprobs, depth, _ = map(list, zip(*columns, strict=True))
             current.depth = pad_sequence(list(map(torch.tensor, depth)), batch_first=True).to(self.accelerator.device)
             return prompt_ids, completion_ids, mask, asked.texts, logprobs if self.use_vllm else None, {}, None, []
         found = super()._generate(prompts)
@@ -289,8 +286,7 @@ class FairGRPOTrainer(TruncatedGRPOTrainer):
         if not self.model.training:
             return super()._compute_loss(model, inputs)
         completion_ids = inputs["completion_ids"]
-        read: dict[str, Any] = {name: inputs.get(COLUMN + name) for name in ("depth", "support")}
-        with self.holding(CurrentBatch(**read)):
+        with self.holding(CurrentBatch(depth=inputs.get(f"{COLUMN}depth"))):
             logprobs, entropy, aux_loss = self._get_per_token_logps_and_entropies(
                 model,
                 torch.cat([inputs["prompt_ids"], completion_ids], 1),

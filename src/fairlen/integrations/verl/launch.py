@@ -197,9 +197,8 @@ def rehearsal_variables(config: VerlConfig, given: Sequence[str], folder: Path) 
 
 def modules_of(config: VerlConfig) -> list[str]:
     """Modules that every process imports: the platform of a rehearsal, the plug-in, those that the environment names."""
-    before = [name for name in os.environ.get("VERL_USE_EXTERNAL_MODULES", "").split(",") if name]
-    ours = [*[CPU_MODULE] * config.cpu, GUARDS, PLUGIN]
-    return [*ours, *(name for name in before if name not in ours)]
+    named = filter(None, os.environ.get("VERL_USE_EXTERNAL_MODULES", "").split(","))
+    return [*dict.fromkeys([*[CPU_MODULE] * config.cpu, GUARDS, PLUGIN, *named])]
 
 
 def environment(config: VerlConfig, given: Sequence[str], folder: Path) -> dict[str, str]:
