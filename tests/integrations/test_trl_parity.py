@@ -31,7 +31,6 @@ from fairlen.sampling.independent import Independent, Request
 
 TRLS = GroupNormalized(ddof=1, eps=1e-4)
 """TRL's standard deviation."""
-RATE = 5e-3
 SEQUENCE = {"importance_sampling_level": "sequence"}
 
 
