@@ -5,6 +5,7 @@ import json
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -577,7 +578,7 @@ def test_a_file_of_a_folder_that_breaks_off_is_a_note_of_its_log(tmp_path):
 # -------------------------------------------------------------------------------------------------- several processes
 
 
-def of_folder(folder: Path, processes: int) -> dict[str, object]:
+def of_folder(folder: Path, processes: int) -> dict[str, Any]:
     """Everything that is read of a folder."""
     (source,), told = (reading := read([str(folder)], Options(processes=processes))).sources, reading.unreadable
     table = source.log.responses
@@ -602,6 +603,21 @@ def test_several_processes_read_what_one_does(large_folder):
     one, several = (of_folder(large_folder, processes) for processes in (1, 3))
     assert several == one and len(one["length"]) == 40
     assert len(one["malformed"]) == 1 and any("without a reward" in note for note in one["notes"])
+
+
+@pytest.mark.parametrize("form", ["jsonl", "parquet"])
+def test_several_processes_share_a_large_file(tmp_path, monkeypatch, form):
+    """Of 10,000 rows, three chunks, every process reads one; a reward of nothing is in the second, a broken line in the last."""
+    monkeypatch.setattr(readers, "LARGE", 0)
+    rows = [row | {"prompt": f"{row['prompt']} {number}", "step": number} for number in range(1250) for row in ROWS]
+    rows[5000]["reward"] = None
+    if form == "parquet":
+        pq.write_table(pa.Table.from_pylist(rows), tmp_path / "all.parquet")
+    else:
+        (tmp_path / "all.jsonl").write_bytes(lines(rows) + b"{broken\n" + lines(ROWS))
+    one, several = (of_folder(tmp_path, processes) for processes in (1, 3))
+    assert several == one and len(one["length"]) >= 10_000
+    assert any("without a reward" in note for note in one["notes"]) and len(one["malformed"]) == (form == "jsonl")
 
 
 def test_where_the_system_ends_a_fork_one_process_reads_all(large_folder, monkeypatch):

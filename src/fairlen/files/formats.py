@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, count
 from pathlib import Path
 from typing import IO, Any, cast
 from zipfile import BadZipFile
@@ -43,6 +43,8 @@ Row = dict[str, Any]
 Reject = Callable[[int, str], None]
 """Called with line and reason of an unreadable row; an exception of it ends the reading."""
 Candidate = tuple[int, Row | str, int]  # a line's number, its row or fault, and its size
+Turn = tuple[int, int]  # of so many that share a file, chunk by chunk, which one
+WHOLE = (0, 1)
 
 
 class Unreadable(ValueError):
@@ -120,11 +122,13 @@ def stream(
     lists: Collection[str] = (),
     size: int = CHUNK,
     first: int = 0,
+    turn: Turn = WHOLE,
 ) -> Iterator[Chunk]:
     """Yield the rows of a file in chunks of at most `size`, the first one of `first`, with the given columns or all.
 
-    `counts`: a table's lists of numbers become their lengths, except in columns of `lists`. Raises Unreadable where the file
-    breaks off, exceeds a limit or, without `reject`, has an unreadable row, with its line.
+    `counts`: a table's lists of numbers become their lengths, except in columns of `lists`. `turn`: only the rows of one of
+    several readers, who together yield all of a file of JSON lines or Parquet. Raises Unreadable where the file breaks off,
+    exceeds a limit or, without `reject`, has an unreadable row, with its line.
     """
     container = container_of(path)
     unit = "line" if container in ("jsonl", "csv") else "row"
@@ -134,7 +138,8 @@ def stream(
 
     with refused(path):
         if container not in ("parquet", "arrow"):
-            yield from gather(path, READERS[container](path), reject or refuse, columns, (first or size, size))
+            candidates = read_objects(path, turn) if container == "jsonl" else READERS[container](path)
+            yield from gather(path, candidates, reject or refuse, columns, (first or size, size))
             return
         with pq.ParquetFile(path, memory_map=True) if container == "parquet" else pa.memory_map(str(path)) as file:
             keep = None if columns is None else list(columns)
@@ -142,7 +147,8 @@ def stream(
                 limits.check_rows(file.metadata.num_rows, limits.max_rows(path))
                 limits.check_columns(len(file.schema_arrow.names))
             batches = file.iter_batches(size, columns=keep) if container == "parquet" else slices(file, keep, size)
-            yield from stream_batches(path, split_first(batches, first), lambda name: counts and name not in lists)
+            batches = split_first(batches, first)
+            yield from stream_batches(path, batches, lambda name: counts and name not in lists, turn)
 
 
 def gather(
@@ -190,16 +196,21 @@ def split_first(batches: Iterator[pa.RecordBatch], size: int) -> Iterator[pa.Rec
         yield from batches
 
 
-def stream_batches(path: Path, batches: Iterator[pa.RecordBatch], counts: Callable[[str], bool]) -> Iterator[Chunk]:
-    """Yield a table's rows, with bounds: a kilobyte of one can become gigabytes."""
+def stream_batches(
+    path: Path, batches: Iterator[pa.RecordBatch], counts: Callable[[str], bool], turn: Turn
+) -> Iterator[Chunk]:
+    """Yield a table's rows, those of a turn, with bounds: a kilobyte of one can become gigabytes."""
     first, most = 1, limits.max_rows(path)
-    while True:
+    for number in count():
         with bounded_memory():
             if (batch := next(batches, None)) is None:
                 return
             limits.check_rows(first - 1 + batch.num_rows, most)
-            cells = {n: convert(c, counts(n)) for n, c in zip(batch.schema.names, batch.columns, strict=True)}
-        yield Chunk(str(path), range(first, first + batch.num_rows), cells)
+            is_own = number % turn[1] == turn[0]
+            pairs = zip(batch.schema.names, batch.columns, strict=True) if is_own else ()
+            cells = {name: convert(column, counts(name)) for name, column in pairs}
+        if is_own:
+            yield Chunk(str(path), range(first, first + batch.num_rows), cells)
         first += batch.num_rows
 
 
@@ -210,10 +221,10 @@ def convert(column: Any, counts: bool) -> list[Any]:
     return column.to_pylist()
 
 
-def read_objects(path: Path) -> Iterator[Candidate]:
+def read_objects(path: Path, turn: Turn = WHOLE) -> Iterator[Candidate]:
     with open_bytes(path) as file:
         for number, line in enumerate(limits.read_lines(file, path), 1):
-            if not line.isspace():
+            if number // CHUNK % turn[1] == turn[0] and not line.isspace():
                 yield number, limits.read_row(line), len(line)
 
 

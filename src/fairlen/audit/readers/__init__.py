@@ -6,14 +6,17 @@ import glob
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain
+from itertools import chain, islice
 from multiprocessing import get_context
+from operator import attrgetter
 from pathlib import Path
+
+import numpy as np
 
 from fairlen.audit.log import Log
 from fairlen.audit.readers import fairlen_records
@@ -22,22 +25,28 @@ from fairlen.audit.readers.formats import Format, by_name, describe_missing
 from fairlen.audit.readers.frameworks import FRAMEWORKS, NEMO_RL, TRL
 from fairlen.audit.readers.rows import Found, Meter, Options, Part, join, make_log, make_meter, read_rows
 from fairlen.console import plural
-from fairlen.files.formats import DAMAGED, EMPTY, Chunk, Reject, Unreadable, columns_of, describe, natural, stream
+from fairlen.files.formats import (
+    DAMAGED,
+    EMPTY,
+    WHOLE,
+    Chunk,
+    Turn,
+    Unreadable,
+    columns_of,
+    container_of,
+    describe,
+    natural,
+)
 from fairlen.files.limits import name_special
+from fairlen.files.opened import MAX_SNIFFED, Opened, OtherContent, join_chunks
 
-MAX_LOOKS = 100  # lines without an object after which a file is not looked at further
-MAX_SNIFFED = 10  # rows whose names are taken
 MAX_OPEN = 64  # files that stay open between being recognised and read; more are opened again
-LARGE = 64 * 2**20  # bytes of the files of a log below which one process is as fast
+LARGE = 64 * 2**20  # bytes of a log, or of one of its files, below which one process is as fast
 MAX_LOOKED_INTO, MAX_FILES = 2048, 4  # rows, and files of a source, by which it is chosen what columns hold
 BY_STEP = re.compile(r"((completions_)?|(train|val)_data_step)\d+\.(jsonl|parquet)")
 """Names of files that TRL, verl and NeMo-RL write, one a step: all that are given of a folder are one log."""
 NO_RECORDS = "a run without a recorded rollout batch, so that there are no rollouts to audit yet: go on with it by"
 DEFAULTS = Options()
-
-
-class NoRollouts(Unreadable):
-    """A file that can be read but holds no rollouts."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +106,7 @@ def read(paths: list[str], options: Options = DEFAULTS) -> LogReading:
         problems += [(files[0].path, Unreadable(text)) for text in left_out]
     told: dict[bool, list[str]] = {True: [], False: []}
     for path, why in problems:
-        told[path in named or not (sources or isinstance(why, NoRollouts))].append(str(why))
+        told[path in named or not (sources or isinstance(why, OtherContent))].append(str(why))
     return LogReading(tuple(sources), tuple(told[True]), tuple(text.split(" among ")[0] for text in told[False]))
 
 
@@ -148,66 +157,6 @@ def is_run(folder: Path) -> bool:
     return (folder / "run.json").is_file() and (folder / "records").is_dir()
 
 
-class Opened:
-    """A file that is opened once: its first rows, by which its format is known, are kept until all are read."""
-
-    def __init__(self, path: Path, lists: frozenset[str]) -> None:
-        self.path, self.lists = path, lists
-        self.close()
-
-    def close(self) -> None:
-        self.heads: list[Chunk] = []
-        self.rejected: list[tuple[int, str]] = []
-        self.error: Unreadable | None = None
-        self.sink: Reject = self.reject_first
-        self.rest = stream(
-            self.path, lambda line, why: self.sink(line, why), counts=True, lists=self.lists, first=MAX_SNIFFED
-        )
-
-    def reject_first(self, line: int, why: str) -> None:
-        """Keep what is wrong with a line. Raises NoRollouts for a file that is something else, whatever the rest of it is."""
-        self.rejected.append((line, why))
-        if not self.heads and len(self.rejected) == MAX_LOOKS:
-            raise NoRollouts(f"{self.path}: {self.no_object}")
-
-    @property
-    def no_object(self) -> str:
-        line, why = self.rejected[0]
-        return f"no object in its first lines: line {line}: {why}"
-
-    def look(self, size: int) -> Chunk:
-        """Return the first rows, at most `size`. Raises Unreadable where the file breaks off in them."""
-        try:
-            while sum(map(len, self.heads)) < size and (chunk := next(self.rest, None)):
-                self.heads.append(chunk)
-        except Unreadable as error:
-            self.error = error
-            if not self.heads:
-                raise
-        head = join_chunks(self.heads)
-        return Chunk(head.file, head.lines[:size], {name: cells[:size] for name, cells in head.columns.items()})
-
-    def chunks(self, reject: Reject) -> Iterator[Chunk]:
-        """Yield all rows, once. Raises Unreadable where the file breaks off."""
-        if not self.error:
-            self.look(MAX_SNIFFED + 1)
-        for line, why in self.rejected:
-            reject(line, why)
-        self.sink, heads, self.heads = reject, self.heads, []
-        if heads:
-            yield join_chunks(heads)
-        if self.error:
-            raise self.error
-        yield from self.rest
-
-
-def join_chunks(chunks: Sequence[Chunk]) -> Chunk:
-    """Return the rows of some chunks as one; None where one lacks a column."""
-    names = dict.fromkeys(name for chunk in chunks for name in chunk.columns)
-    columns = {name: [cell for chunk in chunks for cell in chunk.get(name)] for name in names}
-    return Chunk(chunks[0].file if chunks else "", [line for chunk in chunks for line in chunk.lines], columns)
-
-
 def lists_in(given: dict[str, str]) -> frozenset[str]:
     """Return the columns of a table whose lists of numbers may be read in a role, as masks and rewards; of ids the number is."""
     named = {*chain.from_iterable(ROLES.values()), *chain.from_iterable(map(names_in, given.values()))}
@@ -230,7 +179,7 @@ def sniff_all(files: Sequence[Opened], given: dict[str, str]) -> dict[Path, Form
 def sniff(file: Opened, given: dict[str, str]) -> Format:
     """Return the format of a file, by the names of its columns and not by its own.
 
-    Raises Unreadable for a file that cannot be read, NoRollouts for one that `given` does not fit or with other things in it.
+    Raises Unreadable for a file that cannot be read, OtherContent for one that `given` does not fit or with other things in it.
     """
     path = file.path
     try:
@@ -240,22 +189,22 @@ def sniff(file: Opened, given: dict[str, str]) -> Format:
             raise
         head = Chunk(str(path), [], {})
     if not len(head) and file.rejected:
-        raise NoRollouts(f"{path}: {file.no_object}")
+        raise OtherContent(f"{path}: {file.no_object}")
     columns = set(head.columns or columns_of(path, lambda line, why: None))
     formats = () if given else (fairlen_records.FORMAT, *FRAMEWORKS)
     if format := next((one for one in formats if one.fits(columns)), None):
         is_told = format in (TRL, NEMO_RL)  # other reward functions, or validation
         return replace(format, columns=frozenset(columns)) if is_told else format
     if not len(head):
-        raise NoRollouts(f"{path}: {EMPTY}")
+        raise OtherContent(f"{path}: {EMPTY}")
     if given and (wrong := check_given(given, columns)):
-        raise NoRollouts(f"{path}: {wrong}")
+        raise OtherContent(f"{path}: {wrong}")
     roles = choose_all(head, given)
     free = set(head.columns) - set(roles.values())
     is_likely = "prompt" in roles and any(read_texts(name, head.get(name)) for name in free)
     if (format := by_name(roles)).fits(set(roles) | ({"response"} if is_likely else set())):
         return format
-    raise NoRollouts(f"{path}: {describe_missing(roles, columns)}")
+    raise OtherContent(f"{path}: {describe_missing(roles, columns)}")
 
 
 def look_into(files: Sequence[Opened]) -> Chunk:
@@ -309,7 +258,7 @@ def read_foreign(
 ) -> tuple[Log | None, list[str]]:
     """Return the log of files of another program; None, and why, where no row has a reward or a verdict."""
     files = [one.path for one in opened]
-    rows = read_files(lambda place: read_file(format, opened[place], meter, found), opened, options)
+    rows = read_files(lambda place, turn: read_file(format, opened[place], turn, meter, found), opened, options)
     for one in rows:
         found.add(one.found)
     parts = [part for one in rows for part in one.parts]
@@ -334,37 +283,62 @@ class FileRows:
     fault: str
 
 
-def read_files(read: Callable[[int], FileRows], opened: Sequence[Opened], options: Options) -> list[FileRows]:
-    """Return what `read` gives for the place of each file, of large ones from forks of this process, one a core."""
-    is_large = sum(one.path.stat().st_size for one in opened if one.path.exists()) >= LARGE
-    places = range(len(opened))
-    if options.processes > 1 and is_large and len(opened) > 1 and not options.tokenizer:  # which has threads of its own
+Reading = Callable[[int, Turn], FileRows]
+"""Reads the rows of a turn from the file of a place."""
+
+
+def read_files(read: Reading, opened: Sequence[Opened], options: Options) -> list[FileRows]:
+    """Return what each file holds; where they are large, forks of this process read them, one a core."""
+    sizes = [one.path.stat().st_size if one.path.exists() else 0 for one in opened]
+    if options.processes > 1 and sum(sizes) >= LARGE and not options.tokenizer:  # which has threads of its own
+        turns = [options.processes if is_shared(one, size) else 1 for one, size in zip(opened, sizes, strict=True)]
+        shares = [(place, (turn, number)) for place, number in enumerate(turns) for turn in range(number)]
         pool = ProcessPoolExecutor(
             options.processes, get_context("fork"), initializer=_reading.append, initargs=(read,)
         )
         try:
-            return list(pool.map(read_in_fork, places))
+            found = pool.map(read_in_fork, shares)
+            return [merge([*islice(found, number)]) for number in turns]
         except BrokenProcessPool:  # the system ended a fork, as where memory runs out: one process needs less
             for one in opened:
                 one.close()
         finally:
             pool.shutdown(cancel_futures=True)
-    return [read(place) for place in places]
+    return [read(place, WHOLE) for place in range(len(opened))]
 
 
-def read_in_fork(place: int) -> FileRows:
-    return _reading[-1](place)
+def is_shared(file: Opened, size: int) -> bool:
+    """Return whether several processes read a file, each the chunks of its turn."""
+    return size >= LARGE and container_of(file.path) in ("jsonl", "parquet")
 
 
-_reading: list[Callable[[int], FileRows]] = []
+def merge(turns: list[FileRows]) -> FileRows:
+    """Return the rows of a file in their order, from all of its turns."""
+    if len(turns) == 1:
+        return turns[0]
+    first, *others = turns
+    for one in others:
+        first.found.add(one.found)
+    first.found.malformed.sort(key=attrgetter("line"))
+    if parts := [part for one in turns for part in one.parts]:
+        rows = join(parts)
+        parts = [rows.take(np.argsort(rows.line, kind="stable"))]
+    return FileRows(parts, first.found, next((one.fault for one in turns if one.fault), ""))
+
+
+def read_in_fork(share: tuple[int, Turn]) -> FileRows:
+    return _reading[-1](*share)
+
+
+_reading: list[Reading] = []
 """In a fork, what it does."""
 
 
-def read_file(format: Format, file: Opened, meter: Meter, found: Found) -> FileRows:
-    """Return the rows of a file of another program, and what was found in it alone."""
+def read_file(format: Format, file: Opened, turn: Turn, meter: Meter, found: Found) -> FileRows:
+    """Return the rows of a file of another program, those of a turn, and what was found in them alone."""
     parts, own = list[Part](), Found(files=found.files, chosen=found.chosen)
     try:
-        for chunk in file.chunks(partial(own.reject, str(file.path))):
+        for chunk in file.chunks(partial(own.reject, str(file.path)), turn):
             parts += read_chunk(format, chunk, meter, own)
     except Unreadable as error:
         return FileRows(parts, own, str(error))
