@@ -242,10 +242,11 @@ def test_the_trial_runs_the_largest_micro_batch_and_leaves_nothing():
     learner.policy.model.eval()
     before = torch.get_rng_state()
     run_largest(learner, method, 30, 100, most_rows=1000)
-    # 21 rows of 2,048 // 21 = 97, the last token of which is predicted and not read; the longest row of 100 on CUDA alone
-    assert learner.policy.sizes == (21 * 96,)
+    # 21 rows of 2,048 // 21 = 97, the last token of which is predicted and not read; the longest row of 100 on CUDA alone; and
+    # 21 more beside the gradients of the first
+    assert learner.policy.sizes == (21 * 96, 21 * 96)
     run_largest(learner, method, 30, 100, most_rows=3)
-    assert learner.policy.sizes[1:] == (3 * 99,)
+    assert learner.policy.sizes[2:] == (3 * 99,)
     assert torch.equal(torch.get_rng_state(), before) and not learner.policy.model.training
     assert all(p.grad is None for p in learner.policy.model.parameters())
     learner.policy.most = 700
@@ -263,7 +264,7 @@ def test_rows_that_leave_nearly_half_of_a_micro_batch_are_not_the_largest():
 def test_a_trial_says_what_the_run_takes_and_with_what():
     learner, config = make_learner(), TrainConfig.of(max_response_length=70, max_num_seqs=8, try_memory="on")
     found = try_memory(config, learner, compose("gspo"), 30)
-    assert learner.policy.sizes == (11 * 92,)  # 1,024 positions at most: 11 rows of 1,024 // 11 = 93
+    assert learner.policy.sizes == (11 * 92, 11 * 92)  # 1,024 positions at most: 11 rows of 1,024 // 11 = 93, twice
     assert found.config.update.max_tokens_per_microbatch == learner.max_tokens == 16_384
     # memory that the process kept may do for all of it
     assert found.needed > found.taken >= 0 and "16,384 positions a micro-batch and 8 responses at a time" in found.note

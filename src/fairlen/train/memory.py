@@ -192,7 +192,10 @@ def read_status(name: str) -> int:
 
 
 def run_largest(learner: Learner, method: Method, num_prompt: int, longest: int, most_rows: int) -> int:
-    """Run the longest row and the micro-batch with most positions, while memory is held for moments; return bytes of that."""
+    """Run the longest row and the micro-batch with most positions, while memory is held for moments; return bytes of that.
+
+    A micro-batch is run twice in an update of several: only the second finds gradients.
+    """
     model = learner.policy.model
     vocab_size = output_embeddings(model).weight.shape[0]
     was_training, devices = model.training, [model.device] if model.device.type == "cuda" else []
@@ -200,6 +203,7 @@ def run_largest(learner: Learner, method: Method, num_prompt: int, longest: int,
     try:
         with torch.random.fork_rng(devices):
             for num_rows, length in shapes if devices else shapes[-1:]:
+                num_rows = min(2 * num_rows, most_rows)
                 rollouts, plan = draw_batch(num_rows, min(num_prompt, length // 2), length, vocab_size)
                 learner.fit(partial(learner.differentiate, method, rollouts, plan, {}, True), rollouts, plan)
         return held.nbytes
