@@ -11,8 +11,9 @@ from test_trl_parity import relative
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
-from trl_runs import ScriptedFair, problems, scripted, weights_of
+from trl_runs import ScriptedFair, parts, problems, scripted, weights_of
 
+from fairlen.integrations.trl import FairGRPOTrainer
 from fairlen.methods.compose import compose
 
 AttentionInterface.register("of_a_user", sdpa_attention_forward)
@@ -61,3 +62,19 @@ def test_gradients_are_those_of_a_row_a_piece(name, shape, tmp_path):
             # A ratio is exp of a sum over a sequence's log-probs, each of which float32 rounds by 1e-7.
             close = 1e-5 if key == "ratio/max" else 1e-6
             assert ours[key] == pytest.approx(theirs[key], rel=close, abs=close, nan_ok=True), key
+
+
+def test_streams_are_cut_as_the_settings_say(tmp_path):
+    """Under top_k=1 all texts of a prompt are one: fairlen's engine, which cuts nothing, leaves them to TRL's generation."""
+    texts: dict[str, set[str]] = {}
+
+    def note(prompts, completions, **_):
+        for prompt, text in zip(prompts, completions, strict=True):
+            texts.setdefault(prompt, set()).add(text)
+        return [float(len(text) % 2) for text in completions]
+
+    made = parts(tmp_path, top_k=1, max_steps=1) | {"reward_funcs": note}
+    FairGRPOTrainer(
+        **made, method="eqlen+grpo", overrides=["sampling.streams=2"], allow_truncated_sampling=True
+    ).train()
+    assert len(texts) == 4 and all(len(found) == 1 for found in texts.values())

@@ -102,10 +102,11 @@ def run_together(
 
 
 def has_whole_model(trainer: Any) -> bool:
-    """Whether this process generates by itself, by transformers and as the model says: nothing is served, sharded or added."""
+    """Whether this process generates by itself, by transformers and as the model says: nothing served, sharded, added or cut."""
     is_gathered = trainer.args.ds3_gather_for_generation or not is_deepspeed_zero3_enabled()
-    is_plain = not (trainer.use_vllm or trainer.use_transformers_continuous_batching or trainer.args.generation_kwargs)
-    return is_plain and is_gathered and not trainer.is_fsdp_enabled
+    is_added = trainer.use_transformers_continuous_batching or trainer.args.generation_kwargs
+    is_cut = trainer.top_p < 1.0 or trainer.top_k or trainer.min_p
+    return is_gathered and not (trainer.use_vllm or is_added or is_cut or trainer.is_fsdp_enabled)
 
 
 def run_on_engine(trainer: Any, coroutines: Sequence[Run], prompt_ids: Sequence[Any]) -> list[Response] | None:
