@@ -80,6 +80,7 @@ PROGRAMS = {
         "cpu", r"(?m)^eqlen\+grpo( +[\d.]+% \[.*?\]){2} .* [1-9][\d,]* +[1-9][\d,]* +\d+ *$",
         ("--rollout-batches", "1", "--prompts-per-batch", "2", "--methods", "grpo", "eqlen+grpo"),
     ),
+    "recipes/guess.py": Program("cpu", r"^$", ()),
     "recipes/hf_jobs.py": Program(
         "cpu", r"(?s)points \[.* in 1 update.*fairlen records .*(effect|none|unknown): ",
         ("--rollout-batches", "1", "--prompts-per-batch", "4", "--problems", "8", "--samples", "2"),

@@ -32,6 +32,9 @@ from _checks import add_smoke, demand
 
 from fairlen.distributions import student
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from recipes.guess import MAX_RESPONSE_LENGTH, PATH
+
 METHODS = ("grpo", "grpo+turns", "grpo+turn_mean", "dapo_verl")
 LAST = 4
 """Rollout batches at the end over which turns and tokens are averaged."""
@@ -41,11 +44,15 @@ COLUMNS = ("accuracy, %", "turns", "turns if lost", "tokens a turn")
 def train(method: str, seed: int, batches: int, folder: Path) -> tuple[float, ...]:
     """COLUMNS of one run."""
     out = folder / f"{method}-{seed}"
+    task = folder / f"{method}-{seed}.py"  # a task of one's own has no seed of the run's
+    task.write_text(f"from recipes.guess import Guess\n\n\ndef make(tokenizer):\n    return Guess(seed={seed})\n")
     given = (
-        f"--task guess --method {method} --seed {seed} --threads 1 --rollout-batches {batches} --eval-every {batches}"
+        f"--task {task}:make --model {PATH} --max-response-length {MAX_RESPONSE_LENGTH} --method {method} --seed {seed} "
+        f"--threads 1 --rollout-batches {batches} --eval-every {batches}"
     )
     command = [sys.executable, "-m", "fairlen", "train", *given.split(), "--out", str(out)]
-    ended = subprocess.run(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
+    variables = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    ended = subprocess.run(command, env=variables, capture_output=True, text=True)
     demand(ended.returncode == 0, f"{method}, seed {seed}, ended with {ended.returncode}: {ended.stderr[-2000:]}")
     lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     accuracy = [line["eval/accuracy"] for line in lines if "eval/accuracy" in line][-1]

@@ -28,10 +28,11 @@ from transformers.utils.logging import disable_progress_bar
 
 from fairlen.batch import mean_or_nan
 from fairlen.console import log
-from fairlen.playground import GUESS
-from fairlen.tasks.guess import (
+from fairlen.tasks.task import Problem
+from recipes.guess import (
     MAX_RESPONSE_LENGTH,
     MAX_TURNS,
+    PATH,
     TOKEN_IDS,
     Game,
     Guess,
@@ -39,7 +40,6 @@ from fairlen.tasks.guess import (
     read_range,
     write,
 )
-from fairlen.tasks.task import Problem
 from research.drawing import draw
 from research.pretraining import EOS, IGNORED, Example, Shape, build_model, optimize, save
 
@@ -130,7 +130,7 @@ def make(out: Path, seed: int = 0) -> None:
     save(model, SHAPE, out)
 
 
-def measure(model: Path = GUESS, problems: int = 200, samples: int = 4) -> None:
+def measure(model: Path = PATH, problems: int = 200, samples: int = 4) -> None:
     """Print what the games of held-out problems are like.
 
     Args:

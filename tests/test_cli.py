@@ -7,15 +7,15 @@ import resource
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from loops import first_quickly
 
 from fairlen import cli
-from fairlen.cli import COMMANDS, main, read_eval_config, read_train_config
+from fairlen.cli import COMMANDS, main, read_train_config
 from fairlen.methods.modifiers import MODIFIERS
 from fairlen.methods.presets import BASES
+from recipes.guess import PATH
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -108,43 +108,11 @@ def test_one_file_and_no_more(tmp_path):
         read_train_config(["--config", path, "--config", path])
 
 
-def chosen(config: Any) -> tuple[str, int]:
-    return config.model.name, config.sampling.max_response_length
-
-
-def test_a_shipped_task_brings_its_model_and_length_unless_they_are_given(tmp_path):
-    assert chosen(read_train_config([])) == ("playground", 0)  # which the run chooses, as the task has it
-    assert chosen(read_train_config(["--task", "playground:cups"])) == ("playground", 160)
-    assert chosen(read_train_config(["--task", "guess"])) == ("guess", 192)
-    assert chosen(read_train_config(["--task=guess", "--model", "runs/x/model"])) == ("runs/x/model", 192)
-    assert chosen(read_train_config(["--max-response-length", "300", "--task", "guess"])) == ("guess", 300)
-    assert chosen(read_train_config(["--task", "tasks.py:Mine", "--model", "m"])) == ("m", 0)
-
-
-def test_a_shipped_task_of_the_file_brings_them_too_and_the_flag_beats_it(tmp_path):
-    path = write(tmp_path, '[data]\ntask = "guess"\n[run]\nseed = 3\n')
-    config = read_train_config(["--config", path])
-    assert (*chosen(config), config.run.seed, config.data.task) == ("guess", 192, 3, "guess")
-    assert chosen(read_train_config(["--config", path, "--task", "playground"])) == ("playground", 0)
-    path = write(tmp_path, '[data]\ntask = "guess"\n[sampling]\nmax_response_length = 500\n')
-    assert chosen(read_train_config(["--config", path])) == ("guess", 500)
-
-
-def test_an_evaluation_takes_a_shipped_task_as_data_too(tmp_path):
-    for flag in ("--data", "--task"):
-        assert chosen(read_eval_config([flag, "guess"])) == ("guess", 192)
-    assert chosen(read_eval_config(["--model", "m", "--data", "guess", "--data", "playground"])) == ("m", 192)
-    assert chosen(read_eval_config(["--data", "x.jsonl"])) == ("playground", 0)
-    assert chosen(read_eval_config(["--suite", "fspo"]))[1] == 8192
-    path = write(tmp_path, '[data]\nplaces = ["guess"]\n')
-    assert chosen(read_eval_config(["--config", path])) == ("guess", 192)
-
-
 def test_a_model_that_does_not_read_the_task_is_refused_by_every_command(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for command in (["train"], ["compare", "grpo", "dapo"], ["eval"]):
-        assert main([*command, "--task", "guess", "--model", "playground"]) == 2
-        assert "or give --model guess, whose tokenizer does" in capsys.readouterr().err
+        assert main([*command, "--model", str(PATH)]) == 2
+        assert "or give --model playground, whose tokenizer does" in capsys.readouterr().err
 
 
 def test_an_interrupted_run_says_how_to_go_on(monkeypatch, capsys):

@@ -12,6 +12,7 @@ import pytest
 
 from fairlen import playground
 from fairlen.cli import main
+from recipes.guess import PATH
 
 SIZES = "--rollout-batches 1 --prompts-per-batch 1 --problems 1 --samples 1 --max-response-length 4"
 TINY = SIZES.split()
@@ -66,6 +67,7 @@ def make_reader(name: str) -> None:
     write(f"{name}/config.json", json.dumps(shape | {"vocab_size": 300, "eos_token_id": 0, "pad_token_id": None}))
 
 
+GUESS = ["--task", f"{PATH}.py:make_guess", "--model", str(PATH)]
 READER = ["--model", "reader", "--random-init"]
 MISTAKES = {
     "a method that does not exist": (["train", "--method", "gpro"], "'gpro'", "did you mean 'gspo' or 'grpo'?"),
@@ -102,7 +104,7 @@ MISTAKES = {
     "a task that does not exist": (["train", "--task", "maths"], "--task maths", "there are playground"),
     "an environment of verifiers": (["train", "--task", "verifiers:wordle"], "task=verifiers:wordle", "train in prime-rl"),
     "a game whose turns would be forked": (
-        ["train", "--task", "guess", "--method", "eqlen"], "task=guess with EqLen", "choose a method without eqlen"
+        ["train", *GUESS, "--method", "eqlen"], "task=guess with EqLen", "choose a method without eqlen"
     ),
     "a reward file that is not there": (["train", "--rewards", "none.py:f"], "--rewards none.py:f", "give the path of one"),
     "a reward that is not in the file": (["train", "--rewards", "reward.py:f"], "has no 'f'", "it has words"),

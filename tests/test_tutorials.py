@@ -36,7 +36,8 @@ def do(page: str, folder: Path) -> str:
     path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
     variables = os.environ | {"PATH": path, "XDG_STATE_HOME": str(folder / "state")}
     printed = []
-    (folder / "tests").symlink_to(Path(__file__).parent)  # as in a checkout
+    for name in ("recipes", "tests"):  # as in a checkout
+        (folder / name).symlink_to(TUTORIALS.parents[1] / name)
     for name, text in steps_of(page):
         if name:
             (folder / name).write_text(text)

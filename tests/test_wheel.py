@@ -13,7 +13,6 @@ from zipfile import ZipFile
 import pytest
 
 import fairlen
-from fairlen.tasks.shipped import SHIPPED
 
 pytestmark = pytest.mark.slow
 
@@ -50,7 +49,7 @@ def test_the_wheel_has_the_package_and_nothing_else(wheel):
     own = {name for name in files if "__pycache__" not in name}
     about = {name for name in names if name.startswith(f"fairlen-{fairlen.__version__}.dist-info/")}
     assert names - about == own
-    assert "fairlen/py.typed" in names and {f"fairlen/{name}/model.safetensors" for name in SHIPPED} <= names
+    assert "fairlen/py.typed" in names and "fairlen/playground/model.safetensors" in names
     assert f"fairlen-{fairlen.__version__}.dist-info/licenses/LICENSE" in about
 
 

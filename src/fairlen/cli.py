@@ -46,7 +46,7 @@ COMMANDS: dict[str, Command] = {
         "[--method dapo+balanced] [--config FILE.toml] [FLAGS]",
         "train on one device; without flags, the playground",
         ("--method dapo+balanced --model Qwen/Qwen3-0.6B --data sums.jsonl",
-         "--task guess --method fspo --updates-per-batch 4", "--config run.toml --seed 2 --out runs/second"),
+         "--method fspo --updates-per-batch 4", "--config run.toml --seed 2 --out runs/second"),
         resume="the same command with --resume --out FOLDER goes on from its newest checkpoint",
     ),
     "compare": Command(
@@ -300,11 +300,10 @@ def run_report(arguments: list[str]) -> int:
 
 def run_trl(arguments: list[str]) -> int:
     """Train with TRL; flags that are not ours are TRL's."""
-    from fairlen.flags import begin_with, find_flag, read_some
+    from fairlen.flags import read_some
     from fairlen.integrations.trl.config import TrlConfig
 
-    data, task = find_flag(arguments, "--data"), find_flag(arguments, "--task") or TrlConfig().data.task
-    config, rest = read_some(begin_with(TrlConfig(), data, task), "fairlen trl", arguments, write_page("trl"))
+    config, rest = read_some(TrlConfig(), "fairlen trl", arguments, write_page("trl"))
     tell("importing torch and TRL")
     from fairlen.integrations.trl.start import start_trl
 

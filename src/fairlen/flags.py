@@ -22,7 +22,7 @@ from typing import Any, Literal, NoReturn, TypeVar, get_args, get_origin
 from docstring_parser import parse_from_object
 
 from fairlen.console import log, suggest
-from fairlen.settings import Setting, change, list_settings, names_of
+from fairlen.settings import Setting, change, list_settings
 
 Config = TypeVar("Config")
 WIDTH, MARGIN = 100, 28
@@ -188,23 +188,9 @@ def flag_names(settings: type) -> list[str]:
 
 
 def read_defaults(default: Any, arguments: list[str]) -> tuple[Any, list[str]]:
-    """Return what flags begin with, the settings of a shipped task and those of the file of --config, and the flags."""
+    """Return what flags begin with, where there is --config as its file changes it, and the flags."""
     path, flags = split_config(arguments)
-    named = overlay(default, path) if path else default
-    places = () if named.data.places == default.data.places else named.data.places[:1]
-    if not find_flag(flags, "--from-samples"):
-        data = find_flag(flags, "--data") or "".join(places)
-        default = begin_with(default, data, find_flag(flags, "--task") or named.data.task)
     return overlay(default, path) if path else default, flags
-
-
-def begin_with(default: Any, data: str, task: str) -> Any:
-    """Return settings with those of the shipped task that data name, or without data the task, where it is not the default."""
-    from fairlen.tasks.shipped import is_shipped, shipped_settings
-
-    place = task if not data else data if is_shipped(data) else ""
-    found = {} if place == default.data.task else shipped_settings(place)
-    return change(default, {name: value for name, value in found.items() if name in names_of(type(default))})
 
 
 def find_flag(arguments: Sequence[str], name: str) -> str:

@@ -138,7 +138,7 @@ class PromptSettings(Settings):
     """A language model, and how it is asked."""
 
     name: Annotated[str, Flag("model")] = "playground"
-    """Folder or hub id of a causal language model; "playground" and "guess" are shipped, for the tasks so named."""
+    """Folder or hub id of a causal language model; "playground" is shipped, for the task so named."""
     template: Literal["auto", "chat", "plain"] = "auto"
     """How a problem becomes a prompt: "chat" by the tokenizer's chat template, "plain" as text; "auto": chat if there is one."""
     system_prompt: str = ""
@@ -183,8 +183,8 @@ class ProblemSettings(Settings):
     """Problems, and the instruction that follows each."""
 
     task: str = "playground"
-    """Problems where no --data is given: "playground", its family playground:sums or playground:cups, "guess" (a
-    game in turns), reasoning-gym:NAME, or your FILE.py:NAME. A shipped task brings its model and its max response length."""
+    """Problems where no --data is given: "playground", its family playground:sums or playground:cups, reasoning-gym:NAME, or
+    your FILE.py:NAME."""
     places: Annotated[tuple[str, ...], Flag("data", is_repeated=True)] = ()
     """PLACE[@REVISION][:SPLIT][?COLUMN=VALUE][=WEIGHT]; PLACE: file, folder or hub id. Repeat it; training mixes by WEIGHT."""
     instruction: str = "auto"
@@ -253,7 +253,7 @@ class SamplingSettings(Settings):
     """How responses are drawn, and by which engine."""
 
     max_response_length: Natural = 0
-    """Most tokens of a response; 0 is the limit of a shipped task, else 512 or what the model has positions for."""
+    """Most tokens of a response; 0 is the playground's 160, else 512 or what the model has positions for."""
     temperature: Amount = 1.0
     """Of the policy, in training and in evaluation; above 0."""
     top_p: PositiveFraction = 1.0

@@ -237,7 +237,7 @@ def test_rows_that_are_left_out_are_told(tiny_model, tmp_path, capsys):
 
 
 def test_settings_of_drawing_are_refused_where_samples_are_rescored(finished, tmp_path):
-    for flag, value in (("temperature", 0.5), ("model", "guess"), ("samples", 2), ("seed", 4)):
+    for flag, value in (("temperature", 0.5), ("model", "other"), ("samples", 2), ("seed", 4)):
         config = rescore_settings(str(finished), out=str(tmp_path / "again")).replace(**{flag: value})
         with pytest.raises(
             ValueError, match=f"--{flag} {value} with --from-samples .*: the responses are there already"

@@ -119,7 +119,7 @@ def test_a_threshold_is_a_number_and_needed_without_a_positive_weight():
         check_threshold(None, torch.tensor([0.0, -0.5]))
 
 
-def test_a_shipped_task_brings_its_length_unless_it_is_given():
+def test_the_playground_brings_its_length_unless_it_is_given():
     from fairlen.integrations.trl.config import TrlConfig
     from fairlen.integrations.trl.start import choose_length, read_trl_arguments
 
@@ -129,9 +129,9 @@ def test_a_shipped_task_brings_its_length_unless_it_is_given():
             0
         ].max_completion_length
 
-    assert length(task="guess") == 192 and length(task="playground:sums") == 160
-    assert length("--max-completion-length", "300", task="guess") == 300
-    assert choose_length(TrlConfig.of(task="guess", data=("sums.jsonl",))) == []  # the task is not asked
+    assert length(task="playground:sums") == length() == 160
+    assert length("--max-completion-length", "300") == 300
+    assert choose_length(TrlConfig.of(data=("sums.jsonl",))) == choose_length(TrlConfig.of(task="mine.py:Sums")) == []
 
 
 def test_a_bias_correction_of_the_kl_that_is_not_applied_is_said():

@@ -1,18 +1,34 @@
-"""The problems of the playground: what they ask, that the two streams are apart, and what the verifier says."""
+"""The playground: what it asks, that its two streams are apart, what the verifier says; its model, made again."""
 
 import asyncio
+import hashlib
 import re
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from loops import over
 from transformers import AutoTokenizer
 
 from fairlen.playground import PATH
-from fairlen.tasks.guess import Guess
-from fairlen.tasks.playground import ALPHABET, TOKEN_IDS, Chain, Cups, Playground, Sums, encode, pose
+from fairlen.settings import ProblemSettings
+from fairlen.tasks.playground import (
+    ALPHABET,
+    MAX_RESPONSE_LENGTH,
+    TOKEN_IDS,
+    Chain,
+    Cups,
+    Playground,
+    Sums,
+    encode,
+    find_response_limit,
+    make_playground,
+    place_model,
+    pose,
+)
 from fairlen.tasks.task import is_held_out
-from research.playground import read_chain
+from research.drawing import draw
+from research.playground import make, read_chain
 
 
 def grade(text: str, problem_text: str = "3+5+9+2=?") -> tuple[str, float]:
@@ -47,7 +63,7 @@ def test_a_problem_depends_on_its_index_alone():
     assert len({problem.id for problem in stream}) == 40
 
 
-@over("task", [Playground(), Playground(("cups",)), Guess()])
+@over("task", [Playground(), Playground(("cups",))])
 def test_no_held_out_problem_is_ever_trained_on(task):
     held_out, other = task.held_out(100), replace(task, seed=1)
     assert all(is_held_out(problem.text) for problem in held_out) and len({problem.id for problem in held_out}) == 100
@@ -97,3 +113,46 @@ def test_what_cannot_be_done_is_refused():
     for num_moves in ((3, 9), (0, 3)):
         with pytest.raises(ValueError, match=rf"num_moves={re.escape(str(num_moves))}.*0 < fewest <= most <= 8 moves"):
             Playground(num_moves=num_moves)
+
+
+@pytest.mark.slow
+def test_groups_are_mixed_and_lengths_vary_for_correct_and_for_incorrect_responses():
+    drawn = draw(Playground(), MAX_RESPONSE_LENGTH, PATH, "grpo", 24, "sampling.n=16").response_table
+    length, correct = drawn.length, drawn.correct
+    # 384 responses: three standard errors are 3 * 0.5 / sqrt(384) = 0.08, were all independent
+    assert 0.39 < correct.mean() < 0.61
+    share = np.bincount(drawn.prompt, correct) / np.bincount(drawn.prompt)
+    assert ((share > 0) & (share < 1)).mean() >= 0.9
+    assert length.std() / length.mean() > 0.6
+    assert length.max() >= 20 * length.min()
+    incorrect_short, incorrect_long = np.quantile(length[~correct], [0.2, 0.8])
+    assert incorrect_short <= 5 and incorrect_long >= 60  # a bare guess; more than one pass over the moves
+    assert 0 < drawn.truncated.mean() < 0.08
+
+
+@pytest.mark.slow
+def test_one_seed_makes_one_checkpoint(tmp_path):
+    def digest(name: str, seed: int) -> str:
+        make(tmp_path / name, steps=3, seed=seed)
+        return hashlib.sha256((tmp_path / name / "model.safetensors").read_bytes()).hexdigest()
+
+    assert digest("first", seed=3) == digest("second", seed=3) != digest("third", seed=4)
+
+
+def test_names_of_the_playground_are_known_and_bring_its_length():
+    assert make_playground("playground:cups") == Playground(("cups",))
+    for place in ("gsm8k", "guess:sums", "playground:hats"):
+        with pytest.raises(
+            ValueError, match=f"--task {place}: there are playground, playground:sums, playground:cups;"
+        ):
+            make_playground(place)
+    sides = (("playground:sums", ()), ("m.py:Mine", ("playground", "x")), ("m.py:Mine", ()), ("playground", ("x",)))
+    assert [find_response_limit(ProblemSettings(task, places)) for task, places in sides] == [160, 160, 0, 0]
+
+
+def test_the_shipped_model_has_one_revision_and_its_weights():
+    assert place_model("playground") == str(PATH) and place_model("owner/name", "main") == "owner/name"
+    with pytest.raises(
+        ValueError, match="model=playground with revision or random_init: name a model folder or hub id"
+    ):
+        place_model("playground", random_init=True)

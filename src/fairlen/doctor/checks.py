@@ -26,7 +26,7 @@ from fairlen.methods.compose import compose, explain
 from fairlen.plugins import plugins_of
 from fairlen.settings import choose_device, flatten
 from fairlen.tasks.load import load_task
-from fairlen.tasks.shipped import SHIPPED, place_model
+from fairlen.tasks.playground import PLAYGROUND, place_model
 from fairlen.tasks.source import read_source
 from fairlen.train.collect import refuse_unread
 from fairlen.train.run.config import TrainConfig, find_undoing, takes_vllm
@@ -73,16 +73,16 @@ def check_device(config: TrainConfig) -> Finding:
     is_slow = config.model.device == "auto" and device == "cpu"
     slow = "; no CUDA device: models of more than some hundred million parameters are slow" if is_slow else ""
     found = f"torch {torch.__version__}, {device}{name}{slow}"
-    if device == "cpu" or config.sampling.engine != "auto" or config.model.name in SHIPPED or takes_vllm(config):
+    if device == "cpu" or config.sampling.engine != "auto" or config.model.name == PLAYGROUND or takes_vllm(config):
         return Finding("pass", found)
     found += "; vLLM is not installed, and the embedded engine several times slower"
     return Finding("warn", found, "pip install '.[vllm]' in the checkout, in an environment of its own")
 
 
 def check_memory(config: TrainConfig) -> str:
-    """Compare what `fairlen train` needs at least with the memory that is free; shipped models were measured."""
-    if config.model.name in SHIPPED:
-        return f"{config.model.name} needs under {SHIPPED[config.model.name].memory}"
+    """Compare what `fairlen train` needs at least with the memory that is free; the playground was measured."""
+    if config.model.name == PLAYGROUND:
+        return f"{PLAYGROUND} needs under 2 GiB"
     from fairlen.engine.device import free_memory
     from fairlen.train.memory import refuse_too_large
 

@@ -27,7 +27,7 @@ from fairlen.rollouts import Response
 from fairlen.sampling.extend import Extend, Sampling, derive_seed, gather
 from fairlen.settings import choose_device, choose_engine
 from fairlen.tasks.load import Decode, ProblemSet
-from fairlen.tasks.shipped import place_model
+from fairlen.tasks.playground import place_model
 from fairlen.tasks.task import Problem
 from fairlen.verify.answer import FORMS, after_thinking
 

@@ -23,13 +23,13 @@ from fairlen.tasks.dataset import RowSet
 from fairlen.tasks.environment import Interactive, choose_extend
 from fairlen.tasks.grader import Verifier
 from fairlen.tasks.load import ProblemSet, load_sets, make_problem_set, open_task
+from fairlen.tasks.playground import is_playground, make_playground
 from fairlen.tasks.reasoning_gym import is_reasoning_gym, read_parts
-from fairlen.tasks.shipped import is_shipped, make_shipped
 from fairlen.tasks.source import DataError, DataSource, locate, read_source
 from fairlen.tasks.task import Problem
 
-SHIPPED_PROBLEMS = 128
-"""Of a shipped task, which is endless, without a limit."""
+MADE_PROBLEMS = 128
+"""Of a task that makes its problems, without a limit."""
 MAX_AT_ONCE = 256
 """Texts that wait for their verdict at a time."""
 
@@ -54,10 +54,10 @@ def check_places(config: EvalConfig) -> None:
             raise ValueError(f"--data {place}: it is named twice; leave it out once")
         if is_reasoning_gym(place):
             read_parts(place)
-        elif place in config.data.places and not is_shipped(place):
+        elif place in config.data.places and not is_playground(place):
             read_source(place)
         elif not is_file_place(place):
-            make_shipped(place)
+            make_playground(place)
 
 
 def check_suite(name: str) -> None:
@@ -78,16 +78,17 @@ def check_suite(name: str) -> None:
 
 
 def is_made(place: str) -> bool:
-    return is_shipped(place) or is_reasoning_gym(place)
+    return is_playground(place) or is_reasoning_gym(place)
 
 
 def made_set(place: str, config: EvalConfig, tokenizer: Any) -> ProblemSet:
-    """The first held-out problems of a task that makes them, such as "playground:sums". Refuses to rescore one in turns."""
+    """The first held-out problems of a task that makes them, such as "playground:sums"."""
     task = open_task(place, config, tokenizer)
-    if isinstance(task, Interactive) and (config.run.from_samples or config.run.budgets):
-        flag = "--from-samples" if config.run.from_samples else "--budgets"
-        raise ValueError(f"{flag} of {place}: it is solved in turns, which its environment grades as they are played")
-    problems = tuple(task.held_out(config.run.problems or SHIPPED_PROBLEMS))
+    if isinstance(task, Interactive) and config.run.budgets:
+        raise ValueError(
+            f"--budgets of {place}: it is solved in turns, which its environment grades as they are played"
+        )
+    problems = tuple(task.held_out(config.run.problems or MADE_PROBLEMS))
     rows = (json.dumps([problem.id, problem.text, problem.answer]) for problem in problems)
     digest = hashlib.sha256("\n".join(rows).encode()).hexdigest()
     name, details = place, task.describe()

@@ -1,8 +1,6 @@
-"""Folders of the shipped checkpoints, in Hugging Face format, as `AutoModelForCausalLM.from_pretrained(PATH)` reads them."""
+"""Folder of the shipped checkpoint, in Hugging Face format, as `AutoModelForCausalLM.from_pretrained(PATH)` reads it."""
 
 from pathlib import Path
 
 PATH = Path(__file__).parent
-"""Of the playground, made by research/playground.py."""
-GUESS = PATH.with_name("guess")
-"""Of guess, made by research/guess.py."""
+"""Made by research/playground.py."""

@@ -20,11 +20,12 @@ from fairlen.policy.model import Policy, output_embeddings
 from fairlen.policy.pack import ModelInput
 from fairlen.sampling.extend import Sampling
 from fairlen.settings import LARGE, RolloutConfig, choose_engine
-from fairlen.tasks.shipped import choose_response_length, place_model
+from fairlen.tasks.playground import find_response_limit, place_model
 
 PROBE_PREFIX, PROBE_TOKENS = 4, 8
 MAX_DIFFERENCE = {"float32": 1e-2, "bfloat16": 0.5}
 """Nats between vLLM and the trainer on a token of the probe; rounding explains 1e-5 in float32 and 0.1 in bfloat16."""
+RESPONSE_LENGTH = 512
 MAX_NUM_SEQS = 256
 CACHE_SHARE = 0.25
 """Of the free memory of a CPU, for keys and values of a number of responses that is chosen."""
@@ -62,7 +63,8 @@ def choose_sizes(config: RolloutConfig, policy: Policy, longest: int, free: int,
     They follow from the `longest` prompt and `free` bytes; `length` is preferred. On CUDA an engine fits itself.
     """
     positions = find_positions(policy)
-    length = config.sampling.max_response_length or length or choose_response_length(config.data, positions - longest)
+    length = config.sampling.max_response_length or length or find_response_limit(config.data)
+    length = length or max(min(RESPONSE_LENGTH, positions - longest), 1)
     row = (2 * longest + length) * count_position_bytes(policy)  # a prompt is kept beside each response
     room = int(CACHE_SHARE * free) // max(row, 1)
     is_bounded = policy.device.type == "cpu" and policy.model.num_parameters() >= LARGE

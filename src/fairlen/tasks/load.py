@@ -16,11 +16,11 @@ from fairlen.settings import ProblemConfig, TaskConfig
 from fairlen.tasks.data_row import Answers, DataRow
 from fairlen.tasks.dataset import DataTask, RowSet, divide, fit_prompts, leave_out, read_rows
 from fairlen.tasks.grader import Verifier
+from fairlen.tasks.playground import PLAYGROUND, Playground, make_playground
 from fairlen.tasks.prompt import Prompter, read_shots
 from fairlen.tasks.reasoning_gym import PREFIX, ReasoningGym, is_reasoning_gym, read_parts
-from fairlen.tasks.shipped import SHIPPED, make_shipped
 from fairlen.tasks.source import read_source
-from fairlen.tasks.task import Problem, Synthetic, Task, load_own_task
+from fairlen.tasks.task import Problem, Task, load_own_task
 from fairlen.verify.answer_pool import AnswerReader, WorkerPool
 
 MAX_PROMPT = 1024
@@ -45,7 +45,7 @@ class ProblemSet:
 
 
 def load_task(config: TaskConfig, tokenizer: Any, seed: int = 0) -> Task:
-    """Load data sets, the user's own task, reasoning-gym or a shipped task. Raises ValueError."""
+    """Load data sets, the user's own task, reasoning-gym or the playground. Raises ValueError."""
     limit = config.data.max_prompt_length or MAX_PROMPT
     if not config.data.places:
         if config.data.held_out:
@@ -64,7 +64,7 @@ def load_task(config: TaskConfig, tokenizer: Any, seed: int = 0) -> Task:
 
 
 def open_task(place: str, config: ProblemConfig, tokenizer: Any, seed: int = 0, limit: int = sys.maxsize) -> Task:
-    """Open a task that makes its problems: the user's own, reasoning-gym's or a shipped one. Raises ValueError.
+    """Open a task that makes its problems: the user's own, reasoning-gym's or the playground. Raises ValueError.
 
     For tokenizer None problems of the last two have no prompts; those of reasoning-gym are of at most `limit` tokens.
     """
@@ -75,22 +75,22 @@ def open_task(place: str, config: ProblemConfig, tokenizer: Any, seed: int = 0, 
             raise ValueError(f"--{name} {value}: {place} brings its own; it goes with --data and {PREFIX}...")
     if is_file_place(place):
         return load_own_task(place, tokenizer)
-    return replace(load_shipped(place, config.model.name, tokenizer), seed=seed)
+    return replace(load_playground(place, config.model.name, tokenizer), seed=seed)
 
 
-def load_shipped(place: str, model: str, tokenizer: Any) -> Synthetic:
+def load_playground(place: str, model: str, tokenizer: Any) -> Playground:
     """Raises ValueError for an unknown task, or a model that does not read its prompts; any does for tokenizer None."""
-    task = make_shipped(place)
+    task = make_playground(place)
     if tokenizer is None:
         return task
     problem = task.train(0)
     try:
         ids = read_text(tokenizer, problem.text, model)
     except ValueError as error:
-        raise ValueError(f"{error}, or give --model {task.name}, whose tokenizer does") from None
+        raise ValueError(f"{error}, or give --model {PLAYGROUND}, whose tokenizer does") from None
     if ids != problem.token_ids[1:]:
         raise ValueError(
-            f"model={model}: its tokenizer does not read the prompts of {task.name}; give --model {task.name} "
+            f"model={model}: its tokenizer does not read the prompts of {PLAYGROUND}; give --model {PLAYGROUND} "
             "or one trained from it, or problems of your own with --data"
         )
     return task
@@ -163,7 +163,7 @@ def read_text(tokenizer: Any, text: str, model: str) -> tuple[int, ...]:
     except Exception as error:  # tokenizers raise nothing narrower for a word that they do not know
         reason = error
     if not ids:
-        if model in SHIPPED:
+        if model == PLAYGROUND:
             raise ValueError(
                 f"model={model}: this shipped model reads nothing but its own tasks, and not {text!r}; "
                 "name a language model with --model, a folder or a hub id"

@@ -11,10 +11,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
+from pathlib import Path
 from random import Random
 
+from fairlen.playground import PATH
+from fairlen.settings import ProblemSettings
 from fairlen.tasks.task import Problem, Synthetic
 
+PLAYGROUND = "playground"  # the name of the task, and of its model
+MAX_RESPONSE_LENGTH = 160  # tokens, as the model is meant to be run
 SPECIALS = ("<pad>", "<eos>", "<bos>")
 ALPHABET = "0123456789+|=;#.c?"  # all characters of prompts and responses
 TOKEN_IDS = {token: i for i, token in enumerate((*SPECIALS, *ALPHABET))}
@@ -67,7 +72,7 @@ FAMILIES: dict[str, Family] = {family.name: family for family in (Sums(), Cups()
 class Playground(Synthetic):
     """The families in turn, with a number of moves drawn evenly from `num_moves`."""
 
-    name: str = field(default="playground", init=False)
+    name: str = field(default=PLAYGROUND, init=False)
     families: tuple[str, ...] = ("sums", "cups")
     num_moves: tuple[int, int] = (3, MAX_MOVES)
 
@@ -117,3 +122,33 @@ def follow(family: Family, state: int, moves: Sequence[int]) -> int:
 def encode(text: str) -> tuple[int, ...]:
     """Return one token a character, as the shipped tokenizer does; KeyError for a character outside `ALPHABET`."""
     return tuple(TOKEN_IDS[character] for character in text)
+
+
+def is_playground(place: str) -> bool:
+    """Whether a place of --data is the playground or a family of it, and no existing path."""
+    return place.partition(":")[0] == PLAYGROUND and not Path(place).exists()
+
+
+def make_playground(place: str) -> Playground:
+    """Make the task of "playground" or "playground:sums". Raises ValueError listing the known ones."""
+    name, _, family = place.partition(":")
+    if name != PLAYGROUND or (family and family not in FAMILIES):
+        known = ", ".join((PLAYGROUND, *(f"{PLAYGROUND}:{family}" for family in FAMILIES)))
+        others = "data sets are named with --data, a task of your own as FILE.py:NAME"
+        raise ValueError(f"--task {place}: there are {known}; {others}")
+    return Playground((family,)) if family else Playground()
+
+
+def find_response_limit(data: ProblemSettings) -> int:
+    """Return the max response length of the playground where problems are its own, else 0."""
+    place = data.task if not data.places else data.places[0] if is_playground(data.places[0]) else ""
+    return MAX_RESPONSE_LENGTH if place.partition(":")[0] == PLAYGROUND else 0
+
+
+def place_model(model: str, revision: str = "", random_init: bool = False) -> str:
+    """Return the shipped checkpoint's folder for its name, others as they are."""
+    if model != PLAYGROUND:
+        return model
+    if revision or random_init:
+        raise ValueError(f"model={model} with revision or random_init: name a model folder or hub id with --model")
+    return str(PATH)

@@ -27,7 +27,7 @@ from fairlen.policy.lora import add_adapters
 from fairlen.policy.model import Policy, output_embeddings
 from fairlen.rollouts import Rollouts
 from fairlen.settings import LARGE
-from fairlen.tasks.shipped import SHIPPED
+from fairlen.tasks.playground import PLAYGROUND
 from fairlen.train.run.config import TrainConfig
 from fairlen.train.step import Learner, OutOfMemoryError, is_shortage, release_memory
 
@@ -45,7 +45,7 @@ def refuse_too_large(config: TrainConfig, method: Method, free: int) -> str:
 
     Raises ValueError where less is free.
     """
-    if config.model.name in SHIPPED:
+    if config.model.name == PLAYGROUND:
         return ""
     try:
         shape = read_config(find_model(config.model.name, config.model.revision), config.model.revision)

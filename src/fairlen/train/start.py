@@ -32,7 +32,7 @@ from fairlen.settings import LARGE, choose_device, choose_engine
 from fairlen.tasks.environment import Interactive, choose_extend
 from fairlen.tasks.grader import Grader, load_rewards
 from fairlen.tasks.load import load_task
-from fairlen.tasks.shipped import place_model
+from fairlen.tasks.playground import place_model
 from fairlen.tasks.task import Problem, Task, find_problem_faults
 from fairlen.train.collect import Collector, refuse_unread
 from fairlen.train.loop import Trainer
@@ -234,7 +234,7 @@ def build_learner(config: TrainConfig, policy: Policy, method: Method, layout: L
 
 
 def choose_learning_rate(policy: Policy) -> float:
-    """Return a learning rate by the number of parameters: of the shipped models, of small pretrained ones, of all others.
+    """Return a learning rate by the number of parameters: of the playground, of small pretrained ones, of all others.
 
     1e-6 is the default of TRL and verl; adapters take ten times as much ("LoRA Without Regret", Thinking Machines, 2025).
     """

@@ -5,8 +5,8 @@ from uuid import uuid4
 
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopOutput
 
-from fairlen.tasks.guess import MAX_TURNS, Guess, read_guess
 from fairlen.tasks.task import Problem
+from recipes.guess import MAX_TURNS, Guess, read_guess
 
 
 class GuessLoop(AgentLoopBase):

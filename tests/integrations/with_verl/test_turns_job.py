@@ -8,9 +8,8 @@ pytest.importorskip("verl", reason="verl is not installed (pip install '.[verl]'
 from verl_jobs import count_planned, records, run
 
 from fairlen.integrations.verl.data import copy_shipped, verl_row, write_rows
-from fairlen.playground import GUESS
-from fairlen.tasks.guess import ALPHABET, MAX_RESPONSE_LENGTH, MAX_TURNS, SPECIALS, Guess, read_guess
 from fairlen.tasks.task import Problem
+from recipes.guess import ALPHABET, MAX_RESPONSE_LENGTH, MAX_TURNS, PATH, SPECIALS, Guess, read_guess
 
 pytestmark = pytest.mark.ray
 
@@ -23,7 +22,7 @@ LOOPS = "- name: guess\n  _target_: guess_loop.GuessLoop\n"
 @pytest.fixture(scope="module")
 def job(tmp_path_factory):
     folder = tmp_path_factory.mktemp("turns")
-    copy_shipped(folder / "model", GUESS)
+    copy_shipped(folder / "model", PATH)
     problems = enumerate(map(Guess().train, range(64)))
     rows = (verl_row("guess", [("user", one.text)], one.answer, number, {"kind": "guess"}) for number, one in problems)
     write_rows(rows, folder / "guess.parquet")

@@ -88,7 +88,9 @@ def started(
     """
     env = os.environ | {
         "VERL_USE_EXTERNAL_MODULES": modules,
-        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]),
+        "PYTHONPATH": os.pathsep.join(
+            [str(Path(__file__).parent), str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", "")]
+        ),
     }
     watched = LISTENERS[out] = Listeners()
     env |= dict([watched.mark.split("=")])

@@ -32,7 +32,7 @@ from fairlen.tasks.dataset import DataTask
 from fairlen.tasks.environment import Interactive
 from fairlen.tasks.grader import load_rewards
 from fairlen.tasks.load import load_task
-from fairlen.tasks.shipped import place_model, shipped_settings
+from fairlen.tasks.playground import find_response_limit, place_model
 from fairlen.tasks.task import Problem, Task
 
 ENDLESS = 1024
@@ -85,8 +85,8 @@ def start_trl(config: TrlConfig, arguments: Sequence[str]) -> None:
 
 
 def choose_length(config: TrlConfig) -> list[str]:
-    """The flag that a shipped task begins with: its max response length. The user's own comes after it, and counts."""
-    length = shipped_settings("" if config.data.places else config.data.task).get("max_response_length")
+    """The flag that the playground begins with: its max response length. The user's own comes after it, and counts."""
+    length = find_response_limit(config.data)
     return ["--max_completion_length", str(length)] if length else []
 
 

@@ -26,11 +26,10 @@ from fairlen.settings import VerifierSettings
 from fairlen.tasks.data_row import Answers, Choice, DataRow, Program
 from fairlen.tasks.grader import Verifier, check_kinds
 from fairlen.tasks.load import read_sets
-from fairlen.tasks.playground import Playground
+from fairlen.tasks.playground import PLAYGROUND, Playground
 from fairlen.tasks.prompt import MAX_SECONDS
 from fairlen.tasks.task import Problem, Verdict
 
-PLAYGROUND = "playground"
 LIMIT = 120.0
 """Seconds for one verdict, whatever the verifier's own deadlines are."""
 TEMPLATE = "{{ bos_token }}{% for message in messages %}{{ message['content'] }}{% endfor %}"

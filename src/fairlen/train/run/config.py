@@ -33,7 +33,7 @@ from fairlen.settings import (
     flatten,
     names_of,
 )
-from fairlen.tasks.shipped import SHIPPED
+from fairlen.tasks.playground import PLAYGROUND
 from fairlen.verify.answer import PATTERN
 
 CHOSEN = ("learning_rate", "max_response_length", "max_prompt_length", "max_tokens_per_microbatch", "max_num_seqs")
@@ -226,7 +226,7 @@ def decisions(description: Mapping[str, Any]) -> dict[str, Any]:
 
 def takes_vllm(config: TrainConfig) -> bool:
     """Return whether vLLM generates where there is a CUDA device."""
-    return choose_engine(config, "cuda", 0 if config.model.name in SHIPPED else LARGE + 1) == "vllm"
+    return choose_engine(config, "cuda", 0 if config.model.name == PLAYGROUND else LARGE + 1) == "vllm"
 
 
 def find_undoing(config: TrainConfig, method: Method) -> Iterator[tuple[str, str]]:

@@ -1,9 +1,11 @@
-"""A number to be guessed, higher or lower, for a small pre-trained player: trajectories of 1 to 12 turns, on a laptop.
+"""A task of one's own with an environment: a number to be guessed, higher or lower, in 1 to 12 turns, on a laptop.
+
+fairlen train --task recipes/guess.py:make_guess --model recipes/guess --max-response-length 192 --method grpo
 
 A problem is a range, `137-642?`, with a secret number in it. A turn of the policy ends with its guess, `:389`; before that it may
 write what is left of the range, `137-642:389`. The answer, which the policy reads, is `<` where the secret is below the guess and
 `>` where it is above. The game is won by naming the secret, and lost by a guess that an earlier answer has ruled out, by a turn
-without a guess, or after 12 turns. The shipped model (`fairlen.playground.GUESS`) guesses in the middle, anywhere, or creeps up
+without a guess, or after 12 turns. Its model, in recipes/guess/, guesses in the middle, anywhere, or creeps up
 from below, and it remembers what it was told or writes it down; research/guess.py has a table of the styles.
 """
 
@@ -12,12 +14,16 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass, field
+from pathlib import Path
 from random import Random
+from typing import Any
 
 from fairlen.rollouts import TokenIds, Verdict
 from fairlen.tasks.environment import Observation
 from fairlen.tasks.task import Problem, Synthetic
 
+PATH = Path(__file__).with_suffix("")
+"""Folder of its checkpoint, which research/guess.py made."""
 SPECIALS = ("<pad>", "<eos>", "<bos>")
 ALPHABET = "0123456789-?:<>"  # all characters of prompts, turns and answers
 TOKEN_IDS = {token: i for i, token in enumerate((*SPECIALS, *ALPHABET))}
@@ -75,6 +81,11 @@ class Guess(Synthetic):
         return judge(read_guess(text), int(problem.answer))
 
 
+def make_guess(tokenizer: Any) -> Guess:
+    """Return the task, as `--task recipes/guess.py:make_guess` asks for it."""
+    return Guess()
+
+
 @dataclass
 class Game:
     """One secret, and what is known of it: it lies from `low` to `high`."""
@@ -129,5 +140,5 @@ def read_range(text: str) -> tuple[int, int]:
 
 
 def encode(text: str) -> TokenIds:
-    """Return one token a character, as the shipped tokenizer does; KeyError for a character outside `ALPHABET`."""
+    """Return one token a character, as its tokenizer does; KeyError for a character outside `ALPHABET`."""
     return tuple(TOKEN_IDS[character] for character in text)
