@@ -14,14 +14,14 @@ from loops import over
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from fairlen.cli import main
-from fairlen.tasks.task import Verdict, load_own_task
-from recipes.guess import ALPHABET, MAX_RESPONSE_LENGTH, PATH, TOKEN_IDS, Game, Guess, encode, read_range
+from fairlen.tasks.task import Verdict
+from recipes.guess import ALPHABET, MAX_RESPONSE_LENGTH, PATH, TOKEN_IDS, Game, Guess, encode, make_guess, read_range
 from research.drawing import draw
 from research.guess import STYLES, draw_examples
 from research.guess import play as play_drawn
 from research.pretraining import EOS, IGNORED
 
-TASK = load_own_task(f"{PATH}.py:make_guess", None)
+TASK = make_guess(None)
 FLAGS = ["--task", f"{PATH}.py:make_guess", "--model", str(PATH), "--max-response-length", str(MAX_RESPONSE_LENGTH)]
 
 
