@@ -207,7 +207,7 @@ def test_models_whose_state_is_not_attention_alone():
         BloomConfig(vocab_size=VOCAB, hidden_size=16, n_layer=1, n_head=2),
     ):
         model = AutoModelForCausalLM.from_config(config)
-        with pytest.raises(ValueError, match=f"{type(model).__name__}.*this engine cannot run it"):
+        with pytest.raises(ValueError, match=f"{type(model).__name__}.*cannot run it: give --engine vllm .*TRL"):
             Engine(model, eos_token_id=EOS, max_length=16)
 
 

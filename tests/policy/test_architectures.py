@@ -5,7 +5,6 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
 import torch
 from loops import first_quickly
@@ -37,7 +36,7 @@ def run_folders(tmp_path_factory) -> Callable[[str], Path]:
 
 
 @pytest.mark.parametrize(
-    "name", first_quickly(sorted(CONFIGS, key=lambda name: name not in ("qwen3", "qwen3_next")), 2)
+    "name", first_quickly([name for name in CONFIGS if name != "qwen3_next"])
 )
 def test_a_run_trains_and_saves_it(name, run_folders):
     run = run_folders(name)
@@ -55,24 +54,16 @@ def test_a_run_trains_and_saves_it(name, run_folders):
     assert step == pytest.approx(0.01, rel=0.01)  # the first step of Adam moves by the learning rate
 
 
-def test_what_cannot_be_forked_is_computed_anew_and_says_so(run_folders):
-    described = json.loads((run_folders("qwen3_next") / "run.json").read_text())
-    assert described["engine"]["class"] == "RecomputingEngine"
-    assert "the state of Qwen3NextForCausalLM cannot be forked" in described["engine"]["notes"][0]
-    assert described["layout"]["kind"] == "rows" and "linear_attention" in described["layout"]["reason"]
+def test_what_cannot_be_forked_is_refused_at_the_start(tmp_path):
+    with pytest.raises(ValueError, match=r"Qwen3NextForCausalLM has layers of type linear_attention.*--engine vllm .*TRL"):
+        run_of(tmp_path, "qwen3_next")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_says_how_its_model_is_run(run_folders):
+    described = json.loads((run_folders("qwen3") / "run.json").read_text())
+    assert described["engine"] == {"class": "Engine", "notes": []} and described["layout"]["kind"] == "trees"
     assert described["config"]["model"]["random_init"] is True
-    others = json.loads((run_folders("qwen3") / "run.json").read_text())
-    assert others["engine"] == {"class": "Engine", "notes": []} and others["layout"]["kind"] == "trees"
-
-
-@pytest.mark.slow
-def test_eqlen_runs_on_it(tmp_path):
-    run = run_of(tmp_path, "qwen3_next", method="eqlen+grpo", overrides=("sampling.streams=3",))
-    (update,) = updates_of(run)
-    assert update["mismatch/max"] <= 1e-4 and update["gradient/norm"] > 0
-    rows = pq.read_table(run / "records/responses-000000.parquet").to_pylist()
-    forked = [row for row in rows if row["inherited"] > 0]
-    assert len(rows) >= 12 and forked  # 2 prompts x 3 streams x 2 tracks, and what forked from them
 
 
 def test_a_folder_without_weights_is_named_and_what_can_be_done_with_it(tmp_path):

@@ -192,13 +192,12 @@ def test_a_resumed_run_ends_as_an_uninterrupted_one(finished, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_model_with_experts_and_one_with_a_state_train_adapters(tmp_path):
-    for name in ("qwen3_moe", "qwen3_next"):
-        run = run_of(tmp_path / name, name, **LORA)
-        (update,) = updates_of(run)
-        assert update["mismatch/max"] <= 1e-4 and update["gradient/norm"] > 0
-        described = json.loads((run / "run.json").read_text())
-        assert 0 < described["model"]["trained"] < described["model"]["parameters"]
+def test_a_model_with_experts_trains_adapters(tmp_path):
+    run = run_of(tmp_path, "qwen3_moe", **LORA)
+    (update,) = updates_of(run)
+    assert update["mismatch/max"] <= 1e-4 and update["gradient/norm"] > 0
+    described = json.loads((run / "run.json").read_text())
+    assert 0 < described["model"]["trained"] < described["model"]["parameters"]
 
 
 def test_without_peft_it_says_what_to_install(tmp_path, monkeypatch):

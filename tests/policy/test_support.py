@@ -16,7 +16,7 @@ from torch import Tensor
 from train.runs import small, updates_of
 
 from fairlen.batch import Plan
-from fairlen.engine import Engine, RecomputingEngine
+from fairlen.engine import Engine
 from fairlen.methods.compose import compose
 from fairlen.methods.method import Method
 from fairlen.methods.stages.micro import Micro, Outputs
@@ -33,12 +33,11 @@ METHODS = ("grpo+entropy+kl", "dapo+balanced", "eqlen+fspo")
 
 
 @cache
-def draw(name: str, dtype: torch.dtype, engine: type = Engine) -> tuple[Method, Rollouts]:
+def draw(name: str, dtype: torch.dtype) -> tuple[Method, Rollouts]:
     """3 prompts of a random model of 40 tokens, at most 12 new ones; the outcome is whether the last token is even."""
     method = compose(name, ["sampling.streams=3" if name.startswith("eqlen") else "sampling.n=6"])
     policy, sampling = make_policy(MODEL, dtype), Sampling(12, 0, TEMPERATURE, **LIMITS)
-    options = {} if engine is RecomputingEngine else {"compile": False}
-    extend = engine(policy.model, eos_token_id=tuple(range(6)), max_length=32, max_num_seqs=5, **options).extend
+    extend = Engine(policy.model, eos_token_id=tuple(range(6)), max_length=32, max_num_seqs=5, compile=False).extend
     requests = [Request(prompt, (7 + prompt, 9), sampling, 0, seed=(0, 0, prompt, 0)) for prompt in range(3)]
 
     async def run() -> list[tuple[Response, ...]]:
@@ -123,12 +122,11 @@ def gradient_of(policy: Policy) -> Tensor:
     return torch.cat([p.grad.flatten() for p in policy.model.parameters() if p.grad is not None])
 
 
-@over("engine", [Engine, RecomputingEngine])
 @over("precision", [(torch.float32, 1e-6), (torch.float64, 1e-12)])
-def test_ratios_of_a_policy_to_itself_are_1(engine, precision):
+def test_ratios_of_a_policy_to_itself_are_1(precision):
     """By the engine's log-probs and the trainer's, of each of 88 tokens."""
     dtype, bound = precision
-    method, rollouts = draw("dapo+balanced", dtype, engine)
+    method, rollouts = draw("dapo+balanced", dtype)
     plan, policy = method.plan(method.score(rollouts)), make_policy(MODEL, dtype)
     logprobs, engines = read(policy, rollouts, plan)
     ratio = (logprobs - engines).exp()

@@ -1,6 +1,5 @@
-"""The embedded rollout engine, see `Engine`; `RecomputingEngine` is for models whose state is not attention alone."""
+"""The embedded rollout engine, see `Engine`."""
 
 from fairlen.engine.engine import Engine
-from fairlen.engine.recompute import RecomputingEngine
 
-__all__ = ["Engine", "RecomputingEngine"]
+__all__ = ["Engine"]

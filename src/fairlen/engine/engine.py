@@ -25,6 +25,10 @@ from fairlen.files.limits import GIB
 from fairlen.sampling.extend import EngineStats
 
 MAX_PREFILL_TOKENS = 4096  # tokens in one forward of a prefill, padding included
+REMEDY = (
+    "the embedded engine cannot run it: give --engine vllm where vLLM is installed, which keeps the state itself, "
+    "or train by the method in TRL (fairlen trl)"
+)
 
 
 class Engine(SteppedEngine):
@@ -133,8 +137,7 @@ class Runner:
         self, model: PreTrainedModel, num_slots: int, kept_rows: int | None, max_length: int, autocast: bool = False,
         memory: int | None = None,
     ) -> None:  # fmt: skip
-        if obstacle := find_state(model):
-            raise StateError(f"{obstacle}: this engine cannot run it")
+        check_state(model)
         self.model, self.max_length, self.autocast = model, max_length, autocast
         self.device = embeddings_of(model).device
         self.columns = torch.arange(max(max_length, num_slots), device=self.device)
@@ -280,7 +283,7 @@ class Runner:
             output = self.model(input_ids=tokens, use_cache=True)
         layers = getattr(output.past_key_values, "layers", ())
         if not layers:
-            raise StateError(f"{type(self.model).__name__} returns no keys and values: this engine cannot run it")
+            raise StateError(f"{type(self.model).__name__} returns no keys and values; {REMEDY}")
         states = [(layer.keys, layer.values) for layer in layers]
         if self.autocast and self.is_on_cuda:
             states = [(keys.bfloat16(), values.bfloat16()) for keys, values in states]
@@ -294,7 +297,12 @@ class Runner:
             self._forward(tokens[:, :last], where, View(self.rows, self.columns[:1], where, last))
             position, columns = self.columns[last : last + 1], self.columns[: last + 1]
             made = self._logits(tokens[:, last], position, columns, self.columns[:1])
-        check_logits(self.model, made[0], expected, "cached keys and values", self.autocast)
+        error = float((made[0] - expected).double().abs().mean() / expected.double().std())
+        if not error <= (limit := tolerance(self.model, self.autocast)):
+            raise StateError(
+                f"{type(self.model).__name__} decoded from cached keys and values differs from its plain forward by {error:.1e} "
+                f"of the logits' spread (tolerance {limit:.1e}); {REMEDY}"
+            )
 
     def _prefill(self, jobs: list[Prefill]) -> None:
         """Copy shared prefixes, then compute the rest, jobs of like size together."""
@@ -342,22 +350,8 @@ def in_evaluation(modules: Iterable[nn.Module]) -> Iterator[None]:
             flags["training"] = True
 
 
-def check_logits(model: PreTrainedModel, made: Tensor, expected: Tensor, source: str, autocast: bool = False) -> None:
-    """Raise StateError where logits [N, V] decoded from `source` differ from a plain forward's beyond precision."""
-    if not (error := distance(made, expected)) <= (limit := tolerance(model, autocast)):
-        raise StateError(
-            f"{type(model).__name__} decoded from {source} differs from its plain forward by {error:.1e} of the logits' spread "
-            f"(tolerance {limit:.1e}): this engine cannot run it"
-        )
-
-
-def distance(made: Tensor, expected: Tensor) -> float:
-    """Mean difference of logits, relative to their spread."""
-    return float((made - expected).double().abs().mean() / expected.double().std())
-
-
 def tolerance(model: PreTrainedModel, autocast: bool = False) -> float:
-    """Largest `distance` that the model's precision explains."""
+    """Largest mean difference of logits, relative to their spread, that the model's precision explains."""
     return 2 * max(torch.finfo(torch.bfloat16 if autocast else model.dtype).eps, torch.finfo(torch.float32).eps) ** 0.5
 
 
@@ -365,12 +359,18 @@ def embeddings_of(model: PreTrainedModel) -> Tensor:
     return cast(Tensor, model.get_input_embeddings().weight)
 
 
+def check_state(model: PreTrainedModel) -> None:
+    """Raise StateError for a model whose state is more than keys and values of attention."""
+    if obstacle := find_state(model):
+        raise StateError(f"{obstacle}; {REMEDY}")
+
+
 def find_state(model: PreTrainedModel) -> str:
     """Describe state beyond keys and values of attention; empty where there is none."""
     name, config = type(model).__name__, model.config.get_text_config()
     kinds = set(getattr(config, "layer_types", None) or ()) - {"full_attention", "sliding_attention"}
     if kinds:
-        return f"{name} has layers of type {', '.join(sorted(kinds))}, whose state is not attention alone"
+        return f"{name} has layers of type {', '.join(sorted(kinds))}, whose state is not attention alone and cannot be cut at a fork"
     if getattr(model, "_is_stateful", False) or not getattr(model, "_supports_attention_backend", False):
-        return f"{name} does not take all of its state from transformers' attention interface"
+        return f"{name} does not take all of its state from transformers' attention interface, where a fork cuts it"
     return ""

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from fairlen.batch import Bools, Floats, Ints
-from fairlen.engine.device import upload
 from fairlen.sampling.extend import Sampling
 
 SAMPLING_BYTES = 36  # bytes of a step for each logit: three tensors in float32, three in float64
@@ -28,11 +27,6 @@ Drawn = tuple[Tensor, Tensor]
 def row_of(sampling: Sampling, position: int, token: int) -> tuple[float, ...]:
     limits = sampling.top_p, sampling.top_k, sampling.min_p
     return sampling.seed % 2**64, position, token, sampling.temperature, *limits, sampling.needs_support
-
-
-def draw(model: nn.Module, logits: Tensor, rows: np.ndarray) -> tuple[Ints, Floats, list[bytes]]:
-    """Draw from `logits` [N, V] by `rows` [N] of ROW; see `read`."""
-    return read(model, sample_packed(logits, upload(pack(rows), logits.device), ways_of(rows)), rows)
 
 
 def pack(rows: np.ndarray) -> Ints:

@@ -21,11 +21,11 @@ from fairlen.evaluate.run import respond
 from fairlen.evaluate.samples import Sample, SampleProgress, sample_path
 from fairlen.evaluate.sets import grade, open_sets
 from fairlen.hangs import run_async
-from fairlen.policy.engines import build_engine, choose_sizes, find_max_length
+from fairlen.policy.engines import build_engine, choose_sizes, find_max_length, settle_engine
 from fairlen.policy.model import Policy, load_policy
 from fairlen.rollouts import Response
 from fairlen.sampling.extend import Extend, Sampling, derive_seed, gather
-from fairlen.settings import choose_device, choose_engine
+from fairlen.settings import choose_device
 from fairlen.tasks.load import Decode, ProblemSet
 from fairlen.tasks.playground import place_model
 from fairlen.tasks.task import Problem
@@ -57,7 +57,7 @@ def open_model(config: EvalConfig) -> Model:
     place = place_model(asked.name, asked.revision, asked.random_init)
     policy = load_policy(place, asked.dtype, device, False, revision=asked.revision, random_init=asked.random_init)
     policy.model.eval()
-    config = config.replace(engine=choose_engine(config, device, policy.model.num_parameters()))
+    config = settle_engine(config, policy)
     sets = open_sets(config, policy.tokenizer)
     longest = max(len(problem.token_ids) for found in sets for problem in found.problems)
     largest = max(config.run.cuts, default=0)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 from transformers.core_model_loading import revert_weight_conversion
 
-from fairlen.engine import Engine, RecomputingEngine
+from fairlen.engine import Engine
 from fairlen.engine.cache import estimate_position_bytes
 from fairlen.engine.device import free_memory
-from fairlen.engine.engine import StateError, in_evaluation
+from fairlen.engine.engine import check_state, in_evaluation
 from fairlen.engine.generation import SteppedEngine
 from fairlen.engine.vllm import VllmEngine
 from fairlen.policy.model import Policy, output_embeddings
@@ -29,6 +29,7 @@ RESPONSE_LENGTH = 512
 MAX_NUM_SEQS = 256
 CACHE_SHARE = 0.25
 """Of the free memory of a CPU, for keys and values of a number of responses that is chosen."""
+Config = TypeVar("Config", bound=RolloutConfig)
 COMPILE = {"on": True, "off": False, "auto": "auto"}
 
 
@@ -43,7 +44,7 @@ def build_engine(config: RolloutConfig, policy: Policy, max_length: int, reserve
     """Build the engine of `sampling.engine` for prefixes and responses of `max_length` tokens together, outside of an event loop.
 
     On CUDA `reserved` bytes of the free memory are left to training. Raises ValueError where vLLM is missing, or runs the model
-    unlike the trainer, and where no sequence fits.
+    unlike the trainer, for models that the embedded engine cannot run, and where no sequence fits.
     """
     return find_kind(config, policy).build(config, policy, max_length, reserved)
 
@@ -51,6 +52,14 @@ def build_engine(config: RolloutConfig, policy: Policy, max_length: int, reserve
 def is_exact(config: RolloutConfig, policy: Policy) -> bool:
     """Whether the engine's log-probs are the trainer's, and serve as those of the old policy."""
     return not find_kind(config, policy).has_copy and not policy.autocast
+
+
+def settle_engine(config: Config, policy: Policy) -> Config:
+    """Return the settings with the engine that is taken. Raises ValueError for a model whose state it cannot keep."""
+    chosen = choose_engine(config, policy.device.type, policy.model.num_parameters())
+    if chosen == "embedded":
+        check_state(policy.model)
+    return config.replace(engine=chosen)
 
 
 def find_kind(config: RolloutConfig, policy: Policy) -> EngineKind:
@@ -97,18 +106,17 @@ def count_position_bytes(policy: Policy) -> int:
         return 0
 
 
-def build_embedded(config: RolloutConfig, policy: Policy, max_length: int, reserved: int) -> SteppedEngine:
-    """An engine on the policy's own module: on rows of keys and values, or else on the model's cache."""
-    asked: Any = dict(
-        eos_token_id=policy.eos_token_ids, max_length=max_length, max_num_seqs=config.sampling.max_num_seqs
+def build_embedded(config: RolloutConfig, policy: Policy, max_length: int, reserved: int) -> Engine:
+    """An engine on the policy's own module. Raises ValueError for models whose state is not attention alone."""
+    return Engine(
+        policy.model,
+        eos_token_id=policy.eos_token_ids,
+        max_length=max_length,
+        max_num_seqs=config.sampling.max_num_seqs,
+        compile=COMPILE[config.model.compile],
+        autocast=policy.autocast,
+        memory=free_memory(policy.device) - reserved if policy.device.type == "cuda" else None,
     )
-    try:
-        memory = free_memory(policy.device) - reserved if policy.device.type == "cuda" else None
-        return Engine(
-            policy.model, **asked, compile=COMPILE[config.model.compile], autocast=policy.autocast, memory=memory
-        )
-    except StateError:
-        return RecomputingEngine(policy.model, **asked)
 
 
 def build_vllm(config: RolloutConfig, policy: Policy, max_length: int, reserved: int) -> VllmEngine:

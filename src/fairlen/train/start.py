@@ -20,7 +20,7 @@ from fairlen.hangs import TrainingStopped, Watchdog, run_async
 from fairlen.methods.compose import Composition, explain
 from fairlen.methods.method import Method
 from fairlen.plugins import plugins_of
-from fairlen.policy.engines import build_engine, choose_sizes, find_kind, find_max_length, is_exact
+from fairlen.policy.engines import build_engine, choose_sizes, find_kind, find_max_length, is_exact, settle_engine
 from fairlen.policy.layout import ROWS, Layout, choose_layout
 from fairlen.policy.lora import adapted_layers
 from fairlen.policy.model import Policy, Unadapted, load_policy
@@ -28,7 +28,7 @@ from fairlen.report.page import FILE, audit_run, write_page
 from fairlen.report.run import read_run
 from fairlen.sampling.extend import Sampling
 from fairlen.sampling.independent import Sampler
-from fairlen.settings import LARGE, choose_device, choose_engine
+from fairlen.settings import LARGE, choose_device
 from fairlen.tasks.environment import Interactive, choose_extend
 from fairlen.tasks.grader import Grader, load_rewards
 from fairlen.tasks.load import load_task
@@ -71,7 +71,7 @@ def start_training(config: TrainConfig) -> RunSummary:
         random_init=config.model.random_init,
         adapters=config.model if config.model.lora_rank else None,
     )
-    config = config.replace(engine=choose_engine(config, device, policy.model.num_parameters()))
+    config = settle_engine(config, policy)
     with closing(load_task(kept, policy.tokenizer, config.run.seed)) as task:
         return train_on(task, config, composition, policy, free)
 
