@@ -16,9 +16,9 @@ PYTHON: dict[str, str] = {
     "membership": "[TEXT in credits for credits.__class__.__contains__ in [eval]]",
     "comparison": "[copyright < TEXT for copyright.__class__.__lt__ in [eval]]",
     "format of an object": "[f'{license:{TEXT}}' for license.__class__.__format__ in [eval]]",
-    "another scorer": "[0 for CLASS.score_answer in [lambda *given: 1.0]]",
-    "another scorer, with parentheses": "setattr(CLASS, 'score_answer', lambda *given: 1.0)",
-    "another list of characters": "[[] for CLASS._board_to_string in [lambda *given: given[0]]]",
+    "another scorer": "[0 for object.score_answer in [lambda *given: 1.0]]",
+    "another scorer, with parentheses": "setattr(object, 'score_answer', lambda *given: 1.0)",
+    "another list of characters": "[[] for object._board_to_string in [lambda *given: given[0]]]",
     "walrus": "(y := open('PATH', 'w'))",
     "lambda": "(lambda: open('PATH', 'w'))()",
     "decorator": "@exec\n@(lambda f: \"open('PATH', 'w')\")\ndef f(): pass",
@@ -61,11 +61,11 @@ OTHERS: dict[str, str] = {
 ATTACKS = {**PYTHON, **SYMPY, **OTHERS}
 
 
-def write_attacks(path: Path, port: int, dataset: str = "object") -> dict[str, str]:
-    """Return the attacks by name. `dataset`: the class that scores, which some of them change."""
+def write_attacks(path: Path, port: int) -> dict[str, str]:
+    """Return the attacks by name."""
     call = f"open('{path}', 'w')"
     text = f'"{call}"'.replace("(", r"\x28").replace(")", r"\x29")
-    words = {"PATH": str(path), "PORT": str(port), "CLASS": dataset, "TEXT": text}
+    words = {"PATH": str(path), "PORT": str(port), "TEXT": text}
     found = {}
     for name, attack in ATTACKS.items():
         for word, value in words.items():

@@ -38,11 +38,7 @@ def test_every_constraint_is_one_exact_version() -> None:
     assert len(pins) == len(lines) > 100
     assert all(re.fullmatch(r"[\w.]+", version) for version in pins.values())  # no build tags, no paths
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    tested = [
-        need
-        for extra in ("train", "trl", "deepspeed", "verl", "math", "reasoning-gym", "test", "dev")
-        for need in extras[extra]
-    ]
+    tested = [need for extra in ("train", "trl", "deepspeed", "verl", "math", "test", "dev") for need in extras[extra]]
     assert {re.split(r"[\[<>=!]", need)[0].lower() for need in tested} - {"fairlen"} <= set(pins)
 
 
@@ -63,7 +59,7 @@ def test_constraints_name_everything_that_is_installed_with_the_extras() -> None
     pins = {line.partition("==")[0].lower().replace("_", "-"): line.partition("==")[2] for line in lines}
     start = (
         "fairlen",
-        frozenset({"train", "lora", "trl", "deepspeed", "verl", "math", "reasoning-gym", "test", "dev"}),
+        frozenset({"train", "lora", "trl", "deepspeed", "verl", "math", "test", "dev"}),
     )
     seen, waiting, unnamed, others = set(), [start], set(), {}
     while waiting:

@@ -183,8 +183,7 @@ class ProblemSettings(Settings):
     """Problems, and the instruction that follows each."""
 
     task: str = "playground"
-    """Problems where no --data is given: "playground", its family playground:sums or playground:cups, reasoning-gym:NAME, or
-    your FILE.py:NAME."""
+    """Problems where no --data is given: "playground", its family playground:sums or playground:cups, or your FILE.py:NAME."""
     places: Annotated[tuple[str, ...], Flag("data", is_repeated=True)] = ()
     """PLACE[@REVISION][:SPLIT][?COLUMN=VALUE][=WEIGHT]; PLACE: file, folder or hub id. Repeat it; training mixes by WEIGHT."""
     instruction: str = "auto"

@@ -12,7 +12,9 @@ from shapes import CONFIGS, write_reward, write_shape
 from train.runs import updates_of
 from transformers import AutoModelForCausalLM
 
+from fairlen.policy.engines import settle_engine
 from fairlen.policy.model import load_policy
+from fairlen.settings import RolloutConfig
 from fairlen.train.run.config import TrainConfig
 from fairlen.train.start import start_training
 
@@ -35,9 +37,7 @@ def run_folders(tmp_path_factory) -> Callable[[str], Path]:
     return cache(lambda name: run_of(tmp_path_factory.mktemp(name), name))
 
 
-@pytest.mark.parametrize(
-    "name", first_quickly([name for name in CONFIGS if name != "qwen3_next"])
-)
+@pytest.mark.parametrize("name", first_quickly([name for name in CONFIGS if name != "qwen3_next"]))
 def test_a_run_trains_and_saves_it(name, run_folders):
     run = run_folders(name)
     (update,) = updates_of(run)
@@ -55,9 +55,13 @@ def test_a_run_trains_and_saves_it(name, run_folders):
 
 
 def test_what_cannot_be_forked_is_refused_at_the_start(tmp_path):
-    with pytest.raises(ValueError, match=r"Qwen3NextForCausalLM has layers of type linear_attention.*--engine vllm .*TRL"):
+    with pytest.raises(
+        ValueError, match=r"Qwen3NextForCausalLM has layers of type linear_attention.*--engine vllm .*TRL"
+    ):
         run_of(tmp_path, "qwen3_next")
     assert not (tmp_path / "run").exists()
+    policy = load_policy(tmp_path / "shape", "float32", "cpu", False, random_init=True)
+    assert settle_engine(RolloutConfig.of(engine="vllm"), policy).sampling.engine == "vllm"
 
 
 def test_a_run_says_how_its_model_is_run(run_folders):

@@ -1,6 +1,5 @@
-"""Data sets on disk, settings to load them with, and tasks made of rows; and the data sets of reasoning-gym."""
+"""Data sets on disk, settings to load them with, and tasks made of rows."""
 
-from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -18,12 +17,6 @@ def sets(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("sets")
     write_sets(folder)
     return folder
-
-
-@pytest.fixture(scope="session")
-def gym() -> dict[str, tuple[type, type]]:
-    """Classes of data and of settings by name; a fixture because every process of the tests would import them for seconds."""
-    return {name: pair for name, pair in import_module("reasoning_gym.factory").DATASETS.items() if name != "composite"}
 
 
 @pytest.fixture(scope="module")

@@ -370,7 +370,8 @@ def find_state(model: PreTrainedModel) -> str:
     name, config = type(model).__name__, model.config.get_text_config()
     kinds = set(getattr(config, "layer_types", None) or ()) - {"full_attention", "sliding_attention"}
     if kinds:
-        return f"{name} has layers of type {', '.join(sorted(kinds))}, whose state is not attention alone and cannot be cut at a fork"
+        found = ", ".join(sorted(kinds))
+        return f"{name} has layers of type {found}, whose state is not attention alone and cannot be cut at a fork"
     if getattr(model, "_is_stateful", False) or not getattr(model, "_supports_attention_backend", False):
         return f"{name} does not take all of its state from transformers' attention interface, where a fork cuts it"
     return ""

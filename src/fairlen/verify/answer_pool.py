@@ -91,15 +91,14 @@ class WorkerPool:
             return "error"
         return await asyncio.wrap_future(reply)
 
-    def answer(self, question: str, deadline: float = 0.0) -> str:
-        """Return a worker's reply; timeout or error without one. Each thread has a worker. `deadline`: seconds, in place of the
-        pool's."""
+    def answer(self, question: str) -> str:
+        """Return a worker's reply; timeout or error without one. Each thread has a worker."""
         thread = threading.get_ident()
         for _ in range(MAX_TRIES):
             reply = ""
             try:
                 worker = self.by_thread.get(thread) or self._start_worker(thread)
-                reply = worker.answer(question, deadline or self.deadline)
+                reply = worker.answer(question, self.deadline)
             except (OSError, ValueError):
                 continue
             finally:

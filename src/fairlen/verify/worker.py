@@ -15,8 +15,8 @@ import resource
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, NoReturn
 
 from fairlen.files.limits import address_space
@@ -77,7 +77,6 @@ HARMLESS = {
 WRITERS = ("/collections/__init__.py", "/dataclasses.py", "/sympy/polys/monomials.py")
 """Modules that run code which they have written: of classes by their fields, of products by the number of variables."""
 REFUSED: list[str] = []
-TRUSTED: list[bool] = []
 
 
 def guard() -> None:
@@ -85,22 +84,12 @@ def guard() -> None:
 
 
 def refuse(event: str, arguments: tuple[Any, ...]) -> None:
-    """Raise PermissionError for what a guarded process may not do: code may run that is a module's or trusted, files be read."""
+    """Raise PermissionError for what a guarded process may not do: code may run that is a module's, files be read."""
     if event == "exec":
         place, caller = arguments[0].co_filename, sys._getframe(1).f_code.co_filename
-        is_harmless = os.path.isabs(place) or place.startswith("<frozen ") or bool(TRUSTED) or caller.endswith(WRITERS)
+        is_harmless = os.path.isabs(place) or place.startswith("<frozen ") or caller.endswith(WRITERS)
     else:
         is_harmless = event in HARMLESS or (event == "open" and not arguments[2] & (os.O_ACCMODE | os.O_CREAT))
     if not is_harmless:
         REFUSED.append(event)
         raise PermissionError(f"a worker that grades does not do {event}: {str(arguments)[:200]}")
-
-
-@contextmanager
-def trusted() -> Iterator[None]:
-    """Within, texts may run as code: those that a package brings, before an answer is seen."""
-    TRUSTED.append(True)
-    try:
-        yield
-    finally:
-        TRUSTED.pop()
