@@ -38,9 +38,9 @@ def open_sets(config: EvalConfig, tokenizer: Any = None) -> tuple[ProblemSet, ..
     places = config.data.places
     if not places:
         return (made_set(config.data.task, config, tokenizer),)
-    others = [place for place in places if not is_shipped(place)]
+    others = [place for place in places if not is_playground(place)]
     loaded = iter(load_sets(others, config, tokenizer) if others else ())
-    found = [made_set(place, config, tokenizer) if is_shipped(place) else next(loaded) for place in places]
+    found = [made_set(place, config, tokenizer) if is_playground(place) else next(loaded) for place in places]
     return tuple(replace(one, problems=one.problems[: config.run.problems or None]) for one in found)
 
 
