@@ -61,10 +61,10 @@ def log(message: object = "", file: IO[str] | None = None, end: str = "\n") -> N
     print(visible_lines(hide(str(message))), file=file, end=end, flush=True)
 
 
-def warn(text: str) -> None:
+def warn(text: str, who: str = "fairlen: ") -> None:
     """Print a line to stderr beside a command's output; a stderr that cannot be written to stops nothing."""
     with contextlib.suppress(OSError, ValueError):
-        log(f"fairlen: {text}", sys.stderr)
+        log(f"{who}{text}", sys.stderr)
 
 
 def tell(text: str) -> None:
