@@ -14,7 +14,6 @@ import pytest
 from fairlen.cli import COMMANDS, main, read_eval_config, read_train_config
 from fairlen.evaluate.config import EvalConfig
 from fairlen.flags import WORDS, explain_unknown, flag_names, read_flags
-from fairlen.integrations.trl.config import TrlConfig
 from fairlen.integrations.verl.launch import VerlConfig
 from fairlen.settings import Flag, Positional, flatten, list_settings
 from fairlen.train.run.config import TrainConfig
@@ -76,7 +75,7 @@ def test_words_lead_to_what_the_command_has():
     assert (
         explain_unknown(["--lr", "1e-6"], verl) == "no flag --lr: here it is -- actor_rollout_ref.actor.optim.lr=1e-6"
     )
-    trl = [*flag_names(TrlConfig), "max-steps", "learning-rate"]
+    trl = [*flag_names(TrainConfig), "max-steps"]
     assert explain_unknown(["--lr", "1e-6"], trl) == "no flag --lr: here it is --learning-rate 1e-6"
     assert explain_unknown(["--steps=5"], trl) == "no flag --steps: here it is --max-steps 5"
     with pytest.raises(ValueError, match="no flag --num_generations: here it is --samples 4"):
@@ -120,7 +119,7 @@ def test_a_place_that_cannot_be_used_is_named_without_a_number(capsys):
 
 
 def test_groups_are_small_and_every_setting_has_a_name_of_its_own():
-    for config in (TrainConfig, EvalConfig, TrlConfig):
+    for config in (TrainConfig, EvalConfig):
         settings = list(list_settings(config))
         assert max(Counter(one.group for one in settings).values()) <= 15
         assert len({one.name for one in settings}) == len({one.spelling for one in settings}) == len(settings)

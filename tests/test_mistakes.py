@@ -184,7 +184,6 @@ def test_programs_without_a_sandbox(desk, monkeypatch, capsys):
     [
         (["train", "--lora-rank", "4"], "peft", "", "pip install '.[lora]'"),
         (["train", "--engine", "vllm"], "vllm", "", "pip install '.[vllm]'"),
-        (["trl"], "trl", "fairlen.integrations.trl", "pip install '.[trl]'"),
         (["verl"], "verl", "", "pip install '.[verl]'"),
         (["train"], "torch", "fairlen.train.start", "pip install '.[train]'"),
     ],

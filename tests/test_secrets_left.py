@@ -20,6 +20,7 @@ from fairlen.methods.compose import explain
 from fairlen.train.run.config import TrainConfig
 from fairlen.train.run.folder import open_run
 from fairlen.train.start import start_training
+from recipes.inspect_logs import write_logs
 
 URL = "https://me:zq-url-zq@box.test:81/run?key=zq-query-zq&n=1"
 FORMS = """
@@ -83,7 +84,8 @@ def test_no_file_that_is_left_behind_has_a_secret(tmp_path, monkeypatch, capsys)
             )
         )
     for folder in (tmp_path / "all" / "run", evaluation):
-        assert main(["report", str(folder), "--inspect", str(tmp_path / "all" / "logs")]) == 0
+        assert main(["report", str(folder)]) == 0
+        write_logs(folder, tmp_path / "all" / "logs")
     complain("train", f"cannot reach {URL} with {told}")
     files = strings_of(tmp_path) | dict(
         zip(("stdout", "stderr"), (text.encode() for text in capsys.readouterr()), strict=True)

@@ -85,15 +85,9 @@ COMMANDS: dict[str, Command] = {
         "the same command goes on from its state",
     ),
     "report": Command(
-        "FOLDER [--out FILE.html] [--inspect DIR]",
-        "write one page about a run, a comparison or an evaluation, and logs of Inspect",
-        ("runs/first", "runs/first --inspect logs"),
-    ),
-    "trl": Command(
-        "[--method dapo+balanced] [FLAGS] [FLAGS of TRL]",
-        "train by the same methods in TRL; `trl grpo --help` lists its flags",
-        ("--method dapo --model MODEL --data sums.jsonl --max-steps 200",),
-        "trl",
+        "FOLDER [--out FILE.html]",
+        "write one page about a run, a comparison or an evaluation",
+        ("runs/first",),
     ),
     "verl": Command(
         "[--method NAME] [--cpu] [FLAGS] -- [SETTINGS of verl]",
@@ -111,7 +105,7 @@ def write_usage() -> str:
     return "\n".join(["fairlen: length-fair reinforcement learning with verifiable rewards", "", *lines, "", end, ""])
 
 
-RUNNING = ("train", "compare", "eval", "trl", "verl")
+RUNNING = ("train", "compare", "eval", "verl")
 """Commands that do more than print."""
 
 
@@ -289,25 +283,8 @@ def run_report(arguments: list[str]) -> int:
         from fairlen.evaluate.start import report_evaluation as write
     else:
         from fairlen.report import write_report as write
-    if config.inspect:
-        from fairlen.evaluate.inspect_logs import write_logs
-
-        log(f"{config.inspect}: logs: {write_logs(folder, Path(config.inspect))}")
     path = write(folder, out)
     log(f"{path} ({path.stat().st_size / 1e6:.2f} MB)")
-    return 0
-
-
-def run_trl(arguments: list[str]) -> int:
-    """Train with TRL; flags that are not ours are TRL's."""
-    from fairlen.flags import read_some
-    from fairlen.integrations.trl.config import TrlConfig
-
-    config, rest = read_some(TrlConfig(), "fairlen trl", arguments, write_page("trl"))
-    tell("importing torch and TRL")
-    from fairlen.integrations.trl.start import start_trl
-
-    start_trl(config, rest)
     return 0
 
 

@@ -371,5 +371,3 @@ class ReportConfig:
     """The folder of `fairlen train`, `compare` or `eval`."""
     out: str = ""
     """A file to write; by default report.html in the folder."""
-    inspect: str = ""
-    """A folder for logs of Inspect too, one for each rollout batch or set: `inspect view --log-dir` opens it."""

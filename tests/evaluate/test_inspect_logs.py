@@ -1,4 +1,4 @@
-"""Logs of Inspect that `fairlen report --inspect` writes: their own reader where it is installed, ours, and Inspect's fixture."""
+"""Logs of Inspect that recipes/inspect_logs.py writes: their own reader where it is installed, ours, and Inspect's fixture."""
 
 import json
 import os
@@ -12,10 +12,9 @@ from report_runs import write_run
 
 from fairlen.audit.log import Log
 from fairlen.audit.readers import read
-from fairlen.cli import main
-from fairlen.evaluate.inspect_logs import write_logs
 from fairlen.evaluate.samples import Sample, sample_path, write_samples
 from fairlen.files.archives import unpack
+from recipes.inspect_logs import main, write_logs
 
 OWN = Path(__file__).parents[1] / "fixtures_formats" / "inspect" / "inspect.eval"
 """As Inspect writes it."""
@@ -46,7 +45,7 @@ def run(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def logs(run, tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("logs")
-    assert main(["report", str(run), "--inspect", str(out)]) == 0
+    assert main(str(run), str(out)) == 0
     return out
 
 
@@ -54,7 +53,6 @@ def test_a_run_has_a_log_for_each_rollout_batch_and_reads_as_its_records_do(run,
     assert [path.name.split("_")[1] for path in sorted(logs.iterdir())] == [
         f"first-responses-00000{i}" for i in range(3)
     ]
-    assert (run / "report.html").exists()
     before, after = only_log(run), only_log(logs)
     assert after.format == "inspect" and after.unit == "tokens" and not after.malformed
     assert before.batch.tolist() == after.batch.tolist()
@@ -148,7 +146,7 @@ def test_inspect_reads_them(logs):
 
 def test_what_is_no_run_and_no_evaluation_is_refused(tmp_path, capsys):
     (tmp_path / "comparison.json").write_text("{}")
-    assert main(["report", str(tmp_path), "--inspect", str(tmp_path / "logs")]) == 2
+    assert main(str(tmp_path), str(tmp_path / "logs")) == 2
     assert "has no responses of a run or an evaluation; name the folder of one" in capsys.readouterr().err
     assert not (tmp_path / "logs").exists()
 
@@ -185,6 +183,6 @@ def test_a_link_planted_in_a_run_is_not_followed(run, tmp_path, capsys):
     shutil.copytree(run, folder)
     (tmp_path / "elsewhere").mkdir()
     (folder / "logs").symlink_to(tmp_path / "elsewhere")
-    assert main(["report", str(folder), "--inspect", str(folder / "logs")]) != 0
+    assert main(str(folder), str(folder / "logs")) != 0
     assert not list((tmp_path / "elsewhere").iterdir())
     assert "logs: a link to" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""`fairlen trl`: a whole run from flags, as a user starts it."""
+"""recipes/trl_verified.py: a whole run from flags, as a user starts it."""
 
 import asyncio
 import json
@@ -13,9 +13,10 @@ import pytest
 pytest.importorskip("trl", reason="TRL is not installed (pip install '.[trl]')")
 import torch
 
-from fairlen.integrations.trl.start import TaskTrainer, data_of, verifier_of
 from fairlen.tasks.task import Problem, Verdict
+from recipes.trl_verified import TaskTrainer, data_of, verifier_of
 
+RECIPE = str(Path(__file__).parents[2] / "recipes/trl_verified.py")
 SMALL = (
     "--train-problems", "4", "--num-generations", "4", "--per-device-train-batch-size", "8", "--max-completion-length", "40",
     "--learning-rate", "1e-4", "--report-to", "none", "--bf16", "False", "--logging-steps", "1", "--save-steps", "1",
@@ -24,7 +25,7 @@ SMALL = (
 
 def start(*flags: str) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    command = [sys.executable, "-m", "fairlen", "trl", *SMALL, *flags]
+    command = [sys.executable, RECIPE, *SMALL, *flags]
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, check=False)
 
 

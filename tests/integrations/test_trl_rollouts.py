@@ -40,7 +40,6 @@ def test_the_settings_exist():
     others = {"dapo_verl", "environment_factory", "log_extra"}  # a method, arguments of trainer and reward functions
     assert named - others <= fields
     assert "log_completions" in RLOOConfig.__dataclass_fields__
-    assert "`fairlen trl --log-completions`" in PAGE
 
 
 def run(out: Path, monkeypatch, **changes) -> list[str]:

@@ -120,8 +120,7 @@ def test_a_threshold_is_a_number_and_needed_without_a_positive_weight():
 
 
 def test_the_playground_brings_its_length_unless_it_is_given():
-    from fairlen.integrations.trl.config import TrlConfig
-    from fairlen.integrations.trl.start import choose_length, read_trl_arguments
+    from recipes.trl_verified import TrlConfig, choose_length, read_trl_arguments
 
     def length(*flags: str, **settings: Any) -> int:
         chosen = choose_length(TrlConfig.of(**settings))
@@ -180,8 +179,7 @@ def make(tokenizer):
 
 def test_a_task_in_turns_is_refused_before_anything_trains(tmp_path):
     """As responses of one turn its trajectories would be graded by a text that nobody asked for."""
-    from fairlen.integrations.trl.config import TrlConfig
-    from fairlen.integrations.trl.start import start_trl
+    from recipes.trl_verified import TrlConfig, start_trl
 
     (tmp_path / "turned.py").write_text(TURNED)
     config = TrlConfig.of(model="playground", task=f"{tmp_path / 'turned.py'}:make")

@@ -27,7 +27,7 @@ from fairlen.sampling.extend import EngineStats
 MAX_PREFILL_TOKENS = 4096  # tokens in one forward of a prefill, padding included
 REMEDY = (
     "the embedded engine cannot run it: give --engine vllm where vLLM is installed, which keeps the state itself, "
-    "or train by the method in TRL (fairlen trl)"
+    "or train by the method in TRL"
 )
 
 

@@ -1,4 +1,6 @@
-"""A run or an evaluation as logs that `inspect view` opens.
+"""Write a run or an evaluation as logs that `inspect view --log-dir LOGS` opens.
+
+    python recipes/inspect_logs.py FOLDER LOGS
 
 A log holds one rollout batch of a run or one set of an evaluation, as inspect_ai 0.3.285 writes `.eval` (499e615,
 src/inspect_ai/log/_log.py, _recorders/eval.py). An epoch is one more response to a problem; a response without a verdict is a
@@ -23,6 +25,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from fairlen.audit.numbers import plain
+from fairlen.console import complain, log
 from fairlen.files.folders import refuse_links, replacing
 from fairlen.files.formats import refused
 from fairlen.report.page import of_type
@@ -56,7 +59,7 @@ def write_logs(folder: Path, out: Path) -> int:
             for path in paths:
                 write_log(path, folder.resolve().name, description, tokenizer, out)
             return len(paths)
-    raise ValueError(f"--inspect {out}: {folder} has no responses of a run or an evaluation; name the folder of one")
+    raise ValueError(f"{folder} has no responses of a run or an evaluation; name the folder of one")
 
 
 def write_log(path: Path, source: str, description: Fields, tokenizer: Any, out: Path) -> None:
@@ -149,3 +152,17 @@ def summarize(sample: Fields) -> Fields:
     same = {name: sample[name] for name in ("id", "epoch", "scores", "metadata", "model_usage")}
     error = {"error": sample["error"]["message"]} if "error" in sample else {}
     return same | short | error | {"completed": True, "message_count": len(sample["messages"]), "turn_count": turns}
+
+
+def main(folder: str, out: str) -> int:
+    """Write the logs; errors of the user's end with one line and exit code 2."""
+    try:
+        log(f"{out}: logs: {write_logs(Path(folder), Path(out))}")
+    except (ValueError, OSError) as error:
+        complain(Path(__file__).name, error)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:3]) if len(sys.argv) == 3 else str(__doc__))

@@ -1,12 +1,19 @@
-"""From the flags of `fairlen trl` to a finished run of TRL: problems to a data set, verifiers to a reward function."""
+"""Train by a method in TRL on problems that fairlen verifies: problems become a data set, their verifier a reward function.
+
+    python recipes/trl_verified.py --method dapo --model MODEL --data sums.jsonl --max-steps 200 --output-dir out
+    accelerate launch recipes/trl_verified.py --method fspo …
+
+--help has the flags; every field of TRL's GRPOConfig and ModelConfig is one too.
+"""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -18,16 +25,19 @@ from trl.trainer.model_config import ModelConfig
 from trl.trainer.utils import get_peft_config, get_quantization_config
 
 from fairlen.batch import NO_VERDICT
-from fairlen.console import log
+from fairlen.checks import FINITE, Natural, Rule
+from fairlen.console import complain, log
 from fairlen.files.folders import refuse_links
 from fairlen.files.pretrained import check_for_others, read_tokenizer
-from fairlen.flags import Parser, explain_unknown, flag_names
+from fairlen.flags import Parser, explain_unknown, flag_names, read_some
+from fairlen.hangs import TrainingStopped
 from fairlen.integrations.trl import FairGRPOTrainer
-from fairlen.integrations.trl.config import TrlConfig
 from fairlen.integrations.trl.rows import Outcomes
+from fairlen.methods.compose import DEFAULT_METHOD
 from fairlen.precision import is_above
 from fairlen.rollouts import VERDICTS
 from fairlen.sampling.extend import gather
+from fairlen.settings import Overrides, Repeated, TaskConfig
 from fairlen.tasks.dataset import DataTask
 from fairlen.tasks.environment import Interactive
 from fairlen.tasks.grader import load_rewards
@@ -39,6 +49,38 @@ ENDLESS = 1024
 """Problems of a task that makes new ones forever, unless --train-problems says otherwise; a data set has each of its own once."""
 PLACE = "fairlen_problem"
 """Column of the data sets: a problem's place among all. Two problems may be asked in the same words."""
+
+
+@dataclass(frozen=True)
+class TrlConfig(TaskConfig):
+    """Trains with TRL: FairGRPOTrainer on problems that fairlen verifies.
+
+    Every other flag is a field of TRL's GRPOConfig or ModelConfig, such as --output-dir out --max-steps 200 --num-generations 16
+    --max-completion-length 4096 --use-vllm --use-peft; `trl grpo --help` lists them.
+    """
+
+    method: str = DEFAULT_METHOD
+    """Names joined by "+": one base and any modifiers; `fairlen methods` lists them. Takes --num-generations from TRL."""
+    overrides: Overrides = ()
+    """One field of the method, such as surrogate.clip_high=0.3. Repeat it for several."""
+    seed: Annotated[int, Rule(lambda value: 0 <= value < 2**32, "0 to 4294967295")] = (
+        0  # what TRL, through numpy, takes
+    )
+    """Of the run: order of problems, generation, shuffling."""
+    train_problems: Natural = 0
+    """Problems that TRL is given, an epoch: the first of the training stream. 0 is every one of --data once, 1,024 of a task."""
+    problems: Natural = 0
+    """Held-out problems for TRL's evaluation (--eval-strategy); 0 is none."""
+    rewards: Annotated[tuple[str, ...], Repeated] = ()
+    """FILE.py:FUNCTION=WEIGHT, a reward function as TRL calls them, added to the verifier's verdict. Repeat it for several."""
+    verifier_weight: Annotated[float, FINITE] = 1.0
+    """Weight of the verifier's verdict in the outcome."""
+    correct_threshold: Annotated[float, FINITE] = 0.5
+    """A response is correct where the verifier's verdict, 0 to 1, is above this, whatever reward functions add."""
+    max_extra_batches: Natural = 4
+    """Times per rollout batch that dropped prompts are replaced by new ones; then it trains with what it has."""
+    allow_truncated_sampling: bool = False
+    """Train on samples of another distribution than the policy's (top_p, top_k, …): every ratio is then wrong."""
 
 
 class TrlParser(Parser, HfArgumentParser):
@@ -163,3 +205,18 @@ def verifier_of(task: Task, problems: Sequence[Problem], without_verdict: str) -
         return [verdict.outcome if has else None for verdict, has in zip(verdicts, counts, strict=True)]
 
     return verifier
+
+
+def main() -> int:
+    """Train; errors of the user's end with one line and exit code 2."""
+    name = Path(__file__).name
+    try:
+        start_trl(*read_some(TrlConfig(), name, sys.argv[1:], str(__doc__)))
+    except (TrainingStopped, ValueError, OSError) as error:
+        complain(name, error)
+        return 1 if isinstance(error, TrainingStopped) else 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
