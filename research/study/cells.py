@@ -51,7 +51,6 @@ WORLDS: dict[str, tuple[Any, Path]] = {
 }
 """Problems, and the policy."""
 SIZED = ("max_response_length", "prompts_per_batch", "updates_per_batch")
-JUDGED = ("rollout_batches", "eval_every", "eval_problems", "eval_samples")
 """Fields of a cell that are those of its world's sizes, and of the settings of a run."""
 TABLES = {"study": tuple(SCHEMAS), "search": ("evaluations",), "timed": ("batches", "updates")}
 """What is kept of a run, by role."""

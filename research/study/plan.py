@@ -133,14 +133,13 @@ SIZES = {
 EQLEN = "eqlen+grpo:sampling.survivor_reward="
 HALVING = f"{EQLEN}halving"
 RULES = (f"{EQLEN}max", f"{EQLEN}mean", HALVING, "eqlen_unbiased")
-LONGER = 48
+LONGER = 30
 """Rollout batches of `grpo` in the small worlds, which takes it past EqLen's seconds."""
-RATE = 3e-4
+RATE = 1e-4
 """Learning rate of all variants in the small worlds, by a pilot of `grpo` (docs/study/protocol.md)."""
 SMALL = Sizes(
-    SMALL_LENGTH, rollout_batches=16, search_batches=0, eval_every=4, seeds=tuple(range(1, 7)), search_seeds=(),
-    timed_seeds=tuple(range(1, 7)),
-)  # fmt: skip
+    SMALL_LENGTH, rollout_batches=12, search_batches=0, eval_every=6, seeds=tuple(range(1, 7)), search_seeds=()
+)
 
 
 def small_variants(world: str) -> tuple[Variant, ...]:
