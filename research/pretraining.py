@@ -15,7 +15,7 @@ import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
 from torch.nn.functional import cross_entropy
 from torch.nn.utils.rnn import pad_sequence
-from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from fairlen.console import log
 from fairlen.files.folders import write_file
@@ -105,7 +105,7 @@ def stack(examples: Sequence[Example]) -> tuple[torch.Tensor, torch.Tensor]:
     return pad_sequence(token_ids, True, PAD), pad_sequence(labels, True, IGNORED)
 
 
-def sum_loss(model: Qwen3ForCausalLM, examples: Sequence[Example], silence: float) -> torch.Tensor:
+def sum_loss(model: PreTrainedModel, examples: Sequence[Example], silence: float) -> torch.Tensor:
     """Return the summed cross-entropy of responses, nats; plus `silence` times what <pad> and <bos> have over their ceiling."""
     token_ids, labels = stack(examples)
     logits = model(input_ids=token_ids, use_cache=False).logits[:, :-1].flatten(0, 1)
@@ -118,7 +118,7 @@ def sum_loss(model: Qwen3ForCausalLM, examples: Sequence[Example], silence: floa
 
 
 def optimize(
-    model: Qwen3ForCausalLM,
+    model: PreTrainedModel,
     examples: Iterator[Example],
     steps: int,
     learning_rate: float,

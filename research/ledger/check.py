@@ -18,8 +18,9 @@ from research.ledger.claims import Claim, Ledger
 from research.ledger.details import details_page
 from research.ledger.page import claims_page
 from research.ledger.picture import draw_stopping
-from research.ledger.real import Real, check_real, load_real
+from research.ledger.real import check_real, load_real
 from research.ledger.study import check_study, read_evidence
+from research.ledger.worlds import check_worlds, load_worlds
 from research.study.evidence import Evidence
 from research.study.page import study_page
 
@@ -34,7 +35,8 @@ def check(ledger: Ledger, root: Path, run: bool = True) -> list[str]:
     """Return everything that is wrong, one line each."""
     try:
         evidence = read_evidence(root)
-        found = [*check_study(ledger, evidence, root), *check_real(root), *check_pages(ledger, evidence, root)]
+        found = [*check_study(ledger, evidence, root), *check_real(root), *check_worlds(root)]
+        found += check_pages(ledger, evidence, root)
     except ValueError as error:
         found = [str(error)]
     for claim in ledger.claims:
@@ -42,10 +44,10 @@ def check(ledger: Ledger, root: Path, run: bool = True) -> list[str]:
     return found + (run_quick(ledger, root) if run and not found else [])
 
 
-def make_pages(ledger: Ledger, evidence: Evidence | None, real: Real | None) -> dict[str, str]:
+def make_pages(ledger: Ledger, evidence: Evidence | None, root: Path) -> dict[str, str]:
     """Return the pages by file."""
     return {
-        CLAIMS: claims_page(ledger, real),
+        CLAIMS: claims_page(ledger, load_real(root), load_worlds(root)),
         DETAILS: details_page(ledger),
         STUDY: study_page(evidence, ledger),
         STOPPING: draw_stopping(evidence),
@@ -54,7 +56,7 @@ def make_pages(ledger: Ledger, evidence: Evidence | None, real: Real | None) -> 
 
 def check_pages(ledger: Ledger, evidence: Evidence | None, root: Path) -> Iterator[str]:
     """Yield pages that are not what would be written."""
-    for name, text in make_pages(ledger, evidence, load_real(root)).items():
+    for name, text in make_pages(ledger, evidence, root).items():
         path = root / name
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             yield f"{name}: not what the ledger says; write it with: python -m research.ledger --write"
@@ -62,7 +64,7 @@ def check_pages(ledger: Ledger, evidence: Evidence | None, root: Path) -> Iterat
 
 def write(ledger: Ledger, root: Path) -> list[str]:
     """Write the pages and return their names."""
-    pages = make_pages(ledger, read_evidence(root), load_real(root))
+    pages = make_pages(ledger, read_evidence(root), root)
     for name, text in pages.items():
         write_file(root / name, text)
     return list(pages)

@@ -9,7 +9,7 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any
@@ -20,7 +20,7 @@ from research.ledger.rule import EXCLUDED, Measure, Premise, judge_figure, show
 from research.ledger.study import agree
 from research.real.evidence import ABOUT, DIGESTS, digest, read_kept
 from research.real.figures import FIGURES_FILE, make_figures, name_row
-from research.study.intervals import Result
+from research.study.intervals import Result, quantile
 
 FOLDER, DATA = "docs/study/real", Path(__file__).parent / "data" / "real.toml"
 PLACE = re.compile(r"\{([^{}]+)\}")
@@ -56,7 +56,7 @@ class Sentence:
             return "untestable"
         row = rows[self.row]
         value, low, high = (row[name] - self.null for name in ("value", "low", "high"))
-        result = Result(value, low, high, seeds=row["prompts"], runs=1)
+        result = Result(value, low, high, seeds=row.get("prompts") or row["seeds"], runs=1)
         measure = Measure(self.row, self.predicted, self.smallest, "")
         return WORDS.get(judge_figure(measure, (), {self.row: result}, {}).status, "undecided")
 
@@ -77,16 +77,48 @@ class Pair:
 
 
 @dataclass(frozen=True)
-class Real:
+class Told:
+    """Sentences in the words that their rows allow."""
+
+    sentences: Mapping[str, Sequence[Sentence]]
+    """By their paper, or their world."""
+    beside: Mapping[str, str]
+    """Said after a paper's sentences."""
+
+    @cached_property
+    def rows(self) -> Mapping[str, Row]:
+        """Every row by its name."""
+        raise NotImplementedError
+
+    @cached_property
+    def firm(self) -> dict[str, bool]:
+        """Whether each decision stands with intervals that hold for all of them together (Bonferroni), by row."""
+        asked = [one for part in self.sentences.values() for one in part]
+        wide = {name: widen(row, len(asked)) for name, row in self.rows.items() if "low" in row}
+        return {one.row: one.word(self.rows) == one.word(wide) for one in asked}
+
+    def said(self) -> Iterator[tuple[str, str]]:
+        """Yield each paper with what is said of it, rows in the places of numbers."""
+        for paper, sentences in self.sentences.items():
+            texts = [one.text(self.rows) + ("" if self.firm[one.row] else MARK) for one in sentences]
+            yield paper, " ".join([*texts, self.beside.get(paper, "")]).strip()
+
+    def filled(self, text: str) -> str:
+        """Return a text with numbers and intervals in place of rows."""
+        return PLACE.sub(lambda found: self.number(found[1]), text)
+
+    def number(self, name: str) -> str:
+        row = self.rows[name]
+        return f"{Estimate(row['value'], row['low'], row['high']):.3g}" if "low" in row else show(row["value"])
+
+
+@dataclass(frozen=True)
+class Real(Told):
     """Figures of phase A with the sentences about them."""
 
     about: Mapping[str, Any]
     figures: Mapping[str, Sequence[Row]]
     introduction: str
-    sentences: Mapping[str, Sequence[Sentence]]
-    """By their paper."""
-    beside: Mapping[str, str]
-    """Said after a paper's sentences."""
     pairs: Sequence[Pair]
 
     @cached_property
@@ -103,19 +135,9 @@ class Real:
                 found.setdefault("directions: lead", row)
         return found
 
-    @cached_property
-    def firm(self) -> dict[str, bool]:
-        """Whether each decision stands with intervals that hold for all of them together (Bonferroni), by row."""
-        asked = [one for part in self.sentences.values() for one in part]
-        factor = NormalDist().inv_cdf(1 - 0.025 / len(asked)) / NormalDist().inv_cdf(0.975)
-        wide = {name: widen(row, factor) for name, row in self.rows.items() if "low" in row}
-        return {one.row: one.word(self.rows) == one.word(wide) for one in asked}
-
     def bullets(self) -> Iterator[str]:
         """Yield what is said by paper, numbers in their places, and then what follows for phase B."""
-        for paper, sentences in self.sentences.items():
-            texts = [one.text(self.rows) + ("" if self.firm[one.row] else MARK) for one in sentences]
-            yield self.filled(f"**{paper}.** {' '.join([*texts, self.beside.get(paper, '')]).strip()}")
+        yield from (self.filled(f"**{paper}.** {text}") for paper, text in self.said())
         run = [one.text for one in self.pairs if self.is_run(one)]
         listed = [f"{one.text} ({one.why})" for one in self.pairs if not self.is_run(one)]
         named = f"{', '.join(run) or 'no pair'}; listed: {', '.join(listed) or 'none'}"
@@ -128,22 +150,19 @@ class Real:
         row = self.rows[pair.row]
         return bool(Premise(pair.row, pair.least).holds(Result(row["value"], row["low"], row["high"])))
 
-    def filled(self, text: str) -> str:
-        """Return a text with numbers and intervals in place of rows."""
-        return PLACE.sub(lambda found: self.number(found[1]), text)
-
     def number(self, name: str) -> str:
         if name == "nearest":
             return name_row(self.rows["directions: lead"]).partition(" less ")[0]
-        row = self.rows[name]
-        return f"{Estimate(row['value'], row['low'], row['high']):.3g}" if "low" in row else show(row["value"])
+        return super().number(name)
 
 
 MARK = " (Not so with intervals that hold for all decisions at once.)"
 
 
-def widen(row: Row, factor: float) -> Row:
-    """Return a row with both arms of its interval so many times as long."""
+def widen(row: Row, decisions: int) -> Row:
+    """Return a row with an interval that holds for so many decisions together, of seeds by Student's t."""
+    of = partial(quantile, freedom=row["seeds"] - 1) if "seeds" in row else NormalDist().inv_cdf
+    factor = of(1 - 0.025 / decisions) / of(0.975)
     return {**row, **{end: row["value"] + factor * (row[end] - row["value"]) for end in ("low", "high")}}
 
 
@@ -156,7 +175,7 @@ def load_real(root: Path, data: Path = DATA) -> Real | None:
     given = tomllib.loads(data.read_text(encoding="utf-8"))
     sentences = {paper: [Sentence(**one) for one in part] for paper, part in given["sentences"].items()}
     found = Real(
-        about, figures, given["introduction"], sentences, given["beside"], [Pair(**one) for one in given["pair"]]
+        sentences, given["beside"], about, figures, given["introduction"], [Pair(**one) for one in given["pair"]]
     )
     return check_rows(found)
 

@@ -17,10 +17,10 @@ from research.ledger.rule import is_number
 from research.study.cells import make_cell, row_of
 from research.study.estimands import Estimand, measure_all
 from research.study.evidence import Evidence, RunRow, load_evidence, to_bytes
-from research.study.plan import FACTORS, RATES, Plan, Variant
+from research.study.plan import FACTORS, RATES, Plan
 from research.study.search import Settings, search_table
 
-FOLDER = "docs/study/evidence"
+FOLDER = Plan().folder
 SEARCH = "docs/study/search.json"
 DIGESTS = "evidence.json"
 COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -38,7 +38,7 @@ def check_study(ledger: Ledger, evidence: Evidence | None, root: Path) -> Iterat
         yield from (f"{name}: there are no runs in {FOLDER} that it could be made from" for name in found)
         return
     searched = search_table(evidence, ledger.plan)
-    yield from check_digests(evidence, root)
+    yield from check_digests(evidence, root, FOLDER)
     yield from check_runs(evidence, searched, ledger.plan)
     yield from compare(SEARCH, searched, root)
     yield from compare(FIGURES, make_figures(evidence, ledger.estimands), root)
@@ -63,7 +63,7 @@ def check_runs(evidence: Evidence, searched: Mapping[str, Any], plan: Plan) -> I
     """Yield runs that nobody planned so: of another variant, seed, learning rate or width than the plan and the searches say."""
     keys = [run.key for run in evidence.runs]
     for number, run in enumerate(evidence.runs):
-        want, at = planned(run, searched, plan), f"{FOLDER}: run {number} ({run.key})"
+        want, at = planned(run, searched, plan), f"{plan.folder}: run {number} ({run.key})"
         if want is None:
             yield f"{at}: the plan has no {run.role} run of it with seed {run.seed}"
         elif wrong := [field.name for field in fields(run) if getattr(want, field.name) != getattr(run, field.name)]:
@@ -77,9 +77,11 @@ def check_runs(evidence: Evidence, searched: Mapping[str, Any], plan: Plan) -> I
 def planned(run: RunRow, searched: Mapping[str, Any], plan: Plan) -> RunRow | None:
     """Return the row that the plan gives a run, or None where it has no such run."""
     named = [v for v in plan.variants if (v.world, v.text, v.label) == (run.world, run.variant, run.label)]
-    if not named or run.seed not in seeds_of(named[0], run.role, plan):
+    if not named or run.seed not in plan.seeds(named[0], run.role):
         return None
-    if run.role == "search":
+    if plan.rate:
+        chosen = Settings(plan.rate, 1.0)
+    elif run.role == "search":
         chosen = Settings(run.rate, run.factor) if run.rate in RATES and run.factor in FACTORS else None
     else:
         found = searched.get(plan.source(named[0]).name, {})
@@ -88,12 +90,6 @@ def planned(run: RunRow, searched: Mapping[str, Any], plan: Plan) -> RunRow | No
         return None
     cell = make_cell(plan, named[0], chosen, run.seed, run.role)
     return replace(row_of(cell, run.commit), seconds=run.seconds, diverged=run.diverged, digest=run.digest)
-
-
-def seeds_of(variant: Variant, role: str, plan: Plan) -> tuple[int, ...]:
-    """Return the seeds of a variant's runs by role."""
-    sizes = plan.sizes[variant.world]
-    return {"study": plan.seeds(variant), "search": sizes.search_seeds, "timed": sizes.timed_seeds}.get(role, ())
 
 
 def digest_columns(folder: Path) -> dict[str, dict[str, str]]:
@@ -107,14 +103,14 @@ def digest_columns(folder: Path) -> dict[str, dict[str, str]]:
     return found
 
 
-def check_digests(evidence: Evidence, root: Path) -> Iterator[str]:
+def check_digests(evidence: Evidence, root: Path, folder: str) -> Iterator[str]:
     """Yield columns that are not those of which the digests were stored, and runs that are not as they were kept."""
-    stored = read_json(root / FOLDER / DIGESTS)
-    for table, columns in digest_columns(root / FOLDER).items():
+    stored = read_json(root / folder / DIGESTS)
+    for table, columns in digest_columns(root / folder).items():
         kept = stored.get(table, {})
         for column in (column for column in columns if columns[column] != kept.get(column)):
-            yield f"{FOLDER}/{table}.parquet: {column} is not what {DIGESTS} has the digest of"
-    yield from (f"{FOLDER}: the run {key} is not what its digest is of" for key in evidence.altered())
+            yield f"{folder}/{table}.parquet: {column} is not what {DIGESTS} has the digest of"
+    yield from (f"{folder}: the run {key} is not what its digest is of" for key in evidence.altered())
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -122,12 +118,12 @@ def read_json(path: Path) -> dict[str, Any]:
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
 
 
-def compare(name: str, made: Mapping[str, Any], root: Path) -> Iterator[str]:
+def compare(name: str, made: Mapping[str, Any], root: Path, folder: str = FOLDER) -> Iterator[str]:
     """Yield entries of a stored JSON object that are not those which the runs give."""
     kept = read_json(root / name)
     for key in sorted({*made, *kept}):
         if not agree(made.get(key), kept.get(key)):
-            yield f"{name}: {key} is not what {FOLDER} gives; python -m research.study evidence writes it"
+            yield f"{name}: {key} is not what {folder} gives; python -m research.study evidence writes it"
 
 
 def agree(made: Any, kept: Any) -> bool:

@@ -7,3 +7,7 @@ from pathlib import Path
 
 PATH = Path(__file__).parent / "model"
 """Folder of the checkpoint, in Hugging Face format; `python -m research.longhand make` made it."""
+SMALL = {name: PATH.with_name(f"{name}.safetensors") for name in ("memoryless", "checked")}
+"""Weights of the same model after more pre-training, one file a small world; `python -m research.longhand small` made them."""
+SMALL_LENGTH = 256
+"""Tokens of a response there: ten passes over three numbers."""

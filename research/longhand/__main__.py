@@ -1,7 +1,7 @@
-"""`python -m research.longhand make --out DIR`, `measure` or `stopping`."""
+"""`python -m research.longhand make --out DIR`, `small --out DIR`, `measure` or `stopping`."""
 
 import tyro
 
-from research.longhand.make import make, measure, stopping
+from research.longhand.make import make, measure, small, stopping
 
-tyro.extras.subcommand_cli_from_dict({"make": make, "measure": measure, "stopping": stopping})
+tyro.extras.subcommand_cli_from_dict({"make": make, "small": small, "measure": measure, "stopping": stopping})

@@ -14,6 +14,10 @@ again (`?`). After the last step a response may go back to any step and go on fr
 
 So responses are wrong as they are short, or as they go on for too long; how often, and at which lengths, is what `measure` says.
 Nothing that is known of a response tells when it ends, which is why streams of EqLen have many rounds.
+
+Two small worlds go on from it (`small --out DIR`), with sums of three numbers and hurried steps alone. A response passes over all
+of them, and goes back to the first step with one chance after every pass (SMALL_STYLES). In `memoryless` all passes are as
+careless, in `checked` each makes fewer mistakes than the one before; the last one counts.
 """
 
 from __future__ import annotations
@@ -26,15 +30,16 @@ from random import Random
 
 import numpy as np
 import torch
+from safetensors.torch import save_file
 from transformers.utils.logging import disable_progress_bar
 
 from fairlen.batch import Ints, Responses, mean_or_nan
 from fairlen.console import log
 from fairlen.rollouts import Rollouts
 from fairlen.sampling.stream_metrics import count_rounds, find_streams
-from research.drawing import draw
-from research.longhand import PATH
-from research.longhand.task import LABELS, MAX_RESPONSE_LENGTH, TOKEN_IDS, Longhand, encode, read_terms, write
+from research.drawing import draw, load_weights
+from research.longhand import PATH, SMALL, SMALL_LENGTH
+from research.longhand.task import LABELS, MAX_RESPONSE_LENGTH, SUMS, TOKEN_IDS, Longhand, encode, read_terms, write
 from research.pretraining import EOS, Example, Shape, build_model, label, optimize, save
 
 CONTEXT = 1024
@@ -66,6 +71,8 @@ class Style:
     """Probability that a response goes back once it has made the last step."""
     is_back_at_first: bool = False
     """It goes back to the first step and goes on as before, instead of to any step, with haste."""
+    care: float = 1.0
+    """What `slip` is multiplied with whenever it goes back."""
 
 
 STYLES: dict[str, Style] = {
@@ -96,16 +103,24 @@ STAGES = (
 )
 """Styles, most terms, optimizer steps, peak learning rate, and weight of the silence of <pad> and <bos>, stage by stage."""
 
+SMALL_STYLES = {
+    "memoryless": Style(weight=1.0, slip=0.25, hurried=1.0, again=0.65, is_back_at_first=True),
+    "checked": Style(weight=1.0, slip=0.40, hurried=1.0, again=0.65, is_back_at_first=True, care=0.6),
+}
+SMALL_CUT, SMALL_STEPS, SMALL_RATE, SMALL_MEAN = SMALL_LENGTH + 30, 250, 1e-3, 75
+"""Of the small worlds: characters at which a response is cut, optimizer steps, peak learning rate, and mean length."""
 
-def write_trace(rng: Random, terms: tuple[int, ...], style: Style) -> str:
-    """Write a response in one style; one that reaches MAX_LENGTH is cut there, without an answer."""
+
+def write_trace(rng: Random, terms: tuple[int, ...], style: Style, limit: int = MAX_LENGTH) -> str:
+    """Write a response in one style; one that reaches the limit is cut there, without an answer."""
     totals = [terms[0]] * len(terms)
     text = write_steps(rng, terms, totals, 1, style)
     back = style if style.is_back_at_first else replace(style, hurried=HASTE, slip=CARELESS, checks=(0, 0))
-    while rng.random() < style.again and len(text) < MAX_LENGTH:
+    while rng.random() < style.again and len(text) < limit:
+        back = replace(back, slip=back.slip * style.care)
         first = 1 if style.is_back_at_first else rng.randrange(1, len(terms))
         text += "~" + write_steps(rng, terms, totals, first, back)
-    return f"{text}#{write(totals[-1])}" if len(text) < MAX_LENGTH else text[:MAX_LENGTH]
+    return f"{text}#{write(totals[-1])}" if len(text) < limit else text[:limit]
 
 
 def write_steps(rng: Random, terms: tuple[int, ...], totals: list[int], first: int, style: Style) -> str:
@@ -144,15 +159,16 @@ def spell(term: int, total: int, result: int) -> str:
 
 
 def draw_examples(
-    seed: int, longest: int = LEARNED_TERMS[1], styles: Mapping[str, Style] = STYLES
+    seed: int, longest: int = LEARNED_TERMS[1], styles: Mapping[str, Style] = STYLES, limit: int = MAX_LENGTH
 ) -> Iterator[Example]:
-    """Yield an endless stream of traces on training problems of two to `longest` terms."""
-    task, rng = Longhand(num_terms=(LEARNED_TERMS[0], longest)), Random(seed)
+    """Yield an endless stream of traces on training problems of two to `longest` terms; in the small worlds of three."""
+    task = Longhand(num_terms=(LEARNED_TERMS[0], longest)) if limit == MAX_LENGTH else SUMS
+    rng = Random(seed)
     for index in count():
         problem = task.train(index)
         (style,) = rng.choices([*styles.values()], [style.weight for style in styles.values()])
-        text = write_trace(rng, tuple(read_terms(problem.text)), style)
-        yield label(problem.token_ids, encode(text) + ((EOS,) if len(text) < MAX_LENGTH else ()))
+        text = write_trace(rng, tuple(read_terms(problem.text)), style, limit)
+        yield label(problem.token_ids, encode(text) + ((EOS,) if len(text) < limit else ()))
 
 
 def make(out: Path, seed: int = 0) -> None:
@@ -168,14 +184,34 @@ def make(out: Path, seed: int = 0) -> None:
     save(model, SHAPE, out)
 
 
+def small(out: Path, seed: int = 0) -> None:
+    """Write the weights of both small worlds to the folder `out`, halved in precision; torch is left with one thread."""
+    torch.set_num_threads(1)
+    out.mkdir(parents=True, exist_ok=True)
+    for world, style in SMALL_STYLES.items():
+        model = load_weights(PATH).model
+        examples = draw_examples(seed, styles={world: style}, limit=SMALL_CUT)
+        optimize(model, examples, SMALL_STEPS, SMALL_RATE, 0.5, SMALL_MEAN)
+        weights = {name: one.half() for name, one in model.state_dict().items() if name != "lm_head.weight"}
+        path = out / SMALL[world].name
+        save_file(weights, path)
+        path.chmod(0o644)
+
+
 def draw_responses(model: Path, method: str, problems: int, *settings: str) -> Rollouts:
     """Return responses to held-out problems, drawn as training draws them with a method."""
-    return draw(Longhand(), MAX_RESPONSE_LENGTH, model, method, problems, *settings)
+    world = (SUMS, SMALL_LENGTH) if model.is_file() else (Longhand(), MAX_RESPONSE_LENGTH)
+    return draw(*world, model, method, problems, *settings)
 
 
 def count_stream_rounds(rollouts: Rollouts) -> Ints:
     """Return the rounds of each stream of EqLen."""
     return count_rounds(rollouts.segment_table, find_streams(rollouts.response_table))
+
+
+def count_restarts(rollouts: Rollouts) -> Ints:
+    """Return how often each response goes back."""
+    return np.array([one.token_ids[one.num_prompt :].count(TOKEN_IDS["~"]) for one in rollouts.responses])
 
 
 def describe_responses(found: Responses) -> dict[str, list[float]]:
@@ -202,8 +238,7 @@ def stopping(model: Path = PATH, problems: int = 200, samples: int = 8) -> None:
         samples: Responses to each.
     """
     rollouts = draw_responses(model, "grpo", problems, f"sampling.n={samples}")
-    table, again = rollouts.response_table, TOKEN_IDS["~"]
-    restarts = np.array([one.token_ids[one.num_prompt :].count(again) for one in rollouts.responses])
+    table, restarts = rollouts.response_table, count_restarts(rollouts)
     for number in range(8):
         ends = (restarts == number) & ~table.truncated
         log(f"{number} {(ends | (restarts > number)).sum()} {ends.sum()} {table.correct[ends].sum()}")

@@ -61,6 +61,10 @@ class Longhand(Synthetic):
         return 2 + 3 * self.num_terms[1]
 
 
+SUMS = Longhand(num_terms=(3, 3))
+"""Problems of the small worlds."""
+
+
 def make_longhand(tokenizer: Any) -> Longhand:
     """Return the task, as `fairlen train --task research/longhand/task.py:make_longhand` asks for it."""
     return Longhand()

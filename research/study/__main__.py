@@ -4,6 +4,7 @@ python -m research.study run --out DIR            what is missing, two runs at a
 python -m research.study status --out DIR         what is done and to do, and how long it takes
 python -m research.study evidence --out DIR       finished runs into docs/study: tables, search, figures, pages
 python -m research.study figure ESTIMAND          one figure, from docs/study/evidence
+python -m research.study run --plan worlds --out DIR   the two small worlds for EqLen; status and evidence likewise
 python -m research.study coverage                 how often intervals hold the truth, simulated
 python -m research.study power                    which effects so many seeds see
 """
@@ -14,11 +15,12 @@ import argparse
 import json
 import subprocess
 import time
+from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from research.study.plan import Plan
+from research.study.plan import PLANS, Plan
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -27,12 +29,16 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         "python -m research.study", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     commands = parser.add_subparsers(dest="command", required=True)
+    worlds = [world for plan in PLANS.values() for world in plan.sizes]
     run, status, evidence = (commands.add_parser(name) for name in ("run", "status", "evidence"))
     for one in (run, status, evidence):
         one.add_argument("--out", type=Path, required=True, help="where runs are kept: what is there is not run again")
+        one.add_argument(
+            "--plan", choices=tuple(PLANS), default="papers", help="the study of the papers, or the small worlds"
+        )
     for one in (run, status):
         one.add_argument("--jobs", type=int, default=2, help="runs at a time, one thread each")
-        one.add_argument("--world", choices=("long", "short"), default="", help="only this world")
+        one.add_argument("--world", choices=worlds, default="", help="only this world")
         one.add_argument(
             "--only", nargs="+", default=[], metavar="VARIANT", help="only these, and the searches they need"
         )
@@ -71,7 +77,7 @@ def run(given: argparse.Namespace) -> None:
 
     if given.jobs < 1:
         raise ValueError(f"--jobs {given.jobs}: give at least 1")
-    plan = Plan(world=given.world, only=tuple(given.only))
+    plan = plan_of(given)
     if given.restore:
         restore(load_evidence(given.restore), given.out)
     stages = (given.stage,) if given.stage else STAGES
@@ -81,6 +87,11 @@ def run(given: argparse.Namespace) -> None:
     print(*study.status(jobs), sep="\n")
     if failed:
         raise SystemExit(f"{len(failed)} runs failed, the first: {failed[0]}")
+
+
+def plan_of(given: argparse.Namespace) -> Plan:
+    """Return the plan, or the part of it that is wanted. Raises ValueError for a world or a variant that it does not have."""
+    return replace(PLANS[given.plan], world=given.world, only=tuple(given.only))
 
 
 def find_commit(dirty: bool = False) -> str:
@@ -117,24 +128,28 @@ def status(given: argparse.Namespace) -> None:
 
     if not given.out.is_dir():
         raise ValueError(f"--out {given.out}: no such folder; python -m research.study run --out {given.out} makes it")
-    print(*Study(Plan(world=given.world, only=tuple(given.only)), given.out).status(given.jobs), sep="\n")
+    print(*Study(plan_of(given), given.out).status(given.jobs), sep="\n")
 
 
 def evidence(given: argparse.Namespace) -> None:
     """Write everything of docs/study that is made from runs."""
+    from research.ledger import worlds
     from research.ledger.check import write
     from research.ledger.claims import FIGURES, load_ledger
-    from research.ledger.study import DIGESTS, FOLDER, SEARCH, digest_columns, make_figures
+    from research.ledger.study import DIGESTS, SEARCH, digest_columns, make_figures
     from research.study.evidence import merge
     from research.study.search import search_table
 
-    root = given.root
-    found = merge(finished(given.out), root / FOLDER)
-    write_json(root / FOLDER / DIGESTS, digest_columns(root / FOLDER))
-    write_json(root / SEARCH, search_table(found))
-    write_json(root / FIGURES, make_figures(found, load_ledger().estimands))
+    root, folder = given.root, given.root / PLANS[given.plan].folder
+    found = merge(finished(given.out), folder)
+    write_json(folder / DIGESTS, digest_columns(folder))
+    if given.plan == "worlds":
+        write_json(folder / worlds.FIGURES, make_figures(found, worlds.make_estimands(worlds.read_data())))
+    else:
+        write_json(root / SEARCH, search_table(found))
+        write_json(root / FIGURES, make_figures(found, load_ledger().estimands))
     print(*write(load_ledger(results=root / FIGURES), root), sep="\n")
-    print(f"{root / FOLDER}: {len(found.runs)} runs")
+    print(f"{folder}: {len(found.runs)} runs")
 
 
 def finished(out: Path) -> list[Path]:

@@ -6,7 +6,6 @@ OUT/cells/<key>/ is there once the run is finished, and then it is not run again
 from __future__ import annotations
 
 import asyncio
-import importlib
 import json
 import re
 import shutil
@@ -22,12 +21,14 @@ from typing import Any
 
 import numpy as np
 
+from fairlen import playground
 from fairlen.compare.config import parse_variant
 from fairlen.evaluate.run import Evaluation, evaluate
 from fairlen.files.folders import open_to_append, remove, replace_folder, write_file
 from fairlen.tasks.playground import Playground
 from fairlen.tasks.task import Problem
-from research.longhand.task import Longhand
+from research import longhand
+from research.longhand.task import SUMS, Longhand
 from research.study.evidence import (
     SCHEMAS,
     Evidence,
@@ -43,13 +44,13 @@ from research.study.evidence import (
 from research.study.plan import DIRECTIONS, Plan, Variant, width_settings
 from research.study.search import Settings
 
-WORLDS: dict[str, tuple[Any, str]] = {
-    "long": (Longhand(), "research.longhand"),
-    "short": (Playground(), "fairlen.playground"),
+WORLDS: dict[str, tuple[Any, Path]] = {
+    "long": (Longhand(), longhand.PATH),
+    "short": (Playground(), playground.PATH),
+    **{name: (SUMS, path) for name, path in longhand.SMALL.items()},
 }
-"""Problems, and the package with the policy."""
+"""Problems, and the policy."""
 SIZED = ("max_response_length", "prompts_per_batch", "updates_per_batch")
-JUDGED = ("rollout_batches", "eval_every", "eval_problems", "eval_samples")
 """Fields of a cell that are those of its world's sizes, and of the settings of a run."""
 TABLES = {"study": tuple(SCHEMAS), "search": ("evaluations",), "timed": ("batches", "updates")}
 """What is kept of a run, by role."""
@@ -254,9 +255,9 @@ def measure_cell(cell: Cell, row: RunRow) -> Kept:
 
 def policy_of(cell: Cell, dtype: str) -> Any:
     """Return the shipped policy of the cell's world."""
-    from fairlen.policy.model import load_policy
+    from research.drawing import load_weights
 
-    return load_policy(importlib.import_module(WORLDS[cell.world][1]).PATH, dtype, "cpu", False)
+    return load_weights(WORLDS[cell.world][1], dtype)
 
 
 def task_of(cell: Cell) -> Any:

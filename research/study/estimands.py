@@ -17,7 +17,7 @@ from research.study.intervals import LEAST_SEEDS, Result, summarize
 from research.study.plan import Plan
 from research.study.quantities import BY_TABLE, QUANTITIES, Rates, costs, started
 
-WORLDS = ("long", "short", "smollm2")
+WORLDS = ("long", "short", "smollm2", "memoryless", "checked")
 COMBINES = {"value": 1, "difference": 2, "ratio": 2}
 """Each with the variants it takes."""
 COSTS = ("seconds", "tokens", "updates", "best")
@@ -188,9 +188,12 @@ def moved(rates: list[Rates | None], number: int, name: str, sign: int, noise: R
 
 
 def timing_noise(evidence: Evidence, world: str) -> Rates:
-    """Return the standard deviations of the logarithm of both rates among methods that sample alike: all without streams."""
-    names = {run.variant for run in evidence.runs if run.world == world and run.role == "timed"}
-    found = [rates_of(evidence, world, name) for name in sorted(names) if not name.startswith("eqlen")]
+    """Return the standard deviations of the logarithm of both rates among methods that sample alike: all without streams, or
+    with them where those are fewer than two."""
+    names = sorted({run.variant for run in evidence.runs if run.world == world and run.role == "timed"})
+    streams = [name for name in names if name.startswith("eqlen")]
+    alike = [name for name in names if name not in streams]
+    found = [rates_of(evidence, world, name) for name in (alike if len(alike) > 1 else streams)]
     logs = np.log([(one.generated, one.trained) for one in found if one])
     return Rates(*map(float, logs.std(0, ddof=1))) if len(logs) > 1 else Rates(0.0, 0.0)
 

@@ -1,4 +1,5 @@
-"""What the study runs, as values: two worlds, their variants in order of importance, sizes, and the grids of the search."""
+"""What the study runs, as values: two worlds, their variants in order of importance, sizes, and the grids of the search; and the
+plan of two small worlds for EqLen, at one learning rate."""
 
 from __future__ import annotations
 
@@ -10,6 +11,8 @@ from fairlen.compare.config import parse_variant
 from fairlen.methods.compose import compose
 from fairlen.methods.method import Method
 from fairlen.methods.stages.fair_band import FairBand
+from research.longhand import SMALL as WEIGHTS
+from research.longhand import SMALL_LENGTH
 from research.longhand import task as longhand
 
 Search = Literal["rate", "rate+width", ""]
@@ -127,6 +130,26 @@ SIZES = {
 }
 
 
+EQLEN = "eqlen+grpo:sampling.survivor_reward="
+HALVING = f"{EQLEN}halving"
+RULES = (f"{EQLEN}max", f"{EQLEN}mean", HALVING, "eqlen_unbiased")
+LONGER = 30
+"""Rollout batches of `grpo` in the small worlds, which takes it past EqLen's seconds."""
+RATE = 1e-4
+"""Learning rate of all variants in the small worlds, by a pilot of `grpo` (docs/study/protocol.md)."""
+SMALL = Sizes(
+    SMALL_LENGTH, rollout_batches=12, search_batches=0, eval_every=6, seeds=tuple(range(1, 7)), search_seeds=()
+)
+
+
+def small_variants(world: str) -> tuple[Variant, ...]:
+    """Return the rules that are compared in a small world, seed by seed, and its controls."""
+    rules = tuple(Variant(text, world, core=True, search="") for text in RULES)
+    slow = Variant(HALVING, world, core=True, search="", label="slow", share=0.1)
+    again = Variant(HALVING, world, core=True, search="", label="again", shift=20)
+    return (*rules, Variant("grpo", world, core=True, search="", batches=LONGER), slow, again)
+
+
 @dataclass(frozen=True)
 class Plan:
     """The whole study, or the part of it that is wanted."""
@@ -138,8 +161,14 @@ class Plan:
     """Only this one; empty: both."""
     only: tuple[str, ...] = ()
     """Only variants with these texts; empty: all."""
+    rate: float = 0.0
+    """Learning rate of all variants; 0: a search gives each its own, and its width."""
+    folder: str = "docs/study/evidence"
+    """Where the evidence is kept."""
 
     def __post_init__(self) -> None:
+        if self.world and self.world not in self.sizes:
+            raise ValueError(f"world={self.world}: the plan has {', '.join(self.sizes)}")
         if unknown := sorted(set(self.only) - {v.text for v in self.variants}):
             known = ", ".join(dict.fromkeys(v.text for v in self.variants))
             raise ValueError(f"only={unknown[0]}: no variant of the study; give one of {known}")
@@ -151,14 +180,25 @@ class Plan:
 
     def source(self, variant: Variant) -> Variant:
         """Return the variant whose search gives a variant its settings."""
-        if variant.search:
+        if variant.search or self.rate:
             return variant
         wanted = variant.world, variant.settings_of, ""
         return next(v for v in self.variants if (v.world, v.text, v.label) == wanted)
 
-    def seeds(self, variant: Variant) -> tuple[int, ...]:
-        """Return the seeds of a variant."""
-        return variant.seeds or self.sizes[variant.world].seeds
+    def seeds(self, variant: Variant, role: str = "study") -> tuple[int, ...]:
+        """Return the seeds of a variant's runs by role."""
+        sizes = self.sizes[variant.world]
+        found = {"study": variant.seeds or sizes.seeds, "search": sizes.search_seeds, "timed": sizes.timed_seeds}
+        return found.get(role, ())
+
+
+PLANS = {
+    "papers": Plan(),
+    "worlds": Plan(
+        tuple(variant for world in WEIGHTS for variant in small_variants(world)), dict.fromkeys(WEIGHTS, SMALL),
+        rate=RATE, folder="docs/study/worlds",
+    ),
+}  # fmt: skip
 
 
 def clip_fields(method: Method) -> dict[str, float]:

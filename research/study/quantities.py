@@ -215,28 +215,20 @@ def signal(run: RunTables) -> float:
 
 
 def mixed_groups(run: RunTables) -> dict[str, Floats]:
-    """Return, of prompts with both verdicts, by how much incorrect responses are longer, the sum of both means, the mean and the
-    standard deviation of all, and squared relative deviations from the mean of the own verdict with their freedom, [G]."""
+    """Return, of prompts with both verdicts, by how much incorrect responses are longer, mean and spread of all, [G]."""
     prompts, place = np.unique(run.sequences["prompt"], return_inverse=True)
     size, length = len(prompts), run.sequences["length"].astype(np.float64)
     kind = 2 * place + run.sequences["correct"]
     below, above = ratio(sum_by(kind, length, 2 * size), count_by(kind, 2 * size)).reshape(size, 2).T
-    every, own = mean_by(place, length, size), np.stack([below, above], 1).ravel()[kind]
-    found = {"gap": below - above, "both": below + above, "every": every,
-             "spread": np.sqrt(mean_by(place, (length - every[place]) ** 2, size)),
-             "deviations": sum_by(place, (length / own - 1.0) ** 2, size), "freedom": count_by(place, size) - 2}  # fmt: skip
+    every = mean_by(place, length, size)
+    spread = np.sqrt(mean_by(place, (length - every[place]) ** 2, size))
+    found = {"gap": below - above, "every": every, "spread": spread}
     return {name: values[np.isfinite(below - above)] for name, values in found.items()}
 
 
 def over_groups(measure: Callable[[Mapping[str, Floats]], Floats]) -> Quantity:
     """Return what takes the mean over mixed groups."""
     return lambda run: mean_of(measure(mixed_groups(run)))
-
-
-def within_sign(run: RunTables) -> float:
-    """Return the spread of lengths about the mean of those with the same verdict in the group, over that mean."""
-    groups = mixed_groups(run)
-    return float(np.sqrt(ratio(groups["deviations"].sum(), groups["freedom"].sum())))
 
 
 def off_policy(run: RunTables, shortest: float = 0) -> Table:
@@ -417,9 +409,7 @@ BY_TABLE: dict[str, dict[str, Quantity]] = {
         "loss_abs": mean_over_updates("loss", np.abs),
         "entropy": mean_over_updates("entropy"),
         "entropy_change": entropy_change,
-        "gradient_norm": mean_over_updates("gradient_norm"),
         "gradient_spread": gradient_spread,
-        "updates": lambda run: (~run.updates["skipped"]).sum(),
     },
     "batches": {
         "tokens": generated,
@@ -428,15 +418,12 @@ BY_TABLE: dict[str, dict[str, Quantity]] = {
         "tokens_per_second": tokens_per_second,
         "rounds": lambda run: mean_of(run.batches["rounds"]),
         "pairs": lambda run: run.batches["pairs_formed"].sum() / run.batches["asked"].sum(),
-        "optimism": lambda run: mean_of(run.batches["optimism"]),
     },
     "sequences": {
         "samples_per_second": samples_per_second,
         "signal": signal,
         "gap": over_groups(lambda groups: 100.0 * groups["gap"] / groups["every"]),
-        "imbalance": over_groups(lambda groups: 100.0 * groups["gap"] / groups["both"]),
         "variation": over_groups(lambda groups: groups["spread"] / groups["every"]),
-        "within_sign": within_sign,
         "acceptance": lambda run, shortest=0: 100.0 * mean_of(off_policy(run, shortest)["inside"]),
         "acceptance_gap": acceptance_gap,
         "fair_gap": fair_gap,

@@ -28,7 +28,7 @@ from research.study.search import Outcome, Settings, final_accuracy, search
 Tell = Callable[[str], None]
 STAGES = ("search", "runs")
 """Those that share the machine; "timed" runs are alone."""
-GUESS = {"long": 20.0, "short": 2.0}
+GUESS = {"long": 20.0, "short": 2.0, "memoryless": 4.0, "checked": 4.0}
 """Seconds a rollout batch, until one was measured."""
 
 
@@ -58,26 +58,26 @@ class Study:
                         yield from self.trials(source, settings)
             if "runs" in self.stages:
                 yield from self.study_cells(block)
-        for variant in wanted if "timed" in self.stages else ():
-            if not variant.label and (chosen := self.chosen(variant)):
-                for seed in self.plan.sizes[variant.world].timed_seeds:
-                    yield make_cell(self.plan, variant, chosen, seed, "timed")
+        if "timed" in self.stages:
+            yield from self.study_cells([variant for variant in wanted if not variant.label], "timed")
 
-    def study_cells(self, block: Sequence[Variant]) -> Iterator[Cell]:
+    def study_cells(self, block: Sequence[Variant], role: str = "study") -> Iterator[Cell]:
         """Yield the runs of variants whose searches are done, seed by seed."""
         ready = [(variant, chosen) for variant in block if (chosen := self.chosen(variant))]
-        for seed in sorted({seed for variant, _ in ready for seed in self.plan.seeds(variant)}):
+        for seed in sorted({seed for variant, _ in ready for seed in self.plan.seeds(variant, role)}):
             for variant, chosen in ready:
-                if seed in self.plan.seeds(variant):
-                    yield make_cell(self.plan, variant, chosen, seed)
+                if seed in self.plan.seeds(variant, role):
+                    yield make_cell(self.plan, variant, chosen, seed, role)
 
     def trials(self, variant: Variant, settings: Settings) -> list[Cell]:
         """Return the runs of the search at some settings."""
-        seeds = self.plan.sizes[variant.world].search_seeds
+        seeds = self.plan.seeds(variant, "search")
         return [make_cell(self.plan, variant, settings, seed, "search") for seed in seeds]
 
     def outcome(self, variant: Variant) -> Outcome:
-        """Return where the search of a variant is."""
+        """Return where the search of a variant is; a plan's own rate is what it would choose."""
+        if self.plan.rate:
+            return Outcome(chosen=Settings(self.plan.rate, 1.0))
         return search(variant.search, lambda rate, factor: self.score(variant, Settings(rate, factor)))
 
     def score(self, variant: Variant, settings: Settings) -> float | None:
