@@ -8,11 +8,12 @@ Not here: files, formats, text.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
 
-from fairlen.batch import Bools, Columns, Floats, Ints, Responses, Segments
+from fairlen.batch import Bools, Columns, Floats, Ints, Responses, Segments, number_keys
 from fairlen.methods.stages.advantage import GroupNormalized
 
 Unit = Literal["tokens", "words", "characters"]
@@ -81,14 +82,10 @@ class Log:
     def has_turns(self) -> bool:
         return bool((self.responses.num_turns > 1).any())
 
-    @property
+    @cached_property
     def clusters(self) -> Ints:
         """Return what intervals are over, [R], dense from 0: the prompt, the same in all rollout batches where that is known."""
-        if not len(self.problem):
-            return self.responses.prompt
-        _, first, number = np.unique(self.problem, return_index=True, return_inverse=True)
-        order = np.argsort(np.argsort(first))  # of appearance: the numbers themselves change with the process
-        return order[number]
+        return number_keys(self.problem) if len(self.problem) else self.responses.prompt
 
     @property
     def strata(self) -> Ints:

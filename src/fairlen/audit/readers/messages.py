@@ -170,11 +170,11 @@ def join_items(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return messages
 
 
-def lack_spaces(text: str) -> float:
-    """Return whether a text has hardly any spaces between words, 1 or 0; nan of one that is too short to show it."""
+def lack_spaces(text: str, words: int) -> float:
+    """Return whether a text of so many words has hardly any spaces between them, 1 or 0; nan of one too short to show it."""
     if not text.isascii() and len(UNSPACED.findall(text)) > 0.1 * len(text):
         return 1.0
-    return float(30 * (text.count(" ") + text.count("\n")) < len(text)) if len(text) > 20 else math.nan
+    return float(30 * (words - 1) < len(text)) if len(text) > 20 else math.nan
 
 
 def is_whole(text: str) -> bool:

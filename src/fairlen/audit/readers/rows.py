@@ -89,11 +89,15 @@ def make_meter(unit: Unit | None, tokenizer: str) -> Meter:
         return Meter("tokens", load_tokenizer(tokenizer))
     if unit == "characters":
         return Meter("characters", characters)
-    return Meter("words", lambda texts: [len(text.split()) for text in texts])
+    return Meter("words", count_words)
 
 
 def characters(texts: list[str]) -> list[int]:
     return [len(text) for text in texts]
+
+
+def count_words(texts: list[str]) -> list[int]:
+    return [len(text.split()) for text in texts]
 
 
 def load_tokenizer(name: str) -> Callable[[list[str]], list[int]]:
@@ -174,7 +178,9 @@ def read_rows(chunk: Chunk, meter: Meter, found: Found) -> Part:
         found.reject(chunk.file, chunk.lines[row], problems[row])
     if ungraded := int((missing & keep).sum()):
         found.note("rows without a reward are kept, but count as responses without a verdict", ungraded)
-    measured = np.fromiter(meter.count([text or "" for text in texts]), np.int64, len(chunk))
+    told = [text or "" for text in texts]
+    words = count_words(told)
+    measured = np.fromiter(words if meter.unit == "words" else meter.count(told), np.int64, len(chunk))
     if empty := int(((measured == 0) & (tokens == 0) & keep & ~dropped).sum()):
         found.note("empty responses count as length 1", empty)
     tokens = np.where(is_empty, 1, tokens)
@@ -183,9 +189,9 @@ def read_rows(chunk: Chunk, meter: Meter, found: Found) -> Part:
     return Part(
         step, hashes(chunk.get("prompt")), hashes(chunk.get("group")),
         np.array([number_text(text) if text else 0 for text in texts], np.int64),
-        np.array([messages.is_whole(text or "") for text in texts], np.bool_),
-        measure_channels(said, chunk, meter, found), np.maximum(measured, 1), np.array([len(text or "") for text in texts]),
-        np.array([messages.lack_spaces(text or "") for text in texts], np.float64), tokens, turns, outcome, correct, truncated,
+        np.array([*map(messages.is_whole, told)], np.bool_),
+        measure_channels(said, chunk, meter, found), np.maximum(measured, 1), np.array([*map(len, told)]),
+        np.array([*map(messages.lack_spaces, told, words)], np.float64), tokens, turns, outcome, correct, truncated,
         advantage, age, dropped | missing, file, np.asarray(chunk.lines, np.int64),
     ).take(keep)  # fmt: skip
 
