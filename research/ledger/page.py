@@ -6,7 +6,7 @@ import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 
-from research.ledger.claims import DATA, STATUSES, UNCOUNTED, Claim, Ledger, Line
+from research.ledger.claims import DATA, UNCOUNTED, Claim, Ledger, Line
 from research.ledger.real import Real
 from research.ledger.rule import Measure, show
 from research.ledger.worlds import Worlds
@@ -66,15 +66,14 @@ def fill(text: str, indent: str = "  ") -> str:
 def counts(ledger: Ledger) -> str:
     """Return the numbers of claims by status, and how firm they are."""
     found = ledger.count(ledger.claims)
-    rows = [["paper", *STATUSES, "all"], ["---"] * (len(STATUSES) + 2)]
-    rows.append(["all", *map(str, found.values()), str(counted(found))])
-    table = "\n".join("| " + " | ".join(row) + " |" for row in rows)
+    each = ", ".join(f"{number} {status}" for status, number in found.items())
     decided, hang = len(ledger.fragile), sum(map(bool, ledger.fragile.values()))
     text = (
-        f"{len(ledger.family)} measured claims predict a sign; one whose sign does not pass the Benjamini-Hochberg procedure at "
-        f"5% over them is undecided. {hang} of {decided} claims that runs decide hang on one of their seeds."
+        f"Of {counted(found)} claims: {each}. {len(ledger.family)} measured claims predict a sign; one whose sign does not pass "
+        f"the Benjamini-Hochberg procedure at 5% over them is undecided. {hang} of {decided} claims that runs decide hang on one "
+        "of their seeds."
     )
-    return f"## Verdicts\n\n{table}\n\n{fill(text, '')}"
+    return f"## Verdicts\n\n{fill(text, '')}"
 
 
 def counted(found: Mapping[str, int]) -> int:

@@ -94,7 +94,7 @@ class Told:
     def firm(self) -> dict[str, bool]:
         """Whether each decision stands with intervals that hold for all of them together (Bonferroni), by row."""
         asked = [one for part in self.sentences.values() for one in part]
-        wide = {name: widen(row, len(asked)) for name, row in self.rows.items() if "low" in row}
+        wide = {name: widen(row, len(asked)) for name, row in self.rows.items() if row.get("low") is not None}
         return {one.row: one.word(self.rows) == one.word(wide) for one in asked}
 
     def said(self) -> Iterator[tuple[str, str]]:
@@ -141,7 +141,7 @@ class Real(Told):
         run = [one.text for one in self.pairs if self.is_run(one)]
         listed = [f"{one.text} ({one.why})" for one in self.pairs if not self.is_run(one)]
         named = f"{', '.join(run) or 'no pair'}; listed: {', '.join(listed) or 'none'}"
-        yield self.filled(f"**Phase B.** To be run, if a pilot's spread lets it see enough: {named}.")
+        yield self.filled(f"**Phase B.** Not run yet: {named}.")
 
     def is_run(self, pair: Pair) -> bool:
         """Whether the whole interval keeps the premise of a pair."""
@@ -156,7 +156,7 @@ class Real(Told):
         return super().number(name)
 
 
-MARK = " (Not so with intervals that hold for all decisions at once.)"
+MARK = "\\*"
 
 
 def widen(row: Row, decisions: int) -> Row:

@@ -73,12 +73,17 @@ def read_data() -> dict[str, Any]:
 
 
 def load_worlds(root: Path, plan: Plan = PLAN) -> Worlds | None:
-    """Return what was measured; None where a run that an estimand needs is missing."""
+    """Return what was measured; None where a run that an estimand needs is missing.
+
+    Only what decides needs an interval: arms whose runs are the same have none.
+    """
     data, rows = read_data(), read_json(root / plan.folder / FIGURES)
-    for name, one in make_estimands(data).items():
-        if name not in rows or rows[name]["low"] is None or rows[name]["runs"] < planned_seeds(one, plan):
-            return None
     sentences, controls = (make_sentences(data, kind) for kind in ("sentences", "controls"))
+    deciding = {one.row for kind in (sentences, controls) for said in kind.values() for one in said}
+    for name, one in make_estimands(data).items():
+        is_whole = name in rows and rows[name]["runs"] == planned_seeds(one, plan)
+        if not is_whole or (name in deciding and rows[name]["low"] is None):
+            return None
     return Worlds(sentences, {}, rows, data["worlds"], data["introduction"], controls)
 
 

@@ -283,8 +283,7 @@ class FileRows:
     fault: str
 
 
-Reading = Callable[[int, Turn], FileRows]
-"""Reads the rows of a turn from the file of a place."""
+Reading = Callable[[int, Turn], FileRows]  # from the place of a file
 
 
 def read_files(read: Reading, opened: Sequence[Opened], options: Options) -> list[FileRows]:
@@ -330,8 +329,7 @@ def read_in_fork(share: tuple[int, Turn]) -> FileRows:
     return _reading[-1](*share)
 
 
-_reading: list[Reading] = []
-"""In a fork, what it does."""
+_reading: list[Reading] = []  # in a fork, what it does
 
 
 def read_file(format: Format, file: Opened, turn: Turn, meter: Meter, found: Found) -> FileRows:

@@ -178,8 +178,7 @@ def read_rows(chunk: Chunk, meter: Meter, found: Found) -> Part:
         found.reject(chunk.file, chunk.lines[row], problems[row])
     if ungraded := int((missing & keep).sum()):
         found.note("rows without a reward are kept, but count as responses without a verdict", ungraded)
-    told = [text or "" for text in texts]
-    words = count_words(told)
+    words = count_words(told := [text or "" for text in texts])
     measured = np.fromiter(words if meter.unit == "words" else meter.count(told), np.int64, len(chunk))
     if empty := int(((measured == 0) & (tokens == 0) & keep & ~dropped).sum()):
         found.note("empty responses count as length 1", empty)
