@@ -66,12 +66,12 @@ def fill(text: str, indent: str = "  ") -> str:
 def counts(ledger: Ledger) -> str:
     """Return the numbers of claims by status, and how firm they are."""
     found = ledger.count(ledger.claims)
-    each = ", ".join(f"{number} {status}" for status, number in found.items())
+    each = "; ".join(f"{number} {status}" for status, number in found.items() if status != UNCOUNTED)
     decided, hang = len(ledger.fragile), sum(map(bool, ledger.fragile.values()))
     text = (
-        f"Of {counted(found)} claims: {each}. {len(ledger.family)} measured claims predict a sign; one whose sign does not pass "
-        f"the Benjamini-Hochberg procedure at 5% over them is undecided. {hang} of {decided} claims that runs decide hang on one "
-        "of their seeds."
+        f"Of {counted(found)} claims: {each}. {found[UNCOUNTED]} more do not count. {len(ledger.family)} predict a sign: one "
+        "that fails Benjamini-Hochberg at 5% over them is undecided. "
+        f"{hang} of {decided} that runs decide hang on one seed."
     )
     return f"## Verdicts\n\n{fill(text, '')}"
 

@@ -140,7 +140,7 @@ class Real(Told):
         yield from (self.filled(f"**{paper}.** {text}") for paper, text in self.said())
         run = [one.text for one in self.pairs if self.is_run(one)]
         listed = [f"{one.text} ({one.why})" for one in self.pairs if not self.is_run(one)]
-        named = f"{', '.join(run) or 'no pair'}; listed: {', '.join(listed) or 'none'}"
+        named = f"{', '.join(run) or 'no pair'}; dropped: {', '.join(listed) or 'none'}"
         yield self.filled(f"**Phase B.** Not run yet: {named}.")
 
     def is_run(self, pair: Pair) -> bool:
