@@ -20,6 +20,7 @@ from fairlen.policy.model import load_policy
 EVIL = """open({mark!r}, "w").write("ran")
 from transformers import PreTrainedTokenizerFast as T, Qwen3Config as C, Qwen3ForCausalLM as M
 """
+ROOT = Path(__file__).parents[2]
 SMALL = {
     "eval": "--max-response-length 8 --samples 1 --problems 4 --threads 1 --out",
     "train": "--rollout-batches 1 --prompts-per-batch 2 --max-response-length 8 --problems 2 --samples 1 "
@@ -76,14 +77,15 @@ NIGHTLY = [("qwen3", "eval"), ("of_its_own", "train"), ("qwen3", "trl"), ("of_it
 @pytest.mark.parametrize(("model_type", "command"), first_quickly([*DAILY, *NIGHTLY], len(DAILY), "nightly"))
 def test_nobody_is_asked_by_any_command(copied, tmp_path, command, model_type):
     mark = hide_code(copied, model_type)
-    line = f"yes y | {sys.executable} -m fairlen {command} --model {copied} {SMALL[command]} {tmp_path / 'out'}"
+    program = f"-m fairlen {command}" if command != "trl" else ROOT / "recipes/trl_verified.py"
+    line = f"yes y | {sys.executable} {program} --model {copied} {SMALL[command]} {tmp_path / 'out'}"
     environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, env=environment, timeout=300, check=False)
     assert not mark.exists() and "Do you wish" not in done.stdout + done.stderr
     if model_type == "qwen3" and command != "verl":
         assert done.returncode == 0, done.stderr[-2000:]
     else:
-        told = [text for text in done.stderr.splitlines() if text.startswith(f"fairlen {command}: ")]
+        told = [text for text in done.stderr.splitlines() if text.startswith(f"fairlen {command}")]
         assert done.returncode == 2 and len(told) == 1 and "Traceback" not in done.stderr
 
 

@@ -88,7 +88,7 @@ BOUNDS: dict[str, tuple[str, tuple[Evidence, ...]]] = {
 """By drift of the band or class of the clip in use: what it accepts."""
 HALVING = Advice(
     "the best of a survivor's later ends is compared with the one of a finisher, which presses against stopping where length "
-    "says nothing; `--set sampling.survivor_reward=halving` does not",
+    "says nothing; `--set sampling.survivor_reward=halving` does not where pairs are not standardized, as by `dr_grpo`",
     (WHO_WINS, MAX_IS_BIASED),
     ("sampling.survivor_reward=halving",),
 )

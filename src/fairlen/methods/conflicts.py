@@ -166,7 +166,7 @@ def warn_of_streams(method: Method, sampling: EqLen) -> Iterator[str]:
     if sampling.survivor_reward == "max":
         yield (
             "EqLen with survivor_reward=max, the paper's rule: the best of several ends is compared with one, which presses "
-            "against stopping (docs/methods/eqlen.md); --set sampling.survivor_reward=halving does not"
+            "against stopping (docs/methods/eqlen.md); sampling.survivor_reward=halving does not, unstandardized (dr_grpo)"
         )
     if sampling.round_weight == "halving" and sampling.survivor_reward in ("halving", "lineage"):
         for choice, reason in find_bias(method, sampling):
