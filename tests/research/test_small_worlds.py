@@ -89,7 +89,7 @@ def test_words_follow_from_intervals_and_smallest_effects():
     """17% of length, 3.56 points. Twelve decisions ask for t.9979 of 5, 4.98, in place of 2.57: 60 +- 30 becomes 60 +- 58."""
     first, second = told(slow=(9, 4, 14), length=(60, 30, 90), accuracy=(-4, -7, -1), max_cost=(-6, -8, -4))
     for text in (first, second):
-        assert "The maximum lengthens responses against halving (60 [30, 90] percent)." in text
+        assert "The maximum's responses are longer than halving's (60 [30, 90] percent)." in text
     assert f"It loses accuracy to halving (-4 [-7, -1] points).{MARK} At equal seconds" in first
     assert "At equal seconds it ends below GRPO (-6 [-8, -4] points)." in first
     assert "Halving does not end 3.56 points above GRPO there (0 [-1, 1])." in first

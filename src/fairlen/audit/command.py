@@ -211,7 +211,8 @@ def show_malformed(one: Audit, console: Console) -> None:
 
 def show_findings(one: Audit, console: Console) -> None:
     console.print()
-    write(console, "findings" if one.findings else "findings: none", "bold", indent=2)
+    none = "" if one.findings else ": none yet" if one.conclusion.status == "unknown" else ": none"
+    write(console, f"findings{none}", "bold", indent=2)
     for place, finding in enumerate(one.findings, 1):
         write(console, f"{place}. {finding.text}", indent=4)
         for sentence in finding.more:

@@ -192,10 +192,7 @@ def read_status(name: str) -> int:
 
 
 def run_largest(learner: Learner, method: Method, num_prompt: int, longest: int, most_rows: int) -> int:
-    """Run the longest row and the micro-batch with most positions, while memory is held for moments; return bytes of that.
-
-    A micro-batch is run twice in an update of several: only the second finds gradients.
-    """
+    """Run the longest row and the largest micro-batch, twice as only then gradients are there; return bytes held for moments."""
     model = learner.policy.model
     vocab_size = output_embeddings(model).weight.shape[0]
     was_training, devices = model.training, [model.device] if model.device.type == "cuda" else []

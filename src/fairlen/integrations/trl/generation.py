@@ -104,9 +104,9 @@ def run_together(
 def has_whole_model(trainer: Any) -> bool:
     """Whether this process generates by itself, by transformers and as the model says: nothing served, sharded, added or cut."""
     is_gathered = trainer.args.ds3_gather_for_generation or not is_deepspeed_zero3_enabled()
-    is_added = trainer.use_transformers_continuous_batching or trainer.args.generation_kwargs
-    is_cut = trainer.top_p < 1.0 or trainer.top_k or trainer.min_p
-    return is_gathered and not (trainer.use_vllm or is_added or is_cut or trainer.is_fsdp_enabled)
+    is_cut = trainer.top_p < 1.0 or trainer.top_k or trainer.min_p or trainer.args.generation_kwargs
+    is_elsewhere = trainer.use_vllm or trainer.use_transformers_continuous_batching or trainer.is_fsdp_enabled
+    return is_gathered and not (is_cut or is_elsewhere)
 
 
 def run_on_engine(trainer: Any, coroutines: Sequence[Run], prompt_ids: Sequence[Any]) -> list[Response] | None:

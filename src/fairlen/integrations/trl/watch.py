@@ -69,7 +69,7 @@ class WatchCallback(TrainerCallback):
         group = np.arange(len(rows)) // self.trainer.num_generations * self.trainer.num_generations
         keys, verdicts = [prompts[first] for first in group], [verdict for _, verdict in rows]
         for alarm in self.watch.add(keys, lengths, verdicts, truncated=truncated, step=step):
-            warn(f"length watch: {alarm}")
+            warn(f"length watch: ALARM {alarm}")
             send_alert(alarm, self.trainer)
         for side, name in enumerate(("longer", "shorter")):
             value = float(np.log10(self.watch.evidence.measure(side)))
