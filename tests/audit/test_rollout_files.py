@@ -620,6 +620,16 @@ def test_several_processes_share_a_large_file(tmp_path, monkeypatch, form):
     assert any("without a reward" in note for note in one["notes"]) and len(one["malformed"]) == (form == "jsonl")
 
 
+def test_processes_that_share_a_file_go_by_its_first_filter(tmp_path, monkeypatch):
+    """10,000 rows of lm-eval, of which the first 5,000 are of the filter that counts."""
+    monkeypatch.setattr(readers, "LARGE", 0)
+    row = {"doc_id": 0, "doc": {}, "target": "1", "arguments": [["q"]], "resps": [["a b"]], "filtered_resps": ["a b"]}
+    rows = [row | {"doc_id": n % 5000, "filter": "ab"[n // 5000], "exact_match": float(n % 2)} for n in range(10_000)]
+    (tmp_path / "samples_x.jsonl").write_bytes(lines(rows))
+    one, several = (of_folder(tmp_path, processes) for processes in (1, 3))
+    assert several == one and len(one["length"]) == 5000
+
+
 def test_where_the_system_ends_a_fork_one_process_reads_all(large_folder, monkeypatch):
     here, whole = os.getpid(), of_folder(large_folder, 1)
     read_file = readers.read_file

@@ -258,6 +258,8 @@ def read_foreign(
 ) -> tuple[Log | None, list[str]]:
     """Return the log of files of another program; None, and why, where no row has a reward or a verdict."""
     files = [one.path for one in opened]
+    for one in (one for one in opened if options.processes > 1 and is_shared(one)):
+        read_chunk(format, one.look(MAX_SNIFFED), meter, Found(chosen=found.chosen))  # decides for all who share it
     rows = read_files(lambda place, turn: read_file(format, opened[place], turn, meter, found), opened, options)
     for one in rows:
         found.add(one.found)
@@ -290,7 +292,7 @@ def read_files(read: Reading, opened: Sequence[Opened], options: Options) -> lis
     """Return what each file holds; where they are large, forks of this process read them, one a core."""
     sizes = [one.path.stat().st_size if one.path.exists() else 0 for one in opened]
     if options.processes > 1 and sum(sizes) >= LARGE and not options.tokenizer:  # which has threads of its own
-        turns = [options.processes if is_shared(one, size) else 1 for one, size in zip(opened, sizes, strict=True)]
+        turns = [options.processes if is_shared(one) else 1 for one in opened]
         shares = [(place, (turn, number)) for place, number in enumerate(turns) for turn in range(number)]
         pool = ProcessPoolExecutor(
             options.processes, get_context("fork"), initializer=_reading.append, initargs=(read,)
@@ -306,9 +308,9 @@ def read_files(read: Reading, opened: Sequence[Opened], options: Options) -> lis
     return [read(place, WHOLE) for place in range(len(opened))]
 
 
-def is_shared(file: Opened, size: int) -> bool:
+def is_shared(file: Opened) -> bool:
     """Return whether several processes read a file, each the chunks of its turn."""
-    return size >= LARGE and container_of(file.path) in ("jsonl", "parquet")
+    return file.path.stat().st_size >= LARGE and container_of(file.path) in ("jsonl", "parquet")
 
 
 def merge(turns: list[FileRows]) -> FileRows:
