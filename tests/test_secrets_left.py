@@ -11,14 +11,11 @@ from train.runs import small
 
 from fairlen.cli import main
 from fairlen.compare.config import CompareConfig
-from fairlen.compare.start import open_comparison, start_comparison
+from fairlen.compare.start import start_comparison
 from fairlen.console import complain
 from fairlen.evaluate.config import EvalConfig
-from fairlen.evaluate.folder import describe, open_folder
 from fairlen.evaluate.start import start_evaluation
-from fairlen.methods.compose import explain
 from fairlen.train.run.config import TrainConfig
-from fairlen.train.run.folder import open_run
 from fairlen.train.start import start_training
 from recipes.inspect_logs import write_logs
 
@@ -103,28 +100,3 @@ def test_no_file_that_is_left_behind_has_a_secret(tmp_path, monkeypatch, capsys)
         b"box.test:81" in files["all/run/run.json"]
         and json.loads(files["all/run/run.json"])["config"]["run"]["seed"] == train.run.seed
     )
-
-
-def open_training(prompt: str, folder: Path) -> None:
-    open_run(small(folder, system_prompt=prompt, resume=folder.exists()), explain("grpo"))
-
-
-def open_evaluation(prompt: str, folder: Path) -> None:
-    open_folder(folder, describe(EvalConfig.of(system_prompt=prompt, out=str(folder)), {}, {}))
-
-
-def open_methods(prompt: str, folder: Path) -> None:
-    train = TrainConfig.of(system_prompt=prompt, out=str(folder))
-    open_comparison(CompareConfig(("grpo", "dapo"), seeds=1, train=train), folder)
-
-
-@pytest.mark.parametrize("opened", [open_training, open_evaluation, open_methods])
-def test_settings_that_differ_in_a_secret_alone_are_other_settings(opened, tmp_path):
-    """Two prompts that read alike without their secrets: the first goes on, the second is refused, and no file has either."""
-    prompts = [f"Cite https://me:zq-{one}-zq@box.test/x and solve." for one in ("first", "second")]
-    opened(prompts[0], tmp_path / "out")
-    opened(prompts[0], tmp_path / "out")
-    with pytest.raises(ValueError, match="system_prompt") as refusal:
-        opened(prompts[1], tmp_path / "out")
-    assert "zq-" not in str(refusal.value)
-    assert not [name for name, data in strings_of(tmp_path).items() if b"zq-first" in data or b"zq-second" in data]

@@ -6,10 +6,9 @@ forms, and private keys. Texts of models and problems are recorded as they are.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 HIDDEN = "***"
@@ -99,54 +98,3 @@ def hide_all(value: Any, name: str = "") -> Any:
     if (is_secret(name, value) and not text.startswith("-")) or (name in USER and ":" in text):
         return HIDDEN
     return hide(value) if isinstance(value, str) else value
-
-
-SEAL = re.compile(r"[\da-f]{32}\.[\da-f]{32}")
-SEALED = "sealed"  # key of settings that were written without secrets, with a seal of each secret
-
-
-def map_leaves(settings: Any, change: Callable[[str, Any], Any], place: str = "") -> Any:
-    """Return settings with what becomes of each that is no mapping or list, from its place, as "config/seed", and its value."""
-    if isinstance(settings, Mapping):
-        return {key: map_leaves(one, change, f"{place}/{key}" if place else str(key)) for key, one in settings.items()}
-    if type(settings) in (list, tuple):
-        return [map_leaves(one, change, f"{place}/{number}") for number, one in enumerate(settings)]
-    return change(place, settings)
-
-
-def leaves_of(settings: Any) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    map_leaves(settings, found.setdefault)
-    return found
-
-
-def compute_seal(value: object, salt: bytes) -> str:
-    # scrypt: a weak secret cannot be guessed from it in useful time
-    return f"{salt.hex()}.{hashlib.scrypt(str(value).encode(), salt=salt, n=2**14, r=8, p=1, dklen=16).hex()}"
-
-
-def seal(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Hide secrets, with a seal of each, by which `restore` knows it again."""
-    hidden, given = leaves_of(hide_all(settings)), leaves_of(settings)
-    seals = [[place, compute_seal(one, os.urandom(16))] for place, one in given.items() if hidden[place] != one]
-    return hide_all(settings) | ({SEALED: seals} if seals else {})
-
-
-def read_seals(settings: Mapping[str, Any]) -> dict[str, str]:
-    """Return place and seal of settings that were hidden; none of what is no seal, as in a file by somebody else."""
-    found = settings.get(SEALED)
-    pairs = [one for one in found if isinstance(one, list) and len(one) == 2] if isinstance(found, list) else []
-    return {str(place): text for place, text in pairs if isinstance(text, str) and SEAL.fullmatch(text)}
-
-
-def restore(settings: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
-    """Hide secrets, as `before` has them where they are the same; one that changed, or cannot be checked, differs."""
-    given, old, seals = leaves_of(settings), leaves_of(before), read_seals(before)
-
-    def choose(place: str, hidden: Any) -> Any:
-        if place in seals:
-            salt = bytes.fromhex(seals[place].partition(".")[0])
-            return old.get(place) if compute_seal(given[place], salt) == seals[place] else f"{hidden} (another secret)"
-        return f"{hidden} (perhaps another secret)" if hidden != given[place] and hidden == old.get(place) else hidden
-
-    return map_leaves(hide_all(settings), choose)

@@ -231,8 +231,7 @@ def test_rows_that_are_left_out_are_told(tiny_model, tmp_path, capsys):
     settings = {"model": str(tiny_model), "data": (str(data),), "samples": 1, "max_response_length": 4}
     start_evaluation(small(tmp_path / "out", **settings))
     assert capsys.readouterr().out.splitlines()[:2] == [line, "eval: sums: 2 problems x 1"]
-    again = {"data": (str(data),), "from_samples": str(tmp_path / "out/samples"), "out": str(tmp_path / "again")}
-    start_evaluation(EvalConfig.of(**again))
+    start_evaluation(rescore_settings(str(tmp_path / "out"), out=str(tmp_path / "again")))
     assert capsys.readouterr().out.splitlines()[:2] == [line, "eval: sums: 2 samples, rescored"]
 
 

@@ -1,27 +1,18 @@
-"""Samples on disk, ours and of others: what of them is read, and what of them cannot be."""
+"""Samples on disk: what of them is read, and what of them cannot be."""
 
-import gzip
-import json
-import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-from lines import write_lines
 from loops import over
 from small_eval import write_set
 
-from fairlen.evaluate.config import EvalConfig
 from fairlen.evaluate.folder import rescore_settings
 from fairlen.evaluate.samples import (
     Sample,
     SampleProgress,
     file_name,
-    find_files,
-    is_ours,
-    read_foreign,
     read_samples,
     read_tokens,
     sample_path,
@@ -29,111 +20,29 @@ from fairlen.evaluate.samples import (
 )
 from fairlen.evaluate.start import start_evaluation
 
-ROWS = [
-    {"question": "1+1?", "completion": "so \\boxed{2}", "gold": "2"},
-    {"question": "1+1?", "completion": "so \\boxed{3}", "gold": "2"},
-    {"question": "1/2+0?", "completion": "it is \\boxed{\\frac{1}{2}}", "gold": 0.5},
-    {"question": "1/2+0?", "completion": "it is 0.5", "gold": 0.5},
-]
+
+def test_a_folder_without_an_evaluation_is_named(tmp_path, finished):
+    for place in (tmp_path / "nothing", finished / "samples"):
+        with pytest.raises(ValueError, match=f"--from-samples {place}: no eval.json there; give the folder"):
+            rescore_settings(str(place))
 
 
-def scores(tmp_path: Path, place: Path, **changes) -> dict:
-    summary = start_evaluation(rescore_settings(str(place), out=str(tmp_path / "out"), **changes))
-    (found,) = summary["sets"].values()
-    return found["scores"]
+def test_an_evaluation_without_a_finished_set_is_named(finished, tmp_path):
+    shutil.copy(finished / "eval.json", tmp_path)
+    with pytest.raises(ValueError, match=f"--from-samples {tmp_path}: no set was finished there"):
+        start_evaluation(rescore_settings(str(tmp_path), out=str(tmp_path / "again")))
 
 
-def test_texts_and_answers_are_enough(tmp_path):
-    """One of two is right in both problems: avg@2 = 1/2; the last has no box and so no answer, but a verdict."""
-    found = scores(tmp_path, write_lines(tmp_path / "theirs.jsonl", *ROWS))
-    assert (found["problems"], found["samples"], found["avg@2"]["value"]) == (2, 4, 1 / 2)
-    assert found["unit"] == "words" and found["truncated"] is None
-    assert found["without_verdict"]["kinds"] == {}
-    assert found["length"]["all"]["value"] == (2 + 2 + 3 + 3) / 4
+def test_a_set_or_a_problem_that_is_not_there_is_named(finished, tmp_path):
+    """By --data of other problems, or of fewer."""
+    with pytest.raises(ValueError, match="playground is none of the sets sums: name its place with --data"):
+        rescored(finished, tmp_path / "out", data=(str(write_set(tmp_path / "sums.jsonl", 1)),))
+    with pytest.raises(ValueError, match=r"problem '.*' is not in playground"):
+        rescored(finished, tmp_path / "out", problems=11)
 
 
-def test_a_column_of_texts_and_one_of_answers(tmp_path):
-    """Without a question every row is a problem of its own."""
-    path = tmp_path / "two.parquet"
-    pq.write_table(pa.table({"text": ["\\boxed{4}", "\\boxed{5}"], "answer": ["4", "4"]}), path)
-    assert not is_ours(path)
-    found = scores(tmp_path, path)
-    assert (found["problems"], found["avg@1"]["value"]) == (2, 1 / 2)
-
-
-def test_verls_rollouts(tmp_path):
-    rows = [{"input": "1+1?", "output": f"\\boxed{{{n}}}", "gts": "2", "score": 0.0, "step": 1} for n in (2, 2, 7)]
-    with gzip.open(tmp_path / "1.jsonl.gz", "wt") as file:
-        file.write("".join(json.dumps(row) + "\n" for row in rows))
-    found = scores(tmp_path, tmp_path / "1.jsonl.gz")
-    assert (found["avg@3"]["value"], found["maj@3"]["value"]) == (pytest.approx(2 / 3), 1.0)
-
-
-def test_tokens_and_finish_reasons_are_used(tmp_path):
-    rows = [
-        ROWS[0] | {"completion_tokens": 9, "finish_reason": "stop"},
-        ROWS[1] | {"completion_tokens": 5, "finish_reason": "length"},
-    ]
-    (first, second) = read_foreign(write_lines(tmp_path / "a.jsonl", *rows))
-    assert (first.length, first.finish, second.length, second.finish) == (9, "stop", 5, "length")
-    found = scores(tmp_path, tmp_path / "a.jsonl")
-    assert (found["unit"], found["length"]["correct"]["value"], found["truncated"]["value"]) == ("tokens", 9, 1 / 2)
-
-
-def test_problems_are_found_by_their_questions_in_a_data_set(tmp_path):
-    data = write_set(tmp_path / "sums.jsonl", 1)
-    rows = [{"prompt": f"What is {i} + 1?", "response": "\\boxed{2}"} for i in range(3)]
-    found = scores(tmp_path, write_lines(tmp_path / "theirs.jsonl", *rows), data=(str(data),))
-    assert found["avg@1"]["value"] == pytest.approx(1 / 3)  # only 1 + 1 is 2
-
-
-@pytest.mark.parametrize(
-    ("rows", "message"),
-    [
-        ([{"question": "1+1?", "gold": "2"}], "no column of texts among gold, question"),
-        ([{"question": "1+1?", "text": "2"}], "no reference answer for '1\\+1\\?'"),
-        ([{"question": "1+1?", "text": None, "gold": "2"}, ROWS[0]], "theirs.jsonl:1: the text is missing"),
-        ([ROWS[0], ROWS[1] | {"completion": 0}], "theirs.jsonl:2: the text 0 is a number, not text"),
-        ([ROWS[0], ROWS[0] | {"gold": "3"}], "the answers '2' and '3' for '1\\+1\\?'"),
-    ],
-)
-def test_what_cannot_be_judged_is_named(tmp_path, rows, message):
-    with pytest.raises(ValueError, match=message):
-        scores(tmp_path, write_lines(tmp_path / "theirs.jsonl", *rows))
-
-
-def test_a_problem_of_no_set_is_named(tmp_path):
-    data = write_set(tmp_path / "sums.jsonl", 1)
-    rows = [{"prompt": "What is 0 + 1?", "response": "\\boxed{1}"}, {"prompt": "Why?", "response": "\\boxed{1}"}]
-    with pytest.raises(ValueError, match="problem 'Why\\?' is not in sums"):
-        scores(tmp_path, write_lines(tmp_path / "theirs.jsonl", *rows), data=(str(data),))
-    with pytest.raises(ValueError, match="is in none of sums"):
-        scores(tmp_path, write_lines(tmp_path / "others.jsonl", *rows[1:]), data=(str(data),))
-
-
-def test_places_without_samples(tmp_path):
-    with pytest.raises(FileNotFoundError, match="no such file or folder"):
-        find_files(str(tmp_path / "nothing"))
-    with pytest.raises(ValueError, match="no samples there"):
-        find_files(str(tmp_path))
-    with pytest.raises(FileNotFoundError, match="no such file or folder"):
-        start_evaluation(EvalConfig.of(from_samples=str(tmp_path / "nothing")))
-
-
-def test_a_pipe_is_refused_at_once(tmp_path):
-    os.mkfifo(tmp_path / "pipe.jsonl")
-    with pytest.raises(ValueError, match=r"--from-samples .*pipe\.jsonl: a pipe: give a regular file"):
-        find_files(str(tmp_path / "pipe.jsonl"))
-
-
-def test_two_files_of_one_name_are_refused(tmp_path):
-    for folder in ("a", "b"):
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / "aime.jsonl").write_text(
-            '{"problem": "1+1?", "response": "\\\\boxed{2}", "answer": "2"}\n'
-        )
-    with pytest.raises(ValueError, match=r"a/aime\.jsonl and .*b/aime\.jsonl are of one name"):
-        find_files(str(tmp_path))
+def rescored(folder: Path, out: Path, **changes) -> dict:
+    return start_evaluation(rescore_settings(str(folder), out=str(out), **changes))
 
 
 DRAWN = Sample(

@@ -46,7 +46,7 @@ def test_every_number_by_hand():
     maj@4: a: the two correct ones (1 and 1.0 are one answer) against one 2: 1; b: 3 twice: 0.
     """
     found, each = score(TABLE, "inactive")
-    assert (found["problems"], found["samples"], found["scored"], found["unit"]) == (2, 8, 2, "tokens")
+    assert (found["problems"], found["samples"], found["scored"]) == (2, 8, 2)
     expected = {
         "avg@4": 3 / 8, "maj@4": 1 / 2, "truncated": 1 / 8, "pass@1": 3 / 8, "pass@2": (5 / 6 + 1 / 2) / 2, "pass@4": 1.0,
         "best@1": 3 / 8, "best@2": (3 / 4 + 7 / 16) / 2, "best@4": (15 / 16 + 1 - (3 / 4) ** 4) / 2,
@@ -88,17 +88,6 @@ def test_majorities_need_answers_and_ties_count_by_their_share():
     assert score(tied, "inactive")[0]["maj@2"]["value"] == pytest.approx(1 / 4)  # 1/2 of a, nothing of b
     outvoted = [sample("a", s, extracted=e) for s, e in (("correct", "7"), ("incorrect", "1/2"), ("incorrect", "0.50"))]
     assert score(outvoted, "inactive")[0]["maj@3"]["value"] == 0.0  # 1/2 and 0.50 are one wrong answer
-
-
-def test_lengths_are_words_where_tokens_are_not_known():
-    rows = [
-        Sample("a", "a?", "1", 0, "one two three", status="correct"),
-        Sample("a", "a?", "1", 1, "", status="incorrect"),
-    ]
-    found, _ = score(rows, "inactive")
-    lengths = {side: found["length"][side]["value"] for side in ("correct", "incorrect")}
-    assert found["unit"] == "words" and lengths == {"correct": 3, "incorrect": 1}
-    assert found["truncated"] is None
 
 
 def test_sets_weigh_the_same_and_are_resampled_apart():

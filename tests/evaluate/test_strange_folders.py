@@ -25,7 +25,7 @@ def write_folder(folder: Path, text: str, **settings: object) -> Path:
     config = {"data": [str(data)], "task": "playground", "unsafe_exec_on_host": False, **settings}
     facts = {"config": config, "model": None, "sets": {"problems": {"fingerprint": "0"}}}
     (folder / "eval.json").write_text(json.dumps(facts))
-    sample = Sample("q1", "Double the number.", "", 0, f"```python\n{text}\n```")
+    sample = Sample("problems/q1", "Double the number.", "", 0, f"```python\n{text}\n```")
     write_samples([sample], sample_path(folder, "problems"))
     return folder
 

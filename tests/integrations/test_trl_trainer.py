@@ -124,7 +124,7 @@ def test_the_card_has_the_method_its_papers_and_the_audit_of_the_rollouts(tmp_pa
     trainer = make(tmp_path, "dapo+balanced", save_strategy="steps", save_steps=1)
     trainer.create_model_card()
     card = (tmp_path / "README.md").read_text()
-    assert "trained using [TRL]" in card and "> not made: there are no rollouts of a run that has ended" in card
+    assert "trained using [TRL]" in card and "> not made: the run has not ended" in card
     trainer.train()
     card, (one,) = (tmp_path / "README.md").read_text(), audit([str(tmp_path)])[0]
     assert f"> {one.conclusion.status}: {one.conclusion.sentence}\n" in card and card.count("## Method") == 1

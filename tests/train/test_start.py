@@ -80,7 +80,7 @@ def test_the_final_model_loads_with_plain_transformers_and_has_a_card(finished):
     )  # the shipped one is none of the hub's
     assert f"> {one.conclusion.status}: {one.conclusion.sentence}\n" in card
     assert "`fspo+balanced`" in card and "[arXiv:2509.09177](https://arxiv.org/abs/2509.09177)" in card
-    assert re.search(r"^[+-][\d.]+ points \[\S+ \S+\] in 6 updates, 8 held-out problems, 2 samples each", card, re.M)
+    assert re.search(r"^[+-][\d.]+ points \[\S+ \S+\] in 6 updates, 8 problems x 2 samples", card, re.M)
     assert (finished / "best/model.safetensors").exists()
 
 

@@ -33,7 +33,7 @@ from fairlen.report.figure import ChartRow, Figure, Form, Series, Table, Tone, i
 from fairlen.report.page import render_page
 from fairlen.report.run import column, read_metrics, visible
 from fairlen.report.sections import define
-from fairlen.secrets import SEALED, hide_all
+from fairlen.secrets import hide_all
 from fairlen.settings import flatten
 
 MATCHED: dict[Match, str] = {"generated": "generated tokens", "seconds": "seconds of training", "updates": "updates"}
@@ -72,7 +72,7 @@ def write_comparison(settings: dict[str, Any], cells: Sequence[Cell], results: S
     head = {
         "name": f"{len(results)} methods compared", "folder": "comparison", "kind": "compare",
         "notes": [FEW_SEEDS[seeds].capitalize()] if seeds in FEW_SEEDS else [],
-        "settings": [(name, visible(str(value))) for name, value in hide_all(settings).items() if name != SEALED],
+        "settings": [(name, visible(str(value))) for name, value in hide_all(settings).items()],
     }  # fmt: skip
     lead = f"Every method was given the {cost} of the reference, {results[0].name}. "
     lead += f"{describe_match(results, cost).capitalize()}."

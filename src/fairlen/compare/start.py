@@ -21,7 +21,7 @@ from fairlen.console import make_console, show_time
 from fairlen.files.folders import choose_folder, going_on_in, refuse_links, refuse_occupied, write_json
 from fairlen.report.page import FILE
 from fairlen.report.run import read_metrics
-from fairlen.secrets import restore, seal
+from fairlen.secrets import hide_all
 from fairlen.settings import flatten
 from fairlen.train.run.config import TrainConfig
 from fairlen.train.start import start_training
@@ -66,11 +66,11 @@ def open_comparison(config: CompareConfig, folder: Path) -> None:
     path = folder / "comparison.json"
     if not path.exists():
         refuse_occupied(folder, "comparison")
-        write_json(path, seal(asked))
+        write_json(path, hide_all(asked))
         return
     refuse_links(folder)
     before = json.loads(path.read_text())
-    old, new = flatten(before), flatten(restore(asked, before))
+    old, new = flatten(before), flatten(hide_all(asked))
     changed = [f"{name}: {old.get(name)} -> {value}" for name, value in new.items() if old.get(name) != value]
     if changed:
         raise ValueError(

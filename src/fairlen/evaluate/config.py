@@ -165,7 +165,7 @@ class EvaluationSettings(Settings):
     ask: str = "auto"
     """Text that asks a cut response for its answer, in the form that --answer names; open thinking is closed before it."""
     from_samples: Annotated[str, Alone, HARMLESS] = ""
-    """Rescore responses that are there: an evaluation's folder, or any Parquet, JSON lines or CSV with texts and answers."""
+    """Folder of an evaluation, whose responses are graded again; no model is run."""
     out: Annotated[str, HARMLESS] = ""
     """Folder of the evaluation; by default a new one under eval/. Problems that are done there are not sampled again."""
 
@@ -182,7 +182,7 @@ class EvaluationSettings(Settings):
 
 @dataclass(frozen=True)
 class EvalConfig(RolloutConfig):
-    """Grade a model on held-out problems, with intervals over problems; or rescore responses that are there already."""
+    """Grade a model on held-out problems, with intervals over problems; or grade those of an evaluation again."""
 
     run: EvaluationSettings = EvaluationSettings()
 

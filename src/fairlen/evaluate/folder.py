@@ -14,7 +14,7 @@ from fairlen.evaluate.config import EvalConfig, find_suite
 from fairlen.files.folders import describe_program, refuse_links, refuse_occupied, write_json
 from fairlen.files.limits import NotJSONError, parse_json
 from fairlen.flags import convert
-from fairlen.secrets import restore, seal
+from fairlen.secrets import hide_all
 from fairlen.settings import flatten, list_settings, names_of
 from fairlen.tasks.load import ProblemSet
 
@@ -78,17 +78,14 @@ def read_recorded(place: str | Path) -> dict[str, Any] | None:
         reason = str(error)
     except (AttributeError, KeyError, TypeError):
         pass
-    raise ValueError(
-        f"{path}: {reason}: the file is damaged, fetch it again or choose another folder; "
-        f"samples without it are rescored with --from-samples {path.parent / 'samples'}"
-    )
+    raise ValueError(f"{path}: {reason}: the file is damaged, fetch it again or choose another folder")
 
 
 def rescore_settings(place: str, **changes: Any) -> EvalConfig:
-    """Return the settings that the samples of an evaluation's folder were graded with; only `place` for others' samples."""
+    """Return the settings that the samples of an evaluation's folder were graded with. Raises ValueError for other places."""
     recorded = read_recorded(place)
     if recorded is None:
-        return EvalConfig.of(**({"from_samples": place} | changes))
+        raise ValueError(f"--from-samples {place}: no {RECORDED} there; give the folder of an evaluation")
     known = names_of(EvalConfig)
     kept = {
         name: convert(f"{place}: {name}", value, known[name].default)
@@ -124,12 +121,10 @@ def open_folder(folder: Path, facts: dict[str, Any]) -> dict[str, Any]:
     """
     refuse_others(folder)
     refuse_links(folder)
+    facts = hide_all(json.loads(json.dumps(facts)))
     if before := read_recorded(folder):
-        now = json.loads(json.dumps(facts))
-        refuse_changes(before, restore(now, before), folder)
-        facts = merge_facts(before, now)
-    else:
-        facts = seal(facts)
+        refuse_changes(before, facts, folder)
+        facts = merge_facts(before, facts)
     write_json(folder / RECORDED, facts, allow_nan=False)
     return facts
 

@@ -1,41 +1,25 @@
-"""Samples on disk, one row a response, a file a set, and foreign samples.
+"""Samples on disk, one row a response, a file a set.
 
 OUT/samples/aime_2025.parquet is whole or not there; OUT/samples/.aime_2025-000003.parquet has problems of an unfinished set.
 """
 
 from __future__ import annotations
 
-import json
 import re
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import get_type_hints
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fairlen.audit.readers.columns import choose
-from fairlen.audit.readers.finish import read_finish
-from fairlen.audit.readers.formats import count_of
-from fairlen.audit.readers.messages import describe_no_text, text_of
-from fairlen.audit.readers.rows import Found
 from fairlen.files.folders import replacing
-from fairlen.files.formats import READABLE, Chunk, stream
-from fairlen.files.limits import name_special
 from fairlen.rollouts import VERDICTS, Finish, Status
 from fairlen.schema import arrow_type
 
 GROUP = 1024
-COLUMNS = {
-    "answer": "gold gold_answer ground_truth reference_answer answer target reference gts label",
-    "id": "problem_id prompt_id question_id unique_id doc_id id",
-}
-"""Names of columns in foreign files, the surest first, besides those that the audit knows."""
-FINISH: dict[float | None, Finish | None] = {1.0: "length", 0.0: "stop", None: None}
-ENDINGS = (".parquet", ".jsonl", ".json", ".csv", ".tsv", ".gz", ".zst")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +59,7 @@ class Sample:
 
 
 SCHEMA = pa.schema([(name, arrow_type(kind)) for name, kind in get_type_hints(Sample).items()])
-ADDED = {"asked", "forced"}
-"""Columns that files of earlier versions lack."""
+LISTS = ("asked", "forced")
 
 
 def file_name(name: str) -> str:
@@ -104,94 +87,27 @@ def write_tables(tables: Iterable[pa.Table], path: Path) -> None:
             writer.write_table(table)
 
 
-def is_ours(path: Path) -> bool:
-    try:
-        return set(pq.read_schema(path).names) >= set(SCHEMA.names) - ADDED
-    except (OSError, pa.ArrowException):
-        return False
-
-
 def read_samples(path: Path) -> tuple[Sample, ...]:
     """Read the samples without their tokens, which are not needed. Raises ValueError for a damaged file."""
     try:
         with pq.ParquetFile(path) as file:
-            names = [name for name in SCHEMA.names if name != "token_ids" and name in file.schema_arrow.names]
+            names = [name for name in SCHEMA.names if name != "token_ids"]
             table = file.read(names).select(names).cast(pa.schema([SCHEMA.field(name) for name in names]))
     except (OSError, pa.ArrowException, ValueError) as error:
         raise ValueError(f"{path}: {str(error).splitlines()[0]}; not a whole table of samples") from None
-    lists = [name for name in table.column_names if name in ADDED]
-    return tuple(Sample(**row | {name: tuple(row[name]) for name in lists}) for row in table.to_pylist())
+    return tuple(Sample(**row | {name: tuple(row[name]) for name in LISTS}) for row in table.to_pylist())
 
 
-def read_tokens(path: Path) -> pa.ChunkedArray | None:
-    """Prompt and generated tokens of each row; None for a foreign file."""
-    return pq.read_table(path, columns=["token_ids"], schema=SCHEMA)["token_ids"] if is_ours(path) else None
+def read_tokens(path: Path) -> pa.ChunkedArray:
+    """Prompt and generated tokens of each row."""
+    return pq.read_table(path, columns=["token_ids"], schema=SCHEMA)["token_ids"]
 
 
-def find_files(place: str) -> dict[str, Path]:
-    """Files of samples by name. Raises ValueError where none can be read, FileNotFoundError where nothing is."""
-    path = Path(place)
-    if not path.exists():
-        raise FileNotFoundError(f"--from-samples {place}: there is no such file or folder")
-    if special := name_special(path):
-        raise ValueError(f"--from-samples {place}: {special}")
-    folder = path / "samples" if (path / "samples").is_dir() else path
-    inside = (file for file in sorted(folder.rglob("[!.]*")) if file.is_file() and file.suffix in ENDINGS)
-    named: dict[str, Path] = {}
-    for file in [path] if path.is_file() else inside:
-        name = file.name.removesuffix(".gz").removesuffix(".zst").rpartition(".")[0]
-        if first := named.get(name):
-            raise ValueError(f"--from-samples {place}: {first} and {file} are of one name, the set's; rename one")
-        named[name] = file
-    if not named:
-        raise ValueError(f"--from-samples {place}: no samples there; give {READABLE}")
-    return named
-
-
-def read_file(path: Path) -> tuple[Sample, ...]:
-    return read_samples(path) if is_ours(path) else read_foreign(path)
-
-
-def read_foreign(path: Path) -> tuple[Sample, ...]:
-    """Read the samples of any table. Raises ValueError for broken rows, and, naming the columns, where there are no texts."""
-    seen: Counter[str] = Counter()
-    samples = [sample for chunk in stream(path, counts=True) for sample in read_chunk(chunk, seen)]
-    if not samples:
-        raise ValueError(f"{path}: no rows")
-    return tuple(samples)
-
-
-def read_chunk(chunk: Chunk, seen: Counter[str]) -> list[Sample]:
-    """Samples of rows. A problem is known by its id, else its text, else its row; `seen` counts its earlier samples."""
-    columns = set(chunk.columns)
-    own = {role: next((name for name in names.split() if name in columns), "") for role, names in COLUMNS.items()}
-    chosen = choose(columns - set(own.values()), {}) | own
-    if "response" not in chosen:
-        named = ", ".join(sorted(columns))
-        raise ValueError(f"{chunk.file}: no column of texts among {named}: call it text, response or completion")
-    roles = ("response", "prompt", "answer", "id", "tokens", "finish")
-    cells = zip(*(chunk.get(chosen.get(role, "")) for role in roles), strict=True)
-    samples = []
-    for line, (response, prompt, answer, ident, tokens, finish) in zip(chunk.lines, cells, strict=True):
-        if (text := text_of(response)) is None:
-            raise ValueError(f"{chunk.file}:{line}: the text {describe_no_text(response)}")
-        length, problem = count_of(tokens), cell_text(prompt)
-        name = cell_text(ident) or problem or f"row {line}"
-        sample = Sample(
-            name, problem, cell_text(answer), seen[name], text,
-            length=int(length) if isinstance(length, int | float) and length >= 1 else None,
-            finish=FINISH[read_finish(finish, Found(), chosen.get("finish", ""))[0]],
-        )  # fmt: skip
-        seen[name] += 1
-        samples.append(sample)
-    return samples
-
-
-def cell_text(value: Any) -> str:
-    """A cell as text; a list of one is that one."""
-    if isinstance(value, list) and len(value) == 1:
-        value = value[0]
-    return value or "" if value is None or isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+def find_files(folder: Path) -> list[Path]:
+    """Return the files of an evaluation's samples, a set each. Raises ValueError where there are none."""
+    if found := sorted(file for file in (folder / "samples").glob("[!.]*.parquet") if file.is_file()):
+        return found
+    raise ValueError(f"--from-samples {folder}: no set was finished there; its command goes on with it")
 
 
 class SampleProgress:

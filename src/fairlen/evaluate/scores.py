@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from fairlen.audit.log import Unit
 from fairlen.audit.numbers import plain
 from fairlen.audit.statistics.intervals import Estimate, mean_over
 from fairlen.audit.statistics.lengths import split
@@ -44,9 +43,7 @@ class SampleTable:
     label: Ints
     """The answer, numbered within all; below 0 is none."""
     length: Ints
-    truncated: Bools | None
-    """None where unknown."""
-    unit: Unit
+    truncated: Bools
 
     @property
     def num_problems(self) -> int:
@@ -58,21 +55,18 @@ class SampleTable:
 
 
 def count(samples: Sequence[Sample], without_verdict: str) -> SampleTable:
-    """Columns of samples. Lengths are words where not every sample has its tokens."""
+    """Columns of samples."""
     problems: dict[str, int] = {}
     answers: dict[object, int] = {}
     problem = [problems.setdefault(s.problem_id, len(problems)) for s in samples]
     label = [-1 if s.extracted is None else answers.setdefault(answer_key(s), len(answers)) for s in samples]
-    has_tokens = all(s.length is not None for s in samples)
-    finish = [s.finish for s in samples]
     return SampleTable(
         problem=np.array(problem, np.int64),
         correct=np.array([s.status == "correct" for s in samples], np.bool_),
         counts=np.array([s.has_verdict or without_verdict != "inactive" for s in samples], np.bool_),
         label=np.array(label, np.int64),
-        length=np.array([s.length if has_tokens else max(len(s.text.split()), 1) for s in samples], np.int64),
-        truncated=None if None in finish else np.array([f == "length" for f in finish], np.bool_),
-        unit="tokens" if has_tokens else "words",
+        length=np.array([s.length or 0 for s in samples], np.int64),
+        truncated=np.array([s.finish == "length" for s in samples], np.bool_),
     )
 
 
@@ -97,9 +91,8 @@ def score(
         "samples": len(samples),
         "scored": int((table.per_problem(table.counts) > 0).sum()),
         **{name: over_problems(values) for name, values in each.items() if len(values)},
-        "truncated": None if table.truncated is None else plain(mean_over(table.problem, table.truncated)),
+        "truncated": plain(mean_over(table.problem, table.truncated)),
         "without_verdict": missing_verdicts(samples, table, without_verdict),
-        "unit": table.unit,
         "length": lengths(table),
         **({"budgets": accuracy_by_budget(samples, table, cuts)} if cuts else {}),
     }, each
@@ -110,7 +103,7 @@ def accuracy_by_budget(samples: Sequence[Sample], table: SampleTable, cuts: Sequ
     forced = np.array([[status == "correct" for status in sample.forced] for sample in samples], np.bool_)
     size, found = table.per_problem(table.counts), []
     for place, cut in enumerate(cuts):
-        ended = (table.length <= cut) & ~(np.zeros(1, np.bool_) if table.truncated is None else table.truncated)
+        ended = (table.length <= cut) & ~table.truncated
         columns = {"ended": ended, "correct": table.correct & (table.length <= cut), "forced": forced[:, place]}
         each = {name: (table.per_problem(of & table.counts) / size)[size > 0] for name, of in columns.items()}
         gain = difference_by_problem(each["forced"][:, None], each["correct"][:, None])

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -18,13 +18,10 @@ from fairlen.evaluate.config import EvalConfig, find_suite
 from fairlen.evaluate.samples import Sample, file_name
 from fairlen.plugins import is_file_place, plugins_of
 from fairlen.sampling.extend import gather
-from fairlen.tasks.data_row import Answers, DataRow, normalize
-from fairlen.tasks.dataset import RowSet
 from fairlen.tasks.environment import Interactive, choose_extend
-from fairlen.tasks.grader import Verifier
-from fairlen.tasks.load import ProblemSet, load_sets, make_problem_set, open_task
+from fairlen.tasks.load import ProblemSet, load_sets, open_task
 from fairlen.tasks.playground import is_playground, make_playground
-from fairlen.tasks.source import DataError, DataSource, locate, read_source
+from fairlen.tasks.source import DataError, locate, read_source
 from fairlen.tasks.task import Problem
 
 MADE_PROBLEMS = 128
@@ -91,65 +88,30 @@ def made_set(place: str, config: EvalConfig, tokenizer: Any) -> ProblemSet:
     return ProblemSet(file_name(name), problems, digest, "", details, task.verify, task.close, play=play)
 
 
-def find_sets(config: EvalConfig, given: Mapping[str, Sequence[Sample]]) -> dict[str, ProblemSet]:
-    """Set of each file of samples, by --data or the references beside the samples. Raises ValueError without one."""
-    if not config.data.places:
-        return {name: set_of_answers(config, name, samples) for name, samples in given.items()}
+def find_sets(config: EvalConfig, names: Sequence[str]) -> dict[str, ProblemSet]:
+    """Return the set of each file of samples. Raises ValueError without one."""
     for place in config.data.places:
         if is_file_place(place):
             raise ValueError(
                 f"--from-samples of --task {place}: such problems are code, which is not run to rescore samples; "
-                "evaluate again, or give the samples alone with their reference answers"
+                "evaluate again"
             )
-    sets = open_sets(config)
-    return {name: choose_set(name, samples[0], sets) for name, samples in given.items()}
-
-
-def set_of_answers(config: EvalConfig, name: str, samples: Sequence[Sample]) -> ProblemSet:
-    """Problems known only by the reference answers beside the samples. Raises ValueError where one is missing."""
-    answers: dict[str, Sample] = {}
-    for sample in samples:
-        first = answers.setdefault(sample.problem_id, sample)
-        if not sample.answer:
-            raise ValueError(
-                f"--from-samples: {name} has no reference answer for {sample.problem_id!r}: "
-                "add a column `gold`, or name the set with --data"
-            )
-        if first.answer != sample.answer:
-            raise ValueError(
-                f"--from-samples: {name} has the answers {first.answer!r} and {sample.answer!r} for {sample.problem_id!r}: "
-                "add a column `problem_id`"
-            )
-    rows = tuple(DataRow(one.problem_id, name, one.problem, Answers((one.answer,))) for one in answers.values())
-    source, schema = DataSource(name, name, True), "answers beside the samples"
-    found = RowSet(name, source, schema, rows=rows, num_read=len(samples))
-    return make_problem_set(found, Verifier({"math"}, config.verifier))
-
-
-def choose_set(name: str, first: Sample, sets: Sequence[ProblemSet]) -> ProblemSet:
-    for found in sets:
-        if any(p.id == first.problem_id or normalize(p.text) == normalize(first.problem) for p in found.problems):
-            return found
-    names = ", ".join(found.name for found in sets)
-    raise ValueError(
-        f"--from-samples: problem {first.problem_id!r} of {name} is in none of {names}: name its set with --data"
-    )
+    sets = {file_name(found.name): found for found in open_sets(config)}
+    if lost := [name for name in names if name not in sets]:
+        raise ValueError(f"--from-samples: {lost[0]} is none of the sets {', '.join(sets)}: name its place with --data")
+    return {name: sets[name] for name in names}
 
 
 async def rescore(found: ProblemSet, samples: Sequence[Sample], console: Console) -> tuple[Sample, ...]:
     """Grade samples by the verifier as it is now. Raises ValueError for a problem that the set lacks."""
     by_id = {problem.id: problem for problem in found.problems}
-    by_text = {normalize(problem.text): problem for problem in found.problems}
     free = asyncio.Semaphore(MAX_AT_ONCE)
     done: list[Sample] = []
 
     async def one(sample: Sample) -> Sample:
-        problem = by_id.get(sample.problem_id) or by_text.get(normalize(sample.problem))
-        if problem is None:
-            raise ValueError(
-                f"--from-samples: problem {sample.problem_id!r} is not in {found.name}: "
-                "name the set that was sampled with --data"
-            )
+        if (problem := by_id.get(sample.problem_id)) is None:
+            missing = f"problem {sample.problem_id!r} is not in {found.name}"
+            raise ValueError(f"--from-samples: {missing}: name the set that was sampled with --data")
         async with free:
             done.append(await grade(found, replace(problem, starts_inside=sample.starts_inside), sample))
         return done[-1]

@@ -17,7 +17,15 @@ from fairlen.audit.audit import audit
 from fairlen.console import make_console, plural, print_table, visible
 from fairlen.evaluate.config import EvalConfig
 from fairlen.evaluate.folder import describe, open_folder, read_recorded, refuse_others, refuse_unused
-from fairlen.evaluate.samples import Sample, file_name, find_files, read_file, read_tokens, sample_path, write_samples
+from fairlen.evaluate.samples import (
+    Sample,
+    file_name,
+    find_files,
+    read_samples,
+    read_tokens,
+    sample_path,
+    write_samples,
+)
 from fairlen.evaluate.scores import overall, score
 from fairlen.evaluate.sets import check_places, find_sets, rescore
 from fairlen.files.folders import choose_folder, going_on_in, write_json
@@ -72,16 +80,16 @@ def sample_all(config: EvalConfig, console: Console) -> Graded:
             sample_sets(model, missing, folder, console)
     for found in model.sets:
         found.close()
-    return folder, facts, {found.name: read_file(sample_path(folder, found.name)) for found in model.sets}
+    return folder, facts, {found.name: read_samples(sample_path(folder, found.name)) for found in model.sets}
 
 
 def rescore_given(config: EvalConfig, console: Console) -> Graded:
-    """Verify what is given, each file a set of its own."""
+    """Verify what an evaluation drew."""
     recorded = read_recorded(config.run.from_samples)
     refuse_unused(config)
-    files = find_files(config.run.from_samples)
-    given = {name: read_file(path) for name, path in files.items()}
-    sets = find_sets(config, given)
+    files = {path.stem: path for path in find_files(Path(config.run.from_samples))}
+    given = {name: read_samples(path) for name, path in files.items()}
+    sets = find_sets(config, list(given))
     folder = choose_folder(config.run.out, "rescored", "eval")
     facts = open_folder(folder, describe(config, sets, None) | {"sampled": recorded})
 
@@ -173,8 +181,6 @@ def notes_of(summary: Mapping[str, Any]) -> list[str]:
         notes.append(
             f"fewer than {FEW} problems in {', '.join(few)}: intervals are a little too narrow (docs/evaluation.md)"
         )
-    if words := [name for name, found in scores.items() if found["unit"] != "tokens"]:
-        notes.append(f"lengths of {', '.join(words)} are words: the samples do not hold their tokens")
     notes += [f"{name}: {why}" for name, found in summary["sets"].items() if (why := found.get("reasons"))]
     for name, found in scores.items():
         missing = found["without_verdict"]

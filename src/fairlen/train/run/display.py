@@ -199,28 +199,24 @@ def format_value(entry: dict[str, Any], key: str, form: str) -> str:
 
 def write_model_card(folder: Path, run: Run, summary: RunSummary, found: Audit | None) -> None:
     """Write the card into the model's folder; `found` is the audit of the run's rollouts."""
-    config, after, updates = run.config, summary.after, summary.num_updates
-    name, data = config.model.name, config.data.places or (config.data.task,)
+    name, data = run.config.model.name, ", ".join(run.config.data.places or (run.config.data.task,))
     is_of_hub = re.fullmatch(r"[\w.-]+/[\w.-]+", name) and not Path(name).exists()
-    base = f"base_model: {name}\n" if is_of_hub else ""
-    rows = ("held-out problems", "before", "after"), ("---",) * 3, *compare(summary.before, after)
+    rows = ("held-out problems", "before", "after"), ("---",) * 3, *compare(summary.before, summary.after)
     table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
     card = f"""---
 library_name: transformers
 pipeline_tag: text-generation
 tags: [fairlen, reinforcement-learning, verifiable-rewards]
-{base}---
+{f"base_model: {name}" if is_of_hub else ""}
+---
 
 # {run.folder.name}
 
-Trained with fairlen {run.describe()["versions"]["fairlen"]} from `{name}` on {", ".join(f"`{place}`" for place in data)}.
+Trained with fairlen {run.describe()["versions"]["fairlen"]} from `{name}` on `{data}`; all settings are in the run's `run.json`.
 
 {table}
 
-{describe_gain(summary)}{after.num_problems} held-out problems, {after.num_samples} samples each, temperature
-{config.sampling.temperature}, at most {config.sampling.max_response_length} tokens; intervals resample problems. {updates}
-{plural("update", updates)}, {config.sampling.prompts_per_batch} prompts a rollout batch, learning rate
-{config.update.learning_rate:g}, seed {config.run.seed}. Everything else is in the run's `run.json`.
+{describe_gain(summary)}{summary.after.num_problems} problems x {summary.after.num_samples} samples; intervals resample problems.
 
 {describe_training(run.composition, found)}"""
     write_file(folder / "README.md", card)
@@ -229,14 +225,10 @@ Trained with fairlen {run.describe()["versions"]["fairlen"]} from `{name}` on {"
 def describe_training(composition: Composition, found: Audit | None) -> str:
     """The card's sections on the method with its papers, and on the conclusion of the audit."""
     method = composition.method
-    papers = ", ".join(f"[arXiv:{one}](https://arxiv.org/abs/{one})" for one in composition.papers)
-    verdict = (
-        f"{found.conclusion.status}: {found.conclusion.sentence}"
-        if found
-        else "not made: there are no rollouts of a run that has ended"
-    )
+    papers = [f" [arXiv:{one}](https://arxiv.org/abs/{one})" for one in composition.papers]
+    verdict = f"{found.conclusion.status}: {found.conclusion.sentence}" if found else "not made: the run has not ended"
+    name = composition.name or "of its own"
     return (
-        f"## Method\n\n`{composition.name or 'of its own'}` (hash {hash_method(method)}): `{list_stages(method)}`."
-        + (f" Papers: {papers}." if papers else "")
-        + f"\n\n## Length\n\nThe audit of the run's own rollouts (`fairlen audit`):\n\n> {verdict}\n"
+        f"## Method\n\n`{name}` (hash {hash_method(method)}): `{list_stages(method)}`.{','.join(papers)}"
+        f"\n\n## Length\n\nThe audit of the run's own rollouts (`fairlen audit`):\n\n> {verdict}\n"
     )

@@ -17,7 +17,7 @@ from fairlen.files.folders import choose_folder, describe_program, refuse_links,
 from fairlen.loop.folder import RunFolder, describe_composition
 from fairlen.methods.compose import Composition
 from fairlen.policy.layout import ROWS, Layout
-from fairlen.secrets import hide_all, restore, seal
+from fairlen.secrets import hide_all
 from fairlen.settings import flatten
 from fairlen.train.run.config import CHOSEN, TrainConfig, find_changes, hash_configuration
 
@@ -48,7 +48,7 @@ class Run(RunFolder):
         return self.folder / "checkpoints"
 
     def describe(self) -> dict[str, Any]:
-        return seal(self.decisive()) | {
+        return hide_all(self.decisive()) | {
             "run": self.token,
             "configuration": self.configuration,
             "layout": {"kind": self.layout.kind, "reason": self.layout.reason},
@@ -61,7 +61,7 @@ class Run(RunFolder):
 
     def resume_from(self, before: dict[str, Any]) -> None:
         """Note the differences from an earlier description. Raises ValueError where one changes the mathematics."""
-        changes = find_changes(before, restore(json.loads(json.dumps(self.decisive())), before))
+        changes = find_changes(before, hide_all(json.loads(json.dumps(self.decisive()))))
         self.changes, self.token = tuple(changes), before.get("run", self.token)
         if changes:
             write_json(self.folder / "run.json", self.describe() | {"resumed": [*before.get("resumed", ()), changes]})

@@ -153,9 +153,7 @@ def open_trackio(run: Run, update: int) -> Any:
         name=run.name,
         resume="allow",
         config=describe(run),
-        embed=False,
-        auto_log_gpu=False,
-        auto_log_cpu=False,
+        **dict.fromkeys(("embed", "auto_log_gpu", "auto_log_cpu"), False),
     )
     levels = trackio.AlertLevel
     return SimpleNamespace(
@@ -180,15 +178,9 @@ def open_tensorboard(run: Run, update: int) -> Any:
     return SimpleNamespace(log=log, alert=alert, finish=writer.close)
 
 
-SERVICES: dict[str, Callable[[Run, int], Any]] = {
-    "wandb": open_wandb,
-    "trackio": open_trackio,
-    "tensorboard": open_tensorboard,
-}
-
-
 def choose_trackers(names: Sequence[str], run: Run) -> dict[str, Open]:
-    return {name: partial(SERVICES[name], run) for name in names}
+    services = {"wandb": open_wandb, "trackio": open_trackio, "tensorboard": open_tensorboard}
+    return {name: partial(services[name], run) for name in names}
 
 
 def check_trackers(names: Sequence[str]) -> None:
