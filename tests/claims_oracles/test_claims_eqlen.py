@@ -126,6 +126,7 @@ def test_a_stream_is_not_the_price_of_two_answers():
     assert stream / pair == pytest.approx(4, rel=0.2)
 
 
+@pytest.mark.slow
 @over("stop", [Fraction(1, 4), Fraction(1, 100)])
 def test_for_a_generated_token_there_are_less_than_2_times_the_samples(stop):
     """2 pieces a round, (2 - s) / s rounds, 2 / s^2 tokens: s (2 - s) pieces a token, against s answers a token. 2 - s

@@ -57,6 +57,7 @@ def gradients_without_dropout(model: PreTrainedModel) -> dict[str, torch.Tensor]
     return result
 
 
+@pytest.mark.slow
 def test_training_may_run_between_steps(qwen3):
     engine, expected = engine_of(qwen3), gradients(qwen3)
     alone = engine_of(qwen3).generate([PROMPT], [Sampling(12, seed=0, temperature=0.0)])

@@ -118,6 +118,7 @@ def write_many(folder: Path) -> dict[Path, str]:
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_small_file_of_very_many_things_is_refused_at_once(tmp_path, capsys):
     """In one line that names the file, the limit and the fix, with at most 3 seconds of a processor for each."""
     for path, expected in write_many(tmp_path).items():

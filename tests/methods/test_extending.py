@@ -303,6 +303,7 @@ for name in sys.argv[1:]:
 """
 
 
+@pytest.mark.slow
 def test_async_rewards_that_end_in_an_odd_way_or_never_fail_at_once(tmp_path):
     """By CancelledError or SystemExit, or by going on when cancelled: the process ends, with the errors that name them."""
     (tmp_path / "r.py").write_text(ASYNC)

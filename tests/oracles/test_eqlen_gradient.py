@@ -80,6 +80,7 @@ def test_streams_of_a_prompt_share_its_plan():
     assert np.allclose(streams.gradients(three, policy, reward), one / 3, rtol=0, atol=1e-15)
 
 
+@pytest.mark.slow
 @over("seed", range(2))
 def test_every_other_rule_is_biased(seed):
     """max compares the best of several with one; mean counts the next finisher, the shorter of two, too often; without halving

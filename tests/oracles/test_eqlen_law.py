@@ -110,6 +110,7 @@ def test_frequencies_are_the_listed_probabilities():
     assert degrees > 50 and abs(statistic - degrees) < 4 * (2 * degrees) ** 0.5
 
 
+@pytest.mark.slow
 def test_neither_the_pace_of_its_tracks_nor_an_engine_that_tells_how_far_it_got_changes_anything():
     """Seeds are those of a track's place."""
     for slowest, grows in product((0, 1, 7), (False, True)):

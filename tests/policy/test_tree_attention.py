@@ -57,6 +57,7 @@ def worst(found: list[Tensor], expected: list[Tensor]) -> float:
     return max(float((a.double() - b.double()).abs().max() / b.double().abs().max()) for a, b in pairs)
 
 
+@pytest.mark.slow
 @over("shape", SHAPES)
 def test_the_kernel_is_attention_row_by_row(shape):
     _, forest = forest_of(random_rows(5, number=9, longest=20))

@@ -350,6 +350,7 @@ def assert_values_under_the_pointer(watched: Watched, every: int = 1) -> int:
     return charts.count()
 
 
+@pytest.mark.slow
 def test_every_picture_has_values_under_the_pointer(open_page, effect_page):
     watched = open_page(effect_page, viewport=WIDE)
     assert assert_values_under_the_pointer(watched) == 5

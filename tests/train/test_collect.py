@@ -44,6 +44,7 @@ def test_refills_replace_rejected_prompts_and_keep_them_in_the_batch(policy):
     assert [r.token_ids for r in few.rollouts.responses] == [r.token_ids for r in refilled.rollouts.responses]
 
 
+@pytest.mark.slow
 def test_a_refill_cuts_and_scores_only_what_is_new(policy, monkeypatch):
     """Rows are numbered on, as if all had been cut at once; the whole is scored once, since a stage may compare its prompts."""
     for method in ("dapo", "dapo+turns", "eqlen+dynamic"):

@@ -167,6 +167,7 @@ def test_too_many_threads_left_behind_end_the_run(monkeypatch):
     rewards.release.set()
 
 
+@pytest.mark.slow
 def test_a_hanging_reward_in_a_run_is_passed_over_and_counted(tmp_path):
     from runs import metrics, small
 

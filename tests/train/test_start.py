@@ -84,6 +84,7 @@ def test_the_final_model_loads_with_plain_transformers_and_has_a_card(finished):
     assert (finished / "best/model.safetensors").exists()
 
 
+@pytest.mark.slow
 def test_another_seed_gives_another_run(finished, tmp_path):
     start_training(small(tmp_path / "other", seed=1, rollout_batches=1, problems=2, samples=1))
     assert without_times(metrics(finished))[1] != without_times(metrics(tmp_path / "other"))[1]

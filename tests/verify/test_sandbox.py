@@ -85,6 +85,7 @@ def test_without_namespaces_nothing_is_opened() -> None:
     assert "apt-get install bubblewrap" in done.stdout and "--unsafe-exec-on-host" in done.stdout
 
 
+@pytest.mark.slow
 def test_the_host_runs_programs_only_by_name_and_says_so() -> None:
     host = open_sandbox(unsafe_exec_on_host=True)
     assert isinstance(host, HostSandbox) and host.describe()["unsafe"] is True

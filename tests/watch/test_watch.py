@@ -222,6 +222,7 @@ def test_an_effect_is_found_with_its_onset_and_size():
     assert order.low < 0.2 < order.high < order.low + 0.1 and one.find(1, 0.025) == {}
 
 
+@pytest.mark.slow
 def test_bounds_cover_one_mean_at_every_time():
     """At least 95% of sequences lie on the truth at all of 30 looks: of 60 at that rate 7 or more miss with probability 3%."""
     rng, missed = np.random.default_rng(2), 0

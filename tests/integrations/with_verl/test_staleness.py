@@ -80,6 +80,7 @@ def logprobs_of(model: Any, token_ids: list[int]) -> np.ndarray:
     return rows.gather(1, ids[0, len(PROMPT) :, None])[:, 0].numpy()
 
 
+@pytest.mark.slow
 def test_an_update_in_the_middle_goes_on_with_the_new_weights_and_every_token_has_its_policy():
     """Token ids and log-probs are those that were sampled: of the old weights up to the abort, of the new ones after it."""
     server = CpuServer(str(playground.PATH), 64, LENGTH, seed=0)
