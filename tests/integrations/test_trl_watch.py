@@ -5,6 +5,7 @@ import math
 import pytest
 
 pytest.importorskip("trl", reason="TRL is not installed (pip install '.[trl]')")
+from transformers import TrainerCallback
 from trl_runs import ScriptedStock, graded, scripted
 
 from fairlen import LengthWatch
@@ -42,9 +43,18 @@ def test_an_alarm_is_said_kept_and_not_said_again_after_a_resume(tmp_path, capsy
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     settings = {"save_strategy": "steps", "save_steps": 8, "max_steps": 10, "report_to": "tensorboard"}
-    trainer, watch = make(tmp_path, short, **settings), LengthWatch()
+    trainer, watch, pages = make(tmp_path, short, **settings), LengthWatch(), set()
     watch.attach(trainer)
+
+    class Look(TrainerCallback):
+        """Sees after each step whether the page is there."""
+
+        def on_step_begin(self, args, state, control, **_):
+            pages.add((state.global_step >= 8, (tmp_path / "length_watch.html").exists()))
+
+    trainer.add_callback(Look())
     trainer.train()
+    assert pages == {(False, False), (True, True)}  # from the first checkpoint on
     (alarm,) = [one for one in watch.alarms if one.kind == "effect"]
     assert alarm.step < 8 and 0.05 < alarm.interval[0] <= alarm.size == 0.5  # in all pairs
     assert f"effect, step {alarm.step}" in capsys.readouterr().err

@@ -24,7 +24,7 @@ from fairlen.watch.thresholds import Alarm
 from fairlen.watch.watch import LengthWatch
 
 STATE, PAGE = "length_watch.json", "length_watch.html"
-"""In each checkpoint, and in the output folder when training ends."""
+"""In each checkpoint, and in the output folder at each checkpoint and when training ends."""
 Row = tuple[int, int, bool]
 """Number of a response's prompt with its reference, tokens, and whether the limit ended it."""
 
@@ -79,6 +79,8 @@ class WatchCallback(TrainerCallback):
         path = Path(args.output_dir) / f"checkpoint-{state.global_step}" / STATE
         if state.is_world_process_zero and path.parent.is_dir():
             self.guard(lambda: write_file(path, json.dumps(self.watch.state()).encode()))
+        if state.is_world_process_zero and self.watch.kept:
+            self.guard(lambda: self.watch.page(Path(args.output_dir) / PAGE))
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if state.is_world_process_zero and self.watch.kept:
