@@ -20,7 +20,9 @@ FOUND = {
     "verl": ("dapo+balanced",),
 }
 """What a tutorial says will be printed; one of several is enough."""
-MARKS = {page: [pytest.mark.nightly, *[pytest.mark.ray] * (page == "verl")] for page in ("method", "turns", "verl")}
+MARKS = {
+    page: [pytest.mark.nightly, *[pytest.mark.ray] * (page == "verl")] for page in ("method", "own", "turns", "verl")
+}
 """Tutorials that take a minute of the processor or more."""
 
 

@@ -179,7 +179,7 @@ def test_one_log_is_compared_with_one(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("most", [8, 20], ids=["equal", "unequal"])
-@pytest.mark.parametrize("num", first_quickly([100, 500]))
+@pytest.mark.parametrize("num", first_quickly([100, 500], others="nightly"))
 def test_intervals_cover_the_truth(most, num):
     """Pairs of logs of 60 prompts: lengths half as long again in B, incorrect ones 10% longer in A and 30% in B.
 

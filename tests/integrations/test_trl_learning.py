@@ -55,13 +55,8 @@ def train_here(method: str, folder: Path) -> tuple[float, float]:
     return summary.before.accuracy.value, summary.after.accuracy.value
 
 
-@pytest.mark.parametrize(
-    "method",
-    [
-        pytest.param(name, marks=pytest.mark.slow if name == "fspo" else pytest.mark.nightly)
-        for name in ("fspo", "dapo+balanced", "grpo+toplambda", "eqlen+grpo")
-    ],
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize("method", ["fspo", "dapo+balanced", "grpo+toplambda", "eqlen+grpo"])
 def test_accuracy_rises_as_with_our_own_trainer(method, tmp_path, capsys):
     """16 updates of 6 prompts with 8 answers each. The standard error of an accuracy of 512 answers is about 3 points."""
     before, here = train_here(method, tmp_path / "here")

@@ -145,6 +145,7 @@ def test_two_processes_are_one(folder):
     check(folder, [*TORCH])
 
 
+@pytest.mark.nightly
 def test_two_processes_are_one_under_deepspeed(folder):
     pytest.importorskip("deepspeed", reason="DeepSpeed is not installed (pip install '.[deepspeed]')")
     check(folder, [*DEEPSPEED])

@@ -176,7 +176,7 @@ def drawn() -> Responses:
     return draw_responses(PATH, "grpo", 200, "sampling.n=8").response_table
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_responses_are_long_and_incorrect_as_they_are_too_short_and_too_long(drawn: Responses):
     # 200 problems of 8 responses: three standard errors are 3 * 0.5 / sqrt(1600) = 0.04, were all independent
     assert 0.30 <= drawn.correct.mean() <= 0.60

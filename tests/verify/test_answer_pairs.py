@@ -7,7 +7,7 @@ from contextlib import closing
 import pytest
 from answer_pairs import DRAWS, Pair, fixed_pairs, rewritten
 from asking import compare
-from loops import over
+from loops import first_quickly, over
 
 from fairlen.verify.answer_pool import AnswerPool
 from fairlen.verify.equivalence import grade
@@ -66,8 +66,9 @@ def test_operators_count_where_they_are_asked_for():
 
 
 @pytest.mark.slow
-def test_many_drawn_pairs(pool):
-    check(pool, list(rewritten(seed=1, rounds=40)))
+@pytest.mark.parametrize("rounds", first_quickly([8, 40], others="nightly"))
+def test_many_drawn_pairs(pool, rounds):
+    check(pool, list(rewritten(seed=1, rounds=rounds)))
 
 
 def test_every_kind_is_drawn_with_right_and_wrong_answers():

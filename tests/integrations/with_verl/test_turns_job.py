@@ -11,7 +11,7 @@ from fairlen.integrations.verl.data import copy_shipped, verl_row, write_rows
 from fairlen.tasks.task import Problem
 from recipes.guess import ALPHABET, MAX_RESPONSE_LENGTH, MAX_TURNS, PATH, SPECIALS, Guess, read_guess
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.nightly]
 
 METHOD, STEPS, EOS = "dapo+balanced_turns", 3, 1
 GAP = 1e-4
