@@ -59,7 +59,6 @@ class Sample:
 
 
 SCHEMA = pa.schema([(name, arrow_type(kind)) for name, kind in get_type_hints(Sample).items()])
-LISTS = ("asked", "forced")
 
 
 def file_name(name: str) -> str:
@@ -95,7 +94,7 @@ def read_samples(path: Path) -> tuple[Sample, ...]:
             table = file.read(names).select(names).cast(pa.schema([SCHEMA.field(name) for name in names]))
     except (OSError, pa.ArrowException, ValueError) as error:
         raise ValueError(f"{path}: {str(error).splitlines()[0]}; not a whole table of samples") from None
-    return tuple(Sample(**row | {name: tuple(row[name]) for name in LISTS}) for row in table.to_pylist())
+    return tuple(Sample(**row | {name: tuple(row[name]) for name in ("asked", "forced")}) for row in table.to_pylist())
 
 
 def read_tokens(path: Path) -> pa.ChunkedArray:

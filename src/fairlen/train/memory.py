@@ -37,7 +37,7 @@ ENDING = int(0.35 * GIB)  # on the CPU, of what is imported for the report at th
 KEPT = 20  # numbers that autograd keeps of a position in a layer, in widths of the model
 MAX_MICROBATCH = 16_384
 TRIED = 1024  # positions, or one sequence, that are tried; a larger micro-batch takes as much more
-SAFE_SHARE, CHOSEN_SHARE = 0.95, 0.75  # of the free memory: for what is asked for, and for a micro-batch that is chosen
+SAFE_SHARE, CHOSEN_SHARE = 0.9, 0.75  # of the free memory: for what is asked for, and for a micro-batch that is chosen
 
 
 def refuse_too_large(config: TrainConfig, method: Method, free: int) -> str:
@@ -104,23 +104,26 @@ def try_memory(config: TrainConfig, learner: Learner, method: Method, longest_pr
         return Trial(config)
     longest = longest_prompt + config.sampling.max_response_length
     most_rows = -(-config.sampling.prompts_per_batch * method.sampling.num_tracks // config.update.updates_per_batch)
+    most_prompts = most_rows // method.sampling.num_tracks + 1 if learner.layout.kind == "trees" else most_rows
+    most = most_rows * config.sampling.max_response_length + min(most_prompts, most_rows) * longest_prompt
     run = partial(run_largest, learner, method, longest_prompt, longest, most_rows)
     before, learner.max_tokens = reset_peak(device), min(learner.max_tokens, max(TRIED, longest))
-    fixed = run() + sum(weight.nbytes for weight in policy.trained().values())
+    moments, gradients = run(), sum(weight.nbytes for weight in policy.trained().values())
     taken, tried = read_peak(device) - before, learner.largest
     room = free_memory(device) + (before if on_cuda else read_status("VmRSS"))
 
     has_copy = find_kind(config, policy).has_copy or (policy.autocast and not policy.has_adapters)
     copy = policy.model.num_parameters() * (2 if policy.autocast else 4) if has_copy and not on_cuda else 0
     copies = 3 if policy.has_adapters else 1  # merged, made contiguous and serialised
-    saved = 0 if on_cuda else ENDING + max(fixed, copies * 4 * policy.model.num_parameters())
+    saved = 0 if on_cuda else ENDING + max(moments + gradients, copies * 4 * policy.model.num_parameters())
 
-    # a checkpoint, or the merged model, is serialised as a whole; the allocator has not given back what the update took
+    # what is saved is serialised as a whole, where gradients were; the allocator has not given back what else the update took
     def foresee(config: TrainConfig) -> int:
-        positions = min(config.update.max_tokens_per_microbatch, most_rows * longest)
+        positions = min(config.update.max_tokens_per_microbatch, most)
         logits, of_trial = (count_logits(number, policy) for number in (positions, tried))
         cached = 0 if on_cuda else count_cached(config, method, longest_prompt, count_position_bytes(policy))
-        return before + fixed + copy + saved + logits + max(taken - fixed - of_trial, 0) * positions // tried + cached
+        rest = max(taken - moments - gradients - of_trial, 0) * positions // tried
+        return before + moments + copy + max(gradients, saved) + logits + rest + cached
 
     fitting = lower(config, foresee, longest, (SAFE_SHARE if asked else CHOSEN_SHARE) * room, SAFE_SHARE * room)
     learner.max_tokens, needed = fitting.update.max_tokens_per_microbatch, foresee(fitting)

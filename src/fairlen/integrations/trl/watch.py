@@ -86,7 +86,7 @@ class WatchCallback(TrainerCallback):
         if state.is_world_process_zero and self.watch.kept:
             self.guard(lambda: warn(f"length watch: {self.watch.page(Path(args.output_dir) / PAGE)}"))
 
-    def guard(self, act: Callable[[], None]) -> None:
+    def guard(self, act: Callable[[], object]) -> None:
         """Act, and stop watching at the first error, with a message: training goes on in any case."""
         if self.is_broken:
             return
