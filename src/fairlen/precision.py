@@ -21,6 +21,7 @@ DOUBLE = float(np.finfo(np.float64).eps)
 SINGLE = float(np.finfo(np.float32).eps)
 SHORT_BITS = 12
 """Significant bits up to which a number says nothing of the type that it came in: 1, 0.5, 3/4."""
+
 HALVES = {"float16": 2.0**-10, "bfloat16": 2.0**-7}
 
 

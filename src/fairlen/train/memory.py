@@ -104,6 +104,7 @@ def try_memory(config: TrainConfig, learner: Learner, method: Method, longest_pr
         return Trial(config)
     longest = longest_prompt + config.sampling.max_response_length
     most_rows = -(-config.sampling.prompts_per_batch * method.sampling.num_tracks // config.update.updates_per_batch)
+    # trees hold a prompt once; an update that is cheaper in rows shares little
     most_prompts = most_rows // method.sampling.num_tracks + 1 if learner.layout.kind == "trees" else most_rows
     most = most_rows * config.sampling.max_response_length + min(most_prompts, most_rows) * longest_prompt
     run = partial(run_largest, learner, method, longest_prompt, longest, most_rows)

@@ -201,14 +201,14 @@ def write_model_card(folder: Path, run: Run, summary: RunSummary, found: Audit |
     """Write the card into the model's folder; `found` is the audit of the run's rollouts."""
     name, data = run.config.model.name, ", ".join(run.config.data.places or (run.config.data.task,))
     is_of_hub = re.fullmatch(r"[\w.-]+/[\w.-]+", name) and not Path(name).exists()
+    base = f"base_model: {name}\n" if is_of_hub else ""
     rows = ("held-out problems", "before", "after"), ("---",) * 3, *compare(summary.before, summary.after)
     table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
     card = f"""---
 library_name: transformers
 pipeline_tag: text-generation
 tags: [fairlen, reinforcement-learning, verifiable-rewards]
-{f"base_model: {name}" if is_of_hub else ""}
----
+{base}---
 
 # {run.folder.name}
 

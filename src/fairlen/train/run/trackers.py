@@ -149,12 +149,9 @@ def open_trackio(run: Run, update: int) -> Any:
     import trackio  # pyright: ignore[reportMissingImports]
 
     found = trackio.init(
-        project=os.environ.get("TRACKIO_PROJECT", PROJECT),
-        name=run.name,
-        resume="allow",
-        config=describe(run),
-        **dict.fromkeys(("embed", "auto_log_gpu", "auto_log_cpu"), False),
-    )
+        project=os.environ.get("TRACKIO_PROJECT", PROJECT), name=run.name, resume="allow", config=describe(run),
+        embed=False, auto_log_gpu=False, auto_log_cpu=False,
+    )  # fmt: skip
     levels = trackio.AlertLevel
     return SimpleNamespace(
         log=found.log, finish=found.finish, alert=lambda title, text, level: found.alert(title, text, levels[level])
