@@ -205,6 +205,7 @@ def test_a_file_where_a_folder_is_wanted(arguments, within, capsys, tmp_path):
     assert (tmp_path / "taken").read_text() == "mine"
 
 
+@pytest.mark.slow
 def test_one_response_for_each_prompt_is_said_to_teach_nothing(capsys, tmp_path):
     arguments = ["train", *TINY, "--set", "sampling.n=1", "--out", str(tmp_path / "run")]
     assert main(arguments) == 0

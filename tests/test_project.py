@@ -53,6 +53,7 @@ def needs_of(name: str, extras: frozenset[str] = frozenset()) -> set[tuple[str, 
     }
 
 
+@pytest.mark.slow
 def test_constraints_name_everything_that_is_installed_with_the_extras() -> None:
     """Followed from the extras of the tests through what every package asks for: nothing comes in at an unnamed version."""
     lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
@@ -93,6 +94,7 @@ def test_every_benchmark_takes_smoke(name):
     assert "add_smoke(parser)" in text or "read_size(" in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "complaint"),
     [

@@ -11,6 +11,7 @@ from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
+import pytest
 from loops import over
 from report_runs import write_run
 
@@ -296,6 +297,7 @@ def test_what_writes_is_found():
         assert isinstance(call, ast.Call) and is_writing(call, "x.py") == (text not in fine), text
 
 
+@pytest.mark.slow
 def test_methods_plans_and_commands_about_numbers_import_no_torch(tmp_path):
     """One process for all of them; a report is written where nothing of torch can be imported."""
     code = """

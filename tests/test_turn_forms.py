@@ -55,6 +55,7 @@ def weights(rule: Aggregation, turns: list[list[int]], right: list[bool], is_cut
     return [[value] * len(own) for value, own in zip(signed.tolist(), turns, strict=True)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rule", "is_cut", "closed"),
     [

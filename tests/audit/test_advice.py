@@ -83,6 +83,7 @@ def test_no_advice_is_without_evidence():
     assert all(advice.evidence for method in methods() for advice in all_advice(method))
 
 
+@pytest.mark.slow
 def test_figures_in_the_texts_are_those_of_the_evidence():
     checked = 0
     for text, evidence in {(a.text, a.evidence) for method in methods() for a in all_advice(method)}:

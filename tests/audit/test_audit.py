@@ -356,6 +356,7 @@ def test_a_page_that_cannot_be_written_is_one_line(tmp_path):
     assert "file" in said and said.endswith("name a place that can be read and written") and "Errno" not in said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("output", "code"), [("closed", 0), ("full", 2)])
 def test_a_page_is_whole_where_its_text_cannot_be_printed(tmp_path, output, code):
     """As with `| head -1`, and on a full disk."""

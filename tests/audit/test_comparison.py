@@ -178,6 +178,7 @@ def test_one_log_is_compared_with_one(tmp_path, capsys):
     assert "there is no such file" in out.err and "1 in 1 step" not in out.out and "48 responses" in out.out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("most", [8, 20], ids=["equal", "unequal"])
 @pytest.mark.parametrize("num", first_quickly([100, 500], others="nightly"))
 def test_intervals_cover_the_truth(most, num):

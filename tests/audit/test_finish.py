@@ -50,26 +50,17 @@ def rollouts(path: Path, column: str, last: Any, others: Any) -> Source:
     return read_one(write_lines(path, *rows))
 
 
-def test_every_word_for_truncated_is_understood(tmp_path):
-    for column, values in TRUNCATED.items():
-        others = {"is_finished": True, "finish_reason": "stop", "stop_type": "eos", "done_reason": "stop"}.get(
-            column, False
-        )
-        for value in values:
-            log = rollouts(tmp_path / "a.jsonl", column, value, others).log
-            assert "truncated" in log.known, (column, value)
-            assert log.responses.truncated.tolist() == [n % 4 == 3 for n in range(24)], (column, value)
+STOPPED = {"is_finished": True, "finish_reason": "stop", "stop_type": "eos", "done_reason": "stop"}
+CUT = {"is_finished": False, "finish_reason": "length", "stop_type": "limit", "status": "incomplete"}
 
 
-def test_every_word_for_an_end_by_the_policy_is_understood(tmp_path):
-    for column, values in ENDED.items():
-        cut = {"is_finished": False, "finish_reason": "length", "stop_type": "limit", "status": "incomplete"}.get(
-            column, True
-        )
-        for value in values:
-            log = rollouts(tmp_path / "a.jsonl", column, cut, value).log
-            assert "truncated" in log.known, (column, value)
-            assert log.responses.truncated.tolist() == [n % 4 == 3 for n in range(24)], (column, value)
+def test_every_word_for_an_end_by_the_policy_or_the_limit_is_understood(tmp_path):
+    cases = [(column, value, STOPPED.get(column, False)) for column, values in TRUNCATED.items() for value in values]
+    cases += [(column, CUT.get(column, True), value) for column, values in ENDED.items() for value in values]
+    for column, cut, stopped in cases:
+        log = rollouts(tmp_path / "a.jsonl", column, cut, stopped).log
+        assert "truncated" in log.known, (column, cut, stopped)
+        assert log.responses.truncated.tolist() == [n % 4 == 3 for n in range(24)], (column, cut, stopped)
 
 
 def test_what_broke_off_otherwise_has_no_verdict(tmp_path):

@@ -82,6 +82,7 @@ def test_there_are_many_variants_and_few_may_ask():
     assert len(VARIANTS) == len(names) >= 80 and names > ASKED and len(ASKED) <= len(VARIANTS) / 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_variant_has_the_clean_verdict_or_asks(tmp_path, clean, family):
     wrong, asked = find_wrong((v for v in VARIANTS if v.name.split(":")[0] == family), tmp_path, clean)

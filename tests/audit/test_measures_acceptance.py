@@ -6,13 +6,7 @@ import numpy as np
 import pytest
 
 from fairlen.audit.log import Log, Trained
-from fairlen.audit.statistics.acceptance import (
-    acceptance,
-    acceptance_by_length,
-    flip_prompts,
-    noise_floor,
-    reweighting,
-)
+from fairlen.audit.statistics.acceptance import acceptance, acceptance_by_length, flip_prompts, noise_floor, reweighting
 from fairlen.audit.statistics.intervals import length_bins
 from fairlen.batch import Responses, Segments
 from research.study.bounds import direction_bound

@@ -430,17 +430,14 @@ def same_columns(made: Path, kept: Path) -> None:
     assert read_one(made).log.format == read_one(kept).log.format
 
 
-def test_the_installed_verl_still_writes_that(tmp_path):
-    pytest.importorskip("verl.trainer.ppo.ray_trainer")
-    runpy.run_path(str(FORMATS / "make.py"))["make_verl"](tmp_path)
-    for name in ("verl", "verl_v1"):
-        same_columns(tmp_path / name, FORMATS / name)
-
-
-def test_the_installed_trl_still_writes_that(tmp_path):
-    pytest.importorskip("trl")
-    runpy.run_path(str(FORMATS / "make.py"))["make_trl"](tmp_path)
-    for name in ("trl", "trl_messages"):
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("module", "names"), [("verl.trainer.ppo.ray_trainer", ("verl", "verl_v1")), ("trl", ("trl", "trl_messages"))]
+)
+def test_the_installed_framework_still_writes_that(tmp_path, module, names):
+    pytest.importorskip(module)
+    runpy.run_path(str(FORMATS / "make.py"))[f"make_{names[0]}"](tmp_path)
+    for name in names:
         same_columns(tmp_path / name, FORMATS / name)
 
 

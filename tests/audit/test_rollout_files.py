@@ -605,6 +605,7 @@ def test_several_processes_read_what_one_does(large_folder):
     assert len(one["malformed"]) == 1 and any("without a reward" in note for note in one["notes"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["jsonl", "parquet"])
 def test_several_processes_share_a_large_file(tmp_path, monkeypatch, form):
     """Of 10,000 rows, three chunks, every process reads one; a reward of nothing is in the second, a broken line in the last."""
@@ -620,6 +621,7 @@ def test_several_processes_share_a_large_file(tmp_path, monkeypatch, form):
     assert any("without a reward" in note for note in one["notes"]) and len(one["malformed"]) == (form == "jsonl")
 
 
+@pytest.mark.slow
 def test_processes_that_share_a_file_go_by_its_first_filter(tmp_path, monkeypatch):
     """10,000 rows of lm-eval, of which the first 5,000 are of the filter that counts."""
     monkeypatch.setattr(readers, "LARGE", 0)

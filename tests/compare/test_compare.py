@@ -29,6 +29,7 @@ def spent(folder: Path) -> dict[str, dict]:
     return {path.parent.parent.name: json.loads(path.read_text()) for path in folder.glob("*/seed-0/done.json")}
 
 
+@pytest.mark.slow
 def test_every_method_spends_what_the_reference_spent(folder):
     """The one batch that passes the mark is the only excess: its predecessor had not reached it."""
     found = spent(folder)
@@ -55,6 +56,7 @@ def test_the_page_has_every_method_and_nothing_runs_on_it(folder):
     assert measured[0]["coupling"]["value"] is not None and measured[0]["lre"]["value"] is None  # on-policy
 
 
+@pytest.mark.slow
 def test_what_is_done_is_not_done_again(folder, capsys):
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("metrics.jsonl")}
     results = (folder / "results.json").read_text()

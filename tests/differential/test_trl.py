@@ -18,11 +18,7 @@ from fairlen.methods.compose import compose
 from fairlen.methods.method import Method
 from fairlen.methods.stages.aggregation import TokenMean
 from fairlen.methods.stages.reward import SoftOverlong
-from fairlen.methods.stages.surrogate import (
-    DetachedClip,
-    SoftGate,
-    TokenClip,
-)
+from fairlen.methods.stages.surrogate import DetachedClip, SoftGate, TokenClip
 from fairlen.methods.stages.terms import EntropyBonus, ReferenceKL
 
 pytest.importorskip("trl", reason="TRL is not installed (pip install '.[trl]')")

@@ -15,11 +15,7 @@ from fairlen.methods.compose import compose
 from fairlen.methods.method import Method
 from fairlen.methods.stages.advantage import GroupCentered, LeaveOneOut
 from fairlen.methods.stages.aggregation import ConstantBudget, SequenceMean, TokenMean, TokenSum
-from fairlen.methods.stages.surrogate import (
-    DetachedClip,
-    SequenceTokenClip,
-    TokenClip,
-)
+from fairlen.methods.stages.surrogate import DetachedClip, SequenceTokenClip, TokenClip
 from fairlen.methods.stages.terms import EntropyBonus, ReferenceKL, SamplerMismatch
 
 pytest.importorskip("verl", reason="verl is not installed (pip install '.[verl]')")

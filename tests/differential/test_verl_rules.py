@@ -16,12 +16,7 @@ from fairlen.batch import name_columns
 from fairlen.methods.compose import compose
 from fairlen.methods.method import Method, updates
 from fairlen.methods.peers import read_peers
-from fairlen.methods.stages.advantage import (
-    BatchNormalized,
-    LengthCentered,
-    OutcomeNormalized,
-    ShareScaled,
-)
+from fairlen.methods.stages.advantage import BatchNormalized, LengthCentered, OutcomeNormalized, ShareScaled
 from fairlen.methods.stages.surrogate import PolicyGradient, TokenClip
 from fairlen.methods.stages.terms import SamplerMismatch, SamplerRejection
 from fairlen.methods.stages.trust_region import DivergenceMask, SquaredPenalty
@@ -163,6 +158,7 @@ def test_a_baseline_of_tokens_couples_no_sign_with_length():
 WORDS = {word: one for word, one in read_peers()["verl"].words.items() if not one.refused and "rollout" not in one.sets}
 
 
+@pytest.mark.slow
 @over("word", WORDS)
 def test_every_word_is_what_verl_does(word):
     """Advantages, loss and gradient by its functions with its settings by default; corrections are compared above."""

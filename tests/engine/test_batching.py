@@ -16,6 +16,7 @@ def tokens_of(made: list[Continuation]) -> list[tuple[int, ...]]:
     return [one.token_ids for one in made]
 
 
+@pytest.mark.slow
 def test_samples_do_not_depend_on_the_number_of_slots():
     """In float64 exactly; float32 may part at a near tie: a uniform within rounding of a boundary of the law."""
     prefixes = prompts(18)

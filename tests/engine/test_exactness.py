@@ -28,6 +28,7 @@ def test_logprobs_are_those_of_a_plain_forward(dtype, largest, mean, temperature
     assert differences(model, prefixes, made, temperature * 1.01).max() > 1e-3
 
 
+@pytest.mark.slow
 @over("name", CONFIGS)
 def test_greedy_equals_generate(name):
     model, prefixes = build(name), prompts(6)
@@ -129,6 +130,7 @@ def long_continuation(engine: Engine, prefix: TokenIds) -> Continuation:
     return next(one for one in made if len(one.token_ids) > 12)
 
 
+@pytest.mark.slow
 @over("name", CONFIGS)
 def test_fork_from_a_sequence_equals_a_fresh_computation(name):
     model = build(name)

@@ -93,6 +93,7 @@ def test_a_row_is_computed_for_itself_to_the_bit(threads):
         assert torch.equal(part, whole[rows])
 
 
+@pytest.mark.slow
 def test_what_is_read_elsewhere_is_what_a_row_has(monkeypatch):
     """Prompts and continuations beyond the kept rows, which are evicted and written again; bit by bit, as without sharing."""
     rng, model, seen, decode = np.random.default_rng(0), draw(), [], Runner.decode
@@ -184,6 +185,7 @@ UNKNOWN = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @over("name", UNKNOWN)
 def test_other_models_run_as_they_are(name):
     model, prefixes = UNKNOWN[name](), prompts(6)

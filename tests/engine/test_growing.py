@@ -133,6 +133,7 @@ def test_forks_go_first_and_prompts_are_not_forgotten(model):
     assert order == ["parent", "fork 4", "fork 2", "prompt 5", "prompt 6"]
 
 
+@pytest.mark.slow
 def test_a_fork_whose_parent_is_gone_is_computed_again(model):
     """A parent that was cancelled, one whose row was given up, and one of other weights."""
     prefix = PROMPT + greedy(engine_of(model)).token_ids[:4]

@@ -20,6 +20,7 @@ def test_help_is_of_evaluations(capsys):
     assert not any(one in words for one in ("--eval-data", "o train on", "run.json", "the model that is trained"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "reason"),
     [

@@ -27,6 +27,7 @@ def test_a_folder_without_an_evaluation_is_named(tmp_path, finished):
             rescore_settings(str(place))
 
 
+@pytest.mark.slow
 def test_an_evaluation_without_a_finished_set_is_named(finished, tmp_path):
     shutil.copy(finished / "eval.json", tmp_path)
     with pytest.raises(ValueError, match=f"--from-samples {tmp_path}: no set was finished there"):

@@ -258,6 +258,7 @@ def test_every_home_has_the_same_turns_through_its_own_forward_pass(home, name, 
     compare(home.run(CASES[case], name, make_model(), tmp_path, own_forward=True), own(case, name), home, 1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("home", "case", "name"), combine(["plain", "tool tokens", "three updates", "split into two updates"], METHODS[:3])
 )
@@ -315,6 +316,7 @@ def spread_faults() -> list[Any]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("home", "fault"), spread_faults())
 def test_what_is_not_finite_is_skipped_and_an_outlier_is_bounded(home, fault, own, tmp_path):
     check_fault(home, fault, tmp_path, own)

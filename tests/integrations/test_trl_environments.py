@@ -128,6 +128,7 @@ def test_trls_environment_trains(method, tmp_path):
     assert history[0]["turns/mean"] == 1.5 and history[0]["length/truncated"] == 0.0
 
 
+@pytest.mark.slow
 def test_a_call_that_is_not_answered_is_truncated(tmp_path):
     """As a trajectory is in our own trainer that the limit on turns ends, though its last token is an EOS."""
     trainer = make(tmp_path, "grpo", max_tool_calling_iterations=0)

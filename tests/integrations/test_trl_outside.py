@@ -38,6 +38,7 @@ def test_a_stage_with_state_moves_once_per_update_and_is_resumed(tmp_path):
     assert again.method.state == pytest.approx(trainer.method.state)
 
 
+@pytest.mark.slow
 def test_a_sampler_of_three_tracks_and_a_fork_trains(tmp_path):
     trainer, moved = train(tmp_path, SAMPLER, **TRIOS)
     assert trainer.method.sampling.num_tracks == 6 and moved > 1e-6

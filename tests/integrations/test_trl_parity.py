@@ -15,7 +15,6 @@ import pytest
 import torch
 
 pytest.importorskip("trl", reason="TRL is not installed (pip install '.[trl]')")
-from loops import first_quickly
 from trl_runs import Script, ScriptedFair, ScriptedStock, graded, problems, scripted, weights_of
 
 from fairlen import playground
@@ -28,6 +27,8 @@ from fairlen.policy.model import load_policy
 from fairlen.rollouts import Response, Rollouts
 from fairlen.sampling.extend import Sampling
 from fairlen.sampling.independent import Independent, Request
+
+pytestmark = pytest.mark.slow
 
 TRLS = GroupNormalized(ddof=1, eps=1e-4)
 """TRL's standard deviation."""
@@ -77,7 +78,7 @@ def run(trainer_class, folder, method=None, **settings):
     return trainer, weights_of(trainer) - start
 
 
-@pytest.mark.parametrize("row", first_quickly(TABLE))
+@pytest.mark.parametrize("row", TABLE)
 def test_the_table_of_the_page_holds_as_it_stands(row, tmp_path):
     """Off-policy updates at that: the second of two is, and at this rate it is clipped under most of the methods."""
     name, choices, config = TABLE[row]
@@ -96,7 +97,7 @@ def relative(ours: torch.Tensor, theirs: torch.Tensor) -> float:
     return float((ours - theirs).abs().max() / theirs.abs().max())
 
 
-@pytest.mark.parametrize("name", first_quickly(sorted(STOCK, key="kl".__ne__)))
+@pytest.mark.parametrize("name", sorted(STOCK, key="kl".__ne__))
 def test_updates_are_those_of_the_stock_trainer(name, tmp_path):
     """16 rows, 4 micro-batches, 2 updates of 2: groups are split over updates, and the second update is off-policy."""
     method, settings = STOCK[name]
@@ -110,7 +111,6 @@ def test_updates_are_those_of_the_stock_trainer(name, tmp_path):
     assert relative(moved_too, moved) < 2e-5
 
 
-@pytest.mark.slow
 def test_an_update_of_two_rollout_batches_is_their_mean_as_in_the_stock_trainer(tmp_path):
     method, settings = STOCK["dapo"]
     settings = settings | {

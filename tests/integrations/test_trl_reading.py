@@ -13,6 +13,8 @@ from trl_runs import ScriptedFair, scripted, weights_of
 from fairlen.cli import main
 from fairlen.report.run import read_run
 
+pytestmark = pytest.mark.slow
+
 SETTINGS = {
     "max_steps": 4, "num_iterations": 2, "eval_strategy": "steps", "eval_steps": 2, "per_device_eval_batch_size": 8,
     "save_strategy": "steps", "save_steps": 2,
@@ -44,7 +46,6 @@ def folders(tmp_path_factory) -> dict[str, Path]:
     return found
 
 
-@pytest.mark.slow
 def test_all_three_commands_read_it(folders, capsys):
     runs = [str(folder) for folder in folders.values()]
     for name, folder in folders.items():
@@ -63,7 +64,6 @@ def test_all_three_commands_read_it(folders, capsys):
     assert all(run in printed for run in runs) and "against the reference" in printed
 
 
-@pytest.mark.slow
 def test_a_resumed_run_has_every_line_and_rollout_batch_once(folders, tmp_path):
     """What came after the checkpoint is taken back."""
     train(tmp_path, max_steps=2)
@@ -78,7 +78,6 @@ def test_a_resumed_run_has_every_line_and_rollout_batch_once(folders, tmp_path):
     assert lines(tmp_path)[-1]["tokens/generated_total"] > lines(tmp_path)[2]["tokens/generated_total"]
 
 
-@pytest.mark.slow
 def test_two_runs_do_not_mix_in_one_folder(tmp_path):
     """A new run, of this or another method, and a checkpoint of a run elsewhere leave every file as it was."""
     one, other = tmp_path / "one", tmp_path / "other"
@@ -96,7 +95,6 @@ def test_two_runs_do_not_mix_in_one_folder(tmp_path):
     assert train(one, "dapo+balanced", one / "checkpoint-2", eval_strategy="no").state.global_step == 4
 
 
-@pytest.mark.slow
 def test_without_a_run_folder_nothing_is_written_and_the_run_is_the_same(tmp_path):
     runs = [train(tmp_path / name, run_folder=name == "with", max_steps=2) for name in ("with", "without")]
     assert not {"run.json", "records", "metrics.jsonl"} & {path.name for path in (tmp_path / "without").iterdir()}

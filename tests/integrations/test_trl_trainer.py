@@ -93,6 +93,7 @@ def test_more_rows_than_trl_asked_for_are_trained_a_part_at_a_time(tmp_path):
     assert float((moved[0] - moved[1]).abs().max() / moved[0].abs().max()) < 1e-5
 
 
+@pytest.mark.slow
 def test_a_resumed_run_is_the_same_run_with_the_state_of_its_method(tmp_path):
     settings = {
         "num_iterations": 2, "max_steps": 4, "save_strategy": "steps", "save_steps": 2, "shuffle_dataset": False,

@@ -64,6 +64,7 @@ def test_gradients_are_those_of_a_row_a_piece(name, shape, tmp_path):
             assert ours[key] == pytest.approx(theirs[key], rel=close, abs=close, nan_ok=True), key
 
 
+@pytest.mark.slow
 def test_streams_are_cut_as_the_settings_say(tmp_path):
     """Under top_k=1 all texts of a prompt are one: fairlen's engine, which cuts nothing, leaves them to TRL's generation."""
     texts: dict[str, set[str]] = {}

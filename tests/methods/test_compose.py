@@ -178,6 +178,7 @@ def test_unbiased_pairs_that_stay_so_are_not_warned_of(names):
     assert not any("expected reward" in note for note in explain(names).notes)
 
 
+@pytest.mark.slow
 @over("kinds", list(permutations(KINDS["reward"], 2)))
 def test_rewards_that_put_a_right_answer_below_a_wrong_one_are_refused_or_said(kinds):
     """Outcomes 0 and 1, lengths 1 to 20 of 20, twenty draws of four prompts, and one response 9 times as long as the mean.

@@ -44,6 +44,7 @@ def test_the_stage_of_the_page_weighs_by_its_formula(mine):
     assert plan.weight.tolist() == pytest.approx((1 / (len(plan) * plan.length)).tolist())  # power 1: 1 / (N T)
 
 
+@pytest.mark.slow
 def test_the_example_trains_and_a_changed_file_is_not_resumed(mine, capsys):
     flags = ["--method", "grpo+mine.py:RootLength", "--rewards", "mine.py:brief=0.1", "--task", "mine.py:Sums", *TINY]
     flags += ["--out", "run"]
@@ -394,6 +395,7 @@ def test_a_broken_task_fails_at_once(change, mine, tokenizer):
 STAGES = [f"grpo+{ROOT}/recipes/stages.py:{name}" for name in ("MedianCentered", "Exponential", "FirstTokens", "Limit")]
 
 
+@pytest.mark.slow
 @over("name", [*BASES, *MODIFIERS, *STAGES])
 def test_fairlens_own_methods_pass_the_trial_of_a_users(name):
     testing.check(name)

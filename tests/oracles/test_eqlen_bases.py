@@ -44,6 +44,7 @@ def scored_by(name: str) -> Scored:
     return method.score(Rollouts(sampled(), method.sampling.cut(sampled()), TOY.horizon))
 
 
+@pytest.mark.slow
 @over("name", NAMES)
 @over("num_updates", [1, 7])
 def test_plans_are_whole_pairs_of_one_length(name, num_updates):

@@ -12,27 +12,8 @@ from itertools import product
 import numpy as np
 import pytest
 from loops import over
-from toy import (
-    PROMPT,
-    Stream,
-    Toy,
-    Track,
-    all_streams,
-    answer_chance,
-    random_policy,
-    random_reward,
-    responses_of,
-)
-from toy_engine import (
-    Engine,
-    count_outcomes,
-    grade_by,
-    replay,
-    request,
-    run_sampler,
-    sample_from,
-    streams_of,
-)
+from toy import PROMPT, Stream, Toy, Track, all_streams, answer_chance, random_policy, random_reward, responses_of
+from toy_engine import Engine, count_outcomes, grade_by, replay, request, run_sampler, sample_from, streams_of
 
 from fairlen.sampling.eqlen import EqLen
 from fairlen.sampling.extend import derive_seed

@@ -62,6 +62,7 @@ def test_no_pressure_on_stopping(rule, weight):
     assert abs(pressure(rule, weight)) < 1e-12
 
 
+@pytest.mark.slow
 @over("weight", ["none", "halving"])
 def test_max_presses_against_stopping(weight):
     assert pressure("max", weight) < -0.05
@@ -136,6 +137,7 @@ def long_run(horizon: int, hazard: float, right: float, stop_at_budget: bool) ->
     return press, rounds
 
 
+@pytest.mark.slow
 def test_the_recursion_over_steps_is_the_listing():
     assert long_run(5, HAZARD, RIGHT, True)[0] == pytest.approx(pressure("max", "none"), abs=1e-13)
 

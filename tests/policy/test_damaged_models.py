@@ -111,6 +111,7 @@ def say(command: list[str], copied: Path, tmp_path: Path, capsys) -> tuple[int |
     return code, capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", list(DAMAGES))
 def test_a_damaged_model_is_one_line(copied, tmp_path, capsys, damage):
     DAMAGES[damage](copied)

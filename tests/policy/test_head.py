@@ -103,6 +103,7 @@ def test_derivatives_by_chunks_are_torchs_own(monkeypatch, variant, bias):
         assert max(found.values()) < 1e-14, found
 
 
+@pytest.mark.slow
 @over("variant", ["plain", "entropy", "frozen"])
 def test_no_number_of_chunks_changes_a_number_in_bfloat16(monkeypatch, variant):
     """1, 7 and 74 chunks are equal to 1e-6 of the largest number, and no farther from float64 than autocast all at once."""

@@ -28,6 +28,8 @@ from fairlen.tasks.playground import Playground
 from fairlen.train.run.config import TrainConfig
 from fairlen.train.start import build_learner, start_training
 
+pytestmark = pytest.mark.slow
+
 LORA = dict(lora_rank=4)
 
 
@@ -107,7 +109,6 @@ def test_without_adapters_it_is_a_frozen_copy(policy, batch, plan):
     assert not torch.equal(own.forward(packed.inputs).logprobs, found.logprobs)
 
 
-@pytest.mark.slow
 def test_a_reference_between_forward_and_backward_changes_no_gradient(batch, plan):
     """With a KL term the adapters are off between the forward pass and the backward pass of one micro-batch."""
     method = replace(compose("grpo", ["sampling.n=8"]), terms=(ReferenceKL(coefficient=0.5),))
@@ -128,7 +129,6 @@ def test_a_reference_between_forward_and_backward_changes_no_gradient(batch, pla
     assert any((gradient - without[name]).abs().max() > 1e-2 * largest for name, gradient in found[0].items())
 
 
-@pytest.mark.slow
 def test_neither_trees_nor_gradient_checkpointing_change_a_gradient(batch, plan):
     plain = gradients(adapted(), batch, plan)
     largest = max(float(gradient.abs().max()) for gradient in plain.values())
@@ -176,7 +176,6 @@ def test_a_checkpoint_holds_adapters_and_their_moments_only(finished):
     assert {name.partition("|")[0] for name in moments} == set(weights)
 
 
-@pytest.mark.slow
 def test_a_resumed_run_ends_as_an_uninterrupted_one(finished, tmp_path):
     settings = dict(rollout_batches=1, save_every=1, eval_every=1, **LORA)
     half = run_of(tmp_path, "qwen3", **settings)
@@ -191,7 +190,6 @@ def test_a_resumed_run_ends_as_an_uninterrupted_one(finished, tmp_path):
     ]
 
 
-@pytest.mark.slow
 def test_a_model_with_experts_trains_adapters(tmp_path):
     run = run_of(tmp_path, "qwen3_moe", **LORA)
     (update,) = updates_of(run)

@@ -138,6 +138,7 @@ def test_ratios_of_a_policy_to_itself_are_1(precision):
     assert (read(policy, whole, plan)[0] - logprobs).max() < -0.05
 
 
+@pytest.mark.slow
 @over("name", METHODS)
 def test_the_trainers_numbers_are_those_of_the_truncated_policy(name):
     """Rows and trees, in any micro-batches: log-probs, entropies and the gradient of the sum that is written out here."""

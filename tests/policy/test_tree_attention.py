@@ -68,6 +68,7 @@ def test_the_kernel_is_attention_row_by_row(shape):
     assert worst(found, expected) < 1e-13
 
 
+@pytest.mark.slow
 @over("seed", range(2))
 @over("precision", [(torch.float32, 1e-5), (torch.float64, 1e-13)])
 def test_the_kernel_is_attention_with_a_mask_on_ragged_forests(seed, precision):

@@ -9,15 +9,7 @@ import numpy as np
 import pytest
 import torch
 from loops import over
-from small_policies import (
-    MODELS,
-    differences,
-    forked_rollouts,
-    learn,
-    make_policy,
-    random_plan,
-    readers,
-)
+from small_policies import MODELS, differences, forked_rollouts, learn, make_policy, random_plan, readers
 from train.runs import metrics, small
 
 from fairlen.batch import Plan
@@ -116,6 +108,7 @@ def runs(tmp_path_factory) -> dict[str, Any]:
     return folders
 
 
+@pytest.mark.slow
 def test_a_run_on_trees_logs_what_a_run_on_rows_does(runs):
     logged = {kind: [e for e in metrics(folder) if "loss/total" in e] for kind, folder in runs.items()}
     assert len(logged["rows"]) == 2
@@ -129,6 +122,7 @@ def test_a_run_on_trees_logs_what_a_run_on_rows_does(runs):
         }
 
 
+@pytest.mark.slow
 def test_the_run_says_what_it_took_and_its_model_does_not(runs):
     told = {kind: json.loads((folder / "run.json").read_text())["layout"] for kind, folder in runs.items()}
     assert {kind: what["kind"] for kind, what in told.items()} == {"rows": "rows", "trees": "trees", "auto": "trees"}

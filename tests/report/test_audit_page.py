@@ -112,6 +112,7 @@ def test_what_the_log_does_not_know_is_not_said(tmp_path):
     assert "Truncated responses, and those without a verdict" not in page
 
 
+@pytest.mark.slow
 def test_a_comparison_stands_before_its_logs(tmp_path, capsys):
     write_lines(tmp_path / "a" / "rows.jsonl", *make_rows(longer=1.5))
     write_lines(tmp_path / "b" / "rows.jsonl", *make_rows())
@@ -299,6 +300,7 @@ def test_a_long_text_is_shown_by_its_ends(tmp_path):
     assert gap == f" \u2026 {1_000_000 - len(head) - len(tail):,} letters left out \u2026 "
 
 
+@pytest.mark.slow
 def test_a_log_of_one_response_or_one_outcome_makes_a_page(tmp_path):
     for number, rows in enumerate(
         (
@@ -364,6 +366,7 @@ def test_pictures_of_reports_have_them_too(open_page, request, name):
     assert assert_values_under_the_pointer(open_page(request.getfixturevalue(name)), every=2) >= 8
 
 
+@pytest.mark.slow
 def test_pictures_of_comparisons_have_them_too(open_page, tmp_path):
     """10 + seed of 80 samples: 12.5%, 13.75% and 15% of the seeds."""
     folder = make_comparison(tmp_path / "c", {"grpo": 10, "dapo+balanced": 30})

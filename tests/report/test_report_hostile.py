@@ -6,12 +6,13 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from loops import first_quickly
 from report_browser import PAYLOADS, Watched, assert_unharmed
 from report_runs import VOCABULARY, write_run
 
 from fairlen.report import write_report
 from fairlen.report.run import visible
+
+pytestmark = pytest.mark.slow
 
 
 def poison(folder: Path) -> None:
@@ -26,7 +27,7 @@ def poison(folder: Path) -> None:
         pq.write_table(table, path)
 
 
-@pytest.mark.parametrize("method", first_quickly(["grpo+eqlen", "grpo"]))
+@pytest.mark.parametrize("method", ["grpo+eqlen", "grpo"])
 def test_no_text_of_the_records_runs(open_page, tmp_path, method):
     folder = write_run(tmp_path / "run", method)
     poison(folder)
@@ -65,7 +66,6 @@ def test_no_text_of_the_description_runs(open_page, tmp_path):
             assert any(payload in text for text in found), (payload, part)
 
 
-@pytest.mark.slow
 def test_no_name_of_a_method_or_folder_runs(open_page, plain_page, tmp_path):
     watched = open_page(plain_page)
     for number, payload in enumerate(PAYLOADS):

@@ -7,7 +7,6 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from loops import first_quickly
 from made_comparison import make_comparison
 from playwright.sync_api import Page
 from report_browser import Watched, luminance
@@ -16,12 +15,14 @@ from report_runs import write_run
 from fairlen.compare.page import report_comparison
 from fairlen.report import write_report
 
+pytestmark = pytest.mark.slow
+
 REFERENCE = Path(__file__).parent / "reference"
 UPDATE = bool(os.environ.get("FAIRLEN_UPDATE_REFERENCE"))
 """Set it to write the reference images anew; look at them before they are kept."""
 
 
-@pytest.fixture(params=first_quickly(["plain_page", "pairs_page"]))
+@pytest.fixture(params=["plain_page", "pairs_page"])
 def html(request: pytest.FixtureRequest) -> Path:
     return request.getfixturevalue(request.param)
 
@@ -109,7 +110,7 @@ def find_overlaps(page: Page) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("correct", first_quickly([0, 1]))
+@pytest.mark.parametrize("correct", [0, 1])
 def test_labels_have_their_place_where_all_is_incorrect_or_correct(open_page, tmp_path, correct):
     folder = write_run(tmp_path / "run", "grpo", num_updates=2)
     for path in sorted((folder / "records").glob("responses-*.parquet")):
@@ -123,7 +124,7 @@ def test_labels_have_their_place_where_all_is_incorrect_or_correct(open_page, tm
     assert page.locator("figure").count() == page.locator("figure:has(svg, table)").count() > 0
 
 
-@pytest.mark.parametrize("seeds", first_quickly([1, 3]))
+@pytest.mark.parametrize("seeds", [1, 3])
 def test_a_comparison_has_no_overlap_and_no_empty_card(open_page, tmp_path, seeds):
     names = {"grpo": 10, "dapo+balanced": 12, "fspo:surrogate.width=0.01,surrogate.z=2,surrogate.warmup=3": 0}
     folder = make_comparison(tmp_path / "c", names, seeds)
@@ -177,7 +178,6 @@ def test_contrast(open_page, html):
             assert (max(ink, paper) + 0.05) / (min(ink, paper) + 0.05) >= least, (scheme, selector)
 
 
-@pytest.mark.slow
 def test_a_hundred_thousand_responses_open_quickly(open_page, many_page):
     page = open_page(many_page.path).page
     seconds = page.evaluate("performance.getEntriesByType('navigation')[0].loadEventEnd / 1000")
@@ -209,7 +209,6 @@ SHOTS = {
 FONTS = '* { font-family: "DejaVu Sans" !important; } pre { font-family: "DejaVu Sans Mono" !important; }'
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", SHOTS)
 def test_it_looks_as_it_did(browser, request, tmp_path, name):
     """At most 2% of the pixels differ clearly from the image that was looked at and kept."""

@@ -80,6 +80,7 @@ def test_widths_that_cannot_be_are_refused(widths):
         Guess(widths)
 
 
+@pytest.mark.slow
 def test_an_evaluation_plays_it(tmp_path, capsys):
     """What each sample says of its game is played again: the turns are what stands before every answer."""
     flags = ["--problems", "12", "--samples", "2", "--threads", "1", "--seed", "1", "--out", str(tmp_path / "out")]

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from loops import first_quickly
 
 from fairlen import playground
 from fairlen.methods.compose import compose
@@ -36,6 +35,8 @@ from research.real.evidence import TABLES, Evidence, join, read_kept, read_run, 
 from research.real.passes import Sketch, sketch_all, take_step, write
 from research.real.recompute import AGREE, compare
 from research.real.world import SMOKE, World, start
+
+pytestmark = pytest.mark.slow
 
 
 def respond(prompt: int, length: int, correct: bool, **more: Any) -> Response:
@@ -156,7 +157,7 @@ def test_another_way_to_every_figure_finds_the_same(written):
     assert all(row["value"] is not None for rows in found.values() for row in rows)
 
 
-@pytest.mark.parametrize("name", first_quickly(figures.FIGURES))
+@pytest.mark.parametrize("name", figures.FIGURES)
 def test_a_mistake_in_a_figure_is_seen(written, tmp_path, name):
     """One value a thousandth too large, beside the tables as they are."""
     for path in written.iterdir():
@@ -216,7 +217,7 @@ def test_the_check_finds_a_changed_figure_though_the_page_was_made_with_it(root)
     assert wrong(root) == [f"{FOLDER}/figures.json: length_gap is not what the tables beside it give"]
 
 
-@pytest.mark.parametrize("table", first_quickly(TABLES))
+@pytest.mark.parametrize("table", TABLES)
 def test_the_check_finds_a_changed_row_though_figures_were_made_of_it(root, table):
     found = read_kept(root / FOLDER)
     column = TABLES[table][-1]
@@ -270,7 +271,6 @@ def test_no_word_stands_on_an_interval_that_its_rule_does_not_allow(root):
         assert stored.filled(text) in page, one.row
 
 
-@pytest.mark.slow
 def test_phase_a_goes_on_where_it_stopped(tmp_path):
     """On the playground's model: a file that is there is not made again, one that is lost comes out the same."""
     config = TrainConfig()

@@ -80,6 +80,7 @@ def test_every_claim_and_variant_of_a_question_exists(ledger):
         assert {(picture.world, text) for text in (*picture.variants, picture.replayed) if text} <= planned
 
 
+@pytest.mark.slow
 def test_numbers_are_those_of_the_figures(page, ledger):
     text, known = text_of(page), {claim.id: claim for claim in ledger.claims}
     measured = [known[id] for question in read_questions() for id in question.claims if known[id].measure]
@@ -90,6 +91,7 @@ def test_numbers_are_those_of_the_figures(page, ledger):
         assert f"{result.value:.3g} {result.unit} [{result.low:.3g}, {result.high:.3g}], 6 seeds" in text
 
 
+@pytest.mark.slow
 def test_the_page_is_small_asks_for_nothing_and_is_the_same_twice(page, evidence, ledger, tmp_path):
     assert len(page.encode()) < 1_500_000
     assert "default-src &#39;none&#39;" in page and "<script src" not in page and 'href="http' not in page

@@ -145,6 +145,7 @@ CASES = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_verdicts_by_kind():
     with closing(Verifier(("math", "code", "choice"), VerifierSettings.of(verify_workers=1))) as verifier:
         for reference, text, starts_inside, status, answer in CASES:

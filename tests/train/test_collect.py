@@ -126,6 +126,7 @@ def test_an_error_in_one_stream_ends_all_others(policy):
         assert asyncio.run(broken.count_what_follows(work)) == (0, 0, ""), (method, place, max_num_seqs)
 
 
+@pytest.mark.slow
 def test_what_an_engine_gave_up_is_an_error_and_no_response(policy):
     """vLLM's "abort" came out as a finished response: not truncated, and worth its reward."""
     for method, finish in product(("grpo", "eqlen+grpo", "evaluation"), ("abort", "error", "")):

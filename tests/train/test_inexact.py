@@ -37,6 +37,7 @@ def test_bfloat16_computes_old_logprobs_anew(policy, batch):
     assert by_own.counts["ratio/max"] < 1 + 1e-3 < by_engine.counts["ratio/max"]
 
 
+@pytest.mark.slow
 def test_denominators_count_what_the_correction_keeps(tmp_path, monkeypatch):
     """An engine that is taken for inexact differs by rounding, so that some sequences lie below ratio 1 and are rejected.
 

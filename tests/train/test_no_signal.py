@@ -1,11 +1,12 @@
 """Runs of our own trainer that can learn nothing say so: after a few rollout batches, and at their end."""
 
 import pytest
-from loops import first_quickly
 
 from fairlen.cli import main
 from fairlen.train.run.config import TrainConfig
 from fairlen.train.start import start_training
+
+pytestmark = pytest.mark.slow
 
 SMALL = {
     "method": "grpo", "overrides": ("sampling.n=4",), "prompts_per_batch": 2, "problems": 4, "samples": 1,
@@ -17,7 +18,7 @@ def run(folder, **changes):
     return start_training(TrainConfig.of(**(SMALL | changes), out=str(folder / "run")))
 
 
-@pytest.mark.parametrize("method", first_quickly(["grpo", "dapo", "eqlen+grpo"]))
+@pytest.mark.parametrize("method", ["grpo", "dapo", "eqlen+grpo"])
 def test_responses_that_never_end_are_told_with_what_to_do(method, tmp_path, capsys):
     """No answer fits into one token: outcome 0 for all, so that every advantage is 0, or no prompt or pair is there."""
     tracks = "sampling.streams=2" if "eqlen" in method else "sampling.n=4"
@@ -35,7 +36,6 @@ def test_responses_that_never_end_are_told_with_what_to_do(method, tmp_path, cap
     assert len(end) == 1 and "40 responses: 0 correct" in end[0]
 
 
-@pytest.mark.slow
 def test_a_resumed_run_concludes_nothing_of_the_part_that_it_saw(tmp_path):
     """Two rollout batches in which nothing is trained; of the second nobody knows whether the first was like it."""
     first = run(tmp_path, max_response_length=1, rollout_batches=1, save_every=1)
@@ -43,7 +43,6 @@ def test_a_resumed_run_concludes_nothing_of_the_part_that_it_saw(tmp_path):
     assert run(tmp_path, max_response_length=1, rollout_batches=2, save_every=1, resume=True).warning == ""
 
 
-@pytest.mark.slow
 def test_a_surrogate_that_never_acts_is_told_once_and_one_that_does_is_not(tmp_path, capsys):
     small = dict(max_response_length=40, rollout_batches=3, prompts_per_batch=4, max_num_seqs=16)
     flags = [text for name, value in small.items() for text in (f"--{name.replace('_', '-')}", str(value))]

@@ -131,6 +131,7 @@ def test_calls_are_made_in_order_in_one_other_thread():
     assert {thread for _, thread in rewards.calls} == {"fairlen-rewards"}
 
 
+@pytest.mark.slow
 def test_a_deadline_begins_when_the_turn_comes_and_not_in_the_queue():
     side = SideThread("slow")
 

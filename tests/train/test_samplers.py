@@ -19,6 +19,8 @@ from fairlen.tasks.playground import Playground
 from fairlen.train.collect import Collected, Collector
 from fairlen.train.start import start_training
 
+pytestmark = pytest.mark.slow
+
 small = partial(runs.small, method="eqlen+dapo", overrides=("sampling.streams=3",))
 EQLEN = compose("eqlen+grpo", ["sampling.streams=4"])
 
@@ -77,7 +79,6 @@ def test_both_pieces_of_a_pair_are_equally_long_and_only_new_tokens_train(pairs)
             trained.add(here)
 
 
-@pytest.mark.slow
 def test_a_run_in_which_no_two_tracks_differ_ends_without_an_update(tmp_path):
     """Every outcome is 0: all pairs are skipped, which is counted and is no fault."""
     summary = start_training(small(tmp_path / "run", method="eqlen+grpo", verifier_weight=0.0))
@@ -113,7 +114,6 @@ def test_nothing_is_computed_twice(policy):
     assert engine.stats.num_generated_tokens == sum(r.length - r.inherited for r in collected.rollouts.responses)
 
 
-@pytest.mark.slow
 def test_streams_do_not_depend_on_slots_nor_on_what_the_engine_can_tell(policy):
     """Forks at once or after both tracks have ended, many slots or few: the same tracks, but for near ties in rounding."""
     first, *others = (collect(policy, slots, grows)[0] for slots, grows in ((32, True), (5, True), (32, False)))
@@ -124,7 +124,6 @@ def test_streams_do_not_depend_on_slots_nor_on_what_the_engine_can_tell(policy):
         assert sum(same) >= 0.95 * len(first.rollouts.responses)
 
 
-@pytest.mark.slow
 def test_early_forks_take_no_longer_than_the_longest_answer(policy):
     """160 steps and the steps of admission; waiting for whole results takes more than one budget."""
     early, late = (collect(policy, 64, grows)[1].stats.num_steps for grows in (True, False))

@@ -115,6 +115,7 @@ def write_rewards(folder: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_reward_functions_of_the_user_add_up_with_their_weights(tmp_path):
     path = write_rewards(tmp_path)
     start_training(

@@ -12,6 +12,8 @@ from loops import first_quickly, over
 from fairlen.verify.answer_pool import AnswerPool
 from fairlen.verify.equivalence import grade
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def pool():
@@ -37,7 +39,6 @@ def check(pool: AnswerPool, pairs: list[Pair]) -> None:
     assert len(failed) <= 0.01 * same, failed
 
 
-@pytest.mark.slow
 def test_pairs_by_hand_and_drawn(pool):
     pairs = [*fixed_pairs(), *rewritten(rounds=1)]
     counts = Counter(pair.same for pair in pairs)
@@ -45,7 +46,6 @@ def test_pairs_by_hand_and_drawn(pool):
     check(pool, pairs)
 
 
-@pytest.mark.slow
 @over("table, num_pairs, num_unnamed", [("answer_pairs_before", 300, 150), ("answer_pairs_before_2", 227, 104)])
 def test_pairs_that_were_written_before_the_code(pool, table, num_pairs, num_unnamed):
     """Also of families that were not named to whoever wrote the code."""
@@ -65,7 +65,6 @@ def test_operators_count_where_they_are_asked_for():
         assert grade([gold], r"\sum_{k=1}^{100} k", 0.0, unevaluated=True) == status
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("rounds", first_quickly([8, 40], others="nightly"))
 def test_many_drawn_pairs(pool, rounds):
     check(pool, list(rewritten(seed=1, rounds=rounds)))

@@ -25,6 +25,8 @@ from turns import longest_pause
 
 from fairlen.verify.answer_pool import AnswerPool, AnswerReader
 
+pytestmark = pytest.mark.slow
+
 
 def descendants(pid: int) -> set[int]:
     """Processes below `pid` that are alive, multiprocessing's own resource tracker left out."""
@@ -107,7 +109,6 @@ def mapped(pid: int) -> int:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
 
 
-@pytest.mark.slow
 def test_a_worker_gets_no_more_memory_than_it_may_have():
     with closing(AnswerPool(workers=1, memory_mib=64)) as pool:
         assert compare(pool, "2x+2", "2(x+1)") == "correct"
@@ -122,7 +123,6 @@ def test_a_worker_gets_no_more_memory_than_it_may_have():
 FEW = {name: BOMBS[name] for name in ("tower", "factorial of a power", "binomial", "expansion")}
 
 
-@pytest.mark.slow
 def test_every_verdict_comes_in_time_with_bombs_among_honest_answers():
     """Honest ones are right, no hostile one is correct, and the event loop stands still over none: it would take a deadline."""
     deadline = 4.0
@@ -144,7 +144,6 @@ def test_every_verdict_comes_in_time_with_bombs_among_honest_answers():
             assert verdict == ("correct" if pair.same else "incorrect"), (pair, verdict)
 
 
-@pytest.mark.slow
 def test_a_queue_behind_bombs_is_no_reason_to_time_out():
     with closing(AnswerPool(workers=1, deadline=1.0)) as pool, ThreadPoolExecutor(8) as threads:
         bombs = [threads.submit(compare, pool, "7x", bomb) for bomb in FEW.values()]
@@ -154,7 +153,6 @@ def test_a_queue_behind_bombs_is_no_reason_to_time_out():
         assert waited.result() == "correct"
 
 
-@pytest.mark.slow
 def test_a_worker_that_dies_at_work_is_an_error_and_replaced():
     with closing(AnswerPool(workers=2, deadline=20.0)) as pool, ThreadPoolExecutor(2) as threads:
         asked = [threads.submit(compare, pool, "7x", BOMBS[name]) for name in ("tower", "factorial of a power")]
@@ -168,7 +166,6 @@ def test_a_worker_that_dies_at_work_is_an_error_and_replaced():
         assert len(workers_of(pool) - before) == 1
 
 
-@pytest.mark.slow
 def test_workers_that_die_while_idle_are_replaced():
     with closing(AnswerPool(workers=2)) as pool:
         assert compare(pool, "2x+2", "2(x+1)") == "correct"
@@ -181,7 +178,6 @@ def test_workers_that_die_while_idle_are_replaced():
             assert 1 <= len(workers_of(pool)) <= 2  # the thread of the last question may not have been free again
 
 
-@pytest.mark.slow
 def test_a_pool_that_broke_leaves_no_zombies_where_the_first_process_reaps_none(tmp_path):
     """In a container whose first process is the trainer, which then gets the orphans of a server that has gone."""
     script = run_script(
@@ -209,7 +205,6 @@ def test_a_pool_that_broke_leaves_no_zombies_where_the_first_process_reaps_none(
     assert script.communicate(timeout=120)[0].split() == ["correct", "0"]
 
 
-@pytest.mark.slow
 def test_closing_ends_every_process_and_what_is_awaited():
     others = descendants(os.getpid())
     pool = AnswerPool(workers=2, deadline=30.0)
@@ -234,7 +229,6 @@ def run_script(tmp_path: Path, body: str, within: Sequence[str] = (), **variable
     )
 
 
-@pytest.mark.slow
 def test_a_process_that_ends_waits_for_no_question(tmp_path):
     """Nobody closes the pool: its worker has ten minutes for each of four bombs."""
     script = run_script(
@@ -258,7 +252,6 @@ def test_a_process_that_ends_waits_for_no_question(tmp_path):
         script.kill()
 
 
-@pytest.mark.slow
 def test_no_process_outlives_a_parent_that_was_killed(tmp_path):
     script = run_script(
         tmp_path,
@@ -286,7 +279,6 @@ def test_no_process_outlives_a_parent_that_was_killed(tmp_path):
     assert gone
 
 
-@pytest.mark.slow
 def test_workers_run_no_main_program_and_hold_no_secrets_and_the_parent_no_algebra(tmp_path):
     script = run_script(
         tmp_path,
@@ -310,7 +302,6 @@ def test_workers_run_no_main_program_and_hold_no_secrets_and_the_parent_no_algeb
     assert int(lines[3]) < 32 and int(lines[5]) < 32
 
 
-@pytest.mark.slow
 def test_a_forked_process_starts_workers_of_its_own(tmp_path):
     script = run_script(
         tmp_path,

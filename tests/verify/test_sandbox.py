@@ -131,6 +131,7 @@ def test_what_a_run_costs_is_bounded_by_cpu_time_too(sandbox: Bubblewrap) -> Non
     assert execution.exit_code == 128 + signal.SIGKILL and time.monotonic() - start < 90.0
 
 
+@pytest.mark.slow
 def test_programs_die_with_the_process_that_started_them() -> None:
     mark = (8 << 20) + 4096 * (1 + secrets.randbelow(1 << 10))
     code = (

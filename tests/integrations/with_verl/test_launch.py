@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from loops import first_quickly
 
 pytest.importorskip("verl", reason="verl is not installed (pip install '.[verl]')")
 from hydra import compose as compose_settings
@@ -44,9 +43,8 @@ def resolve(config, given=(), folder=Path("/nowhere")):
         return compose_settings("ppo_trainer", texts)
 
 
-@pytest.mark.parametrize(
-    ("names", "cpu"), first_quickly([(NAMES[0], True), (NAMES[1], False), *((name, True) for name in NAMES[1:])], 2)
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("names", "cpu"), [(NAMES[0], True), (NAMES[1], False), *((name, True) for name in NAMES[1:])])
 def test_verl_reads_every_setting(names, cpu):
     method = compose(names, ["surrogate.clip_high=0.3"] if names == "grpo+balanced" else [])
     set_fields = ("surrogate.clip_high=0.3",) if names == "grpo+balanced" else ()
@@ -103,7 +101,8 @@ def test_fairlens_data_sets_are_graded_by_its_verifiers_and_verls_files_by_verls
         rewards("data.train_files=[a.parquet]", data=("train.jsonl",))
 
 
-@pytest.mark.parametrize("method", first_quickly(["grpo", "eqlen+grpo"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["grpo", "eqlen+grpo"])
 def test_values_that_change_nothing_are_let_through(method):
     rollout = [
         f"actor_rollout_ref.rollout.{text}"
@@ -129,6 +128,7 @@ def test_training_problems_are_not_validated_on_before_the_first_step():
     assert before(["data.train_files=[a.parquet]", "data.val_files=[b.parquet]"])
 
 
+@pytest.mark.slow
 def test_other_settings_replace_ours_and_reach_verl():
     given = ["data.train_batch_size=32", "+algorithm.fairlen.correct_threshold=0.9", "trainer.nnodes=8"]
     settings = resolve(VerlConfig(method="grpo", cpu=True), given)

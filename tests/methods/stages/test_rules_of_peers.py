@@ -144,6 +144,7 @@ def ragged_scored(method):
     return method.score_tables(replace(batch.responses, named=named), batch.segments)
 
 
+@pytest.mark.slow
 @over("name", PEERS)
 def test_every_word_is_a_method_of_the_battery_or_says_why_not(name):
     for word, one in read_peers()[name].words.items():
