@@ -4,8 +4,8 @@
 export PYTHON      ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3)
 export TORCH_FLAGS ?=
 ARGS               ?=
-# One process more than cores, as tests wait for programs; one thread each, in an order that is drawn and told: tests/conftest.py.
-PARALLEL           ?= -n $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1) --dist worksteal
+# A process a core, with one thread each, in an order that is drawn and told: tests/conftest.py.
+PARALLEL           ?= -n $(shell getconf _NPROCESSORS_ONLN) --dist worksteal
 
 unexport PYTHONDONTWRITEBYTECODE # hundreds of processes of tests would each compile the package
 BIN    := .venv/bin

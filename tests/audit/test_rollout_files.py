@@ -375,6 +375,7 @@ SCRIPTS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [0.2, 0.04])
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_where_some_texts_have_no_spaces_words_are_not_compared(tmp_path, script, share):

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from foreign import AUTHORS, BINARY, FIXTURE, GROUP, LENGTH, MAX_LENGTH, NAMED, PEERS, READ, REWARD, make_batch
 from loops import over
@@ -66,6 +67,7 @@ def test_the_two_calls_compute_what_the_project_does(project):
             assert error > 1e-3 if key in case["differs"] else error < close, (name_case(case), key, error)
 
 
+@pytest.mark.slow
 @over("case", CASES)
 def test_every_setting_of_the_comparison_matters(case):
     """Without any one of our settings the numbers are others, so that each is compared; what is added to a std is too small."""

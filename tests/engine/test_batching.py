@@ -41,6 +41,7 @@ def test_a_seed_is_counted_by_position(qwen3):
     assert rest.token_ids == whole.token_ids[8:]
 
 
+@pytest.mark.slow
 def test_slots_stay_full_while_requests_wait(qwen3):
     """Budgets of 1 to 24 tokens, in turn, without EOS: 8 slots and 96 requests of 12.5 tokens on average."""
     qwen3.get_input_embeddings().weight.data[1] = 0.0  # tied weights: EOS has logit 0, far below the largest
@@ -76,6 +77,7 @@ def scan(probabilities: Tensor, shares: Tensor) -> Tensor:
     return (reached > shares[:, None] * reached[:, -1:]).int().argmax(-1)
 
 
+@pytest.mark.slow
 @over("size", [MAX_SCANNED, MAX_SCANNED + 1, 8 * BLOCK + 7, 151_936])
 @over("spread", [0.5, 5.0])
 def test_blocks_find_what_a_scan_finds(size, spread):

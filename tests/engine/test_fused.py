@@ -151,6 +151,7 @@ def test_a_copy_in_bfloat16_follows_the_weights_and_leaves_the_model_alone():
     assert {weight.dtype for weight in weights} == {torch.float32}
 
 
+@pytest.mark.slow
 def test_weights_that_lie_elsewhere_are_read_there():
     model = draw()
     runner, (fed, positions) = runner_of(model, 3), ragged(3, 41)
@@ -194,6 +195,7 @@ def test_other_models_run_as_they_are(name):
     assert differences(model, prefixes, engine.generate(prefixes, ask(6))).max() <= 1e-4
 
 
+@pytest.mark.slow
 def test_an_adapter_is_noticed_at_the_next_refresh():
     model = build("qwen3")
     engine = engine_of(model)

@@ -163,6 +163,7 @@ def test_a_fork_whose_parent_is_gone_is_computed_again(model):
         assert made.logprobs == pytest.approx(expected.logprobs, abs=1e-4)
 
 
+@pytest.mark.slow
 def test_rows_that_are_released_are_given_up_first(model):
     """Four rows for two prompts and what came of them. A third prompt and what comes of it take the row of the second one's end,
     which nobody will fork, and one more; else the two least recently used, of the first prompt and its end.

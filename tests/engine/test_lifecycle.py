@@ -32,6 +32,7 @@ def with_dropout() -> PreTrainedModel:
     return AutoModelForCausalLM.from_config(config)
 
 
+@pytest.mark.slow
 def test_training_is_unaffected_and_dropout_is_off():
     model = with_dropout()
     model.train()
@@ -153,6 +154,7 @@ def test_survivors_of_a_cancellation_go_on_unchanged(qwen3):
     assert any(isinstance(one, asyncio.CancelledError) for one in seen)
 
 
+@pytest.mark.slow
 def test_one_engine_serves_one_loop_after_the_other(qwen3):
     engine = engine_of(qwen3)
     abandoned = asyncio.new_event_loop()

@@ -117,6 +117,7 @@ def test_the_run_folder_says_what_the_log_says(method, tmp_path):
     assert logged["prompts/extra_batches"] > 0 and [line[name] for name in names] == [logged[name] for name in names]
 
 
+@pytest.mark.slow
 def test_the_table_of_eqlen_has_the_advantages_of_its_prompts(tmp_path):
     """No response is correct of the four prompts asked: they were dropped, and their advantages are 0."""
     trainer = make(tmp_path, "eqlen+dapo", most=40)

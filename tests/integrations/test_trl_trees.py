@@ -44,6 +44,7 @@ def train(folder, attention: str, name: str, shape: str):
     return trainer, weights_of(trainer) - start, sizes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", first_quickly(["eqlen+fspo", "eqlen+dapo+kl"]))
 @pytest.mark.parametrize("shape", first_quickly(SHAPES))
 def test_gradients_are_those_of_a_row_a_piece(name, shape, tmp_path):

@@ -57,6 +57,7 @@ def test_a_run_is_found_by_seed_in_the_order_of_seeds(tmp_path):
     assert list(evidence.altered()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_a_number_that_was_changed_is_found_by_its_digest_whichever_it_is(name, tmp_path):
     write_kept([kept_run(seed=1, **FULL), kept_run(seed=2, **FULL)], tmp_path)

@@ -176,6 +176,7 @@ def test_the_error_without_chance_is_that_of_the_population():
     assert cross_fit(length, accepted, np.arange(1000) // 20) == pytest.approx(0.1, abs=1e-9)
 
 
+@pytest.mark.slow
 def test_chance_alone_is_no_error():
     """The mean of 400 is 0 within three standard errors, where the plain error has its floor of 0.399 sqrt(7 / 800) = .037."""
     rng, found = np.random.default_rng(0), []

@@ -5,6 +5,7 @@ The checkpoint is real and comes from a file; the tensors of the device have a s
 
 import math
 
+import pytest
 import torch
 from loops import over
 from shapes import CONFIGS
@@ -55,6 +56,7 @@ def misplaced(learner: Learner) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 def test_on_a_device_an_update_is_made_after_a_resume(tmp_path, monkeypatch):
     model = made_model()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
