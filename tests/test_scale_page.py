@@ -7,7 +7,6 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
-from loops import first_quickly
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -70,7 +69,8 @@ def compose_verl(arguments: list[str]):
         return compose("ppo_trainer", overrides=texts)
 
 
-@pytest.mark.parametrize("name", first_quickly(NAMES))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
 def test_settings_of_verl_are_accepted(name):
     arguments = command(name)
     config = compose_verl(arguments)

@@ -222,6 +222,7 @@ def test_data_sets_from_folders(tiny_model, tmp_path, capsys):
     assert again["sets"]["more"]["fingerprint"] == summary["sets"]["more"]["fingerprint"]
 
 
+@pytest.mark.slow
 def test_rows_that_are_left_out_are_told(tiny_model, tmp_path, capsys):
     """Two problems, one of them twice, and a row without an answer: 4 rows. Problems that are rescored are read again."""
     data = write_set(tmp_path / "sums.jsonl", 1, size=2)

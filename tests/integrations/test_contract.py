@@ -19,7 +19,6 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from homes import EOS, FIRST, HOMES, VOCABULARY, Case, Fault, Found, Plain, Row, make_model
-from loops import first_quickly
 
 from fairlen.rollouts import RESPONSES, SEGMENTS
 
@@ -251,7 +250,8 @@ def test_every_home_has_the_same_turns(home, case, name, own, tmp_path):
         compare_folders(found, expected, home, CASES[case].num_iterations * CASES[case].num_updates)
 
 
-@pytest.mark.parametrize("name", first_quickly(["dapo+balanced_turns", "gspo+turns", "grpo", "dapo+balanced"], 2))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["dapo+balanced_turns", "gspo+turns", "grpo", "dapo+balanced"])
 @pytest.mark.parametrize("home", OTHERS)
 def test_every_home_has_the_same_turns_through_its_own_forward_pass(home, name, own, tmp_path):
     case = "turns that a limit ends"

@@ -120,6 +120,7 @@ def test_the_trainer_of_rloo_is_known_by_its_class(tmp_path):
 OWN = replace(compose("dapo", ["sampling.n=4"]), aggregation=compose("grpo+balanced").aggregation)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "overrides", "name", "aggregation"),
     [

@@ -144,15 +144,16 @@ def grade_by_model(low: float, high: float):
 NOTHING = "nothing was trained in 3 rollout batches"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "method, rewards, said, remedy",
-    first_quickly([
+    [
         ("dapo", (-7.0, -2.0), f"{NOTHING} (48 responses: 0 correct, 48 incorrect", "set correct_threshold"),
         ("grpo", (0.0, 1.0), "every ratio of 3 rollout batches was 1", "num_iterations=2"),
         ("eqlen+dapo", (2.0, 9.0), NOTHING, "set correct_threshold"),
         ("grpo", (0.0, 0.0), f"{NOTHING} (48 responses: 0 correct, 48 incorrect", "easier problems"),
         ("grpo", (-7.0, -2.0), "every response of 3 rollout batches counts as incorrect (48", "set correct_threshold"),
-    ], 2),
+    ],
 )  # fmt: skip
 def test_runs_that_learn_nothing_say_so_after_some_rollout_batches(method, rewards, said, remedy, tmp_path):
     """4 prompts of 4 responses in a rollout batch: 48 in three."""
@@ -165,6 +166,7 @@ def test_runs_that_learn_nothing_say_so_after_some_rollout_batches(method, rewar
     assert "loss is near 0" in warnings[1] and "reward/mean is after" in warnings[1]
 
 
+@pytest.mark.slow
 def test_generation_that_leaves_the_model_in_training_ends_no_evaluation(tmp_path, monkeypatch):
     """As TRL's does with use_transformers_continuous_batching: the second part of the evaluation looked like training."""
 

@@ -31,6 +31,7 @@ def shape_of(response):
     return response.token_ids, response.finish, response.track, response.round, response.inherited
 
 
+@pytest.mark.slow
 @over("max_rounds, grows", [(0, False), (0, True), (1, False), (2, True)])
 def test_the_sampler_returns_every_listed_stream(max_rounds, grows):
     """Horizon 3. `replay` refuses a fork from other tokens, with another budget, or in another order."""

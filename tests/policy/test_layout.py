@@ -103,6 +103,7 @@ def test_the_probe_refuses_a_model_whose_numbers_differ(monkeypatch):
     assert own.model.config._attn_implementation == "sdpa"
 
 
+@pytest.mark.slow
 def test_a_tree_never_reaches_a_model_that_was_not_asked():
     """sdpa would take it for a row in which every token sees every other."""
     own = make_policy("llama")

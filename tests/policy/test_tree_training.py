@@ -55,6 +55,7 @@ def test_a_wrong_tree_would_be_seen():
         assert (trees.forward(inputs).logprobs - expected[order]).abs().max() < 1e-10
 
 
+@pytest.mark.slow
 def test_a_learner_makes_the_same_update_from_either_layout(batch, policy):
     method = compose("grpo+balanced")
     plan, found = method.plan(method.score(batch.rollouts)), []

@@ -285,6 +285,7 @@ def test_forks_hang_on_the_track_that_they_continue(pairs_run):
     assert num_forks > 20
 
 
+@pytest.mark.slow
 def test_a_stream_whose_last_round_has_no_bar_says_so(pairs_run):
     """Rounds count from 0, as in the records: of n tracks the last one is n - 2. Truncated pairs and equal texts have none."""
     run = read_run(pairs_run)

@@ -246,6 +246,7 @@ def test_numbers_are_read_as_they_are_written():
     assert "22" in next(iter(check_tests(share, ROOT)))
 
 
+@pytest.mark.slow
 def test_the_command_shows_one_claim(capsys):
     assert main(["eqlen-23"]) == 0
     shown = capsys.readouterr().out

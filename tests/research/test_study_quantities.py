@@ -50,6 +50,7 @@ def test_a_curve_is_of_the_problems_that_all_evaluations_have():
     assert (of("drop", run), of("length", run), of("length_at_best", run)) == (25, 10, 0)
 
 
+@pytest.mark.slow
 @over("name", ["drop", "swings", "best_accuracy"])
 def test_the_noise_of_a_plateau_is_no_instability(name):
     """Nine evaluations of 64 problems at 50%: within three standard errors of 0, or of 50, over 300 runs."""

@@ -41,6 +41,7 @@ def finished(config, tmp_path_factory) -> Path:
     return out
 
 
+@pytest.mark.slow
 def test_the_run_says_what_it_was_made_with(finished):
     data = json.loads((finished / "run.json").read_text())["data"]
     (one,) = data["sets"]

@@ -16,6 +16,8 @@ from fairlen.tasks.grader import Grader
 from fairlen.tasks.playground import Playground
 from fairlen.train.collect import Collected, Collector
 
+pytestmark = pytest.mark.slow
+
 
 def build_engine(policy: Policy, max_num_seqs: int) -> Engine:
     return Engine(
@@ -44,7 +46,6 @@ def test_refills_replace_rejected_prompts_and_keep_them_in_the_batch(policy):
     assert [r.token_ids for r in few.rollouts.responses] == [r.token_ids for r in refilled.rollouts.responses]
 
 
-@pytest.mark.slow
 def test_a_refill_cuts_and_scores_only_what_is_new(policy, monkeypatch):
     """Rows are numbered on, as if all had been cut at once; the whole is scored once, since a stage may compare its prompts."""
     for method in ("dapo", "dapo+turns", "eqlen+dynamic"):
@@ -126,7 +127,6 @@ def test_an_error_in_one_stream_ends_all_others(policy):
         assert asyncio.run(broken.count_what_follows(work)) == (0, 0, ""), (method, place, max_num_seqs)
 
 
-@pytest.mark.slow
 def test_what_an_engine_gave_up_is_an_error_and_no_response(policy):
     """vLLM's "abort" came out as a finished response: not truncated, and worth its reward."""
     for method, finish in product(("grpo", "eqlen+grpo", "evaluation"), ("abort", "error", "")):
