@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Thread
 from typing import Any, TypeVar
 
 from fairlen.console import first_of, warn
@@ -44,7 +45,7 @@ class SideThread:
 
     name: str
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
-    left_behind: list[threading.Thread] = field(default_factory=list)
+    left_behind: list[Thread] = field(default_factory=list)
 
     async def call(self, function: Callable[[], Any], deadline: float) -> Any:
         found = function() if inspect.iscoroutinefunction(function) else await self.run(function, deadline or math.inf)
@@ -53,11 +54,10 @@ class SideThread:
     async def run(self, function: Callable[[], Any], deadline: float) -> Any:
         async with self.turn:
             settled: Future[Any] = Future()
-            thread = threading.Thread(
-                target=run_into, args=(settled, function), name=f"fairlen-{self.name}", daemon=True
-            )
+            thread = Thread(target=run_into, args=(settled, function), name=f"fairlen-{self.name}", daemon=True)
             thread.start()
             result = asyncio.wrap_future(settled)
+            result.add_done_callback(lambda done: done.cancelled() or done.exception())  # an error of nobody's is heard
             try:
                 await asyncio.wait((result,), timeout=deadline)
             finally:
@@ -154,7 +154,7 @@ class Watchdog:
         self.seconds, self.folder, self.num_stalls = seconds, folder, 0
         self.watches: dict[int, Watch] = {}
         self.closed = threading.Event()
-        self.thread: threading.Thread | None = None
+        self.thread: Thread | None = None
 
     @contextlib.contextmanager
     def watch(self, what: str, progress: Callable[[], object] | None = None) -> Iterator[None]:
@@ -165,7 +165,7 @@ class Watchdog:
         watch = Watch(what, progress, seen=progress() if progress else None)
         self.watches[id(watch)] = watch
         if self.thread is None or not self.thread.is_alive():
-            self.thread = threading.Thread(target=self.keep_looking, name="fairlen-watchdog", daemon=True)
+            self.thread = Thread(target=self.keep_looking, name="fairlen-watchdog", daemon=True)
             self.thread.start()
         try:
             yield
