@@ -41,7 +41,7 @@ from research.study.evidence import (
     seal,
     write_kept,
 )
-from research.study.plan import DIRECTIONS, Plan, Variant, width_settings
+from research.study.plan import DIRECTIONS, REAL, Plan, Variant, width_settings
 from research.study.search import Settings
 
 WORLDS: dict[str, tuple[Any, Path]] = {
@@ -49,7 +49,9 @@ WORLDS: dict[str, tuple[Any, Path]] = {
     "short": (Playground(), playground.PATH),
     **{name: (SUMS, path) for name, path in longhand.SMALL.items()},
 }
-"""Problems, and the policy."""
+"""Problems, and the policy, of the worlds that this repository brings."""
+MODEL, PROBLEMS = "models/smollm2", "models/words.jsonl"
+"""Of the real one: what recipes/smollm2.py and recipes/word_problems.py make, from the repository's root."""
 SIZED = ("max_response_length", "prompts_per_batch", "updates_per_batch")
 """Fields of a cell that are those of its world's sizes, and of the settings of a run."""
 TABLES = {"study": tuple(SCHEMAS), "search": ("evaluations",), "timed": ("batches", "updates")}
@@ -215,7 +217,7 @@ def train_cell(cell: Cell, folder: Path, row: RunRow) -> Kept:
     torch.manual_seed(config.run.seed)
     policy, end = policy_of(cell, config.model.dtype), cell.rollout_batches
     try:
-        train_on(task_of(cell), config, composition, policy, free_memory("cpu"))
+        train_on(task_of(cell, config, policy), config, composition, policy, free_memory("cpu"))
     except NonFiniteError:
         return keep_run(folder, replace(row, diverged=True), end, none_correct(cell), TABLES[cell.role])
     return keep_run(folder, row, end, evaluate_rest(cell, config, policy), TABLES[cell.role])
@@ -228,7 +230,7 @@ def evaluate_rest(cell: Cell, config: Any, policy: Any) -> Evaluation:
     from fairlen.train.loop import EVALUATION_SEED
     from fairlen.train.start import sampling_of
 
-    task = task_of(cell)
+    task = task_of(cell, config, policy)
     problems = task.held_out(cell.final_problems)[cell.eval_problems :]
     engine = build_engine(config, policy, task.longest_prompt + config.sampling.max_response_length)
     grader = Grader(task, policy.decode)
@@ -254,23 +256,37 @@ def measure_cell(cell: Cell, row: RunRow) -> Kept:
 
 
 def policy_of(cell: Cell, dtype: str) -> Any:
-    """Return the shipped policy of the cell's world."""
+    """Return the policy that training starts from in the cell's world."""
+    from fairlen.policy.model import load_policy
     from research.drawing import load_weights
 
+    if cell.world == REAL:
+        return load_policy(MODEL, dtype, "cpu", False)
     return load_weights(WORLDS[cell.world][1], dtype)
 
 
-def task_of(cell: Cell) -> Any:
+def task_of(cell: Cell, config: Any, policy: Any) -> Any:
     """Return the problems of a cell: those of its seed, and the held-out ones of the study or of the search."""
-    return Drawn(replace(WORLDS[cell.world][0], seed=cell.seed + cell.shift), cell.skipped)
+    from fairlen.tasks.load import load_task
+
+    seed = cell.seed + cell.shift
+    if cell.world == REAL:
+        return load_task(config, policy.tokenizer, seed)
+    return Drawn(replace(WORLDS[cell.world][0], seed=seed), cell.skipped)
 
 
 def config_of(cell: Cell, folder: str) -> Any:
     """Return the settings of the run (TrainConfig)."""
     from fairlen.train.run.config import TrainConfig
+    from research.real.world import read_settings
 
     variant = parse_variant(cell.variant)
-    return TrainConfig.of(
+    sizes = dict(max_num_seqs=256, max_tokens_per_microbatch=16_384)
+    config = TrainConfig()
+    if cell.world == REAL:
+        sizes = dict(max_num_seqs=64, max_tokens_per_microbatch=4096, warmup_updates=config.update.warmup_updates)
+        config = read_settings(MODEL, PROBLEMS, "float32")
+    return config.replace(
         method=variant.method,
         overrides=(*variant.settings, *cell.settings),
         learning_rate=cell.rate,
@@ -280,9 +296,8 @@ def config_of(cell: Cell, folder: str) -> Any:
         threads=1,
         device="cpu",
         compile="off",
-        max_num_seqs=256,
-        max_tokens_per_microbatch=16_384,
         problems=cell.eval_problems,
         samples=cell.eval_samples,
+        **sizes,
         **{name: getattr(cell, name) for name in (*SIZED, "rollout_batches", "eval_every")},
     )

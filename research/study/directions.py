@@ -94,7 +94,8 @@ async def follow_run(cell: Cell) -> list[dict[str, Any]]:
     """The run, measured before every off-policy update."""
     config = config_of(cell, "")
     method = explain(config.method, config.overrides).method
-    policy, task = policy_of(cell, config.model.dtype), task_of(cell)
+    policy = policy_of(cell, config.model.dtype)
+    task = task_of(cell, config, policy)
     engine = build_engine(config, policy, task.longest_prompt + config.sampling.max_response_length)
     collector = Collector(
         engine.extend,

@@ -1,5 +1,5 @@
-"""What the study runs, as values: two worlds, their variants in order of importance, sizes, and the grids of the search; and the
-plan of two small worlds for EqLen, at one learning rate."""
+"""What the study runs, as values: two worlds, their variants in order of importance, sizes, and the grids of the search; and two
+plans at one learning rate: small worlds for EqLen, and a real language model."""
 
 from __future__ import annotations
 
@@ -150,6 +150,22 @@ def small_variants(world: str) -> tuple[Variant, ...]:
     return (*rules, Variant("grpo", world, core=True, search="", batches=LONGER), slow, again)
 
 
+REAL = "smollm2"
+REAL_RATE = 2e-5
+"""Learning rate of `make real`."""
+TRAINED = (
+    Variant("grpo", REAL, core=True, search=""),
+    Variant("dr_grpo", REAL, core=True, search=""),
+    Variant("grpo", REAL, core=True, search="", label="slow", share=0.1, seeds=(1, 2, 3)),
+    Variant("grpo", REAL, core=True, search="", label="again", shift=20, seeds=(1, 2, 3)),
+)
+"""A pair of methods and its controls."""
+REAL_SIZES = Sizes(
+    128, rollout_batches=24, search_batches=0, eval_every=0, seeds=tuple(range(1, 7)), prompts_per_batch=4,
+    updates_per_batch=1, eval_problems=32, eval_samples=16, search_seeds=(),
+)  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Plan:
     """The whole study, or the part of it that is wanted."""
@@ -198,6 +214,7 @@ PLANS = {
         tuple(variant for world in WEIGHTS for variant in small_variants(world)), dict.fromkeys(WEIGHTS, SMALL),
         rate=RATE, folder="docs/study/worlds",
     ),
+    REAL: Plan(TRAINED, {REAL: REAL_SIZES}, rate=REAL_RATE, folder="docs/study/smollm2"),
 }  # fmt: skip
 
 

@@ -28,7 +28,7 @@ from research.study.search import Outcome, Settings, final_accuracy, search
 Tell = Callable[[str], None]
 STAGES = ("search", "runs")
 """Those that share the machine; "timed" runs are alone."""
-GUESS = {"long": 20.0, "short": 2.0, "memoryless": 4.0, "checked": 4.0}
+GUESS = {"long": 20.0, "short": 2.0, "memoryless": 4.0, "checked": 4.0, "smollm2": 75.0}
 """Seconds a rollout batch, until one was measured."""
 
 
