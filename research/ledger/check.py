@@ -18,9 +18,9 @@ from research.ledger.claims import Claim, Ledger
 from research.ledger.details import details_page
 from research.ledger.page import claims_page
 from research.ledger.picture import draw_stopping
-from research.ledger.real import check_real, load_real
+from research.ledger.real import Real, check_real, load_real
 from research.ledger.study import check_study, read_evidence
-from research.ledger.worlds import check_worlds, load_worlds
+from research.ledger.worlds import TOLD, Worlds, check_worlds, load_worlds
 from research.study.evidence import Evidence
 from research.study.page import study_page
 
@@ -35,7 +35,8 @@ def check(ledger: Ledger, root: Path, run: bool = True) -> list[str]:
     """Return everything that is wrong, one line each."""
     try:
         evidence = read_evidence(root)
-        found = [*check_study(ledger, evidence, root), *check_real(root), *check_worlds(root)]
+        found = [*check_study(ledger, evidence, root), *check_real(root)]
+        found += [line for plan in TOLD for line in check_worlds(root, plan)]
         found += check_pages(ledger, evidence, root)
     except ValueError as error:
         found = [str(error)]
@@ -47,11 +48,17 @@ def check(ledger: Ledger, root: Path, run: bool = True) -> list[str]:
 def make_pages(ledger: Ledger, evidence: Evidence | None, root: Path) -> dict[str, str]:
     """Return the pages by file."""
     return {
-        CLAIMS: claims_page(ledger, load_real(root), load_worlds(root)),
+        CLAIMS: claims_page(ledger, measured(root)),
         DETAILS: details_page(ledger),
         STUDY: study_page(evidence, ledger),
         STOPPING: draw_stopping(evidence),
     }
+
+
+def measured(root: Path) -> list[Real | Worlds]:
+    """Return what is told of a real model and of small worlds, so far as it is there."""
+    found = [load_real(root), *(load_worlds(root, plan) for plan in TOLD)]
+    return [one for one in found if one]
 
 
 def check_pages(ledger: Ledger, evidence: Evidence | None, root: Path) -> Iterator[str]:

@@ -27,12 +27,12 @@ LIMIT = "One limit"
 """Before it stands what was measured on a real model."""
 
 
-def claims_page(ledger: Ledger, real: Real | None, worlds: Worlds | None = None) -> str:
+def claims_page(ledger: Ledger, measured: Sequence[Real | Worlds]) -> str:
     """Return the page: sentences whose evidence is there under their headings, the picture, and the counts."""
     parts = [(DATA / "introduction.md").read_text(encoding="utf-8").rstrip(), PICTURE]
     for title, lines in ledger.summary.items():
         if title == LIMIT:
-            parts += [real_part(one) for one in (real, worlds) if one]
+            parts += map(measured_part, measured)
         if shown := [bullet(line, ledger) for line in lines if ledger.shows(line)]:
             parts += [f"## {title}", "\n".join(shown)]
     return "\n\n".join([*parts, counts(ledger)]) + "\n"
@@ -51,11 +51,10 @@ def short(id: str, ledger: Ledger) -> str:
     return figure(id, ledger).removesuffix(USUAL)
 
 
-def real_part(real: Real | Worlds) -> str:
-    """Return what was measured on a real model, and what follows for training; or what two small worlds showed."""
-    title = "On a real language model" if isinstance(real, Real) else "Two small worlds for EqLen"
-    bullets = "\n".join(fill(f"- {text}") for text in real.bullets())
-    return f"## {title}\n\n{fill(real.filled(real.introduction), '')}\n\n{bullets}"
+def measured_part(found: Real | Worlds) -> str:
+    """Return what was measured on a real model, and what follows for training; or what a plan's runs showed."""
+    bullets = "\n".join(fill(f"- {text}") for text in found.bullets())
+    return f"## {found.title}\n\n{fill(found.filled(found.introduction), '')}\n\n{bullets}"
 
 
 def fill(text: str, indent: str = "  ") -> str:

@@ -67,13 +67,13 @@ class Sentence:
 
 @dataclass(frozen=True)
 class Pair:
-    """A pair of phase B, and what has to hold for it to be run; without a row nothing has to."""
+    """A pair of phase B, and what has to hold for it to be run; without a row it is, unless there is a reason why not."""
 
     text: str
     row: str = ""
     least: float | None = None
     why: str = ""
-    """Said where it does not hold."""
+    """Said where it is not run."""
 
 
 @dataclass(frozen=True)
@@ -120,6 +120,7 @@ class Real(Told):
     figures: Mapping[str, Sequence[Row]]
     introduction: str
     pairs: Sequence[Pair]
+    title: str = "On a real language model"
 
     @cached_property
     def rows(self) -> dict[str, Row]:
@@ -141,12 +142,12 @@ class Real(Told):
         run = [one.text for one in self.pairs if self.is_run(one)]
         listed = [f"{one.text} ({one.why})" for one in self.pairs if not self.is_run(one)]
         named = f"{', '.join(run) or 'no pair'}; dropped: {', '.join(listed) or 'none'}"
-        yield self.filled(f"**Phase B.** Not run yet: {named}.")
+        yield self.filled(f"**Training.** Planned: {named}.")
 
     def is_run(self, pair: Pair) -> bool:
         """Whether the whole interval keeps the premise of a pair."""
         if not pair.row:
-            return True
+            return not pair.why
         row = self.rows[pair.row]
         return bool(Premise(pair.row, pair.least).holds(Result(row["value"], row["low"], row["high"])))
 

@@ -4,7 +4,7 @@ python -m research.study run --out DIR            what is missing, two runs at a
 python -m research.study status --out DIR         what is done and to do, and how long it takes
 python -m research.study evidence --out DIR       finished runs into docs/study: tables, search, figures, pages
 python -m research.study figure ESTIMAND          one figure, from docs/study/evidence
-python -m research.study run --plan worlds --out DIR   the two small worlds for EqLen; status and evidence likewise
+python -m research.study run --plan worlds --out DIR   the two small worlds for EqLen, or smollm2, a real language model
 python -m research.study coverage                 how often intervals hold the truth, simulated
 python -m research.study power                    which effects so many seeds see
 """
@@ -34,7 +34,10 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     for one in (run, status, evidence):
         one.add_argument("--out", type=Path, required=True, help="where runs are kept: what is there is not run again")
         one.add_argument(
-            "--plan", choices=tuple(PLANS), default="papers", help="the study of the papers, or the small worlds"
+            "--plan",
+            choices=tuple(PLANS),
+            default="papers",
+            help="the study of the papers, small worlds, or a real model",
         )
     for one in (run, status):
         one.add_argument("--jobs", type=int, default=2, help="runs at a time, one thread each")
@@ -140,11 +143,12 @@ def evidence(given: argparse.Namespace) -> None:
     from research.study.evidence import merge
     from research.study.search import search_table
 
-    root, folder = given.root, given.root / PLANS[given.plan].folder
+    plan, root = PLANS[given.plan], given.root
+    folder = root / plan.folder
     found = merge(finished(given.out), folder)
     write_json(folder / DIGESTS, digest_columns(folder))
-    if given.plan == "worlds":
-        write_json(folder / worlds.FIGURES, make_figures(found, worlds.make_estimands(worlds.read_data())))
+    if plan in worlds.TOLD:
+        write_json(folder / worlds.FIGURES, make_figures(found, worlds.make_estimands(worlds.read_data(plan))))
     else:
         write_json(root / SEARCH, search_table(found))
         write_json(root / FIGURES, make_figures(found, load_ledger().estimands))

@@ -123,14 +123,14 @@ def test_without_figures_every_measured_claim_is_open_and_with_them_none():
         status = before.findings[claim.id].status
         assert status == (UNCOUNTED if claim.uncounted else "open" if claim.measure else claim.verdict)
         assert after.findings[claim.id].status != "open"
-    shown = " ".join(claims_page(before, None).partition("## Verdicts")[0].split())
+    shown = " ".join(claims_page(before, []).partition("## Verdicts")[0].split())
     for line in (line for lines in ledger.summary.values() for line in lines):
         assert (f"- {line.text} (" in shown) == (not line.needs), line.text
 
 
 def test_the_page_is_short_and_leads_to_a_table_with_everything_about_each_claim():
     ledger = load_ledger()
-    page, details = claims_page(ledger, load_real(ROOT)), details_page(ledger)
+    page, details = claims_page(ledger, [load_real(ROOT)]), details_page(ledger)
     ids = [claim.id for claim in ledger.claims]
     assert len(page.split()) <= 1200
     assert set(re.findall(r"study/claims\.html#([a-z]+-\d\d)", page)) <= set(ids)

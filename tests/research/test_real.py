@@ -25,7 +25,7 @@ from fairlen.tasks.task import Problem
 from fairlen.train.records import BatchRecord
 from fairlen.train.run.config import TrainConfig
 from research.ledger.check import CLAIMS
-from research.ledger.page import real_part
+from research.ledger.page import measured_part
 from research.ledger.protocol import CHANGED, PROTOCOL
 from research.ledger.real import FOLDER, Real, Row, Sentence, check_real, load_real
 from research.real import figures
@@ -198,7 +198,7 @@ def real_of(root: Path) -> Real:
 
 
 def part_of(root: Path) -> str:
-    return real_part(real_of(root))
+    return measured_part(real_of(root))
 
 
 def wrong(root: Path) -> list[str]:

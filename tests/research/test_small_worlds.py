@@ -74,7 +74,7 @@ def told(**changed: tuple[float, float, float]) -> list[str]:
     ends = {name: changed.get(name.split()[1].replace("-", "_"), (0.0, -1.0, 1.0)) for name in make_estimands(data)}
     rows = {name: {"value": v, "low": low, "high": high, "seeds": 6} for name, (v, low, high) in ends.items()}
     sentences, controls = (make_sentences(data, kind) for kind in ("sentences", "controls"))
-    return list(Worlds(sentences, {}, rows, data["worlds"], "", controls).bullets())
+    return list(Worlds(sentences, {}, "", rows, data["worlds"], "", controls).bullets())
 
 
 def test_nothing_is_said_unless_both_controls_are_as_they_are_to_be():
