@@ -232,7 +232,7 @@ def train(
     padded = [*rows, *[rows[0] | {"response_mask": rows[0]["response_mask"] * 0}] * num_padding]
     queue = Queue(list_columns(padded))
     tags = [{"is_padding": number >= len(rows)} for number in range(len(padded))]
-    queue.batch = Batch([str(number) for number in range(len(padded))], tags)
+    queue.batch = Batch([f"uid_{number}_0" for number in range(len(padded))], tags)
     monkeypatch.setattr(trainer_module, "tq", queue)
     given = lambda row: forward(row if row < len(rows) else 0)  # noqa: E731
     trainer.actor_rollout_wg = workers = Workers(queue, given, parameters, micro_rows, rate, engine)

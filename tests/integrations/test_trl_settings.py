@@ -52,6 +52,7 @@ def notes(**changes) -> str:
         ),
         ({"repetition_penalty": 1.1}, "repetition_penalty=1.1"),
         ({"generation_kwargs": {"typical_p": 0.9}}, "typical_p=0.9"),
+        ({"use_vllm": True, "vllm_structured_outputs_regex": "a"}, "vllm_structured_outputs_regex=a"),
         ({"generation_kwargs": {"temperature": 0.5}}, r"temperature=0.5 with GRPOConfig\(temperature=1.0\)"),
         ({"generation_kwargs": {"do_sample": False}}, "do_sample=False"),
         ({"off_policy_mask_threshold": 0.5}, "off_policy_mask_threshold=0.5: leave it out"),
@@ -150,6 +151,8 @@ def test_the_users_configuration_is_left_as_it_was():
 def test_the_correction_for_vllm():
     assert "'+mismatch' to the method for a correction of each token" in notes(use_vllm=True)
     assert ready("grpo+mismatch", use_vllm=True).notes == ()
+    bound = ready("grpo+mismatch", use_vllm=True, vllm_importance_sampling_clip_max=5.0).notes
+    assert "vllm_importance_sampling_clip_max=5.0 is not used" in "\n".join(bound)
     assert ready(use_vllm=True, vllm_importance_sampling_correction=False).notes == ()
 
 

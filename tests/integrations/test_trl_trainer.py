@@ -9,7 +9,7 @@ from loops import first_quickly
 
 pytest.importorskip("trl", reason="TRL is not installed (pip install '.[trl]')")
 import pandas
-from peft import LoraConfig
+from peft import LoraConfig, PromptTuningConfig
 from transformers import TrainerCallback
 from trl import GRPOTrainer
 from trl_runs import Scripted, ScriptedFair, graded, problems, scripted, weights_of
@@ -17,6 +17,7 @@ from trl_runs import warnings as listen
 
 from fairlen.audit.audit import audit
 from fairlen.integrations.trl import FairGRPOTrainer
+from fairlen.integrations.trl.generation import has_whole_model
 from fairlen.metrics import index_metrics
 
 DOCUMENTED = set(index_metrics())
@@ -182,6 +183,26 @@ def test_generation_that_leaves_the_model_in_training_ends_no_evaluation(tmp_pat
     trainer.train()
     assert len(logged(trainer, "eval_reward")) == 2 and not trainer.model.training
     assert 0.0 <= logged(trainer, "eval_reward")[0] <= 1.0 and logged(trainer, "eval_completions/mean_length")
+
+
+@pytest.mark.slow
+def test_of_several_evaluation_sets_the_run_folder_has_the_first(tmp_path):
+    sets = {"easy": problems(4, ("sums",)), "hard": problems(4, ("cups",))}
+    settings = {"eval_strategy": "steps", "eval_steps": 1, "max_steps": 1, "per_device_eval_batch_size": 8}
+    trainer = make(tmp_path, eval_dataset=sets, options={"run_folder": True}, **settings)
+    trainer.train()
+    found = [line for line in (tmp_path / "metrics.jsonl").read_text().splitlines() if "eval/accuracy" in line]
+    assert len(found) == 1 and logged(trainer, "eval_hard_loss")
+
+
+def test_what_the_model_alone_does_not_say_is_left_to_trls_generation(tmp_path):
+    kept = make(tmp_path / "one", options={"allow_truncated_sampling": True})
+    assert has_whole_model(kept)
+    other = make(tmp_path / "two", options={"allow_truncated_sampling": True}, repetition_penalty=5.0)
+    assert not has_whole_model(other)
+    tuned = PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2)
+    prompted = make(tmp_path / "three", "eqlen+grpo", peft_config=tuned)
+    assert not has_whole_model(prompted) and not prompted.reader.is_installed
 
 
 @pytest.mark.parametrize("method", first_quickly(["grpo", "eqlen+grpo"]))

@@ -1,5 +1,5 @@
-"""Two small worlds for EqLen: how their traces are written and their models stop, what is run in turn, the words that intervals
-allow, and that the check finds what was changed."""
+"""Plans at one learning rate, two small worlds for EqLen and a real model: how traces are written and models stop, what is run
+in turn, the words that intervals allow, and that the check finds what was changed."""
 
 import shutil
 from dataclasses import replace
@@ -18,7 +18,10 @@ from research.longhand import SMALL
 from research.longhand.make import SMALL_CUT, SMALL_STYLES, count_restarts, draw_responses, write_trace
 from research.longhand.task import SUMS, read_terms
 from research.study.__main__ import write_json
+from research.study.cells import PROBLEMS, config_of
+from research.study.estimands import planned_seeds
 from research.study.evidence import Kept, load_evidence, write_kept
+from research.study.plan import PLANS, REAL, Plan
 from research.study.schedule import Study
 
 WORLDS = tuple(SMALL)
@@ -68,9 +71,32 @@ def test_one_rate_is_given_to_all_and_timed_runs_go_in_turn(tmp_path):
     assert [cell.seed for cell in timed[::10]] == [1, 2, 3]
 
 
-def told(**changed: tuple[float, float, float]) -> list[str]:
+def test_the_pair_on_a_real_model_has_six_seeds_and_controls_of_three(tmp_path):
+    cells = list(Study(PLANS[REAL], tmp_path).agenda())
+    assert [(cell.variant, cell.label, cell.seed) for cell in cells[:4]] == [
+        ("grpo", "", 1), ("dr_grpo", "", 1), ("grpo", "slow", 1), ("grpo", "again", 1),
+    ]  # fmt: skip
+    assert len(cells) == 2 * 6 + 2 * 3 and [cell.seed for cell in cells[12:]] == [4, 4, 5, 5, 6, 6]
+    planned = {name: planned_seeds(one, PLANS[REAL]) for name, one in make_estimands(read_data(PLANS[REAL])).items()}
+    assert {name for name, seeds in planned.items() if seeds == 3} == {
+        "smollm2 slow", "smollm2 again", "smollm2 again-accuracy",
+    }  # fmt: skip
+    config = config_of(cells[0], "somewhere")
+    assert (config.sampling.temperature, config.sampling.prompts_per_batch, config.update.warmup_updates) == (0.7, 4, 5)
+    assert config.model.dtype == "float32" and config.data.places == (PROBLEMS,)
+
+
+def test_a_gap_of_a_pair_is_told_beside_those_of_its_methods():
+    (text,) = told(PLANS[REAL], slow=(20, 15, 25), gap=(6, 3, 9), grpo_gap=(8, 6, 10), dr_gap=(2, 0, 4))
+    assert "by 8 [6, 10] and 2 [0, 4] percent, 6 [3, 9] points apart" in text
+    assert "do not end 10% longer under GRPO (0 [-1, 1])" in text
+    (text,) = told(PLANS[REAL], slow=(20, 15, 25), again=(3, 1, 5), gap=(6, 3, 9))
+    assert text.endswith("Nothing is said: a method against itself showed something (3 [1, 5] points).")
+
+
+def told(plan: Plan = PLAN, **changed: tuple[float, float, float]) -> list[str]:
     """Return the bullets where every row is 0 [-1, 1] but for those given."""
-    data = read_data()
+    data = read_data(plan)
     ends = {name: changed.get(name.split()[1].replace("-", "_"), (0.0, -1.0, 1.0)) for name in make_estimands(data)}
     rows = {name: {"value": v, "low": low, "high": high, "seeds": 6} for name, (v, low, high) in ends.items()}
     sentences, controls = (make_sentences(data, kind) for kind in ("sentences", "controls"))

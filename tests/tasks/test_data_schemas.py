@@ -194,6 +194,17 @@ def test_copies_that_contradict_each_other_are_left_out(tmp_path):
     assert found.num_copies == 2
 
 
+def test_a_question_after_other_messages_is_another_problem(tmp_path):
+    """Three conversations that end alike, of which the third is a copy of the first."""
+    rows = [
+        {"prompt": [{"role": "user", "content": f"Ann has {n} and 1."}, {"role": "assistant", "content": "Yes."},
+                    {"role": "user", "content": "How many?"}], "answer": n + 1}
+        for n in (2, 4, 2)
+    ]  # fmt: skip
+    found = read_rows(read_source(write(tmp_path, "x.jsonl", rows)))
+    assert sorted(row.reference.shown for row in found.rows) == ["3", "5"] and found.num_copies == 1
+
+
 @over(
     "one, other, same",
     [("a  b\n", "ab", True), ("$x$ and\\, $y$", "x and y", True), ("\\dfrac12", "\\frac12", True),

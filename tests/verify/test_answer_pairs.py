@@ -79,7 +79,8 @@ def test_every_kind_is_drawn_with_right_and_wrong_answers():
     "gold, answer, tolerance, status",
     [
         (["1", "2"], "2, 1", 0.0, "correct"), (["1", "2"], "1", 0.0, "incorrect"),
-        (["1", "2"], "1, 2, 3", 0.0, "incorrect"), (["2,5"], "5, 2", 0.0, "correct"),
+        (["1", "2"], "1, 2, 3", 0.0, "incorrect"), (["1,000", "2,000"], "1000, 2000", 0.0, "correct"),
+        (["2,5"], "5, 2", 0.0, "correct"),
         (["(1,2)", "(3,4)"], "(3,4),(1,2)", 0.0, "correct"), (["x+1"], "1+x", 0.0, "correct"),
         (r"\sqrt{2}", "1.41", 0.01, "correct"),  # 1.41421... - 1.41 < 0.01
         (r"\sqrt{2}", "1.40", 0.01, "incorrect"), ("3.14", r"\pi", 0.01, "correct"),

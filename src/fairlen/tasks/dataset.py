@@ -91,11 +91,11 @@ def read_rows(source: DataSource, name: str = "") -> RowSet:
         rows: dict[str, DataRow] = {}
         contradicted: Counter[str] = Counter()
         for row in select(found, files):
-            known = rows.setdefault(row.key, row)
+            known = rows.setdefault(row.mark, row)
             if known is not row and is_same(known.reference, row.reference):
                 found.num_copies += 1
             elif known is not row:
-                contradicted[row.key] += 1
+                contradicted[row.mark] += 1
     except Unreadable as error:
         raise ValueError(f"--data {error}") from None
     if contradicted:

@@ -68,7 +68,7 @@ def is_same(golds: Sequence[str], answer: str, tolerance: float = 0.0, unevaluat
     wanted: list[str] = []
     for gold in golds:
         found = take_apart(gold)
-        wanted += found.items if found.kind in ("list", "set") else (gold,)
+        wanted += found.items if found.kind in ("list", "set") and not read(gold).number else (gold,)
     return same_structure(Structure("list", tuple(wanted)), take_apart(answer), tolerance)
 
 
@@ -97,6 +97,8 @@ def same(gold: str, answer: str, tolerance: float) -> bool:
     if exact is not None:
         return exact
     gold, answer = write_range(clean(gold)), write_range(clean(answer))
+    if "," not in answer and read(gold).number:
+        gold = gold.replace(",", "")
     answer = rename_bound(gold, answer)
     text, value, sides = read_equation(answer, gold)
     if "=" not in text and len(sides_of(gold)) == 2:

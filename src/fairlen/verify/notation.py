@@ -42,9 +42,8 @@ COUNT = re.compile(
 )
 IRREGULAR = {"children", "men", "women", "fish", "sheep", "mice", "geese", "teeth", "dice"}  # plurals without an s
 FACTORS = {
-    "half", "third", "quarter", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth", "hundredth", "thousandth",
-    "halve", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "pi", "squared", "cubed", "factorial",
-    "minus", "minu", "plus", "plu", "th", "negative", "percent", "percentage",
+    "half", "quarter", "halve", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "pi", "squared", "cubed",
+    "factorial", "minus", "minu", "plus", "plu", "th", "negative", "percent", "percentage",
 }  # fmt: skip
 """Words, without the s of the plural, that change a number and are neither its unit nor what it counts."""
 NUMERAL = re.compile(

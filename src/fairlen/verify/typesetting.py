@@ -71,6 +71,10 @@ AROUND = (
 TEXTS = "textbf textit textrm textnormal textsf texttt textsc textsl textup textmd mbox hbox mathrm operatorname"
 FUNCTIONS = "arcsin|arccos|arctan|sinh|cosh|tanh|sin|cos|tan|cot|csc|exp|ln|log|lg|lim|det"
 """Names in upright letters that are commands as well; those that are units too, such as min, are none."""
+RENAMED = {
+    "leqslant": r"\le", "leqq": r"\le", "geqslant": r"\ge", "geqq": r"\ge", "vee": r"\lor", "wedge": r"\land", "imath": "i",
+    "jmath": "j", "lbrace": r"\{", "rbrace": r"\}",
+}  # fmt: skip
 TYPESETTING: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = [
     (re.compile(rf"\\(?:text)?color(?:\s*\[[^][]{{0,40}}\])?{BRACES}|\\colorbox{BRACES}|\\fcolorbox{BRACES}{BRACES}"), ""),
     (re.compile(rf"\\bbox(?:\s*\[[^][]{{0,40}}\])?|\\(?:label|tag|phantom){BRACES}"), ""),
@@ -79,12 +83,8 @@ TYPESETTING: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] 
     (re.compile(rf"(?<![A-Za-z]){words(AROUND)} ?\{{ ?([A-Za-z]) ?\}}"), r"\1"),
     (re.compile(words(f"{SIZES} {FONTS} {AROUND}")), ""),
     (re.compile(words("dfrac tfrac cfrac nicefrac sfrac xfrac flatfrac")), r"\\frac"),
-    (re.compile(words("leqslant leqq")), r"\\le"),
-    (re.compile(words("geqslant geqq")), r"\\ge"),
     (re.compile(words("varnothing") + r"|\\\{\s?\\\}"), r"\\emptyset "),
     (re.compile(r"\^?\s?\\degree(?![A-Za-z])"), r"^\\circ"),
-    (re.compile(words("vee")), r"\\lor"),
-    (re.compile(words("wedge")), r"\\land"),
     (re.compile(r"(?<!\\)(?:\\! ?|\$|\\[()\[\]])|\*\*"), ""),
     (re.compile(r"(?<!\\)\\(?:[,;:>/ ]|(?:q?quad|thinspace|enspace|medspace|thickspace)(?![A-Za-z]))|~|\s+"), " "),
     (re.compile(r" {2,}"), " "),
@@ -101,10 +101,7 @@ TYPESETTING: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] 
     (re.compile(r"_ ?\{ ?(\w) ?\}(?!\w)"), r"_\1"),
     (re.compile(r"(\( ?)?(?:\\text ?\{ ?mod ?\}|(?<![A-Za-z])\\?[bp]?mod(?![A-Za-z])) ?(?:(\w+)|\{ ?(\w+) ?\}) ?(?(1)\))"),
      r"\\pmod \2\3"),
-    (re.compile(words("imath")), "i"),
-    (re.compile(words("jmath")), "j"),
-    (re.compile(words("lbrace")), r"\\{"),
-    (re.compile(words("rbrace")), r"\\}"),
+    (re.compile(words(" ".join(RENAMED))), lambda found: RENAMED[found[0][1:]]),
     (re.compile(r"\\text ?\{ ?(percent|percentage|pct)? ?\}"), lambda found: r"\%" if found.group(1) else ""),
     (re.compile(r" ?(?<![A-Za-z\\])(?:percentage|percent|pct) ?$"), r"\\%"),
     (re.compile(r"(\\text ?\{[^{}]*)\} ?/ ?\\text ?\{"), r"\1/"),
@@ -126,7 +123,9 @@ OPERATORS: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = 
      lambda found: rf"\frac{{{found.group(1) or found.group(3)}}}{{{found.group(2) or found.group(4)}}}"),
     (re.compile(rf"(?<![\d.,/^_{{])({NUMBER}) ({NUMBER}) ?/ ?({NUMBER})(?![\d/.])"),
      lambda found: write_mixed(*found.groups())),
-    (re.compile(rf"^({NUMBER})(?: to |(?: |\\text ?\{{ ?)to ?\}} ?)({NUMBER})$"), r"\1:\2"),
+    (re.compile(rf"^({NUMBER}) ?(?:to|\\text ?\{{ ?to ?\}}) ?({NUMBER})$"), r"\1:\2"),
+    (re.compile(r"(?<![\w.,([{])[1-9]\d{0,2}(?:,\d{3})+(?![\d)\]}]|,\d)"),
+     lambda found: found[0] if found[0] == found.string else found[0].replace(",", "")),
 ]  # fmt: skip
 """One spelling of roots, mixed numbers and ratios in words."""
 REPEATING = re.compile(

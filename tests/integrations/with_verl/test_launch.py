@@ -77,6 +77,7 @@ def test_verl_reads_every_setting(names, cpu):
         ("actor_rollout_ref.rollout.full_determinism=True", "with EqLen: every request gets one seed"),
         ("actor_rollout_ref.rollout.multi_turn.enable=true", "with EqLen: a track is one text"),
         ("algorithm.rollout_correction.rollout_rs=token_k1", "does not read this.*mismatch"),
+        ("actor_rollout_ref.actor.loss_scale_factor=4096", "does not read this.*data.max_response_length"),
         ("actor_rollout_ref.rollout.response_length=99", "data.max_response_length is the longest response"),
         ("+reward.reward_kwargs.overlong_buffer_cfg.enable=True", "\\+overlong subtracts it after the verdict"),
         ("trainer.logger=[wandb]", "add console to the list"),
@@ -196,6 +197,16 @@ def test_a_data_set_as_verl_reads_it(form, given, tmp_path):
 
     right, wrong = asyncio.run(grade_both())
     assert (right["acc"], wrong["acc"], right["verdict"]) == (1.0, 0.0, 1.0)
+
+
+def test_problems_of_the_evaluation_are_not_trained_on_and_shares_are_refused(tmp_path):
+    train, held_out = tmp_path / "train.jsonl", tmp_path / "test.jsonl"
+    for path, numbers in ((train, range(5)), (held_out, range(2))):
+        path.write_text("\n".join(json.dumps({"problem": f"{n} + 1?", "answer": n + 1}) for n in numbers))
+    found = data_rows([str(train)], held_out=[str(held_out)])
+    assert sorted(row["reward_model"]["ground_truth"] for row in found) == ["3", "4", "5"]
+    with pytest.raises(ValueError, match="verl mixes by size; leave =3 out"):
+        list(data_rows([f"{train}=3"]))
 
 
 def test_the_rehearsals_model_reads_prompts_as_the_playground_does(tmp_path):

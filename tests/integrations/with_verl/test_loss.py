@@ -10,7 +10,7 @@ import pytest
 import torch
 
 pytest.importorskip("verl", reason="verl is not installed (pip install '.[verl]')")
-from in_process import EOS, make_trainer, train, whole_row
+from in_process import EOS, Batch, make_trainer, train, whole_row
 
 from fairlen.rollouts import Response, Rollouts, whole_segments
 
@@ -71,6 +71,13 @@ def test_a_rank_with_padding_alone_still_runs_backward(monkeypatch):
     total, _ = workers.loss_fn(*workers.micro_batch([26]))
     total.backward()
     assert float(total) == 0.0 and metrics["sequences/trained"] == 23.0  # one has no verdict
+
+
+def test_several_outputs_of_one_trajectory_are_refused():
+    """As rows of their own each would count as a response."""
+    trainer = make_trainer("grpo", limit=LIMIT, prompts=1)
+    with pytest.raises(ValueError, match="several AgentLoopOutputs of one trajectory"):
+        trainer._compute_advantage(Batch(["uid_0_0", "uid_0_1"], [{}, {}]), {})
 
 
 @pytest.mark.parametrize("correct_threshold, correct", [(None, 2), (0.0, 3), (-2.0, 4)])

@@ -29,6 +29,7 @@ from fairlen.engine.engine import StateError
 from fairlen.integrations.rows import TreeRow, build_rows
 from fairlen.integrations.trl.refill import most_of
 from fairlen.integrations.trl.rows import Graded, gather_rows, score_rows
+from fairlen.integrations.trl.settings import find_truncations, has_learned_prompt
 from fairlen.methods.method import Scored
 from fairlen.rollouts import Response, Segment, TokenIds
 from fairlen.sampling.extend import Continuation, Extend, Sampling, gather
@@ -104,9 +105,9 @@ def run_together(
 def has_whole_model(trainer: Any) -> bool:
     """Whether this process generates by itself, by transformers and as the model says: nothing served, sharded, added or cut."""
     is_gathered = trainer.args.ds3_gather_for_generation or not is_deepspeed_zero3_enabled()
-    is_cut = trainer.top_p < 1.0 or trainer.top_k or trainer.min_p or trainer.args.generation_kwargs
+    is_cut = any(find_truncations(trainer.args)) or trainer.args.generation_kwargs
     is_elsewhere = trainer.use_vllm or trainer.use_transformers_continuous_batching or trainer.is_fsdp_enabled
-    return is_gathered and not (is_cut or is_elsewhere)
+    return is_gathered and not (is_cut or is_elsewhere or has_learned_prompt(trainer.model))
 
 
 def run_on_engine(trainer: Any, coroutines: Sequence[Run], prompt_ids: Sequence[Any]) -> list[Response] | None:

@@ -95,8 +95,12 @@ class Recorder(TrainerCallback):
             self.run.write()
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if self.run is not None and self.held_out:
-            per_prompt, dataset = self.trainer.num_generations_eval, kwargs["eval_dataloader"].dataset
+        dataset, sets = kwargs["eval_dataloader"].dataset, self.trainer.eval_dataset
+        is_first = not isinstance(sets, dict) or dataset is next(
+            iter(sets.values())
+        )  # of several sets, which are no one curve
+        if self.run is not None and self.held_out and is_first:
+            per_prompt = self.trainer.num_generations_eval
             # processes may share a few rows more
             rows = self.held_out[: len(dataset) * per_prompt] if hasattr(dataset, "__len__") else self.held_out
             groups = [rows[first : first + per_prompt] for first in range(0, len(rows), per_prompt)]

@@ -50,8 +50,8 @@ class Refill(Checked):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        is_hindered = self.drops and self.max_extra_batches > 0 and self.obstacle
-        return (f"prompts that the method drops are not replaced: {self.obstacle}",) if is_hindered else ()
+        obstacle = self.obstacle or "max_extra_batches=0"
+        return (f"prompts that the method drops are not replaced: {obstacle}",) if self.drops and not self.is_on else ()
 
     def count_missing(self, scored: Scored, wanted: int, num_rounds: int) -> int:
         """Return how many prompts to draw next: as many as are missing, and what processes need to share them evenly."""

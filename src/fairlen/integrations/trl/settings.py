@@ -48,7 +48,8 @@ SAMPLERS: dict[str, tuple[Any, ...]] = {
     "min_length": (0,), "min_new_tokens": (0,), "min_tokens": (0,), "exponential_decay_length_penalty": (),
     "bad_words": (), "bad_words_ids": (), "force_words_ids": (), "constraints": (), "sequence_bias": (), "logit_bias": (),
     "suppress_tokens": (), "begin_suppress_tokens": (), "forced_bos_token_id": (), "forced_eos_token_id": (),
-    "allowed_token_ids": (), "watermarking_config": (), "dola_layers": (),
+    "allowed_token_ids": (), "structured_outputs": (), "vllm_structured_outputs_regex": (), "watermarking_config": (),
+    "dola_layers": (),
 }  # fmt: skip
 """Settings of GRPOConfig and its generation_kwargs by which the policy that samples is no longer softmax(logits / temperature),
 and the values beside None that leave it so."""
@@ -56,6 +57,7 @@ OTHERWISE = (
     "tokens are drawn from another distribution than that of the log-probs of an update, which are over the whole vocabulary, so "
     "that ratios are off before any update"
 )
+MISMATCH = tuple(f"vllm_importance_sampling_{name}" for name in ("mode", "clip_min", "clip_max"))
 LIMITS = {"max_new_tokens", "max_length", "max_tokens"}
 STOPS = {"eos_token_id", "stop_strings", "stop", "stop_token_ids", "ignore_eos"}
 """Settings of generation_kwargs by which a response ends elsewhere."""
@@ -210,6 +212,9 @@ def changed(config: Any, names: Any) -> Iterator[str]:
 
 def describe_differences(config: Any, method: Method) -> Iterator[str]:
     """Settings of TRL's that the method decides, and differences of TRL from fairlen's own trainer."""
+    bounds = () if isinstance(method.correction, NoCorrection) else MISMATCH
+    for name in changed(config, bounds):
+        yield f"{name}={getattr(config, name)} is not used: overrides=['correction.…'] sets the method's own bounds"
     for name in changed(config, DECIDED):
         how = "it can be named by TRL's words, method='trl:dapo+epsilon_high=0.28' (`fairlen methods trl` has all)"
         yield f"{name}={getattr(config, name)} is not used, the method decides: {how}"
@@ -234,6 +239,11 @@ def refuse_defaults(given: Any, defaults: Any) -> None:
             remedy = f"give generation_kwargs={ {name: same[0]} }" if same else "take it out there"
             place = f"{name}={value} in the model's generation_config"
             raise ValueError(f"{place}: {OTHERWISE}; {remedy}, or allow_truncated_sampling=True")
+
+
+def has_learned_prompt(model: Any) -> bool:
+    """Whether an adapter of peft is a prompt, which the model below it does not see."""
+    return getattr(getattr(model, "active_peft_config", None), "is_prompt_learning", False)
 
 
 def warn_of_dropout(model: nn.Module) -> Iterator[str]:

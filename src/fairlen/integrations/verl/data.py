@@ -79,12 +79,17 @@ def check_model(place: str, tokenizer_alone: bool = False) -> None:
         check_for_others(place, kinds=ANY_KIND)
 
 
-def data_rows(places: Sequence[str], starts_inside: bool = False, form: str = "auto") -> Iterator[dict[str, Any]]:
-    """Problems of data sets: files, folders or the hub, of any schema that fairlen reads, with answers in a form."""
-    number = 0
+def data_rows(
+    places: Sequence[str], starts_inside: bool = False, form: str = "auto", held_out: Sequence[str] = ()
+) -> Iterator[dict[str, Any]]:
+    """Problems of data sets but those held out: files, folders or the hub, of any schema that fairlen reads, with answers in a
+    form. Raises ValueError for shares of data sets, which verl does not keep."""
+    number, left_out = 0, {row.key for found in read_sets(held_out) for row in found.rows}
     for found in read_sets(places):
+        if found.source.weight != 1.0:
+            raise ValueError(f"--data {found.source.text}: verl mixes by size; leave ={found.source.weight:g} out")
         check_kinds({row.kind for row in found.rows}, form)
-        for row in found.rows:
+        for row in (row for row in found.rows if row.key not in left_out):
             stored = json.loads(row.canonical()) | {"starts_inside": starts_inside, "form": form}
             messages = [*row.earlier, ("user", f"{row.question}\n\n{row.reference.instruction(form)}".strip())]
             yield verl_row(found.name, messages, row.reference.shown, number, stored)

@@ -253,4 +253,5 @@ def write_files(config: VerlConfig, given: Sequence[str], folder: Path, model: s
         log(f"note: {error}; if its template begins with <think>, boxes in thinking that was cut off count as answers")
     for name, places in (("train", config.data), ("val", config.eval_data)):
         if places:
-            log(f"{write_rows(data_rows(places, inside, config.answer), Path(files[name]))} problems in {files[name]}")
+            rows = data_rows(places, inside, config.answer, config.eval_data if name == "train" else ())
+            log(f"{write_rows(rows, Path(files[name]))} problems in {files[name]}")

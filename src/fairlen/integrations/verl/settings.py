@@ -124,7 +124,12 @@ IGNORED = {
     f"{ACTOR}.clip_ratio_high": CLIP,
     f"{ACTOR}.clip_ratio_c": "--method …+two_sided --set surrogate.delta=…",
     "algorithm.norm_adv_by_std_in_grpo": "--method …+no_std leaves the deviation out",
+    f"{ACTOR}.loss_scale_factor": "--method dr_grpo, which divides by data.max_response_length",
+    f"{ACTOR}.tau_pos": "--method sapo --set surrogate.tau_positive=…",
+    f"{ACTOR}.tau_neg": "--method sapo --set surrogate.tau_negative=…",
     "algorithm.rollout_correction.rollout_is": MISMATCH,
+    "algorithm.rollout_correction.rollout_is_threshold": MISMATCH,
+    "algorithm.rollout_correction.rollout_rs_threshold": MISMATCH,
     "algorithm.rollout_correction.rollout_rs": f"{MISMATCH}, with --set correction.above_cap=mask token by token",
 }
 """Settings of verl's own losses and estimators, which the method does not read, and ours for each."""

@@ -184,6 +184,12 @@ class FairTrainer(PPOTrainer):
     def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
         """The plan of a rollout batch, as columns of it; verl's own metrics read `advantages` and `returns`."""
         method, is_recorded = self.method, self.run is not None
+        if any(
+            not key.endswith("_0") for key, tag in zip(batch.keys, batch.tags, strict=True) if not tag.get("is_padding")
+        ):
+            raise ValueError(
+                "an agent loop returned several AgentLoopOutputs of one trajectory: return one, masking its turns"
+            )
         wanted = {RECORDED: is_recorded, LOGPROBS: method.recounts, ("extra_info",): bool(method.reads)}
         fields = dict.fromkeys([*FIELDS, *chain.from_iterable(names for names, is_read in wanted.items() if is_read)])
         data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=[*fields])
