@@ -72,6 +72,13 @@ def test_names_of_sets_are_no_markup():
     assert shown.getvalue().startswith("[bold]set[/bold]: 0 of 4 responses")
 
 
+def test_more_responses_than_were_asked_for_have_no_total():
+    """Forks and refills: 104 of 64."""
+    assert [str(Pace("batch", 64, iter((0, done)).__next__)).partition(" responses")[0] for done in (16, 104)] == [
+        "batch: 16 of 64", "batch: 104",
+    ]  # fmt: skip
+
+
 def a_column(folder: Path) -> list[str]:
     return ["train", "--data", str(write_lines(folder / "a.jsonl", {f"strange {ESCAPES}": "x"}))]
 

@@ -114,7 +114,13 @@ MISTAKES = {
     "a folder with something in it": (["train", *TINY, "--out", "full"], "out=full", "choose another one"),
     "resume without a folder": (["train", "--resume"], "resume=True without out", "--out"),
     "resume of nothing": (["train", "--resume", "--out", "none"], "out=none: no run to resume", "leave --resume out"),
-    "a device that does not exist": (["train", "--device", "tpu"], "device='tpu'", "give auto, cpu, cuda"),
+    "a device that does not exist": (["train", "--device", "tpu"], "device='tpu'", "give auto or one of cpu, cuda"),
+    "a device by a number that is none": (["train", "--device", "cpu0"], "device='cpu0'", "give auto or one of cpu, cuda"),
+    "a scale of no adapters": (["train", "--lora-alpha", "16"], "lora_alpha=16 without adapters", "give lora_rank too"),
+    "a tokenizer of no rollouts": (
+        ["methods", "--compare", "grpo", "--tokenizer", "none"], "--tokenizer none", "name them or leave it out"
+    ),
+    "a comparison of no methods": (["compare", "--out", "x"], "METHODS", "name at least two"),
     "one response with leave-one-out": (
         ["train", "--method", "rloo", "--set", "sampling.n=1"], "sampling.n=1", "--set sampling.n=16"
     ),

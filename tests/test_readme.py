@@ -29,7 +29,6 @@ BOUNDS = {
     "a band that grows with the root of length": {"FairBand", "PrefixBand"},
     "the geometric mean of clipped ratios": {"GeometricClip"},
     "a weight on each token that no bound silences": {"DetachedClip", "SoftGate", "GammaKernel"},
-    "a weight that grows where the ratio falls": {"InvertedClip"},
     "nothing": {"PolicyGradient"},
 }
 CHANGES = {

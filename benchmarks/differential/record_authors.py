@@ -135,26 +135,6 @@ def vl_cases() -> list[Case]:
     ]
 
 
-# ASPO -----------------------------------------------------------------------------------------------------------------
-
-
-def aspo_loss(source: Source, batch: Batch, advantage: Tensor, **settings: Any) -> Tensor:
-    everywhere = torch.ones_like(batch.mask)  # every token has the clips of low entropy
-    return verl_loss(source, batch, advantage, "compute_policy_loss_archer", high_entropy_mask=everywhere, **settings)
-
-
-def aspo_cases() -> list[Case]:
-    """Its value is not ours: that of a token whose weight is the cap is a log-prob there, of others a ratio."""
-    group = "compute_grpo_outcome_advantage"
-    wide = dict(negative_low_entropy_clip_ratio_low=0.4, positive_low_entropy_clip_ratio_high=0.5,
-                negative_clip_ratio_c=2.0, positive_clip_ratio_c=2.0)  # fmt: skip
-    ours = ("surrogate.clip_low=0.4", "surrogate.clip_high=0.5", "surrogate.cap=2.0")
-    return [
-        Case("one clip for all tokens", "aspo", (), group, noise=1.0, differs=("loss",)),
-        Case("wider, lower cap", "aspo", ours, group, noise=1.0, differs=("loss",), settings=wide),
-    ]
-
-
 # prime-rl -------------------------------------------------------------------------------------------------------------
 
 
@@ -173,7 +153,6 @@ PROJECTS = {
     "MaxRL": ("c0698ebb439a81ae1c6b01a842df3f2541816b4d", maxrl_advantage, verl_loss, maxrl_cases),
     "DDCA": ("75382a3fc4c7ede29a8221924453c8a956a43f1d", ddca_advantage, None, ddca_cases),
     "VL Norm": ("89da5b9dff1fbce4b3a08816e31cc63554341e9a", vl_advantage, vl_loss, vl_cases),
-    "ASPO": ("b08d963d5d65909ef1f24dba2f382006d0be33e1", verl_advantage, aspo_loss, aspo_cases),
     "prime-rl": ("559b44772e471d1538537b8805cc77f3824a5e64", prime_rl_advantage, prime_rl_loss, prime_rl_cases),
 }
 

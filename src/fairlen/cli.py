@@ -185,6 +185,8 @@ def run_compare(arguments: list[str]) -> int:
     given, rest = read_defaults(TrainConfig(), arguments)
     default = CompareConfig(("grpo", "grpo+balanced"), train=given)
     config = parse(default, "compare", rest)
+    if config.methods is default.methods:
+        raise ValueError("METHODS: none was named; name at least two, such as: fairlen compare grpo grpo+balanced")
     tell("importing torch")
     from fairlen.compare.start import start_comparison
 
@@ -237,6 +239,10 @@ def run_methods(arguments: list[str]) -> int:
         from fairlen.files.folders import refuse_foreign
 
         refuse_foreign("out", out)
+        if config.tokenizer and not config.rollouts:
+            raise ValueError(
+                f"--tokenizer {config.tokenizer}: it counts tokens of --rollouts; name them or leave it out"
+            )
         return run([name, *compared] if name else compared, out, config.json, config.rollouts, config.tokenizer)
     for flag, given in (("out", out), ("rollouts", config.rollouts), ("tokenizer", config.tokenizer)):
         if given:

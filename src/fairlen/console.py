@@ -172,9 +172,10 @@ class Pace:
     def __str__(self) -> str:
         done, seconds = self.count() - self.before[0], time.monotonic() - self.start
         speed = f", {(self.num_tokens() - self.before[1]) / seconds:,.0f} tokens/s" if self.num_tokens else ""
-        is_telling = 4 * done >= self.total  # many end at once: the first of them say little
-        left = f", {show_time(seconds * max(self.total / done - 1, 0))} left" if done and is_telling else ""
-        return f"{self.name}: {done:,} of {self.total:,} {self.unit}{speed}{left}"
+        is_telling = 0 < done <= self.total <= 4 * done  # many end at once: the first of them say little
+        left = f", {show_time(seconds * (self.total / done - 1))} left" if is_telling else ""
+        total = f" of {self.total:,}" if done <= self.total else ""  # forks and refills are more
+        return f"{self.name}: {done:,}{total} {self.unit}{speed}{left}"
 
 
 def show_time(seconds: float) -> str:

@@ -48,11 +48,12 @@ WORDS = {
     "--max-tokens-per-microbatch N, in tokens; it changes no result": "gradient_accumulation_steps ppo_micro_batch_size_per_gpu "
     "ppo_micro_batch_size micro_batch_size",
     "--method …+kl --set terms.ReferenceKL.coefficient={}": "beta kl_coef kl_loss_coef init_kl_coef",
-    "--method …+kl": "use_kl_loss use_kl_in_reward",
+    "--method …+kl": "use_kl_loss",
     "--set surrogate.clip_low={} --set surrogate.clip_high={}": "epsilon clip_ratio cliprange",
     "--set surrogate.clip_low={}": "epsilon_low clip_ratio_low",
     "--set surrogate.clip_high={}": "epsilon_high clip_ratio_high",
-    "--method …+two_sided --set surrogate.delta={}": "delta clip_ratio_c",
+    "--method …+two_sided --set surrogate.delta={}": "delta",
+    "--method …+dual_clip --set surrogate.dual_clip={}": "clip_ratio_c",
     "--method NAME; `fairlen methods` lists them": "loss_type adv_estimator loss_agg_mode loss_mode importance_sampling_level",
     "--method …+no_std": "scale_rewards norm_adv_by_std_in_grpo",
     "--method …+entropy --set terms.EntropyBonus.coefficient={}": "entropy_coef entropy_coeff",
@@ -154,7 +155,8 @@ def read_flags(begin: type[Config] | Config, command: str, arguments: Sequence[s
     """Return settings as `read_some`. Raises ValueError for what is no flag of theirs, with the one that was meant."""
     config, left = read_some(begin, command, arguments, page)
     if left:
-        names = flag_names(type(config))
+        hidden = {one.spelling for one in list_settings(type(config)) if one.name in getattr(config, "refused", ())}
+        names = [name for name in flag_names(type(config)) if name not in hidden]
         raise ValueError(f"{explain_unknown(left, names)}; {command} --help lists its flags")
     return config
 

@@ -177,6 +177,11 @@ class PolicySettings(ModelSettings):
     gradient_checkpointing: Annotated[bool, ROUNDING] = False
     """Recompute activations in the backward pass: less memory, more time."""
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.lora_alpha and not self.lora_rank:
+            raise ValueError(f"lora_alpha={self.lora_alpha:g} without adapters: give lora_rank too, or leave it out")
+
 
 @dataclass(frozen=True)
 class ProblemSettings(Settings):
@@ -254,7 +259,7 @@ class SamplingSettings(Settings):
     max_response_length: Natural = 0
     """Most tokens of a response; 0 is the playground's 160, else 512 or what the model has positions for."""
     temperature: Amount = 1.0
-    """Of the policy, in training and in evaluation; above 0."""
+    """Of the policy, in training and in evaluation; above 0 in training, 0 is greedy."""
     top_p: PositiveFraction = 1.0
     """Nucleus; 1 is off. Training is of the policy that this and the next two leave; not with vLLM."""
     top_k: Natural = 0
@@ -311,8 +316,6 @@ class RolloutConfig(ProblemConfig):
 
 GROUPS = {"model": PolicySettings, "data": DataSettings, "verifier": RewardSettings}
 """Groups with fields that have another name outside."""
-BEFORE = {"eval_problems": "problems", "eval_samples": "samples", "limit": "problems"}
-"""Names of settings in records from before there were groups, by which they are read."""
 
 
 def flatten(recorded: Mapping[str, Any]) -> dict[str, Any]:
@@ -323,7 +326,7 @@ def flatten(recorded: Mapping[str, Any]) -> dict[str, Any]:
             names = {one.field: one.name for one in list_settings(GROUPS[key])} if key in GROUPS else {}
             found |= {names.get(str(field), str(field)): inner for field, inner in value.items()}
         else:
-            found[BEFORE.get(key, key)] = value
+            found[key] = value
     return found
 
 
@@ -333,12 +336,13 @@ def choose_device(model: ModelSettings) -> str:
 
     best = "cuda" if torch.cuda.is_available() else "cpu"
     device = best if model.device == "auto" else model.device
-    if device != "cpu" and not device.startswith("cuda"):
-        raise ValueError(f"device={model.device!r}: give auto, cpu, cuda or cuda:0")
     if device.startswith("cuda") and not torch.cuda.is_available():
         raise ValueError(
             f"device={model.device}: this torch sees no CUDA device; use device=cpu, or a CUDA build of torch"
         )
+    known = "cpu", "cuda", *(f"cuda:{number}" for number in range(torch.cuda.device_count()))
+    if device not in known:
+        raise ValueError(f"device={model.device!r}: give auto or one of {', '.join(known)}")
     if model.dtype == "bfloat16" and device == "cpu" and not multiplies_bfloat16():
         raise ValueError(
             "dtype=bfloat16 on a CPU without AMX or AVX512-BF16, which would be slower than float32: leave --dtype out"

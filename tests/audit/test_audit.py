@@ -133,6 +133,14 @@ def test_responses_dropped_for_their_length_are_seen():
     assert "selection.dropped" not in {finding.measure for finding in same.findings}
 
 
+def test_failures_of_unknown_length_are_in_no_gap():
+    """One in ten broke off, half of them at a length that is not known, which counts as 1: ln(1 / 100) is no difference."""
+    log, draws = make_log(), np.random.default_rng(5).random(PROMPTS * EACH)
+    length = np.where(draws < 0.05, 1, log.responses.length)
+    found = audited(replace(log, responses=replace(log.responses, active=draws > 0.1, length=length))).selection
+    assert abs(found.dropped_gap.value) < 0.1 and found.dropped.low < 0.1 < found.dropped.high
+
+
 def test_groups_without_contrast():
     log = make_log()
     right = np.where(log.responses.prompt % 4 == 0, True, np.where(log.responses.prompt % 4 == 1, False, log.correct))

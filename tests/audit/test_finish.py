@@ -42,10 +42,14 @@ UNSAID = (None, "", "null", "unknown", "FINISH_REASON_UNSPECIFIED", {}, {"type":
 
 def rollouts(path: Path, column: str, last: Any, others: Any) -> Source:
     """Three rows of four have one finish reason, the fourth another one; no length is the largest of many."""
-    ends = [last if n % 4 == 3 else others for n in range(24)]
+    return rollouts_of(path, column, [last if n % 4 == 3 else others for n in range(24)])
+
+
+def rollouts_of(path: Path, column: str, cells: list) -> Source:
+    """Every other response is correct."""
     rows = [
-        {"prompt": f"q{n // 4}", "response": "a " * (5 + n), "reward": float(n % 2), column: end}
-        for n, end in enumerate(ends)
+        {"prompt": f"q{n // 4}", "response": "a " * (5 + n), "reward": float(n % 2), column: cell}
+        for n, cell in enumerate(cells)
     ]
     return read_one(write_lines(path, *rows))
 
@@ -89,6 +93,21 @@ def test_no_word_means_unknown(tmp_path):
         assert "truncated" not in rollouts(tmp_path / "a.jsonl", "finish_reason", value, "stop").log.known, value
 
 
+def test_one_row_without_a_word_leaves_truncated_what_the_others_say(tmp_path):
+    """Of 24 rows 6 say `length` and 17 `stop`: the 6 are truncated, and of the other one it is unknown."""
+    ends = [None, *("length" if n % 4 == 3 else "stop" for n in range(1, 24))]
+    log = rollouts_of(tmp_path / "a.jsonl", "finish_reason", ends).log
+    assert "truncated" not in log.known and log.responses.truncated.tolist() == [n % 4 == 3 for n in range(24)]
+
+
+def test_a_status_that_is_the_verdict_ends_no_response_and_one_of_all_is_no_verdict(tmp_path):
+    """The 12 of 24 with a reward of 0 `failed`, and count; that every `success` is true says nothing of 12 rewards of 1."""
+    log = rollouts_of(tmp_path / "a.jsonl", "status", ["failed", "passed"] * 12).log
+    assert log.responses.active.all() and "truncated" not in log.known
+    log = rollouts_of(tmp_path / "a.jsonl", "success", [True] * 24).log
+    assert log.correct.tolist() == [False, True] * 12
+
+
 SKYRL = {"input_prompt": "q", "output_response": "a b", "score": 1.0}
 SLIME = {"prompt": "q", "response": "a b", "reward": 1.0, "response_length": 2, "loss_mask": None}
 INSPECT = {"id": 1, "epoch": 1, "input": "q", "scores": {"match": {"value": "C"}}}
@@ -104,11 +123,11 @@ INSPECT = {"id": 1, "epoch": 1, "input": "q", "scores": {"match": {"value": "C"}
     ids=["skyrl", "slime", "inspect"],
 )
 def test_frameworks_share_the_words(tmp_path, row):
-    """length, stop and a failure are told apart; with a word that nobody knows truncation is unknown."""
+    """length, stop and a failure are told apart; with a word that nobody knows other truncation is unknown."""
     for words, known, truncated in (
         (("FINISH_LENGTH", "stop", "content_filter"), True, [True, False, False]),
         (("max_output_tokens", "complete", "abort"), True, [True, False, False]),
-        (("length", "stop", "banana"), False, [False, False, False]),
+        (("length", "stop", "banana"), False, [True, False, False]),
     ):
         log = read_one(write_lines(tmp_path / "a.jsonl", *map(row, words))).log
         assert ("truncated" in log.known) == known, words

@@ -168,10 +168,24 @@ def test_a_metric_named_like_a_verdict_is_one_only_where_it_is_0_or_1(tmp_path):
     assert "rows without a verdict, so that outcomes in the upper half of their range are correct: 1" in source.notes
 
 
-def test_skyrls_steps_are_in_the_names_of_folders():
+def test_one_metric_is_the_verdict_of_all_rows(tmp_path):
+    """By a whole word of its name; where it is .5, another one says nothing about that row."""
+    for metrics in (
+        [{"incorrect_tool_calls": 1 - right, "judge": right} for right in (0, 1, 1)],
+        [{"accuracy": right, "exact_match": 1.0} for right in (0, 0.5, 1)],
+    ):
+        source = read_one(write_lines(tmp_path / "a.jsonl", *(verifiers_row(metrics=one) for one in metrics)))
+        assert "correct" not in source.log.known
+        assert not any("incorrect" in note or "exact_match" in note for note in source.notes)
+
+
+def test_skyrls_steps_are_in_the_names_of_folders(tmp_path):
     source = read_one(FORMATS / "skyrl")
     assert source.log.batch.tolist() == [0] * 9 + [10] * 9
     assert source.log.responses.outcome[source.log.responses.active].tolist() == RIGHT * 2
+    row = {"input_prompt": "q", "output_response": "a b", "score": 1.0, "stop_reason": "stop"}
+    log = read_one(write_lines(tmp_path / "sft_step_900" / "global_step_10_evals" / "a.jsonl", row)).log
+    assert log.batch.tolist() == [10], "the last one"
     reading = read([str(FORMATS / "skyrl")])
     assert [Path(text.partition(":")[0]).name for text in reading.skipped] == ["aggregated_results.jsonl"] * 2
 

@@ -288,12 +288,12 @@ def test_malformed_rows_are_named_by_line_with_the_reason(tmp_path):
     )  # fmt: skip
     log = read_one(path).log
     assert log.responses.outcome[log.responses.active].tolist() == [1.0, 1.0, 1.0]
-    assert log.line[~log.responses.active].tolist() == [4]
+    assert log.line[~log.responses.active].tolist() == [4, 6], "nan is TRL's word for no reward"
     reasons = {row.line: row.reason for row in log.malformed}
     assert reasons.pop(2).startswith("not JSON: ")
     assert reasons == {
-        5: "the reward 'high' is not a finite number", 6: "the reward nan is not a finite number",
-        7: "the response is missing", 8: "the step 'first' is not a whole number from 0 to 2**53",
+        5: "the reward 'high' is not a finite number", 7: "the response is missing",
+        8: "the step 'first' is not a whole number from 0 to 2**53",
         9: "the step 1.5 is not a whole number from 0 to 2**53",
         10: "not an object but list", 13: "the reward -1e+300 is no number from -1e+100 to 1e+100",
     }  # fmt: skip
@@ -554,6 +554,21 @@ def test_a_prompt_keeps_its_number_and_every_row_its_place(tmp_path):
     assert (log.problem == log.problem[[0, 1, 1, 0]]).all() and len(set(log.problem)) == 2
     assert [Path(source.files[file]).name for file in log.file] == ["1.jsonl", "1.jsonl", "2.jsonl", "2.jsonl"]
     assert log.line.tolist() == [1, 3, 1, 3]
+
+
+def test_runs_of_fairlens_are_never_pooled(tmp_path):
+    """Prompt 0 of one run is another one's prompt 5: their records are two logs, also where other formats' are one."""
+    for name in "ab":
+        shutil.copytree(FORMATS / "fairlen" / "records", tmp_path / name / "records")
+        write_lines(tmp_path / f"verl_{name}" / "1.jsonl", verl_row())
+    reading = read([str(tmp_path)], Options(pool=True))
+    assert sorted(one.format.name for one in reading.sources) == ["fairlen", "fairlen", "verl"]
+
+
+def test_hidden_folders_are_no_rollouts(tmp_path):
+    for path in (tmp_path / "1.jsonl", tmp_path / ".ipynb_checkpoints" / "1-checkpoint.jsonl"):
+        write_lines(path, verl_row())
+    assert len(read_one(tmp_path).log) == 1
 
 
 def test_a_problem_of_fairlens_own_is_the_same_in_all_rollout_batches(tmp_path):

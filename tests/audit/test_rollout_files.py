@@ -145,6 +145,13 @@ def test_files_of_other_columns_in_one_folder_are_both_read(tmp_path):
     assert len(given.skipped) == 1 and "a.jsonl: --columns prompt=question: no column 'question'" in given.skipped[0]
 
 
+def test_a_column_that_begins_late_leaves_a_run_one_log(tmp_path):
+    """The first 10 rows, by which a file is recognised, have a finish reason in one of two."""
+    write_lines(tmp_path / "a.jsonl", *ROWS * 2, *(row | {"finish_reason": "stop"} for row in ROWS))
+    write_lines(tmp_path / "b.jsonl", *(row | {"finish_reason": "stop"} for row in ROWS))
+    assert len(read_one(tmp_path).log) == 8 * 4
+
+
 def test_runs_of_trl_with_other_reward_functions_are_apart(tmp_path):
     for step, name in enumerate(("accuracy_reward", "math_reward")):
         columns = {"step": [step] * 2, "prompt": ["q"] * 2, "completion": ["a b", "c"], name: [1.0, 0.0]}
@@ -189,6 +196,14 @@ def test_files_with_one_response_to_each_prompt_are_runs_of_one_step(tmp_path):
     source = read_one(tmp_path)
     assert set(source.log.batch) == {0} and source.log.responses.num_prompts == 3 and len(source.log) == 12
     assert not any("is a step" in note for note in source.notes)
+
+
+def test_checkpoints_are_logs_by_folder_and_files_with_one_response_each_are_told(tmp_path):
+    for step in (100, 200):
+        for place in (tmp_path / "folders" / f"step_{step}" / "a.jsonl", tmp_path / "files" / f"eval_{step}.jsonl"):
+            write_lines(place, *[{"prompt": question, "response": "a b", "reward": step // 200} for question in "abc"])
+    assert [len(source.log) for source in read([str(tmp_path / "folders")]).sources] == [3, 3]
+    assert any("compared as samples of one policy" in note for note in read_one(tmp_path / "files").notes)
 
 
 def test_files_with_steps_other_prompts_or_parts_of_one_set_are_no_steps(tmp_path):

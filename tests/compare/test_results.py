@@ -13,7 +13,9 @@ from made_comparison import make_comparison
 from fairlen.audit.numbers import plain
 from fairlen.cli import main
 from fairlen.compare.config import CompareConfig, parse_variant
-from fairlen.compare.results import Cell, Spent, describe_match, resampler, summarize
+from fairlen.compare.results import Cell, Spent, cells_of, describe_match, resampler, show_difference, summarize
+from fairlen.compare.start import start_comparison
+from fairlen.evaluate.estimators import mean_by_problem
 from fairlen.files.folders import write_json
 
 RECORDS = Path(__file__).parents[1] / "fixtures_formats" / "fairlen" / "records"
@@ -125,6 +127,16 @@ def test_seeds_widen_the_interval():
     assert found.value == pytest.approx(0.5) and (found.low, found.high) == (pytest.approx(0.4), pytest.approx(0.6))
 
 
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
+def test_where_all_are_alike_a_share_has_the_interval_of_an_evaluation_and_a_difference_has_none(share):
+    """Wilson's of 8 problems, however many seeds: 0% to 32% for none of them."""
+    values, draw = np.full((3, 8), share), resampler(3, 8)
+    assert draw(values) == mean_by_problem(values.T) and draw(values).low < draw(values).high
+    same = draw(values - values, is_share=False)
+    assert (show_difference(same), same.excludes(0.0)) == ("+0.0", False)
+    assert show_difference(draw(-np.eye(3, 8), is_share=False)).startswith("-12.5 [")  # -3 / 24
+
+
 def page_of(folder) -> str:
     assert main(["report", str(folder)]) == 0
     return (folder / "report.html").read_text()
@@ -167,6 +179,29 @@ def test_costs_are_what_was_spent(tmp_path):
     assert ends[2].startswith("dapo: 38% [38%, 38%]")  # 30/80, 31/80 * 1000/1030, 32/80 * 1000/1060: 37.5% to 37.7%
 
 
+def test_while_seeds_are_added_the_page_is_of_those_that_every_method_has(tmp_path, capsys):
+    folder = make_comparison(tmp_path / "c", {"GRPO_x": 10, "dapo": 30}, seeds=4)
+    (folder / "dapo/seed-3/done.json").unlink()
+    page = page_of(folder)
+    assert "<dt>seeds</dt><dd><strong>3</strong>" in page and best_of(page)[1].startswith("dapo, clearly above")
+    assert "All methods are compared at the generated tokens of GRPO_x" in page  # the name as it is
+    for place in folder.glob("dapo/*/done.json"):
+        place.unlink()
+    assert main(["report", str(folder)]) == 2
+    assert "no seed has a finished run of every method; the comparison's command" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["{", "[3]", '{"a": 1}'])
+@pytest.mark.parametrize("file", ["results.json", "comparison.json", "dapo/seed-1/done.json"])
+def test_a_damaged_file_of_a_comparison_is_named(file, text, tmp_path, capsys):
+    folder = make_comparison(tmp_path / "c", {"grpo": 10, "dapo": 30})
+    (folder / file).write_text(text)
+    assert main(["report", str(folder)]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"{folder / file}: " in said and "the file is damaged; " in said
+    assert ("remove it: the comparison's command writes it again" in said) == (file != "comparison.json")
+
+
 def test_methods_have_their_names_on_the_axis(tmp_path):
     name = "fspo:surrogate.width=0.01,surrogate.z=2"
     page = page_of(make_comparison(tmp_path / "c", {"grpo": 10, name: 30}))
@@ -182,3 +217,49 @@ def test_a_comparison_that_has_not_ended_has_no_page(tmp_path, capsys):
     (tmp_path / "comparison.json").write_text(json.dumps({"match": "generated"}))
     assert main(["report", str(tmp_path)]) == 2
     assert "the comparison has not ended; its command resumes it" in capsys.readouterr().err
+
+
+def make_runs(folder: Path, **changed) -> list[str]:
+    """Two run folders with an evaluation; changed is the `size` of the second, problems and samples, its `data` or `cost`."""
+    for name in ("a", "b"):
+        of = changed if name == "b" else {}
+        size, samples = of.get("size", (40, 2))
+        made = cell(folder, name, 0, [[[1] * samples] * size], [[5] * samples] * size).folder
+        data = {"sets": [{"fingerprint": "train", "held_out": 0}, {"fingerprint": of.get("data", "f"), "held_out": 9}]}
+        write_json(made / "run.json", {"data": data})
+        cost = of.get("cost", {"tokens/generated_total": 900, "time/training": 2.5})
+        write_lines(made / "metrics.jsonl", {"update": 1, "rollout_batch": 1, "eval/accuracy": 1.0} | cost)
+    return [str(folder / name / "0") for name in ("a", "b")]
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"size": (40, 1)}, "a/0: problems=40, samples=2; {0}/b/0: problems=40, samples=1"),
+        ({"size": (39, 2)}, "b/0: problems=39, samples=2): compare runs with the same --problems and --samples"),
+        ({"data": "g"}, "other held-out problems (data.sets of run.json): compare runs with the same --eval-data"),
+    ],
+    ids=["samples", "problems", "data"],
+)
+def test_runs_on_other_problems_are_not_paired(changed, said, tmp_path, capsys):
+    assert main(["compare", *make_runs(tmp_path, **changed)]) == 2
+    assert said.format(tmp_path) in " ".join(capsys.readouterr().err.split())
+
+
+def test_runs_are_compared_as_they_are(tmp_path, capsys):
+    """No advice on seeds, k of their own, and a dash for a cost that evaluations lack; records are not to be removed."""
+    runs = make_runs(tmp_path, cost={})
+    _, second = start_comparison(CompareConfig(tuple(runs)))
+    shown = capsys.readouterr().out
+    assert "--seeds" not in shown and "pass@2" in shown and "nan" not in shown
+    cells = cells_of(second, with_intervals=False)
+    assert cells[2] == "+0.0 points" and cells[-3:] == ("1", "-", "-")
+    for flag, value in (("seeds", "4"), ("match", "updates"), ("out", "x"), ("learning_rate", "0.5"), ("samples", "9")):
+        assert main(["compare", *runs, f"--{flag.replace('_', '-')}", value]) == 2
+        said = " ".join(capsys.readouterr().err.split())
+        assert f"{flag}={value}: runs are compared as they are; leave it out" in said
+    (records := Path(runs[1]) / "records").unlink()
+    records.mkdir()
+    (records / "responses-000000.parquet").write_text("no table")
+    assert main(["compare", *runs]) == 2
+    assert "restore them, or leave the run out" in " ".join(capsys.readouterr().err.split())

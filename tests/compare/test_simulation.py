@@ -144,7 +144,7 @@ def test_the_command(capsys, tmp_path):
         (["--compare", "grpo", "eqlen"], "eqlen chooses what is generated"),
         (["--compare", "grpo", "ctpoo"], "unknown method 'ctpoo': did you mean 'ctpo'?"),
         (
-            ["--compare", "grpo", "ctpo", "rloo", "gspo", "dapo", "aspo", "--out", "page.html"],
+            ["--compare", "grpo", "ctpo", "rloo", "gspo", "dapo", "cispo", "--out", "page.html"],
             "--out draws up to 5 methods",
         ),
         (["dapo", "--out", "page.html"], "--out page.html: it is for --compare"),

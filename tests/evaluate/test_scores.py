@@ -1,5 +1,6 @@
 """Scores of samples written by hand; estimators and intervals: closed forms, enumeration, coverage."""
 
+from dataclasses import replace
 from fractions import Fraction
 from math import comb
 
@@ -20,6 +21,7 @@ from fairlen.evaluate.estimators import (
 )
 from fairlen.evaluate.samples import Sample
 from fairlen.evaluate.scores import overall, score
+from fairlen.evaluate.start import HEADINGS, budget_cells, cells_of
 
 
 def sample(problem: str, status: str, length: int = 10, extracted: str | None = None, finish: str = "stop") -> Sample:
@@ -74,6 +76,27 @@ def test_what_has_no_verdict_is_left_out_or_wrong():
     assert found["length"]["all"]["value"] == pytest.approx(160 / 6)  # those two belong to neither side
     as_incorrect, _ = score(rows, "incorrect")
     assert as_incorrect["avg@4"]["value"] == pytest.approx(3 / 8) and as_incorrect["pass@4"]["problems"] == 2
+
+
+def test_numbers_of_some_problems_are_not_shown_beside_those_of_all():
+    """b lacks two verdicts: pass@4 is of a alone, 100%, where avg@4 is of both; maj@4 is of both: a 1, b a tie of 1 and 4."""
+    rows = [*A, sample("b", "timeout", 40), sample("b", "error", 40), *B[2:]]
+    for how, expected in (("inactive", ["-", "-", "75.0%"]), ("incorrect", ["100.0%", "81.1%", "75.0%"])):
+        shown = dict(zip(HEADINGS, cells_of("x", score(rows, how)[0]), strict=True))
+        assert [shown[name] for name in ("pass@n", "best@n", "maj@n")] == expected  # (15/16 + 1 - (3/4)^4) / 2 = 81.1%
+
+
+def test_within_a_budget_no_more_are_correct_than_ended():
+    """Of two correct ones of 10 tokens one was cut there: 1 of 2 ended, and that one is correct; once asked both are."""
+    rows = [replace(sample("a", "correct", finish=end), forced=("correct",)) for end in ("stop", "length")]
+    (row,) = score(rows, "inactive", (10,))[0]["budgets"]
+    assert [row[name]["value"] for name in ("ended", "correct", "forced", "gain")] == [1 / 2, 1 / 2, 1.0, 1 / 2]
+
+
+def test_a_set_without_verdicts_has_no_budgets():
+    rows = [replace(sample(name, "timeout"), forced=("timeout",)) for name in "ab"]
+    found, _ = score(rows, "inactive", (10,))
+    assert found["budgets"] == budget_cells("x", found) == [] and found["scored"] == 0
 
 
 def test_a_problem_without_any_verdict_is_counted_but_not_scored():

@@ -51,7 +51,7 @@ def is_admitted(name: str) -> bool:
 LONGER = (
     "dapo+gr3+balanced_update+kl", "fspo+balanced+toplambda+mismatch", "gspo+dual_clip+std_trl+lspo",
     "rloo+balanced_update+dynamic", "sapo+std_verl+toplambda+kl", "ctpo+maxrl+vl_norm+kl",
-    "aspo+solved_length+vl_norm+no_std",
+    "cispo+solved_length+vl_norm+no_std",
 )  # fmt: skip
 
 

@@ -46,6 +46,12 @@ def test_refills_replace_rejected_prompts_and_keep_them_in_the_batch(policy):
     assert [r.token_ids for r in few.rollouts.responses] == [r.token_ids for r in refilled.rollouts.responses]
 
 
+@pytest.mark.parametrize("method", ["dapo+effort", "prime-rl:linear"])
+def test_a_refill_has_columns_and_a_reward_may_apply_to_nothing(policy, method):
+    """The playground has no column of effort, as a reward function that says None has none."""
+    assert collect(policy, 2, method).num_extra_batches >= 1
+
+
 def test_a_refill_cuts_and_scores_only_what_is_new(policy, monkeypatch):
     """Rows are numbered on, as if all had been cut at once; the whole is scored once, since a stage may compare its prompts."""
     for method in ("dapo", "dapo+turns", "eqlen+dynamic"):

@@ -45,6 +45,12 @@ class FaultyPolicy(Policy):
         raise self.error
 
 
+def test_an_engine_without_memory_names_what_to_change(tmp_path):
+    """Keys and values of 10^11 responses."""
+    with pytest.raises(OutOfMemoryError, match=r"memory ran out in the engine .*smaller --max-num-seqs"):
+        start_training(small(tmp_path).replace(max_num_seqs=10**11))
+
+
 def make_learner(method: str = "gspo", max_tokens: int = MICRO, **faults) -> Learner:
     """A learner whose rate is 0: its updates leave their gradient behind."""
     plain = tiny_gpt2(torch.float64)

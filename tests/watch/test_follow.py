@@ -66,17 +66,21 @@ def test_writers_side_by_side_are_one_batch_in_chunks_of_any_size(tmp_path, monk
     assert contents[0] == contents[1]
 
 
-def test_tables_of_a_step_each_are_read_once(tmp_path):
-    def write(step):
-        rows = [{"step": step, "prompt": f"{step}-{i // 8}", "completion": "a " * i} for i in range(64)]
-        rows = [row | {"accuracy": i % 3 % 2, "advantage": i / 64} for i, row in enumerate(rows)]
-        pq.write_table(pa.Table.from_pylist(rows), tmp_path / f"completions_{step:05}.parquet")
+def write_completions(folder, step, drawn=None, size=64, missing=()):
+    """Write a step of TRL's completions, to prompts that were drawn for it or for an earlier one."""
+    prompts = [f"{drawn or step}-{row // 8}" for row in range(size)]
+    rows = [{"step": step, "prompt": prompt, "completion": "a " * row} for row, prompt in enumerate(prompts)]
+    rewards = [float("nan") if row in missing else row % 3 % 2 for row in range(size)]
+    rows = [row | {"accuracy": float(reward), "advantage": 0.5} for row, reward in zip(rows, rewards, strict=True)]
+    pq.write_table(pa.Table.from_pylist(rows), folder / f"completions_{step:05}.parquet")
 
+
+def test_tables_of_a_step_each_are_read_once(tmp_path):
     follower = Follower(tmp_path)
     for step in (1, 2, 3):
-        write(step)
+        write_completions(tmp_path, step)
     found = list(follower.read())
-    write(4)
+    write_completions(tmp_path, 4)
     assert numbers([*found, *follower.read(is_over=True)]) == [(step, 64) for step in (1, 2, 3, 4)]
 
 
@@ -96,6 +100,75 @@ def test_what_cannot_be_told_is_said(tmp_path):
     write_steps(tmp_path / "other" / "c.jsonl", [0])
     with pytest.raises(ValueError, match="of 2 kinds"):
         list(Follower(tmp_path).read())
+
+
+def test_another_run_in_place_of_the_first_is_told(tmp_path, monkeypatch):
+    """Longer lines of the same name are no more steps of it; of a table that is replaced its steps were counted."""
+    path, follower = tmp_path / "rollouts.jsonl", Follower(tmp_path / "rollouts.jsonl")
+    write_steps(path, range(2))
+    assert len(list(follower.read(is_over=True))) == 2
+    path.unlink()
+    write_steps(path, range(5, 9))
+    with pytest.raises(ValueError, match="written anew since the last look"):
+        list(Follower(path, **json.loads(json.dumps(follower.state()))).read())
+    path.unlink()
+
+    follower = Follower(tmp_path)
+    write_completions(tmp_path, 1)
+    assert numbers(follower.read(is_over=True)) == [(1, 64)]
+    write_completions(tmp_path, 1, drawn=7, size=96)
+    assert list(follower.read(is_over=True)) == [] and "after their step was counted" in follower.notes[-1]
+
+    monkeypatch.setattr("fairlen.watch.follow.find_files", lambda paths: [(tmp_path / "gone.jsonl", "")])
+    assert list(Follower(tmp_path).read()) == []
+
+
+def test_a_buffer_that_trl_logs_again_counts_once_whenever_it_is_looked_at(tmp_path):
+    """Two logs of a buffer, and of the next one: the steps that repeat the one before bring no response."""
+    follower, found = Follower(tmp_path), []
+    for step, drawn in ((1, 1), (2, 1), (3, 3), (4, 3)):
+        write_completions(tmp_path, step, drawn)
+        found += follower.read(is_over=True)
+        follower = Follower(tmp_path, **json.loads(json.dumps(follower.state())))
+    assert numbers(found) == [(1, 64), (3, 64)]
+
+
+def test_a_reward_that_is_nan_is_no_verdict_and_what_is_left_out_is_told(tmp_path):
+    write_completions(tmp_path, 1, missing=(3, 5))
+    ((_, table, *_),) = Follower(tmp_path).read(is_over=True)
+    assert np.flatnonzero(~table.active).tolist() == [3, 5]
+    write_steps(tmp_path / "a.jsonl", [0])
+    with (tmp_path / "a.jsonl").open("a") as file:
+        file.write(
+            '{"step": 0, "prompt": "0-0", "response": "x", "num_tokens": 3, "reward": "n/a", "finish_reason": "stop"}\n'
+        )
+    follower = Follower(tmp_path / "a.jsonl")
+    assert numbers(follower.read(is_over=True)) == [(0, 128)]
+    assert any("left out, such as" in note and "the reward 'n/a'" in note for note in follower.notes)
+
+
+def test_the_bar_of_a_correct_response_is_raised_by_larger_rewards(tmp_path):
+    """Half of 0 to .1 is .05; then of 0 to 1.1 it is .55, above which .1 for a format is not; and it never falls."""
+    path, found = tmp_path / "rollouts.jsonl", []
+    follower = Follower(path)
+    for step, rewards in enumerate(([0, 0.1], [0.1, 1.1, 0], [0, 0.1])):
+        row = {"step": step, "prompt": f"q{step}", "response": "a", "num_tokens": 3, "finish_reason": "stop"}
+        with path.open("a") as file:
+            file.writelines(json.dumps(row | {"reward": reward}) + "\n" for reward in rewards)
+        found += [table.correct.tolist() for _, table, *_ in follower.read(is_over=True)]
+    assert found == [[False, True], [False, True, False], [False, False]]
+
+
+def test_lengths_in_another_unit_than_before_end_the_watch(tmp_path):
+    """One row of the second look has no number of tokens, so that all of it would be measured in words."""
+    path, follower = tmp_path / "rollouts.jsonl", Follower(tmp_path / "rollouts.jsonl")
+    write_steps(path, [0, 1])
+    assert len(list(follower.read(is_over=True))) == 2
+    write_steps(path, [2])
+    with path.open("a") as file:
+        file.write('{"step": 2, "prompt": "2-0", "response": "a b", "reward": 0.0, "finish_reason": "stop"}\n')
+    with pytest.raises(ValueError, match="lengths in tokens, then in words: choose one by --unit or --tokenizer"):
+        list(follower.read(is_over=True))
 
 
 def test_ages_are_read_and_the_older_long_ones_told(tmp_path, capsys):

@@ -8,24 +8,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from fairlen.audit import conclusion
 from fairlen.audit.advice import Advice, advise
-from fairlen.audit.conclusion import (
-    LENGTH,
-    MANY,
-    TURN_QUANTITIES,
-    Conclusion,
-    Margins,
-    TurnReport,
-    add_bar,
-    add_truncation,
-    as_estimate,
-    conclude,
-    describe_effects,
-    p_values_of,
-    report_turns,
-    show_size,
-    within_log,
-)
 from fairlen.audit.log import Log, halfway, plain_samples
 from fairlen.audit.method_in_use import InUse, find_method
 from fairlen.audit.readers import DEFAULTS, LogReading, Options, Source, read
@@ -40,7 +24,7 @@ from fairlen.audit.statistics.within import MIN_PROMPTS, Effect, Within, compare
 from fairlen.batch import Bools, Floats, centred_squares, count_by, mean_by, sum_by
 from fairlen.channels import name_channel
 
-MARGINS = Margins()
+MARGINS = conclusion.Margins()
 
 
 @dataclass(frozen=True)
@@ -84,7 +68,7 @@ class AuditFinding:
 class Audit:
     source: Source
     method: InUse | None
-    conclusion: Conclusion
+    conclusion: conclusion.Conclusion
     findings: tuple[AuditFinding, ...]
     within: Within  # without truncated responses
     within_with_truncated: Within
@@ -97,11 +81,11 @@ class Audit:
     shares: Shares
     acceptance: Acceptance | None
     streams: StreamReport | None
-    turns: TurnReport | None  # None where every response is one turn
+    turns: conclusion.TurnReport | None  # None where every response is one turn
     channels: tuple[ChannelEffect, ...] = ()  # empty of a log with one
 
     @property
-    def conclusions(self) -> tuple[Conclusion, ...]:
+    def conclusions(self) -> tuple[conclusion.Conclusion, ...]:
         of_turns = (self.turns.number.conclusion, self.turns.length.conclusion) if self.turns else ()
         return self.conclusion, *of_turns
 
@@ -111,26 +95,32 @@ class Audit:
 
 
 def audit(
-    paths: str | list[str], options: Options = DEFAULTS, method: InUse | None = None, margins: Margins = MARGINS
+    paths: str | list[str],
+    options: Options = DEFAULTS,
+    method: InUse | None = None,
+    margins: conclusion.Margins = MARGINS,
 ) -> tuple[tuple[Audit, ...], LogReading]:
     """Read and measure. Raises ValueError for options that cannot be and paths where nothing is."""
     reading = read([paths] if isinstance(paths, str) else paths, options)
     return tuple(audit_source(source, method, margins) for source in reading.sources), reading
 
 
-def audit_source(source: Source, method: InUse | None = None, margins: Margins = MARGINS) -> Audit:
+def audit_source(source: Source, method: InUse | None = None, margins: conclusion.Margins = MARGINS) -> Audit:
     """Measure one log; without a method it is looked for beside the files."""
     log, method = source.log, method or find_method(source.files)
-    selection, quantities = find_selection(log), (LENGTH, *TURN_QUANTITIES) if log.has_turns else (LENGTH,)
-    effects = [within_log(log, quantity=one) for one in quantities]
+    selection, quantities = (
+        find_selection(log),
+        (conclusion.LENGTH, *conclusion.TURN_QUANTITIES) if log.has_turns else (conclusion.LENGTH,),
+    )
+    effects = [conclusion.within_log(log, quantity=one) for one in quantities]
     accepted, streams = acceptance(log) if len(log.trained) else None, stream_report(log)
     channels = channel_effects(log)
     others = [*find_dropped(selection), *find_unequal_acceptance(accepted), *find_in_streams(streams)]
     others += find_channels(channels, margins)
-    again = [within_log(log, with_truncated=True, quantity=one) for one in quantities]
-    p_values = [p for one in zip(effects, quantities, strict=True) for p in p_values_of(*one).values()]
+    again = [conclusion.within_log(log, with_truncated=True, quantity=one) for one in quantities]
+    p_values = [p for one in zip(effects, quantities, strict=True) for p in conclusion.p_values_of(*one).values()]
     p_values += [one.p_value for one in others]
-    found = [conclude(within, margins, p_values, of) for within, of in zip(effects, quantities, strict=True)]
+    found = [conclusion.conclude(within, margins, p_values, of) for within, of in zip(effects, quantities, strict=True)]
     findings = [
         *find_limit(source, selection.truncated),
         *(finding for one in zip(found, effects, again, strict=True) for finding in find_within(log, *one)),
@@ -138,9 +128,9 @@ def audit_source(source: Source, method: InUse | None = None, margins: Margins =
     ]
     told = found[0].effect and found[0].quantity.measure_of(found[0].effect)
     findings.sort(key=lambda one: (one.measure != "selection.truncated", one.measure != told))  # the verdict's first
-    weights, turns = weight_shares(log), report_turns(log, effects[1:], found[1:]) if log.has_turns else None
+    weights, turns = weight_shares(log), conclusion.report_turns(log, effects[1:], found[1:]) if log.has_turns else None
     return Audit(
-        source, method, add_bar(add_truncation(found[0], log), log),
+        source, method, conclusion.add_bar(conclusion.add_truncation(found[0], log), log),
         tuple(replace(one, advice=one.advice or find_advice(one, method, weights)) for one in findings),
         effects[0], again[0], selection, lengths(log), budget_curve(log), coupling(log), weights, untrained(log),
         find_shares(log), accepted, streams, turns, channels,
@@ -157,20 +147,24 @@ def find_advice(one: AuditFinding, method: InUse | None, weights: dict[str, Weig
 
 
 def find_limit(source: Source, truncated: Estimate) -> Iterator[AuditFinding]:
-    if truncated.value > MANY:
+    if truncated.value > conclusion.MANY:
         text = f"{truncated:.0%} of responses end at the limit of generation"
         more = ("all effects are of the others, which length decided: that of all responses may be larger or smaller",)
         advice = Advice(f"raise {source.format.max_response_length} before all else", ())
         yield AuditFinding("selection.truncated", truncated, math.nan, text, more, advice)
 
 
-def find_within(log: Log, found: Conclusion, within: Within, with_truncated: Within) -> Iterator[AuditFinding]:
+def find_within(
+    log: Log, found: conclusion.Conclusion, within: Within, with_truncated: Within
+) -> Iterator[AuditFinding]:
     """Find the effects within prompts that the verdict calls, each with the same including truncated responses."""
     if found.status != "effect":
         return
     quantity = found.quantity
-    again = {measure: text for measure, _, text in describe_effects(with_truncated, found.significant, quantity)}
-    for measure, name, text in describe_effects(within, found.significant, quantity):
+    again = {
+        measure: text for measure, _, text in conclusion.describe_effects(with_truncated, found.significant, quantity)
+    }
+    for measure, name, text in conclusion.describe_effects(within, found.significant, quantity):
         effect, more = vars(within)[name], ()
         if "truncated" in log.known and log.responses.truncated.any():
             same = "it is the same" if again[measure] == text else again[measure]
@@ -180,30 +174,30 @@ def find_within(log: Log, found: Conclusion, within: Within, with_truncated: Wit
                 "which responses were truncated is not known; those are long, and mostly incorrect, by the limit, "
                 "and may be part of this",
             )
-        yield AuditFinding(measure, as_estimate(name, effect), effect.p_value, text, more)
+        yield AuditFinding(measure, conclusion.as_estimate(name, effect), effect.p_value, text, more)
 
 
 def find_dropped(found: Selection) -> Iterator[AuditFinding]:
     effect = found.dropped_gap
     if effect.num_prompts >= MIN_PROMPTS:
         side = 1 if effect.value > 0 else -1
-        size = f"{show_size('gap', effect.estimate, side)} {LENGTH.words[side < 0]}"
+        size = f"{conclusion.show_size('gap', effect.estimate, side)} {conclusion.LENGTH.words[side < 0]}"
         text = f"responses without a verdict are {size} than others to the same prompt"
         more = (
             "which are left is decided by length, so that effects among them may differ from those of all responses",
         )
-        yield AuditFinding("selection.dropped", as_estimate("gap", effect), effect.p_value, text, more)
+        yield AuditFinding("selection.dropped", conclusion.as_estimate("gap", effect), effect.p_value, text, more)
 
 
-def find_channels(effects: Sequence[ChannelEffect], margins: Margins) -> Iterator[AuditFinding]:
+def find_channels(effects: Sequence[ChannelEffect], margins: conclusion.Margins) -> Iterator[AuditFinding]:
     """Find the channels that may go with correctness, alone and given the others."""
     for one in effects:
         side, verb = (1, "more") if one.alone.value > 0 else (-1, "less")
-        alone, given = (show_size("gap", effect.estimate, side) for effect in (one.alone, one.given))
+        alone, given = (conclusion.show_size("gap", effect.estimate, side) for effect in (one.alone, one.given))
         text = f"incorrect responses spend {alone} {verb} on {name_channel(one.channel)} than correct ones to the same prompt, "
         text += f"and {given} {verb} where all other channels are as long"
         if one.is_named(1.0, margins.of("gap")):
-            yield AuditFinding(f"channels.{one.channel}", as_estimate("gap", one.given), one.p_value, text)
+            yield AuditFinding(f"channels.{one.channel}", conclusion.as_estimate("gap", one.given), one.p_value, text)
 
 
 def find_unequal_acceptance(found: Acceptance | None) -> Iterator[AuditFinding]:
@@ -235,16 +229,19 @@ def find_selection(log: Log) -> Selection:
     started = log.responses.round == 0
     table, problem, correct = log.responses.take(started), log.clusters[started], log.correct[started]
     kept, truncated = table.active | table.truncated, table.truncated
+    told = kept | (table.length > 1)  # of what broke off often no length is known, which counts as 1
     size = count_by(table.prompt[kept], log.responses.num_prompts).astype(np.int64)
     usual = int(np.bincount(size[size > 0]).argmax()) if kept.any() else 0
 
     def share(of: Bools) -> Estimate:
         return mean_over(problem[of], truncated[of]) if "truncated" in log.known else NOTHING
 
+    length = table.length[told].astype(np.float64)
+    gap = compare_within(table.prompt[told], problem[told], kept[told].astype(np.float64), length)
     return Selection(
         share(kept), share(kept & correct), share(kept & ~correct),
         dropped=mean_over(problem, ~kept),
-        dropped_gap=compare_within(table.prompt, problem, kept.astype(np.float64), table.length.astype(np.float64)).gap,
+        dropped_gap=gap.gap,
         group_size=usual,
         incomplete=share_of(size[size > 0] < usual),
     )  # fmt: skip

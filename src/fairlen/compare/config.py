@@ -73,11 +73,12 @@ class CompareConfig:
             raise ValueError(f"seeds={self.seeds}: give at least 1; intervals over seeds need 3 or more")
         if self.reference and self.reference not in texts:
             raise ValueError(f"reference={self.reference}: it is none of the methods; there are {', '.join(texts)}")
-        given, default = (flatten(asdict(config)) for config in (self.train, TrainConfig()))
-        for name in self.refused:
-            if (value := given[name]) != default[name]:
-                how = "limits by --match" if name.startswith("max_") else "this for each run"
-                raise ValueError(f"{name}={value}: a comparison sets {how}; leave it out")
+        given, usual = (flatten(asdict(o.train)) | {"match": o.match, "seeds": o.seeds} for o in (self, CompareConfig))
+        for name in given if self.are_runs else self.refused:
+            if (value := given[name]) != usual[name]:
+                how = "a comparison sets " + ("limits by --match" if name.startswith("max_") else "this for each run")
+                how = "runs are compared as they are" if self.are_runs else how
+                raise ValueError(f"{name}={value}: {how}; leave it out")
         for variant in () if self.are_runs else self.variants:
             explain(variant.method, variant.settings)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +23,8 @@ from fairlen.compare.results import (
     describe_match,
     headings,
     points,
+    read_own,
+    show_difference,
     summarize,
 )
 from fairlen.files.folders import write_file
@@ -44,17 +45,20 @@ NUM_PLACES = 25
 
 
 def report_comparison(folder: Path, path: Path) -> Path:
-    """Write the page of a comparison again. Raises FileNotFoundError where it has not ended."""
+    """Write the page of a comparison again, of the seeds of which all methods are done. Raises FileNotFoundError, ValueError."""
     results = folder / "results.json"
     if not results.is_file():
         raise FileNotFoundError(
             f"{results}: there is no such file: the comparison has not ended; its command resumes it"
         )
-    variants = [parse_variant(result["name"]) for result in json.loads(results.read_text())]
-    places = [(one, place) for one in variants for place in sorted((folder / one.folder).glob("seed-*/done.json"))]
-    cells = [Cell(one, place.parent, Spent(**json.loads(place.read_text()))) for one, place in places]
-    settings = flatten(json.loads((folder / "comparison.json").read_text()))
-    return write_comparison(settings, cells, summarize(cells, settings["match"]), path)
+    variants = read_own(results, lambda found: [parse_variant(one["name"]) for one in found])
+    settings, match = read_own(folder / "comparison.json", lambda found: (flatten(found), found["match"]))
+    done = [{file.parent.name for file in (folder / one.folder).glob("seed-*/done.json")} for one in variants]
+    if not done or not (seeds := sorted(set.intersection(*done))):
+        raise ValueError(f"{folder}: no seed has a finished run of every method; the comparison's command makes them")
+    places = [(one, folder / one.folder / seed) for one in variants for seed in seeds]
+    cells = [Cell(one, run, read_own(run / "done.json", lambda found: Spent(**found))) for one, run in places]
+    return write_comparison(settings, cells, summarize(cells, match), path)
 
 
 def write_comparison(settings: dict[str, Any], cells: Sequence[Cell], results: Sequence[Result], path: Path) -> Path:
@@ -75,9 +79,9 @@ def write_comparison(settings: dict[str, Any], cells: Sequence[Cell], results: S
         "settings": [(name, visible(str(value))) for name, value in hide_all(settings).items()],
     }  # fmt: skip
     lead = f"Every method was given the {cost} of the reference, {results[0].name}. "
-    lead += f"{describe_match(results, cost).capitalize()}."
+    lead += f"{(said := describe_match(results, cost))[0].upper()}{said[1:]}."
     figures = [
-        ends(results, settings["samples"]),
+        ends(results),
         equal_costs(results),
         *(learning(cells, MATCHED[one], COSTS[one]) for one in (match, *MATCHED.keys() - {match})),
         differences(results),
@@ -108,7 +112,7 @@ def by_row(results: Sequence[Result], form: Form, x: str, level: float | None = 
         of = one.last if level is None else one.difference
         if of:
             seeds = [a - (b if level is not None else 0) for a, b in zip(one.seeds, results[0].seeds, strict=True)]
-            says = f"{interval(of, form)}; seeds {', '.join(map(form, seeds))}"
+            says = f"{interval(of, form) if level is None else show_difference(of, form)}; seeds {', '.join(map(form, seeds))}"
             found.append(ChartRow(one.name, tone, of, says, seeds))
     axis = nice_axis([np.array([*row.mark, *row.points]) for row in found], form, zero=level is not None)
     return figure.rows(found, axis, x, f"{x} by method", level)
@@ -119,13 +123,13 @@ def tones(results: Sequence[object]) -> list[Tone]:
     return [figure.TONES[place % len(figure.TONES)] for place in range(len(results))]
 
 
-def ends(results: Sequence[Result], num_samples: int) -> Figure:
+def ends(results: Sequence[Result]) -> Figure:
     """Draw accuracy at the end, with the table of all numbers."""
     return Figure(
         "Accuracy at the end",
         "Share of correct responses to held-out problems, mean over problems of the mean over samples. Rings are seeds.",
         by_row(results, share, "held-out accuracy"),
-        Table(headings(num_samples), [cells_of(result, with_intervals=True) for result in results]),
+        Table(headings(results[0].samples), [cells_of(result, with_intervals=True) for result in results]),
         f"{PAIRED} `At its best` is chosen afterwards; costs are means over seeds; coupling and LRE are of the first seed, "
         "with a dash where every update was on-policy or there were too few sequences.",
         terms=TERMS,

@@ -21,9 +21,9 @@ from fairlen.audit.statistics.budgets import reach
 from fairlen.audit.statistics.coupling import REASONS, Untrained, coupling, untrained
 from fairlen.audit.statistics.intervals import Estimate, quantiles, ratio
 from fairlen.batch import Floats
-from fairlen.compare.config import FEW_SEEDS, CompareConfig, Match, Variant
+from fairlen.compare.config import Match, Variant
 from fairlen.console import make_console, print_table
-from fairlen.evaluate.estimators import best_at, pass_at, percentile_interval
+from fairlen.evaluate.estimators import are_alike, best_at, mean_of_problems, pass_at, percentile_interval
 from fairlen.evaluate.run import show_length
 from fairlen.report import figure
 from fairlen.report.figure import Form, share
@@ -33,7 +33,7 @@ PAIRED = "95% intervals resample seeds and problems, the same for every method; 
 NUM_RESAMPLES = 4000
 MAX_EXCESS = 0.02
 """Share by which what two methods spent may differ for them to be compared."""
-Draw = Callable[[Floats], Estimate]
+Draw = Callable[..., Estimate]
 
 
 @dataclass(frozen=True)
@@ -76,6 +76,7 @@ class Result:
     """One line of the comparison."""
 
     name: str
+    samples: int  # to each problem, k
     last: Estimate
     """avg@k at the end: the mean over problems of the mean over samples."""
     peak: Estimate
@@ -106,6 +107,15 @@ class Result:
     """The largest share by which what a seed's numbers are of differs from what the reference had spent of the matched cost."""
 
 
+def read_own(path: Path, make: Callable[[Any], Any]) -> Any:
+    """Return what a comparison's own file is made into. Raises ValueError where it is damaged."""
+    try:
+        return make(json.loads(path.read_text()))
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        how = "restore it" if path.name == "comparison.json" else "remove it: the comparison's command writes it again"
+        raise ValueError(f"{path}: {error!r}: the file is damaged; {how}") from None
+
+
 def summarize(cells: Sequence[Cell], match: Match | None = None) -> list[Result]:
     """Return one result a method, in the order of the cells; the first method is the reference.
 
@@ -132,16 +142,17 @@ def summarize(cells: Sequence[Cell], match: Match | None = None) -> list[Result]
         total = values.sum((1, 2))
         result = Result(
             name=name,
+            samples=round(float(total[3] + total[5]) / accuracy.size),
             last=draw(accuracy),
             peak=draw(np.stack([end.best for end in held[name]])),
             best_at=draw(values[1]),
             pass_at=draw(values[2]),
             length_correct=total[4] / total[3] if total[3] else nan,
             length_incorrect=total[6] / total[5] if total[5] else nan,
-            difference=draw(accuracy - reference) if place else None,
-            behind=draw(accuracy - best_accuracy) if name != best_name else None,
+            difference=draw(accuracy - reference, is_share=False) if place else None,
+            behind=draw(accuracy - best_accuracy, is_share=False) if name != best_name else None,
             seeds=tuple(accuracy.mean(1).tolist()),
-            **measure(by_name[name][0].folder / "records"),
+            **measure(by_name[name][0].folder / "records", match),
             spent=Spent(*np.mean([astuple(one) for one in spent], axis=0).tolist()),
             equal=compare_curves(base, curves[name]) if place and min(len(base[0]), len(curves[name][0])) > 1 else None,
             excess=max(abs(getattr(s, match) / m - 1.0) if match else 0.0 for s, m in zip(spent, marks, strict=True)),
@@ -151,12 +162,11 @@ def summarize(cells: Sequence[Cell], match: Match | None = None) -> list[Result]
 
 
 def refuse_other_problems(held: Mapping[str, Sequence[End]]) -> None:
-    """Raise ValueError where methods were evaluated on different numbers of problems."""
-    sizes = {name: sorted({end.values.shape[1] for end in ends}) for name, ends in held.items()}
-    if len({size for found in sizes.values() for size in found}) > 1:
-        raise ValueError(
-            f"evaluated on different numbers of problems, {sizes}: compare runs with the same held-out ones"
-        )
+    """Raise ValueError where methods were evaluated on different numbers of problems, or of samples of each."""
+    sizes = [(name, end.values.shape[1], round(end.values[[3, 5], 0].sum())) for name in held for end in held[name]]
+    if len({one[1:] for one in sizes}) > 1:
+        said = "; ".join(dict.fromkeys("{}: problems={}, samples={}".format(*one) for one in sizes))
+        raise ValueError(f"evaluations differ ({said}): compare runs with the same --problems and --samples")
 
 
 class End(NamedTuple):
@@ -232,7 +242,7 @@ def compare_curves(first: Curve, second: Curve) -> EqualCost:
     return EqualCost(*(Estimate(*map(float, one)) for one in zip(found[0], low, high, strict=True)))
 
 
-def measure(records: Path) -> dict[str, Any]:
+def measure(records: Path, match: Match | None) -> dict[str, Any]:
     """Return length effects on the records of a run, whose intervals are over its prompts.
 
     Raises ValueError for records that cannot all be read: methods would be compared on parts of their runs.
@@ -240,16 +250,19 @@ def measure(records: Path) -> dict[str, Any]:
     reading = read([str(records)])
     if reading.unreadable or not reading.sources:
         reasons = "; ".join(reading.unreadable) or "none there"
-        raise ValueError(f"{records}: {reasons}; remove the cell's folder to run it again")
+        remedy = "remove the cell's folder to run it again" if match else "restore them, or leave the run out"
+        raise ValueError(f"{records}: {reasons}; {remedy}")
     log = reading.sources[0].log
     return {"coupling": coupling(log).sign_length, "lre": acceptance(log).lre, "untrained": untrained(log)}
 
 
 def resampler(num_seeds: int, num_problems: int) -> Draw:
-    """Return the mean of values [seeds, problems] with a 95% percentile interval, from the same resamples every time."""
+    """Return the mean of values [seeds, problems] with a 95% percentile interval, of the same resamples; see `are_alike`."""
     seeds, problems = draw_weights(num_seeds, num_problems)
 
-    def draw(values: Floats) -> Estimate:
+    def draw(values: Floats, is_share: bool = True) -> Estimate:
+        if is_share and are_alike(values.ravel()):
+            return mean_of_problems(values[0])
         drawn = np.einsum("rs,sp,rp->r", seeds, values, problems, optimize=True)
         return percentile_interval(float(values.mean()), drawn)
 
@@ -275,18 +288,23 @@ def points(value: float) -> str:
     return f"{100 * value:+.1f}"
 
 
+def show_difference(found: Estimate, form: Form = points) -> str:
+    """Return a difference with its interval, unless all resamples have the same."""
+    return figure.interval(found if form(found.low) != form(found.high) else Estimate(found.value), form)
+
+
 def cells_of(result: Result, with_intervals: bool) -> tuple[str, ...]:
     """Return a line of the table; `with_intervals` gives those of all estimates, not of the main ones alone."""
 
     def show(found: Estimate, form: Form, has_interval: bool = with_intervals) -> str:
         return figure.interval(found if has_interval else Estimate(found.value), form)
 
-    difference = f"{show(result.difference, points, True)} points" if result.difference else "reference"
+    difference = f"{show_difference(result.difference)} points" if result.difference else "reference"
     return (
         result.name, show(result.last, share, True), difference, show(result.peak, share), show(result.best_at, share),
         show(result.pass_at, share), show_length(result.length_correct), show_length(result.length_incorrect),
-        show(result.coupling, figure.plain), show(result.lre, figure.plain), f"{result.spent.updates:.0f}",
-        f"{result.spent.generated:,.0f}", f"{result.spent.seconds:.0f}",
+        show(result.coupling, figure.plain), show(result.lre, figure.plain),
+        *map(figure.plain, (result.spent.updates, result.spent.generated, result.spent.seconds)),
     )  # fmt: skip
 
 
@@ -299,7 +317,7 @@ def cost_cells(result: Result) -> tuple[str, ...]:
     """Return a line of the table of equal costs, against the reference."""
     equal, idle, own = result.equal, result.untrained, ("-", "-")
     if equal:
-        own = f"{figure.interval(equal.accuracy, points)} points", figure.interval(equal.tokens, "{:+.0%}".format)
+        own = f"{show_difference(equal.accuracy)} points", show_difference(equal.tokens, "{:+.0%}".format)
     return result.name, *own, f"{idle.together:.1%}", *(share(one.value) for one in idle.total.values())
 
 
@@ -313,12 +331,10 @@ def describe_match(results: Sequence[Result], cost: str) -> str:
     return f"{line}; not matched: {', '.join(far)}" if far else line
 
 
-def print_results(console: Console, config: CompareConfig, results: Sequence[Result], title: str) -> None:
+def print_results(console: Console, results: Sequence[Result], title: str) -> None:
     """Print one line a method."""
     rows = [cells_of(result, with_intervals=False) for result in results]
-    print_table(make_console(200, console.file), title, headings(config.train.run.samples), rows, left=(0, 1))
+    print_table(make_console(200, console.file), title, headings(results[0].samples), rows, left=(0, 1))
     console.print(f"{PAIRED} `at its best` is chosen afterwards", soft_wrap=True)
     title = f"at equal cost, against {results[0].name}; tokens that trained nothing are of the first seed"
     print_table(make_console(200, console.file), title, COST_HEADINGS, map(cost_cells, results), left=(0,))
-    if config.seeds in FEW_SEEDS:
-        console.print(f"note: {FEW_SEEDS[config.seeds]}", soft_wrap=True)

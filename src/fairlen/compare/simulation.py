@@ -25,19 +25,7 @@ from fairlen.methods.compose import explain
 from fairlen.methods.method import Method
 from fairlen.methods.rows import RowPlan, plan_rows
 from fairlen.precision import tolerance
-from fairlen.report.figure import (
-    TONES,
-    Figure,
-    Section,
-    Series,
-    Table,
-    by_length,
-    lines,
-    middles,
-    nice_axis,
-    plain,
-    share,
-)  # fmt: skip
+from fairlen.report import figure
 from fairlen.report.page import render_page
 from fairlen.report.prompts import relate
 
@@ -68,6 +56,7 @@ class WeighedRollouts:
     table: Responses
     batch: Ints  # [N]
     log_ratio: Floats  # [T]; empty where none are made
+    unit: str = "tokens"
 
     def plan(self, method: Method) -> RowPlan:
         """Return the plans of all rollout batches as one; truncated responses count, with a verdict or without."""
@@ -113,7 +102,7 @@ def read_rollouts(place: str, tokenizer: str = "") -> WeighedRollouts:
     if len(thirds := length_bins(table.length, THIRDS)) < THIRDS:
         raise ValueError(f"--rollouts {place}: {title}, too few, or of too few lengths, to compare short and long ones")
     title += f"; thirds by length are {', '.join(thirds.names())}"
-    return WeighedRollouts(title, table, log.batch[rows], np.zeros(0))
+    return WeighedRollouts(title, table, log.batch[rows], np.zeros(0), log.unit)
 
 
 @dataclass(frozen=True)
@@ -132,15 +121,17 @@ class LengthEffect:
         (low, light), (high, heavy) = sorted(zip(self.weight[[0, 2]].tolist(), ("short", "long"), strict=True))
         more = f"a token of a {heavy} response weighs {high / low:.2g} times one of a {light}"
         weighs = "every token weighs the same" if high < 1.05 * low else more
+        weighs = weighs if np.isfinite(self.weight).all() else "a third by length trains nothing"
         gain = f"{abs(self.shorter):.2g} {'more' if self.shorter > 0 else 'less'} than"
-        worth = gain if abs(self.shorter) > SMALL else "as much as"
+        worth = f"is worth {gain if abs(self.shorter) > SMALL else 'as much as'} a long one"
+        worth = "has no longer one beside it" if math.isnan(self.shorter) else worth
         pushed = f"{'reinforced' if self.eos > 0 else 'penalised'}, net {self.eos:+.2g}"
         push = pushed if abs(self.eos) > SMALL else "neutral"
-        short, _, long = map(share, self.inside.tolist())
+        short, _, long = map(figure.share, self.inside.tolist())
         bound = f"; inside the bound are {short} of short and {long} of long responses" * bool((self.inside < 1).any())
-        parts = ", ".join(f"{name_channel(name)} {share(part)}" for name, part in self.channels.items())
+        parts = ", ".join(f"{name_channel(name)} {figure.share(part)}" for name, part in self.channels.items())
         bound += f"; of its weight have {parts}" if parts else ""
-        return f"{self.name}: {weighs}; a short correct response is worth {worth} a long one; EOS is {push}{bound}"
+        return f"{self.name}: {weighs}; a short correct response {worth}; EOS is {push}{bound}"
 
 
 def measure(names: str, rows: WeighedRollouts | None = None) -> LengthEffect:
@@ -210,8 +201,9 @@ def share_inside(method: Method, plan: RowPlan, rows: WeighedRollouts) -> Floats
 
 def cells_of(effect: LengthEffect) -> list[str]:
     last = effect.parts.ravel() if np.isnan(effect.inside).all() else effect.inside
-    weight = map(plain, effect.weight.tolist())
-    return [effect.name, *weight, f"{effect.shorter:+.3f}", f"{effect.eos:+.3f}", *map(share, last.tolist())]
+    weight = map(figure.plain, effect.weight.tolist())
+    signed = ("-" if math.isnan(one) else f"{one:+.3f}" for one in (effect.shorter, effect.eos))
+    return [effect.name, *weight, *signed, *map(figure.share, last.tolist())]
 
 
 def head_of(rows: WeighedRollouts) -> tuple[str, ...]:
@@ -244,27 +236,30 @@ def to_json(effect: LengthEffect) -> dict[str, Any]:
 
 def write_effects(effects: Sequence[LengthEffect], out: str, rows: WeighedRollouts) -> None:
     """Raises ValueError for more methods than there are colours."""
-    if len(effects) > len(TONES):
-        raise ValueError(f"--out draws up to {len(TONES)} methods and was given {len(effects)}: name fewer")
-    draw, is_made = partial(draw_curves, effects, length_bins(rows.table.length, FINE)), len(rows.log_ratio) > 0
-    table, first = Table(head_of(rows), [*map(cells_of, effects)]), "Weight of a token by length of its response"
+    if len(effects) > len(figure.TONES):
+        raise ValueError(f"--out draws up to {len(figure.TONES)} methods and was given {len(effects)}: name fewer")
+    draw = partial(draw_curves, effects, length_bins(rows.table.length, FINE), rows.unit)
+    is_made = len(rows.log_ratio) > 0
+    table, first = figure.Table(head_of(rows), [*map(cells_of, effects)]), "Weight of a token by length of its response"
     others = {key: f"Weight of {key} responses by length" for key in ("incorrect", "correct")}
     says = "Share of weight * size of the advantage * tokens of all responses: both pictures of a method add up to 1."
     if is_made:
         others, says = {"inside": "Share of tokens within the bound by length"}, "Two-sided, mean over responses."
     figures = [
-        Figure(first, "Over the mean of all tokens: 1 is the same for all.", draw("weight", plain, first), table,
+        figure.Figure(first, "Over the mean of all tokens: 1 is the same for all.", draw("weight", figure.plain, first), table,
                f"{MEANING[0].upper()}{MEANING[1:]}."),
-        *(Figure(title, says, draw(key, share, title)) for key, title in others.items()),
+        *(figure.Figure(title, says, draw(key, figure.share, title)) for key, title in others.items()),
     ]  # fmt: skip
     notes = [f"{effect.describe()}." for effect in effects]
     head = {"name": "What methods do to length", "folder": rows.title, "kind": "methods", "notes": notes}
-    shown = Section("methods", "By length", MADE if is_made else f"{rows.title[:1].upper()}{rows.title[1:]}.", figures)
+    shown = figure.Section(
+        "methods", "By length", MADE if is_made else f"{rows.title[:1].upper()}{rows.title[1:]}.", figures
+    )
     write_file(Path(out), render_page(head, [], [shown]).encode())
 
 
-def draw_curves(effects: Sequence[LengthEffect], bins: Bins, key: str, form: Any, label: str) -> Any:
+def draw_curves(effects: Sequence[LengthEffect], bins: Bins, unit: str, key: str, form: Any, label: str) -> Any:
     found = [effect.curves[key] for effect in effects]
-    x, tones = middles(len(bins)), TONES[: len(effects)]
-    series = [Series(e.name, x, y, tone, form=form) for e, y, tone in zip(effects, found, tones, strict=True)]
-    return lines(by_length(bins, nice_axis(found, form, zero=True), "length", "tokens"), series, label)
+    x, tones = figure.middles(len(bins)), figure.TONES[: len(effects)]
+    series = [figure.Series(e.name, x, y, tone, form=form) for e, y, tone in zip(effects, found, tones, strict=True)]
+    return figure.lines(figure.by_length(bins, figure.nice_axis(found, form, zero=True), "length", unit), series, label)

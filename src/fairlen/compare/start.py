@@ -8,19 +8,20 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict
+from math import nan
 from pathlib import Path
 
 from rich.console import Console
 
 from fairlen.audit.numbers import plain
-from fairlen.compare.config import CompareConfig, Match, Variant
+from fairlen.compare.config import FEW_SEEDS, CompareConfig, Match, Variant
 from fairlen.compare.page import MATCHED, write_comparison
-from fairlen.compare.results import COSTS, Cell, Result, Spent, describe_match, print_results, read_end, summarize
+from fairlen.compare.results import COSTS, Cell, Result, Spent, describe_match, print_results, read_own, summarize
 from fairlen.console import make_console, show_time
 from fairlen.files.folders import choose_folder, going_on_in, refuse_links, refuse_occupied, write_json
 from fairlen.report.page import FILE
-from fairlen.report.run import read_metrics
+from fairlen.report.run import parse_object, read_metrics
 from fairlen.secrets import hide_all
 from fairlen.settings import flatten
 from fairlen.train.run.config import TrainConfig
@@ -44,7 +45,9 @@ def start_comparison(config: CompareConfig) -> list[Result]:
     write_json(folder / "results.json", plain(results), allow_nan=False)  # numbers that do not exist are null
     write_comparison(flatten(json.loads((folder / "comparison.json").read_text())), cells, results, folder / FILE)
     seeds = f"held-out problems, {config.seeds} seeds, matched by {config.match}"
-    print_results(console, config, results, seeds)
+    print_results(console, results, seeds)
+    if config.seeds in FEW_SEEDS:
+        console.print(f"note: {FEW_SEEDS[config.seeds]}", soft_wrap=True)
     console.print(describe_match(results, MATCHED[config.match]), soft_wrap=True)
     console.print(f"folder: {folder}; the picture of it: {FILE}", soft_wrap=True)
     return results
@@ -53,10 +56,12 @@ def start_comparison(config: CompareConfig) -> list[Result]:
 def compare_runs(config: CompareConfig, console: Console) -> list[Result]:
     """Compare runs that are there. Raises ValueError for one without evaluations, or with others than the first."""
     cells = [Cell(one, Path(one.text), read_spent(Path(one.text))) for one in config.variants]
+    given = [parse_object((one.folder / "run.json").read_text(), one.folder / "run.json") for one in cells]
+    sets = [one["data"].get("sets", ()) for one in given if one.get("data")]  # TRL's and verl's do not say
+    if len({str([(of["fingerprint"], of["held_out"]) for of in one if of["held_out"]]) for one in sets}) > 1:
+        raise ValueError("other held-out problems (data.sets of run.json): compare runs with the same --eval-data")
     results = summarize(cells)
-    samples = int(sum(read_end(cells[0], None, 0.0).values[[3, 5], 0]))
-    shown = replace(config, seeds=1, train=config.train.replace(samples=samples))
-    print_results(console, shown, results, "held-out problems, paired by their order; each run spent what it did")
+    print_results(console, results, "held-out problems, paired by their order; each run spent what it did")
     return results
 
 
@@ -69,8 +74,7 @@ def open_comparison(config: CompareConfig, folder: Path) -> None:
         write_json(path, hide_all(asked))
         return
     refuse_links(folder)
-    before = json.loads(path.read_text())
-    old, new = flatten(before), flatten(hide_all(asked))
+    old, new = read_own(path, flatten), flatten(hide_all(asked))
     changed = [f"{name}: {old.get(name)} -> {value}" for name, value in new.items() if old.get(name) != value]
     if changed:
         raise ValueError(
@@ -111,7 +115,7 @@ def run_cell(train: TrainConfig, folder: Path, name: str, log: Callable[[str], N
     done = folder / "done.json"
     if done.exists():
         log(f"{name}: done before")
-        return Spent(**json.loads(done.read_text()))
+        return read_own(done, lambda found: Spent(**found))
     resume = any((folder / "checkpoints").glob("*"))
     if folder.exists() and not resume:
         shutil.rmtree(folder)  # ended before its first checkpoint: nothing to resume
@@ -130,7 +134,7 @@ def read_spent(folder: Path) -> Spent:
             f"{folder}: the run has no evaluation on held-out problems to compare; in TRL give eval_dataset and eval_strategy, "
             "in verl data.val_files and trainer.test_freq"
         )
-    return Spent(**{field: evaluations[-1][name] for field, name in COSTS.items()})
+    return Spent(**{field: evaluations[-1].get(name, nan) for field, name in COSTS.items()})
 
 
 def settings_of(

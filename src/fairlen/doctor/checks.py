@@ -225,7 +225,8 @@ def check_answers(config: TrainConfig) -> Finding | str:
     if reasons := "; ".join(filter(None, (one["reasons"] for one in found))):
         why, _, remedy = reasons.partition(". What may help: ")
         return Finding("warn", why, remedy)
-    return f"{', '.join(show_share(one['scores'].get('avg@1')) for one in found)} of {ASKED} responses are correct"
+    number = sum(one["scores"]["samples"] for one in found)
+    return f"{', '.join(show_share(one['scores'].get('avg@1')) for one in found)} of {number} responses are correct"
 
 
 def check_sandbox(config: TrainConfig) -> Finding | str:

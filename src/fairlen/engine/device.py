@@ -35,6 +35,8 @@ def free_memory(device: torch.device | str) -> int:
     group = Path("/sys/fs/cgroup")
     with suppress(OSError, ValueError):  # "max" is no limit
         free.append(int((group / "memory.max").read_text()) - int((group / "memory.current").read_text()))
+        stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+        free[-1] += int(stat.get("inactive_file", 0))  # cached files, which give way
     return min(free, default=2**62)
 
 

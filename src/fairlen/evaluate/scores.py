@@ -99,12 +99,12 @@ def score(
 
 
 def accuracy_by_budget(samples: Sequence[Sample], table: SampleTable, cuts: Sequence[int]) -> list[dict[str, Any]]:
-    """Within each budget the shares that ended, that ended and are correct, that are once asked, and the gain of asking."""
+    """Within each budget the shares that ended, that are correct too, that are once asked, and the gain; [] without verdicts."""
     forced = np.array([[status == "correct" for status in sample.forced] for sample in samples], np.bool_)
     size, found = table.per_problem(table.counts), []
-    for place, cut in enumerate(cuts):
+    for place, cut in enumerate(cuts if size.any() else ()):
         ended = (table.length <= cut) & ~table.truncated
-        columns = {"ended": ended, "correct": table.correct & (table.length <= cut), "forced": forced[:, place]}
+        columns = {"ended": ended, "correct": table.correct & ended, "forced": forced[:, place]}
         each = {name: (table.per_problem(of & table.counts) / size)[size > 0] for name, of in columns.items()}
         gain = difference_by_problem(each["forced"][:, None], each["correct"][:, None])
         found.append({"budget": cut, "gain": plain(gain)} | {name: over_problems(of) for name, of in each.items()})

@@ -140,15 +140,16 @@ def show_summary(console: Console, summary: Mapping[str, Any], folder: str) -> N
 
 
 def cells_of(name: str, scores: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return a line of the table; pass, best and maj are of all n samples."""
+    """Return a line of the table; pass, best and maj are of all n samples, and of all problems that accuracy is of."""
     average = next((key for key in scores if key.startswith("avg@")), "")
     most = average.partition("@")[2]
+    whole = {name: one for name, one in scores.items() if "@" in name and one["problems"] == scores["scored"]}
     lengths = (scores["length"][side]["value"] for side in ("all", "correct", "incorrect"))
     return (
         visible(name),
         f"{scores['problems']} x {most}" if most else str(scores["problems"]),
         show_share(scores.get(average), with_interval=True),
-        *(show_share(scores.get(f"{rule}@{most}")) for rule in ("pass", "best", "maj")),
+        *(show_share(whole.get(f"{rule}@{most}")) for rule in ("pass", "best", "maj")),
         *("-" if value is None else f"{value:.1f}" for value in lengths),
         show_share(scores["truncated"]),
         show_share(scores["without_verdict"]["share"]),

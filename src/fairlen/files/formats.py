@@ -103,12 +103,12 @@ def is_one_object(file: IO[bytes]) -> bool:
     return first[-1:] in (b"[", b"{", b",") or not file.read(4096).strip()
 
 
-def columns_of(path: Path, reject: Reject | None = None, size: int = CHUNK) -> list[str]:
-    """Names of columns, of text those of its first `size` rows. Raises Unreadable for no rows."""
+def columns_of(path: Path, reject: Reject | None = None) -> list[str]:
+    """Names of columns, of text those of its first CHUNK rows. Raises Unreadable for no rows."""
     if container_of(path) == "parquet":
         with refused(path):
             return list(pq.read_schema(path).names)
-    for chunk in stream(path, reject, size=size):
+    for chunk in stream(path, reject):
         return list(chunk.columns)
     raise Unreadable(f"{path}: {EMPTY}")
 

@@ -12,25 +12,16 @@ from pathlib import Path, PurePath
 from typing import Any
 
 import torch
+import transformers
 from huggingface_hub import HfApi, constants, errors, hf_hub_download, snapshot_download
-from transformers import (
-    AutoConfig,
-    AutoModel,
-    AutoModelForCausalLM,
-    AutoModelForImageTextToText,
-    AutoTokenizer,
-    GenerationConfig,
-    PreTrainedConfig,
-    PreTrainedModel,
-)
 from transformers.utils import logging
 
 from fairlen.files.formats import describe
 
 ATTENTION = None
 """sdpa where the architecture has it, else eager: never the one that a config.json names, which may be a kernel from a hub."""
-LANGUAGE = (AutoModelForCausalLM,)
-ANY_KIND = (AutoModelForImageTextToText, AutoModelForCausalLM, AutoModel)
+LANGUAGE = (transformers.AutoModelForCausalLM,)
+ANY_KIND = (transformers.AutoModelForImageTextToText, transformers.AutoModelForCausalLM, transformers.AutoModel)
 """Classes of models that fairlen trains, and that verl may, in the order in which verl asks them for a config."""
 PATIENCE = 10  # seconds for the hub's first answer
 INDEX = "model.safetensors.index.json"
@@ -59,9 +50,9 @@ def find_model(place: str, revision: str = "") -> str:
     return place
 
 
-def read_config(place: str | Path, revision: str = "") -> PreTrainedConfig:
+def read_config(place: str | Path, revision: str = "") -> transformers.PreTrainedConfig:
     """Raises ValueError where only code of the model could read it, or where it leads out of the folder."""
-    config = AutoConfig.from_pretrained(place, revision=revision or "main", trust_remote_code=False)
+    config = transformers.AutoConfig.from_pretrained(place, revision=revision or "main", trust_remote_code=False)
     config._attn_implementation = config._experts_implementation = ATTENTION  # arguments do not replace all of it
     weights = getattr(config, "transformers_weights", None)
     if weights is not None and not is_plain(weights):
@@ -75,7 +66,7 @@ def read_model(
     revision: str = "",
     device: str | None = None,
     kinds: Sequence[Any] = LANGUAGE,
-) -> PreTrainedModel:
+) -> transformers.PreTrainedModel:
     """Read a model. Raises ValueError where weights are missing, or are not safetensors of the folder.
 
     On the device "meta" shapes alone are read, which finds missing and damaged files without the memory.
@@ -101,13 +92,13 @@ def read_model(
     return model
 
 
-def draw_model(place: str | Path, dtype: torch.dtype, revision: str = "") -> PreTrainedModel:
+def draw_model(place: str | Path, dtype: torch.dtype, revision: str = "") -> transformers.PreTrainedModel:
     config = read_config(place, revision)
-    model = AutoModelForCausalLM.from_config(
+    model = transformers.AutoModelForCausalLM.from_config(
         config, dtype=dtype, trust_remote_code=False, attn_implementation=ATTENTION
     )
     with contextlib.suppress(OSError):  # a folder without it is left with what its config.json says
-        model.generation_config = GenerationConfig.from_pretrained(place, revision=revision or "main")
+        model.generation_config = transformers.GenerationConfig.from_pretrained(place, revision=revision or "main")
     return model
 
 
@@ -115,7 +106,9 @@ def read_tokenizer(place: str | Path, revision: str = "", **sides: str) -> Any:
     """Raises ValueError where none can be loaded."""
     try:
         with quiet():
-            return AutoTokenizer.from_pretrained(place, revision=revision or "main", trust_remote_code=False, **sides)
+            return transformers.AutoTokenizer.from_pretrained(
+                place, revision=revision or "main", trust_remote_code=False, **sides
+            )
     except Exception as error:  # transformers and tokenizers raise whatever they come upon in damaged files
         files = "tokenizer.json and tokenizer_config.json"
         what = f"no tokenizer there that can be loaded; add its files, {files} ({describe(error)})"

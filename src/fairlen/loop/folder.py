@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -95,12 +95,12 @@ class RunFolder:
         }
         self.journal.append(self.folder / "evaluations.jsonl", json.dumps(entry))
 
-    def read_evaluation(self, place: Literal[0, -1]) -> Evaluation | None:
+    def read_first_evaluation(self) -> Evaluation | None:
         path = self.folder / "evaluations.jsonl"
         lines = path.read_text().splitlines() if path.exists() else []
         if not lines:
             return None
-        entry = json.loads(lines[place])
+        entry = json.loads(lines[0])
         correct, truncated = (np.array(entry[name], np.bool_) for name in ("correct", "truncated"))
         return Evaluation(correct, np.array(entry["length"], np.int64), truncated)
 

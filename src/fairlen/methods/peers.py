@@ -17,6 +17,7 @@ from fairlen.console import suggest
 from fairlen.methods.description import find_kind, set_fields
 from fairlen.methods.method import Method
 from fairlen.methods.modifiers import add
+from fairlen.methods.stages.surrogate import DetachedClip
 
 PEERS = ("trl", "verl", "prime-rl", "nemo-rl")
 """Prefixes, which win over a file of that name."""
@@ -66,7 +67,10 @@ class Peer:
     def apply(self, words: Sequence[str]) -> Method:
         """The method of its settings by default and these words. Raises ValueError as `read` does, and for two of one setting."""
         method, owner = set_fields(Method(), self.default.split()), dict[str, str]()
-        for word in sorted(words, key=lambda one: one not in self.words):  # numbers are of fields that words make
+        places = {
+            name: place for place, name in enumerate(self.numbers, 1)
+        }  # of fields that words make; sides come last
+        for word in sorted(words, key=lambda one: 0 if one in self.words else places.get(one.partition("=")[0], 0)):
             found = self.read(word)
             for setting in found.sets.split():
                 if owner.setdefault(setting, word) != word:
@@ -80,6 +84,11 @@ class Peer:
 
     def set_number(self, method: Method, word: str) -> Method:
         name, _, value = word.partition("=")
+        if self.name == "trl" and isinstance(method.surrogate, DetachedClip) and name.startswith("epsilon"):
+            raise ValueError(
+                f"trl:{word} with cispo: TRL holds the ratio itself at epsilon_high, without a lower bound; "
+                "--set surrogate.clip_high=4 is its epsilon_high=5"
+            )
         for entry in self.numbers[name]:
             choice, equals, kind = entry.partition("=")
             if equals and choice == "terms":

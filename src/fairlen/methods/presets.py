@@ -113,13 +113,6 @@ def cispo() -> Method:
     return Method(surrogate=surrogate.DetachedClip(), aggregation=TokenMean("update"))
 
 
-def aspo() -> Method:
-    """ASPO (arXiv:2510.06062): positive advantages weigh by the inverse of the ratio, so that unlikely tokens catch up."""
-    return Method(
-        advantage=GroupNormalized(ddof=1, eps=1e-6), surrogate=surrogate.InvertedClip(), aggregation=TokenMean("update")
-    )
-
-
 def sapo() -> Method:
     """SAPO (arXiv:2511.20347): a smooth gate instead of a clip, tighter for negative advantages."""
     return Method(surrogate=surrogate.SoftGate())
@@ -149,7 +142,7 @@ BASES: dict[str, Callable[[], Method]] = {
     preset.__name__: preset
     for preset in (
         grpo, reinforce, rloo, dr_grpo, dapo, dapo_verl, gspo, gspo_token, luspo, p_gspo, fspo, fspo_v3, fspo_centred,
-        ctpo, dler, da_dler, cispo, aspo, sapo, gmpo, vespo, eqlen_unbiased,
+        ctpo, dler, da_dler, cispo, sapo, gmpo, vespo, eqlen_unbiased,
     )
 }  # fmt: skip
 """Every base by its name."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TypeVar
 
 import torch
@@ -33,25 +31,19 @@ Config = TypeVar("Config", bound=RolloutConfig)
 COMPILE = {"on": True, "off": False, "auto": "auto"}
 
 
-@dataclass(frozen=True)
-class EngineKind:
-    build: Callable[[RolloutConfig, Policy, int, int], SteppedEngine]
-    has_copy: bool
-    """It runs a copy of the weights, with arithmetic and a cache of its own, and can sleep during updates on CUDA."""
-
-
 def build_engine(config: RolloutConfig, policy: Policy, max_length: int, reserved: int = 0) -> SteppedEngine:
     """Build the engine of `sampling.engine` for prefixes and responses of `max_length` tokens together, outside of an event loop.
 
     On CUDA `reserved` bytes of the free memory are left to training. Raises ValueError where vLLM is missing, or runs the model
     unlike the trainer, for models that the embedded engine cannot run, and where no sequence fits.
     """
-    return find_kind(config, policy).build(config, policy, max_length, reserved)
+    build = build_vllm if has_copy(config, policy) else build_embedded
+    return build(config, policy, max_length, reserved)
 
 
 def is_exact(config: RolloutConfig, policy: Policy) -> bool:
     """Whether the engine's log-probs are the trainer's, and serve as those of the old policy."""
-    return not find_kind(config, policy).has_copy and not policy.autocast
+    return not has_copy(config, policy) and not policy.autocast
 
 
 def settle_engine(config: Config, policy: Policy) -> Config:
@@ -59,11 +51,15 @@ def settle_engine(config: Config, policy: Policy) -> Config:
     chosen = choose_engine(config, policy.device.type, policy.model.num_parameters())
     if chosen == "embedded":
         check_state(policy.model)
+    elif number := policy.device.index:
+        way = f"CUDA_VISIBLE_DEVICES={number} and --device cuda"
+        raise ValueError(f"device={policy.device} with engine=vllm, which takes the first one: give {way}")
     return config.replace(engine=chosen)
 
 
-def find_kind(config: RolloutConfig, policy: Policy) -> EngineKind:
-    return KINDS[choose_engine(config, policy.device.type, policy.model.num_parameters())]
+def has_copy(config: RolloutConfig, policy: Policy) -> bool:
+    """Whether the engine runs a copy of the weights, with arithmetic and a cache of its own, and can sleep during updates."""
+    return choose_engine(config, policy.device.type, policy.model.num_parameters()) == "vllm"
 
 
 def choose_sizes(config: RolloutConfig, policy: Policy, longest: int, free: int, length: int = 0) -> dict[str, int]:
@@ -171,9 +167,3 @@ def probe(engine: VllmEngine, policy: Policy) -> float:
     with in_evaluation(policy.model.modules()):
         ours = policy.forward(ModelInput(tokens[None, :-1], source, tokens[len(prefix) :], temperature=1.0)).logprobs
     return float((ours.double().cpu() - torch.tensor(made.logprobs, dtype=torch.float64)).abs().max())
-
-
-KINDS = {
-    "embedded": EngineKind(build_embedded, has_copy=False),
-    "vllm": EngineKind(build_vllm, has_copy=True),
-}

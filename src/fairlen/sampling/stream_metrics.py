@@ -57,10 +57,7 @@ def stream_metrics(responses: Responses, segments: Segments, value: Floats, trai
         "pairs/length_max": float(length.max(initial=0)),
     }
     _, gap, _ = compare_pairs(segments, value, streams)
-    return found | {
-        "pairs/survivor_wins": mean_or_nan(gap > 0),
-        "pairs/finisher_wins": mean_or_nan(gap < 0),
-    }
+    return found | {"pairs/survivor_wins": mean_or_nan(gap > 0), "pairs/finisher_wins": mean_or_nan(gap < 0)}
 
 
 def find_finishers(segments: Segments) -> Ints:

@@ -12,20 +12,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
-from fairlen.tasks.data_row import (
-    LISTED,
-    Answers,
-    Choice,
-    DataRow,
-    Program,
-    Reference,
-    UnusableRow,
-    choose,
-    is_option,
-    list_options,
-    read_options,
-    unpack_tests,
-)
+from fairlen.tasks import data_row
 from fairlen.tasks.source import DataError
 from fairlen.verify.answer import gold_of_gsm8k, last_box
 from fairlen.verify.structure import split_at
@@ -56,7 +43,7 @@ would contradict each other, so it is taken off."""
 class Schema:
     name: str
     needed: tuple[str, ...]  # columns by which it is known: that of the question, that of the reference, and others
-    refer: Callable[[Any, Raw], Reference] = lambda value, raw: read_answers(value, raw)
+    refer: Callable[[Any, Raw], data_row.Reference] = lambda value, raw: read_answers(value, raw)
     """From the cell of the reference, and the whole row. Raises UnusableRow."""
     pose: Callable[[str, Raw], str] = lambda question, _: question
     """From the question and the row to the text that is asked. Raises UnusableRow."""
@@ -71,17 +58,17 @@ class Schema:
         return None if self.keep == EVERYTHING else [name for name in found if name in wanted or self.asks(name)]
 
     def asks(self, name: str) -> bool:
-        return name in self.needed or name in MORE or is_option(name)
+        return name in self.needed or name in MORE or data_row.is_option(name)
 
-    def parse(self, raw: Raw) -> DataRow:
+    def parse(self, raw: Raw) -> data_row.DataRow:
         """The row has the source's own id, which may be empty. Raises UnusableRow."""
         question, earlier = read_question(raw.get(self.needed[0]))
         own = next((str(cell) for name in self.id if (cell := look_up(raw, name)) is not None), "")
         posed, reference = self.pose(question, raw), self.refer(answer := raw.get(self.needed[1]), raw)
-        if isinstance(reference, Answers) and (options := read_options(raw)):
-            posed = list_options(posed, [*options.values()])
-            reference = choose(answer, reference.parts[0], options, raw.get("answer_index"))
-        return DataRow(own, "", posed, reference, self.kept(raw), earlier)
+        if isinstance(reference, data_row.Answers) and (options := data_row.read_options(raw)):
+            posed = data_row.list_options(posed, [*options.values()])
+            reference = data_row.choose(answer, reference.parts[0], options, raw.get("answer_index"))
+        return data_row.DataRow(own, "", posed, reference, self.kept(raw), earlier)
 
     def kept(self, raw: Raw) -> Raw:
         """Further columns, by names in lower case with underscores; dates as text."""
@@ -106,7 +93,7 @@ def look_up(raw: Raw, name: str) -> Any:
 
 def read_text(value: Any, what: str = "question") -> str:
     if not isinstance(value, str) or not value.strip():
-        raise UnusableRow(f"no {what}")
+        raise data_row.UnusableRow(f"no {what}")
     return value.strip()
 
 
@@ -116,7 +103,7 @@ def read_question(value: Any) -> tuple[str, tuple[tuple[str, str], ...]]:
         return read_text(value), ()
     messages = [(str(message.get("role", "")), str(message.get("content") or "")) for message in value]
     if messages[-1][0] != "user":
-        raise UnusableRow("a prompt that does not end with the user's message")
+        raise data_row.UnusableRow("a prompt that does not end with the user's message")
     return read_text(messages[-1][1]), tuple(messages[:-1])
 
 
@@ -132,7 +119,7 @@ def unwrap(question: str, _: Raw) -> str:
 def with_context(question: str, raw: Raw) -> str:
     """Puts the question after its context, and adds the unit that is to be left out."""
     if str(raw.get("modality") or "").lower().startswith("multi") or "<image_" in question:
-        raise UnusableRow("images")
+        raise data_row.UnusableRow("images")
     context, unit = (str(raw.get(name) or "").strip() for name in ("context", "unit"))
     question = f"{context}\n\n{question}" if context else question
     return f"{question}\n\nThe unit of the answer is {unit}; leave it out." if unit else question
@@ -142,37 +129,37 @@ def shuffle_options(raw: Raw) -> list[str]:
     """The order follows from the question alone, so that letters mean the same in every run."""
     options = [read_text(raw.get(name), "options") for name in OPTIONS]
     if options[0] in options[1:]:
-        raise UnusableRow("an option that is both correct and incorrect")
+        raise data_row.UnusableRow("an option that is both correct and incorrect")
     question = read_text(raw.get("Question"))
     Random(int.from_bytes(hashlib.sha256(question.encode()).digest()[:8])).shuffle(options)
     return options
 
 
-def read_answers(value: Any, raw: Raw) -> Answers:
+def read_answers(value: Any, raw: Raw) -> data_row.Answers:
     """Of a solution, the content of its last box, or after ####; of a list `is_multiple_answer` says whether all are needed."""
     if isinstance(value, str) and value.startswith('["'):
         with suppress(ValueError, RecursionError):
             value = json.loads(value)
     values = list(value) if isinstance(value, (list, tuple)) else [value]
     if len(values) == 1 and isinstance(values[0], str) and (either := EITHER.fullmatch(values[0].strip())):
-        return Answers((either[1],), (either[2],))
+        return data_row.Answers((either[1],), (either[2],))
     parts = tuple(read_answer(part) for part in values or [None])
     aliases = tuple(read_answer(alias) for alias in raw.get("aliases") or ())
     are_needed = str(raw.get("is_multiple_answer")).lower()
     if len(parts) > 1 and are_needed not in ("true", "false"):
-        raise UnusableRow(
+        raise data_row.UnusableRow(
             "a list of answers without is_multiple_answer, which is true where all are needed, false where one is"
         )
     are_others = len(parts) > 1 and are_needed == "false"
-    return Answers(parts[:1], parts[1:] + aliases) if are_others else Answers(parts, aliases)
+    return data_row.Answers(parts[:1], parts[1:] + aliases) if are_others else data_row.Answers(parts, aliases)
 
 
 def read_answer(value: Any) -> str:
     """Whole numbers lose a decimal point, as some copies keep integers as floats."""
     if isinstance(value, (list, tuple, dict)):
-        raise UnusableRow("an answer that is a list in a list, or an object")
+        raise data_row.UnusableRow("an answer that is a list in a list, or an object")
     if isinstance(value, bool) or value is None or (isinstance(value, float) and not math.isfinite(value)):
-        raise UnusableRow("no answer")
+        raise data_row.UnusableRow("no answer")
     if isinstance(value, float):
         return str(int(value)) if value.is_integer() else repr(value)
     text = str(value).strip()
@@ -182,10 +169,10 @@ def read_answer(value: Any) -> str:
         try:
             text = gold_of_gsm8k(text)
         except ValueError:
-            raise UnusableRow("no answer") from None
+            raise data_row.UnusableRow("no answer") from None
     text = strip_dollars(re.sub(r"(?<=\d)\.0+$", "", text))
     if text in ("", "-"):
-        raise UnusableRow("no answer")
+        raise data_row.UnusableRow("no answer")
     return text
 
 
@@ -196,95 +183,95 @@ def strip_dollars(text: str) -> str:
     return around[2].strip() if around else text
 
 
-def read_solution(value: Any, raw: Raw) -> Answers:
+def read_solution(value: Any, raw: Raw) -> data_row.Answers:
     """The content of the last box; a short solution without a box is the answer."""
     if isinstance(value, str) and "\\boxed" not in value and len(value) > MAX_BARE:
-        raise UnusableRow("a solution without a boxed answer")
+        raise data_row.UnusableRow("a solution without a boxed answer")
     return read_answers(value, raw)
 
 
-def read_olympiad(value: Any, raw: Raw) -> Answers:
+def read_olympiad(value: Any, raw: Raw) -> data_row.Answers:
     """Several answers if `is_multiple_answer`, with the smallest tolerance in `error`."""
     found = read_answers(value, raw)
     parts = found.parts
     if str(raw.get("is_multiple_answer")).lower() == "true" and len(parts) == 1:
         parts = tuple(part for part in map(strip_dollars, split_at(parts[0], ",")) if part)
     tolerances = re.findall(r"(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", str(raw.get("error") or ""))
-    return Answers(parts, found.others, min(map(float, tolerances), default=0.0))
+    return data_row.Answers(parts, found.others, min(map(float, tolerances), default=0.0))
 
 
-def read_choice(value: Any, raw: Raw) -> Choice:
-    return Choice("ABCD"[shuffle_options(raw).index(read_text(value, "options"))], "ABCD")
+def read_choice(value: Any, raw: Raw) -> data_row.Choice:
+    return data_row.Choice("ABCD"[shuffle_options(raw).index(read_text(value, "options"))], "ABCD")
 
 
-def read_reward_model(value: Any, raw: Raw) -> Reference:
+def read_reward_model(value: Any, raw: Raw) -> data_row.Reference:
     gold = look_up(value, "ground_truth")
     is_program = isinstance(gold, str) and gold.lstrip().startswith('{"') and '"outputs"' in gold
     return read_program(gold, raw) if is_program else read_answers(gold, raw)
 
 
-def read_program(value: Any, raw: Raw) -> Program:
+def read_program(value: Any, raw: Raw) -> data_row.Program:
     """Tests are a list of objects with input and output, {"inputs": […], "outputs": […]}, or either as JSON."""
     function = str(raw.get("function") or "")
     if isinstance(value, str):
         try:
             value = json.loads(value)
         except (ValueError, RecursionError):
-            raise UnusableRow("tests that are not JSON") from None
+            raise data_row.UnusableRow("tests that are not JSON") from None
     if isinstance(value, dict):
         function = function or str(value.get("fn_name") or "")
         value = pair_tests(value)
     if not isinstance(value, list) or not value:
-        raise UnusableRow("no tests")
+        raise data_row.UnusableRow("no tests")
     return make_program(value, function)
 
 
 def pair_tests(value: Raw) -> list[Raw]:
     inputs, outputs = value.get("inputs"), value.get("outputs")
     if not isinstance(inputs, list) or not isinstance(outputs, list) or len(inputs) != len(outputs):
-        raise UnusableRow("tests without as many outputs as inputs")
+        raise data_row.UnusableRow("tests without as many outputs as inputs")
     if value.get("fn_name"):
         if not all(isinstance(one, list) for one in inputs):
-            raise UnusableRow("tests of a function without lists of arguments")
+            raise data_row.UnusableRow("tests of a function without lists of arguments")
         inputs, outputs = ["\n".join(map(json.dumps, one)) for one in inputs], list(map(json.dumps, outputs))
     return [{"input": one, "output": other} for one, other in zip(inputs, outputs, strict=True)]
 
 
-def make_program(tests: Sequence[Raw], function: str, packed: str = "") -> Program:
+def make_program(tests: Sequence[Raw], function: str, packed: str = "") -> data_row.Program:
     if function and not function.isidentifier():
-        raise UnusableRow(f"tests of {function!r}, which is no name of a function")
-    return Program(read_cases(tests), function, packed=packed)
+        raise data_row.UnusableRow(f"tests of {function!r}, which is no name of a function")
+    return data_row.Program(read_cases(tests), function, packed=packed)
 
 
 def read_cases(tests: Sequence[Raw]) -> tuple[tuple[str, str], ...]:
     cases = [(test.get("input"), test.get("output")) for test in tests if isinstance(test, dict)]
     if len(cases) < len(tests) or any(not isinstance(text, str) for case in cases for text in case):
-        raise UnusableRow("tests without input and output as text")
+        raise data_row.UnusableRow("tests without input and output as text")
     return tuple((str(one), str(other)) for one, other in cases)
 
 
-def unpack_cases(program: Program) -> tuple[tuple[str, str], ...]:
+def unpack_cases(program: data_row.Program) -> tuple[tuple[str, str], ...]:
     """All tests, the packed ones too. Raises ValueError where those are damaged."""
-    return program.cases + (read_cases(unpack_tests(program.packed)) if program.packed else ())
+    return program.cases + (read_cases(data_row.unpack_tests(program.packed)) if program.packed else ())
 
 
-def read_livecodebench(value: Any, raw: Raw) -> Program:
+def read_livecodebench(value: Any, raw: Raw) -> data_row.Program:
     """Private tests stay packed until they are needed, since they are large."""
     try:
         metadata = json.loads(raw.get("metadata") or "{}")
-        public = unpack_tests(value or "[]")
+        public = data_row.unpack_tests(value or "[]")
         program = make_program(public, str(metadata.get("func_name") or ""), raw.get("private_test_cases") or "")
         if not unpack_cases(program):
-            raise UnusableRow("no tests")
+            raise data_row.UnusableRow("no tests")
     except (ValueError, AttributeError) as error:
-        raise UnusableRow(str(error)) from None
+        raise data_row.UnusableRow(str(error)) from None
     kinds = {str(test.get("testtype", "")) for test in public}
     if kinds - {"stdin", "functional"} or (kinds == {"functional"}) != bool(program.function):
-        raise UnusableRow(f"tests of kind {', '.join(sorted(kinds))} with function {program.function!r}")
+        raise data_row.UnusableRow(f"tests of kind {', '.join(sorted(kinds))} with function {program.function!r}")
     return program
 
 
-def read_humaneval(value: Any, raw: Raw) -> Program:
+def read_humaneval(value: Any, raw: Raw) -> data_row.Program:
     """One test, which is passed where the row's own `check` raises nothing."""
     program = make_program([{"input": "", "output": "true"}], read_text(raw.get("entry_point"), "entry point"))
     return replace(program, begun=f"{read_text(raw.get('prompt'))}\n", check=read_text(value, "tests"))
@@ -300,7 +287,7 @@ SCHEMAS = (
            ("question_id",), ("starter_code", "metadata"),
            ("question_title", "platform", "contest_id", "contest_date", "difficulty")),
     Schema("GPQA", ("Question", *OPTIONS), read_choice,
-           lambda question, raw: list_options(question, shuffle_options(raw)), ("Record ID",),
+           lambda question, raw: data_row.list_options(question, shuffle_options(raw)), ("Record ID",),
            keep=("Subdomain", "High-level domain")),
     Schema("OlympiadBench", ("question", "final_answer", "is_multiple_answer"), read_olympiad, with_context,
            also=("context", "unit", "error", "modality"), keep=("answer_type", "subfield", *COMMON)),
@@ -318,7 +305,7 @@ SCHEMAS = (
     Schema("problem and answer", ("problem", "answer")),
     Schema("question and answer", ("question", "answer")),
     Schema("problem and solution", ("problem", "solution"), read_solution),
-    *(Schema(f"{asked}, {listed} and {key}", (asked, key, listed)) for listed in LISTED
+    *(Schema(f"{asked}, {listed} and {key}", (asked, key, listed)) for listed in data_row.LISTED
       for asked, key in (("question", "answerKey"), ("question_stem", "answerKey"), ("question", "correct"), ("ctx", "label"))),
 )  # fmt: skip
 """The fitting schema with the most columns is taken, then the first."""

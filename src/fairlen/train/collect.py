@@ -38,7 +38,10 @@ class Collected:
     @cached_property
     def scored(self) -> Scored:
         """Of a rollout batch of finite numbers."""
-        columns = [problem.columns | {"prompt": problem.text} for problem in self.problems]
+        before = min((one.prompt for one in self.rollouts.responses), default=0)  # prompts that a refill comes after
+        silent = dict.fromkeys(self.method.reads.keys() - {NUM_READ})  # a reward may apply to none of a rollout batch
+        columns = [silent | problem.columns | {"prompt": problem.text} for problem in self.problems]
+        columns = [silent] * before + columns
         return self.method.score(self.rollouts, columns)
 
     def explain_outcome(self) -> str:

@@ -31,6 +31,7 @@ from fairlen.train.run.checkpoint import Archive, capture_streams
 from fairlen.train.run.faults import Interrupted, Interruption, find_non_finite, require_finite
 from fairlen.train.run.trackers import Trackers
 from fairlen.train.state import RunState, StartedBatch
+from fairlen.train.step import naming_shortage
 
 EVALUATION_SEED = 0x5EED
 
@@ -108,7 +109,8 @@ class Trainer(RunState):
             return self.end_batch()
         start = time.perf_counter()
         self.started = started = self.start_batch(collected, self.progress.policy_version)
-        started.facts, started.seconds = facts, seconds | {"plan": time.perf_counter() - start}
+        measured = rollout_metrics(rollouts, collected.scored, self.method, collected.num_extra_batches)
+        started.facts, started.seconds = measured | facts, seconds | {"plan": time.perf_counter() - start}
         folded = np.concatenate([np.zeros(0), *(plan.weight * plan.advantage for plan in started.plans)])
         table, failures = rollouts.response_table, self.grader.failures
         for warning in self.signal.look_at(
@@ -117,7 +119,7 @@ class Trainer(RunState):
             warn(warning, "" if warning.startswith(NOTE) else "fairlen: ")
             self.trackers.alert(warning, self.progress.update)
         if not started.plans:
-            self.log(self.describe_batch(started) | {"update/skipped": describe_nothing(collected.scored)})
+            self.log(started.facts | {"update/skipped": describe_nothing(collected.scored)})
 
     def learn(self, started: StartedBatch) -> None:
         rollouts, plan = started.collected.rollouts, started.plans[started.num_done % len(started.plans)]
@@ -126,6 +128,9 @@ class Trainer(RunState):
         if self.method.recounts and started.old_logprobs:
             made = [*updates(started.collected.scored, self.config.update.updates_per_batch)]
             plan = recount(self.method, rollouts, made[started.num_done % len(made)], started.old_logprobs)
+        if not len(plan):
+            started.num_done += 1
+            return self.log(started.facts | {"update/skipped": "the correction kept no sequence"})
         on_policy = self.progress.policy_version == started.policy_version  # versions decide: log-probs are rounded
         self.learner.num_done = 0
         pace = Pace(f"update {self.progress.update + 1}", len(plan), lambda: self.learner.num_done, "sequences")
@@ -134,10 +139,9 @@ class Trainer(RunState):
         self.learner.optimizer.zero_grad(set_to_none=True)  # its memory is the engine's
         self.give_back()
         started.num_done += 1
-        common = self.describe_batch(started)
         cause = explain(result.quantity, self.method) if result.quantity else ""
         if not self.guard.allows(result.quantity, self.progress.update, rollouts.responses, cause):
-            return self.log(common | {"update/skipped": result.quantity})
+            return self.log(started.facts | {"update/skipped": result.quantity})
         self.guard.passed()
         self.method = result.method
         self.progress.update += 1
@@ -148,7 +152,7 @@ class Trainer(RunState):
         times = {f"time/{name}": value for name, value in (started.seconds | result.seconds).items()}
         started.seconds = {}
         limit = {"memory/max_tokens_per_microbatch": self.learner.max_tokens}
-        self.log(common | describe_update(result, rate) | state_metrics(self.method) | times | limit)
+        self.log(started.facts | describe_update(result, rate) | state_metrics(self.method) | times | limit)
 
     def give_back(self) -> None:
         """Give back freed memory between phases, in which a small model would only wait for its pages."""
@@ -162,10 +166,6 @@ class Trainer(RunState):
         found = (self.learner.old_logprobs(started.collected.rollouts, plan) for plan in started.plans)
         return {row: values for part in found for row, values in part.items()}
 
-    def describe_batch(self, started: StartedBatch) -> dict[str, float]:
-        found = started.collected
-        return rollout_metrics(found.rollouts, found.scored, self.method, found.num_extra_batches) | started.facts
-
     @contextmanager
     def generating(self, name: str, number: int) -> Iterator[None]:
         """Generate and grade a number of responses within, by the present weights: shown, watched, cancellable."""
@@ -175,6 +175,7 @@ class Trainer(RunState):
             name, number, lambda: self.grader.num_graded, num_tokens=lambda: self.engine.stats.num_generated_tokens
         )
         with (
+            naming_shortage(name),
             self.cancellable(),
             self.showing(pace),
             self.grader.watchdog.watch(name, lambda: (self.engine.stats.num_generated_tokens, self.grader.num_graded)),

@@ -20,7 +20,7 @@ from fairlen.engine.device import free_memory, give_back_memory
 from fairlen.files.limits import GIB
 from fairlen.files.pretrained import find_model, read_config
 from fairlen.methods.method import Method
-from fairlen.policy.engines import count_position_bytes, find_kind
+from fairlen.policy.engines import count_position_bytes, has_copy
 from fairlen.policy.head import CHUNK_LOGITS
 from fairlen.policy.layout import build_batch
 from fairlen.policy.lora import add_adapters
@@ -113,8 +113,8 @@ def try_memory(config: TrainConfig, learner: Learner, method: Method, longest_pr
     taken, tried = read_peak(device) - before, learner.largest
     room = free_memory(device) + (before if on_cuda else read_status("VmRSS"))
 
-    has_copy = find_kind(config, policy).has_copy or (policy.autocast and not policy.has_adapters)
-    copy = policy.model.num_parameters() * (2 if policy.autocast else 4) if has_copy and not on_cuda else 0
+    is_copied = has_copy(config, policy) or (policy.autocast and not policy.has_adapters)
+    copy = policy.model.num_parameters() * (2 if policy.autocast else 4) if is_copied and not on_cuda else 0
     copies = 3 if policy.has_adapters else 1  # merged, made contiguous and serialised
     saved = 0 if on_cuda else ENDING + max(moments + gradients, copies * 4 * policy.model.num_parameters())
 

@@ -20,7 +20,7 @@ from fairlen.hangs import TrainingStopped, Watchdog, run_async
 from fairlen.methods.compose import Composition, explain
 from fairlen.methods.method import Method
 from fairlen.plugins import plugins_of
-from fairlen.policy.engines import build_engine, choose_sizes, find_kind, find_max_length, is_exact, settle_engine
+from fairlen.policy.engines import build_engine, choose_sizes, find_max_length, has_copy, is_exact, settle_engine
 from fairlen.policy.layout import ROWS, Layout, choose_layout
 from fairlen.policy.lora import adapted_layers
 from fairlen.policy.model import Policy, Unadapted, load_policy
@@ -43,7 +43,7 @@ from fairlen.train.run.display import Display, RunSummary, describe_choices, wri
 from fairlen.train.run.faults import Guard, Interruption, ending
 from fairlen.train.run.folder import Run, keep_choices, open_run
 from fairlen.train.run.trackers import Trackers, check_trackers, choose_trackers
-from fairlen.train.step import Learner, prepare_determinism
+from fairlen.train.step import Learner, naming_shortage, prepare_determinism
 
 
 def start_training(config: TrainConfig) -> RunSummary:
@@ -97,7 +97,8 @@ def train_on(task: Task, config: TrainConfig, composition: Composition, policy: 
     config = trial.config
     for note in filter(None, (describe_choices(asked, config, policy.has_adapters), trial.note)):
         display.log(note)
-    engine = build_engine(config, policy, max_length, find_reserved(config, policy, trial))
+    with naming_shortage("the engine"):
+        engine = build_engine(config, policy, max_length, find_reserved(config, policy, trial))
     facts = describe_model(config, policy, engine, trial)
     run = open_run(config, composition, layout, task.describe(), facts)
     watchdog.folder = run.folder / "debug"
@@ -248,7 +249,7 @@ def find_reserved(config: TrainConfig, policy: Policy, trial: Trial) -> int:
     All that an update takes, as it was measured, where the engine does not sleep meanwhile.
     """
     moments = count_moments(policy.trained().values())
-    sleeps = find_kind(config, policy).has_copy and config.sampling.sleep_level > 0
+    sleeps = has_copy(config, policy) and config.sampling.sleep_level > 0
     return moments if sleeps else max(trial.taken, moments)
 
 
@@ -268,7 +269,7 @@ async def run_to_end(trainer: Trainer) -> RunSummary:
     is_whole = progress.batch == 0 and trainer.started is None  # what came before a resume, the signal has not seen
     after = await trainer.train()
     trainer.guard.conclude(progress.update)
-    before = run.read_evaluation(0) or after
+    before = run.read_first_evaluation() or after
     is_saved = not trainer.archive.is_behind or trainer.save()
     warning = trainer.signal.conclude() if is_whole else ""
     messages = warning, trainer.grader.failures.explain()

@@ -53,6 +53,20 @@ def is_shortage(error: BaseException) -> bool:
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(text in str(error) for text in SHORTAGES)
 
 
+@contextmanager
+def naming_shortage(work: str) -> Iterator[None]:
+    """Raise OutOfMemoryError with what to change where memory runs out within."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if not is_shortage(error):
+            raise
+        reason = str(error).strip().partition("\n")[0]
+        raise OutOfMemoryError(
+            f"memory ran out in {work} ({reason}): give a smaller --max-num-seqs, or a smaller --max-response-length"
+        ) from error
+
+
 def release_memory() -> None:
     """Free unreferenced memory; an exception's traceback keeps its references until it is gone."""
     gc.collect()
@@ -267,9 +281,8 @@ class Learner:
             loss.total.backward()
         result.num_forwarded += packed.inputs.token_ids.numel()
         self.num_done += len(packed.rows)
-        if not packed.is_idle:
-            counts.append(count(method, outputs, micro, loss))
-            result.observed.append((packed.rows, measure_sequences(outputs, packed.micro, loss.token)))
+        counts.append(count(method, outputs, micro, loss))
+        result.observed.append((packed.rows, measure_sequences(outputs, packed.micro, loss.token)))
 
     def restore_schedule(self, state: dict[str, Any]) -> None:
         """Put the schedule back, and its rate into the optimizer, which it does not do itself."""
@@ -291,10 +304,9 @@ class Learner:
         def compute() -> dict[int, Tensor]:
             found: dict[int, Tensor] = {}
             for packed in self.packs(rollouts, plan, {}, True):
-                if not packed.is_idle:
-                    logprobs = self.policy.forward(packed.inputs, with_entropy=False).logprobs
-                    parts = logprobs.split(packed.micro.length.tolist())
-                    found |= dict(zip(plan.rows[packed.rows].tolist(), parts, strict=True))
+                logprobs = self.policy.forward(packed.inputs, with_entropy=False).logprobs
+                parts = logprobs.split(packed.micro.length.tolist())
+                found |= dict(zip(plan.rows[packed.rows].tolist(), parts, strict=True))
             return found
 
         return self.fit(compute, rollouts, plan)

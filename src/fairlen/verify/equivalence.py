@@ -18,22 +18,10 @@ from math_verify import LatexExtractionConfig, grader, parse, verify
 from sympy import Expr, Float, I, Integral, Limit, Number, Product, Rational, Sum
 
 from fairlen.rollouts import Status
+from fairlen.verify import structure
 from fairlen.verify.answer import match_exactly
 from fairlen.verify.formula import replace_evaluator
 from fairlen.verify.notation import ANGLE, LETTER_UNIT, Reading, agree, name_unit, read
-from fairlen.verify.structure import (
-    TOKEN,
-    Structure,
-    is_left_open,
-    letters,
-    read_equation,
-    read_inequality,
-    rename_bound,
-    sides_of,
-    strip_name,
-    take_apart,
-    write_range,
-)
 from fairlen.verify.typesetting import clean, write_fraction
 
 WARM_UP = (
@@ -60,16 +48,16 @@ logging.getLogger("math_verify").setLevel(logging.ERROR)
 def is_same(golds: Sequence[str], answer: str, tolerance: float = 0.0, unevaluated: bool = False) -> bool:
     """Whether `answer` gives all of `golds` and nothing else; an unreadable answer is incorrect. `unevaluated`: `5!` is an answer
     where the reference is 120. Raises ValueError for an unreadable reference."""
-    if not unevaluated and is_left_open(golds, answer):
+    if not unevaluated and structure.is_left_open(golds, answer):
         return False
     *golds, answer = tell_cases([*golds, answer])
     if len(golds) == 1:
         return same(golds[0], answer, tolerance)
     wanted: list[str] = []
     for gold in golds:
-        found = take_apart(gold)
+        found = structure.take_apart(gold)
         wanted += found.items if found.kind in ("list", "set") and not read(gold).number else (gold,)
-    return same_structure(Structure("list", tuple(wanted)), take_apart(answer), tolerance)
+    return same_structure(structure.Structure("list", tuple(wanted)), structure.take_apart(answer), tolerance)
 
 
 SPARE = ("kappa", "iota", "xi", "zeta", "tau", "upsilon", "nu", "eta", "chi", "psi", "sigma", "rho")
@@ -81,7 +69,7 @@ def tell_cases(texts: Sequence[str]) -> list[str]:
     for text in texts:
         reading = read(text)
         if not (reading.words or reading.number or reading.choice or reading.option or reading.base):
-            found = set(TOKEN.findall(text))
+            found = set(structure.TOKEN.findall(text))
             capitals |= {
                 letter for letter in found if len(letter) == 1 and letter.isupper() and letter.lower() in found
             }
@@ -89,20 +77,20 @@ def tell_cases(texts: Sequence[str]) -> list[str]:
     if not capitals or len(capitals) > len(spare):
         return list(texts)
     written = {letter: rf"\{name} " for letter, name in zip(sorted(capitals), spare, strict=False)}
-    return [TOKEN.sub(lambda found: written.get(found.group(), found.group()), text) for text in texts]
+    return [structure.TOKEN.sub(lambda found: written.get(found.group(), found.group()), text) for text in texts]
 
 
 def same(gold: str, answer: str, tolerance: float) -> bool:
     exact = match_exactly(answer, gold, tolerance)
     if exact is not None:
         return exact
-    gold, answer = write_range(clean(gold)), write_range(clean(answer))
+    gold, answer = structure.write_range(clean(gold)), structure.write_range(clean(answer))
     if "," not in answer and read(gold).number:
         gold = gold.replace(",", "")
-    answer = rename_bound(gold, answer)
-    text, value, sides = read_equation(answer, gold)
-    if "=" not in text and len(sides_of(gold)) == 2:
-        gold = strip_name(gold)  # of which algebra may not read the name
+    answer = structure.rename_bound(gold, answer)
+    text, value, sides = structure.read_equation(answer, gold)
+    if "=" not in text and len(structure.sides_of(gold)) == 2:
+        gold = structure.strip_name(gold)  # of which algebra may not read the name
     exact = None if text == answer else match_exactly(text, gold, tolerance)
     if not (same_whole(gold, text, tolerance) if exact is None else exact):
         return False
@@ -113,7 +101,7 @@ def same(gold: str, answer: str, tolerance: float) -> bool:
 
 
 def same_whole(gold: str, answer: str, tolerance: float) -> bool:
-    wanted, given = take_apart(gold), take_apart(answer)
+    wanted, given = structure.take_apart(gold), structure.take_apart(answer)
     if "one" not in (wanted.kind, given.kind):
         return same_structure(wanted, given, tolerance)
     if wanted.kind != given.kind:  # a set of one thing is that thing, and an inequality may be an interval
@@ -127,7 +115,7 @@ def same_whole(gold: str, answer: str, tolerance: float) -> bool:
     return same_expression(gold, answer, tolerance)
 
 
-def same_structure(wanted: Structure, given: Structure, tolerance: float) -> bool:
+def same_structure(wanted: structure.Structure, given: structure.Structure, tolerance: float) -> bool:
     if len(wanted.items) > MAX_ITEMS:
         raise ValueError(f"{len(wanted.items)} items in the reference: at most {MAX_ITEMS} are compared")
     kinds = {wanted.kind, given.kind}
@@ -171,7 +159,7 @@ def same_expression(gold: str, answer: str, tolerance: float) -> bool:
     if not agree(wanted, given) or (wanted.base and given.base and wanted.text != given.text):
         return False
     if wanted.words and (given.words or r"\text" in gold):
-        return wanted.words == given.words or strip_name(given.body).strip().lower() == wanted.words
+        return wanted.words == given.words or structure.strip_name(given.body).strip().lower() == wanted.words
     if AS_WRITTEN.search(gold):
         left, right = (MID.sub("|", reading.text).replace(" ", "") for reading in (wanted, given))
         return left == right
@@ -184,7 +172,7 @@ def same_expression(gold: str, answer: str, tolerance: float) -> bool:
     if (left == gold) != (right == answer):  # where just one is a percentage also a hundredth of it
         pairs.append((left, rf"\frac{{{right}}}{{100}}") if left == gold else (rf"\frac{{{left}}}{{100}}", right))
     if "|" in gold + answer and COMPARISON.search(gold) and COMPARISON.search(answer):  # `|x| < 2` is an interval
-        pairs.append((read_inequality(left)[1] or left, read_inequality(right)[1] or right))
+        pairs.append((structure.read_inequality(left)[1] or left, structure.read_inequality(right)[1] or right))
     return any(same_algebra(left, right, tolerance) for left, right in pairs)
 
 
@@ -212,20 +200,20 @@ def write_plainly(text: str) -> str:
 
 def says_nothing(answer: str) -> bool:
     """`5 6`, which Math-Verify would multiply, or `0<1`, which is true and no set of numbers."""
-    is_statement = COMPARISON.search(answer) and "=" not in answer and not letters(answer)
+    is_statement = COMPARISON.search(answer) and "=" not in answer and not structure.letters(answer)
     return bool(is_statement or re.search(r"(?<!_)\d \d", answer))
 
 
 def is_equation_to_zero(answer: str) -> bool:
     """`x^2 - 4 = 0` claims no 0, as `m + n = 5` claims 5."""
     left, equals, right = answer.rpartition("=")
-    return bool(equals) and right.strip() == "0" and strip_name(answer) == answer and left[-1:] not in "<>!"
+    return bool(equals) and right.strip() == "0" and structure.strip_name(answer) == answer and left[-1:] not in "<>!"
 
 
 def without_letter_unit(one: Reading, other: Reading) -> str:
     """The body without a unit of one letter, where the other has no letter and no other unit: `5 m` is 5 beside 5."""
     found, theirs = LETTER_UNIT.search(one.body), LETTER_UNIT.search(other.body)
-    if not found or letters(LETTER_UNIT.sub("", other.body)):
+    if not found or structure.letters(LETTER_UNIT.sub("", other.body)):
         return one.body
     unit = other.unit or (name_unit(theirs.group()) if theirs else "")
     return one.body[: found.start()] if unit in ("", name_unit(found.group())) else one.body

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
+from zlib import crc32
 
 import numpy as np
 
@@ -27,9 +28,7 @@ ABREAST = 64
 """Files that are read side by side, as several writers of one run have one each."""
 QUIET = 30.0
 """Seconds without a change after which the newest step counts as complete."""
-GROWING = (".jsonl", ".ndjson")
-WHOLE = -1
-"""In place of a number of bytes: all of a file that is written at once, such as a table."""
+GROWING, HEAD = (".jsonl", ".ndjson"), 4096
 NO_STEPS = "no column of steps, without which nothing says what was generated together: name it (--columns step=NAME)"
 UNKNOWN = "whether responses were truncated is unknown: --max-response-length N with --tokenizer FOLDER estimates it"
 Step = tuple[int, Responses, bool, Floats | None]
@@ -51,11 +50,17 @@ class Follower:
     path: Path
     options: Options = field(default_factory=Options)
     places: dict[str, int] = field(default_factory=dict)
-    """Bytes of each file that were read, or WHOLE, by its path."""
+    """Bytes of each file that were read, by its path."""
+    heads: dict[str, int] = field(default_factory=dict)
+    """Checksum of the first HEAD of those bytes, by which another file of one name is told."""
     last: int = -1
     """The newest step that was handed on."""
+    key: int = 0
+    """Of the rows of that step."""
+    unit: str = ""
+    """Of the lengths of the first rows, and of all."""
     bar: float | None = None
-    """Outcome above which a response is correct where the files hold no verdicts: half of the range of the first."""
+    """Outcome above which a response is correct where the files hold no verdicts: half of their range so far."""
     notes: list[str] = field(default_factory=list)
     """How columns were read, and what could not be: each once."""
     seen: dict[Path, int] = field(default_factory=dict)
@@ -88,11 +93,11 @@ class Follower:
         """Return the files that are there now with their bytes; none before the run writes."""
         try:
             return {file: file.stat().st_size for file, _ in find_files([str(self.path)])}
-        except Unreadable:
+        except (Unreadable, FileNotFoundError):
             return {}
 
     def has_more(self, file: Path, size: int) -> bool:
-        return self.places.get(str(file), 0) not in (size, WHOLE) and self.barren.get(file) != size
+        return self.places.get(str(file), 0) != size and self.barren.get(file) != size
 
     def cut(self, sizes: Mapping[Path, int], size: int) -> Iterator[Unread]:
         """Yield unread parts of the first files that have one, of about `size` bytes together, but at least one."""
@@ -106,9 +111,11 @@ class Follower:
                 yield Unread(file, b"", True)
                 continue
             place = self.places.get(str(file), 0)
-            if place > sizes[file]:  # written anew
-                self.places[str(file)] = place = 0
             with file.open("rb") as lines:
+                if place > sizes[file] or crc32(lines.read(min(place, HEAD))) != self.heads.get(str(file), 0):
+                    raise ValueError(
+                        f"{file}: written anew since the last look: watch another run anew, by another --state"
+                    )
                 lines.seek(place)
                 data = lines.read(share)
             left -= len(data)
@@ -126,8 +133,16 @@ class Follower:
         self.barren |= {part.file: self.seen[part.file] for part in parts if part.is_end and part not in full}
         if not log:
             return
+        self.unit = self.unit or log.unit
+        if log.unit != self.unit:
+            raise ValueError(
+                f"{self.path}: lengths in {self.unit}, then in {log.unit}: choose one by --unit or --tokenizer"
+            )
         held = min([log.batch[rows[str(part.file)]].max() for part in full if not part.is_end], default=math.inf)
         held = held if is_over else min(held, log.batch.max())
+        newest = [log.batch[rows[str(part.file)]].max() for part in full if self.places.get(str(part.file))]
+        if min([log.batch.max(), *newest]) <= self.last:
+            self.note(f"rows came after their step was counted, at the latest {self.last}, and are left out")
         yield from self.split(log, held)
         for part in full:
             self.move(part, log.line[rows[str(part.file)] & (log.batch >= held)])
@@ -150,6 +165,8 @@ class Follower:
         notes = [*found.unreadable, *([] if found.sources else found.skipped)] if is_over else []
         for one in found.sources:
             notes += [f"{one.format.title}; lengths in {one.log.unit}", *one.notes]
+            lost = one.log.malformed[:1]
+            notes += [f"rows that could not be read are left out, such as {row.file}: {row.reason}" for row in lost]
             notes += [UNKNOWN] * ("truncated" not in one.log.known) + [NO_STEPS] * (not one.has_steps)
         self.note(*(note.replace(folder, root) for note in notes))
         places = [tuple(name.replace(folder, root, 1) for name in (one.folder, *one.files)) for one in found.sources]
@@ -161,30 +178,36 @@ class Follower:
         if part.file.suffix in GROWING:
             place, data = self.places.get(str(part.file), 0), part.data
             lines = data.split(b"\n", int(held.min()) - 1) if len(held) else [b""]
-            self.places[str(part.file)] = place + len(data) - len(lines[-1])
+            self.places[str(part.file)] = end = place + len(data) - len(lines[-1])
+            with part.file.open("rb") as file:
+                self.heads[str(part.file)] = crc32(file.read(min(end, HEAD)))
         elif not len(held):
-            self.places[str(part.file)] = WHOLE
+            self.places[str(part.file)] = self.seen[part.file]
 
     def split(self, log: Log, held: float) -> Iterator[Step]:
         """Yield the steps of a log before one that is held; EqLen's forks are left out."""
         table, correct = log.responses, log.correct
         if "correct" not in log.known:
-            self.bar = halfway(table.outcome[table.active]) if self.bar is None else self.bar
-            self.note(f"correct is a reward above {self.bar:.3g}, half of the range of the first ones")
+            bar = halfway(table.outcome[table.active])
+            self.bar = bar if self.bar is None else max(self.bar, bar)
+            self.note(f"correct is a reward above {self.bar:.3g}, half of their range so far")
             correct = table.outcome > self.bar
-        if log.batch.max() <= self.last:
-            self.note(f"rows came after their step was counted, at the latest {self.last}, and are left out")
         table = replace(table, prompt=log.strata, correct=correct)
         for step in np.unique(log.batch).tolist():
             if self.last < step < held:
                 self.last = step
                 rows = (log.batch == step) & (table.round == 0)
+                key = crc32(np.column_stack([log.problem, table.length, table.outcome])[rows].tobytes())
+                if log.format == "trl" and key == self.key:  # its buffer again, as in readers.frameworks.drop_repeats
+                    self.note("rows of steps that repeat the step before are counted once")
+                    continue
+                self.key = key
                 age = log.columns["age"][rows] if "age" in log.columns else None
                 yield step, table.take(rows), "truncated" in log.known, age
 
     def state(self) -> dict[str, Any]:
         """Return the fields that are needed to go on."""
-        return {name: getattr(self, name) for name in ("places", "last", "bar")}
+        return {name: getattr(self, name) for name in ("places", "heads", "last", "key", "unit", "bar")}
 
     def note(self, *sentences: str) -> None:
         """Note sentences, without numbers of rows at their ends, which change with every look."""

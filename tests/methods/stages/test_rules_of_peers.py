@@ -133,6 +133,10 @@ def test_denominators_count_what_is_kept():
     plan = method.plan(scored, np.array([2, 0, 2]))
     assert (plan.rows.tolist(), plan.length.tolist(), plan.weight.tolist()) == ([0, 2], [3, 2], [1 / 4, 1 / 4])
     assert len(method.plan(scored, np.array([0, 0, 0]))) == 0
+    old, told = torch.tensor([np.nan, 0, 0, -1, -1]), torch.tensor([0.0, 0, 0, -1, -1])
+    assert SamplerRejection(recount=True).count([3, 2], old, told).tolist() == [3, 2], (
+        "nan stays, and the update is skipped"
+    )
     with pytest.raises(ValueError, match="recount=True: plan_rows is called before log-probs are known"):
         plan_rows(method, groups=[0], lengths=[2], rewards=[1.0], max_response_length=8)
 
@@ -184,6 +188,7 @@ REFUSED = {
     "verl:dppo_tb": "did you mean 'dppo_tv'",
     "verl:gspo+clip_ratio_c=4": "SequenceTokenClip has no such number",
     "verl:grpo+clip_ratio=much": "'much' is not a number",
+    "trl:cispo+epsilon_high=5": "TRL holds the ratio itself at epsilon_high",
     "dapo+verl:opo": "two bases, dapo and verl:opo",
     "nemo-rl:gdpo+eqlen --set advantage.outcomes=a": "OutcomeNormalized of a: outcomes of whole responses",
 }
@@ -194,6 +199,13 @@ def test_words_that_are_refused(text):
     names, _, setting = text.partition(" --set ")
     with pytest.raises(ValueError, match=REFUSED[text]):
         compose(names, [setting] if setting else [])
+
+
+def test_words_count_in_any_order():
+    one, other = (
+        compose(f"trl:dapo+{words}") for words in ("epsilon=0.1+epsilon_high=0.28", "epsilon_high=0.28+epsilon=0.1")
+    )
+    assert one == other and (one.surrogate.clip_low, one.surrogate.clip_high) == (0.1, 0.28)
 
 
 def test_a_prefix_wins_over_a_file_of_that_name(tmp_path, monkeypatch):

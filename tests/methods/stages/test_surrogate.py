@@ -13,7 +13,6 @@ from fairlen.methods.stages.surrogate import (
     DetachedClip,
     GammaKernel,
     GeometricClip,
-    InvertedClip,
     PolicyGradient,
     PowerClip,
     PrefixBand,
@@ -36,10 +35,9 @@ BOUNDED = [
     FairBand(drift="none", dual_width=0.1), FairBand(drift="symmetric").update(DRIFTED),
     FairBand(drift="centred", lower_share=0.5).update(DRIFTED), FairBand(z=2.0).update(DRIFTED), GeometricClip(),
     GeometricClip(width_low=0.1, width_high=0.3), PrefixBand(), PrefixBand(power=0.0, dual_width=math.inf),
-    InvertedClip(),
 ]  # fmt: skip
 SMOOTH = [PolicyGradient(), DetachedClip(), DetachedClip(clip_low=0.2, clip_high=0.3), SoftGate(), GammaKernel()]
-DETACHED = (PolicyGradient, SequenceTokenClip, PrefixBand, DetachedClip, InvertedClip, GammaKernel)
+DETACHED = (PolicyGradient, SequenceTokenClip, PrefixBand, DetachedClip, GammaKernel)
 """Their gradient is not the derivative of their value: they stop it on purpose."""
 
 
@@ -238,17 +236,6 @@ def test_a_prefix_of_one_token_is_bounded_as_a_token():
     torch.testing.assert_close(a.loss, b.loss, rtol=1e-12, atol=0)
 
 
-def test_inverted_clip_by_hand():
-    """Ratios .25, .5, 1.1, 1.3, 4: 1/rho up to 3 until 1.2 for A > 0; rho up to 3 from 0.8 for A < 0."""
-    log_ratio = torch.tensor([0.25, 0.5, 1.1, 1.3, 4.0], dtype=torch.float64).log()
-    for advantage, weights in ((2.0, [3, 2, 1 / 1.1, 0, 0]), (-2.0, [0, 0, 1.1, 1.3, 3])):
-        logprobs, micro = pieces([5], [advantage], log_ratio)
-        grad, out = token_gradient(InvertedClip(), logprobs, micro)
-        assert grad.tolist() == pytest.approx([-advantage * weight for weight in weights])
-        assert out.clipped.tolist() == [weight == 0 for weight in weights]
-        assert out.inside.tolist() == [False, False, True, False, False]
-
-
 def test_sapo_gate_by_hand():
     """rho = 2: 4 sigmoid(1) for A > 0, (4 / 1.05) sigmoid(1.05) for A < 0."""
     logprobs, micro = pieces([1, 1], [1.0, -1.0], torch.tensor([2.0, 2.0], dtype=torch.float64).log())
@@ -274,9 +261,7 @@ def test_ratios_above_e_20_are_finite_and_push_nothing(surrogate, dtype, size):
     logprobs, micro = pieces([1, 4], [-1.0, -1.0], torch.tensor([size] + [size] * 4, dtype=dtype))
     grad, out = token_gradient(surrogate, logprobs, micro)
     assert torch.isfinite(out.loss).all() and torch.isfinite(grad).all()
-    if surrogate == InvertedClip():
-        assert grad.tolist() == [3.0] * 5  # its cap is its bound
-    elif surrogate in BOUNDED:
+    if surrogate in BOUNDED:
         assert grad.tolist() == [0.0] * 5 and out.clipped.all()
 
 

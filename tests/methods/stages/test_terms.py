@@ -87,6 +87,9 @@ def test_errors_name_stage_field_value_and_fix():
         SamplerMismatch(cap=0)
     with pytest.raises(ValueError, match=r"EntropyBonus: coefficient=-1: give 0 or more"):
         EntropyBonus(coefficient=-1)
+    for kind, names in ((SamplerRejection, ("low", "high")), (SamplerMismatch, ("floor", "cap"))):
+        with pytest.raises(ValueError, match=r"=3 above \w+=2: give them in rising order"):
+            kind(**dict(zip(names, (3.0, 2.0), strict=True)))
 
 
 def test_k3_is_finite_however_far_the_reference_is():

@@ -22,21 +22,10 @@ from fairlen.audit.log import Log
 from fairlen.audit.readers import fairlen_records
 from fairlen.audit.readers.columns import ROLES, check_given, choose_all, names_in, read_texts
 from fairlen.audit.readers.formats import Format, by_name, describe_missing
-from fairlen.audit.readers.frameworks import FRAMEWORKS, NEMO_RL, TRL
+from fairlen.audit.readers.frameworks import FRAMEWORKS, NEMO_RL, PRIME_RL, SKYRL, TRL
 from fairlen.audit.readers.rows import Found, Meter, Options, Part, join, make_log, make_meter, read_rows
 from fairlen.console import plural
-from fairlen.files.formats import (
-    DAMAGED,
-    EMPTY,
-    WHOLE,
-    Chunk,
-    Turn,
-    Unreadable,
-    columns_of,
-    container_of,
-    describe,
-    natural,
-)
+from fairlen.files import formats
 from fairlen.files.limits import name_special
 from fairlen.files.opened import MAX_SNIFFED, Opened, OtherContent, join_chunks
 
@@ -46,6 +35,8 @@ MAX_LOOKED_INTO, MAX_FILES = 2048, 4  # rows, and files of a source, by which it
 BY_STEP = re.compile(r"((completions_)?|(train|val)_data_step)\d+\.(jsonl|parquet)")
 """Names of files that TRL, verl and NeMo-RL write, one a step: all that are given of a folder are one log."""
 NO_RECORDS = "a run without a recorded rollout batch, so that there are no rollouts to audit yet: go on with it by"
+STEPPED = (PRIME_RL, SKYRL)
+"""Formats with a folder a step."""
 DEFAULTS = Options()
 
 
@@ -87,14 +78,15 @@ def read(paths: list[str], options: Options = DEFAULTS) -> LogReading:
     kinds = sniff_all(list(opened.values()), options.columns)
     grouped: dict[tuple[str, ...], tuple[Format, list[Opened]]] = {}
     named = {path for path, argument in places if path == Path(argument)}
-    problems = [(path, kind) for path, kind in kinds.items() if isinstance(kind, Unreadable)]
+    problems = [(path, kind) for path, kind in kinds.items() if isinstance(kind, formats.Unreadable)]
     for path, argument in places:
-        kind, folder = kinds[path], re.sub(r"step_\d+", "step_*", str(path.parent))
+        kind, folder = kinds[path], str(path.parent)
         if isinstance(kind, Format):
+            folder = re.sub(r"step_\d+", "step_*", folder) if kind in STEPPED else folder
             numbered = kind.name != "generic" and BY_STEP.fullmatch(Path(argument).name)
             place = "" if numbered or kind is fairlen_records.FORMAT else argument
-            folder, place = ("", "") if options.pool else (folder, place)
-            key = (kind.name, folder, place, *kind.notes, *sorted(kind.columns))
+            folder, place = ("", "") if options.pool and kind is not fairlen_records.FORMAT else (folder, place)
+            key = (kind.name, folder, place, *sorted(kind.columns))
             grouped.setdefault(key, (kind, []))[1].append(opened[path])
     sources: list[Source] = []
     for key, (kind, files) in grouped.items():
@@ -103,7 +95,7 @@ def read(paths: list[str], options: Options = DEFAULTS) -> LogReading:
         if source and files[0].path not in named:
             source, left_out = replace(source, notes=(*source.notes, *left_out)), []
         sources += [source] if source else []
-        problems += [(files[0].path, Unreadable(text)) for text in left_out]
+        problems += [(files[0].path, formats.Unreadable(text)) for text in left_out]
     told: dict[bool, list[str]] = {True: [], False: []}
     for path, why in problems:
         told[path in named or not (sources or isinstance(why, OtherContent))].append(str(why))
@@ -115,18 +107,20 @@ def find_files(paths: list[str]) -> list[tuple[Path, str]]:
     found: dict[Path, str] = {}
     for text in paths:
         if not text:
-            raise Unreadable("an empty path: name a file, a folder or a pattern ('.' is the folder that you are in)")
+            raise formats.Unreadable(
+                "an empty path: name a file, a folder or a pattern ('.' is the folder that you are in)"
+            )
         matches = [text] if Path(text).exists() else sorted(glob.glob(text, recursive=True))
         if not matches:
-            raise Unreadable(f"{text}: there is no such file or folder, and no file matches it as a pattern")
+            raise formats.Unreadable(f"{text}: there is no such file or folder, and no file matches it as a pattern")
         inside = [path for match in matches for path in files_of(Path(match))]
         if stopped := next((match for match in map(Path, matches) if has_no_records(match)), None):
-            raise Unreadable(f"{stopped}: {NO_RECORDS} `fairlen train --resume --out {stopped}`")
+            raise formats.Unreadable(f"{stopped}: {NO_RECORDS} `fairlen train --resume --out {stopped}`")
         if not inside:
-            raise Unreadable(f"{Path(matches[0]).resolve()}: no file in this folder: name one with rollouts")
+            raise formats.Unreadable(f"{Path(matches[0]).resolve()}: no file in this folder: name one with rollouts")
         for path in inside:
             if special := name_special(path):
-                raise Unreadable(f"{path}: {special}")
+                raise formats.Unreadable(f"{path}: {special}")
             found[path] = text if path == Path(text) else found.get(path, text)
     return list(found.items())
 
@@ -136,8 +130,9 @@ def files_of(path: Path) -> list[Path]:
     if not path.is_dir():
         return [path]
     path = path / "records" if is_run(path) else path
-    found = (one for one in path.rglob("[!.]*") if one.is_file() and not is_run(one.parent) and not describes_rows(one))
-    return sorted(found, key=lambda one: natural(str(one)))
+    shown = (one for one in path.rglob("[!.]*") if not any(part[0] == "." for part in one.relative_to(path).parts))
+    found = (one for one in shown if one.is_file() and not is_run(one.parent) and not describes_rows(one))
+    return sorted(found, key=lambda one: formats.natural(str(one)))
 
 
 def has_no_records(folder: Path) -> bool:
@@ -163,15 +158,19 @@ def lists_in(given: dict[str, str]) -> frozenset[str]:
     return frozenset(name for name in named if not name.endswith("ids"))
 
 
-def sniff_all(files: Sequence[Opened], given: dict[str, str]) -> dict[Path, Format | Unreadable]:
+def sniff_all(files: Sequence[Opened], given: dict[str, str]) -> dict[Path, Format | formats.Unreadable]:
     """Return the format of each file, or what is wrong with it."""
-    kinds: dict[Path, Format | Unreadable] = {}
+    kinds: dict[Path, Format | formats.Unreadable] = {}
     for place, file in enumerate(files):
         try:
             kinds[file.path] = sniff(file, given)
-        except Unreadable as error:
+        except formats.Unreadable as error:
             kinds[file.path] = error
-        if place >= MAX_OPEN or kinds[file.path] is fairlen_records.FORMAT or isinstance(kinds[file.path], Unreadable):
+        if (
+            place >= MAX_OPEN
+            or kinds[file.path] is fairlen_records.FORMAT
+            or isinstance(kinds[file.path], formats.Unreadable)
+        ):
             file.close()
     return kinds
 
@@ -184,19 +183,19 @@ def sniff(file: Opened, given: dict[str, str]) -> Format:
     path = file.path
     try:
         head = file.look(MAX_SNIFFED)
-    except Unreadable:
+    except formats.Unreadable:
         if not file.rejected:
             raise
-        head = Chunk(str(path), [], {})
+        head = formats.Chunk(str(path), [], {})
     if not len(head) and file.rejected:
         raise OtherContent(f"{path}: {file.no_object}")
-    columns = set(head.columns or columns_of(path, lambda line, why: None))
-    formats = () if given else (fairlen_records.FORMAT, *FRAMEWORKS)
-    if format := next((one for one in formats if one.fits(columns)), None):
+    columns = set(head.columns or formats.columns_of(path, lambda line, why: None))
+    known = () if given else (fairlen_records.FORMAT, *FRAMEWORKS)
+    if format := next((one for one in known if one.fits(columns)), None):
         is_told = format in (TRL, NEMO_RL)  # other reward functions, or validation
         return replace(format, columns=frozenset(columns)) if is_told else format
     if not len(head):
-        raise OtherContent(f"{path}: {EMPTY}")
+        raise OtherContent(f"{path}: {formats.EMPTY}")
     if given and (wrong := check_given(given, columns)):
         raise OtherContent(f"{path}: {wrong}")
     roles = choose_all(head, given)
@@ -207,20 +206,20 @@ def sniff(file: Opened, given: dict[str, str]) -> Format:
     raise OtherContent(f"{path}: {describe_missing(roles, columns)}")
 
 
-def look_into(files: Sequence[Opened]) -> Chunk:
+def look_into(files: Sequence[Opened]) -> formats.Chunk:
     """Return the first rows of some of the files. Raises Unreadable where none of those can be read."""
     chosen = [files[len(files) * place // MAX_FILES] for place in range(MAX_FILES)] if len(files) > MAX_FILES else files
-    heads: list[Chunk] = []
-    problems: list[Unreadable] = []
+    heads: list[formats.Chunk] = []
+    problems: list[formats.Unreadable] = []
     for file in chosen:
         try:
             heads.append(file.look(MAX_LOOKED_INTO // len(chosen)))
-        except Unreadable as error:
+        except formats.Unreadable as error:
             problems.append(error)
     if problems and not heads:
         raise problems[0]
     head = join_chunks(heads)
-    return Chunk(str(chosen[0].path), range(1, 1 + len(head)), head.columns)
+    return formats.Chunk(str(chosen[0].path), range(1, 1 + len(head)), head.columns)
 
 
 def read_source(
@@ -235,18 +234,18 @@ def read_source(
         try:
             log, left_out = fairlen_records.read_records(files)
         except (ValueError, TypeError, IndexError) as error:
-            log, why = None, f"tables that contradict each other: {describe(error)}; {DAMAGED}"
+            log, why = None, f"tables that contradict each other: {formats.describe(error)}; {formats.DAMAGED}"
             left_out = [f"{name_files(files)}: {why}"]
     else:
         try:
             head = look_into(opened)
-        except Unreadable as error:
+        except formats.Unreadable as error:
             return None, [str(error)]
         try:
             format = format.settle(format, head, options)
             found.notes = Counter(dict.fromkeys(format.notes, 0))
             log, left_out = read_foreign(format, opened, meter, found, options)
-        except Unreadable as error:
+        except formats.Unreadable as error:
             log, left_out = None, [f"{name_files(files)}: {error}"]
     has_steps = found.has_steps or format is fairlen_records.FORMAT
     source = Source(format, folder, tuple(found.files), log, found.sentences(), has_steps) if log else None
@@ -285,7 +284,7 @@ class FileRows:
     fault: str
 
 
-Reading = Callable[[int, Turn], FileRows]  # from the place of a file
+Reading = Callable[[int, formats.Turn], FileRows]  # from the place of a file
 
 
 def read_files(read: Reading, opened: Sequence[Opened], options: Options) -> list[FileRows]:
@@ -305,12 +304,12 @@ def read_files(read: Reading, opened: Sequence[Opened], options: Options) -> lis
                 one.close()
         finally:
             pool.shutdown(cancel_futures=True)
-    return [read(place, WHOLE) for place in range(len(opened))]
+    return [read(place, formats.WHOLE) for place in range(len(opened))]
 
 
 def is_shared(file: Opened) -> bool:
     """Return whether several processes read a file, each the chunks of its turn."""
-    return file.path.stat().st_size >= LARGE and container_of(file.path) in ("jsonl", "parquet")
+    return file.path.stat().st_size >= LARGE and formats.container_of(file.path) in ("jsonl", "parquet")
 
 
 def merge(turns: list[FileRows]) -> FileRows:
@@ -327,25 +326,25 @@ def merge(turns: list[FileRows]) -> FileRows:
     return FileRows(parts, first.found, next((one.fault for one in turns if one.fault), ""))
 
 
-def read_in_fork(share: tuple[int, Turn]) -> FileRows:
+def read_in_fork(share: tuple[int, formats.Turn]) -> FileRows:
     return _reading[-1](*share)
 
 
 _reading: list[Reading] = []  # in a fork, what it does
 
 
-def read_file(format: Format, file: Opened, turn: Turn, meter: Meter, found: Found) -> FileRows:
+def read_file(format: Format, file: Opened, turn: formats.Turn, meter: Meter, found: Found) -> FileRows:
     """Return the rows of a file of another program, those of a turn, and what was found in them alone."""
     parts, own = list[Part](), Found(files=found.files, chosen=found.chosen)
     try:
         for chunk in file.chunks(partial(own.reject, str(file.path)), turn):
             parts += read_chunk(format, chunk, meter, own)
-    except Unreadable as error:
+    except formats.Unreadable as error:
         return FileRows(parts, own, str(error))
     return FileRows(parts, own, "")
 
 
-def read_chunk(format: Format, chunk: Chunk, meter: Meter, found: Found) -> list[Part]:
+def read_chunk(format: Format, chunk: formats.Chunk, meter: Meter, found: Found) -> list[Part]:
     """Return a chunk's rows; where one has an unexpected shape, row by row, and rows that have it are rejected."""
     rejected, notes = len(found.malformed), found.notes.copy()
     try:
@@ -354,10 +353,10 @@ def read_chunk(format: Format, chunk: Chunk, meter: Meter, found: Found) -> list
         del found.malformed[rejected:]
         found.notes = notes
         if len(chunk) == 1:
-            found.reject(chunk.file, chunk.lines[0], f"not as {format.title} are written: {describe(error)}")
+            found.reject(chunk.file, chunk.lines[0], f"not as {format.title} are written: {formats.describe(error)}")
             return []
     rows = ({name: [values[row]] for name, values in chunk.columns.items()} for row in range(len(chunk)))
-    single = [Chunk(chunk.file, [line], row) for line, row in zip(chunk.lines, rows, strict=True)]
+    single = [formats.Chunk(chunk.file, [line], row) for line, row in zip(chunk.lines, rows, strict=True)]
     return [part for one in single for part in read_chunk(format, one, meter, found)]
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from fairlen.audit.log import halfway
+from fairlen.audit.readers.finish import kind_of, word_of
 from fairlen.audit.readers.messages import is_hidden, text_of
 from fairlen.audit.readers.rows import Options, Values, differs, hashes, is_mixed, numbers, pair_keys
 from fairlen.audit.statistics.within import MIN_PROMPTS
@@ -164,7 +165,15 @@ def choose_by_content(head: Chunk, options: Options) -> tuple[dict[str, str], li
     if "prompt" not in roles or not {"reward", "correct"} & roles.keys():
         return roles, []
     head = spread(head, roles)
+    if roles.get("correct") == "success" and "reward" in roles and "correct" not in given:
+        said, paid = (np.unique(numbers(column_at(head, roles[one]))[0]) for one in ("correct", "reward"))
+        if said.tolist() == [1.0] and len(paid) > 1:  # that a request went well, not an answer
+            del roles["correct"]
     correct = find_correct(head, roles)
+    if "finish" in roles.keys() - given.keys():
+        failed = [kind_of(word_of(one)) == "failed" for one in column_at(head, roles["finish"])]
+        if any(failed) and np.array_equal(failed, ~correct):  # a verdict, and no reason why a response ended
+            del roles["finish"]
     step = hashes(column_at(head, roles["step"])) if "step" in roles else np.zeros(len(head), np.int64)
     if "prompt" not in given:
         roles |= tell_problems(head, roles, step, correct)

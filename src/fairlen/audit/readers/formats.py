@@ -29,7 +29,7 @@ class Format:
     read: Callable[[Chunk, Found], Chunk]  # gives a chunk with columns as rows.read_rows names them
     remedy: dict[str, str] = field(default_factory=dict)  # what its files lack
     finish: Callable[[Part, Found], Part] = lambda rows, found: rows
-    notes: tuple[str, ...] = ()  # how its columns were chosen; files of other notes are another source
+    notes: tuple[str, ...] = ()  # how its columns were chosen
     columns: frozenset[str] = frozenset()  # those of a file of which files with others are another source
     settle: Callable[[Format, Chunk, Options], Format] = lambda format, head, options: format
     """Gives the format as it is for files with these first rows, whose columns it looks into; raises Unreadable to ask."""
@@ -78,7 +78,7 @@ def read_by_name(chunk: Chunk, found: Found, chosen: dict[str, str]) -> Chunk:
         chunk.columns.setdefault("turns", [count_turns(one) for one in masks])
         chunk.columns["tokens"] = [sum(one) if isinstance(one, list) else one for one in masks]
     elif "tokens" in roles:
-        chunk.columns["tokens"] = [count_of(value) for value in chunk.get("tokens")]
+        chunk.columns["tokens"] = [len(one) if isinstance(one, list) else one for one in chunk.get("tokens")]
     return chunk
 
 
@@ -114,13 +114,13 @@ def unfold(row: Row, file: str, line: int, found: Found) -> Iterator[Row]:
     yield from (of_all | dict(zip(lists, values, strict=True)) for values in zip(*lists.values(), strict=True))
 
 
-def count_of(value: Any) -> Any:
-    return len(value) if isinstance(value, list) else value
-
-
 def count_turns(mask: Any) -> int | None:
     """Return the stretches of tokens that the policy wrote, by a mask of them; None of no list."""
     return sum(after > before for before, after in pairwise([0, *mask])) if isinstance(mask, list) else None
+
+
+TELLING = ("prompt", "response", "reward", "correct", "step")
+"""Roles whose columns tell logs apart; others may be missing in the first rows of a file."""
 
 
 def by_name(roles: dict[str, str], notes: tuple[str, ...] = ()) -> Format:
@@ -131,6 +131,7 @@ def by_name(roles: dict[str, str], notes: tuple[str, ...] = ()) -> Format:
         partial(read_by_name, chosen=roles),
         {"truncated": 'no finish reason: add a column `finish_reason` ("stop" or "length") or `truncated`'},
         notes=("columns: " + ", ".join(f"{role} = `{name}`" for role, name in roles.items()), *notes), settle=settle_columns,
+        columns=frozenset(f"{role}={roles[role]}" for role in TELLING if role in roles),
     )  # fmt: skip
 
 

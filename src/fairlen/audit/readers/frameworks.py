@@ -20,7 +20,7 @@ from fairlen.files.formats import Chunk, Row
 
 GRADES = {"C": (1.0, 1.0), "P": (0.5, 0.0), "I": (0.0, 0.0), "N": (0.0, 0.0)}
 """Reward and verdict for what scorers of Inspect say: correct, partly, incorrect, no answer."""
-VERDICT_NAMES = ("accuracy", "correct", "acc", "is_correct", "exact_match")
+VERDICT = re.compile(r"(?<![A-Za-z])(is)?([Aa]cc(uracy)?|[Cc]orrect(ness)?|[Ee]xact_[Mm]atch)(?![a-z])")
 """A reward function of TRL with one of these in its name that says 0 or 1 is the verifier's word."""
 READ = re.compile(r"\n?(?:user|tool)\n((?:<tool_response>.*?(?:</tool_response>\s*|\Z))+)(?:assistant\n|\Z)", re.S)
 """Pattern of tools' results in a text without special tokens, as templates like Qwen's have it."""
@@ -75,8 +75,8 @@ def is_mostly_numbers(values: list[Any]) -> bool:
 
 
 def is_verdict(name: str, values: np.ndarray) -> bool:
-    known, is_named = values[~np.isnan(values)], any(word in name.lower() for word in VERDICT_NAMES)
-    return is_named and len(known) > 0 and bool(np.isin(known, (0.0, 1.0)).all())
+    known = values[~np.isnan(values)]
+    return bool(VERDICT.search(name)) and len(known) > 0 and bool(np.isin(known, (0.0, 1.0)).all())
 
 
 def drop_repeats(part: Part, found: Found) -> Part:
@@ -234,7 +234,7 @@ def read_result(row: Row, file: str, line: int, found: Found) -> Iterator[Row]:
 
 def read_skyrl(row: Row, file: str, line: int, found: Found) -> Iterator[Row]:
     """Give a row for a response of SkyRL's, whose step is in the name of its folder; scores of tokens are added up."""
-    score, step = row.get("score"), re.search(r"step_(\d+)", file)
+    score, step = row.get("score"), re.search(r".*step_(\d+)", file)
     truncated, is_failed = read_finish(row.get("stop_reason"), found)
     yield {
         "prompt": [row.get("input_prompt"), row.get("env_extras")], "response": row.get("output_response"),
@@ -315,11 +315,13 @@ def infer_ended(part: Part, found: Found) -> Part:
 
 
 def verdict_in(named: Any, found: Found) -> float | None:
-    for name, value in named.items() if isinstance(named, dict) else ():
-        if is_number(value) and is_verdict(name, np.array([value], np.float64)):
-            found.notes[f"correct or not is what `{name}` says"] = 0
-            return float(value)
-    return None
+    names = [name for name in named if VERDICT.search(name)] if isinstance(named, dict) else []
+    name = found.chosen.setdefault("verdict", min(names, key=len)) if names else ""
+    value = named.get(name) if name else None
+    if not is_number(value) or value not in (0, 1):
+        return None
+    found.notes[f"correct or not is what `{name}` says"] = 0
+    return float(value)
 
 
 TRL = Format(

@@ -211,8 +211,7 @@ def read_outcomes(chunk: Chunk, dropped: Bools, problems: list[str]) -> tuple[Fl
         verdicts = rewards
     (reward, bad), (correct, bad_verdict) = numbers(rewards), numbers(verdicts)
     outcome = np.where(np.isnan(reward) & ~bad, correct, reward)
-    given = np.array([isinstance(one, float) for one in rewards], np.bool_)  # nan is no number, but somebody wrote it
-    missing = np.isnan(outcome) & ~bad & ~bad_verdict & ~given & ~dropped
+    missing = np.isnan(outcome) & ~bad & ~bad_verdict & ~dropped
     for row in np.flatnonzero((bad | ~(abs(outcome) <= 1e100) | bad_verdict) & ~dropped & ~missing).tolist():
         verdict = f"the verdict {verdicts[row]!r:.40} is not true, false or a number"
         what = "no number from -1e+100 to 1e+100" if np.isfinite(outcome[row]) else "not a finite number"
@@ -282,7 +281,7 @@ def make_log(name: str, part: Part, meter: Meter, found: Found, options: Options
     # a group that no two responses share is an id of responses
     prompt = number_keys(split if np.bincount(split).max() > 1 else prompt)
     verdict = np.where(counts, part.correct if known["correct"] else 0.0, NO_VERDICT)
-    truncated = (part.truncated > 0.5) & known["truncated"]
+    truncated = part.truncated > 0.5
     channels = divide(length, part.spent)
     if channels and not options.tokenizer:
         found.note("lengths by channel are in proportion to characters; --tokenizer FOLDER of the model counts tokens")
@@ -322,7 +321,8 @@ def add_truncated(log: Log, part: Part, found: Found, options: Options) -> Log:
     if not note:
         return log
     found.note(note)
-    return replace(log, responses=replace(log.responses, truncated=truncated), known=log.known | {"truncated"})
+    responses = replace(log.responses, truncated=truncated | log.responses.truncated)
+    return replace(log, responses=responses, known=log.known | {"truncated"})
 
 
 def is_mixed(group: Ints, correct: Bools) -> Bools:
@@ -346,6 +346,10 @@ def find_steps(part: Part, found: Found) -> Ints:
         return part.step
     visit, usual = (part.file, len(part) / groups) if is_shared else find_visits(part.prompt)
     if usual < 1.5:  # a run for each seed, with one response to each prompt
+        if is_shared:
+            found.note(
+                "files have prompts in common, with one response each: they are compared as samples of one policy"
+            )
         return part.step
     why = "files have prompts in common: each file" if is_shared else "prompts come back: each visit to one"
     found.note(f"no column of steps, and {why} is a step, in their order")

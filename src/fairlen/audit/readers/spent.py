@@ -7,24 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from fairlen import channels
 from fairlen.audit.readers.messages import Conversation
 from fairlen.batch import Ints
-from fairlen.channels import (
-    ANSWER,
-    CHANNELS,
-    MARKS,
-    MAX_MARK,
-    OBSERVATION,
-    THINKING,
-    Channel,
-    find_marks,
-    opens_thinking,
-    split_channels,
-)
 
 MIN_SHARE = 0.01
 """Share of responses that have a channel, below which it counts as an answer: a tag that is only mentioned is none."""
-Pieces = list[tuple[Channel, str]]
+Pieces = list[tuple[channels.Channel, str]]
 
 
 def split_all(said: Sequence[Conversation | None], prompts: Sequence[Any]) -> tuple[list[Pieces], int]:
@@ -35,50 +24,53 @@ def split_all(said: Sequence[Conversation | None], prompts: Sequence[Any]) -> tu
     pieces = [split(one or [], prompt) for one, prompt in zip(said, prompts, strict=True)]
     if 2 * sum(map(is_opened_before, pieces)) <= len(pieces):
         return pieces, 0
-    inside = [len(one) == 1 and one[0][0] == ANSWER for one in pieces]
+    inside = [len(one) == 1 and one[0][0] == channels.ANSWER for one in pieces]
     told = zip(inside, pieces, strict=True)
-    return [[(THINKING, one[0][1])] if is_in else one for is_in, one in told], sum(inside)
+    return [[(channels.THINKING, one[0][1])] if is_in else one for is_in, one in told], sum(inside)
 
 
 def add_up(pieces: Sequence[Pieces], sizes: Iterable[int]) -> Ints:
     """Return the sizes of all pieces, in order, by response and channel, [N, channels]."""
-    left, counts = iter(sizes), np.zeros((len(pieces), len(CHANNELS)), np.int64)
+    left, counts = iter(sizes), np.zeros((len(pieces), len(channels.CHANNELS)), np.int64)
     for row, one in enumerate(pieces):
         for channel, _ in one:
-            counts[row, CHANNELS.index(channel)] += next(left)
+            counts[row, channels.CHANNELS.index(channel)] += next(left)
     return counts
 
 
 def split(said: Conversation, prompt: object) -> Pieces:
     """Return the pieces of a response: of contents by their tags, of what was read as one."""
     start = prompt[0] if isinstance(prompt, list) and prompt else prompt
-    inside = isinstance(start, str) and opens_thinking(start[-2 * MAX_MARK :])
+    inside = isinstance(start, str) and channels.opens_thinking(start[-2 * channels.MAX_MARK :])
     found: Pieces = []
     for is_own, parts in said:
         for channel, text in parts:
-            if channel == ANSWER and is_own:
-                found += split_channels(text, inside)
+            if channel == channels.ANSWER and is_own:
+                found += channels.split_channels(text, inside)
             else:
-                found.append((channel if is_own else OBSERVATION, text))
+                found.append((channel if is_own else channels.OBSERVATION, text))
             inside = False
     return found
 
 
 def is_opened_before(pieces: Pieces) -> bool:
     """Return whether the thinking is closed and was not opened, but by the template."""
-    if len(pieces) < 2 or pieces[0][0] != THINKING or MARKS.match(pieces[0][1].lstrip()):
+    if len(pieces) < 2 or pieces[0][0] != channels.THINKING or channels.MARKS.match(pieces[0][1].lstrip()):
         return False
-    return any(mark.lastgroup == f"{THINKING}_ends" for mark in find_marks(pieces[0][1][-MAX_MARK:]))
+    return any(
+        mark.lastgroup == f"{channels.THINKING}_ends"
+        for mark in channels.find_marks(pieces[0][1][-channels.MAX_MARK :])
+    )
 
 
 def divide(length: Ints, text: Ints) -> dict[str, Ints]:
     """Return lengths by channel, [N] each, in proportion to their text, [N, channels]; none where there is one channel."""
     spent = text.astype(np.float64)
-    for place, channel in enumerate(CHANNELS):
-        if channel != ANSWER and (spent[:, place] > 0).mean() < MIN_SHARE:
-            spent[:, 1] += spent[:, place] * (channel != OBSERVATION)
+    for place, channel in enumerate(channels.CHANNELS):
+        if channel != channels.ANSWER and (spent[:, place] > 0).mean() < MIN_SHARE:
+            spent[:, 1] += spent[:, place] * (channel != channels.OBSERVATION)
             spent[:, place] = 0.0
-    used = [place for place in range(len(CHANNELS)) if np.count_nonzero(spent[:, place])]
+    used = [place for place in range(len(channels.CHANNELS)) if np.count_nonzero(spent[:, place])]
     if len(used) < 2:
         return {}
     own = spent[:, :-1]
@@ -87,4 +79,4 @@ def divide(length: Ints, text: Ints) -> dict[str, Ints]:
     edges = np.rint(length[:, None] * np.cumsum(own, 1) / total)
     read = np.rint(spent[:, -1] * (length.sum() / total.sum()))  # of its own tokens a response says nothing about these
     columns = np.column_stack([np.diff(edges, prepend=0.0), read])
-    return {CHANNELS[place]: columns[:, place].astype(np.int64) for place in used}
+    return {channels.CHANNELS[place]: columns[:, place].astype(np.int64) for place in used}

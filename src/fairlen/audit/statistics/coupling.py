@@ -14,18 +14,7 @@ import numpy as np
 from fairlen.audit.log import Log, Weighed, advantages, weighed
 from fairlen.audit.statistics.intervals import NAN, Bins, Estimate, bootstrap, length_bins, ratio, ratio_over
 from fairlen.batch import Floats, Ints, Segments, count_by, sum_by
-from fairlen.methods.stages.aggregation import (
-    Aggregation,
-    Balanced,
-    ConstantBudget,
-    LengthPower,
-    SequenceMean,
-    TokenMean,
-    TokenSum,
-    TurnCount,
-    TurnMean,
-    Unsigned,
-)
+from fairlen.methods.stages import aggregation
 
 
 @dataclass(frozen=True)
@@ -57,32 +46,32 @@ def coupling(log: Log) -> Coupling:
 
 Per = Literal["rows", "turns", "groups", "update"]
 
-RULES: dict[str, tuple[Aggregation, Per]] = {
-    "sequence_mean": (SequenceMean(), "rows"),
-    "token_mean": (TokenMean(), "groups"),
-    "token_mean_update": (TokenMean(), "update"),
-    "token_sum": (TokenSum(), "rows"),
-    "constant_budget": (ConstantBudget(), "rows"),
-    "length_power": (LengthPower(), "rows"),
-    "balanced": (Balanced(), "groups"),
-    "balanced_update": (Balanced(), "update"),
+RULES: dict[str, tuple[aggregation.Aggregation, Per]] = {
+    "sequence_mean": (aggregation.SequenceMean(), "rows"),
+    "token_mean": (aggregation.TokenMean(), "groups"),
+    "token_mean_update": (aggregation.TokenMean(), "update"),
+    "token_sum": (aggregation.TokenSum(), "rows"),
+    "constant_budget": (aggregation.ConstantBudget(), "rows"),
+    "length_power": (aggregation.LengthPower(), "rows"),
+    "balanced": (aggregation.Balanced(), "groups"),
+    "balanced_update": (aggregation.Balanced(), "update"),
 }
 """Each with what its weights are divided by the number of; "update": of the scope that is the whole update."""
 
 
 @dataclass(frozen=True)
-class MeanOverTurns(Unsigned):
+class MeanOverTurns(aggregation.Unsigned):
     """Every turn counts the same: K / (N T), N the number of all turns; SequenceMean of turns, K of each trajectory together."""
 
     def term_weight(self, segments: Segments) -> Floats:
         return segments.num_turns / (segments.num_turns.sum() * segments.length)
 
 
-RULES_OF_TURNS: dict[str, tuple[Aggregation, Per]] = {
+RULES_OF_TURNS: dict[str, tuple[aggregation.Aggregation, Per]] = {
     "mean_over_turns": (MeanOverTurns(), "turns"),
-    "turn_mean": (TurnMean(), "rows"),
-    "turn_count": (TurnCount(), "rows"),
-    "balanced_turns": (Balanced("group", "turns"), "groups"),
+    "turn_mean": (aggregation.TurnMean(), "rows"),
+    "turn_count": (aggregation.TurnCount(), "rows"),
+    "balanced_turns": (aggregation.Balanced("group", "turns"), "groups"),
 }
 """Weight of the turns of a trajectory together; rollouts without turns have none."""
 ALL_RULES = RULES | RULES_OF_TURNS
@@ -140,18 +129,18 @@ def join_turns(rows: Weighed) -> Weighed:
 
 def token_weights(name: str, rows: Weighed) -> Floats:
     """Return the weight per token that the aggregation gives each trajectory, a row, in its update, [n]."""
-    aggregation, per = ALL_RULES[name]
+    rule, per = ALL_RULES[name]
     size = len(rows.names)
     segments = rows.segments
     if per == "update":
-        return aggregation(replace(segments, group=rows.unit), rows.advantage) * size * segments.mass
+        return rule(replace(segments, group=rows.unit), rows.advantage) * size * segments.mass
     if per == "groups":
         unit_of_group = np.zeros(segments.num_groups, np.int64)
         unit_of_group[segments.group] = rows.unit
         here = count_by(unit_of_group, size)
     else:
         here = sum_by(rows.unit, segments.num_turns if per == "turns" else np.ones(len(rows.unit)), size)
-    return aggregation(segments, rows.advantage) * here.sum() / here[rows.unit] * segments.mass
+    return rule(segments, rows.advantage) * here.sum() / here[rows.unit] * segments.mass
 
 
 def shares_under(name: str, rows: Weighed, bins: Bins, turn_bins: Bins) -> WeightShares:

@@ -87,6 +87,11 @@ class Refill(Checked):
             self.trainer._metrics["train"][name].append(value)
 
 
+def share_passes(trainer: Any, rows: int, size: int) -> int:
+    """Return the rows of a forward pass, at most `size`, so that all processes of a sharded model make as many passes."""
+    return -(-rows // most_of(trainer, -(-rows // size)))
+
+
 def most_of(trainer: Any, number: int) -> int:
     if trainer.accelerator.num_processes == 1:
         return number

@@ -246,6 +246,13 @@ def has_learned_prompt(model: Any) -> bool:
     return getattr(getattr(model, "active_peft_config", None), "is_prompt_learning", False)
 
 
+def find_row_readers(trainer: Any) -> str:
+    """Return what reads the rows of a batch besides the policy, or puts a prompt before them; empty for nothing."""
+    reads = trainer.aux_loss_enabled or trainer.args.use_transformers_continuous_batching
+    reads = reads or has_learned_prompt(trainer.model)
+    return "a router's loss, continuous batching or a learned prompt" if reads else ""
+
+
 def warn_of_dropout(model: nn.Module) -> Iterator[str]:
     found = sorted({f"{type(module).__name__}.{name}" for module, name in find_dropout(model)})
     if found:

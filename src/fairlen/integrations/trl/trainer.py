@@ -27,7 +27,7 @@ from fairlen.integrations.rows import TreeReader, fold, group_by_row, mark_depth
 from fairlen.integrations.run_folder import NOWHERE, resume_method, save_method
 from fairlen.integrations.trl.generation import Run, Sampled, has_whole_model, run_on_engine, sample
 from fairlen.integrations.trl.recording import Recorder
-from fairlen.integrations.trl.refill import Refill, most_of
+from fairlen.integrations.trl.refill import Refill, share_passes
 from fairlen.integrations.trl.rows import (
     COLUMN,
     FORWARDED,
@@ -47,7 +47,7 @@ from fairlen.integrations.trl.rows import (
 from fairlen.integrations.trl.settings import (
     REMEDIES,
     check_threshold,
-    has_learned_prompt,
+    find_row_readers,
     list_overrides,
     prepare,
     refuse_defaults,
@@ -132,9 +132,7 @@ class FairGRPOTrainer(GRPOTrainer):
             return ()
         models: list[Any] = [model for model in (self.model, self.ref_model) if model]
         models = [model.get_base_model() if hasattr(model, "get_base_model") else model for model in models]
-        others = self.aux_loss_enabled, self.args.use_transformers_continuous_batching, has_learned_prompt(self.model)
-        named = "a router's loss, continuous batching or a learned prompt"
-        obstacle = named if any(others) else self.reader.install(models)
+        obstacle = find_row_readers(self) or self.reader.install(models)
         return (f"EqLen's pieces repeat their prefixes: {obstacle}",) if obstacle else ()
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
@@ -267,13 +265,9 @@ class FairGRPOTrainer(GRPOTrainer):
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
         num_prompt, num_completion = (inputs[f"{name}_ids"].shape[1] for name in ("prompt", "completion"))
         longest, width = num_prompt + self.max_completion_length, num_prompt + num_completion
-        rows, size = (
-            len(inputs["completion_ids"]),
-            self.args.per_device_train_batch_size * longest // max(longest, width),
-        )
-        number = -(-rows // max(1, size))
-        # passes of a sharded model are in step
-        parts = split_rows(inputs, -(-rows // (most_of(self, number) if self.reader.is_installed else number)))
+        size = max(1, self.args.per_device_train_batch_size * longest // max(longest, width))
+        size = share_passes(self, len(inputs["completion_ids"]), size) if self.reader.is_installed else size
+        parts = split_rows(inputs, size)
         done = torch.zeros((), device=self.accelerator.device)
         for part in parts[:-1]:  # more rows than the memory was promised: a part at a time
             with self.accelerator.no_sync(model):

@@ -15,6 +15,7 @@ from typing import Annotated
 from fairlen.console import log
 from fairlen.files.folders import choose_folder, refuse_links
 from fairlen.integrations import refuse_untested
+from fairlen.integrations.verl import settings
 from fairlen.integrations.verl.data import (
     check_model,
     copy_shipped,
@@ -24,26 +25,6 @@ from fairlen.integrations.verl.data import (
     write_rows,
 )
 from fairlen.integrations.verl.session import run_session
-from fairlen.integrations.verl.settings import (
-    CPU_MODULE,
-    LOOPBACK,
-    NUM_HELD_OUT,
-    NUM_PROBLEMS,
-    OPTIMIZER,
-    PROMPTS,
-    REHEARSAL,
-    TESTED,
-    VLLM_NAME,
-    VLLM_SETTINGS,
-    VLLM_VARIABLES,
-    check_given,
-    choose_method,
-    key_of,
-    method_settings,
-    quote,
-    sampler_settings,
-    translate,
-)
 from fairlen.loop.learning_signal import FIRST_LOGS
 from fairlen.methods.compose import DEFAULT_METHOD
 from fairlen.methods.description import list_stages
@@ -100,21 +81,21 @@ class VerlConfig(Settings):
         check_form(self.answer)
         if self.answer != "auto" and not self.data:
             raise ValueError(f"answer={self.answer}: it goes with --data, whose answers fairlen's verifiers read")
-        choose_method(self.method, self.overrides)
+        settings.choose_method(self.method, self.overrides)
 
 
 def start_verl(config: VerlConfig, given: Sequence[str]) -> int:
     """Run a job with what was given after `--`; return its exit code."""
     folder = choose_folder(config.out, "verl")
-    settings = collect(config, given, folder)
+    collected = collect(config, given, folder)
     model = value_of(MODEL, given) or config.model
     check_model(model)
     check_model(value_of(TOKENIZER, given), tokenizer_alone=True)
     if config.dry_run:
-        for text, meaning in settings.items():
+        for text, meaning in collected.items():
             log(f"{quote_for_shell(text)}\n    {meaning}")
         return 0
-    refuse_untested("verl", version("verl"), TESTED)
+    refuse_untested("verl", version("verl"), settings.TESTED)
     refuse_incomplete(config, given)
     if not config.cpu:
         log(LISTENS, sys.stderr)
@@ -122,8 +103,8 @@ def start_verl(config: VerlConfig, given: Sequence[str]) -> int:
         write_files(config, given, folder, os.path.expanduser(model))
     folder.mkdir(parents=True, exist_ok=True)
     refuse_links(folder)
-    log(f"{config.method}: {list_stages(choose_method(config.method, config.overrides))}\n{FIRST_LOGS}")
-    command = [sys.executable, "-m", JOB, *settings]
+    log(f"{config.method}: {list_stages(settings.choose_method(config.method, config.overrides))}\n{FIRST_LOGS}")
+    command = [sys.executable, "-m", JOB, *collected]
     with tempfile.TemporaryDirectory(prefix="fairlen-", ignore_cleanup_errors=True) as scratch:
         variables = environment(config, given, folder) | ({"RAY_TMPDIR": scratch} if config.cpu else {})
         return run_session(command, variables, folder)
@@ -154,37 +135,43 @@ def collect(config: VerlConfig, given: Sequence[str], folder: Path) -> dict[str,
 
     What was given replaces all but the method's. Raises ValueError for what was given and undoes the method.
     """
-    method = choose_method(config.method, config.overrides)
-    ours = method_settings(config.method, config.overrides, method)
-    owned = set(map(key_of, ours))
-    check_given(config.method, method, owned, given, config.allow_truncated_sampling)
-    rest = environment_settings(config, given, folder) | data_settings(config, given, folder) | sampler_settings(given)
+    method = settings.choose_method(config.method, config.overrides)
+    ours = settings.method_settings(config.method, config.overrides, method)
+    owned = set(map(settings.key_of, ours))
+    settings.check_given(config.method, method, owned, given, config.allow_truncated_sampling)
+    rest = (
+        environment_settings(config, given, folder)
+        | data_settings(config, given, folder)
+        | settings.sampler_settings(given)
+    )
     rest |= {f"{key}=False": "code of a model is never run" for key in TRUST}
     if config.model or config.cpu:
-        rest[f"{MODEL}={quote(config.model or str((folder / 'model').resolve()))}"] = "the model"
+        rest[f"{MODEL}={settings.quote(config.model or str((folder / 'model').resolve()))}"] = "the model"
     if config.cpu:
         has_data = config.data or value_of("data.train_files", given)
-        rest |= REHEARSAL | ({} if has_data else PROMPTS) | ({} if config.model else OPTIMIZER)
-        rest |= VLLM_SETTINGS if VLLM_NAME in given else {}
-    rest[f"hydra.run.dir={quote(str((folder / 'hydra').resolve()))}"] = "verl's own notes"
-    ours[f"+algorithm.fairlen.folder={quote(str(folder.resolve()))}"] = (
+        rest |= (
+            settings.REHEARSAL | ({} if has_data else settings.PROMPTS) | ({} if config.model else settings.OPTIMIZER)
+        )
+        rest |= settings.VLLM_SETTINGS if settings.VLLM_NAME in given else {}
+    rest[f"hydra.run.dir={settings.quote(str((folder / 'hydra').resolve()))}"] = "verl's own notes"
+    ours[f"+algorithm.fairlen.folder={settings.quote(str(folder.resolve()))}"] = (
         "where the trainer writes what `fairlen report` reads"
     )
-    everything = ours | {text: meaning for text, meaning in rest.items() if key_of(text) not in owned}
-    replaced = set(map(key_of, given))
-    kept = {text: meaning for text, meaning in everything.items() if key_of(text) not in replaced}
-    return kept | {translate(text): "given" for text in given}
+    everything = ours | {text: meaning for text, meaning in rest.items() if settings.key_of(text) not in owned}
+    replaced = set(map(settings.key_of, given))
+    kept = {text: meaning for text, meaning in everything.items() if settings.key_of(text) not in replaced}
+    return kept | {settings.translate(text): "given" for text in given}
 
 
 def environment_settings(config: VerlConfig, given: Sequence[str], folder: Path) -> dict[str, str]:
     """Modules that every process of the job imports, also on other machines."""
     place = "+ray_kwargs.ray_init.runtime_env.env_vars"
-    modules = quote(",".join(modules_of(config)))
+    modules = settings.quote(",".join(modules_of(config)))
     found = {f"{place}.VERL_USE_EXTERNAL_MODULES={modules}": "loads fairlen's plug-in, loudly"}
     if os.environ.get("FAIRLEN_ANY_VERL") == "1":
         found[f"{place}.FAIRLEN_ANY_VERL='1'"] = "with an untested verl"
     variables = rehearsal_variables(config, given, folder)
-    return found | {f"{place}.{name}={quote(text)}": "of a rehearsal" for name, text in variables.items()}
+    return found | {f"{place}.{name}={settings.quote(text)}": "of a rehearsal" for name, text in variables.items()}
 
 
 def rehearsal_variables(config: VerlConfig, given: Sequence[str], folder: Path) -> dict[str, str]:
@@ -192,13 +179,13 @@ def rehearsal_variables(config: VerlConfig, given: Sequence[str], folder: Path) 
         return {}
     found = {"OMP_NUM_THREADS": "1", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_USAGE_STATS_ENABLED": "0"}
     found["VERL_FILE_LOGGER_PATH"] = str((folder / "verl-metrics.jsonl").resolve())
-    return found | LOOPBACK | (VLLM_VARIABLES if VLLM_NAME in given else {})
+    return found | settings.LOOPBACK | (settings.VLLM_VARIABLES if settings.VLLM_NAME in given else {})
 
 
 def modules_of(config: VerlConfig) -> list[str]:
     """Modules that every process imports: the platform of a rehearsal, the plug-in, those that the environment names."""
     named = filter(None, os.environ.get("VERL_USE_EXTERNAL_MODULES", "").split(","))
-    return [*dict.fromkeys([*[CPU_MODULE] * config.cpu, GUARDS, PLUGIN, *named])]
+    return [*dict.fromkeys([*[settings.CPU_MODULE] * config.cpu, GUARDS, PLUGIN, *named])]
 
 
 def environment(config: VerlConfig, given: Sequence[str], folder: Path) -> dict[str, str]:
@@ -222,17 +209,17 @@ def files_of(config: VerlConfig, given: Sequence[str], folder: Path) -> dict[str
 
 def value_of(key: str, given: Sequence[str]) -> str:
     """Value given for a setting of verl's; empty where none was."""
-    told = [text.partition("=")[2].strip("'\"") for text in given if key_of(text) == key]
+    told = [text.partition("=")[2].strip("'\"") for text in given if settings.key_of(text) == key]
     return told[-1] if told else ""
 
 
 def data_settings(config: VerlConfig, given: Sequence[str], folder: Path) -> dict[str, str]:
     files = files_of(config, given, folder)
-    found = {f"data.{name}_files=[{quote(path)}]": f"problems ({name})" for name, path in files.items()}
-    if config.data and not (config.cpu or config.eval_data or "data.val_files" in map(key_of, given)):
+    found = {f"data.{name}_files=[{settings.quote(path)}]": f"problems ({name})" for name, path in files.items()}
+    if config.data and not (config.cpu or config.eval_data or "data.val_files" in map(settings.key_of, given)):
         found["trainer.val_before_train=False"] = "no --eval-data: only the training problems to validate with"
     if files:
-        found[f"reward.custom_reward_function.path={quote(REWARD)}"] = "fairlen's verifiers"
+        found[f"reward.custom_reward_function.path={settings.quote(REWARD)}"] = "fairlen's verifiers"
         found["reward.custom_reward_function.name=compute_score"] = "fairlen's verifiers"
     return found
 
@@ -243,8 +230,8 @@ def write_files(config: VerlConfig, given: Sequence[str], folder: Path, model: s
     if config.cpu and not config.model:
         copy_shipped(folder / "model")
     if files and not config.data:
-        write_rows(playground_rows(NUM_PROBLEMS, held_out=False), Path(files["train"]))
-        write_rows(playground_rows(NUM_HELD_OUT, held_out=True), Path(files["val"]))
+        write_rows(playground_rows(settings.NUM_PROBLEMS, held_out=False), Path(files["train"]))
+        write_rows(playground_rows(settings.NUM_HELD_OUT, held_out=True), Path(files["val"]))
         return
     inside = False
     try:

@@ -122,7 +122,7 @@ IGNORED = {
     f"{ACTOR}.clip_ratio": CLIP,
     f"{ACTOR}.clip_ratio_low": CLIP,
     f"{ACTOR}.clip_ratio_high": CLIP,
-    f"{ACTOR}.clip_ratio_c": "--method …+two_sided --set surrogate.delta=…",
+    f"{ACTOR}.clip_ratio_c": "--method …+dual_clip --set surrogate.dual_clip=…",
     "algorithm.norm_adv_by_std_in_grpo": "--method …+no_std leaves the deviation out",
     f"{ACTOR}.loss_scale_factor": "--method dr_grpo, which divides by data.max_response_length",
     f"{ACTOR}.tau_pos": "--method sapo --set surrogate.tau_positive=…",

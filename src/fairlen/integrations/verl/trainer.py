@@ -32,13 +32,7 @@ from verl.workers.rollout.llm_server import FullyAsyncLLMServerClient
 from fairlen.batch import CORRECT_THRESHOLD, Ints, number_keys
 from fairlen.console import warn
 from fairlen.integrations.rows import fold, group_by_row
-from fairlen.integrations.run_folder import (
-    NOWHERE,
-    HomeRun,
-    build_evaluation,
-    resume_method,
-    save_method,
-)
+from fairlen.integrations.run_folder import NOWHERE, HomeRun, build_evaluation, resume_method, save_method
 from fairlen.integrations.verl.data import read_eos_ids
 from fairlen.integrations.verl.loss import COLUMN, COUNTS, FairDetachWorker, FairLoss, FairWorker
 from fairlen.integrations.verl.rows import ReadRows, find_kept, group_by_prompt, read_rows, read_values, tell_validated

@@ -232,28 +232,6 @@ class DetachedClip(Clip):
 
 
 @dataclass(frozen=True)
-class InvertedClip(Clip):
-    """Weighs the log-prob by 1 / rho where the advantage is positive, by rho elsewhere, up to `cap`; silent where TokenClip is.
-
-        -sg[w] A logprob,   w = min(1 / rho, cap) if A > 0 and rho <= 1 + clip_high,
-                            w = min(rho, cap) if A < 0 and rho >= 1 - clip_low,   otherwise 0
-
-    Source: ASPO (arXiv:2510.06062), by its authors' code, whose gradient this is; its value is another. Departure: their clips
-    are 0.4 for the fifth of a response's tokens that has the highest entropy.
-    """
-
-    cap: Positive = 3.0
-    """Largest weight; a token beyond it still trains."""
-
-    def __call__(self, logprobs: Tensor, micro: Micro) -> TokenLoss:
-        ratio, advantage = token_ratio(logprobs.detach(), micro), micro.per_token(micro.advantage)
-        above, below = ratio > 1.0 + self.clip_high, ratio < 1.0 - self.clip_low
-        clipped = (advantage > 0) & above | (advantage < 0) & below
-        weight = ratio.reciprocal().where(advantage > 0, ratio).clamp(max=self.cap).where(~clipped, 0.0)
-        return TokenLoss(-weight * advantage * logprobs, ratio, clipped, ~above & ~below)
-
-
-@dataclass(frozen=True)
 class SoftGate(Checked):
     """A smooth gate instead of a clip: -(4 / tau) sigmoid(tau (rho - 1)) A, tau by the sign of the advantage.
 

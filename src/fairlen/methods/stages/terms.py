@@ -115,6 +115,10 @@ class SamplerMismatch(Checked):
     floor: NotNegative = added_later(0.0)
     """Smallest factor."""
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_order(self, "floor", "cap")
+
     def __call__(self, micro: Micro) -> Tensor:
         ratio = sampler_ratio(micro, self.level)
         if self.above_cap == "truncate":
@@ -146,15 +150,19 @@ class SamplerRejection(Checked):
     recount: bool = False
     """Whether denominators count kept tokens and sequences alone; the trainer then needs both log-probs before it plans."""
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_order(self, "low", "high")
+
     def __call__(self, micro: Micro) -> Tensor:
         kept, ratio = self.keep(micro), sampler_ratio(micro, "token")
         factor = ratio if self.weigh else ratio.clamp(1.0, 1.0)
-        return factor.where(kept | ratio.isnan(), 0.0)  # nan stays, and the update is skipped
+        return factor.where(kept, 0.0)
 
     def keep(self, micro: Micro) -> Tensor:
         """Bool, [T]: the tokens that train."""
         ratio = sampler_ratio(micro, "token" if self.level == "any" else self.level)
-        kept = (ratio >= self.low) & (ratio <= self.high)
+        kept = ~((ratio < self.low) | (ratio > self.high))  # nan stays, and the update is skipped
         if self.level == "any":
             return micro.per_token(micro.sum_per_sequence((~kept).double()) == 0)
         return kept
@@ -166,6 +174,13 @@ class SamplerRejection(Checked):
         micro = Micro.of(sizes, nothing, nothing, nothing, old_logprobs, rollout_logprobs)
         kept[sizes > 0] = micro.sum_per_sequence(self.keep(micro).long())
         return kept.cpu().numpy()
+
+
+def require_order(stage: Checked, least: str, most: str) -> None:
+    """Raise ValueError for bounds that let nothing through."""
+    low, high = getattr(stage, least), getattr(stage, most)
+    if low > high:
+        raise ValueError(f"{type(stage).__name__}: {least}={low:g} above {most}={high:g}: give them in rising order")
 
 
 def sampler_ratio(micro: Micro, level: str) -> Tensor:

@@ -9,30 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from fairlen import settings
 from fairlen.checks import Amount, Count, Natural, Positive, Seed
 from fairlen.methods.compose import DEFAULT_METHOD
 from fairlen.methods.method import Method
 from fairlen.methods.stages.fair_band import FairBand
 from fairlen.methods.stages.surrogate import PolicyGradient, TokenClip
 from fairlen.methods.stages.terms import NoCorrection
-from fairlen.settings import (
-    HARMLESS,
-    LARGE,
-    ROUNDING,
-    DataSettings,
-    Overrides,
-    PolicySettings,
-    Repeated,
-    ResumeEffect,
-    RewardSettings,
-    RolloutConfig,
-    SamplingSettings,
-    Settings,
-    TaskConfig,
-    choose_engine,
-    flatten,
-    names_of,
-)
 from fairlen.tasks.playground import PLAYGROUND
 from fairlen.verify.answer import PATTERN
 
@@ -42,7 +25,7 @@ TRACKERS = ("wandb", "trackio", "tensorboard")
 
 
 @dataclass(frozen=True)
-class BatchSettings(SamplingSettings):
+class BatchSettings(settings.SamplingSettings):
     """How the responses of a rollout batch are drawn."""
 
     prompts_per_batch: Count = 16
@@ -64,7 +47,7 @@ class BatchSettings(SamplingSettings):
 
 
 @dataclass(frozen=True)
-class UpdateSettings(Settings):
+class UpdateSettings(settings.Settings):
     """How a rollout batch becomes updates of the policy."""
 
     updates_per_batch: Count = 1
@@ -80,50 +63,50 @@ class UpdateSettings(Settings):
     """Of AdamW."""
     max_gradient_norm: Positive = 1.0
     """The gradient is scaled down to this norm."""
-    max_tokens_per_microbatch: Annotated[Natural, ROUNDING] = 0
+    max_tokens_per_microbatch: Annotated[Natural, settings.ROUNDING] = 0
     """Positions in a micro-batch; less needs less memory and changes no result. 0 is 16,384, or fewer that fit memory."""
-    layout: Annotated[Literal["auto", "trees", "rows"], ROUNDING] = "auto"
+    layout: Annotated[Literal["auto", "trees", "rows"], settings.ROUNDING] = "auto"
     """Layout of a micro-batch: "trees" computes tokens that sequences share once, with the same log-probs and gradients;
     "rows" pads; "auto" is trees where the model can read them and an update gets cheaper."""
-    try_memory: Annotated[Literal["auto", "on", "off"], HARMLESS] = "auto"
+    try_memory: Annotated[Literal["auto", "on", "off"], settings.HARMLESS] = "auto"
     """Run the largest micro-batch that the settings allow before anything else; "auto": where memory may not suffice."""
-    deterministic: Annotated[bool, ROUNDING] = False
+    deterministic: Annotated[bool, settings.ROUNDING] = False
     """Make updates repeatable to the bit on CUDA, where they are slower for it; on the CPU they always are."""
 
 
 @dataclass(frozen=True)
-class RunSettings(Settings):
+class RunSettings(settings.Settings):
     """How long a run is, what it evaluates, saves and reports, and where."""
 
-    out: Annotated[str, HARMLESS] = ""
+    out: Annotated[str, settings.HARMLESS] = ""
     """Run folder; by default a new one under runs/."""
-    resume: Annotated[bool, HARMLESS] = False
+    resume: Annotated[bool, settings.HARMLESS] = False
     """Go on with the newest checkpoint of the run folder."""
     seed: Seed = 0
     """Of the run: order of problems, generation, shuffling."""
-    rollout_batches: Annotated[Count, HARMLESS] = 16
+    rollout_batches: Annotated[Count, settings.HARMLESS] = 16
     """Collections in the run, at most."""
-    max_updates: Annotated[Natural, HARMLESS] = 0
+    max_updates: Annotated[Natural, settings.HARMLESS] = 0
     """Updates after which no further rollout batch begins; 0 is no limit."""
-    max_generated: Annotated[Natural, HARMLESS] = 0
+    max_generated: Annotated[Natural, settings.HARMLESS] = 0
     """Generated tokens in training after which the run ends; 0 is no limit."""
-    max_seconds: Annotated[Amount, HARMLESS] = 0.0
+    max_seconds: Annotated[Amount, settings.HARMLESS] = 0.0
     """Seconds of training, evaluations apart, after which the run ends; 0 is no limit. Such a run cannot be repeated exactly."""
     problems: Count = 128
     """Held-out problems of an evaluation."""
     samples: Count = 4
     """Responses to each held-out problem."""
-    eval_every: Annotated[Natural, HARMLESS] = 8
+    eval_every: Annotated[Natural, settings.HARMLESS] = 8
     """Rollout batches between held-out evaluations; 0 evaluates before and after only."""
-    save_every: Annotated[Natural, HARMLESS] = 8
+    save_every: Annotated[Natural, settings.HARMLESS] = 8
     """Rollout batches between checkpoints; 0 saves at the end only."""
-    save_every_updates: Annotated[Natural, HARMLESS] = 0
+    save_every_updates: Annotated[Natural, settings.HARMLESS] = 0
     """Updates between checkpoints, within a rollout batch too; 0 is none but those of save_every."""
-    keep_checkpoints: Annotated[Count, HARMLESS] = 2
+    keep_checkpoints: Annotated[Count, settings.HARMLESS] = 2
     """Newest checkpoints that are kept."""
-    tracker: Annotated[tuple[str, ...], Repeated, HARMLESS] = ()
+    tracker: Annotated[tuple[str, ...], settings.Repeated, settings.HARMLESS] = ()
     """Sends metrics and alerts to "wandb", "trackio" or "tensorboard" too; may be repeated."""
-    stall_seconds: Annotated[Amount, HARMLESS] = 300.0
+    stall_seconds: Annotated[Amount, settings.HARMLESS] = 300.0
     """Seconds without progress after which what the run waits for is reported, with all stacks; 0 is never."""
 
     def __post_init__(self) -> None:
@@ -136,16 +119,16 @@ class RunSettings(Settings):
 
 
 @dataclass(frozen=True)
-class TrainConfig(RolloutConfig, TaskConfig):
+class TrainConfig(settings.RolloutConfig, settings.TaskConfig):
     """Train a causal language model with a length-fair method on one device."""
 
     method: str = DEFAULT_METHOD
     """Names joined by +: one base and any modifiers; `fairlen methods` lists them, one of your own is FILE.py:NAME."""
-    overrides: Overrides = ()
+    overrides: settings.Overrides = ()
     """A field of the method, such as surrogate.clip_high=0.3; may be repeated."""
-    model: PolicySettings = field(default=PolicySettings())
-    data: DataSettings = field(default=DataSettings())
-    verifier: RewardSettings = field(default=RewardSettings())
+    model: settings.PolicySettings = field(default=settings.PolicySettings())
+    data: settings.DataSettings = field(default=settings.DataSettings())
+    verifier: settings.RewardSettings = field(default=settings.RewardSettings())
     sampling: BatchSettings = BatchSettings()
     update: UpdateSettings = UpdateSettings()
     run: RunSettings = RunSettings()
@@ -173,9 +156,9 @@ def refuse_too_many(config: TrainConfig, tracks: int) -> None:
             )
 
 
-def effect_of(name: str) -> ResumeEffect | None:
+def effect_of(name: str) -> settings.ResumeEffect | None:
     """Return what changing a setting means at a resume; None where it would change the mathematics."""
-    setting = names_of(TrainConfig).get(name)
+    setting = settings.names_of(TrainConfig).get(name)
     return setting.effect if setting else None
 
 
@@ -190,7 +173,9 @@ def find_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]
     effects = {name: effect_of(name) for name, value in new.items() if old.get(name, value) != value}
     changes = [
         f"{name}: {old[name]} -> {new[name]} ({effect.name if effect else 'changes the mathematics'})"
-        for name, effect in sorted(effects.items(), key=lambda one: (None, ROUNDING, HARMLESS).index(one[1]))
+        for name, effect in sorted(
+            effects.items(), key=lambda one: (None, settings.ROUNDING, settings.HARMLESS).index(one[1])
+        )
     ]
     if None in effects.values():
         raise ValueError(
@@ -212,7 +197,7 @@ def decisions(description: Mapping[str, Any]) -> dict[str, Any]:
 
     The method is its choices, however they were given.
     """
-    found = flatten(json.loads(json.dumps(description["config"]))) | {"method": description["method"]["hash"]}
+    found = settings.flatten(json.loads(json.dumps(description["config"]))) | {"method": description["method"]["hash"]}
     for name in ("overrides", "resume"):
         found.pop(name, None)
     for one in description.get("data", {}).get("sets", ()):
@@ -226,7 +211,9 @@ def decisions(description: Mapping[str, Any]) -> dict[str, Any]:
 
 def takes_vllm(config: TrainConfig) -> bool:
     """Return whether vLLM generates where there is a CUDA device."""
-    return choose_engine(config, "cuda", 0 if config.model.name == PLAYGROUND else LARGE + 1) == "vllm"
+    return (
+        settings.choose_engine(config, "cuda", 0 if config.model.name == PLAYGROUND else settings.LARGE + 1) == "vllm"
+    )
 
 
 def find_undoing(config: TrainConfig, method: Method) -> Iterator[tuple[str, str]]:

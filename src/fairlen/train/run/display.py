@@ -55,9 +55,9 @@ class Display:
     def __init__(self, config: TrainConfig, composition: Composition, console: Console | None = None) -> None:
         self.console = console or make_console()
         self.showing = partial(showing, self.console)
-        is_limited = config.run.max_generated or config.run.max_seconds
+        is_limited = config.run.max_updates or config.run.max_generated or config.run.max_seconds
         self.clock = Clock(config)
-        self.total = f"{'up to ' if is_limited else ''}{self.clock.num_batches}"
+        self.total = f"{'up to ' if is_limited else ''}{config.run.rollout_batches}"
         self.console.print(f"fairlen train: {composition.name}", style="bold")
         self.console.print(list_stages(composition.method), soft_wrap=True, style="dim")
         for note in composition.notes:
