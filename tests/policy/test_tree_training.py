@@ -77,7 +77,7 @@ def test_a_learner_makes_the_same_update_from_either_layout(batch, policy):
 @over("name", ["grpo+balanced+kl+entropy", "vespo"])
 @over("has_segments", [True, False])
 @over("kind", ["rows", "trees"])
-def test_an_update_without_sequences_changes_no_weight(name, has_segments, kind):
+def test_an_update_without_sequences_runs_with_a_gradient_of_zero(name, has_segments, kind):
     own, method = make_policy("qwen3"), compose(name)
     layout = choose_layout(kind, own, 200)
     learner = build_learner(TrainConfig(), own, method, layout)
@@ -86,11 +86,14 @@ def test_an_update_without_sequences_changes_no_weight(name, has_segments, kind)
         rollouts = replace(rollouts, segments=())
     none = np.zeros(0)
     plan = Plan(np.zeros(0, np.int64), np.zeros(0, np.int64), none, none, none)
-    assert not list(pack(rollouts, plan, 100, trees=kind == "trees"))
+    (packed,) = pack(rollouts, plan, 100, trees=kind == "trees")
+    assert packed.is_idle and packed.micro.is_on_policy
+    assert packed.micro.length.tolist() == [rollouts.segments[0].stop - 10 if has_segments else 1]
     before = copy.deepcopy(own.model.state_dict())
     result = learner.step(method, rollouts, plan, {}, is_on_policy=False)
     assert (result.quantity, result.loss, result.gradient_norm) == ("", 0.0, 0.0)
-    assert result.num_forwarded == 0 and result.counts == {} and result.measured.shape == (3, 0)
+    assert result.num_forwarded > 0 and result.counts == {} and result.measured.shape == (3, 0)
+    assert all(p.grad is not None and not p.grad.any() for p in own.model.parameters())
     assert all(torch.equal(value, before[key]) for key, value in own.model.state_dict().items())
     assert learner.old_logprobs(rollouts, plan) == {}
 

@@ -50,7 +50,12 @@ class TreeInput(ModelInput):
 class Packed:
     inputs: ModelInput
     micro: Micro
-    rows: Ints  # of the plan, [B]
+    rows: Ints  # of the plan, [B]; none in an idle one
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it stands for an update without sequences: one of weight 0, which runs forward and backward."""
+        return len(self.rows) == 0
 
 
 def pack(
@@ -67,9 +72,10 @@ def pack(
 
     `trees`: shared tokens are there once, for models that can read it; a tree that is too large is cut, and repeats its prefix.
     `is_on_policy`: the model still has the weights that generated the rollout batch. `old_logprobs`: the trainer's log-probs by
-    row in the rollout batch, where the engine's are not exact.
+    row in the rollout batch, where the engine's are not exact. A plan without rows gives one idle micro-batch.
     """
     if not len(plan):
+        yield make_idle(rollouts, device)
         return
     spans = [rollouts.segments[row] for row in plan.rows]
     if trees:
@@ -82,6 +88,17 @@ def pack(
         pieces = [(spans[i], rollouts.responses[spans[i].response]) for i in chosen]
         micro = build_micro(pieces, plan, chosen, old_logprobs, is_on_policy, device)
         yield Packed(build(pieces, device), micro, chosen)
+
+
+def make_idle(rollouts: Rollouts, device: torch.device) -> Packed:
+    """One sequence of the rollout batch, or the last token of its first response, with weight 0."""
+    last = len(rollouts.responses[0].token_ids)
+    span = rollouts.segments[0] if rollouts.segments else Segment(response=0, start=last - 1, stop=last, group=0)
+    zero, response = np.zeros(1), rollouts.responses[span.response]
+    length = np.array([len(response.positions(span.start, span.stop))])
+    plan = Plan(np.zeros(1, np.int64), length, zero, zero, zero)
+    micro = build_micro([(span, response)], plan, plan.rows, NONE_RECOMPUTED, True, device)
+    return Packed(build_input([(span, response)], device), micro, plan.rows[:0])
 
 
 def sort_spans(rollouts: Rollouts, spans: Sequence[Segment]) -> SortedRows:

@@ -17,39 +17,13 @@ from fairlen.batch import Floats, Ints, Responses, sum_by
 from fairlen.console import first_of
 from fairlen.methods.compose import summarize
 from fairlen.metrics import SECTIONS, Metric, find_metric
-from fairlen.report.figure import (
-    INTERVAL,
-    MIN_ROWS,
-    SIDES,
-    Axis,
-    Figure,
-    Frame,
-    Section,
-    Series,
-    Table,
-    Tone,
-    as_series,
-    by_length,
-    change,
-    counted_rows,
-    ends_of,
-    interval,
-    intervals,
-    lines,
-    middles,
-    nice_axis,
-    plain,
-    share,
-    span_axis,
-    whole,
-    windows,
-)
+from fairlen.report import figure
 from fairlen.report.prompts import difficulty_figure, within_figures
 from fairlen.report.run import RecordedRun, column
 from fairlen.sampling.stream_metrics import ENDINGS, LATER, Streams, compare_pairs, count_rounds, find_streams
 
 BATCH = "rollout batch"
-ENDS: tuple[tuple[str, str, Tone], ...] = (
+ENDS: tuple[tuple[str, str, figure.Tone], ...] = (
     ("tie", "both tracks stopped at one position", "correct"),
     ("one cut", "one stopped where the other was truncated", "fourth"),
     ("both cut", "both tracks were truncated", "incorrect"),
@@ -64,9 +38,9 @@ SAME = 1e-12  # a spread that rounding makes
 X = ("update", "rollout_batch")
 
 
-def find_sections(run: RecordedRun, audit: Audit | None) -> list[Section]:
+def find_sections(run: RecordedRun, audit: Audit | None) -> list[figure.Section]:
     lead = "Accuracy on problems that were never trained on, and what happened to lengths meanwhile."
-    learning = Section("learning", "Learning", lead, [accuracy_figure(run)])
+    learning = figure.Section("learning", "Learning", lead, [accuracy_figure(run)])
     if run.records is None or audit is None:
         return [learning, *curves_section(run)]
     log = run.records.log
@@ -76,17 +50,17 @@ def find_sections(run: RecordedRun, audit: Audit | None) -> list[Section]:
         replace(one, id=f"lengths-{at}") for at, one in enumerate([*within_figures(log), difficulty_figure(log)])
     ]
     figures += channel_figures(audit)
-    lengths = Section("lengths", "Length and outcome", lead, figures, audit, notes=find_missing(audit))
+    lengths = figure.Section("lengths", "Length and outcome", lead, figures, audit, notes=find_missing(audit))
     found = [learning, lengths, *([turns_section(log)] if log.has_turns else []), weights_section(log)]
     found += [pairs_section(log)] if "streams" in log.known else []
     return [*found, *curves_section(run)]
 
 
-def channel_figures(one: Audit) -> list[Figure]:
+def channel_figures(one: Audit) -> list[figure.Figure]:
     """Show where tokens go; nothing of a log with one channel."""
-    table = Table(("", *numbers.CHANNELS_HEAD[1:]), list(numbers.channel_rows(one)))
+    table = figure.Table(("", *numbers.CHANNELS_HEAD[1:]), list(numbers.channel_rows(one)))
     title, says = numbers.CHANNELS_HEAD[0].capitalize(), f"Mean {one.log.unit} of a response. Observations were read."
-    return [Figure(title, says, table=table, terms=("channels", "interval"))] if one.channels else []
+    return [figure.Figure(title, says, table=table, terms=("channels", "interval"))] if one.channels else []
 
 
 def plain_rows(log: Log) -> tuple[Responses, Ints]:
@@ -95,204 +69,217 @@ def plain_rows(log: Log) -> tuple[Responses, Ints]:
     return log.responses.take(rows), log.step[rows]
 
 
-def held_out(run: RecordedRun, name: str) -> Series:
+def held_out(run: RecordedRun, name: str) -> figure.Series:
     x, y, low, high = (column(run.evaluations, n) for n in ("rollout_batch", name, f"{name}_low", f"{name}_high"))
-    return Series("held out", x, y, "plain", low, high, "points", share)
+    return figure.Series("held out", x, y, "plain", low, high, "points", figure.share)
 
 
-def accuracy_figure(run: RecordedRun) -> Figure:
+def accuracy_figure(run: RecordedRun) -> figure.Figure:
     series = [held_out(run, "eval/accuracy")]
     if run.records:
         responses, batch = plain_rows(run.records.log)
-        window, middle = windows(batch)
+        window, middle = figure.windows(batch)
         found = rate(responses.correct, responses.prompt, window, len(middle))
-        series.insert(0, as_series("training", middle, found, "third"))
+        series.insert(0, figure.as_series("training", middle, found, "third"))
     names = ("accuracy", "accuracy_low", "accuracy_high", "length", "length_correct", "length_incorrect", "truncated")
     columns = [column(run.evaluations, n) for n in ("rollout_batch", *(f"eval/{name}" for name in names))]
     rows = [
-        (whole(at), interval(row[:3], share), *map(plain, row[3:6]), share(row[6]))
+        (figure.whole(at), figure.interval(row[:3], figure.share), *map(figure.plain, row[3:6]), figure.share(row[6]))
         for at, *row in zip(*columns, strict=True)
     ]
     of_training = bool(run.records and not run.evaluations)
-    return Figure(
-        change("training accuracy" if of_training else "held-out accuracy", series[0 if of_training else -1]),
+    return figure.Figure(
+        figure.change("training accuracy" if of_training else "held-out accuracy", series[0 if of_training else -1]),
         f"Share of correct responses: {'' if of_training else 'dots on held-out problems, '}line on the problems trained on.",
-        lines(over_training(series, zero=False), series, "accuracy over training"),
-        Table((BATCH, "held-out accuracy", "length", "of correct ones", "of incorrect ones", "truncated"), rows),
+        figure.lines(over_training(series, zero=False), series, "accuracy over training"),
+        figure.Table((BATCH, "held-out accuracy", "length", "of correct ones", "of incorrect ones", "truncated"), rows),
         "Whiskers: 95% over held-out problems. Band: 95% over prompts. The two sets of problems differ.",
     )
 
 
-def over_training(series: list[Series], zero: bool = True, step: str = BATCH) -> Frame:
+def over_training(series: list[figure.Series], zero: bool = True, step: str = BATCH) -> figure.Frame:
     form, x = series[0].form, np.concatenate([s.x for s in series])
     last = float(np.max(x, initial=1.0))
-    y = nice_axis(ends_of(series), form, zero=zero, most=1.0 if form is share else np.inf)
-    return Frame(span_axis(2 * last if len(np.unique(x)) == 1 else last), y, step)
+    y = figure.nice_axis(figure.ends_of(series), form, zero=zero, most=1.0 if form is figure.share else np.inf)
+    return figure.Frame(figure.span_axis(2 * last if len(np.unique(x)) == 1 else last), y, step)
 
 
-def share_axis(series: list[Series]) -> Axis:
-    return nice_axis(ends_of(series), share, zero=True, most=1.0)
+def share_axis(series: list[figure.Series]) -> figure.Axis:
+    return figure.nice_axis(figure.ends_of(series), figure.share, zero=True, most=1.0)
 
 
-def length_figure(log: Log, quantity: Quantity = LENGTH, unit: str = "generated tokens") -> Figure:
+def length_figure(log: Log, quantity: Quantity = LENGTH, unit: str = "generated tokens") -> figure.Figure:
     responses, batch = plain_rows(log)
-    window, middle = windows(batch)
+    window, middle = figure.windows(batch)
     series, cells, amount = [], [], quantity.of(responses)
     noun, short = quantity.noun.removeprefix("the "), unit.split()[-1]
-    for name, is_correct in SIDES:
+    for name, is_correct in figure.SIDES:
         rows = responses.correct == is_correct
         found = mean(amount[rows], responses.prompt[rows], window[rows], len(middle)).within(0.0, np.inf)
-        series.append(as_series(name, middle, found, name, form=plain))
-        cells.append(intervals(found, plain))
-    return Figure(
-        change(f"{noun} of correct responses", series[0]),
+        series.append(figure.as_series(name, middle, found, name, form=figure.plain))
+        cells.append(figure.intervals(found, figure.plain))
+    return figure.Figure(
+        figure.change(f"{noun} of correct responses", series[0]),
         f"Mean {noun} of correct and incorrect responses over training, in {unit}.",
-        lines(over_training(series), series, f"mean {noun} of correct and incorrect responses over training"),
-        Table(
-            (BATCH, f"correct ({short})", f"incorrect ({short})"), list(zip(map(whole, middle), *cells, strict=True))
+        figure.lines(over_training(series), series, f"mean {noun} of correct and incorrect responses over training"),
+        figure.Table(
+            (BATCH, f"correct ({short})", f"incorrect ({short})"),
+            list(zip(map(figure.whole, middle), *cells, strict=True)),
         ),
-        f"{INTERVAL} Lines that drift apart mean that {noun} and verdict are coupled.",
+        f"{figure.INTERVAL} Lines that drift apart mean that {noun} and verdict are coupled.",
     )
 
 
-def turns_section(log: Log) -> Section:
+def turns_section(log: Log) -> figure.Section:
     figures = [length_figure(log, TURNS, "turns"), length_figure(log, TURN_LENGTH), *within_figures(log, TURNS)]
     lead = "A trajectory is written in turns, and reads between them: only what the policy wrote counts and trains."
-    return Section("turns", "Turns", lead, figures)
+    return figure.Section("turns", "Turns", lead, figures)
 
 
-def truncation_figure(log: Log, *others: Series, step: str = BATCH) -> Figure:
+def truncation_figure(log: Log, *others: figure.Series, step: str = BATCH) -> figure.Figure:
     responses, batch = plain_rows(log)
-    window, middle = windows(batch)
+    window, middle = figure.windows(batch)
     found = rate(responses.truncated, responses.prompt, window, len(middle))
-    series = [as_series("truncated", middle, found, "third"), *others]
-    return Figure(
-        change("the share of truncated responses", series[0]),
+    series = [figure.as_series("truncated", middle, found, "third"), *others]
+    return figure.Figure(
+        figure.change("the share of truncated responses", series[0]),
         f"Share that the limit of {responses.max_response_length} tokens ended{', or that on turns' * log.has_turns}.",
-        lines(over_training(series, step=step), series, "share of truncated responses over training"),
-        Table((step, "truncated", "responses"), counted_rows(map(whole, middle), found)),
-        f"{INTERVAL} A rise means that the limit is too small, or that responses run away.",
+        figure.lines(over_training(series, step=step), series, "share of truncated responses over training"),
+        figure.Table((step, "truncated", "responses"), figure.counted_rows(map(figure.whole, middle), found)),
+        f"{figure.INTERVAL} A rise means that the limit is too small, or that responses run away.",
         terms=("truncated",),
     )
 
 
-def weights_section(log: Log) -> Section:
+def weights_section(log: Log) -> figure.Section:
     figures = [weight_figure(log)] if len(log.trained) else []
     lead = "A sequence moves the model by its weight, the magnitude of its advantage and its number of tokens."
     if len(off_policy(log)):
         figures.append(acceptance_figure(log))
     elif figures:
         lead += " Nothing could be clipped: each rollout batch served one update, so that every ratio is 1."
-    return Section("weights", "Length in the update", lead, figures)
+    return figure.Section("weights", "Length in the update", lead, figures)
 
 
-def weight_figure(log: Log) -> Figure:
+def weight_figure(log: Log) -> figure.Figure:
     rows = log.trained.segment
     advantage, length = advantages(log)[rows], log.segments.length[rows]
     bins = length_bins(length)
     weight, tokens = log.trained.weight * np.abs(advantage) * length, np.where(advantage != 0, length, 0)
     series, columns = [], []
-    sides: tuple[tuple[str, Tone], ...] = (("reinforced", "correct"), ("penalised", "incorrect"))
+    sides: tuple[tuple[str, figure.Tone], ...] = (("reinforced", "correct"), ("penalised", "incorrect"))
     for sign, (name, tone) in zip((1, -1), sides, strict=True):
         sums = [sum_by(bins.index, of * (np.sign(advantage) == sign), len(bins)) for of in (weight, tokens)]
         shares = [part / max(float(of.sum()), 1e-300) for part, of in zip(sums, (weight, tokens), strict=True)]
-        series.append(Series(name, middles(len(bins)), shares[0], tone, form=share))
-        series.append(Series(f"{name}, tokens", middles(len(bins)), shares[1], tone, mark="faint", form=share))
+        series.append(figure.Series(name, figure.middles(len(bins)), shares[0], tone, form=figure.share))
+        series.append(
+            figure.Series(
+                f"{name}, tokens", figure.middles(len(bins)), shares[1], tone, mark="faint", form=figure.share
+            )
+        )
         columns += shares
     up = float(columns[0].sum())
-    return Figure(
-        f"{share(up)} of the weight reinforces, {share(1 - up)} penalises" if weight.any() else "No advantage differs from 0",
+    title = f"{figure.share(up)} of the weight reinforces, {figure.share(1 - up)} penalises"
+    return figure.Figure(
+        title if weight.any() else "No advantage differs from 0",
         "Share of weight x |advantage| x length by length and sign, all updates. Thin lines: share of tokens.",
-        lines(by_length(bins, share_axis(series), "length", "tokens"), series, "weight by length and sign"),
-        Table(("tokens", "reinforced: weight", "reinforced: tokens", "penalised: weight", "penalised: tokens"),
-              list(zip(bins.names(), *(map(share, c) for c in columns), strict=True))),
+        figure.lines(figure.by_length(bins, share_axis(series), "length", "tokens"), series, "weight by length and sign"),
+        figure.Table(("tokens", "reinforced: weight", "reinforced: tokens", "penalised: weight", "penalised: tokens"),
+              list(zip(bins.names(), *(map(figure.share, c) for c in columns), strict=True))),
         "A line above its thin one means that these tokens weigh more than others. Sums over the run, no estimate.",
         terms=("reinforced",),
     )  # fmt: skip
 
 
-def acceptance_figure(log: Log) -> Figure:
+def acceptance_figure(log: Log) -> figure.Figure:
     rows = off_policy(log)
     bins = length_bins(rows.length)
     inside, clipped = (rate(v, rows.prompt, bins.index, len(bins)) for v in (rows.inside, rows.clipped))
     series = [
-        as_series("inside", middles(len(bins)), inside, "correct", "points"),
-        as_series("clipped", middles(len(bins)), clipped, "incorrect", "points"),
+        figure.as_series("inside", figure.middles(len(bins)), inside, "correct", "points"),
+        figure.as_series("clipped", figure.middles(len(bins)), clipped, "incorrect", "points"),
     ]
-    return Figure(
-        f"Acceptance by length: {share(inside.value[0])} of the shortest, {share(inside.value[-1])} of the longest",
+    return figure.Figure(
+        f"Acceptance by length: {figure.share(inside.value[0])} of the shortest, {figure.share(inside.value[-1])} of the longest",
         "Off-policy updates: mean share of tokens within the two-sided bound (inside), and of those without gradient (clipped).",
-        lines(by_length(bins, share_axis(series), "length", "tokens"), series, "acceptance and clipping by length"),
-        Table(("tokens", "inside", "clipped", "sequences"), counted_rows(bins.names(), inside, clipped)),
+        figure.lines(
+            figure.by_length(bins, share_axis(series), "length", "tokens"), series, "acceptance and clipping by length"
+        ),
+        figure.Table(("tokens", "inside", "clipped", "sequences"), figure.counted_rows(bins.names(), inside, clipped)),
         "Whiskers: 95% over prompts. A fair bound accepts all lengths alike.",
         terms=("acceptance.lre",),
     )
 
 
-def pairs_section(log: Log) -> Section:
-    pairs = plain(float(count_rounds(log.segments, find_streams(log.responses)).mean()))
+def pairs_section(log: Log) -> figure.Section:
+    pairs = figure.plain(float(count_rounds(log.segments, find_streams(log.responses)).mean()))
     lead = (
         "A stream has two tracks; when one ends, a new one starts from what the other had written by then. "
         "The finisher is compared with that segment, the survivor, of equal length. "
         f"A stream forms {pairs} pairs on average, one a round."
     )
-    return Section("pairs", "Equal-length pairs", lead, stream_figures(log))
+    return figure.Section("pairs", "Equal-length pairs", lead, stream_figures(log))
 
 
-def stream_figures(log: Log) -> list[Figure]:
+def stream_figures(log: Log) -> list[figure.Figure]:
     streams = find_streams(log.responses)
     return [win_figure(log, streams), endings_figure(log, streams)]
 
 
-def win_figure(log: Log, streams: Streams) -> Figure:
+def win_figure(log: Log, streams: Streams) -> figure.Figure:
     survivors, gap, later = compare_pairs(log.segments, values(log), streams)
     prompt = log.responses.prompt[log.segments.response[survivors]]
-    middle, names = middles(len(LATER)), [name.replace("_", " ") for name in LATER]
-    wins = [rate(won, prompt, later - 1, len(names)).of_at_least(MIN_ROWS) for won in (gap > 0, gap < 0)]
-    total = [share(float(won.mean())) if len(won) else "-" for won in (gap > 0, gap < 0)]
+    middle, names = figure.middles(len(LATER)), [name.replace("_", " ") for name in LATER]
+    wins = [rate(won, prompt, later - 1, len(names)).of_at_least(figure.MIN_ROWS) for won in (gap > 0, gap < 0)]
+    total = [figure.share(float(won.mean())) if len(won) else "-" for won in (gap > 0, gap < 0)]
     series = [
-        as_series("survivor", middle - 0.015, wins[0], "plain", "points"),
-        as_series("finisher", middle + 0.015, wins[1], "fourth", "points"),
+        figure.as_series("survivor", middle - 0.015, wins[0], "plain", "points"),
+        figure.as_series("finisher", middle + 0.015, wins[1], "fourth", "points"),
     ]
     places = [(float(at), name) for at, name in zip(middle, names, strict=True)]
     label, y = "ends that came later", share_axis(series)
-    frame = Frame(Axis(0, 1), y, label, places, names=lambda x: f"{names[int(x * len(names))]} later ends")
-    return Figure(
+    frame = figure.Frame(
+        figure.Axis(0, 1), y, label, places, names=lambda x: f"{names[int(x * len(names))]} later ends"
+    )
+    return figure.Figure(
         f"Survivors win {total[0]} of pairs, finishers {total[1]}",
         "Share of pairs in which one side has the higher value, by the number of ends after the finisher's; the rest tie.",
-        lines(frame, series, "win rates of survivors and finishers"),
-        Table(("later ends", "survivor wins", "finisher wins", "pairs"), counted_rows(names, *wins)),
+        figure.lines(frame, series, "win rates of survivors and finishers"),
+        figure.Table(("later ends", "survivor wins", "finisher wins", "pairs"), figure.counted_rows(names, *wins)),
         "Whiskers: 95% over prompts. Equal where lengths do not matter and values are fair; a survivor that wins more with "
         "more later ends is the optimism of taking the best.",
         terms=("streams.optimism",),
     )
 
 
-def endings_figure(log: Log, streams: Streams) -> Figure:
+def endings_figure(log: Log, streams: Streams) -> figure.Figure:
     first = np.full(len(streams.num_tracks), -1, np.int64)
     first[streams.of_response] = np.arange(len(log))
-    window, middle = windows(log.step[first])
+    window, middle = figure.windows(log.step[first])
     totals = np.bincount(streams.ending, minlength=len(ENDINGS)) / max(len(streams.ending), 1)
     series, cells, legend = [], [], []
     for code in np.flatnonzero(totals):
         name, meaning, tone = ENDS[code]
         found = rate(streams.ending == code, log.responses.prompt[first], window, len(middle))
-        series.append(as_series(name, middle, found, tone))
-        cells.append(intervals(found))
+        series.append(figure.as_series(name, middle, found, tone))
+        cells.append(figure.intervals(found))
         legend.append(f"{name}: {meaning}")
-    return Figure(
-        f"{share(float(totals[0]))} of streams end in a tie, both tracks are truncated in {share(float(totals[2]))}",
+    ties, cut = (figure.share(float(totals[place])) for place in (0, 2))
+    return figure.Figure(
+        f"{ties} of streams end in a tie, both tracks are truncated in {cut}",
         f"Share of streams by how they ended, over training. {'; '.join(legend)}.",
-        lines(over_training(series), series, "how streams ended over training"),
-        Table((BATCH, *(one.label for one in series)), list(zip(map(whole, middle), *cells, strict=True))),
+        figure.lines(over_training(series), series, "how streams ended over training"),
+        figure.Table(
+            (BATCH, *(one.label for one in series)), list(zip(map(figure.whole, middle), *cells, strict=True))
+        ),
         "Bands: 95% over prompts. A rise of streams with both tracks truncated means that the limit is too small.",
         terms=("streams.eos_advantage",),
     )
 
 
-def curves_section(run: RecordedRun) -> list[Section]:
+def curves_section(run: RecordedRun) -> list[figure.Section]:
     """Return every number of metrics.jsonl over training, one that never changes as a row; nothing of a run without updates."""
-    found, fixed = defaultdict[str, list[Figure]](list), list[tuple[str, ...]]()
+    found, fixed = defaultdict[str, list[figure.Figure]](list), list[tuple[str, ...]]()
     names = list(dict.fromkeys(name for entry in run.updates for name in entry if name not in X))
     for name in names[:MAX_CURVES]:
         x, y = column(run.updates, "rollout_batch") + 1, column(run.updates, name)
@@ -301,37 +288,42 @@ def curves_section(run: RecordedRun) -> list[Section]:
         if len(y) and np.ptp(y) > SAME:
             found[TITLES.get(name, OTHERS)].append(curve(name, known, x, y))
         elif len(y):
-            fixed.append((name, plain(float(y[0])), known.unit, known.meaning))
+            fixed.append((name, figure.plain(float(y[0])), known.unit, known.meaning))
     if not found and not fixed:
         return []
     groups = [(title, found[title]) for title in (*SECTIONS, OTHERS) if found[title]]
     if fixed:
         says = "Numbers that were the same in every update."
-        groups.append(("Constant", [Figure("", says, table=Table(("name", "value", "unit", "meaning"), fixed))]))
+        groups.append(
+            ("Constant", [figure.Figure("", says, table=figure.Table(("name", "value", "unit", "meaning"), fixed))])
+        )
     lead = "Each number of metrics.jsonl, as docs/metrics.md of fairlen defines it."
     if len(names) > MAX_CURVES:
         lead += f" Not shown: {', '.join(first_of(names[MAX_CURVES:], 5))}."
-    return [Section("logged", "Everything logged", lead, groups=groups)]
+    return [figure.Section("logged", "Everything logged", lead, groups=groups)]
 
 
-def curve(name: str, known: Metric, x: Floats, y: Floats) -> Figure:
+def curve(name: str, known: Metric, x: Floats, y: Floats) -> figure.Figure:
     """Draw a metric: means of stretches of training, in a band from the lowest to the highest."""
-    window, middle = windows(x.astype(np.int64))
+    window, middle = figure.windows(x.astype(np.int64))
     count = np.bincount(window, minlength=len(middle))
     average = np.bincount(window, y, minlength=len(middle)) / np.where(count, count, np.nan)
     low, high = np.full(len(middle), np.inf), np.full(len(middle), -np.inf)
     np.minimum.at(low, window, y)
     np.maximum.at(high, window, y)
     low, high = (np.where(count > 1, end, np.nan) for end in (low, high))
-    series = [Series("", middle, average, "plain", low, high)]
-    rows = [(whole(at), interval(of, plain)) for at, *of in zip(middle, average, low, high, strict=True)]
+    series = [figure.Series("", middle, average, "plain", low, high)]
+    rows = [
+        (figure.whole(at), figure.interval(of, figure.plain))
+        for at, *of in zip(middle, average, low, high, strict=True)
+    ]
     band = " Band: from the lowest to the highest of several updates." if (count > 1).any() else ""
     look = f"To look for: {known.look}." if known.look else ""
-    return Figure(
+    return figure.Figure(
         name,
         ": ".join(filter(None, (known.unit, known.meaning))),
-        lines(over_training(series, zero=False), series, f"{name} over training"),
-        Table((BATCH, name), rows),
+        figure.lines(over_training(series, zero=False), series, f"{name} over training"),
+        figure.Table((BATCH, name), rows),
         look + band,
     )
 

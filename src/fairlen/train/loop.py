@@ -109,8 +109,7 @@ class Trainer(RunState):
             return self.end_batch()
         start = time.perf_counter()
         self.started = started = self.start_batch(collected, self.progress.policy_version)
-        measured = rollout_metrics(rollouts, collected.scored, self.method, collected.num_extra_batches)
-        started.facts, started.seconds = measured | facts, seconds | {"plan": time.perf_counter() - start}
+        started.facts, started.seconds = facts, seconds | {"plan": time.perf_counter() - start}
         folded = np.concatenate([np.zeros(0), *(plan.weight * plan.advantage for plan in started.plans)])
         table, failures = rollouts.response_table, self.grader.failures
         for warning in self.signal.look_at(
@@ -119,7 +118,7 @@ class Trainer(RunState):
             warn(warning, "" if warning.startswith(NOTE) else "fairlen: ")
             self.trackers.alert(warning, self.progress.update)
         if not started.plans:
-            self.log(started.facts | {"update/skipped": describe_nothing(collected.scored)})
+            self.log(self.describe_batch(started) | {"update/skipped": describe_nothing(collected.scored)})
 
     def learn(self, started: StartedBatch) -> None:
         rollouts, plan = started.collected.rollouts, started.plans[started.num_done % len(started.plans)]
@@ -130,7 +129,7 @@ class Trainer(RunState):
             plan = recount(self.method, rollouts, made[started.num_done % len(made)], started.old_logprobs)
         if not len(plan):
             started.num_done += 1
-            return self.log(started.facts | {"update/skipped": "the correction kept no sequence"})
+            return self.log(self.describe_batch(started) | {"update/skipped": "the correction kept no sequence"})
         on_policy = self.progress.policy_version == started.policy_version  # versions decide: log-probs are rounded
         self.learner.num_done = 0
         pace = Pace(f"update {self.progress.update + 1}", len(plan), lambda: self.learner.num_done, "sequences")
@@ -139,9 +138,10 @@ class Trainer(RunState):
         self.learner.optimizer.zero_grad(set_to_none=True)  # its memory is the engine's
         self.give_back()
         started.num_done += 1
+        common = self.describe_batch(started)
         cause = explain(result.quantity, self.method) if result.quantity else ""
         if not self.guard.allows(result.quantity, self.progress.update, rollouts.responses, cause):
-            return self.log(started.facts | {"update/skipped": result.quantity})
+            return self.log(common | {"update/skipped": result.quantity})
         self.guard.passed()
         self.method = result.method
         self.progress.update += 1
@@ -152,7 +152,7 @@ class Trainer(RunState):
         times = {f"time/{name}": value for name, value in (started.seconds | result.seconds).items()}
         started.seconds = {}
         limit = {"memory/max_tokens_per_microbatch": self.learner.max_tokens}
-        self.log(started.facts | describe_update(result, rate) | state_metrics(self.method) | times | limit)
+        self.log(common | describe_update(result, rate) | state_metrics(self.method) | times | limit)
 
     def give_back(self) -> None:
         """Give back freed memory between phases, in which a small model would only wait for its pages."""
@@ -165,6 +165,10 @@ class Trainer(RunState):
             return {}
         found = (self.learner.old_logprobs(started.collected.rollouts, plan) for plan in started.plans)
         return {row: values for part in found for row, values in part.items()}
+
+    def describe_batch(self, started: StartedBatch) -> dict[str, float]:
+        found = started.collected
+        return rollout_metrics(found.rollouts, found.scored, self.method, found.num_extra_batches) | started.facts
 
     @contextmanager
     def generating(self, name: str, number: int) -> Iterator[None]:

@@ -281,8 +281,9 @@ class Learner:
             loss.total.backward()
         result.num_forwarded += packed.inputs.token_ids.numel()
         self.num_done += len(packed.rows)
-        counts.append(count(method, outputs, micro, loss))
-        result.observed.append((packed.rows, measure_sequences(outputs, packed.micro, loss.token)))
+        if not packed.is_idle:
+            counts.append(count(method, outputs, micro, loss))
+            result.observed.append((packed.rows, measure_sequences(outputs, packed.micro, loss.token)))
 
     def restore_schedule(self, state: dict[str, Any]) -> None:
         """Put the schedule back, and its rate into the optimizer, which it does not do itself."""
@@ -304,9 +305,10 @@ class Learner:
         def compute() -> dict[int, Tensor]:
             found: dict[int, Tensor] = {}
             for packed in self.packs(rollouts, plan, {}, True):
-                logprobs = self.policy.forward(packed.inputs, with_entropy=False).logprobs
-                parts = logprobs.split(packed.micro.length.tolist())
-                found |= dict(zip(plan.rows[packed.rows].tolist(), parts, strict=True))
+                if not packed.is_idle:
+                    logprobs = self.policy.forward(packed.inputs, with_entropy=False).logprobs
+                    parts = logprobs.split(packed.micro.length.tolist())
+                    found |= dict(zip(plan.rows[packed.rows].tolist(), parts, strict=True))
             return found
 
         return self.fit(compute, rollouts, plan)

@@ -25,25 +25,10 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from fairlen.batch import Plan
 from fairlen.integrations.rows import TreeReader, fold, group_by_row, mark_depth
 from fairlen.integrations.run_folder import NOWHERE, resume_method, save_method
+from fairlen.integrations.trl import rows as trl_rows
 from fairlen.integrations.trl.generation import Run, Sampled, has_whole_model, run_on_engine, sample
 from fairlen.integrations.trl.recording import Recorder
 from fairlen.integrations.trl.refill import Refill, share_passes
-from fairlen.integrations.trl.rows import (
-    COLUMN,
-    FORWARDED,
-    CurrentBatch,
-    Graded,
-    Outcomes,
-    find_kept,
-    gather_rows,
-    has_open_call,
-    read_responses,
-    read_trained,
-    refuse_infinite,
-    refuse_unread,
-    score_rows,
-    split_rows,
-)
 from fairlen.integrations.trl.settings import (
     REMEDIES,
     check_threshold,
@@ -105,7 +90,7 @@ class FairGRPOTrainer(GRPOTrainer):
         overrides = list_overrides(overrides)
         composition, given["args"] = prepare(method, overrides, given["args"], allow_truncated_sampling, given)
         self.method = composition.method
-        self.current, self.reader, self.generated_at = CurrentBatch(), TreeReader(), -1
+        self.current, self.reader, self.generated_at = trl_rows.CurrentBatch(), TreeReader(), -1
         super().__init__(**given)
         if not (self.use_vllm or allow_truncated_sampling):
             refuse_defaults(self.generation_config, self.model.generation_config)
@@ -116,7 +101,7 @@ class FairGRPOTrainer(GRPOTrainer):
         self.signal.name_method(composition.name, self.method)
         self.skips = Skips(with_loss_scaler=self.accelerator.mixed_precision == "fp16")
         self.refill = Refill(self, max_extra_batches)
-        refuse_unread(self)
+        trl_rows.refuse_unread(self)
         if self.method.recounts and self.has_sampler:
             raise ValueError(
                 f"correction.recount=True with {type(self.method.sampling).__name__}, max_extra_batches={max_extra_batches}: "
@@ -144,7 +129,7 @@ class FairGRPOTrainer(GRPOTrainer):
         self.generated_at = self.policy_version
         self.recorder.num_batches += 1
         output = self.collect_sampled(inputs) if self.has_sampler else self.collect_whole(inputs)
-        output["advantages"] = output[f"{COLUMN}advantage"].float()
+        output["advantages"] = output[f"{trl_rows.COLUMN}advantage"].float()
         return output
 
     @property
@@ -153,23 +138,23 @@ class FairGRPOTrainer(GRPOTrainer):
         return self.refill.is_on or not self.method.sampling.is_whole
 
     @contextmanager
-    def holding(self, current: CurrentBatch) -> Iterator[CurrentBatch]:
+    def holding(self, current: trl_rows.CurrentBatch) -> Iterator[trl_rows.CurrentBatch]:
         """Keep what overrides hand to each other while TRL calls them."""
         self.current = current
         try:
             yield current
         finally:
-            self.current = CurrentBatch()
+            self.current = trl_rows.CurrentBatch()
 
-    def generate_whole(self, inputs: list[dict[str, Any]]) -> tuple[dict[str, Any], list[Graded]]:
+    def generate_whole(self, inputs: list[dict[str, Any]]) -> tuple[dict[str, Any], list[trl_rows.Graded]]:
         """Return TRL's own batch, of this process, and the graded responses of all processes."""
-        with self.holding(CurrentBatch(inputs, trains=self.model.training)) as current:
+        with self.holding(trl_rows.CurrentBatch(inputs, trains=self.model.training)) as current:
             output = super()._generate_and_score_completions(inputs)
         return output, self.gather_responses(output, current)
 
-    def gather_responses(self, output: dict[str, Any], current: CurrentBatch) -> list[Graded]:
+    def gather_responses(self, output: dict[str, Any], current: trl_rows.CurrentBatch) -> list[trl_rows.Graded]:
         ends: list[Any] = [*self.eos_token_ids, self._tokenizer.pad_token_id]
-        own = read_responses(output, ends, self.max_completion_length, current.open_calls)
+        own = trl_rows.read_responses(output, ends, self.max_completion_length, current.open_calls)
         first, made = self.accelerator.process_index * len(own), {"temperature": self.temperature}
         made["policy_version"] = self.state.global_step
         numbered = [
@@ -177,13 +162,13 @@ class FairGRPOTrainer(GRPOTrainer):
             for row, one in enumerate(own, first)
         ]
         rewards = current.rewards[first : first + len(own)]
-        return gather_rows(self, self.grade_rewards(rewards).grade(numbered), current.inputs)
+        return trl_rows.gather_rows(self, self.grade_rewards(rewards).grade(numbered), current.inputs)
 
     def collect_whole(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         """TRL's own rollout batch, with the plan in its columns."""
         output, told = self.generate_whole(inputs)
-        rollouts, scored = score_rows(self, told)
-        plan = self.method.plan(scored, find_kept(self, output, scored.segments))
+        rollouts, scored = trl_rows.score_rows(self, told)
+        plan = self.method.plan(scored, trl_rows.find_kept(self, output, scored.segments))
         self.recorder.add(rollouts, scored, plan, told)
         self.report(scored, plan, scored.advantage)
         self.refill.report(scored, num_rounds=1)
@@ -191,19 +176,19 @@ class FairGRPOTrainer(GRPOTrainer):
         return output | self.fold_plan(scored, plan, rows[self.accelerator.process_index * size :][:size])
 
     def collect_sampled(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
-        with self.holding(CurrentBatch(inputs, trains=True)) as current:
+        with self.holding(trl_rows.CurrentBatch(inputs, trains=True)) as current:
             output = super()._generate_and_score_completions(inputs)
         sampled: Sampled = current.sampled
         scored, plan = sampled.scored, sampled.plan
         self.report(scored, plan, sampled.sample_advantages)
         columns = self.fold_plan(scored, plan, [row.segments for row in sampled.rows])
-        return output | columns | {f"{COLUMN}depth": current.depth}
+        return output | columns | {f"{trl_rows.COLUMN}depth": current.depth}
 
     def fold_plan(self, scored: Scored, plan: Plan, rows: Sequence[Sequence[int]]) -> dict[str, Tensor]:
         """Columns of a plan for TRL's batch, given the segments of each of its rows."""
         size, device = len(scored.segments), self.accelerator.device
         columns = spread(plan, size) | {"length": scored.segments.length, "row": self.recorder.number_rows(size)}
-        return {COLUMN + name: torch.from_numpy(c).to(device) for name, c in fold(columns, rows).items()}
+        return {trl_rows.COLUMN + name: torch.from_numpy(c).to(device) for name, c in fold(columns, rows).items()}
 
     def _generate(self, prompts: list[Any]) -> tuple[Any, ...]:
         current = self.current
@@ -215,7 +200,7 @@ class FairGRPOTrainer(GRPOTrainer):
             current.depth = pad_sequence(list(map(torch.tensor, depth)), batch_first=True).to(self.accelerator.device)
             return prompt_ids, completion_ids, mask, asked.texts, logprobs if self.use_vllm else None, {}, None, []
         found = super()._generate(prompts)
-        current.open_calls = [bool(self.tools) and has_open_call(completion) for completion in found[3]]
+        current.open_calls = [bool(self.tools) and trl_rows.has_open_call(completion) for completion in found[3]]
         return found
 
     def _generate_single_turn(self, *args: Any, **kwargs: Any) -> Any:
@@ -234,16 +219,16 @@ class FairGRPOTrainer(GRPOTrainer):
     def _calculate_rewards(self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any) -> Tensor:
         if self.current.sampled is None:
             self.current.rewards = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
-            refuse_infinite(self.current.rewards, self.reward_func_names)
+            trl_rows.refuse_infinite(self.current.rewards, self.reward_func_names)
         return self.current.rewards
 
     def reward_tracks(self, inputs: Any, prompts: Any, completions: Any, completion_ids: Any) -> Tensor:
         """TRL's own rewards by function, [processes * N, F], of any number of finished texts."""
         return super()._calculate_rewards(inputs, prompts, completions, completion_ids)
 
-    def grade_rewards(self, rewards: Tensor) -> Outcomes:
+    def grade_rewards(self, rewards: Tensor) -> trl_rows.Outcomes:
         """Which answers are right and which count, from rewards by function, [N, F], nan where one does not apply."""
-        return Outcomes.read(rewards, self.reward_weights, self.correct_threshold, self.reward_func_names)
+        return trl_rows.Outcomes.read(rewards, self.reward_weights, self.correct_threshold, self.reward_func_names)
 
     def report(self, scored: Scored, plan: Plan, advantages: np.ndarray) -> None:
         """The rollout batch's metrics, the method's advantages in TRL's table of completions, and whether anything is learned."""
@@ -267,7 +252,7 @@ class FairGRPOTrainer(GRPOTrainer):
         longest, width = num_prompt + self.max_completion_length, num_prompt + num_completion
         size = max(1, self.args.per_device_train_batch_size * longest // max(longest, width))
         size = share_passes(self, len(inputs["completion_ids"]), size) if self.reader.is_installed else size
-        parts = split_rows(inputs, size)
+        parts = trl_rows.split_rows(inputs, size)
         done = torch.zeros((), device=self.accelerator.device)
         for part in parts[:-1]:  # more rows than the memory was promised: a part at a time
             with self.accelerator.no_sync(model):
@@ -288,7 +273,7 @@ class FairGRPOTrainer(GRPOTrainer):
         if not self.model.training:
             return super()._compute_loss(model, inputs)
         completion_ids = inputs["completion_ids"]
-        with self.holding(CurrentBatch(depth=inputs.get(f"{COLUMN}depth"))):
+        with self.holding(trl_rows.CurrentBatch(depth=inputs.get(f"{trl_rows.COLUMN}depth"))):
             logprobs, entropy, aux_loss = self._get_per_token_logps_and_entropies(
                 model,
                 torch.cat([inputs["prompt_ids"], completion_ids], 1),
@@ -296,10 +281,10 @@ class FairGRPOTrainer(GRPOTrainer):
                 completion_ids.size(1),
                 compute_entropy=True,
                 compute_aux_loss=self.aux_loss_enabled,
-                **{name: inputs.get(name) for name in FORWARDED},
+                **{name: inputs.get(name) for name in trl_rows.FORWARDED},
             )
         loss, micro, outputs = self.method_loss(inputs, logprobs, entropy)
-        rows = inputs[f"{COLUMN}row"].flatten()[read_trained(inputs)[1] > 0]
+        rows = inputs[f"{trl_rows.COLUMN}row"].flatten()[trl_rows.read_trained(inputs)[1] > 0]
         self.recorder.measured.append((rows, measure_sequences(outputs, micro, loss.token)))
         self.update_counts.append(count(self.method, outputs, micro, loss))
         total = (loss.total * self.updates_per_batch * self.accelerator.num_processes).to(logprobs.dtype)
@@ -324,14 +309,14 @@ class FairGRPOTrainer(GRPOTrainer):
         self, inputs: dict[str, Any], logprobs: Tensor, entropy: Tensor
     ) -> tuple[MicroLoss, Micro, Outputs]:
         """The method's loss of a padded micro-batch, given what the policy says of it, [N, L]."""
-        mask, length = read_trained(inputs)
+        mask, length = trl_rows.read_trained(inputs)
         old, rollout = inputs.get("old_per_token_logps"), inputs.get("sampling_per_token_logps")
         on_policy = old is None or self.policy_version == self.generated_at
         old = logprobs.detach() if old is None or on_policy else old
         rollout = old if rollout is None else torch.where(rollout.isnan(), old, rollout)
         micro = Micro.of(
             length,
-            **{name: inputs[COLUMN + name].flatten() for name in PLANNED},
+            **{name: inputs[trl_rows.COLUMN + name].flatten() for name in PLANNED},
             old_logprobs=old[mask],
             rollout_logprobs=rollout[mask],
             ref_logprobs=inputs["ref_per_token_logps"][mask] if self.method.needs_ref else None,
