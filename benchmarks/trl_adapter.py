@@ -39,7 +39,7 @@ from fairlen.tasks.playground import Playground
 METHODS = ("fspo", "dapo+balanced", "grpo+toplambda", "eqlen+grpo")
 MARK = 0.03
 OURS = ("collect_whole", "collect_sampled", "method_loss", "end_update")
-OUR_FUNCTIONS = ("count", "fold", "split_rows", "sample")
+OUR_FUNCTIONS = {"count": adapter, "fold": adapter, "split_rows": adapter.trl_rows, "sample": adapter}
 THEIRS = ("_generate_single_turn", "_tokenize_prompts", "reward_tracks")
 """Functions of TRL's that a sampler inside TRL calls."""
 
@@ -80,8 +80,8 @@ def accuracy(completions: list[str], answer: list[str], **_: Any) -> list[float]
 
 def build(clock: Clock, method: str, updates: int, folder: str) -> FairGRPOTrainer:
     """A trainer whose parts are timed: 6 prompts with 8 answers for each rollout batch, two micro-batches, one update."""
-    for name in OUR_FUNCTIONS:
-        setattr(adapter, name, clock.owned("ours", getattr(adapter, name)))
+    for name, owner in OUR_FUNCTIONS.items():
+        setattr(owner, name, clock.owned("ours", getattr(owner, name)))
     whole = "_generate_and_score_completions"  # which ours calls in between
     setattr(GRPOTrainer, whole, clock.owned("theirs", getattr(GRPOTrainer, whole)))
     own = {name: clock.owned("ours", getattr(FairGRPOTrainer, name)) for name in OURS}
@@ -104,14 +104,14 @@ def build(clock: Clock, method: str, updates: int, folder: str) -> FairGRPOTrain
 def measure(method: str, updates: int) -> tuple[float, float]:
     """Seconds inside the adapter and in all, of a run after one warm-up update."""
     clock = Clock()
-    plain = {name: getattr(adapter, name) for name in OUR_FUNCTIONS}
+    plain = {name: getattr(owner, name) for name, owner in OUR_FUNCTIONS.items()}
     write = HomeRun.write
     try:
         HomeRun.write = clock.owned("ours", write)  # type: ignore[method-assign]
         with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
             build(clock, method, 1, f"{folder}/warm").train()
             for name, function in plain.items():
-                setattr(adapter, name, function)
+                setattr(OUR_FUNCTIONS[name], name, function)
             trainer = build(clock, method, updates, f"{folder}/timed")
             clock.seconds = dict.fromkeys(clock.seconds, 0.0)
             clock.since = start = time.perf_counter()
@@ -121,7 +121,7 @@ def measure(method: str, updates: int) -> tuple[float, float]:
     finally:
         HomeRun.write = write  # type: ignore[method-assign]
         for name, function in plain.items():
-            setattr(adapter, name, function)
+            setattr(OUR_FUNCTIONS[name], name, function)
 
 
 def main() -> None:
