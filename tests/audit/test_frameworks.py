@@ -173,10 +173,11 @@ def test_one_metric_is_the_verdict_of_all_rows(tmp_path):
     for metrics in (
         [{"incorrect_tool_calls": 1 - right, "judge": right} for right in (0, 1, 1)],
         [{"accuracy": right, "exact_match": 1.0} for right in (0, 0.5, 1)],
+        [{"correct_format": right, "num_correct": 1 - right} for right in (0, 1, 1)],
     ):
         source = read_one(write_lines(tmp_path / "a.jsonl", *(verifiers_row(metrics=one) for one in metrics)))
         assert "correct" not in source.log.known
-        assert not any("incorrect" in note or "exact_match" in note for note in source.notes)
+        assert not any(name in note for note in source.notes for name in ("incorrect", "exact_match", "format", "num_"))
 
 
 def test_skyrls_steps_are_in_the_names_of_folders(tmp_path):

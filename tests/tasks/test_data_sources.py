@@ -115,6 +115,12 @@ def test_files_by_their_names():
     assert choose(names, split="train") == names[:2]
     with pytest.raises(ValueError, match="it has the splits test, train"):
         choose(names)
+    inside = ["hard-train/train.jsonl", "hard-train/test.jsonl", "train/0.jsonl"]
+    assert choose(inside, split="train") == [inside[0], inside[2]], (
+        "the test file of a folder named train is no train file"
+    )
+    assert choose(inside, split="test") == [inside[1]]
+    assert choose(inside, split="hard") == [inside[1], inside[0]]
     parts = ["part-1.jsonl", "part-2.jsonl", "part-10.jsonl"]
     assert choose(parts[::-1]) == parts
     assert choose(["en/a.parquet", "cn/a.parquet"], config="en") == ["en/a.parquet"]

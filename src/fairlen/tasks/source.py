@@ -150,8 +150,13 @@ def choose_files(place: str, names: Sequence[str], card: dict[str, Any], config:
 
 
 def choose_split(place: str, names: list[str], split: str) -> list[str]:
-    """By names or folders; all files where no name has a split."""
-    found = {known: some for known in {*SPLITS, split} if known and (some := [n for n in names if is_named(n, known)])}
+    """By the file's name, else its nearest folder that names a split; all files where none does."""
+    found: dict[str, list[str]] = {}
+    for name in names:
+        own = [split] if split not in ("", *SPLITS) and is_named(name, split) else []
+        parts = ([one for one in SPLITS if is_named(part, one)] for part in reversed(PurePosixPath(name).parts))
+        for one in own or next(filter(None, parts), []):
+            found.setdefault(one, []).append(name)
     if split:
         return found.get(split) or refuse(place, "split", split, sorted(found) or names)
     if len(found) > 1:

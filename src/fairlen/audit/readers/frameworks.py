@@ -20,8 +20,10 @@ from fairlen.files.formats import Chunk, Row
 
 GRADES = {"C": (1.0, 1.0), "P": (0.5, 0.0), "I": (0.0, 0.0), "N": (0.0, 0.0)}
 """Reward and verdict for what scorers of Inspect say: correct, partly, incorrect, no answer."""
-VERDICT = re.compile(r"(?<![A-Za-z])(is)?([Aa]cc(uracy)?|[Cc]orrect(ness)?|[Ee]xact_[Mm]atch)(?![a-z])")
-"""A reward function of TRL with one of these in its name that says 0 or 1 is the verifier's word."""
+VERDICT = re.compile(
+    r"(?!.*(?i:format|count|num_)).*(?<![A-Za-z])(is)?([Aa]cc(uracy)?|[Cc]orrect(ness)?|[Ee]xact_[Mm]atch)(?![a-z])"
+)
+"""A reward function of TRL with one of these in its name that says 0 or 1 is the verifier's word, if not of form or number."""
 READ = re.compile(r"\n?(?:user|tool)\n((?:<tool_response>.*?(?:</tool_response>\s*|\Z))+)(?:assistant\n|\Z)", re.S)
 """Pattern of tools' results in a text without special tokens, as templates like Qwen's have it."""
 OF_TRL = {"step": "step", "prompt": "prompt", "response": "completion", "advantage": "advantage"}
@@ -76,7 +78,7 @@ def is_mostly_numbers(values: list[Any]) -> bool:
 
 def is_verdict(name: str, values: np.ndarray) -> bool:
     known = values[~np.isnan(values)]
-    return bool(VERDICT.search(name)) and len(known) > 0 and bool(np.isin(known, (0.0, 1.0)).all())
+    return bool(VERDICT.match(name)) and len(known) > 0 and bool(np.isin(known, (0.0, 1.0)).all())
 
 
 def drop_repeats(part: Part, found: Found) -> Part:
@@ -315,7 +317,7 @@ def infer_ended(part: Part, found: Found) -> Part:
 
 
 def verdict_in(named: Any, found: Found) -> float | None:
-    names = [name for name in named if VERDICT.search(name)] if isinstance(named, dict) else []
+    names = [name for name in named if VERDICT.match(name)] if isinstance(named, dict) else []
     name = found.chosen.setdefault("verdict", min(names, key=len)) if names else ""
     value = named.get(name) if name else None
     if not is_number(value) or value not in (0, 1):
