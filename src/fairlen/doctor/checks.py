@@ -161,7 +161,7 @@ def check_template(config: TrainConfig) -> Finding | str:
         return Finding("warn", f"{found}, so that the model may go on with the user's", remedy)
     _, answer, after = render(tokenizer, [QUESTION, ANSWER], False).rpartition(ANSWER["content"])
     words = tokenizer.convert_ids_to_tokens(list(ends))
-    if answer and not any(after.startswith(word) for word in words if word):
+    if answer and not any(after.lstrip().startswith(word) for word in words if word):
         text = f"the template ends a response with {after.strip()!r:.40}, and responses end with {', '.join(map(repr, words))}"
         remedy = "add the id of what the template writes to eos_token_id in generation_config.json"
         return Finding("warn", f"{text}: a model that was trained with the template may never end", remedy)
