@@ -41,7 +41,7 @@ def within_figures(log: Log, quantity: Quantity = LENGTH) -> list[figure.Figure]
         found = bootstrap(problem[side], [ones], lambda s: ratio(s, s.sum(-1, keepdims=True)), place[side], NUM_BINS)
         series.append(figure.as_series(name, middle, found, name))
     over = mean(above, problem, place, NUM_BINS).of_at_least(figure.MIN_ROWS).within(-1.0, 1.0)
-    points = [figure.as_series("", middle, over, "plain", "points", lambda value: f"{100 * value:+.0f}")]
+    points = [figure.as_series("", middle, over, "plain", "points", lambda value: f"{round(100 * value):+}")]
     frames, names = [relative_frame(edges, one, noun) for one in (series, points)], relative_names(edges)
     cells = [[figure.interval(of, figure.share) for of in zip(one.y, one.low, one.high, strict=True)] for one in series]
     note = f"{figure.INTERVAL} {LEFT_OUT['truncated' in log.known]}"
