@@ -111,6 +111,7 @@ def test_a_broken_model_is_found(model, damage, name, status, words):
         ({"data": ("a.jsonl",), "eval_data": ("./a.jsonl",)}, "fairness", "warn", "trained on and evaluated on"),
         ({"method": f"grpo+{STAGES}:Limit"}, "data", "fail", "reward Limit reads 'limit', and there are num_read"),
         ({"rewards": ("missing.py:f",)}, "plug-ins", "fail", "there is no file missing.py"),
+        ({"rewards": ("mine.f",)}, "plug-ins", "fail", "write FILE.py:FUNCTION"),
         ({"model": "/nowhere/at/all"}, "end of a response", "fail", "/nowhere/at/all"),
         ({"unsafe_exec_on_host": True}, "sandbox", "warn", "whatever you can"),
     ],

@@ -24,11 +24,9 @@ LINK = Markup(
 SPAN = Markup('data-from="{start}" data-to="{stop}" ')
 BAR = Markup('<rect x="{x}" width="{width}" y="{y}" height="10" rx="2"/>')
 VALUE = Markup('<text x="{x}" y="{y}" class="value">{text}</text>')
-RING = Markup('<circle cx="{x}" cy="{y}" r="5" class="ring"/>')
 ENDINGS = {
     "correct": Markup('<circle cx="{x}" cy="{y}" r="6"/>'),
-    "incorrect": RING,
-    "ungraded": RING,
+    **dict.fromkeys(("incorrect", "ungraded"), Markup('<circle cx="{x}" cy="{y}" r="5" class="ring"/>')),
     "truncated": Markup('<line x1="{x}" x2="{x}" y1="{top}" y2="{bottom}" class="cut-mark"/>'),
 }
 NAME = Markup('<text x="{x}" dx="12" y="{base}" class="end-name">{text}</text>')
