@@ -55,8 +55,8 @@ def write_run(
 def write_description(folder: Path, name: str, method: Any, notes: tuple[str, ...] = ()) -> None:
     """run.json and the tokenizer of the model."""
     config = {
-        "method": name, "max_response_length": BUDGET, "learning_rate": 3e-4, "overrides": ["sampling.n=8"],
-        "hub_token": "hf_s3cret",
+        "method": name, "sampling": {"max_response_length": BUDGET}, "update": {"learning_rate": 3e-4},
+        "overrides": ["sampling.n=8"], "hub_token": "hf_s3cret",
     }  # fmt: skip
     description = {
         "config": config,

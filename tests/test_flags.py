@@ -155,9 +155,9 @@ class Outer:
 
 
 def test_values_are_read_as_their_fields_are_declared():
-    words = ["a", "--shares", "0.5", "1", "--size=2", "--no-is_on", "--many", "x", "--many", "y"]
+    words = ["a", "--shares", "0.5", "1", "--shares", "2", "--size=2", "--no-is_on", "--many", "x", "--many", "y"]
     found = read_flags(Outer(("z",)), "program", words, "")
-    assert found == Outer(("a",), 2, (0.5, 1.0), False, Inner(("x", "y")))
+    assert found == Outer(("a",), 2, (0.5, 1.0, 2.0), False, Inner(("x", "y")))
     assert read_flags(Outer(("z",)), "program", [], "") == Outer(("z",))
     with pytest.raises(ValueError, match="required: PATHS"):
         read_flags(Outer, "program", [], "")

@@ -60,9 +60,8 @@ def print_methods(data: dict[str, Any]) -> None:
 def print_words(data: dict[str, Any]) -> None:
     """The words of other libraries on the terminal."""
     cells = [[one[key] for key in ("name", "sets", "here", "differs")] for one in data["words"]]
-    print_table(
-        make_console(160), "words of other libraries", ("name", "sets there", "--set here", "what differs"), cells
-    )
+    headings = ("name", "sets there", "--set here", "what differs")
+    print_table(make_console(160), "words of other libraries", headings, cells)
 
 
 def describe_method(names: str) -> dict[str, Any]:

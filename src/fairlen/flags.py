@@ -135,8 +135,10 @@ def add_to(parser: ArgumentParser, one: Setting) -> None:
         parser.add_argument(*spellings, dest=one.name, action=BooleanOptionalAction, default=SUPPRESS)
     elif one.flag.is_repeated:
         parser.add_argument(*spellings, dest=one.name, action="append", **common)
+    elif is_list(one):
+        parser.add_argument(*spellings, dest=one.name, action="extend", nargs="+", **common)
     else:
-        parser.add_argument(*spellings, dest=one.name, nargs="+" if is_list(one) else None, **common)
+        parser.add_argument(*spellings, dest=one.name, **common)
 
 
 def read_text(one: Setting, text: str) -> Any:
@@ -271,8 +273,11 @@ def explain_unknown(left: Sequence[str], names: Collection[str]) -> str:
     word, equals, value = left[place].partition("=")
     if not equals:
         value = "".join(text for text in left[place + 1 : place + 2] if not text.startswith("--"))
+    meant = find_meant(word, value, names)
+    if not (meant or equals or word.startswith("-")):
+        return f"{word}: one argument too many"
     near = suggest(f"--{word.lstrip('-').replace('_', '-')}", [f"--{name}" for name in names if name])
-    return f"no flag {word}: {find_meant(word, value, names) or near}"
+    return f"no flag {word}: {meant or near}"
 
 
 def find_meant(word: str, value: str, names: Collection[str]) -> str:

@@ -90,9 +90,9 @@ def run_file(path: Path, content: bytes) -> ModuleType:
 def describe_error(error: BaseException, path: Path) -> str:
     """The error, and the line of the file where it came up."""
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
-    line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else None
-    text = error.msg if isinstance(error, SyntaxError) else str(error)
-    return f"{type(error).__name__}: {text}" + (f" (line {line})" if line else "")
+    if isinstance(error, SyntaxError) and error.filename == str(path):  # not of a file that it imports
+        return f"{type(error).__name__}: {error.msg} (line {error.lineno})"
+    return f"{type(error).__name__}: {error}" + (f" (line {lines[-1]})" if lines else "")
 
 
 def with_full_paths(method: str) -> str:

@@ -55,7 +55,12 @@ def write(folder: Path, name: str, **values) -> None:
     path.write_text(json.dumps({k: v for k, v in (old | values).items() if v is not None}))
 
 
-def test_a_model_in_order_passes(model):
+@pytest.mark.parametrize(
+    "template", [CHATML, CHATML.replace("<|im_end|>", " <|im_end|>")], ids=["chatml", "with a space"]
+)
+def test_a_model_in_order_passes(model, template):
+    """Also where a space stands before what ends a response, as in Llama 2's template."""
+    write(model, "tokenizer_config.json", chat_template=template)
     for name in ("end of a response", "chat template"):
         found = find(name, model=str(model))
         assert found.status == "pass", found
@@ -106,6 +111,7 @@ def test_a_broken_model_is_found(model, damage, name, status, words):
         ({"data": ("a.jsonl",), "eval_data": ("./a.jsonl",)}, "fairness", "warn", "trained on and evaluated on"),
         ({"method": f"grpo+{STAGES}:Limit"}, "data", "fail", "reward Limit reads 'limit', and there are num_read"),
         ({"rewards": ("missing.py:f",)}, "plug-ins", "fail", "there is no file missing.py"),
+        ({"rewards": ("mine.f",)}, "plug-ins", "fail", "write FILE.py:FUNCTION"),
         ({"model": "/nowhere/at/all"}, "end of a response", "fail", "/nowhere/at/all"),
         ({"unsafe_exec_on_host": True}, "sandbox", "warn", "whatever you can"),
     ],

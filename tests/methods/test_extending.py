@@ -144,6 +144,7 @@ SOUND = {
 BROKEN = {
     "does not parse": ("def X(:\n", "does not load: SyntaxError", "(line 1)"),
     "does not import": ("\nimport no_such_package\n", "does not load: ModuleNotFoundError", "(line 2)"),
+    "imports what does not parse": ('\ncompile("(", "other.py", "exec")\n', "(other.py, line 1)", "(line 2)"),
     "ends the program": ("raise SystemExit(3)\n", "does not load: SystemExit", "(line 1)"),
     "is a number": ("X = 3\n", "X is 3", "no method"),
     "is a reward": ("def X(prompts, texts, **columns): return [1.0]\n", "named by --rewards", "tried when a run starts"),

@@ -19,7 +19,7 @@ from fairlen.audit.statistics.intervals import mean, rate
 from fairlen.cli import main
 from fairlen.metrics import find_metric
 from fairlen.report import write_report
-from fairlen.report.figure import NAME, middles, nice_axis, plain, share, windows
+from fairlen.report.figure import NAME, middles, nice_axis, plain, share, span_axis, windows
 from fairlen.report.page import render_page
 from fairlen.report.run import MAX_SHOWN, OF_PROMPT, choose_rows, cut, read_run, show_sample, split_tokens, visible
 from fairlen.report.sections import curves_section
@@ -49,6 +49,7 @@ def test_the_command_writes_one_page(plain_run, plain_page, tmp_path, capsys):
         (["nowhere"], "nowhere/run.json: there is no such file"),
         ([".", "--out"], "--out"),
         ([".", "--bogus"], "no flag --bogus"),
+        ([".", "second"], "second: one argument too many"),
     ],
 )
 def test_mistakes_end_with_one_line(arguments, message, capsys, tmp_path, monkeypatch):
@@ -125,6 +126,11 @@ def test_a_broken_file_is_named(plain_run, tmp_path):
         '{"rollout_batch": 0, "update": 1}\n{oops}\n{"rollout_batch": 1, "update": 2}\n'
     )
     with pytest.raises(ValueError, match=r"metrics\.jsonl:2: not JSON"):
+        write_report(tmp_path)
+    (tmp_path / "metrics.jsonl").write_bytes(b'\xef\xbb\xbf{"rollout_batch": 0, "update": 1}\n{"\xe9": 1}\n')
+    with pytest.raises(
+        ValueError, match=r"metrics\.jsonl:2: not JSON: 'utf-8' codec"
+    ):  # of line 1 a mark of UTF-8 is none
         write_report(tmp_path)
 
 
@@ -236,6 +242,11 @@ def test_few_clusters_need_wider_intervals():
     assert fair.high[0] - fair.low[0] < 0.03 and fair.low[0] < 0.85 < fair.high[0]
 
 
+def test_numbers_are_written_with_three_digits_or_as_whole_ones():
+    numbers = (999.4, 999.6, 1234.5, 999_999.0, 1_234_567.0, 2e9, -0.00025)
+    assert [plain(one) for one in numbers] == ["999", "1,000", "1,234", "999,999", "1.23e6", "2e9", "-2.5e-4"]
+
+
 def test_windows_hold_equal_numbers_of_batches():
     window, middle = windows(np.arange(1, 301))
     assert len(middle) == 38 and np.bincount(window).tolist() == [8] * 37 + [4]
@@ -248,6 +259,9 @@ def test_axes_hold_their_data():
         axis = nice_axis([np.array(values)], most=1.0 if max(values) <= 1 else np.inf)
         finite = [v for v in values if np.isfinite(v)]
         assert axis.low < axis.high and all(axis.low <= v <= axis.high for v in finite), values
+    late, whole = span_axis(5011.0, 5000.0), span_axis(5011.0, 1.0)
+    assert (late.low, late.high, late.ticks) == (5000.0, 5011.0, [5000.0, 5005.0, 5010.0])
+    assert (whole.low, whole.high, whole.ticks) == (0.0, 5011.0, [0.0, 2000.0, 4000.0])
 
 
 def test_the_sample_is_of_every_part_and_outcome(plain_run, pairs_run):
@@ -348,7 +362,7 @@ def test_a_report_begins_with_what_was_learned_and_what_the_audit_finds(plain_pa
     )
     assert set(re.findall('href="#(.*?)"', page)) <= set(re.findall('id="(.*?)"', page))
     assert "eps_in" not in page[: page.index('class="more"')]  # fields of stages are folded in
-    assert "hf_s3cret" not in page
+    assert "hf_s3cret" not in page and "<dt>learning_rate</dt><dd>0.0003</dd>" in page
 
 
 def test_a_run_without_evaluations_begins_with_training(tmp_path):
@@ -364,6 +378,32 @@ def test_a_run_without_evaluations_begins_with_training(tmp_path):
     assert f"<strong>{share(accuracy[1])}</strong><span>in training; {share(accuracy[0])} at first" in page
     assert f"<strong>{plain(length[1])}</strong><span>in training; {plain(length[0])} at first" in page
     assert "<h3>Training accuracy rose from " in page and "nothing was measured" not in page
+
+
+def test_one_evaluation_is_no_change(plain_run, tmp_path):
+    """As of a run that was interrupted: what was measured at first is neither before nor after training."""
+    run = Path(shutil.copytree(plain_run, tmp_path / "run"))
+    (run / "metrics.jsonl").write_text((run / "metrics.jsonl").read_text().splitlines(keepends=True)[0])
+    page = write_report(run).read_text()
+    assert "<strong>40%</strong><span>40% [34%, 45%]</span>" in page and "<span>tokens, held out</span>" in page
+    assert " before" not in page[: page.index("<figure")] and " after" not in page[: page.index("<figure")]
+
+
+def test_responses_without_a_verdict_are_neither_correct_nor_incorrect(tmp_path):
+    """Every other response of a rollout batch timed out: accuracy and mean lengths are those of the rest."""
+    run = write_run(tmp_path / "run", batches=1)
+    path = run / "records/responses-000000.parquet"
+    table, gone = pq.read_table(path), np.arange(64) % 2 == 1
+    columns = {"active": pa.array(~gone), "status": np.where(gone, "timeout", table["status"].to_numpy(False))}
+    pq.write_table(pa.table(dict(zip(table.column_names, table.columns, strict=True)) | columns), path)
+    (run / "metrics.jsonl").unlink()
+    graded = table.filter(pa.array(~gone | (table["finish"].to_numpy(False) == "length")))
+    is_correct, length = (graded["status"].to_numpy(False) == "correct"), graded["length"].to_numpy()
+    page = write_report(run).read_text()
+    assert f"<dt>accuracy</dt><dd><strong>{share(is_correct.mean())}</strong>" in page
+    cells = re.search(r"incorrect \(tokens\)</th>.*?<td>(\S+) .*?<td>(\S+) ", page, re.S)
+    assert cells and cells.groups() == (plain(length[is_correct].mean()), plain(length[~is_correct].mean()))
+    assert page.count('data-kind="ungraded"') == (gone & (table["finish"].to_numpy(False) == "stop")).sum() > 0
 
 
 def test_curves_are_means_in_a_band_of_extremes(tmp_path):

@@ -25,6 +25,7 @@ from fairlen.files.limits import GIB
 from fairlen.methods.compose import compose, explain
 from fairlen.plugins import plugins_of
 from fairlen.settings import choose_device, flatten
+from fairlen.tasks.grader import load_reward
 from fairlen.tasks.load import load_task
 from fairlen.tasks.playground import PLAYGROUND, place_model
 from fairlen.tasks.source import read_source
@@ -161,7 +162,7 @@ def check_template(config: TrainConfig) -> Finding | str:
         return Finding("warn", f"{found}, so that the model may go on with the user's", remedy)
     _, answer, after = render(tokenizer, [QUESTION, ANSWER], False).rpartition(ANSWER["content"])
     words = tokenizer.convert_ids_to_tokens(list(ends))
-    if answer and not any(after.startswith(word) for word in words if word):
+    if answer and not any(after.lstrip().startswith(word) for word in words if word):
         text = f"the template ends a response with {after.strip()!r:.40}, and responses end with {', '.join(map(repr, words))}"
         remedy = "add the id of what the template writes to eos_token_id in generation_config.json"
         return Finding("warn", f"{text}: a model that was trained with the template may never end", remedy)
@@ -208,6 +209,8 @@ def check_data(config: TrainConfig) -> str:
 
 def check_plugins(config: TrainConfig) -> str:
     """Load what is the user's own."""
+    for text in config.verifier.rewards:
+        load_reward(text)
     found = plugins_of(config.method, config.data.task, config.verifier.rewards)
     untried = "; rewards are tried when the run starts, on its first problem" if config.verifier.rewards else ""
     return ", ".join(f"{one['setting']} {one['name']}" for one in found) + untried or "none named"

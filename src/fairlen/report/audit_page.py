@@ -140,7 +140,8 @@ def budget_figures(found: BudgetCurve, unit: str) -> list[drawing.Figure]:
         bound = (np.where(opens, of, np.nan) for of in (high.value, high.low, high.high))
         series.append(drawing.as_series("if truncated ones were correct", np.log(budget), Estimates(*bound), "fourth"))
     axis = drawing.Axis(float(np.log(budget[0])), float(np.log(max(budget[-1], budget[0] + 1))))
-    places = [(axis.at(float(np.log(one))), f"{one:,}") for one in budget[::-1][:: len(budget) // 8 + 1]]
+    shown = budget[::-1][:: len(budget) // 8 + 1]
+    places = [(axis.at(float(np.log(one))), f"{one:,}" if one < 1e4 else f"{one / 1e3:.3g}k") for one in shown]
     y = drawing.nice_axis(drawing.ends_of(series), drawing.share, zero=True, most=1.0)
     frame = drawing.Frame(axis, y, f"{label}, logarithmic", places, names=lambda x: f"{label} {np.exp(x):,.0f}")
     return [drawing.Figure(

@@ -65,10 +65,10 @@ def plain(value: float) -> str:
     """Format a number with no more digits than it deserves."""
     if not np.isfinite(value):
         return "-"
-    if 0 < abs(value) < 1e-3:
+    if 0 < abs(value) < 1e-3 or abs(value) >= 1e6:
         digits, power = f"{value:.2e}".split("e")
         return f"{float(digits):g}e{int(power)}"
-    return f"{value:,.0f}" if value == 0 or abs(value) >= 1000 else f"{value:.3g}"
+    return f"{value:,.0f}" if value == 0 or abs(value) >= 999.5 else f"{value:.3g}"
 
 
 def whole(value: float) -> str:
@@ -124,10 +124,11 @@ def nice_axis(values: Sequence[Floats], form: Form = plain, zero: bool = False, 
     return Axis(ticks[0], max(ticks[-1], min(high, most)), ticks, form)
 
 
-def span_axis(high: float) -> Axis:
-    """Return an axis of whole numbers from 0 that ends where the data do."""
-    step = nice_step(max(high, 1.0) / 5, whole=True)
-    return Axis(0.0, high or 1.0, [float(step * n) for n in range(int(high / step) + 1)])
+def span_axis(high: float, low: float = 0.0) -> Axis:
+    """Return an axis of whole numbers that ends where the data do, and begins at 0 unless they are all in its second half."""
+    low = low if low > high / 2 else 0.0
+    step = nice_step(max(high - low, 1.0) / 5, whole=True)
+    return Axis(low, high or 1.0, [float(step * n) for n in range(int(np.ceil(low / step)), int(high / step) + 1)])
 
 
 @dataclass(frozen=True)

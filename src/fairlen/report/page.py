@@ -16,13 +16,15 @@ from markupsafe import Markup
 from fairlen.audit.audit import Audit, audit_source
 from fairlen.audit.log import Log
 from fairlen.audit.numbers import describe_method
-from fairlen.console import first_of
+from fairlen.audit.statistics.intervals import ratio
+from fairlen.console import first_of, plural
 from fairlen.files.folders import write_file
 from fairlen.report.figure import Section, interval, plain, share
 from fairlen.report.run import RecordedRun, Shown, column, read_run, show_sample, visible
 from fairlen.report.sections import OF_TURNS, VERDICTS, define, find_sections, plain_rows
 from fairlen.report.streams import Stream, gather_streams
 from fairlen.secrets import hide_all
+from fairlen.settings import flatten
 from fairlen.tasks.task import NO_FAILURES, Failures
 
 HERE = Path(__file__).parent
@@ -110,7 +112,8 @@ def policy(style: str, script: str) -> str:
 
 def describe_run(run: RecordedRun) -> dict[str, Any]:
     given = hide_all(run.description)
-    method, command = of_type(given, "method", dict), [str(word) for word in of_type(given, "command", list)]
+    method, config = of_type(given, "method", dict), flatten(of_type(given, "config", dict))
+    command = [str(word) for word in of_type(given, "command", list)]
     notes = [f"Left out: {sentence}" for sentence in first_of(run.left_out, MAX_NOTES)]
     if run.records is None:
         notes.append("No rollout batch was recorded, so that there are no lengths, weights or responses to show.")
@@ -124,10 +127,7 @@ def describe_run(run: RecordedRun) -> dict[str, Any]:
         "hash": str(method.get("hash", "")),
         "notes": [str(note) for note in (*notes, *of_type(method, "notes", list))],
         "choices": list(choices.items()),
-        "settings": [
-            (k, ", ".join(map(str, v)) if isinstance(v, list) else str(v))
-            for k, v in of_type(given, "config", dict).items()
-        ],
+        "settings": [(k, ", ".join(map(str, v)) if isinstance(v, list) else str(v)) for k, v in config.items()],
         "command": " ".join([Path(command[0]).name, *command[1:]]) if command else "",
     } | {name: [(k, str(v)) for k, v in of_type(given, name, dict).items()] for name in ("versions", "machine")}
 
@@ -146,14 +146,15 @@ def stage_text(stage: Any) -> tuple[str, str]:
 
 def describe_rollouts(log: Log) -> list[tuple[str, str, str]]:
     """Return accuracy, length and truncation of the last quarter of steps, beside those of the first."""
-    responses, step = plain_rows(log)
-    places = np.unique(step, return_inverse=True)[1] * 4 // len(np.unique(step))
-    first, last = (responses.take(places == place) for place in (0, places.max()))
+    found = list[tuple[str, str, str]]()
     measures = (("accuracy", "correct", share), ("length", "length", plain), ("truncated", "truncated", share))
-    return [
-        (name, form(float(getattr(last, of).mean())), f"in training; {form(float(getattr(first, of).mean()))} at first")
-        for name, of, form in measures
-    ]
+    for name, of, form in measures:
+        responses, step = plain_rows(log, is_graded=of == "correct")
+        steps, place = np.unique(step, return_inverse=True)
+        quarter = place * 4 // max(len(steps), 1)
+        means = ratio(np.bincount(quarter, getattr(responses, of), minlength=1), np.bincount(quarter, minlength=1))
+        found.append((name, form(means[-1]), f"in training; {form(means[0])} at first"))
+    return found
 
 
 def headline(run: RecordedRun) -> list[tuple[str, str, str]]:
@@ -163,15 +164,18 @@ def headline(run: RecordedRun) -> list[tuple[str, str, str]]:
         columns = [column(run.evaluations, f"eval/{name}")[[0, -1]].tolist() for name in names]
         before, after = (interval([column[place] for column in columns[:3]], share) for place in (0, 1))
         correct, incorrect, truncated = columns[3:]
+        was = [plain(correct[0]), plain(incorrect[0]), share(truncated[0])]
+        was = [f"; {one} before" if len(run.evaluations) > 1 else "" for one in was]
         found = [
-            ("held-out accuracy", share(columns[0][1]), f"{before} before, {after} after"),
-            ("length, correct responses", plain(correct[1]), f"tokens, held out; {plain(correct[0])} before"),
-            ("length, incorrect responses", plain(incorrect[1]), f"tokens, held out; {plain(incorrect[0])} before"),
-            ("truncated", share(truncated[1]), f"held out; {share(truncated[0])} before"),
+            ("held-out accuracy", share(columns[0][1]), f"{before} before, {after} after" if was[0] else after),
+            ("length, correct responses", plain(correct[1]), f"tokens, held out{was[0]}"),
+            ("length, incorrect responses", plain(incorrect[1]), f"tokens, held out{was[1]}"),
+            ("truncated", share(truncated[1]), f"held out{was[2]}"),
         ]
     elif run.records:
         found = describe_rollouts(run.records.log)
     number = int(np.max(column(run.updates, "update"), initial=0))
-    batches = f"{len(np.unique(run.records.log.batch)):,} rollout batches, " if run.records else ""
+    size = len(np.unique(run.records.log.batch)) if run.records else 0
+    batches = f"{size:,} rollout {plural('batch', size, 'batches')}, " if size else ""
     skipped = sum("update/skipped" in entry for entry in run.updates)
     return [*found, ("updates", f"{number:,}", f"{batches}{skipped:,} skipped")]

@@ -41,9 +41,10 @@ def within_figures(log: Log, quantity: Quantity = LENGTH) -> list[figure.Figure]
         found = bootstrap(problem[side], [ones], lambda s: ratio(s, s.sum(-1, keepdims=True)), place[side], NUM_BINS)
         series.append(figure.as_series(name, middle, found, name))
     over = mean(above, problem, place, NUM_BINS).of_at_least(figure.MIN_ROWS).within(-1.0, 1.0)
-    points = [figure.as_series("", middle, over, "plain", "points", lambda value: f"{100 * value:+.0f}")]
+    points = [figure.as_series("", middle, over, "plain", "points", lambda value: f"{round(100 * value):+}")]
     frames, names = [relative_frame(edges, one, noun) for one in (series, points)], relative_names(edges)
     cells = [[figure.interval(of, figure.share) for of in zip(one.y, one.low, one.high, strict=True)] for one in series]
+    counted = figure.counted_rows(names, over, form=points[0].form)
     note = f"{figure.INTERVAL} {LEFT_OUT['truncated' in log.known]}"
     return [
         figure.Figure(
@@ -58,9 +59,7 @@ def within_figures(log: Log, quantity: Quantity = LENGTH) -> list[figure.Figure]
             f"Accuracy by {noun} within prompts",
             f"Points of accuracy above or below that of the prompt in its step, by {noun} relative to the prompt's median.",
             figure.lines(replace(frames[1], level=0.0), points, f"accuracy within prompts by {noun}"),
-            figure.Table(
-                (f"relative {noun}", "points", "responses"), figure.counted_rows(names, over, form=points[0].form)
-            ),
+            figure.Table((f"relative {noun}", "points", "responses"), counted),
             f"{note} Falling: more {noun} goes with incorrect responses. A peak in the middle: a medium {noun} is the best.",
             terms=quantity.measures[::-1],
         ),

@@ -134,10 +134,8 @@ def show(source: Source, row: int, text: tuple[str, Passages], room: int) -> Rol
     if source.format is fairlen_records.FORMAT and table.num_turns[row] > 1:
         labels = {1: "turns and what was read, which `fairlen report` tells apart"}
     more = max(len(letters) - 2 * room, 0)  # never shown, so not looked at letter by letter
-    parts, block = (
-        list(map(visible, letters[:room] + letters[room + more :])),
-        np.delete(block, slice(room, room + more)),
-    )
+    parts = list(map(visible, letters[:room] + letters[room + more :]))
+    block = np.delete(block, slice(room, room + more))
     where = shorten(visible(f"{source.files[log.file[row]]}:{log.line[row]}"), 400)
     return Rollout(
         "correct" if log.correct[row] else "incorrect", f"{table.length[row]:,} {log.unit}", int(log.step[row]), where,

@@ -53,7 +53,7 @@ def read_run(folder: Path) -> RecordedRun:
             f"{path}: there is no such file; give the folder that `fairlen train` printed as its run folder; rollouts of other "
             f"programs are read by: fairlen audit {folder}"
         )
-    description = parse_object(path.read_text(), path)
+    description = parse_object(path.read_bytes(), path)
     updates, evaluations = read_metrics(folder)
     tables = [path for kind in ("responses", "segments") for path in sorted(folder.glob(f"records/{kind}-*.parquet"))]
     log, left_out = read_records(tables, texts=False) if tables else (None, ())
@@ -67,10 +67,10 @@ def read_metrics(folder: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any
     Raises ValueError for a line that is not JSON, or whose `rollout_batch` or `update`, the x of all curves, is no count.
     """
     path = folder / "metrics.jsonl"
-    lines = path.read_text().splitlines(keepends=True) if path.is_file() else []
+    lines = path.read_bytes().splitlines(keepends=True) if path.is_file() else []
     updates, evaluations = list[dict[str, Any]](), list[dict[str, Any]]()
     for number, line in enumerate(lines, 1):
-        if not line.strip() or not line.endswith("\n"):
+        if not line.strip() or not line.endswith(b"\n"):
             continue
         entry = parse_object(line, f"{path}:{number}")
         for name in ("rollout_batch", "update"):
@@ -83,8 +83,8 @@ def read_metrics(folder: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any
     return updates, evaluations
 
 
-def parse_object(text: str, where: Path | str) -> dict[str, Any]:
-    """Return a JSON object. Raises ValueError for what is none."""
+def parse_object(text: bytes, where: Path | str) -> dict[str, Any]:
+    """Return a JSON object. Raises ValueError for what is none, or no UTF-8."""
     try:
         found = json.loads(text)
     except ValueError as error:
@@ -136,6 +136,7 @@ class Shown:
     reward: float
     correct: bool
     truncated: bool
+    active: bool
     problem_id: str
     problem: str
     answer: str
@@ -155,7 +156,9 @@ class Shown:
 
     @property
     def kind(self) -> str:
-        return "correct" if self.correct else "truncated" if self.truncated else "incorrect"
+        if self.correct or self.truncated:
+            return "correct" if self.correct else "truncated"
+        return "incorrect" if self.active else "ungraded"
 
 
 def show_sample(folder: Path, records: Source) -> list[Shown]:
@@ -217,12 +220,10 @@ def find_pieces(log: Log, row: int, num_prompt: int, numbers: list[Floats]) -> l
 
 def show(log: Log, row: int, text: dict[str, Any], tokenizer: Any, room: int, numbers: list[Floats]) -> Shown:
     num_prompt = int(text.get("num_prompt") or 0)
-    names = ("prompt", "stream", "round", "length", "outcome", "correct", "truncated", "num_turns")
+    names = ("prompt", "stream", "round", "length", "outcome", "correct", "truncated", "active", "num_turns")
     columns = {name: getattr(log.responses, name) for name in names}
-    columns |= {
-        "batch": log.step,
-        "reward": rewards(log),
-        **{name: log.columns[name] for name in ("track", "inherited")},
+    columns |= {"batch": log.step, "reward": rewards(log)} | {
+        name: log.columns[name] for name in ("track", "inherited")
     }
     rooms: dict[str, int] = dict.fromkeys(("problem_id", "answer", "status", "finish"), room // 10)
     fields: dict[str, Any] = {name: column[row].item() for name, column in columns.items()}

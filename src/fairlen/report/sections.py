@@ -46,10 +46,8 @@ def find_sections(run: RecordedRun, audit: Audit | None) -> list[figure.Section]
     log = run.records.log
     learning.figures.extend([length_figure(log), truncation_figure(log, held_out(run, "eval/truncated"))])
     lead = "Responses are compared with others to the same prompt in one rollout batch; what lies between prompts is difficulty."
-    figures = [
-        replace(one, id=f"lengths-{at}") for at, one in enumerate([*within_figures(log), difficulty_figure(log)])
-    ]
-    figures += channel_figures(audit)
+    drawn = [*within_figures(log), difficulty_figure(log), *channel_figures(audit)]
+    figures = [replace(one, id=f"lengths-{at}") for at, one in enumerate(drawn)]
     lengths = figure.Section("lengths", "Length and outcome", lead, figures, audit, notes=find_missing(audit))
     found = [learning, lengths, *([turns_section(log)] if log.has_turns else []), weights_section(log)]
     found += [pairs_section(log)] if "streams" in log.known else []
@@ -63,9 +61,9 @@ def channel_figures(one: Audit) -> list[figure.Figure]:
     return [figure.Figure(title, says, table=table, terms=("channels", "interval"))] if one.channels else []
 
 
-def plain_rows(log: Log) -> tuple[Responses, Ints]:
-    """Return responses that started from their prompt, plain samples of the policy, and their steps."""
-    rows = log.responses.round == 0
+def plain_rows(log: Log, is_graded: bool = False) -> tuple[Responses, Ints]:
+    """Return responses that started from their prompt, all or those with a verdict, and their steps."""
+    rows = (log.responses.round == 0) & (log.responses.active | log.responses.truncated | (not is_graded))
     return log.responses.take(rows), log.step[rows]
 
 
@@ -77,7 +75,7 @@ def held_out(run: RecordedRun, name: str) -> figure.Series:
 def accuracy_figure(run: RecordedRun) -> figure.Figure:
     series = [held_out(run, "eval/accuracy")]
     if run.records:
-        responses, batch = plain_rows(run.records.log)
+        responses, batch = plain_rows(run.records.log, is_graded=True)
         window, middle = figure.windows(batch)
         found = rate(responses.correct, responses.prompt, window, len(middle))
         series.insert(0, figure.as_series("training", middle, found, "third"))
@@ -99,9 +97,9 @@ def accuracy_figure(run: RecordedRun) -> figure.Figure:
 
 def over_training(series: list[figure.Series], zero: bool = True, step: str = BATCH) -> figure.Frame:
     form, x = series[0].form, np.concatenate([s.x for s in series])
-    last = float(np.max(x, initial=1.0))
+    first, last = float(np.min(x, initial=np.inf)), float(np.max(x, initial=1.0))
     y = figure.nice_axis(figure.ends_of(series), form, zero=zero, most=1.0 if form is figure.share else np.inf)
-    return figure.Frame(figure.span_axis(2 * last if len(np.unique(x)) == 1 else last), y, step)
+    return figure.Frame(figure.span_axis(last, first) if first < last else figure.span_axis(2 * last), y, step)
 
 
 def share_axis(series: list[figure.Series]) -> figure.Axis:
@@ -109,23 +107,21 @@ def share_axis(series: list[figure.Series]) -> figure.Axis:
 
 
 def length_figure(log: Log, quantity: Quantity = LENGTH, unit: str = "generated tokens") -> figure.Figure:
-    responses, batch = plain_rows(log)
+    responses, batch = plain_rows(log, is_graded=True)
     window, middle = figure.windows(batch)
     series, cells, amount = [], [], quantity.of(responses)
     noun, short = quantity.noun.removeprefix("the "), unit.split()[-1]
     for name, is_correct in figure.SIDES:
-        rows = responses.correct == is_correct
-        found = mean(amount[rows], responses.prompt[rows], window[rows], len(middle)).within(0.0, np.inf)
+        side = responses.correct == is_correct
+        found = mean(amount[side], responses.prompt[side], window[side], len(middle)).within(0.0, np.inf)
         series.append(figure.as_series(name, middle, found, name, form=figure.plain))
         cells.append(figure.intervals(found, figure.plain))
+    rows = list(zip(map(figure.whole, middle), *cells, strict=True))
     return figure.Figure(
         figure.change(f"{noun} of correct responses", series[0]),
         f"Mean {noun} of correct and incorrect responses over training, in {unit}.",
         figure.lines(over_training(series), series, f"mean {noun} of correct and incorrect responses over training"),
-        figure.Table(
-            (BATCH, f"correct ({short})", f"incorrect ({short})"),
-            list(zip(map(figure.whole, middle), *cells, strict=True)),
-        ),
+        figure.Table((BATCH, f"correct ({short})", f"incorrect ({short})"), rows),
         f"{figure.INTERVAL} Lines that drift apart mean that {noun} and verdict are coupled.",
     )
 
@@ -166,17 +162,13 @@ def weight_figure(log: Log) -> figure.Figure:
     advantage, length = advantages(log)[rows], log.segments.length[rows]
     bins = length_bins(length)
     weight, tokens = log.trained.weight * np.abs(advantage) * length, np.where(advantage != 0, length, 0)
-    series, columns = [], []
+    series, columns, middle = [], [], figure.middles(len(bins))
     sides: tuple[tuple[str, figure.Tone], ...] = (("reinforced", "correct"), ("penalised", "incorrect"))
     for sign, (name, tone) in zip((1, -1), sides, strict=True):
         sums = [sum_by(bins.index, of * (np.sign(advantage) == sign), len(bins)) for of in (weight, tokens)]
         shares = [part / max(float(of.sum()), 1e-300) for part, of in zip(sums, (weight, tokens), strict=True)]
-        series.append(figure.Series(name, figure.middles(len(bins)), shares[0], tone, form=figure.share))
-        series.append(
-            figure.Series(
-                f"{name}, tokens", figure.middles(len(bins)), shares[1], tone, mark="faint", form=figure.share
-            )
-        )
+        series.append(figure.Series(name, middle, shares[0], tone, form=figure.share))
+        series.append(figure.Series(f"{name}, tokens", middle, shares[1], tone, mark="faint", form=figure.share))
         columns += shares
     up = float(columns[0].sum())
     title = f"{figure.share(up)} of the weight reinforces, {figure.share(1 - up)} penalises"
@@ -199,12 +191,11 @@ def acceptance_figure(log: Log) -> figure.Figure:
         figure.as_series("inside", figure.middles(len(bins)), inside, "correct", "points"),
         figure.as_series("clipped", figure.middles(len(bins)), clipped, "incorrect", "points"),
     ]
+    frame = figure.by_length(bins, share_axis(series), "length", "tokens")
     return figure.Figure(
         f"Acceptance by length: {figure.share(inside.value[0])} of the shortest, {figure.share(inside.value[-1])} of the longest",
         "Off-policy updates: mean share of tokens within the two-sided bound (inside), and of those without gradient (clipped).",
-        figure.lines(
-            figure.by_length(bins, share_axis(series), "length", "tokens"), series, "acceptance and clipping by length"
-        ),
+        figure.lines(frame, series, "acceptance and clipping by length"),
         figure.Table(("tokens", "inside", "clipped", "sequences"), figure.counted_rows(bins.names(), inside, clipped)),
         "Whiskers: 95% over prompts. A fair bound accepts all lengths alike.",
         terms=("acceptance.lre",),
@@ -264,14 +255,13 @@ def endings_figure(log: Log, streams: Streams) -> figure.Figure:
         series.append(figure.as_series(name, middle, found, tone))
         cells.append(figure.intervals(found))
         legend.append(f"{name}: {meaning}")
+    rows = list(zip(map(figure.whole, middle), *cells, strict=True))
     ties, cut = (figure.share(float(totals[place])) for place in (0, 2))
     return figure.Figure(
         f"{ties} of streams end in a tie, both tracks are truncated in {cut}",
         f"Share of streams by how they ended, over training. {'; '.join(legend)}.",
         figure.lines(over_training(series), series, "how streams ended over training"),
-        figure.Table(
-            (BATCH, *(one.label for one in series)), list(zip(map(figure.whole, middle), *cells, strict=True))
-        ),
+        figure.Table((BATCH, *(one.label for one in series)), rows),
         "Bands: 95% over prompts. A rise of streams with both tracks truncated means that the limit is too small.",
         terms=("streams.eos_advantage",),
     )
@@ -293,10 +283,8 @@ def curves_section(run: RecordedRun) -> list[figure.Section]:
         return []
     groups = [(title, found[title]) for title in (*SECTIONS, OTHERS) if found[title]]
     if fixed:
-        says = "Numbers that were the same in every update."
-        groups.append(
-            ("Constant", [figure.Figure("", says, table=figure.Table(("name", "value", "unit", "meaning"), fixed))])
-        )
+        table = figure.Table(("name", "value", "unit", "meaning"), fixed)
+        groups.append(("Constant", [figure.Figure("", "Numbers that were the same in every update.", table=table)]))
     lead = "Each number of metrics.jsonl, as docs/metrics.md of fairlen defines it."
     if len(names) > MAX_CURVES:
         lead += f" Not shown: {', '.join(first_of(names[MAX_CURVES:], 5))}."

@@ -26,7 +26,7 @@ BAR = Markup('<rect x="{x}" width="{width}" y="{y}" height="10" rx="2"/>')
 VALUE = Markup('<text x="{x}" y="{y}" class="value">{text}</text>')
 ENDINGS = {
     "correct": Markup('<circle cx="{x}" cy="{y}" r="6"/>'),
-    "incorrect": Markup('<circle cx="{x}" cy="{y}" r="5" class="ring"/>'),
+    **dict.fromkeys(("incorrect", "ungraded"), Markup('<circle cx="{x}" cy="{y}" r="5" class="ring"/>')),
     "truncated": Markup('<line x1="{x}" x2="{x}" y1="{top}" y2="{bottom}" class="cut-mark"/>'),
 }
 NAME = Markup('<text x="{x}" dx="12" y="{base}" class="end-name">{text}</text>')
@@ -82,13 +82,12 @@ def draw_stream(tracks: list[Shown]) -> Markup:
 
 
 def draw_end(track: Shown, y: int, longest: int) -> Markup:
-    x, words = percent(track.length / longest), f"{track.status}, {track.length} tokens, {track.finish}"
+    x = percent(track.length / longest)
+    words = f"track {track.track}: {track.status}, {track.length} tokens, {track.finish}"
     shape = ENDINGS[track.kind].format(x=x, y=y, top=y - 8, bottom=y + 8)
     shape += NAME.format(x=x, base=y + 4, text=track.kind)
     tone = "correct" if track.correct else "incorrect"
-    return LINK.format(
-        tone=tone, kind="end-mark", track=track, span="", words=f"track {track.track}: {words}", shape=shape
-    )
+    return LINK.format(tone=tone, kind="end-mark", track=track, span="", words=words, shape=shape)
 
 
 def draw_piece(track: Shown, piece: Piece, y: int, longest: int) -> Markup:
