@@ -20,7 +20,7 @@ from fairlen.audit.audit import Audit, AuditFinding, audit, audit_source, find_i
 from fairlen.audit.command import AuditConfig, parse_columns, show
 from fairlen.audit.log import Log, Malformed, Trained
 from fairlen.audit.method_in_use import parse_method
-from fairlen.audit.numbers import to_json
+from fairlen.audit.numbers import line, to_json
 from fairlen.audit.readers import Source
 from fairlen.audit.readers.frameworks import VERL
 from fairlen.audit.statistics.intervals import Estimate
@@ -377,6 +377,13 @@ def test_a_page_is_whole_where_its_text_cannot_be_printed(tmp_path, output, code
         done = subprocess.run([*command, str(rows), "--out", str(page)], stdout=out, stderr=subprocess.PIPE, text=True)
     assert (done.returncode, done.stderr.count("\n")) == (code, code // 2), done.stderr
     assert page.read_text().rstrip().endswith("</html>")
+
+
+def test_lengths_of_thousands_are_written_out():
+    """Three digits, and all of those before the point: 7,234 tokens, and not 7.23e+03."""
+    assert line("length", Estimate(7234.2, 999.6, 81234.5)) == ("length", "7,234", "[1,000, 81,234]")
+    assert line("length", Estimate(998.2, 12.345, 999.4)) == ("length", "998", "[12.3, 999]")
+    assert line("change", Estimate(-1234.5, -3000, 2.0), "+.3g") == ("change", "-1,234", "[-3,000, +2]")
 
 
 def test_settings():

@@ -50,8 +50,9 @@ def describe_method(one: Audit) -> str:
 def line(name: str, found: Estimate, style: str = ".3g") -> tuple[str, str, str]:
     if not found.exists:
         return name, "unknown", ""
-    interval = "" if math.isnan(found.low + found.high) else f"[{found.low:{style}}, {found.high:{style}}]"
-    return name, f"{found.value:{style}}", interval
+    styles = (style if abs(one) < 999.5 else style.replace(".3g", ",.0f") for one in found)  # 7,230 and not 7.23e+03
+    value, low, high = (f"{one:{form}}" for one, form in zip(found, styles, strict=True))
+    return name, value, "" if math.isnan(found.low + found.high) else f"[{low}, {high}]"
 
 
 def within_rows(one: Audit) -> Rows:
