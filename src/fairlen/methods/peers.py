@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -48,6 +48,8 @@ class Peer:
     words: dict[str, Word]
     numbers: dict[str, list[str]]
     """By setting: fields that take its value, of which the first that the method has, and choices that are made for it."""
+    notes: dict[str, str] = field(default_factory=dict)
+    """By setting that takes a number: what is not the same here."""
 
     def knows(self, word: str) -> bool:
         return word in self.words or word.partition("=")[0] in self.numbers
@@ -55,7 +57,9 @@ class Peer:
     def read(self, word: str) -> Word:
         """Raises ValueError for an unknown word, and for one that is refused."""
         name, _, value = word.partition("=")
-        found = self.words.get(word) or (Word(name) if value and name in self.numbers else None)
+        found = self.words.get(word)
+        if found is None and value and name in self.numbers:
+            return Word(name, differs=self.notes.get(name, ""))
         if found is None:
             near = f"give it as {name}=VALUE" if name in self.numbers else suggest(word, [*self.words, *self.numbers])
             raise ValueError(f"{self.name}:{word}: {near}; of {self.program} {self.version}")
@@ -152,5 +156,5 @@ def list_words(peers: Sequence[str] = PEERS) -> Iterator[dict[str, Any]]:
             here = f"refused: {one.refused}" if one.refused else one.ours or "its default"
             yield {"name": f"{peer.name}:{word}", "sets": one.sets, "here": here, "differs": one.differs}
         for number, entries in peer.numbers.items():
-            here = ", ".join(entry.replace(" ", " or ") for entry in entries)
-            yield {"name": f"{peer.name}:…+{number}=", "sets": number, "here": here, "differs": ""}
+            here, name = ", ".join(entry.replace(" ", " or ") for entry in entries), f"{peer.name}:…+{number}="
+            yield {"name": name, "sets": number, "here": here, "differs": peer.notes.get(number, "")}

@@ -11,6 +11,7 @@ from loops import over
 
 from fairlen import compose, plan_rows
 from fairlen.batch import name_columns
+from fairlen.methods.compose import explain
 from fairlen.methods.peers import PEERS, read_peers
 from fairlen.methods.stages.advantage import BatchNormalized, LengthCentered, OutcomeNormalized
 from fairlen.methods.stages.filters import ShortestKept
@@ -206,6 +207,9 @@ def test_words_that_are_refused(text):
 def test_words_count_in_any_order():
     one, other = (
         compose(f"trl:dapo+{words}") for words in ("epsilon=0.1+epsilon_high=0.28", "epsilon_high=0.28+epsilon=0.1")
+    )
+    assert "trl:entropy_coef=0.01: TRL's bonus is a mean over tokens" in str(
+        explain("trl:dr_grpo+entropy_coef=0.01").notes
     )
     assert one == other and (one.surrogate.clip_low, one.surrogate.clip_high) == (0.1, 0.28)
 
