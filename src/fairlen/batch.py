@@ -24,8 +24,6 @@ Bools = NDArray[np.bool_]
 ZEROS: Any = 0
 ONES: Any = 1
 """A number in place of a column holds for every row."""
-
-
 NO_COLUMNS = np.zeros((), [])
 """Named columns of a table that has none."""
 

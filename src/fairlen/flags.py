@@ -55,6 +55,9 @@ WORDS = {
     "--method …+two_sided --set surrogate.delta={}": "delta",
     "--method …+dual_clip --set surrogate.dual_clip={}": "clip_ratio_c",
     "--method NAME; `fairlen methods` lists them": "loss_type adv_estimator loss_agg_mode loss_mode importance_sampling_level",
+    "--method …+std_trl": "scale_rewards=group scale_rewards=True",
+    "--set advantage=BatchNormalized --set advantage.spread=value": "scale_rewards=batch",
+    "--method …+std_verl": "norm_adv_by_std_in_grpo=True",
     "--method …+no_std": "scale_rewards norm_adv_by_std_in_grpo",
     "--method …+entropy --set terms.EntropyBonus.coefficient={}": "entropy_coef entropy_coeff",
     "--method …+overlong_filter": "mask_truncated_completions",
@@ -288,7 +291,7 @@ def find_meant(word: str, value: str, names: Collection[str]) -> str:
         if end.replace("_", "-") in names:
             return f"here it is --{end.replace('_', '-')} {value}".rstrip()
         for ours, theirs in WORDS.items():
-            if end in theirs.split() and ours.split()[0].strip("-") in names:
+            if {end, f"{end}={value}"} & {*theirs.split()} and ours.split()[0].strip("-") in names:
                 return f"here it is {ours.format(*[value or 'VALUE'] * 2)}"
     return ""
 

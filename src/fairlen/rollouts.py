@@ -132,8 +132,7 @@ class Response:
         """Positions of generated tokens in `token_ids`, from `start` to before `stop`."""
         if not self.turns:
             return range(start, stop)
-        parts = (np.arange(max(begin, start), min(end, stop)) for begin, end in self.turns)
-        return np.concatenate([part for part in parts])
+        return np.concatenate([np.arange(max(begin, start), min(end, stop)) for begin, end in self.turns])
 
     def logprobs_of(self, start: int, stop: int) -> tuple[float, ...]:
         return self.logprobs[self.generated(start, stop)]

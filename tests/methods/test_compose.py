@@ -16,7 +16,7 @@ from fairlen.methods.method import Method
 from fairlen.methods.modifiers import CHAIN_ORDER, MODIFIERS
 from fairlen.methods.presets import BASES
 from fairlen.methods.stages.aggregation import Balanced, ConstantBudget, TokenMean
-from fairlen.methods.stages.filters import LengthWindow, MixedOutcomes, SomeCorrect, SomeIncorrect
+from fairlen.methods.stages.filters import LengthWindow, MixedOutcomes, ShortestKept, SomeCorrect, SomeIncorrect
 from fairlen.methods.stages.micro import is_state
 from fairlen.methods.stages.reward import LengthPenalty, SoftOverlong, TopLambda
 from fairlen.methods.stages.surrogate import TokenClip
@@ -56,6 +56,7 @@ def test_no_base_is_grpo_and_hyphens_and_capitals_are_forgiven():
         ("", r"unknown method ''"),
         ("cispo+dual_clip", r"dual_clip with DetachedClip: .*leave dual_clip out.*there are clip_low, clip_high\)$"),
         ("gspo+clip_higher", r"clip_higher with SequenceClip: it sets clip_low=0.2 and clip_high=0.28 of a token's ratio"),
+        ("gfpo+eqlen", r"ShortestKept with EqLen: a pair would lose the response that it is compared with"),
         ("ctpo+dual_clip", r"dual_clip with PrefixBand: .*there are width_low, width_high, dual_width, power\)$"),
     ],
 )  # fmt: skip
@@ -94,10 +95,11 @@ def test_rewards_chain_and_one_of_a_kind_is_replaced():
     assert compose("dapo+toplambda").filter == SomeCorrect() and compose("grpo+gr3").filter == SomeIncorrect()
 
 
-def test_a_window_that_was_asked_for_stays_beside_toplambda():
+def test_a_filter_that_was_asked_for_stays_beside_a_penalty():
     composition = explain("grpo+lspo+toplambda")
     assert composition.method.filter == LengthWindow()
     assert any("LengthWindow keeps mixed prompts only" in note for note in composition.notes)
+    assert compose("gfpo+toplambda").filter == compose("gr3+gfpo").filter == ShortestKept()
 
 
 def rows_of(table) -> list[tuple[type, type, str]]:
@@ -151,6 +153,7 @@ def test_what_a_note_proposes_ends_it():
 
 BIASED = {
     "MixedOutcomes": ["+dynamic"], "LengthWindow": ["+lspo"], "RelativeLength": ["+gr3"], "LengthPenalty": ["+lp"],
+    "SolvedLength": ["+solved_length"], "CentredLength": ["+centred_length"],
     "GroupNormalized": ["+std_trl", "+std_verl", "+std_ba"], "Balanced": ["+balanced", "+balanced_update"],
     "mask_truncated": ["+overlong_filter"],
 }  # fmt: skip

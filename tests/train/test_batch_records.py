@@ -118,3 +118,6 @@ def test_truncated_answers_that_a_filter_leaves_out_were_judged():
     plain, filtered = (measure(name, outcome, [True] * 6, cut) for name in ("grpo", "grpo+overlong_filter"))
     assert plain["accuracy/mean"] == filtered["accuracy/mean"] == 0.5
     assert (plain["responses/active"], filtered["responses/active"]) == (1.0, pytest.approx(5 / 6))
+    graded = [True] * 3 + [False] + [True] * 2
+    plain, filtered = (measure(name, [1, 1, 0, np.nan, 1, 0], graded, cut) for name in ("grpo", "grpo+overlong_filter"))
+    assert plain["outcome/mean"] == filtered["outcome/mean"] == filtered["accuracy/mean"] == 3 / 5, "no verdict on it"

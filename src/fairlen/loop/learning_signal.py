@@ -113,8 +113,6 @@ KINDS: dict[str, Callable[[Counts], bool]] = {
     "surrogate": lambda batch: batch.trained > 0 and batch.idle_surrogate != "",
 }
 """Conditions that are reported, the gravest first."""
-
-
 KINDS_OF_LENGTH = tuple(kind for kind in (EFFECT, *THRESHOLDS) if kind != "signal")
 """Alarms of the watch; what is in "signal" is told by KINDS, which know the plan."""
 

@@ -93,14 +93,9 @@ def is_as_planned(plan: RowPlan, row: Tensor, trained: Tensor) -> Tensor:
 
 
 def build_micro(
-    plan: RowPlan,
-    row: Tensor,
-    trained: Tensor,
-    old: Tensor,
-    rollout: Tensor | None,
-    ref: Tensor | None,
+    plan: RowPlan, row: Tensor, trained: Tensor, old: Tensor, rollout: Tensor | None, ref: Tensor | None,
     is_on_policy: bool,
-) -> Micro:
+) -> Micro:  # fmt: skip
     """Return the micro-batch of all tokens [T], given the row of each; those that do not train have a last row of weight 0."""
     row = row.where(trained, len(plan))
 

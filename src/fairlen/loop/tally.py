@@ -150,7 +150,7 @@ def scored_metrics(scored: Scored, method: Method) -> dict[str, float]:
     return (
         own
         | turn_metrics(scored)
-        | outcome_metrics(scored, method.mask_truncated)
+        | outcome_metrics(scored)
         | {f"channels/{name}": float(tokens.mean()) for name, tokens in responses.channels.items()}
         | {
             "length/mean": float(responses.length.mean()),
@@ -182,10 +182,9 @@ def turn_metrics(scored: Scored) -> dict[str, float]:
     }
 
 
-def outcome_metrics(scored: Scored, mask_truncated: bool) -> dict[str, float]:
-    """Correct and incorrect among graded responses from their prompt; truncated ones that are left out are graded too."""
-    active = scored.responses.active | (scored.responses.truncated & mask_truncated)
-    graded = active & (scored.responses.round == 0)
+def outcome_metrics(scored: Scored) -> dict[str, float]:
+    """Correct and incorrect among graded responses from their prompt; truncated ones that are left out may be graded too."""
+    graded = scored.graded & (scored.responses.round == 0)
     responses, reward = scored.responses.take(graded), scored.reward[graded]
     correct, num = responses.correct, scored.responses.num_prompts  # the last prompt may have no graded response
     per_prompt, size = sum_by(responses.prompt, correct, num), count_by(responses.prompt, num)

@@ -96,6 +96,11 @@ def refuse_bad_pairs(method: Method) -> None:
             f"OutcomeNormalized of {', '.join(outcomes)}: outcomes of whole responses are compared as they are; leave out "
             "eqlen, turn_baseline and what shapes rewards, or give no outcomes"
         )
+    if getattr(method.filter, "of_responses", False) and not method.sampling.is_whole:
+        found.append(
+            f"{type(method.filter).__name__} with {type(method.sampling).__name__}: a pair would lose the response that it is "
+            "compared with; leave out gfpo or eqlen"
+        )
     is_cut = not isinstance(method.sampling, Independent) or method.sampling.unit == "turn"
     if is_cut and (path := next((path for path in method.channels if not path.startswith("reward")), "")):
         found.append(
@@ -190,6 +195,6 @@ def find_bias(method: Method, sampling: EqLen) -> Iterator[tuple[str, str]]:
         remedy = "--set aggregation=TokenSum --set aggregation.count=planned"
         yield name["aggregation"], f"a token's weight depends on lengths or on what was skipped; {remedy}"
     for stage in method.reward:
-        if isinstance(stage, LengthPenalty | TopLambda | RelativeLength | SolvedLength):
+        if isinstance(stage, WITHIN_PROMPT):
             reason = "what a response is worth depends on the others of its prompt; --set reward=none"
             yield type(stage).__name__, reason

@@ -47,6 +47,8 @@ class Scored:
     """A rollout batch with its selected prompts, rewards and advantages, computed once."""
 
     responses: Responses
+    graded: Bools
+    """Responses that count, and those that do not for their length alone, [R]."""
     segments: Segments
     selected: Bools
     """Prompts that train, [P]."""
@@ -158,6 +160,7 @@ class Method:
     def score_tables(self, responses: Responses, segments: Segments) -> Scored:
         """The same from tables alone, which is all that an audit has; outcomes that differ by rounding are made equal."""
         responses = replace(responses, outcome=settle(responses.prompt, responses.outcome))
+        graded, tracks = responses.active, self.sampling.num_tracks
         if self.mask_truncated:
             responses = replace(responses, active=responses.active & ~responses.truncated)
         counted, reward = responses.active_rows(), responses.outcome.copy()
@@ -175,7 +178,7 @@ class Method:
         if self.reads:
             segments = replace(segments, named=responses.named[segments.response])
         selected = self.choose_prompts(responses.with_reward(reward), segments)
-        scored = Scored(responses, segments, selected, reward, value, np.zeros(len(segments)), self.sampling.num_tracks)
+        scored = Scored(responses, graded, segments, selected, reward, value, np.zeros(len(segments)), tracks)
         trains = scored.trains
         scored.advantage[trains] = self.compare(segments.take(trains).with_dense_groups(), value[trains])
         return scored

@@ -77,18 +77,18 @@ def cut_turns(method: Method, name: str, aggregation: Aggregation | None = None,
 def add_top_lambda(method: Method) -> Method:
     """Keeps prompts with some correct response: dropping all-correct ones would drop exactly those that TopLambda selects.
 
-    A window of lengths that was asked for stays, with a warning.
+    What was asked for by length stays: a window, with a warning, or the shortest responses.
     """
-    if not isinstance(method.filter, filters.LengthWindow):
+    if not isinstance(method.filter, (filters.LengthWindow, filters.ShortestKept)):
         method = replace(method, filter=filters.SomeCorrect())
     return add(method, "reward", reward.TopLambda())
 
 
 def add_relative_length(method: Method) -> Method:
-    """Drops all-correct prompts, as the paper of GR3 does online, unless the base already drops more."""
+    """Drops all-correct prompts, as the paper of GR3 does online, unless another filter was asked for, or drops more."""
     if isinstance(method.filter, filters.MixedRewards):  # of all-correct prompts, whose rewards now differ by length
         method = replace(method, filter=filters.MixedOutcomes())
-    elif not isinstance(method.filter, (filters.MixedOutcomes, filters.LengthWindow)):
+    elif not isinstance(method.filter, (filters.MixedOutcomes, filters.LengthWindow, filters.ShortestKept)):
         method = replace(method, filter=filters.SomeIncorrect())
     return add(method, "reward", reward.RelativeLength())
 

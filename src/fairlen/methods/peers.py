@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
 from fairlen.console import suggest
 from fairlen.methods.description import find_kind, set_fields
-from fairlen.methods.method import Method
+from fairlen.methods.method import CHAINED, Method
 from fairlen.methods.modifiers import add
 from fairlen.methods.stages.surrogate import DetachedClip
 
@@ -48,6 +48,8 @@ class Peer:
     words: dict[str, Word]
     numbers: dict[str, list[str]]
     """By setting: fields that take its value, of which the first that the method has, and choices that are made for it."""
+    notes: dict[str, str] = field(default_factory=dict)
+    """By setting that takes a number: what is not the same here."""
 
     def knows(self, word: str) -> bool:
         return word in self.words or word.partition("=")[0] in self.numbers
@@ -55,31 +57,29 @@ class Peer:
     def read(self, word: str) -> Word:
         """Raises ValueError for an unknown word, and for one that is refused."""
         name, _, value = word.partition("=")
-        found = self.words.get(word) or (Word(name) if value and name in self.numbers else None)
+        found = self.words.get(word)
+        if found is None and value and name in self.numbers:
+            return Word(name, differs=self.notes.get(name, ""))
         if found is None:
-            raise ValueError(
-                f"{self.name}:{word}: {suggest(word, [*self.words, *self.numbers])}; of {self.program} {self.version}"
-            )
+            near = f"give it as {name}=VALUE" if name in self.numbers else suggest(word, [*self.words, *self.numbers])
+            raise ValueError(f"{self.name}:{word}: {near}; of {self.program} {self.version}")
         if found.refused:
             raise ValueError(f"{self.name}:{word}: {found.refused}")
         return found
 
     def apply(self, words: Sequence[str]) -> Method:
         """The method of its settings by default and these words. Raises ValueError as `read` does, and for two of one setting."""
-        method, owner = set_fields(Method(), self.default.split()), dict[str, str]()
-        places = {
-            name: place for place, name in enumerate(self.numbers, 1)
-        }  # of fields that words make; sides come last
-        for word in sorted(words, key=lambda one: 0 if one in self.words else places.get(one.partition("=")[0], 0)):
-            found = self.read(word)
-            for setting in found.sets.split():
+        found, owner = {word: self.read(word) for word in words}, dict[str, str]()
+        for word, one in found.items():
+            for setting in one.sets.split():
                 if owner.setdefault(setting, word) != word:
                     raise ValueError(
                         f"{self.name}:{'+'.join(words)}: {owner[setting]} and {word} both set {setting}: keep one"
                     )
-            method = set_fields(method, found.ours.split())
-            if word not in self.words:
-                method = self.set_number(method, word)
+        method, order = put(Method(), self.default.split()), [*self.words, *self.numbers]
+        # in the order of the tables: what a word makes comes before its fields, and one side after both
+        for word in sorted(found, key=lambda one: order.index(one if one in self.words else one.partition("=")[0])):
+            method = put(method, found[word].ours.split()) if word in self.words else self.set_number(method, word)
         return method
 
     def set_number(self, method: Method, word: str) -> Method:
@@ -90,14 +90,18 @@ class Peer:
                 "--set surrogate.clip_high=4 is its epsilon_high=5"
             )
         for entry in self.numbers[name]:
-            choice, equals, kind = entry.partition("=")
-            if equals and choice == "terms":
-                method = add(method, "terms", find_kind("terms", kind)())
-            elif equals:
-                method = set_fields(method, [entry])
-            else:
-                method = set_first(method, entry.split(), value, f"{self.name}:{word}")
+            is_made = "=" in entry
+            method = put(method, [entry]) if is_made else set_first(method, entry.split(), value, f"{self.name}:{word}")
         return method
+
+
+def put(method: Method, assignments: Sequence[str]) -> Method:
+    """The method with choices and fields set one after the other; a reward or a term is added to those that it has."""
+    for text in assignments:
+        choice, _, kind = text.partition("=")
+        is_added = choice in CHAINED
+        method = add(method, choice, find_kind(choice, kind)()) if is_added else set_fields(method, [text])
+    return method
 
 
 def set_first(method: Method, paths: Sequence[str], value: str, place: str) -> Method:
@@ -152,5 +156,5 @@ def list_words(peers: Sequence[str] = PEERS) -> Iterator[dict[str, Any]]:
             here = f"refused: {one.refused}" if one.refused else one.ours or "its default"
             yield {"name": f"{peer.name}:{word}", "sets": one.sets, "here": here, "differs": one.differs}
         for number, entries in peer.numbers.items():
-            here = ", ".join(entry.replace(" ", " or ") for entry in entries)
-            yield {"name": f"{peer.name}:…+{number}=", "sets": number, "here": here, "differs": ""}
+            here, name = ", ".join(entry.replace(" ", " or ") for entry in entries), f"{peer.name}:…+{number}="
+            yield {"name": name, "sets": number, "here": here, "differs": peer.notes.get(number, "")}

@@ -199,15 +199,9 @@ class Track:
     growing: Growing
 
     def __init__(
-        self,
-        group: asyncio.TaskGroup,
-        extend: Extend,
-        grade: Grade,
-        request: Request,
-        place: tuple[int, int, int],
-        inherited: Continuation,
-        source: Track | None = None,
-    ) -> None:
+        self, group: asyncio.TaskGroup, extend: Extend, grade: Grade, request: Request, place: tuple[int, int, int],
+        inherited: Continuation, source: Track | None = None,
+    ) -> None:  # fmt: skip
         """Start a track at (stream, track, round) from `source`, whose first tokens it inherits, or from the prompt."""
         self.inherited, self.num_inherited = inherited, len(inherited.token_ids)
         seed, max_new_tokens = derive_seed(*request.seed, *place), request.sampling.max_new_tokens - self.num_inherited

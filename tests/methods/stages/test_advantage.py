@@ -113,7 +113,7 @@ def test_large_values_that_do_not_vary_are_zero_too(stage):
 def test_fields_are_checked_and_errors_name_field_value_and_fix():
     with pytest.raises(ValueError, match=r"GroupNormalized: ddof=2: give one of 0, 1"):
         GroupNormalized(ddof=2)
-    with pytest.raises(ValueError, match=r"GroupNormalized: eps=-1: give 0 or more"):
+    with pytest.raises(ValueError, match=r"GroupNormalized: eps=-1: give a finite number, 0 or more"):
         GroupNormalized(eps=-1)
     with pytest.raises(ValueError, match=r"eps_in='root': give one of std, variance"):
         replace(GroupNormalized(), eps_in="root")

@@ -234,10 +234,11 @@ def test_fractions_of_whole_numbers_are_whole():
 @over(
     "make, message",
     [
+        (lambda: SoftOverlong(factor=float("inf")), r"SoftOverlong: factor=inf: give a finite number, 0 or more"),
         (lambda: SoftOverlong(margin=0.0), r"SoftOverlong: margin=0.0: give a fraction from more than 0 to 1"),
         (lambda: GroupNormalized(ddof=2), r"GroupNormalized: ddof=2: give one of 0, 1"),
         (lambda: LengthPenalty(alpha=float("nan")), r"LengthPenalty: alpha=nan: give a fraction"),
-        (lambda: RelativeLength(alpha=-1), r"RelativeLength: alpha=-1: give 0 or more"),
+        (lambda: RelativeLength(alpha=-1), r"RelativeLength: alpha=-1: give a finite number, 0 or more"),
         (lambda: TruncationPenalty(easy_target=0), r"TruncationPenalty: easy_target=0: give a finite number above 0"),
     ],
 )

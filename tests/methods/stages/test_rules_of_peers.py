@@ -1,6 +1,7 @@
 """Stages that other libraries have, by hand; differential/ has them against the code of those."""
 
 from dataclasses import replace
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -10,11 +11,12 @@ from loops import over
 
 from fairlen import compose, plan_rows
 from fairlen.batch import name_columns
+from fairlen.methods.compose import explain
 from fairlen.methods.peers import PEERS, read_peers
 from fairlen.methods.stages.advantage import BatchNormalized, LengthCentered, OutcomeNormalized
 from fairlen.methods.stages.filters import ShortestKept
 from fairlen.methods.stages.micro import Micro
-from fairlen.methods.stages.reward import CentredLength, EffortLength, SolvedLength
+from fairlen.methods.stages.reward import CentredLength, EffortLength, SoftOverlong, SolvedLength
 from fairlen.methods.stages.terms import SamplerRejection
 from fairlen.methods.stages.trust_region import DivergenceMask
 from fairlen.testing import check
@@ -188,6 +190,7 @@ REFUSED = {
     "verl:dppo_tb": "did you mean 'dppo_tv'",
     "verl:gspo+clip_ratio_c=4": "SequenceTokenClip has no such number",
     "verl:grpo+clip_ratio=much": "'much' is not a number",
+    "trl:dapo+epsilon_high": "trl:epsilon_high: give it as epsilon_high=VALUE",
     "trl:cispo+epsilon_high=5": "TRL holds the ratio itself at epsilon_high",
     "dapo+verl:opo": "two bases, dapo and verl:opo",
     "nemo-rl:gdpo+eqlen --set advantage.outcomes=a": "OutcomeNormalized of a: outcomes of whole responses",
@@ -205,7 +208,28 @@ def test_words_count_in_any_order():
     one, other = (
         compose(f"trl:dapo+{words}") for words in ("epsilon=0.1+epsilon_high=0.28", "epsilon_high=0.28+epsilon=0.1")
     )
+    assert "trl:entropy_coef=0.01: TRL's bonus is a mean over tokens" in str(
+        explain("trl:dr_grpo+entropy_coef=0.01").notes
+    )
     assert one == other and (one.surrogate.clip_low, one.surrogate.clip_high) == (0.1, 0.28)
+
+
+@over("name", PEERS)
+def test_no_word_undoes_another(name):
+    """Two words are refused together, or in either order one method, which has every stage that each makes alone."""
+
+    def parts(method):
+        return {(path.partition(".")[0], stage) for path, stage in method.stages()}
+
+    peer = read_peers()[name]
+    known = {word: {*one.sets.split()} for word, one in peer.words.items() if not one.refused}
+    for pair in combinations(known.keys() - {"minus_baseline=false"}, 2):
+        if not known[pair[0]] & known[pair[1]]:
+            made, swapped, *alone = map(peer.apply, (pair, pair[::-1], *([word] for word in pair)))
+            assert made == swapped and set().union(*map(parts, alone)) - parts(peer.apply([])) <= parts(made), pair
+    if name == "nemo-rl":
+        made = compose("nemo-rl:minus_baseline=false+reward_shaping+reinforce_plus_plus+effort_levels")
+        assert made.advantage.baseline == "none" and made.reward == (EffortLength(), SoftOverlong())
 
 
 def test_a_prefix_wins_over_a_file_of_that_name(tmp_path, monkeypatch):

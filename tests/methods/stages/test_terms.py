@@ -85,8 +85,10 @@ def test_errors_name_stage_field_value_and_fix():
         ReferenceKL(estimator="k4")
     with pytest.raises(ValueError, match=r"SamplerMismatch: cap=0: give a number above 0, or inf"):
         SamplerMismatch(cap=0)
-    with pytest.raises(ValueError, match=r"EntropyBonus: coefficient=-1: give 0 or more"):
+    with pytest.raises(ValueError, match=r"EntropyBonus: coefficient=-1: give a finite number, 0 or more"):
         EntropyBonus(coefficient=-1)
+    with pytest.raises(ValueError, match=r"ReferenceKL: coefficient=inf: give a finite number, 0 or more"):
+        ReferenceKL(coefficient=float("inf"))
     for kind, names in ((SamplerRejection, ("low", "high")), (SamplerMismatch, ("floor", "cap"))):
         with pytest.raises(ValueError, match=r"=3 above \w+=2: give them in rising order"):
             kind(**dict(zip(names, (3.0, 2.0), strict=True)))

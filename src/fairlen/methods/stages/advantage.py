@@ -13,7 +13,7 @@ import numpy as np
 
 from fairlen.batch import ROUNDING, Floats, Ints, Segments, count_by, mean_by, sum_by
 from fairlen.channels import Of
-from fairlen.checks import Checked, NotNegative, added_later
+from fairlen.checks import Amount, Checked, added_later
 from fairlen.methods.stages.reward import sigmoid_by
 from fairlen.precision import PARTS, tolerance
 
@@ -74,7 +74,7 @@ class GroupNormalized(Checked):
 
     ddof: Literal[0, 1] = 0
     """0 for the population, 1 for Bessel's correction."""
-    eps: NotNegative = 0.0
+    eps: Amount = 0.0
     """Added to the denominator."""
     eps_in: Literal["std", "variance"] = "std"
     """Where eps is added: std or variance."""
@@ -98,7 +98,7 @@ class LeaveOneOut(Checked):
 
     normalized: bool = added_later(False)
     """Whether the difference is divided by the standard deviation of the others."""
-    eps: NotNegative = added_later(0.0)
+    eps: Amount = added_later(0.0)
     """Added to that standard deviation."""
 
     def __call__(self, segments: Segments, value: Floats) -> Floats:
@@ -122,7 +122,7 @@ class BatchNormalized(Checked):
     one std of all tokens, by which a long response counts more in both.
     """
 
-    eps: NotNegative = 0.0
+    eps: Amount = 0.0
     """Added to the denominator."""
     baseline: Literal["group", "none"] = added_later("group")
     """Mean that is subtracted first: the group's, or none."""
@@ -163,11 +163,11 @@ class OutcomeNormalized(Checked):
     """Names of reward functions with their weights, as verifier=1,format=0.5; none: the value alone."""
     baseline: Literal["group", "others"] = "group"
     """Whose mean and std normalise an outcome: the group's, or those of the others."""
-    eps: NotNegative = 1e-4
+    eps: Amount = 1e-4
     """Added to the std of an outcome."""
     over: Literal["sequences", "tokens"] = "sequences"
     """Unit of the mean and the std of the batch."""
-    whole_eps: NotNegative = 1e-4
+    whole_eps: Amount = 1e-4
     """Added to the std of the batch."""
     whole_eps_in: Literal["std", "variance"] = "std"
     """Where it is added: std or variance."""
@@ -221,7 +221,7 @@ class ConditionalLength(Checked):
     Source: DDCA (arXiv:2602.02099), by its authors' code, which is dynamic (with p) by default.
     """
 
-    alpha: NotNegative = 0.2
+    alpha: Amount = 0.2
     """Strength of the penalty beside a normalised advantage, the paper's beta."""
     of: Of = added_later("response")
     """Length that is penalised: of the response, or of one of its channels."""

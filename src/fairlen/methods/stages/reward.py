@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fairlen.batch import Bools, Floats, Ints, Responses, count_by, mean_by, sum_by
 from fairlen.channels import Of
-from fairlen.checks import Checked, Fraction, NotNegative, Positive, PositiveFraction, added_later
+from fairlen.checks import Amount, Checked, Fraction, Positive, PositiveFraction, added_later
 
 NUM_READ = "num_read"
 """Named column: tokens that were not generated, the prompt's own among them."""
@@ -33,7 +33,7 @@ class SoftOverlong(Checked):
 
     margin: PositiveFraction = 0.2
     """Width of the ramp, fraction of the budget, above 0."""
-    factor: NotNegative = 1.0
+    factor: Amount = 1.0
     """Penalty at the budget."""
     of: Of = added_later("response")
     """Length that is penalised: of the response, or of one of its channels."""
@@ -111,7 +111,7 @@ class RelativeLength(Checked):
     is given, not calibrated. Rewards below 0 would be raised by length and are refused.
     """
 
-    alpha: NotNegative = 0.33
+    alpha: Amount = 0.33
     """Strength, 0 or more."""
     of: Of = added_later("response")
     """Length that is penalised: of the response, or of one of its channels."""
@@ -139,11 +139,11 @@ class SolvedLength(Checked):
     left as it is, where the penalty would turn around.
     """
 
-    alpha: NotNegative = 0.25
+    alpha: Amount = 0.25
     """Penalty of the longest response to a prompt that is always solved, in units of reward."""
-    read_alpha: NotNegative = added_later(0.0)
+    read_alpha: Amount = added_later(0.0)
     """The same for the response that read most."""
-    turns_alpha: NotNegative = added_later(0.0)
+    turns_alpha: Amount = added_later(0.0)
     """The same for the response of most turns."""
 
     @property
@@ -174,9 +174,9 @@ class EffortLength(Checked):
     """Column of the data, or prompt."""
     text: str = "low"
     """Text in that column of the prompts that ask for little effort."""
-    weight: NotNegative = 1.0
+    weight: Amount = 1.0
     """Strength of the length term; NeMo-RL's default is 0, which is off."""
-    penalty: NotNegative = 1.0
+    penalty: Amount = 1.0
     """Factor of the term where it is negative: beyond the limit."""
     limit: Positive = 1.0
     """Length that is neither rewarded nor penalised, fraction of the budget."""
@@ -203,7 +203,7 @@ class CentredLength(Checked):
     Source: NeMo-RL's `group_total_length_penalty_coeff`, 0 by default and 0.1 in its guide.
     """
 
-    alpha: NotNegative = 0.1
+    alpha: Amount = 0.1
     """Difference between the shortest and the longest, in units of reward."""
 
     def __call__(self, responses: Responses, reward: Floats) -> Floats:

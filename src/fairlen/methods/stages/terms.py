@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from fairlen.batch import Ints
-from fairlen.checks import Bound, Checked, NotNegative, added_later
+from fairlen.checks import Amount, Bound, Checked, NotNegative, added_later
 from fairlen.methods.stages.micro import Micro, Outputs
 from fairlen.methods.stages.surrogate import MAX_LOG_RATIO
 
@@ -31,7 +31,7 @@ class ReferenceKL(Checked):
     (arXiv:2512.02556): that to the old policy in TRL (`use_bias_correction_kl`, its default), to the present one in NeMo-RL.
     """
 
-    coefficient: NotNegative = 0.001
+    coefficient: Amount = 0.001
     """Loss for each nat."""
     estimator: Literal["k1", "k2", "k3"] = "k3"
     """Of the divergence, from the log-probs of one token: k1, k2 or k3."""
@@ -58,7 +58,7 @@ class ReferenceKL(Checked):
 class EntropyBonus(Checked):
     """-coefficient * entropy of the distribution each trained token was drawn from."""
 
-    coefficient: NotNegative = 0.001
+    coefficient: Amount = 0.001
     """Loss less for each nat."""
 
     needs_ref: ClassVar[bool] = False
@@ -75,7 +75,7 @@ class SquaredLogRatio(Checked):
     Source: the KL of Kimi K2.5 (arXiv:2602.02276) as prime-rl's default loss has it (`kl_tau`).
     """
 
-    coefficient: NotNegative = 0.001
+    coefficient: Amount = 0.001
     """Loss for each squared nat."""
 
     needs_ref: ClassVar[bool] = False
