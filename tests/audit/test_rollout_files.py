@@ -229,6 +229,13 @@ def test_without_steps_a_prompt_that_comes_back_is_in_another_step(tmp_path):
     assert source.log.responses.num_prompts == 2 and set(source.log.batch) == {3}
 
 
+def test_steps_of_episodes_are_said_to_begin_anew(tmp_path):
+    rows = [row | {"step": n % 2} for n, row in enumerate(ROWS * 3)]
+    assert any("steps begin anew" in note for note in read_one(write_lines(tmp_path / "a.jsonl", *rows)).notes)
+    rows = [row | {"step": n % 12} for n, row in enumerate(ROWS * 3)]  # a run that was started again
+    assert not any("steps begin anew" in note for note in read_one(write_lines(tmp_path / "b.jsonl", *rows)).notes)
+
+
 # ------------------------------------------------------------------------------------------------------------------ rows
 
 
