@@ -126,6 +126,21 @@ def test_one_object_of_many_or_of_messages_is_a_row(tmp_path):
     assert read_one(tmp_path / "a.json").log.responses.length.tolist() == [2]
 
 
+def test_simulations_beside_their_tasks(tmp_path):
+    """Messages that begin with the assistant's, a reward in an object, and why the conversation ended."""
+    chats = [[{"role": role, "content": text} for role, text in zip(("assistant", "user", "assistant"), said, strict=True)]
+             for said in (("hi", "some help", "a b c"), ("hi", "some", "d"))]  # fmt: skip
+    runs = [
+        {"id": f"x{n}", "task_id": "3", "messages": chat, "reward_info": {"basis": [], "reward": n}, "termination_reason": end}
+        for n, (chat, end) in enumerate(zip(chats, ("max_steps", "user_stop"), strict=True))
+    ]  # fmt: skip
+    (tmp_path / "a.json").write_text(json.dumps({"info": {}, "tasks": [{"id": "3"}], "simulations": runs}, indent=1))
+    log = read_one(tmp_path / "a.json").log
+    assert log.responses.length.tolist() == [4, 2] and log.responses.num_turns.tolist() == [2, 2]
+    assert log.responses.truncated.tolist() == [True, False] and log.correct.tolist() == [False, True]
+    assert log.responses.num_prompts == 1
+
+
 # ------------------------------------------------------------------------------------------------- columns, files, steps
 
 

@@ -27,22 +27,22 @@ from fairlen.files.formats import Chunk, Unreadable
 ROLES: dict[str, tuple[str, ...]] = {
     role: tuple(names.split())
     for role, names in {
-        "prompt": "prompt question query problem instruction input prompt_text question_text problem_statement task_prompt "
-        "prompt_id problem_id question_id example_id task_id doc_id instance_id group group_id uid id index idx",
+        "prompt": "prompt question query problem instruction input prompt_text question_text question_content problem_statement "
+        "task_prompt prompt_id problem_id question_id example_id task_id doc_id instance_id group group_id uid id index idx",
         "response": "response completion output generation generated_text model_response model_output model_answer llm_response "
         "llm_answer llm_output full_response text prediction responses completions outputs generations resp reply candidate "
         "trajectory rollout assistant generated decoded_output raw_output sample messages conversation conversations code "
-        "solution pred answer",
+        "solution pred answer output_list",
         "reasoning": "reasoning_content reasoning thinking thoughts thought cot chain_of_thought reasoning_trace",
         "reward": "reward score outcome rewards scores reward_score total_reward return",
-        "correct": "correct is_correct acc accuracy passed success exact_match verified",
+        "correct": "correct is_correct acc accuracy passed success solved is_solved resolved exact_match verified graded_list",
         "step": "step global_step rollout_batch iteration training_step",
         "tokens": "response_mask loss_mask completion_mask num_tokens n_tokens completion_tokens response_length "
         "completion_length output_tokens num_output_tokens response_tokens completion_ids response_ids output_ids length",
         "turns": "num_turns n_turns",
         "finish": "finish_reason finish stop_reason finish_reasons stop_reasons done_reason stop_type truncated is_truncated "
-        "was_truncated hit_limit hit_max_length hit_max_tokens length_limited is_clipped overlong is_finished finished status "
-        "incomplete_details",
+        "was_truncated hit_limit hit_max_length hit_max_tokens length_limited is_clipped overlong is_finished finished "
+        "termination_reason status incomplete_details",
         "advantage": "advantage advantages",
         "age": "age staleness policy_lag off_policy_steps",
         "group": "",
@@ -50,7 +50,8 @@ ROLES: dict[str, tuple[str, ...]] = {
 }
 """Columns that fairlen reads, and their names in files, the surest first; `group` tells responses to a prompt apart."""
 IN_OBJECTS = {"finish": "meta_info.finish_reason", "tokens": "meta_info.completion_tokens"}
-"""Of roles that no column has, where servers such as SGLang's write them."""
+IN_OBJECTS |= {"reward": "reward_info.reward"}
+"""Of roles that no column has, where servers such as SGLang's and simulations such as tau2-bench's write them."""
 PART = re.compile(
     r"^(rewards?|scores?)[_/.:-](?!.*(std|min|max|count|weight|threshold|model|id)$)|[_/.](reward|score)s?(/mean)?$", re.I
 )  # fmt: skip
