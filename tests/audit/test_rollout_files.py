@@ -251,6 +251,22 @@ def test_steps_of_episodes_are_said_to_begin_anew(tmp_path):
     assert not any("steps begin anew" in note for note in read_one(write_lines(tmp_path / "b.jsonl", *rows)).notes)
 
 
+def test_ids_of_what_has_many_problems_are_no_prompts(tmp_path):
+    """A contest has problems of one response each: the next contest's are not compared with each other either."""
+    rows = [row | {"prompt": f"p{n}", "contest_id": n // 4} for n, row in enumerate(ROWS)]
+    assert read_one(write_lines(tmp_path / "a.jsonl", *rows)).log.responses.num_prompts == 8
+    named = [{("task_id" if name == "contest_id" else name): cell for name, cell in row.items()} for row in rows]
+    assert read_one(write_lines(tmp_path / "b.jsonl", *named)).log.responses.num_prompts == 2
+
+
+def test_copies_of_the_responses_are_no_other_candidates(tmp_path):
+    rows = [
+        {"problem_id": r["prompt"], "decoded": r["response"], "raw": r["response"], "reward": r["reward"]} for r in ROWS
+    ]
+    source = read_one(write_lines(tmp_path / "a.jsonl", *rows))
+    assert is_rows(source) and any("response = `decoded`" in note for note in source.notes)
+
+
 # ------------------------------------------------------------------------------------------------------------------ rows
 
 

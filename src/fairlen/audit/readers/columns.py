@@ -63,7 +63,9 @@ REFERENCE = re.compile(
 )
 FRESH = re.compile(r"(^|[._])(u?uid|group(_?(id|idx|index))?)$", re.I)
 """Identifiers of problems in all of a file, by reference, and in one step, where frameworks draw it anew for each."""
-OF_RESPONSE = re.compile("response|sample|generation|completion|rollout|request|session|seed|rank|worker", re.I)
+OF_PROBLEM = re.compile(r"prompt|question|problem|task|example|doc|instance|group|(^|\.)(u?uid|id|idx|index)$", re.I)
+"""Names of those that say of what; a contest or a chapter has many problems."""
+OF_RESPONSE = re.compile("response|sample|generation|completion|rollout|trial|request|session|seed|rank|worker", re.I)
 """Ids of other things than problems."""
 NO_RESPONSE = re.compile(
     "judge|grad|critic|verif|feedback|error|std(out|err)|time|date|path|url|name|model$|(^|_)id$|hash|type|source|finish|status|system|"
@@ -238,8 +240,9 @@ def tell_problems(head: Chunk, roles: dict[str, str], step: Ints, correct: Bools
         group = split
         (fresh if kind is FRESH else found).append(name)
     if not is_mixed(group, correct).any():  # a prompt that is never the same, as with examples that are drawn for each
-        for name, kind in list_identities(head, roles):
-            if kind is not REFERENCE and is_mixed(pair_keys(step, hashes(column_at(head, name))), correct).any():
+        ids = [name for name, kind in list_identities(head, roles) if kind is not REFERENCE and OF_PROBLEM.search(name)]
+        for name in ids:
+            if is_mixed(pair_keys(step, hashes(column_at(head, name))), correct).any():
                 return {"prompt": name}
     return {"prompt": "+".join(found)} | ({"group": "+".join(fresh)} if fresh else {})
 
@@ -274,7 +277,8 @@ def find_response(head: Chunk, roles: dict[str, str], group: Ints, mixed: Bools,
     found = next((name for name in named if name in varied), "")
     longest = max((n for n in whole if n not in ROLES["reasoning"]), key=lambda name: size[name], default=found)
     if not found and longest:
-        found, rivals = longest, [name for name in whole if MUCH_LONGER * size[name] > size[longest]]
+        found, others = longest, [name for name in whole if name == longest or texts[name] != texts[longest]]
+        rivals = [name for name in others if MUCH_LONGER * size[name] > size[longest]]
         if len(rivals) > 1:
             ask("response", rivals, "several columns of texts may be the responses")
     elif found and longest != found and found in whole and size[longest] >= MUCH_LONGER * size[found]:
