@@ -286,6 +286,18 @@ def test_messages_hold_prompt_and_response(tmp_path):
     assert [(row.line, row.reason) for row in log.malformed] == [(2, "the response is missing")]
 
 
+def test_lists_of_objects_are_rows_by_the_flag_that_is_told(tmp_path):
+    rows = [
+        {"question": g[0]["prompt"], "solved": True, "rollouts": [{"text": r["response"], "correct": r["reward"] > 0} for r in g]}
+        for g in (ROWS[:4], ROWS[4:])
+    ]  # fmt: skip
+    path = write_lines(tmp_path / "a.jsonl", *rows)
+    (said,) = read([str(path)]).unreadable
+    assert said.endswith("--columns response=rollouts.text,reward=rollouts.correct")
+    source = read_one(path, columns={"response": "rollouts.text", "reward": "rollouts.correct"})
+    assert is_rows(source) and source.log.correct.tolist() == [False, True] * 4  # not whether any was
+
+
 def listed(**names: str) -> list[dict]:
     groups = [ROWS[:4], ROWS[4:]]
     return [
@@ -575,6 +587,14 @@ def test_a_limit_far_above_every_response_is_doubted(tmp_path, limit, is_doubted
         ({"q": "p", "essay": "a b c", "note": "x", "points": 1.5}, "--columns response=NAME,reward=NAME"),
         ({"response": "a b", "rewrd": 1, "age": 3}, "--columns response=response,reward=NAME"),
         ({"loss": 1.0}, "--columns response=NAME,reward=NAME"),
+        (
+            {"doc": {"query": "q"}, "model_response": {"text": ["a"]}, "metric": {"em": 1.0}},
+            "--columns response=model_response,reward=metric.em",
+        ),
+        (
+            {"q": "p", "turn": {"output": "a b"}, "eval": {"ms": 2.5, "passed": True}},
+            "--columns response=turn.output,reward=eval.passed",
+        ),
     ],
 )
 def test_what_cannot_be_read_is_said_with_the_flag_that_would(tmp_path, row, flag):

@@ -51,7 +51,7 @@ ROLES: dict[str, tuple[str, ...]] = {
 """Columns that fairlen reads, and their names in files, the surest first; `group` tells responses to a prompt apart."""
 IN_OBJECTS = {"finish": "meta_info.finish_reason", "tokens": "meta_info.completion_tokens"}
 IN_OBJECTS |= {"reward": "reward_info.reward"}
-"""Of roles that no column has, where servers such as SGLang's and simulations such as tau2-bench's write them."""
+"""Of roles that no column has, where servers such as SGLang's and simulations of agents write them."""
 PART = re.compile(
     r"^(rewards?|scores?)[_/.:-](?!.*(std|min|max|count|weight|threshold|model|id)$)|[_/.](reward|score)s?(/mean)?$", re.I
 )  # fmt: skip
@@ -74,9 +74,7 @@ NO_RESPONSE = re.compile(
 """Names that never hold the policy's own text."""
 COUNTS_RESPONSE = re.compile("response|completion|output|mask", re.I)
 """Names of numbers of tokens that say of what; with reasoning that is hidden they are more than the text."""
-BAR = re.compile(
-    r"(.+)>([-+]?[\d.]+(?:e[-+]?\d+)?)"
-)  # a column, and a number that it is above where a response is correct
+BAR = re.compile(r"(.+)>([-+]?[\d.]+(?:e[-+]?\d+)?)")  # a column, and what it is above where a response is correct
 MUCH_LONGER = 4  # times the length of another text, from which on the longer one may be the response
 MAX_PARTS = 8  # columns of which all sets are tried
 SAME, ENOUGH = (1e-9, 1e-4, 0.5), 0.9
@@ -124,7 +122,7 @@ def names_in(text: str) -> list[str]:
 
 
 def column_at(chunk: Chunk, name: str, role: str = "") -> Values:
-    """Return a column, a path such as info.score inside objects, a sum a+b, of a prompt both, a multiple 2*a, or a bar a>0.5."""
+    """Return a column, a path such as info.score in (lists of) objects, a sum a+b, of a prompt both, 2*a, or a bar a>0.5."""
     if name in chunk.columns:
         return chunk.get(name)
     if found := BAR.fullmatch(name):
@@ -136,7 +134,8 @@ def column_at(chunk: Chunk, name: str, role: str = "") -> Values:
         factors = [one.rpartition("*") for one in name.split("+")]
         return add_up([(column_at(chunk, of), float(by or 1)) for by, _, of in factors])
     first, *rest = name.split(".")
-    return [inside(value, *rest) for value in chunk.get(first)]
+    cells = chunk.get(first)
+    return [[inside(v, *rest) for v in one] if rest and isinstance(one, list) else inside(one, *rest) for one in cells]
 
 
 def add_up(columns: list[tuple[Values, float]]) -> Values:
@@ -167,6 +166,10 @@ def choose_by_content(head: Chunk, options: Options) -> tuple[dict[str, str], li
     roles = choose_all(head, given)
     if "prompt" not in roles or not {"reward", "correct"} & roles.keys():
         return roles, []
+    if "reward" in roles and "correct" in roles.keys() - given.keys():
+        listed = [any(isinstance(one, list) for one in column_at(head, roles[role])) for role in ("reward", "correct")]
+        if listed == [True, False]:  # a verdict on all responses to a prompt together
+            del roles["correct"]
     head = spread(head, roles)
     if roles.get("correct") == "success" and "reward" in roles and "correct" not in given:
         said, paid = (np.unique(numbers(column_at(head, roles[one]))[0]) for one in ("correct", "reward"))
@@ -249,12 +252,17 @@ def tell_problems(head: Chunk, roles: dict[str, str], step: Ints, correct: Bools
 
 def list_identities(head: Chunk, roles: dict[str, str]) -> Iterator[tuple[str, re.Pattern[str]]]:
     """Yield the columns, and those inside objects, that may tell problems apart: ids, references, then ids of one step."""
-    objects = {name: cells[0] for name, cells in head.columns.items() if isinstance(cells[0], dict)}
-    names = (*head.columns, *sorted(f"{name}.{key}" for name, keys in objects.items() for key in keys))
+    names = (*head.columns, *sorted(list_inside(head)))
     free = [name for name in names if name not in roles.values() and not OF_RESPONSE.search(name)]
     filled = [name for name in free if any(value is not None for value in column_at(head, name))]
     for kind in (IDENTITY, REFERENCE, FRESH):
         yield from ((n, kind) for n in filled if kind.search(n) and (kind is not IDENTITY or not FRESH.search(n)))
+
+
+def list_inside(head: Chunk, lists: bool = False) -> list[str]:
+    first = ((name, cells[0]) for name, cells in head.columns.items())
+    objects = {name: cell[0] if lists and isinstance(cell, list) and cell else cell for name, cell in first}
+    return [f"{name}.{key}" for name, keys in objects.items() if isinstance(keys, dict) for key in keys]
 
 
 def is_regular(group: Ints) -> bool:
