@@ -168,6 +168,11 @@ def test_a_metric_named_like_a_verdict_is_one_only_where_it_is_0_or_1(tmp_path):
     assert "rows without a verdict, so that outcomes in the upper half of their range are correct: 1" in source.notes
 
 
+def test_rewards_beside_each_other_are_metrics_of_older_files(tmp_path):
+    rows = [verifiers_row(metrics=None, reward=r, exact_match=m) for r, m in ((0.4, 1.0), (0.3, 0.0), (1.0, 1.0))]
+    assert read_one(write_lines(tmp_path / "a.jsonl", *rows)).log.correct.tolist() == [True, False, True]
+
+
 def test_one_metric_is_the_verdict_of_all_rows(tmp_path):
     """By a whole word of its name; where it is .5, another one says nothing about that row."""
     for metrics in (
@@ -251,6 +256,20 @@ def test_tokens_of_several_turns_are_those_of_the_model(tmp_path):
     )
     assert read_one(path).log.responses.length.tolist() == [7, 40]
     assert read_one(path, unit="words").log.responses.length.tolist() == [2, 4]
+
+
+@pytest.mark.parametrize(
+    ("used", "model"),
+    [(["org/m"], "m-2026-01-02"), (["org/m", "org/m-mini", "org/judge"], "m-mini-2026"), (["host/org/m", "judge"], "org/m"),
+     (["org/m-latest"], "m-2026")],
+)  # fmt: skip
+def test_the_model_that_used_tokens_may_have_another_name_in_its_answer(tmp_path, used, model):
+    """A log of Inspect names models as they were asked for, and an answer as the provider calls it."""
+    name = "org/m-mini" if "mini" in model else used[0]
+    row = inspect_row(model_usage={one: {"output_tokens": 40 if one == name else 900} for one in used})
+    row["output"]["model"] = model
+    log = read_one(inspect_log(tmp_path / "log.json", row | {"messages": row["messages"][1:] * 2})).log
+    assert (log.unit, log.responses.length.tolist()) == ("tokens", [40])
 
 
 @pytest.mark.parametrize(

@@ -126,6 +126,21 @@ def test_one_object_of_many_or_of_messages_is_a_row(tmp_path):
     assert read_one(tmp_path / "a.json").log.responses.length.tolist() == [2]
 
 
+def test_simulations_beside_their_tasks(tmp_path):
+    """Messages that begin with the assistant's, a reward in an object, and why the conversation ended."""
+    chats = [[{"role": role, "content": text} for role, text in zip(("assistant", "user", "assistant"), said, strict=True)]
+             for said in (("hi", "some help", "a b c"), ("hi", "some", "d"))]  # fmt: skip
+    runs = [
+        {"id": f"x{n}", "task_id": "3", "messages": chat, "reward_info": {"basis": [], "reward": n}, "termination_reason": end}
+        for n, (chat, end) in enumerate(zip(chats, ("max_steps", "user_stop"), strict=True))
+    ]  # fmt: skip
+    (tmp_path / "a.json").write_text(json.dumps({"info": {}, "tasks": [{"id": "3"}], "simulations": runs}, indent=1))
+    log = read_one(tmp_path / "a.json").log
+    assert log.responses.length.tolist() == [4, 2] and log.responses.num_turns.tolist() == [2, 2]
+    assert log.responses.truncated.tolist() == [True, False] and log.correct.tolist() == [False, True]
+    assert log.responses.num_prompts == 1
+
+
 # ------------------------------------------------------------------------------------------------- columns, files, steps
 
 
@@ -229,6 +244,29 @@ def test_without_steps_a_prompt_that_comes_back_is_in_another_step(tmp_path):
     assert source.log.responses.num_prompts == 2 and set(source.log.batch) == {3}
 
 
+def test_steps_of_episodes_are_said_to_begin_anew(tmp_path):
+    rows = [row | {"step": n % 2} for n, row in enumerate(ROWS * 3)]
+    assert any("steps begin anew" in note for note in read_one(write_lines(tmp_path / "a.jsonl", *rows)).notes)
+    rows = [row | {"step": n % 12} for n, row in enumerate(ROWS * 3)]  # a run that was started again
+    assert not any("steps begin anew" in note for note in read_one(write_lines(tmp_path / "b.jsonl", *rows)).notes)
+
+
+def test_ids_of_what_has_many_problems_are_no_prompts(tmp_path):
+    """A contest has problems of one response each: the next contest's are not compared with each other either."""
+    rows = [row | {"prompt": f"p{n}", "contest_id": n // 4} for n, row in enumerate(ROWS)]
+    assert read_one(write_lines(tmp_path / "a.jsonl", *rows)).log.responses.num_prompts == 8
+    named = [{("task_id" if name == "contest_id" else name): cell for name, cell in row.items()} for row in rows]
+    assert read_one(write_lines(tmp_path / "b.jsonl", *named)).log.responses.num_prompts == 2
+
+
+def test_copies_of_the_responses_are_no_other_candidates(tmp_path):
+    rows = [
+        {"problem_id": r["prompt"], "decoded": r["response"], "raw": r["response"], "reward": r["reward"]} for r in ROWS
+    ]
+    source = read_one(write_lines(tmp_path / "a.jsonl", *rows))
+    assert is_rows(source) and any("response = `decoded`" in note for note in source.notes)
+
+
 # ------------------------------------------------------------------------------------------------------------------ rows
 
 
@@ -246,6 +284,18 @@ def test_messages_hold_prompt_and_response(tmp_path):
         3
     ]  # all turns since the last question; a chat without an answer is no response
     assert [(row.line, row.reason) for row in log.malformed] == [(2, "the response is missing")]
+
+
+def test_lists_of_objects_are_rows_by_the_flag_that_is_told(tmp_path):
+    rows = [
+        {"question": g[0]["prompt"], "solved": True, "rollouts": [{"text": r["response"], "correct": r["reward"] > 0} for r in g]}
+        for g in (ROWS[:4], ROWS[4:])
+    ]  # fmt: skip
+    path = write_lines(tmp_path / "a.jsonl", *rows)
+    (said,) = read([str(path)]).unreadable
+    assert said.endswith("--columns response=rollouts.text,reward=rollouts.correct")
+    source = read_one(path, columns={"response": "rollouts.text", "reward": "rollouts.correct"})
+    assert is_rows(source) and source.log.correct.tolist() == [False, True] * 4  # not whether any was
 
 
 def listed(**names: str) -> list[dict]:
@@ -537,6 +587,14 @@ def test_a_limit_far_above_every_response_is_doubted(tmp_path, limit, is_doubted
         ({"q": "p", "essay": "a b c", "note": "x", "points": 1.5}, "--columns response=NAME,reward=NAME"),
         ({"response": "a b", "rewrd": 1, "age": 3}, "--columns response=response,reward=NAME"),
         ({"loss": 1.0}, "--columns response=NAME,reward=NAME"),
+        (
+            {"doc": {"query": "q"}, "model_response": {"text": ["a"]}, "metric": {"em": 1.0}},
+            "--columns response=model_response,reward=metric.em",
+        ),
+        (
+            {"q": "p", "turn": {"output": "a b"}, "eval": {"ms": 2.5, "passed": True}},
+            "--columns response=turn.output,reward=eval.passed",
+        ),
     ],
 )
 def test_what_cannot_be_read_is_said_with_the_flag_that_would(tmp_path, row, flag):

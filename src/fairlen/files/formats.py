@@ -240,7 +240,7 @@ def read_array(path: Path) -> Iterator[Candidate]:
 
 
 def read_values(value: Any, escaped: bool) -> Iterator[Candidate]:
-    """Yield objects of a list, rows of a table, or of `samples` or the one list of objects in an object, which is else a row.
+    """Yield objects of a list, rows of a table, or of the list that is named so or the only one in an object, else that as a row.
 
     Values beside such a list come with each of its rows, as `header`.
     """
@@ -250,7 +250,7 @@ def read_values(value: Any, escaped: bool) -> Iterator[Candidate]:
         value = [dict(zip(names, row, strict=True)) if len(row) == len(names) else row for row in value["data"]]
     if isinstance(value, dict):
         inner = [name for name, one in value.items() if is_rows(one)]
-        name = "samples" if "samples" in inner else inner[0] if len(inner) == 1 else ""
+        name = next((one for one in ("samples", "simulations") if one in inner), inner[0] if len(inner) == 1 else "")
         if name:
             header = {"header": {key: one for key, one in value.items() if not isinstance(one, (list, dict))}}
         value = value[name] if name else [value]

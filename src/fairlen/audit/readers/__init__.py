@@ -163,14 +163,11 @@ def sniff_all(files: Sequence[Opened], given: dict[str, str]) -> dict[Path, Form
     kinds: dict[Path, Format | formats.Unreadable] = {}
     for place, file in enumerate(files):
         try:
-            kinds[file.path] = sniff(file, given)
+            kind = sniff(file, given)
         except formats.Unreadable as error:
-            kinds[file.path] = error
-        if (
-            place >= MAX_OPEN
-            or kinds[file.path] is fairlen_records.FORMAT
-            or isinstance(kinds[file.path], formats.Unreadable)
-        ):
+            kind = error
+        kinds[file.path] = kind
+        if place >= MAX_OPEN or kind is fairlen_records.FORMAT or isinstance(kind, formats.Unreadable):
             file.close()
     return kinds
 
@@ -203,7 +200,7 @@ def sniff(file: Opened, given: dict[str, str]) -> Format:
     is_likely = "prompt" in roles and any(read_texts(name, head.get(name)) for name in free)
     if (format := by_name(roles)).fits(set(roles) | ({"response"} if is_likely else set())):
         return format
-    raise OtherContent(f"{path}: {describe_missing(roles, columns)}")
+    raise OtherContent(f"{path}: {describe_missing(roles, head)}")
 
 
 def look_into(files: Sequence[Opened]) -> formats.Chunk:

@@ -27,22 +27,22 @@ from fairlen.files.formats import Chunk, Unreadable
 ROLES: dict[str, tuple[str, ...]] = {
     role: tuple(names.split())
     for role, names in {
-        "prompt": "prompt question query problem instruction input prompt_text question_text problem_statement task_prompt "
-        "prompt_id problem_id question_id example_id task_id doc_id instance_id group group_id uid id index idx",
+        "prompt": "prompt question query problem instruction input prompt_text question_text question_content problem_statement "
+        "task_prompt prompt_id problem_id question_id example_id task_id doc_id instance_id group group_id uid id index idx",
         "response": "response completion output generation generated_text model_response model_output model_answer llm_response "
         "llm_answer llm_output full_response text prediction responses completions outputs generations resp reply candidate "
         "trajectory rollout assistant generated decoded_output raw_output sample messages conversation conversations code "
-        "solution pred answer",
+        "solution pred answer output_list",
         "reasoning": "reasoning_content reasoning thinking thoughts thought cot chain_of_thought reasoning_trace",
         "reward": "reward score outcome rewards scores reward_score total_reward return",
-        "correct": "correct is_correct acc accuracy passed success exact_match verified",
+        "correct": "correct is_correct acc accuracy passed success solved is_solved resolved exact_match verified graded_list",
         "step": "step global_step rollout_batch iteration training_step",
         "tokens": "response_mask loss_mask completion_mask num_tokens n_tokens completion_tokens response_length "
         "completion_length output_tokens num_output_tokens response_tokens completion_ids response_ids output_ids length",
         "turns": "num_turns n_turns",
         "finish": "finish_reason finish stop_reason finish_reasons stop_reasons done_reason stop_type truncated is_truncated "
-        "was_truncated hit_limit hit_max_length hit_max_tokens length_limited is_clipped overlong is_finished finished status "
-        "incomplete_details",
+        "was_truncated hit_limit hit_max_length hit_max_tokens length_limited is_clipped overlong is_finished finished "
+        "termination_reason status incomplete_details",
         "advantage": "advantage advantages",
         "age": "age staleness policy_lag off_policy_steps",
         "group": "",
@@ -50,7 +50,8 @@ ROLES: dict[str, tuple[str, ...]] = {
 }
 """Columns that fairlen reads, and their names in files, the surest first; `group` tells responses to a prompt apart."""
 IN_OBJECTS = {"finish": "meta_info.finish_reason", "tokens": "meta_info.completion_tokens"}
-"""Of roles that no column has, where servers such as SGLang's write them."""
+IN_OBJECTS |= {"reward": "reward_info.reward"}
+"""Of roles that no column has, where servers such as SGLang's and simulations of agents write them."""
 PART = re.compile(
     r"^(rewards?|scores?)[_/.:-](?!.*(std|min|max|count|weight|threshold|model|id)$)|[_/.](reward|score)s?(/mean)?$", re.I
 )  # fmt: skip
@@ -62,7 +63,9 @@ REFERENCE = re.compile(
 )
 FRESH = re.compile(r"(^|[._])(u?uid|group(_?(id|idx|index))?)$", re.I)
 """Identifiers of problems in all of a file, by reference, and in one step, where frameworks draw it anew for each."""
-OF_RESPONSE = re.compile("response|sample|generation|completion|rollout|request|session|seed|rank|worker", re.I)
+OF_PROBLEM = re.compile(r"prompt|question|problem|task|example|doc|instance|group|(^|\.)(u?uid|id|idx|index)$", re.I)
+"""Names of those that say of what; a contest or a chapter has many problems."""
+OF_RESPONSE = re.compile("response|sample|generation|completion|rollout|trial|request|session|seed|rank|worker", re.I)
 """Ids of other things than problems."""
 NO_RESPONSE = re.compile(
     "judge|grad|critic|verif|feedback|error|std(out|err)|time|date|path|url|name|model$|(^|_)id$|hash|type|source|finish|status|system|"
@@ -71,9 +74,7 @@ NO_RESPONSE = re.compile(
 """Names that never hold the policy's own text."""
 COUNTS_RESPONSE = re.compile("response|completion|output|mask", re.I)
 """Names of numbers of tokens that say of what; with reasoning that is hidden they are more than the text."""
-BAR = re.compile(
-    r"(.+)>([-+]?[\d.]+(?:e[-+]?\d+)?)"
-)  # a column, and a number that it is above where a response is correct
+BAR = re.compile(r"(.+)>([-+]?[\d.]+(?:e[-+]?\d+)?)")  # a column, and what it is above where a response is correct
 MUCH_LONGER = 4  # times the length of another text, from which on the longer one may be the response
 MAX_PARTS = 8  # columns of which all sets are tried
 SAME, ENOUGH = (1e-9, 1e-4, 0.5), 0.9
@@ -121,7 +122,7 @@ def names_in(text: str) -> list[str]:
 
 
 def column_at(chunk: Chunk, name: str, role: str = "") -> Values:
-    """Return a column, a path such as info.score inside objects, a sum a+b, of a prompt both, a multiple 2*a, or a bar a>0.5."""
+    """Return a column, a path such as info.score in (lists of) objects, a sum a+b, of a prompt both, 2*a, or a bar a>0.5."""
     if name in chunk.columns:
         return chunk.get(name)
     if found := BAR.fullmatch(name):
@@ -133,7 +134,8 @@ def column_at(chunk: Chunk, name: str, role: str = "") -> Values:
         factors = [one.rpartition("*") for one in name.split("+")]
         return add_up([(column_at(chunk, of), float(by or 1)) for by, _, of in factors])
     first, *rest = name.split(".")
-    return [inside(value, *rest) for value in chunk.get(first)]
+    cells = chunk.get(first)
+    return [[inside(v, *rest) for v in one] if rest and isinstance(one, list) else inside(one, *rest) for one in cells]
 
 
 def add_up(columns: list[tuple[Values, float]]) -> Values:
@@ -164,6 +166,10 @@ def choose_by_content(head: Chunk, options: Options) -> tuple[dict[str, str], li
     roles = choose_all(head, given)
     if "prompt" not in roles or not {"reward", "correct"} & roles.keys():
         return roles, []
+    if "reward" in roles and "correct" in roles.keys() - given.keys():
+        listed = [any(isinstance(one, list) for one in column_at(head, roles[role])) for role in ("reward", "correct")]
+        if listed == [True, False]:  # a verdict on all responses to a prompt together
+            del roles["correct"]
     head = spread(head, roles)
     if roles.get("correct") == "success" and "reward" in roles and "correct" not in given:
         said, paid = (np.unique(numbers(column_at(head, roles[one]))[0]) for one in ("correct", "reward"))
@@ -237,20 +243,26 @@ def tell_problems(head: Chunk, roles: dict[str, str], step: Ints, correct: Bools
         group = split
         (fresh if kind is FRESH else found).append(name)
     if not is_mixed(group, correct).any():  # a prompt that is never the same, as with examples that are drawn for each
-        for name, kind in list_identities(head, roles):
-            if kind is not REFERENCE and is_mixed(pair_keys(step, hashes(column_at(head, name))), correct).any():
+        ids = [name for name, kind in list_identities(head, roles) if kind is not REFERENCE and OF_PROBLEM.search(name)]
+        for name in ids:
+            if is_mixed(pair_keys(step, hashes(column_at(head, name))), correct).any():
                 return {"prompt": name}
     return {"prompt": "+".join(found)} | ({"group": "+".join(fresh)} if fresh else {})
 
 
 def list_identities(head: Chunk, roles: dict[str, str]) -> Iterator[tuple[str, re.Pattern[str]]]:
     """Yield the columns, and those inside objects, that may tell problems apart: ids, references, then ids of one step."""
-    objects = {name: cells[0] for name, cells in head.columns.items() if isinstance(cells[0], dict)}
-    names = (*head.columns, *sorted(f"{name}.{key}" for name, keys in objects.items() for key in keys))
+    names = (*head.columns, *sorted(list_inside(head)))
     free = [name for name in names if name not in roles.values() and not OF_RESPONSE.search(name)]
     filled = [name for name in free if any(value is not None for value in column_at(head, name))]
     for kind in (IDENTITY, REFERENCE, FRESH):
         yield from ((n, kind) for n in filled if kind.search(n) and (kind is not IDENTITY or not FRESH.search(n)))
+
+
+def list_inside(head: Chunk, lists: bool = False) -> list[str]:
+    first = ((name, cells[0]) for name, cells in head.columns.items())
+    objects = {name: cell[0] if lists and isinstance(cell, list) and cell else cell for name, cell in first}
+    return [f"{name}.{key}" for name, keys in objects.items() if isinstance(keys, dict) for key in keys]
 
 
 def is_regular(group: Ints) -> bool:
@@ -273,7 +285,8 @@ def find_response(head: Chunk, roles: dict[str, str], group: Ints, mixed: Bools,
     found = next((name for name in named if name in varied), "")
     longest = max((n for n in whole if n not in ROLES["reasoning"]), key=lambda name: size[name], default=found)
     if not found and longest:
-        found, rivals = longest, [name for name in whole if MUCH_LONGER * size[name] > size[longest]]
+        found, others = longest, [name for name in whole if name == longest or texts[name] != texts[longest]]
+        rivals = [name for name in others if MUCH_LONGER * size[name] > size[longest]]
         if len(rivals) > 1:
             ask("response", rivals, "several columns of texts may be the responses")
     elif found and longest != found and found in whole and size[longest] >= MUCH_LONGER * size[found]:

@@ -15,7 +15,7 @@ KINDS = {
     "ended": "stop stopped eos eos_token eos_token_id eos_found end_turn end_of_turn end_id end_of_text endoftext end word "
     "stop_sequence stop_word stop_words stop_str stop_string stop_token stop_token_id matched matched_token matched_str "
     "matched_regex tool_call tool_calls tool_use function_call complete completed finish finished done success refusal "
-    "max_turns_reached",
+    "max_turns_reached user_stop agent_stop",
     "failed": "error failed abort aborted cancel canceled cancelled user_cancel interrupt interrupted pending in_progress "
     "not_finished content_filter content_filtered safety recitation blocklist prohibited_content spii guardrail_intervened "
     "error_toxic malformed_function_call ignored agent_timeout",

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from fairlen.audit.readers.columns import choose_by_content, column_at
+from fairlen.audit.readers.columns import ROLES, choose_by_content, column_at, is_numeric, list_inside
 from fairlen.audit.readers.finish import read_finish
 from fairlen.audit.readers.messages import open_output, text_of
 from fairlen.audit.readers.rows import Found, Options, Part, is_number
 from fairlen.files.formats import Chunk, Row, Unreadable, make_chunk
 
+GRADED = re.compile(r"^(metric|score|reward|result|verdict|grade|eval(uation)?)s?\.", re.I)
+"""Names of objects that hold what a response is worth."""
 ASKS = {"user", "system", "developer", "human"}
 LISTED = "response", "reward", "correct", "finish", "tokens", "turns", "advantage"
 """Columns that may hold lists, one element for each response to the row's prompt."""
@@ -140,10 +143,15 @@ def settle_columns(format: Format, head: Chunk, options: Options) -> Format:
     roles, notes = choose_by_content(head, options)
     if (found := by_name(roles, tuple(notes))).fits(set(roles)):
         return found
-    raise Unreadable(describe_missing(roles, head.columns))
+    raise Unreadable(describe_missing(roles, head))
 
 
-def describe_missing(roles: dict[str, str], columns: Iterable[str]) -> str:
-    known = {"response": "NAME", "reward": "NAME"} | roles
-    names, flag = ", ".join(sorted(columns)[:12]), f"--columns response={known['response']},reward={known['reward']}"
-    return f"no column of responses and rewards among {names}: name them: {flag}"
+def describe_missing(roles: dict[str, str], head: Chunk) -> str:
+    """Return the sentence that no column is the response or its reward, with the likely ones that objects hold in its flag."""
+    inside = {name: name.rpartition(".")[2] for name in list_inside(head, True) if not name.startswith("header.")}
+    paid = [name for name, key in inside.items() if key in (*ROLES["reward"], *ROLES["correct"])]
+    paid += [name for name in inside if GRADED.match(name) and is_numeric(column_at(head, name))]
+    said = (name for usual in ROLES["response"] for name, key in inside.items() if key == usual)
+    likely = {"response": next(said, "NAME"), "reward": next(iter(paid), "NAME")} | roles
+    flag = f"--columns response={likely['response']},reward={likely['reward']}"
+    return f"no column of responses and rewards among {', '.join(sorted(head.columns)[:12])}: name them: {flag}"

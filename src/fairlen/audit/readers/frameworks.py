@@ -228,7 +228,7 @@ def read_result(row: Row, file: str, line: int, found: Found) -> Iterator[Row]:
     truncated, _ = read_finish(row.get("is_truncated"), found, "is_truncated")
     yield {
         "prompt": [row.get("example_id"), row.get("prompt")], "response": row.get("completion"), "reward": row.get("reward"),
-        "correct": verdict_in(row.get("metrics"), found), "tokens": inside(row, "token_usage", "output_tokens"),
+        "correct": verdict_in(row.get("metrics") or row, found), "tokens": inside(row, "token_usage", "output_tokens"),
         "turns": inside(row, "metrics", "num_turns"), "truncated": is_limit(row.get("stop_condition")) or truncated,
         "dropped": row.get("error") is not None,
     }  # fmt: skip
@@ -271,13 +271,20 @@ def read_sample(sample: Row, file: str, line: int, found: Found) -> Iterator[Row
     reward, correct = GRADES.get(str(value), (value, value if value in (0, 1) else None))
     limit, calls = inside(sample, "limit", "type"), inside(output, "choices") or [None]
     truncated, is_failed = read_finish(inside(calls[0], "stop_reason"), found)
-    used = output if len(spoken) < 2 else {"usage": inside(sample, "model_usage", inside(output, "model"))}
+    used = output if len(spoken) < 2 else {"usage": usage_of(sample, str(inside(output, "model")))}
     yield {
         "prompt": [sample.get("input"), sample.get("id")], "response": spoken or inside(output, "completion"),
         "reward": reward, "correct": correct, "step": inside(sample, "metadata", "rollout_batch"),
         "tokens": inside(used, "usage", "output_tokens"), "truncated": is_limit(limit) or truncated,
         "dropped": is_failed or sample.get("error") is not None or reward != reward or (limit is not None and not scores),
     }  # fmt: skip
+
+
+def usage_of(sample: Row, model: str) -> Any:
+    """Return what a model used, whose provider may call it otherwise: openai/gpt-4o is gpt-4o-2024-08-06."""
+    used: Row = sample.get("model_usage") or {}
+    names = [one for one in used if len(used) == 1 or model.startswith((one, one.partition("/")[2] or one))]
+    return used.get(max(names, key=len, default=""))
 
 
 def read_nemo_sample(row: Row, file: str, line: int, found: Found) -> Iterator[Row]:

@@ -342,14 +342,15 @@ def find_steps(part: Part, found: Found) -> Ints:
     """Return steps; where no row has one, files with the same prompts, but for parts of a set, or else visits to a prompt."""
     groups = len(np.unique(pair_keys(part.file, part.prompt)))
     is_shared = groups > len(np.unique(part.prompt))
+    anew = (np.diff(part.step) < 0) & (part.step[1:] == part.step.min()) & (np.diff(part.file) == 0)
+    if found.has_steps and anew.sum() >= MIN_PROMPTS:
+        found.note("steps begin anew in a file, as those of episodes do; name rollout batches: --columns step=NAME")
     if found.has_steps or (is_shared and all("-of-" in Path(name).name for name in found.files)):
         return part.step
     visit, usual = (part.file, len(part) / groups) if is_shared else find_visits(part.prompt)
     if usual < 1.5:  # a run for each seed, with one response to each prompt
         if is_shared:
-            found.note(
-                "files have prompts in common, with one response each: they are compared as samples of one policy"
-            )
+            found.note("files have prompts in common, with one response each: compared as samples of one policy")
         return part.step
     why = "files have prompts in common: each file" if is_shared else "prompts come back: each visit to one"
     found.note(f"no column of steps, and {why} is a step, in their order")
