@@ -33,7 +33,7 @@ FILES = [ROOT / "docs" / "methods" / f"peers.{kind}" for kind in ("csv", "svg")]
 NAMES = (
     "grpo", "dr_grpo", "grpo+balanced", "trl:dapo", "trl:grpo", "trl:luspo", "trl:cispo", "trl:vespo", "verl:grpo",
     "verl:grpo+seq-mean-token-mean", "verl:opo", "verl:opo+seq-mean-token-sum", "verl:reinforce_plus_plus", "verl:gpg",
-    "verl:gspo", "verl:dppo_tv", "verl:dppo_kl", "verl:dro", "prime-rl:default", "prime-rl:ipo", "prime-rl:max_rl",
+    "verl:gspo", "verl:dppo_tv", "verl:dppo_kl", "prime-rl:default", "prime-rl:ipo", "prime-rl:max_rl",
     "nemo-rl:grpo", "nemo-rl:reinforce_plus_plus", "grpo+gfpo", "grpo+centred_length", "gspo", "rloo", "fspo_centred",
     "trl:dapo+sequence_mask+vllm_importance_sampling_clip_max=1.2", "nemo-rl:grpo+seq-mask-tis",
 )  # fmt: skip

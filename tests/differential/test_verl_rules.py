@@ -19,7 +19,7 @@ from fairlen.methods.peers import read_peers
 from fairlen.methods.stages.advantage import BatchNormalized, LengthCentered, OutcomeNormalized, ShareScaled
 from fairlen.methods.stages.surrogate import PolicyGradient, TokenClip
 from fairlen.methods.stages.terms import SamplerMismatch, SamplerRejection
-from fairlen.methods.stages.trust_region import DivergenceMask, SquaredPenalty
+from fairlen.methods.stages.trust_region import DivergenceMask
 
 pytest.importorskip("verl", reason="verl is not installed (pip install '.[verl]')")
 core_algos = pytest.importorskip("verl.trainer.ppo.core_algos")
@@ -71,7 +71,6 @@ LOSSES = {
         DivergenceMask(0.002, 0.001, "kl", cap=1.3, value="logprob"),
         dict(clip_ratio_low=0.002, clip_ratio_high=0.001),
     ),
-    "dro": (SquaredPenalty(0.7), dict(policy_loss=SimpleNamespace(dro_beta=0.7))),
     "gpg": (PolicyGradient(), {}),
 }
 

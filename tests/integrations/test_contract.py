@@ -122,7 +122,7 @@ CHANNELS = ("grpo+lp reward.0.of=thinking", "grpo+toplambda reward.0.of=thinking
 PEERS = (
     "verl:opo+dppo_tv", "prime-rl:default", "nemo-rl:grpo+icepop", "grpo+gdpo+gfpo",
     "verl:reinforce_plus_plus+dppo_kl+rollout_is=sequence", "verl:gpg+seq_mean_k1 correction.low=0.98 correction.high=1.02",
-    "verl:dro+token_k1 correction.low=0.95 correction.high=1.05", "trl:dapo+beta=0.04+sequence_mask",
+    "verl:grpo+token_k1 correction.low=0.95 correction.high=1.05", "trl:dapo+beta=0.04+sequence_mask",
     "prime-rl:linear+ipo", "nemo-rl:gdpo+seq-mask-tis advantage.outcomes=correct=1,style=0.5",
     "nemo-rl:grpo+effort_levels", "grpo+centred_length+icepop correction.cap=1.05 correction.floor=0.95",
 )  # fmt: skip

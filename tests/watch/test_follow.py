@@ -207,7 +207,7 @@ def test_the_command_fails_on_an_effect_and_goes_on_where_it_was(tmp_path, capsy
 def test_what_cannot_be_watched_is_said(tmp_path, arguments, words, capsys):
     assert main(["watch", str(tmp_path / "none.jsonl"), "--once", *arguments]) == 2
     told = capsys.readouterr().err
-    assert all(word in told for word in words) and "no state of a watch" not in told
+    assert all(word in told for word in words) and "no state of this watch" not in told
 
 
 def test_only_a_state_of_ours_is_gone_on_from(tmp_path, capsys):
@@ -222,6 +222,10 @@ def test_only_a_state_of_ours_is_gone_on_from(tmp_path, capsys):
     state.write_text("{}")
     assert main(["watch", str(folder), "--once", "--state", str(state)]) == 2
     assert "state.json" in capsys.readouterr().err
+    state.unlink()
+    assert main(["watch", str(folder), "--once", "--state", str(state)]) == 0
+    assert main(["watch", str(tmp_path), "--once", "--state", str(state)]) == 2
+    assert f"it is of {folder}" in capsys.readouterr().err, "and not of the folder above"
 
 
 def test_lines_that_cannot_be_read_yet_wait_for_more(tmp_path, capsys):

@@ -140,9 +140,7 @@ def refuse_missing(method: Method, known: Collection[str]) -> None:
     for path, stage in method.stages():
         for name in set(getattr(stage, "reads", ())) - {*known}:
             who = f"{path.partition('.')[0]} {type(stage).__name__} reads {name!r}"
-            raise ValueError(
-                f"{who}, and there are {there}: give data with a column, or a reward function, of that name"
-            )
+            raise ValueError(f"{who}, and there are {there}: give data with a column or a reward function of that name")
 
 
 def warn_of_pairs(method: Method) -> list[str]:

@@ -222,9 +222,7 @@ def show(log: Log, row: int, text: dict[str, Any], tokenizer: Any, room: int, nu
     num_prompt = int(text.get("num_prompt") or 0)
     names = ("prompt", "stream", "round", "length", "outcome", "correct", "truncated", "active", "num_turns")
     columns = {name: getattr(log.responses, name) for name in names}
-    columns |= {"batch": log.step, "reward": rewards(log)} | {
-        name: log.columns[name] for name in ("track", "inherited")
-    }
+    columns |= {"batch": log.step, "reward": rewards(log)} | {of: log.columns[of] for of in ("track", "inherited")}
     rooms: dict[str, int] = dict.fromkeys(("problem_id", "answer", "status", "finish"), room // 10)
     fields: dict[str, Any] = {name: column[row].item() for name, column in columns.items()}
     fields |= {name: shorten(visible(str(text.get(name) or "")), max(size, 60)) for name, size in rooms.items()}

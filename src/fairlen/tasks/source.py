@@ -175,9 +175,7 @@ def choose_release(place: str, names: list[str], config: str) -> list[str]:
 
 def choose_listed(place: str, data: list[str], listed: list[dict[str, Any]], config: str, split: str) -> list[str]:
     by_name = {str(entry.get("config_name", "default")): entry for entry in listed}
-    defaults = [
-        name for name, entry in by_name.items() if entry.get("default") or name == "default" or len(listed) == 1
-    ]
+    defaults = [name for name, one in by_name.items() if one.get("default") or name == "default" or len(listed) == 1]
     chosen = config or next(iter(defaults), "")
     if chosen not in by_name:
         refuse(place, "configuration", config, list(by_name))

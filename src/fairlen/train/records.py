@@ -30,9 +30,7 @@ def rollout_metrics(rollouts: Rollouts, scored: Scored, method: Method, num_extr
     """Metrics of one rollout batch; shares of the verifier are of graded responses."""
     responses = rollouts.responses
     graded = [response.status for response in responses if response.status != "unverified"]
-    shares = {
-        f"verifier/{name}": graded.count(name) / max(len(graded), 1) for name in ("no_answer", "timeout", "error")
-    }
+    shares = {f"verifier/{one}": graded.count(one) / max(len(graded), 1) for one in ("no_answer", "timeout", "error")}
     took = {
         "prompts/extra_batches": float(num_extra_batches),
         "tokens/generated": float(count_generated(responses)),

@@ -70,9 +70,7 @@ def tell_cases(texts: Sequence[str]) -> list[str]:
         reading = read(text)
         if not (reading.words or reading.number or reading.choice or reading.option or reading.base):
             found = set(structure.TOKEN.findall(text))
-            capitals |= {
-                letter for letter in found if len(letter) == 1 and letter.isupper() and letter.lower() in found
-            }
+            capitals |= {one for one in found if len(one) == 1 and one.isupper() and one.lower() in found}
     spare = [name for name in SPARE if not any("\\" + name in text for text in texts)]
     if not capitals or len(capitals) > len(spare):
         return list(texts)

@@ -85,14 +85,17 @@ class FileWatch:
     def __init__(self, config: WatchConfig) -> None:
         """Go on from the state, where there is one. Raises ValueError for a file that is none, and as `options`."""
         self.config, self.place, self.num_told, options = config, config.place(), 0, config.options()
+        self.path = str(Path(config.path).resolve())
         self.watch = LengthWatch(method=config.method, exchangeable=config.exchangeable, keep=False)
         try:
             state = json.loads(self.place.read_text()) if self.place.exists() else {"watch": {}, "follower": {}}
+            if (of := state.get("path", self.path)) != self.path:
+                raise ValueError(f"it is of {of}")
             self.watch.restore(state["watch"])
             self.follower = Follower(Path(config.path), options, **state["follower"])
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(
-                f"{self.place}: no state of a watch ({error}); name another --state, or remove it"
+                f"{self.place}: no state of this watch ({error}); name another --state, or remove it"
             ) from error
 
     def look(self, is_over: bool) -> None:
@@ -105,7 +108,7 @@ class FileWatch:
             log(f"note: {visible(note)}")
         self.num_told = len(self.follower.notes)
         if len(self.watch.steps) > before:
-            state = {"watch": self.watch.state(), "follower": self.follower.state()}
+            state = {"path": self.path, "watch": self.watch.state(), "follower": self.follower.state()}
             write_file(self.place, json.dumps(state).encode())
 
     def fails(self, kinds: Sequence[str]) -> bool:

@@ -140,15 +140,15 @@ class LengthWatch:
         for name, size in list(sizes.items())[:1]:
             found = Estimate(*(math.expm1(x) if name == "gap" else x for x in size))
             since = self.steps[self.evidence.find_onset(side)].number
-            clauses = " and ".join(
-                vars(LENGTH)[name].format(show_size(name, x, sign), word) for name, x in sizes.items()
-            )
+            told = " and ".join(vars(LENGTH)[name].format(show_size(name, x, sign), word) for name, x in sizes.items())
             advice = advise("within.length", found, self.in_use)
             unknown = "" if self.method else "Name the method (method=, or --method) for what follows under it. "
             remedy = f"{unknown}The audit's page shows which prompts it is"
             remedy = f"With {self.method}: {advice.text}" if advice else remedy
             is_pairs = "; half of the pairs of a prompt would be no effect" * ("order" in sizes)
-            text = f"{LENGTH.subject} {clauses}, since about step {since} (95% intervals that hold at every step{is_pairs}; "
+            text = (
+                f"{LENGTH.subject} {told}, since about step {since} (95% intervals that hold at every step{is_pairs}; "
+            )
             text += f"at most {self.error:.0%} of runs raise such an alarm in error); {ASSOCIATION}. {remedy}"
             quantity = "length" if name == "gap" else "pairs"
             yield Alarm(EFFECT, self.last_step, found.value, (found.low, found.high), text, since, quantity)

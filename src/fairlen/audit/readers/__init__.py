@@ -99,7 +99,7 @@ def read(paths: list[str], options: Options = DEFAULTS) -> LogReading:
     told: dict[bool, list[str]] = {True: [], False: []}
     for path, why in problems:
         told[path in named or not (sources or isinstance(why, OtherContent))].append(str(why))
-    return LogReading(tuple(sources), tuple(told[True]), tuple(text.split(" among ")[0] for text in told[False]))
+    return LogReading(tuple(sources), tuple(told[True]), tuple(told[False]))
 
 
 def find_files(paths: list[str]) -> list[tuple[Path, str]]:

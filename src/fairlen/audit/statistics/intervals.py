@@ -119,9 +119,7 @@ def sums_by_block(
     """Return sums of M columns [N] over blocks of clusters, and over bins where `index` says which, [blocks, M * bins]."""
     block, size = blocks_of(cluster)
     place = block if index is None else block * num_bins + index
-    return np.concatenate(
-        [sum_by(place, column, size * num_bins).reshape(size, num_bins) for column in columns], axis=1
-    )
+    return np.concatenate([sum_by(place, one, size * num_bins).reshape(size, num_bins) for one in columns], axis=1)
 
 
 @lru_cache(maxsize=2)

@@ -1,13 +1,13 @@
-"""Trust regions without a clip of the ratio: a token is masked by how far its probability moved, or held by a penalty."""
+"""A trust region without a clip of the ratio: a token is masked by how far its probability moved."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from fairlen.checks import Bound, Checked, NotNegative, Positive
+from fairlen.checks import Bound, Checked, NotNegative
 from fairlen.methods.stages.micro import Micro, TokenLoss
-from fairlen.methods.stages.surrogate import OFF, token_ratio, unbounded
+from fairlen.methods.stages.surrogate import OFF, token_ratio
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -60,20 +60,3 @@ class DivergenceMask(Checked):
             return p - q > self.high, q - p > self.low
         distance = q * (before - now) + (1.0 - q) * ((1.0 - q + TINY) / (1.0 - p + TINY)).log()
         return (p > q) & (distance > self.high), (p < q) & (distance > self.low)
-
-
-@dataclass(frozen=True)
-class SquaredPenalty(Checked):
-    """-A logprob + beta / 2 (logprob - old logprob)^2: no bound, but a pull back to the old policy, whatever the advantage.
-
-    Source: direct reward optimisation (DRO, arXiv:2405.19107), as verl 0.9.1 and Tinker have it, token by token. The penalty is
-    weighed like the surrogate; verl has no default for beta.
-    """
-
-    beta: Positive = 0.05
-    """Strength, per squared nat."""
-
-    def __call__(self, logprobs: Tensor, micro: Micro) -> TokenLoss:
-        moved = logprobs - micro.old_logprobs
-        loss = -micro.per_token(micro.advantage) * logprobs + self.beta / 2.0 * moved**2
-        return unbounded(loss, token_ratio(logprobs.detach(), micro))
