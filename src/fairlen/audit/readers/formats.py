@@ -16,7 +16,7 @@ from fairlen.audit.readers.messages import open_output, text_of
 from fairlen.audit.readers.rows import Found, Options, Part, is_number
 from fairlen.files.formats import Chunk, Row, Unreadable, make_chunk
 
-GRADED = re.compile(r"^(metric|score|reward|result|verdict|grade|eval(uation)?)s?\.", re.I)
+GRADED = re.compile(r"^(metric|score|reward|result|verdict|grade|eval|evaluation)s?\.", re.I)
 """Names of objects that hold what a response is worth."""
 ASKS = {"user", "system", "developer", "human"}
 LISTED = "response", "reward", "correct", "finish", "tokens", "turns", "advantage"
