@@ -51,7 +51,7 @@ def write_logs(folder: Path, out: Path) -> int:
         paths = sorted(folder.glob(pattern))
         if paths and (folder / name).is_file():
             description, tokenizer = (
-                hide_all(parse_object((folder / name).read_text(), folder / name)),
+                hide_all(parse_object((folder / name).read_bytes(), folder / name)),
                 read_tokenizer(folder),
             )
             if Path(os.path.abspath(out)).is_relative_to(os.path.abspath(folder)):

@@ -56,7 +56,7 @@ def start_comparison(config: CompareConfig) -> list[Result]:
 def compare_runs(config: CompareConfig, console: Console) -> list[Result]:
     """Compare runs that are there. Raises ValueError for one without evaluations, or with others than the first."""
     cells = [Cell(one, Path(one.text), read_spent(Path(one.text))) for one in config.variants]
-    given = [parse_object((one.folder / "run.json").read_text(), one.folder / "run.json") for one in cells]
+    given = [parse_object((one.folder / "run.json").read_bytes(), one.folder / "run.json") for one in cells]
     sets = [one["data"].get("sets", ()) for one in given if one.get("data")]  # TRL's and verl's do not say
     if len({str([(of["fingerprint"], of["held_out"]) for of in one if of["held_out"]]) for one in sets}) > 1:
         raise ValueError("other held-out problems (data.sets of run.json): compare runs with the same --eval-data")
