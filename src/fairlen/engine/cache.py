@@ -9,6 +9,7 @@ import math
 from bisect import bisect_left, insort
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
+from mmap import mmap
 from typing import Any
 
 import numpy as np
@@ -93,12 +94,11 @@ class Rows:
 
 
 def zeros_like_heads(states: Tensor, num_rows: int, num_columns: int) -> Tensor:
-    """Zeros [rows, key heads, columns, D]; a CPU's memory is taken from the system when it is first written."""
+    """Zeros [rows, key heads, columns, D]; a CPU's memory is taken when it is first written, where malloc would clear it."""
     shape = (num_rows, states.shape[1], num_columns, states.shape[3])
     if states.device.type != "cpu":
         return torch.zeros(shape, dtype=states.dtype, device=states.device)
-    pages = np.zeros(math.prod(shape) * states.dtype.itemsize, np.uint8)
-    return torch.from_numpy(pages).view(states.dtype).view(shape)
+    return torch.frombuffer(mmap(-1, math.prod(shape) * states.dtype.itemsize), dtype=states.dtype).view(shape)
 
 
 class View(Cache):
