@@ -146,10 +146,8 @@ class LengthWatch:
             remedy = f"{unknown}The audit's page shows which prompts it is"
             remedy = f"With {self.method}: {advice.text}" if advice else remedy
             is_pairs = "; half of the pairs of a prompt would be no effect" * ("order" in sizes)
-            text = (
-                f"{LENGTH.subject} {told}, since about step {since} (95% intervals that hold at every step{is_pairs}; "
-            )
-            text += f"at most {self.error:.0%} of runs raise such an alarm in error); {ASSOCIATION}. {remedy}"
+            text = f"{LENGTH.subject} {told}, since about step {since} (95% intervals that hold at every step{is_pairs}; at "
+            text += f"most {self.error:.0%} of runs raise such an alarm in error); {ASSOCIATION}. {remedy}"
             quantity = "length" if name == "gap" else "pairs"
             yield Alarm(EFFECT, self.last_step, found.value, (found.low, found.high), text, since, quantity)
 

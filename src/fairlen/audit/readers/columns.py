@@ -49,8 +49,9 @@ ROLES: dict[str, tuple[str, ...]] = {
     }.items()
 }
 """Columns that fairlen reads, and their names in files, the surest first; `group` tells responses to a prompt apart."""
-IN_OBJECTS = {"finish": "meta_info.finish_reason", "tokens": "meta_info.completion_tokens"}
-IN_OBJECTS |= {"reward": "reward_info.reward"}
+IN_OBJECTS = {
+    "finish": "meta_info.finish_reason", "tokens": "meta_info.completion_tokens", "reward": "reward_info.reward",
+}  # fmt: skip
 """Of roles that no column has, where servers such as SGLang's and simulations of agents write them."""
 PART = re.compile(
     r"^(rewards?|scores?)[_/.:-](?!.*(std|min|max|count|weight|threshold|model|id)$)|[_/.](reward|score)s?(/mean)?$", re.I
