@@ -29,7 +29,7 @@ ORDINARY = re.compile(
 OPENS = re.compile(r"(?i)(^|[^a-z])(key|sig|signature|sign|code|hmac)$")
 """At the end of a name in a URL's query; elsewhere such names say nothing."""
 USER = ("-u", "--user")  # flags that take NAME:PASSWORD
-RANDOM = re.compile(r"(?=[A-Za-z0-9+/]*\d)(?=[A-Za-z0-9+/]*[A-Za-z])[A-Za-z0-9+/]{16,}")
+RANDOM = re.compile(r"(?<![A-Za-z0-9+/])(?=[A-Za-z0-9+/]*\d)(?=[A-Za-z0-9+/]*[A-Za-z])[A-Za-z0-9+/]{16,}")
 VALUE = r""""(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|(?:(?i:bearer|basic|digest|token)\s+)?[^\s"'&,;<>)\]}]+"""
 PAIRS = (
     re.compile(r"""(?<=[?&#;])(?P<name>[\w.~%-]+)(?P<between>=)(?P<value>[^&#;\s"'<>]+)"""),
@@ -41,7 +41,7 @@ FORMS = re.compile(
     r"(?<=://)(?:[^\s/@:\"'<>]*:(?!\d*[/?#])[^\s@\"'<>]*|(?!(?:[a-z]+)@)[^\s/@:?#\"'<>]+)(?:@[^\s/@\"'<>]+)*(?=@)"
     r"|(?<=://)(?<=http://|ttps://)[^\s/@:?#\"'<>]+(?=@)"
     r"|-----BEGIN [A-Z ]*PRIVATE KEY.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"
-    r"|\bhf_(?:(?=\w*[A-Z\d])[A-Za-z\d]{8,}|[a-z]{12,})|\b[srp]k[-_](?=[\w-]*[A-Z\d])[\w-]{12,}|\bgh[opsur]_\w{16,}"
+    r"|\bhf_(?:(?=\w*[A-Z\d])[A-Za-z\d]{8,}|[a-z]{12,})|\b[srp]k[-_](?=[\w-]{0,99}[A-Z\d])[\w-]{12,}|\bgh[opsur]_\w{16,}"
     r"|\bgithub_pat_\w+|\b(?:AKIA|ASIA)[A-Z\d]{12,}|\bx(?:ox[a-z]|app)-[\w-]{8,}|\bAIza[\w-]{20,}|\bya29\.[\w-]+"
     r"|\beyJ[\w-]{8,}\.[\w-]+\.[\w-]*|\bSG\.[\w-]{16,}\.[\w-]+|(?<=[Bb]earer )[\w.~+/=-]{8,}"
     r"|\b(?:pypi|npm|glpat|gsk|r8|nvapi|tvly|xai|pplx|hvs|glsa|shpat|dop_v1|dckr_pat|lsv2_pt)[-_.][\w-]{16,}",
