@@ -240,9 +240,7 @@ def run_methods(arguments: list[str]) -> int:
 
         refuse_foreign("out", out)
         if config.tokenizer and not config.rollouts:
-            raise ValueError(
-                f"--tokenizer {config.tokenizer}: it counts tokens of --rollouts; name them or leave it out"
-            )
+            raise ValueError(f"--tokenizer {config.tokenizer}: it counts tokens of --rollouts; name them or drop it")
         return run([name, *compared] if name else compared, out, config.json, config.rollouts, config.tokenizer)
     for flag, given in (("out", out), ("rollouts", config.rollouts), ("tokenizer", config.tokenizer)):
         if given:

@@ -96,7 +96,7 @@ def test_after_the_last_round_the_survivor_is_completed_for_its_reward_only():
     ],
 )
 def test_an_answer_without_a_verdict_is_known_from_the_others_or_not_at_all(unknown, values):
-    """A pair with one unknown value is skipped; its other piece has nothing to be compared with."""
+    """A pair with one unknown value is skipped; its other piece has nothing to compare with."""
     _, scored = score(unbiased(), rows(TIE, [0, 0, 1, 1], unknown))
     assert scored.value == pytest.approx(values, nan_ok=True)
     pairs = np.array(values).reshape(3, 2)

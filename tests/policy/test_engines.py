@@ -94,7 +94,7 @@ def test_without_vllm_the_error_says_what_to_install(policy, monkeypatch):
 
 
 def test_a_temperature_that_vllm_would_replace_is_refused():
-    with pytest.raises(ValueError, match=r"temperature=0\.001: vLLM takes 0 for greedy, or 0\.01 and more"):
+    with pytest.raises(ValueError, match=r"temperature=0\.001: vLLM takes 0 \(greedy\) or 0\.01 and more"):
         to_vllm(Sampling(4, 0, temperature=0.001), [1])
 
 

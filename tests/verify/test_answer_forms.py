@@ -22,6 +22,7 @@ GSM8K = "She has 3 + 4 = 7 plums.\n#### 7"
         ("####\nThus 5-3, or x = -3, or -$2", None, None, "-$2", None),
         ("3/4 of H2O, .5 l", None, None, ".5", None),
         ("10−15, so −5", None, None, "−5", None),
+        ("It is 42, see Fig12 and x1", None, None, "42", None),
         ("B) 42\nbecause 6 * 7 = 42", None, None, "42", "B"),
         ("A) 3\nB) 4", None, None, "4", None),  # the options, listed
         ("The answer is (C).", None, None, None, "C"),

@@ -92,6 +92,18 @@ def test_a_reference_is_not_empty(pool):
             compare(pool, gold, "5")
 
 
+def test_a_busy_machine_takes_no_verdict():
+    """A worker that gets no CPU time for longer than its deadline, as another program might take it all."""
+    with closing(AnswerPool(workers=1, deadline=1.0)) as pool, ThreadPoolExecutor(1) as thread:
+        assert compare(pool, r"\sqrt{8}", r"2\sqrt{2}") == "correct"
+        (worker,) = workers_of(pool)
+        os.kill(worker, signal.SIGSTOP)
+        asked = thread.submit(compare, pool, r"\sqrt{18}", r"3\sqrt{2}")
+        time.sleep(1.5)
+        os.kill(worker, signal.SIGCONT)
+        assert asked.result(timeout=60) == "correct"
+
+
 @over("name", ["tower", "expansion"])
 def test_a_bomb_ends_at_the_deadline(pool, name):
     assert compare(pool, r"7+\sqrt{2}x", BOMBS[name]) in ("timeout", "incorrect")  # left alone it takes hours

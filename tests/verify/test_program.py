@@ -105,6 +105,7 @@ def test_programs(sandbox: Bubblewrap, code: str, status: str) -> None:
         ("def pair(a, b):\n    return [tuple(a), b]", "correct"),
         ("class Solution:\n    def pair(self, a: List[int], b: str) -> List: print('debugging'); return [a, b]", "correct"),
         ("from __future__ import annotations\nimport threading\ndef pair(a: X, b): return [a, b]", "correct"),
+        ("from __future__ import (\n    annotations,\n)\ndef pair(a: X, b): return [a, b]", "correct"),
         ("pair = lambda a, b: [a, b]\nif __name__ == '__main__': 1 / 0", "correct"),
         ("class Number:\n    def __init__(self, n): self.n = n\n    def __index__(self): return self.n\n"
          "def pair(a, b): return [[Number(n) for n in a], b]", "correct"),

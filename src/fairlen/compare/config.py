@@ -67,7 +67,7 @@ class CompareConfig:
             )
         if len({v.text if self.are_runs else v.folder for v in self.variants}) < len(texts):
             raise ValueError(
-                f"methods={' '.join(self.methods)}: one is named twice, as a folder would be; leave it out once"
+                f"methods={' '.join(self.methods)}: one is there twice, as a folder would be; leave one out"
             )
         if self.seeds < 1:
             raise ValueError(f"seeds={self.seeds}: give at least 1; intervals over seeds need 3 or more")

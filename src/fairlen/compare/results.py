@@ -1,6 +1,7 @@
 """Results of a comparison's runs, as a table and JSON.
 
-Intervals resample seeds and problems, the same ones for every method, so that what is hard for all cancels in a difference.
+Intervals resample seeds and problems, the same ones for every method, so that what is hard for all cancels in a difference. They
+are no narrower than Student's t over seeds: three of one sign would exclude 0 in a quarter of comparisons without an effect.
 """
 
 from __future__ import annotations
@@ -23,13 +24,14 @@ from fairlen.audit.statistics.intervals import Estimate, quantiles, ratio
 from fairlen.batch import Floats
 from fairlen.compare.config import Match, Variant
 from fairlen.console import make_console, print_table
+from fairlen.distributions import student
 from fairlen.evaluate.estimators import are_alike, best_at, mean_of_problems, pass_at, percentile_interval
 from fairlen.evaluate.run import show_length
 from fairlen.report import figure
 from fairlen.report.figure import Form, share
 from fairlen.report.run import column, read_metrics
 
-PAIRED = "95% intervals resample seeds and problems, the same for every method; against the reference they are paired."
+PAIRED = "95% intervals resample seeds and problems, paired over methods, and are no narrower than Student's t over seeds."
 NUM_RESAMPLES = 4000
 MAX_EXCESS = 0.02
 """Share by which what two methods spent may differ for them to be compared."""
@@ -185,9 +187,7 @@ def read_end(cell: Cell, match: Match | None, mark: float) -> End:
     last, share = len(found) - 1, 1.0
     if match:
         if len(entries) != len(found):
-            raise ValueError(
-                f"{cell.folder}: evaluations.jsonl and metrics.jsonl differ; remove the folder to run it again"
-            )
+            raise ValueError(f"{cell.folder}: evaluations.jsonl and metrics.jsonl differ; to rerun, remove the folder")
         costs = [float(entry[COSTS[match]]) for entry in entries]
         last = next((place for place, cost in enumerate(costs) if cost >= mark), last)
         if last and costs[last] > mark:
@@ -228,9 +228,11 @@ def read_curve(cells: Sequence[Cell]) -> Curve:
 
 
 def compare_curves(first: Curve, second: Curve) -> EqualCost:
-    """Return the difference at equal tokens and the tokens at equal accuracy, from the mean and paired resamples of it."""
-    alike = (np.full((1, size), 1 / size) for size in (len(first[1]), first[1].shape[2]))
-    seeds, problems = map(np.concatenate, zip(alike, draw_weights(len(first[1]), first[1].shape[2]), strict=True))
+    """Return the difference at equal tokens and the tokens at equal accuracy, from the mean, each seed and paired resamples."""
+    num_seeds, num_problems = len(first[1]), first[1].shape[2]
+    drawn, problems = draw_weights(num_seeds, num_problems)
+    seeds = np.concatenate([np.full((1, num_seeds), 1 / num_seeds), np.eye(num_seeds), drawn])
+    problems = np.concatenate([np.full((1 + num_seeds, num_problems), 1 / num_problems), problems])
     curves = [np.einsum("rs,skp,rp->rk", seeds, one[1], problems, optimize=True) for one in (first, second)]
     costs = [np.broadcast_to(one[0], of.shape) for one, of in zip((first, second), curves, strict=True)]
     spent = np.minimum(costs[0][:, -1], costs[1][:, -1])
@@ -238,8 +240,8 @@ def compare_curves(first: Curve, second: Curve) -> EqualCost:
     before, after = (reach(spent, cost, of) for cost, of in zip(costs, curves, strict=True))
     own, other = (reach(target, of, cost) for cost, of in zip(costs, curves, strict=True))
     found = np.stack([after - before, ratio(other, own) - 1], 1)
-    low, high = quantiles(found[1:])
-    return EqualCost(*(Estimate(*map(float, one)) for one in zip(found[0], low, high, strict=True)))
+    ends = zip(found[0], *quantiles(found[1 + num_seeds :]), found[1 : 1 + num_seeds].T, strict=True)
+    return EqualCost(*(widen(Estimate(*map(float, of)), each, least=-1.0) for *of, each in ends))
 
 
 def measure(records: Path, match: Match | None) -> dict[str, Any]:
@@ -264,9 +266,18 @@ def resampler(num_seeds: int, num_problems: int) -> Draw:
         if is_share and are_alike(values.ravel()):
             return mean_of_problems(values[0])
         drawn = np.einsum("rs,sp,rp->r", seeds, values, problems, optimize=True)
-        return percentile_interval(float(values.mean()), drawn)
+        return widen(percentile_interval(float(values.mean()), drawn), values.mean(1), 0.0 if is_share else -1.0, 1.0)
 
     return draw
+
+
+def widen(found: Estimate, each: Floats, least: float, most: float = inf) -> Estimate:
+    """Return an interval no narrower than Student's t over numbers [seeds], within `least` and `most`; of one seed as it is."""
+    if len(each) < 2:
+        return found
+    half = student(0.975, len(each) - 1) * each.std(ddof=1) / len(each) ** 0.5
+    ends = np.fmin(found.low, found.value - half), np.fmax(found.high, found.value + half)
+    return Estimate(found.value, *np.clip(ends, least, most).tolist())
 
 
 def draw_weights(num_seeds: int, num_problems: int) -> tuple[Floats, Floats]:

@@ -188,9 +188,7 @@ class VllmEngine(SteppedEngine):
 def to_vllm(sampling: Sampling, eos_token_ids: list[int], has_seed: bool = True) -> Any:
     """vLLM's SamplingParams. Raises ValueError for a temperature that vLLM would replace."""
     if 0.0 < sampling.temperature < LOWEST_TEMPERATURE:
-        raise ValueError(
-            f"temperature={sampling.temperature}: vLLM takes 0 for greedy, or {LOWEST_TEMPERATURE} and more"
-        )
+        raise ValueError(f"temperature={sampling.temperature}: vLLM takes 0 (greedy) or {LOWEST_TEMPERATURE} and more")
     from vllm import SamplingParams  # pyright: ignore[reportMissingImports]
     from vllm.sampling_params import RequestOutputKind  # pyright: ignore[reportMissingImports]
 

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fairlen.files.folders import replacing
+from fairlen.files.limits import bounded_memory, check_rows, max_rows
 from fairlen.rollouts import VERDICTS, Finish, Status
 from fairlen.schema import arrow_type
 
@@ -89,12 +90,15 @@ def write_tables(tables: Iterable[pa.Table], path: Path) -> None:
 def read_samples(path: Path) -> tuple[Sample, ...]:
     """Read the samples without their tokens, which are not needed. Raises ValueError for a damaged file."""
     try:
-        with pq.ParquetFile(path) as file:
+        with bounded_memory(), pq.ParquetFile(path) as file:
+            check_rows(file.metadata.num_rows, max_rows(path))
             names = [name for name in SCHEMA.names if name != "token_ids"]
             table = file.read(names).select(names).cast(pa.schema([SCHEMA.field(name) for name in names]))
-    except (OSError, pa.ArrowException, ValueError) as error:
-        raise ValueError(f"{path}: {str(error).splitlines()[0]}; not a whole table of samples") from None
-    return tuple(Sample(**row | {name: tuple(row[name]) for name in ("asked", "forced")}) for row in table.to_pylist())
+            lists = ("asked", "forced")
+            return tuple(Sample(**row | {name: tuple(row[name]) for name in lists}) for row in table.to_pylist())
+    except (OSError, pa.ArrowException, ValueError, MemoryError) as error:
+        reason = f"{error or 'too large for memory'}".splitlines()[0]
+        raise ValueError(f"{path}: {reason}; not a whole table of samples") from None
 
 
 def read_tokens(path: Path) -> pa.ChunkedArray:

@@ -121,7 +121,7 @@ def metrics_by_problem(table: SampleTable) -> ByProblem:
         for k in sorted({2**i for i in range(most.bit_length())} | {most}):
             enough = size >= k
             found[f"{name}@{k}"] = rule(correct[enough], size[enough], k) if enough.any() else np.zeros(0)
-    if (table.label >= 0).any():
+    if (table.label >= 0).any() and not table.correct[table.label < 0].any():  # as programs are, which have no vote
         found[f"maj@{most}"] = majorities(table)[some]
     return found
 

@@ -75,9 +75,7 @@ def made_set(place: str, config: EvalConfig, tokenizer: Any) -> ProblemSet:
     """The first held-out problems of a task that makes them, such as "playground:sums"."""
     task = open_task(place, config, tokenizer)
     if isinstance(task, Interactive) and config.run.budgets:
-        raise ValueError(
-            f"--budgets of {place}: it is solved in turns, which its environment grades as they are played"
-        )
+        raise ValueError(f"--budgets of {place}: it is solved in turns, which its environment grades when played")
     problems = tuple(task.held_out(config.run.problems or MADE_PROBLEMS))
     rows = (json.dumps([problem.id, problem.text, problem.answer]) for problem in problems)
     digest = hashlib.sha256("\n".join(rows).encode()).hexdigest()

@@ -119,9 +119,7 @@ class RunFolder:
             path, size = self.folder / name, sizes.get(name, 0)
             there = path.stat().st_size if path.exists() else 0
             if there < size:
-                found.append(
-                    f"{path} has {there} bytes, and had {size} at the checkpoint: what it has lost stays missing"
-                )
+                found.append(f"{path} has {there} bytes, and had {size} at the checkpoint: what it lost stays missing")
                 size = path.read_bytes().rfind(b"\n") + 1 if there else 0
             if there > size:
                 with open_to_append(path) as file:

@@ -121,9 +121,7 @@ def find_rows(mask: Tensor | None, sequence: Tensor | None, num_rows: int) -> Te
     """Return the row of each token, [T]: below 0 where a padded micro-batch's mask is 0, or where a packed one says so."""
     if sequence is not None and mask is None:
         if sequence.dtype == torch.bool or sequence.is_floating_point():
-            raise ValueError(
-                f"sequence of {sequence.dtype}: give whole numbers, the row of each token; a mask is `mask`"
-            )
+            raise ValueError(f"sequence of {sequence.dtype}: give whole numbers, each token's row; a mask is `mask`")
         if is_readable(sequence) and bool((sequence >= num_rows).any()):
             raise ValueError(f"sequence has row {int(sequence.max())}: the plan has {num_rows}, counted from 0")
         return sequence.flatten()

@@ -190,9 +190,7 @@ def load_policy(
             "trained: give the model that it was made from, or save it anew by its dequantize() and save_pretrained()"
         )
     if not are_finite(model.parameters()):
-        raise ValueError(
-            f"model={place}: some of its weights are not finite numbers; its files are damaged, get them anew"
-        )
+        raise ValueError(f"model={place}: some weights are not finite numbers; its files are damaged, get them anew")
     tokenizer = read_tokenizer(place, revision)
     model.to(device)  # pyright: ignore[reportArgumentType]  the method is wrapped in transformers
     if adapters:

@@ -61,9 +61,7 @@ class EqLen(Checked):
 
     def with_num_tracks(self, num_tracks: int) -> EqLen:
         if num_tracks % 2:
-            raise ValueError(
-                f"EqLen needs an even number of responses to a prompt, two for each stream, not {num_tracks}"
-            )
+            raise ValueError(f"EqLen needs an even number of responses to a prompt, two a stream, not {num_tracks}")
         return replace(self, streams=num_tracks // 2)
 
     async def __call__(self, extend: Extend, grade: Grade, request: Request) -> tuple[Response, ...]:

@@ -17,6 +17,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -26,6 +27,7 @@ from weakref import ref
 from fairlen.checks import POSITIVE, check
 from fairlen.rollouts import Status, Verdict
 from fairlen.verify.answer import FORMS, MAX_TEXT, PATTERN, after_thinking, choose, match_exactly
+from fairlen.verify.process import PATIENCE, read_cpu_seconds
 from fairlen.verify.typesetting import MAX_LENGTH
 
 MAX_START = 120.0
@@ -48,20 +50,28 @@ class Worker:
         self.pid = int(self.lines.readline())
 
     def answer(self, question: str, deadline: float) -> str:
-        """The status; empty where the process ended over the question. Raises OSError where it had ended before."""
-        self.socket.settimeout(deadline)
+        """The status; empty where the process ended over the question. Raises OSError where it had ended before.
+
+        The deadline is in seconds of its CPU time, so that a busy machine decides nothing.
+        """
+        end, used, left = time.monotonic() + PATIENCE * deadline, read_cpu_seconds(self.pid), deadline
         self.socket.sendall(question.encode() + b"\n")
-        try:
-            return self.lines.readline().strip()
-        except TimeoutError:
-            return "timeout"
+        while not self.is_heard(max(left, 0.02)):
+            left = deadline + used - read_cpu_seconds(self.pid)
+            if left <= 0 or time.monotonic() > end:
+                return "timeout"
+        return self.lines.readline().strip()
+
+    def is_heard(self, seconds: float) -> bool:
+        """Whether a status or the end of the process comes within `seconds`. Safe to call from any thread."""
+        heard = select.poll()
+        heard.register(self.socket, select.POLLIN)
+        return bool(heard.poll(1000 * seconds))
 
     def end(self) -> None:
         """Kill the process, unless it is gone and its id may be another's. Safe to call from any thread."""
-        heard = select.poll()
-        heard.register(self.socket, select.POLLIN)
         with suppress(OSError):
-            if not heard.poll(0):  # neither a status, after which it waits for us, nor its end
+            if not self.is_heard(0.0):  # after a status it waits for us
                 os.kill(self.pid, signal.SIGKILL)
             self.socket.shutdown(socket.SHUT_RDWR)
 

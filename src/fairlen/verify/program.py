@@ -32,7 +32,7 @@ NAMED = tuple(name for name in STARRED if name not in ("builtins", "typing"))
 REOPENED = "open = lambda f, *a, _open=open, **k: _open({'/dev/stdin': 0, '/dev/stdout': 1, '/dev/stderr': 2}.get(f, f), *a, **k)"
 """Standard output is a file, from which opening it by name again would take what is in it."""
 WORD = re.compile(r"[^\W\d]\w*")
-FUTURE = re.compile(r"^from __future__ import .*$", re.MULTILINE)
+FUTURE = re.compile(r"^from __future__ import (?:\([^)]*\)|.*)$", re.MULTILINE)
 
 
 def with_prelude(code: str) -> str:

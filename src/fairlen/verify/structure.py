@@ -56,6 +56,8 @@ def take_apart(answer: str) -> Structure:
         items = split(inner) if inner else ()
         name = answer.partition("=")[0].strip() if answer.startswith("(") and NAME.match(answer) else ""
         order = split(name[1:-1]) if name else ()
+        if kind == "set" and len(items) == 1 and (only := take_apart(items[0])).kind == "tuple":
+            return only
         if kind == "set" or len(items) > 1:
             return Structure(kind, spread(count_through(items)) if kind == "set" else items, brackets, order)
     items = spread((answer,))

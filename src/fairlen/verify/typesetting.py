@@ -18,7 +18,8 @@ SYMBOLS = {
     "⩾": r"\ge ", "≠": r"\ne ", "≈": r"\approx ", "∅": r"\emptyset ", "±": r"\pm ", "∓": r"\mp ", "∣": "|", "⁄": "/",
     "∑": r"\sum ", "∏": r"\prod ", "∫": r"\int ", "→": r"\to ", "…": r"\ldots ", "′": "'", "\u00a0": " ", "\u202f": " ",
     "\u2009": " ", "\u2062": "", "\u200b": "", "ℝ": r"\mathbb{R}", "ℤ": r"\mathbb{Z}", "ℕ": r"\mathbb{N}", "∖": r"\setminus ",
-    "\u212b": "Å", "\u2126": r"\Omega ", "℃": r"^\circ C", "℉": r"^\circ F",
+    "\u2010": "-", "\u2011": "-", "\ufe63": "-", "∕": "/", "\u2060": "", "\ufeff": "", "\u212b": "Å", "\u2126": r"\Omega ",
+    "℃": r"^\circ C", "℉": r"^\circ F",
 }  # fmt: skip
 GREEK_NAMES = (
     "alpha beta gamma delta epsilon epsilon zeta eta theta iota kappa lambda mu mu nu xi pi rho sigma tau upsilon phi phi chi "
@@ -96,6 +97,7 @@ TYPESETTING: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] 
     (re.compile(rf"\\text ?\{{ ?({FUNCTIONS}) ?\}}(?= ?[\w\\({{^])"), r"\\\1 "),
     (re.compile(r"\\log ?_ ?(?:e(?![A-Za-z])|\{ ?e ?\})"), r"\\ln "),
     (re.compile(words("lg")), r"\\log_{10}"),
+    (re.compile(r"(\\mathbb ?(?:\{ ?[A-Z] ?\}|[A-Z])) ?(?:-|\\backslash(?![A-Za-z])) ?(?=\\\{)"), r"\1 \\setminus "),
     (re.compile(r"\\(sin|cos|tan) ?\^ ?\{ ?-1 ?\}"), r"\\arc\1 "),
     (re.compile(r"_ ?(\{ ?)?(?:\\text ?\{ ?(\w+) ?\}|\\(max|min)(?![A-Za-z]))(?(1) ?\})"), r"_{\2\3}"),
     (re.compile(r"_ ?\{ ?(\w) ?\}(?!\w)"), r"_\1"),

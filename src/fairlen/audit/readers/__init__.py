@@ -107,9 +107,7 @@ def find_files(paths: list[str]) -> list[tuple[Path, str]]:
     found: dict[Path, str] = {}
     for text in paths:
         if not text:
-            raise formats.Unreadable(
-                "an empty path: name a file, a folder or a pattern ('.' is the folder that you are in)"
-            )
+            raise formats.Unreadable("an empty path: name a file, a folder or a pattern ('.' is the one you are in)")
         matches = [text] if Path(text).exists() else sorted(glob.glob(text, recursive=True))
         if not matches:
             raise formats.Unreadable(f"{text}: there is no such file or folder, and no file matches it as a pattern")

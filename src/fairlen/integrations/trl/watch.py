@@ -108,9 +108,7 @@ def attach(watch: LengthWatch, trainer: Any, verdict: str = "") -> WatchCallback
     refuse_changed(kind, names=WATCHED)
     names = trainer.reward_func_names
     if verdict not in names and (verdict or len(names) > 1):
-        raise ValueError(
-            f"verdict={verdict!r}: name the reward function that tells correctness, one of {', '.join(names)}"
-        )
+        raise ValueError(f"verdict={verdict!r}: name the reward function of correctness, one of {', '.join(names)}")
     if not watch.method:
         with suppress(ValueError):  # a loss that the audit does not know has no advice
             watch.name_method(f"loss_type={trainer.args.loss_type}")

@@ -28,9 +28,7 @@ def read_method(settings: Mapping[str, Any] | None) -> Method:
     """Return the method of `algorithm.fairlen`. Raises ValueError where it is missing."""
     names = settings.get("method") if settings else None
     if not settings or not names:
-        raise ValueError(
-            "algorithm.fairlen.method is not set: give +algorithm.fairlen.method=NAME, such as dapo+balanced"
-        )
+        raise ValueError("algorithm.fairlen.method is not set: give +algorithm.fairlen.method=NAME, e.g. dapo+balanced")
     return choose_method(str(names), tuple(str(text) for text in settings.get("overrides") or ()))
 
 
@@ -83,9 +81,7 @@ def sampler_settings(given: Iterable[str]) -> dict[str, str]:
 def quote(text: str) -> str:
     """Return a value that hydra reads as text. Raises ValueError for what it would put something else in the place of."""
     if "${" in text:
-        raise ValueError(
-            f"{text}: ${{ refers to other settings or to the environment in verl's: give a name without it"
-        )
+        raise ValueError(f"{text}: ${{ refers to other settings or to the environment in verl's: give one without it")
     return "'" + re.sub(r"(\\*)('|$)", lambda found: found[1] * 2 + ("\\'" if found[2] else ""), text) + "'"
 
 
