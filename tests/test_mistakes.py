@@ -215,7 +215,7 @@ def test_a_file_where_a_folder_is_wanted(arguments, within, capsys, tmp_path):
 def test_one_response_for_each_prompt_is_said_to_teach_nothing(capsys, tmp_path):
     arguments = ["train", *TINY, "--set", "sampling.n=1", "--out", str(tmp_path / "run")]
     assert main(arguments) == 0
-    assert "sampling.n=1: one response has nothing to compare with" in " ".join(capsys.readouterr().out.split())
+    assert "sampling.n=1: a response has nothing to compare with" in " ".join(capsys.readouterr().out.split())
     code, said = say(arguments, capsys)
     assert code == 2 and "a run is there already" in said and "--resume" in said
     code, said = say([*arguments, "--learning-rate", "0.1", "--resume"], capsys)

@@ -137,12 +137,10 @@ class Real(Told):
         return found
 
     def bullets(self) -> Iterator[str]:
-        """Yield what is said by paper, numbers in their places, and then what follows for phase B."""
+        """Yield what is said by paper, numbers in their places, and then which pairs phase B leaves out."""
         yield from (self.filled(f"**{paper}.** {text}") for paper, text in self.said())
-        run = [one.text for one in self.pairs if self.is_run(one)]
         listed = [f"{one.text} ({one.why})" for one in self.pairs if not self.is_run(one)]
-        named = f"{', '.join(run) or 'no pair'}; dropped: {', '.join(listed) or 'none'}"
-        yield self.filled(f"**Training.** Planned: {named}.")
+        yield self.filled(f"**Training.** Not run: {', '.join(listed) or 'no pair of the plan'}.")
 
     def is_run(self, pair: Pair) -> bool:
         """Whether the whole interval keeps the premise of a pair."""

@@ -337,9 +337,7 @@ def choose_device(model: ModelSettings) -> str:
     best = "cuda" if torch.cuda.is_available() else "cpu"
     device = best if model.device == "auto" else model.device
     if device.startswith("cuda") and not torch.cuda.is_available():
-        raise ValueError(
-            f"device={model.device}: this torch sees no CUDA device; use device=cpu, or a CUDA build of torch"
-        )
+        raise ValueError(f"device={model.device}: torch sees no CUDA device; use device=cpu, or a CUDA build of torch")
     known = "cpu", "cuda", *(f"cuda:{number}" for number in range(torch.cuda.device_count()))
     if device not in known:
         raise ValueError(f"device={model.device!r}: give auto or one of {', '.join(known)}")

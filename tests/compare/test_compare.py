@@ -113,7 +113,7 @@ def test_runs_that_results_would_lose_are_named_and_kept(methods, seeds, lost, t
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["grpo", "grpo"], "named twice"),
+        (["grpo", "grpo"], "share a folder"),
         (["grpo", "grop"], "did you mean 'grpo'"),
         (["grpo", "dapo", "--reference", "fspo"], "none of the methods"),
         (["grpo", "dapo", "--method", "rloo"], "a comparison sets this for each run"),

@@ -195,6 +195,8 @@ def test_data_without_rows_or_prompts_is_refused_before_anything_trains():
 
     good = Dataset.from_list([{"prompt": "1+1=", "answer": "2"}])
     assert not list(find_data_problems({"train_dataset": good, "eval_dataset": {"sums": good}}))
+    routed = Dataset.from_list([{"environment": "maze"}])  # which asks by itself
+    assert not list(find_data_problems({"train_dataset": routed, "environment_factory": {"maze": object}}))
     for name, given, words in (
         ("train_dataset", good.select([]), "train_dataset has no rows"),
         ("eval_dataset", {"sums": good, "none": good.select([])}, "eval_dataset has no rows"),

@@ -1,6 +1,8 @@
 """What a user of GRPOTrainer relies on, with a method: verdicts, metrics, checkpoints, adapters, evaluation, tables."""
 
+import json
 import math
+from random import Random
 
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ import pandas
 from peft import LoraConfig, PromptTuningConfig
 from transformers import TrainerCallback
 from trl import GRPOTrainer
-from trl_runs import Scripted, ScriptedFair, graded, problems, scripted, weights_of
+from trl_runs import Scripted, ScriptedFair, graded, parts, problems, scripted, weights_of
 from trl_runs import warnings as listen
 
 from fairlen.audit.audit import audit
@@ -274,3 +276,82 @@ def test_a_forward_pass_that_is_not_finite_changes_no_weight_no_moment_and_no_st
     # of the four the second is skipped, the first and third are on-policy
     assert seen[3][2]["surrogate.num_updates"] == 1
     assert logged(trainer, "updates/skipped") == [0, 1, 1, 1]
+
+
+SEVERAL = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 4, "steps_per_generation": 1}
+"""Four rollout batches of a prompt for each update."""
+
+
+def test_rollout_batches_of_one_update_are_drawn_apart_and_all_watched(tmp_path):
+    """Two updates of four batches are eight; one problem asked four times in an update, at temperature 1.5, is no four copies."""
+    trainer = make(tmp_path / "watched", method="dr_grpo", max_steps=2, **SEVERAL)
+    trainer.train()
+    assert [one.size for one in trainer.signal.watch.steps] == [4] * 8
+    asked = parts(tmp_path / "drawn", max_steps=1, max_completion_length=24, temperature=1.5, **SEVERAL)
+    FairGRPOTrainer(**asked | {"train_dataset": problems().select([0] * 8)}, method="eqlen+grpo").train()
+    files = sorted((tmp_path / "drawn" / "records").glob("responses-*.parquet"))
+    drawn = [str(pandas.read_parquet(file)["token_ids"].map(list).tolist()) for file in files]
+    assert len(drawn) == len(set(drawn)) == 4
+
+
+def test_the_table_has_the_advantage_of_each_response_where_turns_are_segments(tmp_path):
+    """Responses of one to three turns: that of the first, which is above 0 just where the reward is above its prompt's mean."""
+
+    def roll(prompts, trainer):
+        draw, rows = Random(3), []
+        for prompt in prompts:
+            turns = [[draw.choice(range(3, 21)), 1] for _ in range(draw.choice((1, 2, 3)))]
+            ids = [token for turn in turns for token in (5, *turn)][1:]
+            mask = [bit for _ in turns for bit in (0, 1, 1)][1:]
+            rows.append((trainer._tokenizer(prompt)["input_ids"], ids, [-1.0] * len(ids), mask))
+        return dict(zip(("prompt_ids", "completion_ids", "logprobs", "env_mask"), zip(*rows, strict=True), strict=True))
+
+    def odd(completion_ids, **_):
+        return [float(sum(ids) % 2) for ids in completion_ids]
+
+    given = scripted(tmp_path, max_steps=1, log_completions=True) | {"reward_funcs": odd, "rollout_func": roll}
+    trainer = FairGRPOTrainer(**given, method="grpo+balanced_turns")
+    rollout(trainer)
+    logs = (trainer._logs["advantages"], trainer._logs["rewards"]["odd"])
+    advantage, reward = (np.array(one).reshape(4, 4) for one in logs)
+    assert np.abs(advantage).sum() > 0 and (np.sign(advantage) == np.sign(reward - reward.mean(1, keepdims=True))).all()
+
+
+def test_a_checkpoint_is_whole_when_it_is_pushed(tmp_path):
+    pushed = []
+
+    class Pushing(ScriptedFair):
+        def _push_from_checkpoint(self, checkpoint_folder):
+            pushed.append({path.name for path in (tmp_path / "checkpoint-1").iterdir()})
+
+    trainer = make(tmp_path, trainer=Pushing, max_steps=1, save_strategy="steps", save_steps=1)
+    trainer.args.push_to_hub = True
+    trainer.push_to_hub = lambda *_, **__: None
+    trainer.train()
+    assert len(pushed) == 1 and {"fairlen.json", "trainer_state.json"} <= pushed[0]
+
+
+def test_other_sets_and_predictions_are_no_point_of_the_held_out_curve(tmp_path):
+    """All right in a prediction before, all wrong afterwards: two evaluations of 4 problems, and of 6 others none."""
+    settings = {"eval_strategy": "steps", "eval_steps": 1, "per_device_eval_batch_size": 8, "num_generations_eval": 2}
+    trainer = make(tmp_path, eval_dataset=problems(4), **settings)
+    for value, act in ((1.0, lambda: trainer.predict(problems(8))), (0.0, trainer.train)):
+        trainer.reward_funcs = [lambda completion_ids, value=value, **_: [value] * len(completion_ids)]
+        act()
+    trainer.evaluate(problems(6))
+    lines = [json.loads(line) for line in (tmp_path / "evaluations.jsonl").read_text().splitlines()]
+    assert [(line["update"], line["correct"]) for line in lines] == [(1, [[0, 0]] * 4), (2, [[0, 0]] * 4)]
+
+
+def test_padding_to_a_multiple_makes_no_further_pass(tmp_path):
+    """10 tokens are padded to 64, past the limit: one micro-batch of 8 rows is one pass all the same."""
+    passes = []
+
+    class Counting(ScriptedFair):
+        def _compute_loss(self, model, inputs):
+            passes.append(len(inputs["completion_ids"]))
+            return super()._compute_loss(model, inputs)
+
+    settings = {"max_steps": 1, "pad_to_multiple_of": 64, "gradient_accumulation_steps": 1}
+    make(tmp_path, trainer=Counting, **settings).train()
+    assert passes == [8]

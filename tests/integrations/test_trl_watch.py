@@ -85,6 +85,25 @@ def test_training_goes_on_where_the_watch_cannot(tmp_path, capsys):
     assert out.count("watches no more") == 1 and "outcomes[0]=inf" in out
 
 
+def test_an_alert_that_cannot_be_sent_ends_no_watch(tmp_path, capsys):
+    class Full(TrainerCallback):
+        """A tracker whose disk is full."""
+
+        @property
+        def tb_writer(self):
+            return self
+
+        def add_text(self, *_):
+            raise OSError("no space left")
+
+    trainer, watch = make(tmp_path, short, max_steps=9), LengthWatch()
+    watch.attach(trainer)
+    trainer.add_callback(Full())
+    trainer.train()
+    assert watch.alarms and len(watch.steps) == 9 and (tmp_path / "length_watch.html").exists()
+    assert "no alert was sent: OSError: no space left" in capsys.readouterr().err
+
+
 def test_the_verdict_is_asked_for_and_other_trainers_are_refused(tmp_path):
     trainer = make(tmp_path, [graded, short])
     for name in ("", "shorts"):

@@ -147,6 +147,17 @@ def test_a_reward_that_is_nan_is_no_verdict_and_what_is_left_out_is_told(tmp_pat
     assert any("left out, such as" in note and "the reward 'n/a'" in note for note in follower.notes)
 
 
+def test_a_last_row_without_the_end_of_its_line_is_read_where_it_is_whole(tmp_path):
+    """Two files of 8 rows, joined by line ends alone, of which the last is the longest: 1 to 8 tokens, in the mean 4.5."""
+    for step in (0, 1):
+        rows = [{"step": step, "prompt": f"q{row // 4}", "num_tokens": row + 1, "reward": row % 2} for row in range(8)]
+        (tmp_path / f"{step}.jsonl").write_text("\n".join(json.dumps(row | {"response": "a"}) for row in rows))
+    with (tmp_path / "1.jsonl").open("a") as file:
+        file.write('\n{"step": 1, "prompt": "q1", "num_to')
+    found = list(Follower(tmp_path).read(is_over=True))
+    assert [(step, len(table), float(table.length.mean())) for step, table, *_ in found] == [(0, 8, 4.5), (1, 8, 4.5)]
+
+
 def test_the_bar_of_a_correct_response_is_raised_by_larger_rewards(tmp_path):
     """Half of 0 to .1 is .05; then of 0 to 1.1 it is .55, above which .1 for a format is not; and it never falls."""
     path, found = tmp_path / "rollouts.jsonl", []
@@ -167,7 +178,7 @@ def test_lengths_in_another_unit_than_before_end_the_watch(tmp_path):
     write_steps(path, [2])
     with path.open("a") as file:
         file.write('{"step": 2, "prompt": "2-0", "response": "a b", "reward": 0.0, "finish_reason": "stop"}\n')
-    with pytest.raises(ValueError, match="lengths in tokens, then in words: choose one by --unit or --tokenizer"):
+    with pytest.raises(ValueError, match="lengths in tokens, then in words: give --unit or --tokenizer"):
         list(follower.read(is_over=True))
 
 
@@ -207,7 +218,7 @@ def test_the_command_fails_on_an_effect_and_goes_on_where_it_was(tmp_path, capsy
 def test_what_cannot_be_watched_is_said(tmp_path, arguments, words, capsys):
     assert main(["watch", str(tmp_path / "none.jsonl"), "--once", *arguments]) == 2
     told = capsys.readouterr().err
-    assert all(word in told for word in words) and "no state of this watch" not in told
+    assert all(word in told for word in words) and "not its state" not in told
 
 
 def test_only_a_state_of_ours_is_gone_on_from(tmp_path, capsys):

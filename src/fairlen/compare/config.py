@@ -66,9 +66,7 @@ class CompareConfig:
                 f"methods={' '.join(self.methods)}: name at least two, such as: fairlen compare grpo grpo+balanced"
             )
         if len({v.text if self.are_runs else v.folder for v in self.variants}) < len(texts):
-            raise ValueError(
-                f"methods={' '.join(self.methods)}: one is there twice, as a folder would be; leave one out"
-            )
+            raise ValueError(f"methods={' '.join(self.methods)}: two of them would share a folder; leave one out")
         if self.seeds < 1:
             raise ValueError(f"seeds={self.seeds}: give at least 1; intervals over seeds need 3 or more")
         if self.reference and self.reference not in texts:

@@ -31,7 +31,7 @@ from fairlen.report import figure
 from fairlen.report.figure import Form, share
 from fairlen.report.run import column, read_metrics
 
-PAIRED = "95% intervals resample seeds and problems, paired over methods, and are no narrower than Student's t over seeds."
+PAIRED = "95% intervals resample seeds and problems, paired over methods, no narrower than Student's t over seeds."
 NUM_RESAMPLES = 4000
 MAX_EXCESS = 0.02
 """Share by which what two methods spent may differ for them to be compared."""

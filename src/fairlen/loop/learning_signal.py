@@ -142,7 +142,8 @@ class LearningSignal:
         """Return the messages after one more rollout batch, mostly none; arguments as of `Counts.of`, and its number."""
         first = NOT_TESTED if not (self.watch.exchangeable or self.total.batches) else ""
         said = self.look(replace(Counts.of(responses, folded, method, num_updates), failures=failures))
-        alarms = [f"{one.kind} at step {one.step}: {one.text}" for one in self.watch.look(step, responses)]
+        raised = self.watch.look(max(step, self.watch.last_step + 1), responses)  # several may be of one update
+        alarms = [f"{one.kind} at step {one.step}: {one.text}" for one in raised]
         return [one for one in (first, said, *alarms) if one]
 
     def look(self, batch: Counts) -> str:

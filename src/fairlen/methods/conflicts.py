@@ -146,7 +146,7 @@ def refuse_missing(method: Method, known: Collection[str]) -> None:
 def warn_of_pairs(method: Method) -> list[str]:
     notes = find_pairs(method, WARNED)
     if method.sampling.num_tracks < 2 and method.sampling.is_whole:
-        notes.append("sampling.n=1: one response has nothing to compare with, its advantage is 0; --set sampling.n=16")
+        notes.append("sampling.n=1: a response has nothing to compare with, every advantage is 0; --set sampling.n=16")
     ratio, weight = method.surrogate, method.aggregation
     if isinstance(ratio, PowerClip) and isinstance(weight, LengthPower) and ratio.power != weight.power:
         notes.append(

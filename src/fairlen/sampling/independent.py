@@ -97,9 +97,7 @@ class Independent(Checked):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.compare == "turns" and self.unit == "trajectory":
-            raise ValueError(
-                "compare=turns with unit=trajectory: only turns can be compared one by one; give unit=turn too"
-            )
+            raise ValueError("compare=turns with unit=trajectory: only turns are compared one by one; give unit=turn")
 
     @property
     def num_tracks(self) -> int:

@@ -42,9 +42,7 @@ def load_task(config: TaskConfig, tokenizer: Any, seed: int = 0) -> Task:
     """Load data sets, the user's own task or the playground. Raises ValueError."""
     if not config.data.places:
         if config.data.held_out:
-            raise ValueError(
-                f"--eval-data {config.data.held_out[0]}: it goes with --data, which names what to train on"
-            )
+            raise ValueError(f"--eval-data {config.data.held_out[0]}: it goes with --data, the problems to train on")
         return open_task(config.data.task, config, tokenizer, seed)
     limit = config.data.max_prompt_length or MAX_PROMPT
     sets = read_sets((*config.data.places, *config.data.held_out))

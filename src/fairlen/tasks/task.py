@@ -196,9 +196,7 @@ class Synthetic(ABC):
             draws = (self.draw(rng, len(found)) for _ in range(MAX_DRAWS))
             new = next((one for one in draws if is_held_out(one.text) and one.text not in found), None)
             if new is None:
-                raise ValueError(
-                    f"held_out({count}): only {len(found)} problems found; ask for fewer, or allow longer ones"
-                )
+                raise ValueError(f"held_out({count}): only {len(found)} problems found; ask for fewer or longer ones")
             found[new.text] = new
         return tuple(found.values())
 

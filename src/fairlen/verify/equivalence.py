@@ -220,9 +220,7 @@ def without_letter_unit(one: Reading, other: Reading) -> str:
 def same_algebra(gold: str, answer: str, tolerance: float) -> bool:
     wanted = parse_latex(gold)
     if not wanted:
-        raise ValueError(
-            f"gold={gold[:80]!r} cannot be read as mathematics: leave the problem out, or mend its reference"
-        )
+        raise ValueError(f"gold={gold[:80]!r} cannot be read as mathematics: leave the problem out, or mend it")
     given = parse_latex(answer)
     if not given:
         return False

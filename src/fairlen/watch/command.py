@@ -94,9 +94,7 @@ class FileWatch:
             self.watch.restore(state["watch"])
             self.follower = Follower(Path(config.path), options, **state["follower"])
         except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(
-                f"{self.place}: no state of this watch ({error}); name another --state, or remove it"
-            ) from error
+            raise ValueError(f"{self.place}: not its state ({error}); name another --state, or remove it") from error
 
     def look(self, is_over: bool) -> None:
         """Take what is new, log its notes and alarms, and keep the state."""

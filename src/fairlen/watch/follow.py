@@ -21,6 +21,7 @@ from fairlen.audit.readers.rows import Options
 from fairlen.batch import Floats, Ints, Responses
 from fairlen.files.folders import write_file
 from fairlen.files.formats import Unreadable
+from fairlen.files.limits import read_row
 
 CHUNK = 8 << 20
 """Bytes that are read at a time; more where one step is larger, and where one table is."""
@@ -113,13 +114,12 @@ class Follower:
             place = self.places.get(str(file), 0)
             with file.open("rb") as lines:
                 if place > sizes[file] or crc32(lines.read(min(place, HEAD))) != self.heads.get(str(file), 0):
-                    raise ValueError(
-                        f"{file}: written anew since the last look: watch another run anew, by another --state"
-                    )
+                    raise ValueError(f"{file}: written anew since the last look: watch it anew, by another --state")
                 lines.seek(place)
                 data = lines.read(share)
             left -= len(data)
-            yield Unread(file, data[: data.rfind(b"\n") + 1], len(data) < share)
+            tail = data[data.rfind(b"\n") + 1 :]  # whole, where it can be read
+            yield Unread(file, data if isinstance(read_row(tail), dict) else data.removesuffix(tail), len(data) < share)
 
     def read_parts(self, parts: list[Unread], is_over: bool) -> Iterator[Step]:
         """Yield the steps of parts that nothing can be added to, and move beyond them."""
@@ -135,9 +135,7 @@ class Follower:
             return
         self.unit = self.unit or log.unit
         if log.unit != self.unit:
-            raise ValueError(
-                f"{self.path}: lengths in {self.unit}, then in {log.unit}: choose one by --unit or --tokenizer"
-            )
+            raise ValueError(f"{self.path}: lengths in {self.unit}, then in {log.unit}: give --unit or --tokenizer")
         held = min([log.batch[rows[str(part.file)]].max() for part in full if not part.is_end], default=math.inf)
         held = held if is_over else min(held, log.batch.max())
         newest = [log.batch[rows[str(part.file)]].max() for part in full if self.places.get(str(part.file))]

@@ -190,11 +190,16 @@ class Sampled:
 
     @property
     def sample_advantages(self) -> Floats:
-        """Of the texts that TRL asked for, of all processes: that of the first segment, 0 where it does not train."""
-        segments, responses = self.scored.segments, self.scored.responses
-        advantage = np.zeros(len(responses))
-        advantage[segments.response[::-1]] = self.scored.advantage[::-1]
-        return advantage[responses.round == 0][: len(self.asked.text_rewards)]
+        """Of the texts that TRL asked for, of all processes."""
+        of_responses = first_advantages(self.scored)
+        return of_responses[self.scored.responses.round == 0][: len(self.asked.text_rewards)]
+
+
+def first_advantages(scored: Scored) -> Floats:
+    """Advantage of each response's first segment, [R]; 0 of one without any."""
+    advantage = np.zeros(len(scored.responses))
+    advantage[scored.segments.response[::-1]] = scored.advantage[::-1]
+    return advantage
 
 
 def sample(trainer: Any, inputs: Sequence[dict[str, Any]], prompts: list[Any]) -> Sampled:
@@ -216,7 +221,8 @@ def sample(trainer: Any, inputs: Sequence[dict[str, Any]], prompts: list[Any]) -
     trainer.refill.report(scored, len(rounds))
     plan = trainer.method.plan(scored)
     trainer.recorder.add(rollouts, scored, plan, rows)
-    chosen = [row for row in plan.rows.tolist() if rollouts.segments[row].response in set(own)]
+    ours = {*own}
+    chosen = [row for row in plan.rows.tolist() if rollouts.segments[row].response in ours]
     trees = build_enough(rollouts.responses, rollouts.segments, chosen, trainer)
     parts = trainer.args.steps_per_generation  # TRL cuts the rows into so many equal parts and drops what is left
     size = -(-max(most_of(trainer, len(trees)), 1) // parts) * parts
@@ -248,11 +254,11 @@ def draw(trainer: Any, inputs: Sequence[dict[str, Any]], prompts: list[Any], fir
 
 def make_request(trainer: Any, first_prompt: int) -> Callable[[int, TokenIds, int], Request]:
     """Return what asks for a prompt, whose number counts from `first_prompt` on in the rollout batch."""
-    step = trainer.state.global_step
+    step, part = trainer.state.global_step, trainer._step % trainer.args.gradient_accumulation_steps
     sampling = Sampling(trainer.max_completion_length, seed=0, temperature=trainer.temperature)
 
     def request(prompt: int, token_ids: TokenIds, place: int) -> Request:
-        seed = (trainer.args.seed, step, first_prompt + prompt, place)
+        seed = (trainer.args.seed, step, part, first_prompt + prompt, place)  # of several rollout batches an update too
         return Request(first_prompt + prompt, token_ids, sampling, policy_version=step, seed=seed)
 
     return request

@@ -96,15 +96,20 @@ class Recorder(TrainerCallback):
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         dataset, sets = kwargs["eval_dataloader"].dataset, self.trainer.eval_dataset
-        is_first = not isinstance(sets, dict) or dataset is next(
-            iter(sets.values())
-        )  # of several sets, which are no one curve
+        first = next(iter(sets.values())) if isinstance(sets, dict) else sets
+        is_copy = (args.remove_unused_columns and first is sets) or not hasattr(
+            dataset, "__len__"
+        )  # as streams are wrapped
+        is_first = dataset is first or is_copy  # other sets are no point of its curve
         if self.run is not None and self.held_out and is_first:
             per_prompt = self.trainer.num_generations_eval
             # processes may share a few rows more
             rows = self.held_out[: len(dataset) * per_prompt] if hasattr(dataset, "__len__") else self.held_out
             groups = [rows[first : first + per_prompt] for first in range(0, len(rows), per_prompt)]
             self.run.add_evaluation(state.global_step, build_evaluation(groups))
+        self.held_out.clear()
+
+    def on_predict(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.held_out.clear()
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

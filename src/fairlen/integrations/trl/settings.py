@@ -156,7 +156,7 @@ def find_data_problems(parts: Mapping[str, Any]) -> Iterator[str]:
             columns = getattr(one, "column_names", None) or ["prompt"]
             if isinstance(one, Sized) and not len(one):
                 yield f"{name} has no rows: give some, or leave it out"
-            if "prompt" not in columns:
+            if "prompt" not in columns and parts.get("environment_factory") is None:  # which may ask by itself
                 had = f"{name} has the columns {', '.join(columns)} and no `prompt`"
                 yield f"{had}: rename the one that is asked, {name}.rename_column({columns[0]!r}, 'prompt')"
 
@@ -226,7 +226,7 @@ def describe_differences(config: Any, method: Method) -> Iterator[str]:
         )
     updates = config.steps_per_generation * config.num_iterations / config.gradient_accumulation_steps
     saves = str(getattr(config.save_strategy, "value", config.save_strategy)) == "steps"
-    if saves and updates > 1 and not math.isclose(config.save_steps % updates, 0.0):
+    if saves and updates > 1 and config.save_steps >= 1 and not math.isclose(config.save_steps % updates, 0.0):
         why = f"{updates:g} updates for each rollout batch, and TRL does not save one that is half used"
         yield f"save_steps={config.save_steps} with {why}: give a multiple of {math.ceil(updates)}"
 

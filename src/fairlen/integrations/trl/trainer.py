@@ -26,7 +26,7 @@ from fairlen.batch import Plan
 from fairlen.integrations.rows import TreeReader, fold, group_by_row, mark_depth
 from fairlen.integrations.run_folder import NOWHERE, resume_method, save_method
 from fairlen.integrations.trl import rows as trl_rows
-from fairlen.integrations.trl.generation import Run, Sampled, has_whole_model, run_on_engine, sample
+from fairlen.integrations.trl.generation import Run, Sampled, first_advantages, has_whole_model, run_on_engine, sample
 from fairlen.integrations.trl.recording import Recorder
 from fairlen.integrations.trl.refill import Refill, share_passes
 from fairlen.integrations.trl.settings import (
@@ -170,7 +170,7 @@ class FairGRPOTrainer(GRPOTrainer):
         rollouts, scored = trl_rows.score_rows(self, told)
         plan = self.method.plan(scored, trl_rows.find_kept(self, output, scored.segments))
         self.recorder.add(rollouts, scored, plan, told)
-        self.report(scored, plan, scored.advantage)
+        self.report(scored, plan, first_advantages(scored))
         self.refill.report(scored, num_rounds=1)
         rows, size = group_by_row(scored.segments.response, len(told)), len(output["completion_ids"])
         return output | self.fold_plan(scored, plan, rows[self.accelerator.process_index * size :][:size])
@@ -218,13 +218,14 @@ class FairGRPOTrainer(GRPOTrainer):
 
     def _calculate_rewards(self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any) -> Tensor:
         if self.current.sampled is None:
-            self.current.rewards = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
-            trl_rows.refuse_infinite(self.current.rewards, self.reward_func_names)
+            self.current.rewards = self.reward_tracks(inputs, prompts, completions, completion_ids_list)
         return self.current.rewards
 
     def reward_tracks(self, inputs: Any, prompts: Any, completions: Any, completion_ids: Any) -> Tensor:
         """TRL's own rewards by function, [processes * N, F], of any number of finished texts."""
-        return super()._calculate_rewards(inputs, prompts, completions, completion_ids)
+        rewards = super()._calculate_rewards(inputs, prompts, completions, completion_ids)
+        trl_rows.refuse_infinite(rewards, self.reward_func_names)
+        return rewards
 
     def grade_rewards(self, rewards: Tensor) -> trl_rows.Outcomes:
         """Which answers are right and which count, from rewards by function, [N, F], nan where one does not apply."""
@@ -252,7 +253,7 @@ class FairGRPOTrainer(GRPOTrainer):
         longest, width = num_prompt + self.max_completion_length, num_prompt + num_completion
         size = max(1, self.args.per_device_train_batch_size * longest // max(longest, width))
         size = share_passes(self, len(inputs["completion_ids"]), size) if self.reader.is_installed else size
-        parts = trl_rows.split_rows(inputs, size)
+        parts = trl_rows.split_rows(inputs, size) if self.has_sampler else [inputs]
         done = torch.zeros((), device=self.accelerator.device)
         for part in parts[:-1]:  # more rows than the memory was promised: a part at a time
             with self.accelerator.no_sync(model):
@@ -366,11 +367,11 @@ class FairGRPOTrainer(GRPOTrainer):
             self.recorder.extend_card()
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        super()._save_checkpoint(model, trial)
-        if self.args.should_save:
+        if self.args.should_save:  # before it is pushed to the hub
             folder = Path(self._get_output_dir(trial=trial)) / f"checkpoint-{self.state.global_step}"
             position = self.recorder.run.capture() if self.recorder.run else NOWHERE
             save_method(folder, self.method, run=position, drawn=self.refill.drawn, watch=self.signal.watch.state())
+        super()._save_checkpoint(model, trial)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)

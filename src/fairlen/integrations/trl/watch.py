@@ -55,8 +55,10 @@ class WatchCallback(TrainerCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Go on from the state of the checkpoint that training goes on from."""
         path = Path(args.output_dir) / f"checkpoint-{state.global_step}" / STATE
-        if state.global_step and path.exists():
+        if path.exists():
             self.guard(lambda: self.watch.restore(json.loads(path.read_text())))
+        elif state.global_step and state.is_world_process_zero:
+            warn(f"length watch: {path} is not there: it begins anew at step {state.global_step}")
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         rows, self.rows = self.rows, []
@@ -70,7 +72,10 @@ class WatchCallback(TrainerCallback):
         keys, verdicts = [prompts[first] for first in group], [verdict for _, verdict in rows]
         for alarm in self.watch.add(keys, lengths, verdicts, truncated=truncated, step=step):
             warn(f"length watch: ALARM {alarm}")
-            send_alert(alarm, self.trainer)
+            try:
+                send_alert(alarm, self.trainer)
+            except Exception as error:
+                warn(f"length watch: no alert was sent: {type(error).__name__}: {error}")
         for side, name in enumerate(("longer", "shorter")):
             value = float(np.log10(self.watch.evidence.measure(side)))
             self.trainer._metrics["train"][f"watch/log10_evalue_{name}"].append(value)

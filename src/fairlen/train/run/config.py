@@ -36,9 +36,7 @@ class BatchSettings(settings.SamplingSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.temperature > 0:
-            raise ValueError(
-                f"temperature={self.temperature}: give more than 0; greedy decoding has no gradient to learn from"
-            )
+            raise ValueError(f"temperature={self.temperature}: give more than 0: greedy decoding has no gradient")
         if self.truncations and self.engine == "vllm":
             raise ValueError(
                 f"{self.truncations[0]} with engine=vllm: vLLM is not asked which tokens truncated sampling left, so that every "

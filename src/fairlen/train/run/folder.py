@@ -97,9 +97,7 @@ def read_before(config: TrainConfig) -> dict[str, Any]:
         return {}
     if (folder / "run.json").exists():
         if not config.run.resume:
-            raise FileExistsError(
-                f"out={folder}: a run is there already; choose another folder, or go on with it: --resume"
-            )
+            raise FileExistsError(f"out={folder}: a run is there already; choose another, or go on with it: --resume")
         refuse_links(folder)
         try:
             return json.loads((folder / "run.json").read_text())
