@@ -34,6 +34,7 @@ from fairlen.train.step import Learner, OutOfMemoryError, is_shortage, release_m
 SIZES = {"float64": 8, "float32": 4, "bfloat16": 2}
 LIBRARIES = int(0.7 * GIB)  # on the CPU; a context, its kernels and the workspaces of cuBLAS on CUDA
 ENDING = int(0.35 * GIB)  # on the CPU, of what is imported for the report at the end
+RESIDENT = 1.125  # on the CPU, of malloc: bytes that are held for a larger micro-batch over those of the trial's share
 KEPT = 20  # numbers that autograd keeps of a position in a layer, in widths of the model
 MAX_MICROBATCH = 16_384
 TRIED = 1024  # positions, or one sequence, that are tried; a larger micro-batch takes as much more
@@ -118,13 +119,13 @@ def try_memory(config: TrainConfig, learner: Learner, method: Method, longest_pr
     copies = 3 if policy.has_adapters else 1  # merged, made contiguous and serialised
     saved = 0 if on_cuda else ENDING + max(moments + gradients, copies * 4 * policy.model.num_parameters())
 
-    # what is saved is serialised as a whole, where gradients were; the allocator has not given back what else the update took
+    # what is saved is serialised as a whole, after what the update took is given back
     def foresee(config: TrainConfig) -> int:
         positions = min(config.update.max_tokens_per_microbatch, most)
         logits, of_trial = (count_logits(number, policy) for number in (positions, tried))
         cached = 0 if on_cuda else count_cached(config, method, longest_prompt, count_position_bytes(policy))
-        rest = max(taken - moments - gradients - of_trial, 0) * positions // tried
-        return before + moments + copy + max(gradients, saved) + logits + rest + cached
+        rest = max(taken - moments - gradients - of_trial, 0) * positions / tried * (1 if on_cuda else RESIDENT)
+        return before + moments + copy + cached + max(gradients + logits + int(rest), saved)
 
     fitting = lower(config, foresee, longest, (SAFE_SHARE if asked else CHOSEN_SHARE) * room, SAFE_SHARE * room)
     learner.max_tokens, needed = fitting.update.max_tokens_per_microbatch, foresee(fitting)

@@ -253,12 +253,12 @@ def draw(trainer: Any, inputs: Sequence[dict[str, Any]], prompts: list[Any], fir
 
 
 def make_request(trainer: Any, first_prompt: int) -> Callable[[int, TokenIds, int], Request]:
-    """Return what asks for a prompt, whose number counts from `first_prompt` on in the rollout batch."""
+    """Return what asks for a prompt, whose number counts from `first_prompt` on; rollout batches of one update differ."""
     step, part = trainer.state.global_step, trainer._step % trainer.args.gradient_accumulation_steps
     sampling = Sampling(trainer.max_completion_length, seed=0, temperature=trainer.temperature)
 
     def request(prompt: int, token_ids: TokenIds, place: int) -> Request:
-        seed = (trainer.args.seed, step, part, first_prompt + prompt, place)  # of several rollout batches an update too
+        seed = (trainer.args.seed, step, first_prompt + prompt, place, *[part] * (part > 0))
         return Request(first_prompt + prompt, token_ids, sampling, policy_version=step, seed=seed)
 
     return request
