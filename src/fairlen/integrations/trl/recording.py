@@ -109,7 +109,7 @@ class Recorder(TrainerCallback):
             self.run.add_evaluation(state.global_step, build_evaluation(groups))
         self.held_out.clear()
 
-    def on_predict(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_predict(self, args: Any, state: Any, control: Any, metrics: Any, **kwargs: Any) -> None:
         self.held_out.clear()
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
