@@ -97,10 +97,8 @@ class Recorder(TrainerCallback):
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         dataset, sets = kwargs["eval_dataloader"].dataset, self.trainer.eval_dataset
         first = next(iter(sets.values())) if isinstance(sets, dict) else sets
-        is_copy = (args.remove_unused_columns and first is sets) or not hasattr(
-            dataset, "__len__"
-        )  # as streams are wrapped
-        is_first = dataset is first or is_copy  # other sets are no point of its curve
+        is_wrapped = not hasattr(dataset, "__len__") or (args.remove_unused_columns and first is sets)
+        is_first = dataset is first or is_wrapped  # other sets are no point of its curve
         if self.run is not None and self.held_out and is_first:
             per_prompt = self.trainer.num_generations_eval
             # processes may share a few rows more

@@ -199,7 +199,7 @@ def files_of(config: VerlConfig, given: Sequence[str], folder: Path) -> dict[str
     train, held_out = (str((folder / name).resolve()) for name in ("train.parquet", "eval.parquet"))
     places = value_of("data.train_files", given)
     if places and config.data:
-        raise ValueError(f"data={config.data[0]} and data.train_files={places}: give one: one function grades all")
+        raise ValueError(f"data={config.data[0]} and data.train_files={places}: give one, as one function grades all")
     if places or not (config.data or config.cpu):
         return {}
     return {"train": train, "val": held_out if config.eval_data or not config.data else train}
