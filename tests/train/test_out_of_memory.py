@@ -13,7 +13,7 @@ from test_invariance import relative, reordered, tiny_gpt2
 
 from fairlen.methods.compose import compose
 from fairlen.policy.model import Policy
-from fairlen.train.memory import Trial, hold_moments, largest_shapes, lower, run_largest, try_memory
+from fairlen.train.memory import Trial, hold_moments, largest_shape, lower, run_largest, try_memory
 from fairlen.train.run.config import TrainConfig
 from fairlen.train.start import start_training
 from fairlen.train.step import Learner, OutOfMemoryError, is_shortage
@@ -248,11 +248,10 @@ def test_the_trial_runs_the_largest_micro_batch_and_leaves_nothing():
     learner.policy.model.eval()
     before = torch.get_rng_state()
     run_largest(learner, method, 30, 100, most_rows=1000)
-    # 21 rows of 2,048 // 21 = 97, the last token of which is predicted and not read; the longest row of 100 on CUDA alone; and
-    # 21 more beside the gradients of the first
-    assert learner.policy.sizes == (21 * 96, 21 * 96)
+    # the longest row, and beside its gradients 21 rows of 2,048 // 21 = 97, the last token of which is predicted and not read
+    assert learner.policy.sizes == (99, 21 * 96)
     run_largest(learner, method, 30, 100, most_rows=3)
-    assert learner.policy.sizes[2:] == (3 * 99,)
+    assert learner.policy.sizes[2:] == (99, 3 * 99)
     assert torch.equal(torch.get_rng_state(), before) and not learner.policy.model.training
     assert all(p.grad is None for p in learner.policy.model.parameters())
     learner.policy.most = 700
@@ -261,16 +260,16 @@ def test_the_trial_runs_the_largest_micro_batch_and_leaves_nothing():
 
 
 def test_rows_that_leave_nearly_half_of_a_micro_batch_are_not_the_largest():
-    assert largest_shapes(16_384, 9_216, 128) == [(1, 9_216), (2, 8_192)]  # 16,384 positions, where one row has 9,216
-    assert largest_shapes(16_384, 8_192, 128) == [(2, 8_192)]
-    assert largest_shapes(16_384, 9_216, 1) == [(1, 9_216)]  # an update of one sequence
-    assert largest_shapes(4_096, 9_216, 128) == [(1, 9_216)]  # the longest sequence must fit
+    assert largest_shape(16_384, 9_216, 128) == (2, 8_192)  # 16,384 positions, where one row has 9,216
+    assert largest_shape(16_384, 8_192, 128) == (2, 8_192)
+    assert largest_shape(16_384, 9_216, 1) == (1, 9_216)  # an update of one sequence
+    assert largest_shape(4_096, 9_216, 128) == (1, 9_216)  # the longest sequence must fit
 
 
 def test_a_trial_says_what_the_run_takes_and_with_what():
     learner, config = make_learner(), TrainConfig.of(max_response_length=70, max_num_seqs=8, try_memory="on")
     found = try_memory(config, learner, compose("gspo"), 30)
-    assert learner.policy.sizes == (11 * 92, 11 * 92)  # 1,024 positions at most: 11 rows of 1,024 // 11 = 93, twice
+    assert learner.policy.sizes == (99, 21 * 96)  # the longest row; 2,048 positions take 21 rows of 97
     assert found.config.update.max_tokens_per_microbatch == learner.max_tokens == 16_384
     # memory that the process kept may do for all of it
     assert found.needed > found.taken >= 0 and "16,384 positions a micro-batch and 8 responses at a time" in found.note

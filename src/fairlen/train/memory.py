@@ -29,15 +29,14 @@ from fairlen.rollouts import Rollouts
 from fairlen.settings import LARGE
 from fairlen.tasks.playground import PLAYGROUND
 from fairlen.train.run.config import TrainConfig
-from fairlen.train.step import Learner, OutOfMemoryError, is_shortage, release_memory
+from fairlen.train.step import Learner, OutOfMemoryError, StepResult, is_shortage, release_memory
 
 SIZES = {"float64": 8, "float32": 4, "bfloat16": 2}
 LIBRARIES = int(0.7 * GIB)  # on the CPU; a context, its kernels and the workspaces of cuBLAS on CUDA
 ENDING = int(0.35 * GIB)  # on the CPU, of what is imported for the report at the end
-RESIDENT = 1.125  # on the CPU, of malloc: bytes that are held for a larger micro-batch over those of the trial's share
 KEPT = 20  # numbers that autograd keeps of a position in a layer, in widths of the model
 MAX_MICROBATCH = 16_384
-TRIED = 1024  # positions, or one sequence, that are tried; a larger micro-batch takes as much more
+TRIED = 2048  # positions, or one sequence, that are tried; a larger micro-batch takes as much more
 SAFE_SHARE, CHOSEN_SHARE = 0.9, 0.75  # of the free memory: for what is asked for, and for a micro-batch that is chosen
 
 
@@ -124,7 +123,7 @@ def try_memory(config: TrainConfig, learner: Learner, method: Method, longest_pr
         positions = min(config.update.max_tokens_per_microbatch, most)
         logits, of_trial = (count_logits(number, policy) for number in (positions, tried))
         cached = 0 if on_cuda else count_cached(config, method, longest_prompt, count_position_bytes(policy))
-        rest = max(taken - moments - gradients - of_trial, 0) * positions / tried * (1 if on_cuda else RESIDENT)
+        rest = max(taken - moments - gradients - of_trial, 0) * positions / tried
         return before + moments + copy + cached + max(gradients + logits + int(rest), saved)
 
     fitting = lower(config, foresee, longest, (SAFE_SHARE if asked else CHOSEN_SHARE) * room, SAFE_SHARE * room)
@@ -197,17 +196,24 @@ def read_status(name: str) -> int:
 
 
 def run_largest(learner: Learner, method: Method, num_prompt: int, longest: int, most_rows: int) -> int:
-    """Run the longest row and the largest micro-batch, twice as only then gradients are there; return bytes held for moments."""
+    """Run the longest row and then, beside its gradients, the largest micro-batch; return bytes held for moments."""
     model = learner.policy.model
     vocab_size = output_embeddings(model).weight.shape[0]
     was_training, devices = model.training, [model.device] if model.device.type == "cuda" else []
-    shapes, held = largest_shapes(learner.max_tokens, longest, most_rows), hold_moments(learner.optimizer)
+    shapes = (1, longest), largest_shape(learner.max_tokens, longest, most_rows)
+    batches = [draw_batch(rows, min(num_prompt, length // 2), length, vocab_size) for rows, length in shapes]
+
+    def differentiate() -> None:
+        for rollouts, plan in batches:
+            result = StepResult(np.zeros((3, len(plan))), method)
+            for packed in learner.packs(rollouts, plan, {}, True):
+                learner.accumulate(method, packed, result, [])
+
+    held = hold_moments(learner.optimizer)
     try:
+        model.train()
         with torch.random.fork_rng(devices):
-            for num_rows, length in shapes if devices else shapes[-1:]:
-                num_rows = min(2 * num_rows, most_rows)
-                rollouts, plan = draw_batch(num_rows, min(num_prompt, length // 2), length, vocab_size)
-                learner.fit(partial(learner.differentiate, method, rollouts, plan, {}, True), rollouts, plan)
+            learner.fit(differentiate, *batches[0])
         return held.nbytes
     finally:
         del held
@@ -216,14 +222,13 @@ def run_largest(learner: Learner, method: Method, num_prompt: int, longest: int,
         release_memory()
 
 
-def largest_shapes(max_tokens: int, longest: int, most_rows: int) -> list[tuple[int, int]]:
-    """Number and length of rows: of the longest row and of the micro-batch with most positions, or of one that is both.
+def largest_shape(max_tokens: int, longest: int, most_rows: int) -> tuple[int, int]:
+    """Number and length of rows of the micro-batch with most positions.
 
     Two rows of 8,192 positions fill 16,384, of which one row of 9,216 leaves nearly half.
     """
     num_rows = min(-(-max_tokens // longest), most_rows)
-    width = min(longest, max_tokens // num_rows)
-    return [(num_rows, longest)] if width == longest or num_rows == 1 else [(1, longest), (num_rows, width)]
+    return num_rows, longest if num_rows == 1 else min(longest, max_tokens // num_rows)
 
 
 def hold_moments(optimizer: torch.optim.Optimizer) -> torch.Tensor:
