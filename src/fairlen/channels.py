@@ -80,9 +80,8 @@ def name_channel(channel: str) -> str:
 def opens_thinking(text: str) -> bool:
     """Return whether a prompt ends within the thinking of the model, as templates of reasoning models have it."""
     tail = text.rstrip()[-MAX_MARK:]
-    return may_have_marks(tail) and any(
-        mark.lastgroup == THINKING and mark.end() == len(tail) for mark in find_marks(tail)
-    )
+    marks = find_marks(tail) if may_have_marks(tail) else ()
+    return any(mark.lastgroup == THINKING and mark.end() == len(tail) for mark in marks)
 
 
 def count_channels(

@@ -57,15 +57,11 @@ class Response:
     stream: Annotated[int, Column("of EqLen, among those of the prompt, from 0")] = 0
     track: Annotated[int, Column("of its stream, in order of start: two, and one a further round")] = 0
     round: Annotated[int, Column("in which the track started, from 0")] = 0
-    inherited: Annotated[
-        int, Column("generated tokens taken over from the track that it was forked from", "tokens")
-    ] = 0
+    inherited: Annotated[int, Column("generated tokens taken from the track that it was forked from", "tokens")] = 0
     outcome: Annotated[float, Column("verdict and reward functions, weighted, before shaping", "reward")] = 0.0
     status: Annotated[Status, Column("the verifier's verdict, or why there is none")] = "unverified"
     active: Annotated[bool, Column("whether it counts: a verdict, no padding, not filtered for its length")] = True
-    turns: Annotated[
-        Spans, Column("spans of `token_ids` that the policy wrote, start and stop of each turn in a row")
-    ] = ()
+    turns: Annotated[Spans, Column("spans of `token_ids` that the policy wrote: start and stop of each turn")] = ()
     """Empty where all that follows the prompt is one turn."""
     turn_rewards: Annotated[
         tuple[float, ...], Column("paid by the environment for each turn; in `outcome`", "reward")
@@ -162,17 +158,13 @@ class Segment:
     mass: Annotated[float, Column("factor of its weight after aggregation: the round's")] = 1.0
     turn: Annotated[int, Column("its first turn among those of its response, from 0")] = 0
     num_turns: Annotated[int, Column("turns that it has", "turns")] = 1
-    earned: Annotated[
-        float, Column("paid by the environment before, where turns compare what came after", "reward")
-    ] = 0.0
+    earned: Annotated[float, Column("paid by the environment before, where turns compare what follows", "reward")] = 0.0
 
 
 class RecordedResponse:
     """Columns that a response has in files alone."""
 
-    id: Annotated[
-        str, Column("rollout batch, prompt, and number among the prompt's responses: the same after a resume")
-    ]
+    id: Annotated[str, Column("rollout batch, prompt and number among the prompt's responses: the same after a resume")]
     rollout_batch: Annotated[int, Column("number of the rollout batch, from 0")]
     length: Annotated[int, Column("generated tokens, EOS included", "tokens")]
     num_turns: Annotated[int, Column("turns of the policy", "turns")]

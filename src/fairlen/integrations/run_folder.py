@@ -145,9 +145,7 @@ class HomeRun(RunFolder):
     ) -> None:
         """Take a rollout batch that is planned, with the weights of its segments and the answer to each response's prompt."""
         rows = rollouts.responses
-        asked = {
-            row.prompt: (row.token_ids[: row.num_prompt], answer) for row, answer in zip(rows, answers, strict=True)
-        }
+        asked = {row.prompt: (row.token_ids[: row.num_prompt], text) for row, text in zip(rows, answers, strict=True)}
         problems = tuple(
             Problem(name_prompt(ids), self.decode(ids), ids, text) for _, (ids, text) in sorted(asked.items())
         )

@@ -187,12 +187,10 @@ class Method:
         """The advantage of each segment, [B]; turns of one trajectory in one group are one value, which counts once."""
         if not segments.turn.any():
             return self.advantage(segments, value)
-        _, first, inverse = np.unique(
-            [segments.response, segments.group], axis=1, return_index=True, return_inverse=True
-        )
-        inverse = inverse.ravel()  # numpy 2.0.0 gives it two axes
-        length = sum_by(inverse, segments.length, len(first)).astype(np.int64)
-        return self.advantage(replace(segments.take(first), length=length), value[first])[inverse]
+        _, first, which = np.unique([segments.response, segments.group], axis=1, return_index=True, return_inverse=True)
+        which = which.ravel()  # numpy 2.0.0 gives it two axes
+        length = sum_by(which, segments.length, len(first)).astype(np.int64)
+        return self.advantage(replace(segments.take(first), length=length), value[first])[which]
 
     def choose_prompts(self, responses: Rewarded, segments: Segments) -> Bools:
         """Mask of the prompts that train, [P]: those that the filter selects and that have an active response.

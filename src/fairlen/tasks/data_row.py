@@ -200,9 +200,8 @@ class DataRow:
     @cached_property
     def mark(self) -> str:
         """A hash of the question and what was said before it: tells problems apart, and orders them independently of files."""
-        return hashlib.sha256(
-            "\0".join([self.key, *(normalize(text) for _, text in self.earlier)]).encode()
-        ).hexdigest()
+        earlier = (normalize(text) for _, text in self.earlier)
+        return hashlib.sha256("\0".join([self.key, *earlier]).encode()).hexdigest()
 
     def canonical(self) -> str:
         """One line of JSON, the same for every kind of file."""

@@ -80,15 +80,13 @@ class Prompter:
         return f"{row.question}\n\n{instruction}" if instruction else row.question
 
     def render(self, row: DataRow) -> str:
-        messages = self.messages(row)
+        chat = self.messages(row)
         if not self.is_chat:
-            return "\n\n".join(message["content"] for message in messages) + "\n"
+            return "\n\n".join(message["content"] for message in chat) + "\n"
         switch: dict[str, Any] = {} if self.thinking == "auto" else {"enable_thinking": self.thinking == "on"}
         try:
             with bounded_seconds(MAX_SECONDS):
-                text = self.tokenizer.apply_chat_template(
-                    messages, add_generation_prompt=True, tokenize=False, **switch
-                )
+                text = self.tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=False, **switch)
             text.encode()  # half of a character is no text
             if not text:
                 raise ValueError("it makes nothing of it")

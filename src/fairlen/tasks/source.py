@@ -251,16 +251,14 @@ def locate_on_hub(source: DataSource) -> tuple[tuple[Path, ...], str]:
 
     offline, revision = constants.HF_HUB_OFFLINE, source.revision or None
     # by the revision's name, so that the cache knows it offline
-    download = partial(
-        snapshot_download, source.place, repo_type="dataset", revision=revision, local_files_only=offline
-    )
+    fetch = partial(snapshot_download, source.place, repo_type="dataset", revision=revision, local_files_only=offline)
     try:
         siblings = [] if offline else HfApi().dataset_info(source.place, revision=revision, timeout=30).siblings
-        folder = Path(download(allow_patterns=[CARD]))
+        folder = Path(fetch(allow_patterns=[CARD]))
         names = list_files(folder) if offline else [sibling.rfilename for sibling in siblings or ()]
         files = choose_in(folder, source, names)
         patterns = [glob.escape(path.relative_to(folder).as_posix()) for path in files]
-        commit = Path(download(allow_patterns=patterns)).name  # another one, if the branch has moved: never a mixture
+        commit = Path(fetch(allow_patterns=patterns)).name  # another one, if the branch has moved: never a mixture
         return tuple(folder.with_name(commit) / path.relative_to(folder) for path in files), commit
     except (OSError, HTTPError) as error:
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)

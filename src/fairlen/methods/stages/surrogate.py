@@ -84,9 +84,8 @@ class TokenClip(Clip):
     """Largest ratio that counts at all; inf is off."""
 
     def __call__(self, logprobs: Tensor, micro: Micro) -> TokenLoss:
-        return clip_tokens(
-            logprobs - micro.old_logprobs, micro, self.clip_low, self.clip_high, self.dual_clip, self.delta
-        )
+        log_ratio = logprobs - micro.old_logprobs
+        return clip_tokens(log_ratio, micro, self.clip_low, self.clip_high, self.dual_clip, self.delta)
 
 
 @dataclass(frozen=True)

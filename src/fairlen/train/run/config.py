@@ -209,9 +209,8 @@ def decisions(description: Mapping[str, Any]) -> dict[str, Any]:
 
 def takes_vllm(config: TrainConfig) -> bool:
     """Return whether vLLM generates where there is a CUDA device."""
-    return (
-        settings.choose_engine(config, "cuda", 0 if config.model.name == PLAYGROUND else settings.LARGE + 1) == "vllm"
-    )
+    size = 0 if config.model.name == PLAYGROUND else settings.LARGE + 1
+    return settings.choose_engine(config, "cuda", size) == "vllm"
 
 
 def find_undoing(config: TrainConfig, method: Method) -> Iterator[tuple[str, str]]:
