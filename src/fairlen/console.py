@@ -75,7 +75,7 @@ def tell(text: str) -> None:
 
 def complain(command: str, error: object) -> None:
     """Print what is wrong to stderr, in one line."""
-    log(f"fairlen {command}: {' '.join(str(error).split())}", sys.stderr)
+    warn(" ".join(str(error).split()), f"fairlen {command}: ")
 
 
 def show_traceback(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

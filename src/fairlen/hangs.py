@@ -46,6 +46,7 @@ class SideThread:
     name: str
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     left_behind: list[Thread] = field(default_factory=list)
+    limit: int = field(default_factory=lambda: MAX_LEFT_BEHIND)
 
     async def call(self, function: Callable[[], Any], deadline: float) -> Any:
         found = function() if inspect.iscoroutinefunction(function) else await self.run(function, deadline or math.inf)
@@ -63,12 +64,12 @@ class SideThread:
             finally:
                 if not result.done():
                     result.cancel()  # a later result is discarded
-                    self.left_behind = [*(one for one in self.left_behind if one.is_alive()), thread]
+                    self.left_behind[:] = [*(one for one in self.left_behind if one.is_alive()), thread]
             if not result.cancelled():
                 return result.result()
-        if len(self.left_behind) > MAX_LEFT_BEHIND:
+        if len(self.left_behind) > self.limit:
             raise TrainingStopped(
-                f"{self.name}: {MAX_LEFT_BEHIND} calls were given up after {deadline:g} s each and still go on; threads cannot "
+                f"{self.name}: {self.limit} calls were given up after {deadline:g} s each and still go on; threads cannot "
                 "be killed, so the function itself has to end: give what it waits for a timeout"
             )
         raise DeadlineError(f"no answer within {deadline:g} s")

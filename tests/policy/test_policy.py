@@ -1,13 +1,16 @@
 """What a model must bring, and that its head is computed as the model itself does."""
 
 import copy
+import json
+import shutil
 from dataclasses import replace
 
 import pytest
 import torch
 from transformers import Gemma2Config, Gemma2ForCausalLM, GPT2Config, GPT2LMHeadModel
 
-from fairlen.policy.model import body, make_head
+from fairlen import playground
+from fairlen.policy.model import body, load_policy, make_head
 
 
 def test_a_model_without_eos_says_where_to_set_it(policy):
@@ -19,6 +22,14 @@ def test_a_model_without_eos_says_where_to_set_it(policy):
 
 class NoEos:
     eos_token_id = None
+
+
+def test_a_model_whose_generation_config_transformers_would_not_save_is_saved(tmp_path):
+    folder = shutil.copytree(playground.PATH, tmp_path / "model")
+    path = folder / "generation_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"do_sample": False, "temperature": 0.6}))
+    load_policy(folder, "float32", "cpu", False).save(tmp_path / "saved")
+    assert json.loads((tmp_path / "saved/generation_config.json").read_text())["temperature"] == 0.6
 
 
 def test_the_head_of_a_model_with_a_soft_cap_is_the_models_own():

@@ -2,22 +2,27 @@
 
 import asyncio
 import math
+import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import torch
 from loops import over
 
 from fairlen import playground
 from fairlen.engine import Engine
 from fairlen.engine.generation import check_request
+from fairlen.hangs import TrainingStopped
 from fairlen.methods.compose import compose
 from fairlen.policy.model import Policy, load_policy
 from fairlen.sampling.extend import Continuation, Sampling, gather
 from fairlen.sampling.independent import Request
+from fairlen.tasks import environment
 from fairlen.tasks.environment import Environment, InTurns, Observation, about
 from fairlen.tasks.grader import Grader
 from fairlen.tasks.playground import TOKEN_IDS, Playground, encode
@@ -170,6 +175,33 @@ def test_a_trajectory_without_a_verdict_is_inactive_and_each_fault_is_told_of_on
     assert [(r.status, r.active, r.outcome) for r in found] == [expected[r.seed % 3] for r in found]
     assert all(r.finish == "stop" and r.length == len(r.logprobs) > 0 for r in found), "a fault is no limit"
     assert capsys.readouterr().err.count("no verdict") == 2
+
+
+def test_an_environment_that_comes_too_late_is_ended():
+    texts: list[str] = []
+
+    def make(seed: int) -> Counting:
+        time.sleep(0.3)
+        return Counting(1, texts)
+
+    play(say, make, deadline=0.05)
+    until = time.monotonic() + 30
+    while not texts and time.monotonic() < until:
+        time.sleep(0.01)
+    assert texts == ["(ended)"]
+
+
+def test_calls_that_never_return_end_the_run_where_too_many_are_left_behind(monkeypatch):
+    monkeypatch.setattr(environment, "MAX_LEFT_BEHIND", 2)
+    release = threading.Event()
+    turns = about(InTurns(say, Turned(make=lambda seed: release.wait()), decode, 0.05), PROBLEM)
+
+    async def play_three() -> None:
+        await gather(turns(PROBLEM.token_ids, Sampling(60, seed=seed)) for seed in range(3))
+
+    with pytest.raises(TrainingStopped, match="environment: 2 calls were given up"):
+        asyncio.run(play_three())
+    release.set()
 
 
 class OddError(Exception):

@@ -176,10 +176,11 @@ def test_at_the_same_place_a_whole_checkpoint_stays_and_a_damaged_one_is_replace
     flip(archive.folder / "batch-000002-update-000002/model.safetensors", -1)
     assert archive.save(2, 2, made(5)) and loaded(archive.folder) == 5
     assert len(list_checkpoints(archive.folder)) == 2
+    assert archive.save(2, 2, made(6), done=2) and loaded(archive.folder) == 6  # a rollout batch was collected since
 
 
 def test_names_sort_by_number_and_old_names_still_do(tmp_path):
-    names = ["batch-000002", "batch-000002-update-000004", "batch-000002-update-1000000", "batch-000010"]
+    names = ["batch-000002", "batch-000002-update-000004", "batch-000002-update-000004-3", "batch-000010"]
     for name in reversed(names):
         (tmp_path / name).mkdir()
     (tmp_path / "batch-of-mine").mkdir()

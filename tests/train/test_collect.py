@@ -2,7 +2,7 @@
 
 import asyncio
 from dataclasses import replace
-from itertools import product
+from itertools import accumulate, product
 
 import pytest
 
@@ -52,8 +52,8 @@ def test_a_refill_has_columns_and_a_reward_may_apply_to_nothing(policy, method):
     assert collect(policy, 2, method).num_extra_batches >= 1
 
 
-def test_a_refill_cuts_and_scores_only_what_is_new(policy, monkeypatch):
-    """Rows are numbered on, as if all had been cut at once; the whole is scored once, since a stage may compare its prompts."""
+def test_a_refill_cuts_only_what_is_new_and_the_whole_is_scored(policy, monkeypatch):
+    """Rows are numbered on, as if all had been cut at once; prompts are selected among all, which a stage may compare."""
     for method in ("dapo", "dapo+turns", "eqlen+dynamic"):
         cut, scored = [], []
         kind, score_tables = type(compose(method).sampling), Method.score_tables
@@ -74,7 +74,7 @@ def test_a_refill_cuts_and_scores_only_what_is_new(policy, monkeypatch):
                 number, parts = len(found.rollouts.responses), found.num_extra_batches + 1
                 found.scored, found.num_selected  # noqa: B018
                 assert len(cut) == parts and sum(cut) == number, method
-                assert scored == (cut if parts == 1 else [*cut, number]), method
+                assert scored == [*accumulate(cut)], method
                 cut.clear(), scored.clear()
         assert found.num_extra_batches > 0 and found.num_selected == 6
         assert found.rollouts.segments == found.method.sampling.cut(found.rollouts.responses)

@@ -2,8 +2,11 @@
 
 import contextlib
 import json
+import os
 import resource
 import shutil
+import signal
+import sys
 from functools import partial
 from pathlib import Path
 
@@ -14,8 +17,11 @@ from runs import digest_model, metrics, updates_of
 
 from fairlen import report
 from fairlen.cli import main
-from fairlen.loop.folder import Journal
+from fairlen.files.folders import locked
+from fairlen.loop.folder import Journal, RunFolder
 from fairlen.train import start
+from fairlen.train.run.display import Display
+from fairlen.train.run.faults import Interruption
 from fairlen.train.run.folder import Run
 from fairlen.train.start import start_training
 
@@ -68,6 +74,46 @@ def test_a_reward_that_breaks_within_a_run_ends_it_with_1_and_says_how_to_go_on(
     code = main(["train", *flags.split(), "--set", "sampling.n=2", "--rewards", "mine.py:late", "--out", "run"])
     said = capsys.readouterr().err
     assert code == 1 and "reward late raised KeyError: 'gone'" in said and "--resume --out run" in said
+
+
+def test_what_a_checkpoint_does_not_have_is_not_there_after_a_resume(copied):
+    """A second rollout batch that no checkpoint knows leaves records, which an audit would count beside its repetition."""
+    shutil.copy(copied / "records/responses-000000.parquet", copied / "records/responses-000007.parquet")
+    go_on(copied)
+    assert {path.stem for path in (copied / "records").glob("responses-*")} == {"responses-000000", "responses-000001"}
+
+
+def test_the_evaluation_before_training_is_the_one_of_no_update(copied):
+    run, path = RunFolder(copied), copied / "evaluations.jsonl"
+    first, *others = path.read_text().splitlines(keepends=True)
+    assert run.read_first_evaluation() is not None
+    path.write_text("".join(others))
+    assert run.read_first_evaluation() is None
+    path.write_text("\0\0" + first)
+    with pytest.raises(ValueError, match=r"evaluations\.jsonl: its first line is damaged"):
+        go_on(copied)
+
+
+def test_a_second_process_changes_nothing(copied):
+    before = (copied / "run.json").read_text()
+    with locked(copied), pytest.raises((ValueError, OSError), match="another process"):
+        start_training(small(copied, rollout_batches=3, resume=True))
+    assert (copied / "run.json").read_text() == before
+
+
+def test_an_output_that_is_full_or_closed_ends_no_run(tmp_path, monkeypatch, capsys):
+    """The signal's handler included: whoever read the output may have ended by the same Ctrl-C."""
+
+    def fail(*_):
+        raise BrokenPipeError(32, "Broken pipe")
+
+    for name in ("show", "finish"):
+        monkeypatch.setattr(Display, name, fail)
+    assert start_training(small(tmp_path / "run", rollout_batches=1)).num_updates == 1
+    assert capsys.readouterr().err.count("stdout: Broken pipe; training goes on") == 1
+    with open(os.devnull) as closed:
+        monkeypatch.setattr(sys, "__stderr__", closed)  # which cannot be written to
+        Interruption().receive(signal.SIGINT)
 
 
 @contextlib.contextmanager

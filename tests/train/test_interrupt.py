@@ -122,4 +122,4 @@ def test_a_second_signal_ends_a_run_at_once(whole, tmp_path):
     assert alive(pid)
     code, took = stop(whole.forks, pid, signal.SIGTERM)
     assert code == 143 and took < MAX_EXIT
-    assert [path.name for path in list_checkpoints(tmp_path / "run/checkpoints")] == ["batch-000000-update-000001"]
+    assert [path.name for path in list_checkpoints(tmp_path / "run/checkpoints")] == ["batch-000000-update-000001-3"]

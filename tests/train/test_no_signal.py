@@ -1,6 +1,7 @@
 """Runs of our own trainer that can learn nothing say so: after a few rollout batches, and at their end."""
 
 import pytest
+from runs import metrics
 
 from fairlen.cli import main
 from fairlen.train.run.config import TrainConfig
@@ -34,6 +35,8 @@ def test_responses_that_never_end_are_told_with_what_to_do(method, tmp_path, cap
     assert "4 are truncated" in first and first.endswith("What may help: raise --max-response-length")
     end = [line for line in shown.out.splitlines() if "nothing was trained in 5 rollout batches" in line]
     assert len(end) == 1 and "40 responses: 0 correct" in end[0]
+    entries = [entry for entry in metrics(tmp_path / "run") if "eval/accuracy" not in entry]
+    assert len(entries) == 5 and all(entry["time/rollout"] > 0 and entry["tokens/generated"] > 0 for entry in entries)
 
 
 def test_a_resumed_run_concludes_nothing_of_the_part_that_it_saw(tmp_path):

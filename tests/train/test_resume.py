@@ -22,7 +22,7 @@ def test_a_run_goes_on_within_a_rollout_batch(whole, tmp_path):
     """After 7 of 8 updates, the third of four in its rollout batch: the second epoch has begun, and FSPO's band has moved."""
     folder = whole.stopped_at("fspo", 6, tmp_path / "run")
     (newest,) = list_checkpoints(folder / "checkpoints")[-1:]
-    assert newest.name == "batch-000001-update-000007"
+    assert newest.name == "batch-000001-update-000007-5"  # 2 and the 3 updates of the started batch
     state = json.loads((newest / "state.json").read_text())
     assert state["started"]["done"] == 3 and state["method_state"] != {} and state["next_problem"] == 6
     assert whole.differences("fspo", 6, tmp_path / "again") == []

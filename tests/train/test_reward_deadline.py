@@ -37,6 +37,9 @@ class Rewards:
             self.release.wait()
         return self.quick(prompts, completions)
 
+    def yields(self, prompts, completions, **_):
+        yield from self.hangs_on_b(prompts, completions)
+
     async def waits(self, prompts, completions, **_):
         await asyncio.sleep(99 if completions[0] == "b" else 0)
         return self.quick(prompts, completions)
@@ -86,7 +89,7 @@ def test_the_verifier_is_busy_once_however_many_texts_it_has():
     assert 0.4 <= grader.seconds < sum(task.took) / 2 and len(task.took) == 20
 
 
-@pytest.mark.parametrize("name", ["hangs_on_b", "waits", "goes_on"])
+@pytest.mark.parametrize("name", ["hangs_on_b", "yields", "waits", "goes_on"])
 def test_past_the_deadline_there_is_no_verdict_and_others_have_theirs(name, capsys):
     rewards = Rewards()
     grader = Grader(TASK, str, [WeightedReward(name, getattr(rewards, name))], RewardSettings(reward_deadline=0.5))

@@ -92,13 +92,12 @@ class Engine(SteppedEngine):
 
     def _step(self) -> None:
         scheduler, runner = self.scheduler, self._runner
-        is_asked = scheduler.forks or scheduler.waiting
-        if is_asked and (scheduler.prefixes.tokens or scheduler.ended) and runner.num_writes != self._noted_writes:
-            raise RuntimeError(
-                f"the weights have changed since policy_version={self.policy_version}, whose keys and values are kept: "
-                "call engine.refresh(policy_version) after every update"
-            )
-        if is_asked and runner.num_writes != self._noted_writes:
+        if (scheduler.forks or scheduler.waiting) and runner.num_writes != self._noted_writes:
+            if scheduler.prefixes.tokens or scheduler.ended:
+                raise RuntimeError(
+                    f"the weights have changed since policy_version={self.policy_version}, whose keys and values are kept: "
+                    "call engine.refresh(policy_version) after every update"
+                )
             self._forget()
         runner.admit(scheduler.keep())
         runner.admit(scheduler.schedule())

@@ -96,13 +96,17 @@ class RunFolder:
         self.journal.append(self.folder / "evaluations.jsonl", json.dumps(entry))
 
     def read_first_evaluation(self) -> Evaluation | None:
+        """Return the evaluation before any update, None where it was not written. Raises ValueError for a damaged file."""
         path = self.folder / "evaluations.jsonl"
         lines = path.read_text().splitlines() if path.exists() else []
-        if not lines:
-            return None
-        entry = json.loads(lines[0])
-        correct, truncated = (np.array(entry[name], np.bool_) for name in ("correct", "truncated"))
-        return Evaluation(correct, np.array(entry["length"], np.int64), truncated)
+        try:
+            entry = json.loads(lines[0]) if lines else {"update": None}
+            if entry["update"] != 0:
+                return None
+            correct, truncated = (np.array(entry[name], np.bool_) for name in ("correct", "truncated"))
+            return Evaluation(correct, np.array(entry["length"], np.int64), truncated)
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"{path}: its first line is damaged ({error}): restore the file, or remove it") from error
 
     def log_sizes(self) -> dict[str, int]:
         """Return the bytes of the files that grow, all on the disk: a checkpoint has them, so that a resume is exact."""
@@ -125,6 +129,12 @@ class RunFolder:
                 with open_to_append(path) as file:
                     file.truncate(size)
         return found
+
+    def drop_records(self, batch: int) -> None:
+        """Remove the records of rollout batches from `batch` on, which are made again."""
+        for path in self.records.glob("*-*.parquet"):
+            if int(path.stem.rpartition("-")[2]) >= batch:
+                path.unlink()
 
 
 def describe_composition(composition: Composition) -> dict[str, Any]:

@@ -191,6 +191,12 @@ def load_policy(
         )
     if not are_finite(model.parameters()):
         raise ValueError(f"model={place}: some weights are not finite numbers; its files are damaged, get them anew")
+    try:
+        model.generation_config.validate(strict=True)  # pyright: ignore[reportOptionalMemberAccess]
+    except (
+        ValueError
+    ):  # a temperature beside greedy decoding, as older models have it, with which nothing could be saved
+        model.generation_config.do_sample = True  # pyright: ignore[reportOptionalMemberAccess]
     tokenizer = read_tokenizer(place, revision)
     model.to(device)  # pyright: ignore[reportArgumentType]  the method is wrapped in transformers
     if adapters:

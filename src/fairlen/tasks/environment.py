@@ -6,19 +6,25 @@ Any failure of an environment ends its trajectory without a verdict, and nothing
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import index
+from threading import Thread
 from typing import Any, Protocol, runtime_checkable
 
 from fairlen.console import warn
-from fairlen.hangs import DeadlineError, SideThread
+from fairlen.hangs import DeadlineError, SideThread, TrainingStopped, as_errors
 from fairlen.rollouts import VERDICTS, Finish, Status, TokenIds, Verdict
 from fairlen.sampling.extend import Continuation, Extend, PrefixError, Sampling, derive_seed
 from fairlen.tasks.task import Problem, Task
 
+MAX_LEFT_BEHIND = (
+    512  # threads of calls that were given up: all trajectories of a rollout batch may wait for one server
+)
 LONGEST_TOKEN = 64  # characters; a text of more than this for every token that is left is not even tokenized
 
 
@@ -93,14 +99,25 @@ class Fault(Exception):
 class Guarded:
     """An environment whose calls end in time and return what they must, or raise a Fault."""
 
-    make: Callable[[], Environment]
+    build: Callable[[], Environment]
     deadline: float
+    side: SideThread
     inner: Any = None
-    side: SideThread = field(default_factory=lambda: SideThread("environment"))
+    is_late: bool = False
 
     async def start(self) -> str:
-        self.inner = await self._call("make", object)
+        try:
+            self.inner = await self._call("make", object)
+        finally:
+            self.is_late = self.inner is None
         return await self._call("start", str)
+
+    def make(self) -> Environment:
+        """Build the environment, and end one that came after its deadline: nobody else knows of it."""
+        made = self.build()
+        if self.is_late and inspect.isawaitable(ending := made.end()):
+            asyncio.run(as_errors(ending))
+        return made
 
     async def act(self, text: str) -> Observation:
         found: Any = await self._call("act", Observation, text)
@@ -131,6 +148,8 @@ class Guarded:
             found = await self.side.call(partial(function, *arguments), self.deadline)
         except DeadlineError as error:
             raise Fault("timeout", name, f"did not return within {self.deadline:g} s") from error
+        except TrainingStopped:
+            raise
         except Exception as error:
             raise Fault("error", name, f"raised {type(error).__name__}: {show(error)}") from error
         if not isinstance(found, kind):
@@ -147,13 +166,15 @@ class InTurns:
     decode: Callable[[Sequence[int]], str]
     deadline: float = 60.0
     warned: set[str] = field(default_factory=set)
+    left_behind: list[Thread] = field(default_factory=list)
 
     def __call__(self, prefix: TokenIds, sampling: Sampling) -> Awaitable[Continuation]:
         return self.extend(prefix, sampling)
 
     async def play(self, problem: Problem, prefix: TokenIds, sampling: Sampling) -> Continuation:
         """Turns and observations of at most `max_new_tokens` together. Truncated ones are graded, failed ones not."""
-        environment = Guarded(lambda: self.task.environment(problem, sampling.seed), self.deadline)
+        side = SideThread("environment", left_behind=self.left_behind, limit=MAX_LEFT_BEHIND)
+        environment = Guarded(lambda: self.task.environment(problem, sampling.seed), self.deadline, side)
         trajectory = Trajectory(prefix, sampling)
         try:
             await self._play(environment, trajectory)

@@ -194,17 +194,24 @@ async def call_reward(
     lists = {"completion_ids": [list(token_ids)], "answer": [problem.answer]} | columns | {"verdict": [verdict]}
     call = partial(reward.function, [problem.text], [text], **lists)
     try:
-        values = await side.call(call, deadline)
+        values = await side.call(
+            partial(exhaust, call) if inspect.isgeneratorfunction(reward.function) else call, deadline
+        )
+        found = list(values) if isinstance(values, Iterable) else []
     except (DeadlineError, TrainingStopped):
         raise
     except Exception as error:
         raise ValueError(f"reward {reward.name} raised {type(error).__name__}: {error}") from error
-    found = list(values) if isinstance(values, Iterable) else []
     if len(found) != 1 or not isinstance(found[0], Real | None):
         raise ValueError(
             f"reward {reward.name} returned {values!r} for one response: return a list with one number, or None, for each"
         )
     return None if found[0] is None else float(found[0])
+
+
+def exhaust(generator: Callable[[], Iterable[Any]]) -> list[Any]:
+    """Run a generator to its end: where it is called, and not where its values are read."""
+    return list(generator())
 
 
 class RewardError(ValueError):

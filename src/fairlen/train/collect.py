@@ -38,10 +38,8 @@ class Collected:
     @cached_property
     def scored(self) -> Scored:
         """Of a rollout batch of finite numbers."""
-        before = min((one.prompt for one in self.rollouts.responses), default=0)  # prompts that a refill comes after
         silent = dict.fromkeys(self.method.reads.keys() - {NUM_READ})  # a reward may apply to none of a rollout batch
         columns = [silent | problem.columns | {"prompt": problem.text} for problem in self.problems]
-        columns = [silent] * before + columns
         return self.method.score(self.rollouts, columns)
 
     def explain_outcome(self) -> str:
@@ -93,8 +91,7 @@ class Collector:
             found = found.join(part) if refill else part
             if find_non_finite(part.rollouts):
                 break  # the guard's business; no filter can select from it
-            wanted -= part.num_selected
-            refill += 1
+            wanted, refill = self.num_prompts - found.num_selected, refill + 1
         return found
 
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -41,6 +42,8 @@ class Trainer(RunState):
     held_out: tuple[Problem, ...]
     engine_is_exact: bool
     show: Callable[[dict[str, Any]], None]
+    first: Evaluation | None = None
+    """Of the weights before any update."""
     showing: Callable[[object], AbstractContextManager[object]] = nullcontext
     """Shows a text within, of work that goes on."""
     archive: Archive
@@ -86,7 +89,7 @@ class Trainer(RunState):
         number = self.config.sampling.prompts_per_batch * self.method.sampling.num_tracks
         try:
             with self.generating(f"rollout batch {progress.batch + 1}", number):
-                work = self.collector(self.method, progress.batch, progress.next_problem, progress.policy_version)
+                work = self.collector(self.method, progress.batch, progress.next_problem, progress.update)
                 collected = await self.interruption.during(work)
         except FloatingPointError:
             self.guard.allows("rollout_logprobs", progress.update, ())
@@ -105,10 +108,10 @@ class Trainer(RunState):
         broken = find_non_finite(rollouts)
         cause = collected.explain_outcome() if broken == "outcome" else ""
         if not self.guard.allows(broken, self.progress.update, rollouts.responses, cause):
-            self.log(facts | {"update/skipped": broken})
+            self.log(facts | name_times(seconds) | {"update/skipped": broken})
             return self.end_batch()
         start = time.perf_counter()
-        self.started = started = self.start_batch(collected, self.progress.policy_version)
+        self.started = started = self.start_batch(collected, self.progress.update)
         started.facts, started.seconds = facts, seconds | {"plan": time.perf_counter() - start}
         folded = np.concatenate([np.zeros(0), *(plan.weight * plan.advantage for plan in started.plans)])
         table, failures = rollouts.response_table, self.grader.failures
@@ -130,7 +133,7 @@ class Trainer(RunState):
         if not len(plan):
             started.num_done += 1
             return self.log(self.describe_batch(started) | {"update/skipped": "the correction kept no sequence"})
-        on_policy = self.progress.policy_version == started.policy_version  # versions decide: log-probs are rounded
+        on_policy = self.progress.update == started.policy_version  # versions decide: log-probs are rounded
         self.learner.num_done = 0
         pace = Pace(f"update {self.progress.update + 1}", len(plan), lambda: self.learner.num_done, "sequences")
         with self.showing(pace):
@@ -145,13 +148,10 @@ class Trainer(RunState):
         self.guard.passed()
         self.method = result.method
         self.progress.update += 1
-        self.progress.policy_version += 1
-        self.engine.refresh(self.progress.policy_version)
         started.record.add_update(self.progress.update, plan.rows, plan.weight, *result.measured)
         rate = float(self.learner.schedule.get_last_lr()[0])
-        times = {f"time/{name}": value for name, value in (started.seconds | result.seconds).items()}
-        started.seconds = {}
         limit = {"memory/max_tokens_per_microbatch": self.learner.max_tokens}
+        times = name_times(result.seconds)
         self.log(common | describe_update(result, rate) | state_metrics(self.method) | times | limit)
 
     def give_back(self) -> None:
@@ -167,14 +167,17 @@ class Trainer(RunState):
         return {row: values for part in found for row, values in part.items()}
 
     def describe_batch(self, started: StartedBatch) -> dict[str, float]:
-        found = started.collected
-        return rollout_metrics(found.rollouts, found.scored, self.method, found.num_extra_batches) | started.facts
+        found, times = started.collected, name_times(started.seconds)
+        started.seconds = {}
+        return (
+            rollout_metrics(found.rollouts, found.scored, self.method, found.num_extra_batches) | started.facts | times
+        )
 
     @contextmanager
     def generating(self, name: str, number: int) -> Iterator[None]:
         """Generate and grade a number of responses within, by the present weights: shown, watched, cancellable."""
         self.grader.failures = NO_FAILURES
-        self.engine.refresh(self.progress.policy_version)  # keys and values kept from before a resume are not there
+        self.engine.refresh(self.progress.update)  # keys and values kept from before a resume are not there
         pace = Pace(
             name, number, lambda: self.grader.num_graded, num_tokens=lambda: self.engine.stats.num_generated_tokens
         )
@@ -190,7 +193,8 @@ class Trainer(RunState):
         where = {"update": self.progress.update, "rollout_batch": self.progress.batch}
         entry = where | metrics | {"updates/skipped": self.guard.num_skipped}
         self.run.log(entry)
-        self.show(entry)
+        with self.run.journal.attempt(Path("stdout")):
+            self.show(entry)
         self.trackers.log(entry)
 
     async def evaluate(self) -> Evaluation:
@@ -203,6 +207,8 @@ class Trainer(RunState):
         facts = self.engine.stats.since(before).metrics()
         self.log(found.metrics() | facts | spent | {"time/evaluation": time.perf_counter() - start})
         self.run.log_evaluation(self.progress.update, found)
+        if self.progress.update == 0:
+            self.first = self.first or found
         if self.progress.batch == 0 and (reasons := self.grader.failures.explain(self.signal.remedies.length)):
             warn(f"held out: {reasons}")
         if found.accuracy.value > self.progress.best_accuracy:
@@ -235,7 +241,9 @@ class Trainer(RunState):
         """Write a checkpoint to its end, whatever signal comes; False where that failed."""
         checkpoint = self.capture()
         require_finite(checkpoint.tensors)
-        return self.archive.save(self.progress.batch, self.progress.update, checkpoint)
+        progress, started = self.progress, self.started
+        done = 2 + started.num_done if started else int(progress.evaluated == progress.batch)
+        return self.archive.save(progress.batch, progress.update, checkpoint, done)
 
 
 def recount(method: Method, rollouts: Rollouts, update: Update, old_logprobs: Mapping[int, Any]) -> Plan:
@@ -245,6 +253,10 @@ def recount(method: Method, rollouts: Rollouts, update: Update, old_logprobs: Ma
     told = np.concatenate([rollouts.responses[one.response].logprobs_of(one.start, one.stop) for one in spans])
     old = torch.cat([old_logprobs[row] for row in update.rows.tolist()])
     return method.weigh(update, correction.count(update.segments.length, old, torch.from_numpy(told).to(old)))
+
+
+def name_times(seconds: Mapping[str, float]) -> dict[str, float]:
+    return {f"time/{name}": value for name, value in seconds.items()}
 
 
 def describe_nothing(scored: Scored) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -111,9 +112,11 @@ def train_on(task: Task, config: TrainConfig, composition: Composition, policy: 
         trainer.learner.pause = interruption.check
         if config.run.resume:
             trainer.resume(display.log)
+            trainer.first = run.read_first_evaluation()
         with ending(run.folder):
             summary = run_async(run_to_end(trainer))
-        display.finish(summary, describe_end(run, summary))
+        with run.journal.attempt(Path("stdout")):
+            display.finish(summary, describe_end(run, summary))
     return summary
 
 
@@ -269,7 +272,7 @@ async def run_to_end(trainer: Trainer) -> RunSummary:
     is_whole = progress.batch == 0 and trainer.started is None  # what came before a resume, the signal has not seen
     after = await trainer.train()
     trainer.guard.conclude(progress.update)
-    before = run.read_first_evaluation() or after
+    before = trainer.first or after
     is_saved = not trainer.archive.is_behind or trainer.save()
     warning = trainer.signal.conclude() if is_whole else ""
     messages = warning, trainer.grader.failures.explain()

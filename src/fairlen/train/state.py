@@ -52,7 +52,6 @@ class Progress:
     batch: int = 0
     update: int = 0
     next_problem: int = 0
-    policy_version: int = 0
     best_accuracy: float = -1.0
     generated: int = 0
     """Tokens generated in training."""
@@ -187,11 +186,13 @@ class RunState:
 
     def resume(self, log: Callable[[str], None]) -> None:
         """Continue from the newest checkpoint that is whole, or from the start where there is none yet."""
+        self.run.write_changes()
         for change in self.run.changes:
             log(f"resumed with {change}")
         found = load_newest(self.run.checkpoints)
         if found is None:
             self.run.truncate_logs({})
+            self.run.drop_records(0)
             return log("no checkpoint was made yet: the run starts again")
         for loss in self.restore(found[1]):
             log(f"warning: {loss}")
@@ -218,7 +219,7 @@ class RunState:
         for one in fields(progress):
             setattr(progress, one.name, state[one.name])
         lost = self.run.truncate_logs(state["sizes"])
-        self.engine.refresh(progress.policy_version)
+        self.run.drop_records(progress.batch)
         restore_streams(state["streams"])
         self.guard.num_skipped, self.guard.num_in_a_row = state["skipped"]
         self.signal.watch.restore(state.get("watch", {}))

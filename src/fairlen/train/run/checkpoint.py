@@ -1,7 +1,7 @@
 """Checkpoints: safetensors and JSON in a folder that appears whole or not at all.
 
     checkpoints/batch-000020-update-000041/  model.safetensors  optimizer.safetensors  state.json  MANIFEST.json
-      within a rollout batch:                responses.parquet  segments.parquet  old_logprobs.safetensors
+      within a rollout batch, …-2 and more:    responses.parquet  segments.parquet  old_logprobs.safetensors
 
 Every file is synced, the manifest with sizes and hashes is written last, and the folder gets its name by a rename. No pickle.
 """
@@ -31,7 +31,7 @@ from fairlen.console import warn
 from fairlen.files.folders import sync
 
 MANIFEST = "MANIFEST.json"
-NAME = re.compile(r"batch-(\d+)(?:-update-(\d+))?")
+NAME = re.compile(r"batch-(\d+)(?:-update-(\d+))?(?:-(\d+))?")
 
 
 @dataclass(frozen=True)
@@ -52,10 +52,13 @@ class Archive:
     keep: int = 2
     is_behind: bool = False
 
-    def save(self, batch: int, update: int, checkpoint: Checkpoint) -> bool:
-        """Write a checkpoint, then remove older ones than the newest `keep`; False where it could not be written."""
+    def save(self, batch: int, update: int, checkpoint: Checkpoint, done: int = 0) -> bool:
+        """Write a checkpoint, then remove older ones than the newest `keep`; False where it could not be written.
+
+        `done`: of what comes after that many rollout batches and updates, 1 for an evaluation, 2 and more within a batch.
+        """
         try:
-            save_checkpoint(self.folder, f"batch-{batch:06d}-update-{update:06d}", checkpoint)
+            save_checkpoint(self.folder, f"batch-{batch:06d}-update-{update:06d}" + f"-{done}" * (done > 0), checkpoint)
             self.is_behind = False
         except (OSError, SafetensorError) as error:
             self.is_behind = True

@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -143,7 +143,8 @@ class Interruption:
 
 def write_message(line: str) -> None:
     """Write to stderr by the system call alone: a signal may come in the middle of a print."""
-    os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, f"\nfairlen: {line}\n".encode())
+    with suppress(OSError, ValueError):  # whoever read it may have ended by the same signal
+        os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, f"\nfairlen: {line}\n".encode())
 
 
 @contextmanager

@@ -35,6 +35,8 @@ class Run(RunFolder):
     """Of the model: its engine, its adapters, its memory."""
     changes: tuple[str, ...] = ()
     """Of settings, where it is resumed."""
+    resumed: list[Any] = field(default_factory=list)
+    """Changes of the times before."""
     token: str = field(default_factory=lambda: secrets.token_hex(4))
     """Tells the run from others in folders of this name."""
 
@@ -62,9 +64,16 @@ class Run(RunFolder):
     def resume_from(self, before: dict[str, Any]) -> None:
         """Note the differences from an earlier description. Raises ValueError where one changes the mathematics."""
         changes = find_changes(before, hide_all(json.loads(json.dumps(self.decisive()))))
-        self.changes, self.token = tuple(changes), before.get("run", self.token)
-        if changes:
-            write_json(self.folder / "run.json", self.describe() | {"resumed": [*before.get("resumed", ()), changes]})
+        self.changes, self.token, self.resumed = (
+            tuple(changes),
+            before.get("run", self.token),
+            before.get("resumed", []),
+        )
+
+    def write_changes(self) -> None:
+        """Write the changed settings to run.json, once no other process can be training in the folder."""
+        if self.changes:
+            write_json(self.folder / "run.json", self.describe() | {"resumed": [*self.resumed, self.changes]})
 
     @property
     def configuration(self) -> str:
