@@ -19,7 +19,8 @@ from lines import read_one, write_lines
 
 from fairlen.audit.readers import Options, find_files, read
 from fairlen.audit.readers.messages import content_of, text_of
-from fairlen.audit.readers.rows import Found, make_log, make_meter, read_rows
+from fairlen.audit.readers.rows import Found, make_log, read_rows
+from fairlen.audit.readers.spent import make_meter
 from fairlen.console import visible
 from fairlen.files.formats import Chunk, Unreadable
 
@@ -298,6 +299,19 @@ def test_malformed_rows_are_named_by_line_with_the_reason(tmp_path):
         10: "not an object but list", 13: "the reward -1e+300 is no number from -1e+100 to 1e+100",
     }  # fmt: skip
     assert all(row.file == str(path) for row in log.malformed)
+
+
+def test_a_row_without_a_verdict_has_none_where_half_have_one(tmp_path):
+    """Two of four have one: the others count nowhere; one of four: the bar goes over all, half of .2 to .8, that is .5."""
+    rows = [{"prompt": "q", "num_tokens": 9, "reward": reward} for reward in (0.2, 0.8, 0.4, 0.6)]
+    for verdicts, active, correct, note in (
+        ((1, 0, None, None), [1, 1, 0, 0], [1, 0, 0, 0], "which most have, are kept, but not compared: 2"),
+        ((1, None, None, None), [1, 1, 1, 1], [0, 1, 0, 1], "upper half of their range are correct: 4"),
+    ):
+        pairs = zip(rows, verdicts, strict=True)
+        source = read_one(write_lines(tmp_path / "a.jsonl", *(row | {"correct": verdict} for row, verdict in pairs)))
+        assert source.log.responses.active.tolist() == active and source.log.correct.tolist() == correct
+        assert any(one.endswith(note) for one in source.notes)
 
 
 def test_a_file_of_malformed_rows_only_is_unreadable(tmp_path):

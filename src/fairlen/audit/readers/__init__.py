@@ -23,7 +23,8 @@ from fairlen.audit.readers import fairlen_records
 from fairlen.audit.readers.columns import ROLES, check_given, choose_all, names_in, read_texts
 from fairlen.audit.readers.formats import Format, by_name, describe_missing
 from fairlen.audit.readers.frameworks import FRAMEWORKS, NEMO_RL, PRIME_RL, SKYRL, TRL
-from fairlen.audit.readers.rows import Found, Meter, Options, Part, join, make_log, make_meter, read_rows
+from fairlen.audit.readers.rows import Found, Options, Part, join, make_log, read_rows
+from fairlen.audit.readers.spent import Meter, make_meter
 from fairlen.console import plural
 from fairlen.files import formats
 from fairlen.files.limits import name_special

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,11 +14,11 @@ import numpy as np
 
 from fairlen.audit.log import Log, Malformed, Unit
 from fairlen.audit.readers import messages
-from fairlen.audit.readers.spent import add_up, divide, split_all
+from fairlen.audit.readers.spent import Meter, add_up, characters, count_words, divide, split_all
 from fairlen.audit.readers.truncation import find_truncated
 from fairlen.audit.statistics.within import MIN_PROMPTS
 from fairlen.batch import NO_VERDICT, Bools, Columns, Floats, Ints, build_responses, build_segments, number_keys
-from fairlen.files.formats import Chunk, Unreadable, describe
+from fairlen.files.formats import Chunk, Unreadable
 from fairlen.schema import number_text
 
 WORDS: dict[str, float] = dict.fromkeys(("true", "correct", "right", "yes", "pass", "passed", "c"), 1.0)
@@ -73,52 +71,6 @@ class Found:
 
     def sentences(self) -> tuple[str, ...]:
         return tuple(f"{text}: {rows:,}" if rows else text for text, rows in self.notes.items())
-
-
-@dataclass(frozen=True)
-class Meter:
-    """How long a response is where the file does not say."""
-
-    unit: Unit
-    count: Callable[[list[str]], Sequence[int]]
-
-
-def make_meter(unit: Unit | None, tokenizer: str) -> Meter:
-    """Return the meter asked for; words where none was. Raises ValueError for a tokenizer that cannot be loaded."""
-    if tokenizer:
-        return Meter("tokens", load_tokenizer(tokenizer))
-    if unit == "characters":
-        return Meter("characters", characters)
-    return Meter("words", count_words)
-
-
-def characters(texts: list[str]) -> list[int]:
-    return [len(text) for text in texts]
-
-
-def count_words(texts: list[str]) -> list[int]:
-    return [len(text.split()) for text in texts]
-
-
-def load_tokenizer(name: str) -> Callable[[list[str]], list[int]]:
-    """Return what counts tokens, special ones left out, as those were lost where the text was decoded."""
-    path = Path(name) / "tokenizer.json" if Path(name).is_dir() else Path(name)
-    try:
-        if not path.is_file() and re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):
-            with suppress(ImportError):  # without the hub's client there is no cache
-                from huggingface_hub import try_to_load_from_cache
-
-                path = Path(str(try_to_load_from_cache(name, "tokenizer.json")))
-        if not path.is_file():
-            raise ValueError("no tokenizer.json there, nor in the cache of the hub here; give the folder of a model")
-        from tokenizers import Tokenizer  # of the extra "train"
-
-        loaded = Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises plain Exception
-        raise ValueError(f"--tokenizer {name}: {describe(error)}") from None
-    loaded.no_truncation()
-    loaded.no_padding()
-    return lambda texts: [len(encoded) for encoded in loaded.encode_batch_fast(texts, add_special_tokens=False)]
 
 
 @dataclass(frozen=True)
@@ -270,11 +222,10 @@ def join(parts: list[Part]) -> Part:
 
 
 def make_log(name: str, part: Part, meter: Meter, found: Found, options: Options) -> Log:
+    part = settle_verdicts(part, found)
     length, unit = choose_lengths(part, meter, found, options)
     counts, step = ~part.dropped, part.step if options.pool else find_steps(part, found)
     known = {name: not np.isnan(vars(part)[name][counts]).any() for name in ("correct", "truncated", "advantage")}
-    if not known["correct"] and (number := int(np.isnan(part.correct[counts]).sum())) < counts.sum():
-        found.note("rows without a verdict, so that outcomes in the upper half of their range are correct", number)
     limit = max(options.max_response_length if unit == "tokens" else 0, int(length.max()))
     prompt = pair_keys(step, part.prompt)
     split = pair_keys(prompt, part.group)
@@ -307,6 +258,20 @@ def make_log(name: str, part: Part, meter: Meter, found: Found, options: Options
             raise Unreadable(SAME_TEXT)
         found.note(SAME_TEXT)
     return log if known["truncated"] else add_truncated(log, part, found, options)
+
+
+def settle_verdicts(part: Part, found: Found) -> Part:
+    """Return rows that all have a verdict or are dropped, where at least half of those that count have one, else none has."""
+    counts = ~part.dropped
+    without = counts & np.isnan(part.correct)
+    if 2 * without.sum() > counts.sum():
+        if (counts & ~without).any():
+            text = "fewer than half of the rows have a verdict, so that outcomes in the upper half of their range are correct"
+            found.note(text, int(counts.sum()))
+        return replace(part, correct=np.full(len(part), np.nan))
+    if without.any():
+        found.note("rows without a verdict, which most have, are kept, but not compared", int(without.sum()))
+    return replace(part, dropped=part.dropped | without, outcome=np.where(without, np.nan, part.outcome))
 
 
 def add_truncated(log: Log, part: Part, found: Found, options: Options) -> Log:
