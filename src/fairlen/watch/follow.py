@@ -7,6 +7,7 @@ import os
 import re
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -29,6 +30,8 @@ ABREAST = 64
 """Files that are read side by side, as several writers of one run have one each."""
 QUIET = 30.0
 """Seconds without a change after which the newest step counts as complete."""
+MAX_REWARDS = 100_000
+"""About as many as stand for all so far when the bar of a correct response is found."""
 GROWING, HEAD = (".jsonl", ".ndjson"), 4096
 NO_STEPS = "no column of steps, without which nothing says what was generated together: name it (--columns step=NAME)"
 UNKNOWN = "whether responses were truncated is unknown: --max-response-length N with --tokenizer FOLDER estimates it"
@@ -60,8 +63,8 @@ class Follower:
     """Of the rows of that step."""
     unit: str = ""
     """Of the lengths of the first rows, and of all."""
-    bar: float | None = None
-    """Outcome above which a response is correct where the files hold no verdicts: half of their range so far."""
+    rewards: dict[str, int] = field(default_factory=dict)
+    """How many responses so far had each, in three digits, where the files hold no verdicts: half of their range is the bar."""
     notes: list[str] = field(default_factory=list)
     """How columns were read, and what could not be: each once."""
     seen: dict[Path, int] = field(default_factory=dict)
@@ -166,10 +169,13 @@ class Follower:
             lost = one.log.malformed[:1]
             notes += [f"rows that could not be read are left out, such as {row.file}: {row.reason}" for row in lost]
             notes += [UNKNOWN] * ("truncated" not in one.log.known) + [NO_STEPS] * (not one.has_steps)
-        self.note(*(note.replace(folder, root) for note in notes))
-        places = [tuple(name.replace(folder, root, 1) for name in (one.folder, *one.files)) for one in found.sources]
-        named = zip(found.sources, places, strict=True)
-        return [replace(one, folder=place, files=tuple(files)) for one, (place, *files) in named if one.has_steps]
+        self.note(*(note.replace(folder, root or ".") for note in notes))
+
+        def place(copy: str) -> str:
+            return str(Path(root) / Path(copy).relative_to(folder))  # as paths are written: big.jsonl, not ./big.jsonl
+
+        kept = [one for one in found.sources if one.has_steps]
+        return [replace(one, folder=place(one.folder), files=tuple(map(place, one.files))) for one in kept]
 
     def move(self, part: Unread, held: Ints) -> None:
         """Move beyond a part, up to the first of the lines that are held."""
@@ -184,28 +190,29 @@ class Follower:
 
     def split(self, log: Log, held: float) -> Iterator[Step]:
         """Yield the steps of a log before one that is held; EqLen's forks are left out."""
-        table, correct = log.responses, log.correct
+        table, correct, whole = log.responses, log.correct, (self.last < log.batch) & (log.batch < held)
         if "correct" not in log.known:
-            bar = halfway(table.outcome[table.active])
-            self.bar = bar if self.bar is None else max(self.bar, bar)
-            self.note(f"correct is a reward above {self.bar:.3g}, half of their range so far")
-            correct = table.outcome > self.bar
+            self.rewards = Counter(self.rewards)
+            self.rewards.update(f"{one:.3g}" for one in table.outcome[table.active & whole].tolist())
+            number = np.array([*self.rewards.values()], np.int64)
+            shares = -(-number // max(number.sum() // MAX_REWARDS, 1))  # rounded up: a rare one is still there
+            bar = halfway(np.repeat([*map(float, self.rewards)], shares))
+            self.note(f"correct is a reward above about {bar:.1g}, half of their range so far")  # told as it changes
+            correct = table.outcome > bar
         table = replace(table, prompt=log.strata, correct=correct)
-        for step in np.unique(log.batch).tolist():
-            if self.last < step < held:
-                self.last = step
-                rows = (log.batch == step) & (table.round == 0)
-                key = crc32(np.column_stack([log.problem, table.length, table.outcome])[rows].tobytes())
-                if log.format == "trl" and key == self.key:  # its buffer again, as in readers.frameworks.drop_repeats
-                    self.note("rows of steps that repeat the step before are counted once")
-                    continue
-                self.key = key
-                age = log.columns["age"][rows] if "age" in log.columns else None
-                yield step, table.take(rows), "truncated" in log.known, age
+        for step in np.unique(log.batch[whole]).tolist():
+            self.last, rows = step, (log.batch == step) & (table.round == 0)
+            key = crc32(np.column_stack([log.problem, table.length, table.outcome])[rows].tobytes())
+            if log.format == "trl" and key == self.key:  # its buffer again, as in readers.frameworks.drop_repeats
+                self.note("rows of steps that repeat the step before are counted once")
+                continue
+            self.key = key
+            age = log.columns["age"][rows] if "age" in log.columns else None
+            yield step, table.take(rows), "truncated" in log.known, age
 
     def state(self) -> dict[str, Any]:
         """Return the fields that are needed to go on."""
-        return {name: getattr(self, name) for name in ("places", "heads", "last", "key", "unit", "bar")}
+        return {name: getattr(self, name) for name in ("places", "heads", "last", "key", "unit", "rewards")}
 
     def note(self, *sentences: str) -> None:
         """Note sentences, without numbers of rows at their ends, which change with every look."""
