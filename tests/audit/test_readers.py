@@ -301,6 +301,18 @@ def test_malformed_rows_are_named_by_line_with_the_reason(tmp_path):
     assert all(row.file == str(path) for row in log.malformed)
 
 
+def test_a_row_without_a_step_is_left_out_where_others_have_one(tmp_path):
+    """A null is not step 0: of three rows two are left, and a file whose rows all lack one has one step, 0."""
+    rows = [{"prompt": "q", "num_tokens": 9, "reward": 1.0, "step": step} for step in (0, None, 3)]
+    source = read_one(write_lines(tmp_path / "a.jsonl", *rows))
+    assert source.log.batch.tolist() == [0, 3] and source.log.line.tolist() == [1, 3] and source.has_steps
+    assert "rows without a step, where others have one, are left out: 1" in source.notes
+    source = read_one(write_lines(tmp_path / "a.jsonl", *[rows[1]] * 2))
+    assert source.log.batch.tolist() == [0, 0] and not source.has_steps
+    graded = read_one(write_lines(tmp_path / "a.jsonl", rows[0] | {"reward": None}, *rows[1:2]))
+    assert graded.log.responses.active.tolist() == [False]
+
+
 def test_a_row_without_a_verdict_has_none_where_half_have_one(tmp_path):
     """Two of four have one: the others count nowhere; one of four: the bar goes over all, half of .2 to .8, that is .5."""
     rows = [{"prompt": "q", "num_tokens": 9, "reward": reward} for reward in (0.2, 0.8, 0.4, 0.6)]

@@ -83,7 +83,7 @@ def is_verdict(name: str, values: np.ndarray) -> bool:
 
 def drop_repeats(part: Part, found: Found) -> Part:
     """Return rows without steps that repeat the step before: TRL logs its buffer again while it trains on the same rollouts."""
-    starts = np.flatnonzero(np.diff(part.step, prepend=-1) != 0)
+    starts = np.flatnonzero(np.diff(part.step, prepend=-2) != 0)
     keep, last = np.ones(len(part), np.bool_), b""
     for start, stop in zip(starts.tolist(), [*starts[1:].tolist(), len(part)], strict=True):
         content = part.prompt[start:stop].tobytes() + part.text[start:stop].tobytes()

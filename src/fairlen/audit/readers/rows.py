@@ -67,7 +67,6 @@ class Found:
         for text, rows in other.notes.items():
             self.note(text, rows)
         self.chosen |= other.chosen | self.chosen
-        self.has_steps |= other.has_steps
 
     def sentences(self) -> tuple[str, ...]:
         return tuple(f"{text}: {rows:,}" if rows else text for text, rows in self.notes.items())
@@ -77,7 +76,7 @@ class Found:
 class Part(Columns):
     """Rows that could be read, [N]; nan or 0 where the file does not say."""
 
-    step: Ints
+    step: Ints  # -1 where the file does not say
     prompt: Ints  # hash of the prompt, with what tells it from others of the same text
     group: Ints  # hash of what tells responses of one step and prompt apart
     text: Ints  # hash of the response; 0 where there is no text
@@ -110,8 +109,7 @@ def read_rows(chunk: Chunk, meter: Meter, found: Found) -> Part:
     those that are `dropped`: the framework gave them no verdict.
     """
     problems = [""] * len(chunk)
-    step = whole_numbers(chunk.get("step"), "step", problems)
-    found.has_steps |= any(value is not None for value in chunk.get("step"))
+    step = whole_numbers(chunk.get("step"), "step", problems, -1)
     dropped = numbers(chunk.get("dropped"))[0] > 0
     outcome, correct, missing = read_outcomes(chunk, dropped, problems)
     said = [messages.said_in(value) for value in chunk.get("response")]
@@ -192,13 +190,13 @@ def number_of(value: Any) -> float | None:
         return None
 
 
-def whole_numbers(values: Values, name: str, problems: list[str]) -> Ints:
-    """Return whole numbers from 0 to 2**53, 0 for None; other values are problems."""
+def whole_numbers(values: Values, name: str, problems: list[str], none: int = 0) -> Ints:
+    """Return whole numbers from 0 to 2**53, and a number for None; other values are problems."""
     read, bad = numbers(values)
     wrong = bad | (~np.isnan(read) & ((read != np.floor(read)) | (read < 0) | (read > 2**53)))
     for row in np.flatnonzero(wrong).tolist():
         problems[row] = problems[row] or f"the {name} {values[row]!r:.40} is not a whole number from 0 to 2**53"
-    return np.where(np.isnan(read) | wrong, 0, read).astype(np.int64)
+    return np.where(np.isnan(read) | wrong, none, read).astype(np.int64)
 
 
 def hashes(values: Values) -> Ints:
@@ -222,7 +220,7 @@ def join(parts: list[Part]) -> Part:
 
 
 def make_log(name: str, part: Part, meter: Meter, found: Found, options: Options) -> Log:
-    part = settle_verdicts(part, found)
+    part = settle_verdicts(settle_steps(part, found), found)
     length, unit = choose_lengths(part, meter, found, options)
     counts, step = ~part.dropped, part.step if options.pool else find_steps(part, found)
     known = {name: not np.isnan(vars(part)[name][counts]).any() for name in ("correct", "truncated", "advantage")}
@@ -258,6 +256,17 @@ def make_log(name: str, part: Part, meter: Meter, found: Found, options: Options
             raise Unreadable(SAME_TEXT)
         found.note(SAME_TEXT)
     return log if known["truncated"] else add_truncated(log, part, found, options)
+
+
+def settle_steps(part: Part, found: Found) -> Part:
+    """Return the rows that have a step, where one has; else all, as of step 0."""
+    has = part.step >= 0
+    if not has.any():
+        return replace(part, step=np.zeros(len(part), np.int64))
+    found.has_steps = True
+    if not has.all():
+        found.note("rows without a step, where others have one, are left out", int((~has).sum()))
+    return part.take(has)
 
 
 def settle_verdicts(part: Part, found: Found) -> Part:
