@@ -241,6 +241,7 @@ def read_source(
             format = format.settle(format, head, options)
             found.notes = Counter(dict.fromkeys(format.notes, 0))
             log, left_out = read_foreign(format, opened, meter, found, options)
+            format = replace(format, remedy=format.remedy | found.lacks)
         except formats.Unreadable as error:
             log, left_out = None, [f"{name_files(files)}: {error}"]
     has_steps = found.has_steps or format is fairlen_records.FORMAT

@@ -30,6 +30,9 @@ SAME_TEXT = (
 MAX_UNSPACED = 0.02
 """Share of texts without spaces between words up to which words are counted, and above which from one end words are not."""
 
+MAX_UNSAID = 0.1
+"""Share of rows that may not say whether a limit ended them, and count as not truncated; with more it is not known of any."""
+
 Values = list[Any]
 
 
@@ -54,6 +57,8 @@ class Found:
     chosen: dict[str, Any] = field(default_factory=dict)  # what the reader of a format decided once for all files
     files: dict[str, int] = field(default_factory=dict)  # position of each file among those of the source
     has_steps: bool = False
+    lacks: dict[str, str] = field(default_factory=dict)
+    """Columns that too few rows have to be known, and in how many rows they are not."""
 
     def reject(self, file: str, line: int, reason: str) -> None:
         self.malformed.append(Malformed(file, int(line), reason))
@@ -223,14 +228,14 @@ def make_log(name: str, part: Part, meter: Meter, found: Found, options: Options
     part = settle_verdicts(settle_steps(part, found), found)
     length, unit = choose_lengths(part, meter, found, options)
     counts, step = ~part.dropped, part.step if options.pool else find_steps(part, found)
-    known = {name: not np.isnan(vars(part)[name][counts]).any() for name in ("correct", "truncated", "advantage")}
+    known = find_known(part.take(counts), found)
     limit = max(options.max_response_length if unit == "tokens" else 0, int(length.max()))
     prompt = pair_keys(step, part.prompt)
     split = pair_keys(prompt, part.group)
     # a group that no two responses share is an id of responses
     prompt = number_keys(split if np.bincount(split).max() > 1 else prompt)
-    verdict = np.where(counts, part.correct if known["correct"] else 0.0, NO_VERDICT)
-    truncated = part.truncated > 0.5
+    verdict = np.where(counts, part.correct if "correct" in known else 0.0, NO_VERDICT)
+    truncated = (part.truncated > 0.5) & ("truncated" in known)
     channels = divide(length, part.spent)
     if channels and not options.tokenizer:
         found.note("lengths by channel are in proportion to characters; --tokenizer FOLDER of the model counts tokens")
@@ -244,8 +249,8 @@ def make_log(name: str, part: Part, meter: Meter, found: Found, options: Options
         columns["script"] = np.nan_to_num(part.unspaced)
         found.note(f"texts with and without spaces between words are not compared with each other, as {unit} differ")
     log = Log(
-        name, unit, responses, step, segments, advantage=part.advantage if known["advantage"] else None,
-        known=frozenset({"reward", *(word for word, is_true in known.items() if is_true)}),
+        name, unit, responses, step, segments, advantage=part.advantage if "advantage" in known else None,
+        known=known | {"reward"},
         columns={"reward": part.outcome} | columns, malformed=tuple(found.malformed),
         problem=part.prompt, file=part.file, line=part.line,
     )  # fmt: skip
@@ -255,7 +260,7 @@ def make_log(name: str, part: Part, meter: Meter, found: Found, options: Options
         if "response" not in options.columns:
             raise Unreadable(SAME_TEXT)
         found.note(SAME_TEXT)
-    return log if known["truncated"] else add_truncated(log, part, found, options)
+    return log if "truncated" in log.known else add_truncated(log, part, found, options)
 
 
 def settle_steps(part: Part, found: Found) -> Part:
@@ -283,6 +288,17 @@ def settle_verdicts(part: Part, found: Found) -> Part:
     return replace(part, dropped=part.dropped | without, outcome=np.where(without, np.nan, part.outcome))
 
 
+def find_known(part: Part, found: Found) -> frozenset[str]:
+    """Return the columns that say enough of rows that count: those of all, and where a limit ended them of nearly all."""
+    missing = {name: int(np.isnan(vars(part)[name]).sum()) for name in ("correct", "truncated", "advantage")}
+    known = {name for name, number in missing.items() if number <= MAX_UNSAID * len(part) * (name == "truncated")}
+    if "truncated" in known and missing["truncated"]:
+        found.note("rows that do not say whether a limit ended them count as not truncated", missing["truncated"])
+    lacking = {name: number for name, number in missing.items() if name not in known and number < len(part)}
+    found.lacks = {name: f"not known in {number:,} of {len(part):,} rows" for name, number in lacking.items()}
+    return frozenset(known)
+
+
 def add_truncated(log: Log, part: Part, found: Found, options: Options) -> Log:
     """Return a log with the responses that a limit ended where lengths tell; by tokens that the files say, whatever its unit."""
     if log.has_turns:
@@ -295,7 +311,7 @@ def add_truncated(log: Log, part: Part, found: Found, options: Options) -> Log:
     if not note:
         return log
     found.note(note)
-    responses = replace(log.responses, truncated=truncated | log.responses.truncated)
+    responses = replace(log.responses, truncated=truncated | (part.truncated > 0.5))
     return replace(log, responses=responses, known=log.known | {"truncated"})
 
 
