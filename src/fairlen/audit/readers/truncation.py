@@ -60,10 +60,14 @@ def find_end(length: Ints, half: int) -> float:
     centre, inside = lengths[around.argmax()], abs(lengths - lengths[around.argmax()]) <= half
     if 2 * number[inside].max() >= around.max():
         centre = lengths[inside][number[inside].argmax()]
-    starts = np.arange(int(NEAR * centre) - 5, centre - 3 * half)
-    nearby, usual = (of(between(starts, starts + 2 * half + 1)) if len(starts) else 0 for of in (np.max, np.mean))
+    width, start, stop = 2 * half + 1, int(NEAR * centre) - 5, int(centre) - 3 * half
+    # of the windows that begin from start up to stop, the fullest begins with a response, or is the last
+    starts = np.append(lengths[(lengths >= start) & (lengths < stop)], stop - 1)
+    nearby = between(starts, starts + width).max() if start < stop else 0
+    holding = np.minimum(stop, length + 1) - np.maximum(start, length - width + 1)  # how many hold each response
+    usual = np.maximum(holding, 0).sum() / max(stop - start, 1)
     # below the centre a pile reaches where another tokenizer spread it
-    low = centre - half if between(centre - half, centre) >= DENSER * max(usual * half / (2 * half + 1), 1) else centre
+    low = centre - half if between(centre - half, centre) >= DENSER * max(usual * half / width, 1) else centre
     size, above = len(length) - np.searchsorted(length, low), between(centre + half + 1, lengths[-1] + 1)
     return low if size >= max(MIN_PILE, 0.01 * len(length), DENSER * nearby, 10 * above) else np.inf
 
