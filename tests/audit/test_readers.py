@@ -318,7 +318,7 @@ def test_a_row_without_a_verdict_has_none_where_half_have_one(tmp_path):
     rows = [{"prompt": "q", "num_tokens": 9, "reward": reward} for reward in (0.2, 0.8, 0.4, 0.6)]
     for verdicts, active, correct, note in (
         ((1, 0, None, None), [1, 1, 0, 0], [1, 0, 0, 0], "which most have, are kept, but not compared: 2"),
-        ((1, None, None, None), [1, 1, 1, 1], [0, 1, 0, 1], "upper half of their range are correct: 4"),
+        ((1, None, None, None), [1, 1, 1, 1], [0, 1, 0, 1], "correct is the upper half of the outcomes' range: 4"),
     ):
         pairs = zip(rows, verdicts, strict=True)
         source = read_one(write_lines(tmp_path / "a.jsonl", *(row | {"correct": verdict} for row, verdict in pairs)))

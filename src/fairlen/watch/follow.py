@@ -30,8 +30,6 @@ ABREAST = 64
 """Files that are read side by side, as several writers of one run have one each."""
 QUIET = 30.0
 """Seconds without a change after which the newest step counts as complete."""
-MAX_REWARDS = 100_000
-"""About as many as stand for all so far when the bar of a correct response is found."""
 GROWING, HEAD = (".jsonl", ".ndjson"), 4096
 NO_STEPS = "no column of steps, without which nothing says what was generated together: name it (--columns step=NAME)"
 UNKNOWN = "whether responses were truncated is unknown: --max-response-length N with --tokenizer FOLDER estimates it"
@@ -150,7 +148,7 @@ class Follower:
 
     def read_copies(self, parts: list[Unread], is_over: bool) -> list[Source]:
         """Read parts as if they were the files, and note how."""
-        root = os.path.commonpath([part.file.parent for part in parts])
+        root = Path(os.path.commonpath([part.file.parent for part in parts]))
         with tempfile.TemporaryDirectory() as folder:
             for part in parts:
                 copy = Path(folder) / part.file.relative_to(root)
@@ -169,13 +167,11 @@ class Follower:
             lost = one.log.malformed[:1]
             notes += [f"rows that could not be read are left out, such as {row.file}: {row.reason}" for row in lost]
             notes += [UNKNOWN] * ("truncated" not in one.log.known) + [NO_STEPS] * (not one.has_steps)
-        self.note(*(note.replace(folder, root or ".") for note in notes))
-
-        def place(copy: str) -> str:
-            return str(Path(root) / Path(copy).relative_to(folder))  # as paths are written: big.jsonl, not ./big.jsonl
-
+        self.note(*(note.replace(folder, str(root)) for note in notes))
         kept = [one for one in found.sources if one.has_steps]
-        return [replace(one, folder=place(one.folder), files=tuple(map(place, one.files))) for one in kept]
+        places = [[str(root / Path(name).relative_to(folder)) for name in (one.folder, *one.files)] for one in kept]
+        named = zip(kept, places, strict=True)
+        return [replace(one, folder=place, files=tuple(files)) for one, (place, *files) in named]
 
     def move(self, part: Unread, held: Ints) -> None:
         """Move beyond a part, up to the first of the lines that are held."""
@@ -192,11 +188,10 @@ class Follower:
         """Yield the steps of a log before one that is held; EqLen's forks are left out."""
         table, correct, whole = log.responses, log.correct, (self.last < log.batch) & (log.batch < held)
         if "correct" not in log.known:
-            self.rewards = Counter(self.rewards)
-            self.rewards.update(f"{one:.3g}" for one in table.outcome[table.active & whole].tolist())
-            number = np.array([*self.rewards.values()], np.int64)
-            shares = -(-number // max(number.sum() // MAX_REWARDS, 1))  # rounded up: a rare one is still there
-            bar = halfway(np.repeat([*map(float, self.rewards)], shares))
+            new = Counter(f"{one:.3g}" for one in table.outcome[table.active & whole].tolist())
+            self.rewards = new + Counter(self.rewards)
+            some = [-(-number // (1 + self.rewards.total() // 10**5)) for number in self.rewards.values()]
+            bar = halfway(np.repeat([*map(float, self.rewards)], some))  # some 100,000 stand for all, the rare ones too
             self.note(f"correct is a reward above about {bar:.1g}, half of their range so far")  # told as it changes
             correct = table.outcome > bar
         table = replace(table, prompt=log.strata, correct=correct)

@@ -290,9 +290,7 @@ def read_files(read: Reading, opened: Sequence[Opened], options: Options) -> lis
     if options.processes > 1 and sum(sizes) >= LARGE and not options.tokenizer:  # which has threads of its own
         turns = [options.processes if is_shared(one) else 1 for one in opened]
         shares = [(place, (turn, number)) for place, number in enumerate(turns) for turn in range(number)]
-        pool = ProcessPoolExecutor(
-            options.processes, get_context("fork"), initializer=_reading.append, initargs=(read,)
-        )
+        pool = ProcessPoolExecutor(options.processes, get_context("fork"), initializer=_reads.append, initargs=(read,))
         try:
             found = pool.map(read_in_fork, shares)
             return [merge([*islice(found, number)]) for number in turns]
@@ -324,10 +322,10 @@ def merge(turns: list[FileRows]) -> FileRows:
 
 
 def read_in_fork(share: tuple[int, formats.Turn]) -> FileRows:
-    return _reading[-1](*share)
+    return _reads[-1](*share)
 
 
-_reading: list[Reading] = []  # in a fork, what it does
+_reads: list[Reading] = []  # in a fork, what it does
 
 
 def read_file(format: Format, file: Opened, turn: formats.Turn, meter: Meter, found: Found) -> FileRows:

@@ -89,8 +89,7 @@ def drop_repeats(part: Part, found: Found) -> Part:
         content = part.prompt[start:stop].tobytes() + part.text[start:stop].tobytes()
         keep[start:stop] = content != last
         last = content
-    if not keep.all():
-        found.note("rows of steps that repeat the step before are counted once", int((~keep).sum()))
+    found.count("rows of steps that repeat the step before are counted once", ~keep)
     return part.take(keep)
 
 
@@ -119,8 +118,8 @@ def split_turns(text: Any, found: Found) -> Any:
 
 
 def read_samples(chunk: Chunk, found: Found) -> Chunk:
-    """Return the responses of lm-eval, whose scores are verdicts where `judge` finds them to be."""
-    samples = expand(chunk, found, read_document)
+    """Return the responses of lm-eval, whose scores are verdicts where all are 0 or 1."""
+    samples, found.chosen["is_metric"] = expand(chunk, found, read_document), True
     return Chunk(samples.file, samples.lines, samples.columns | {"correct": samples.get("reward")})
 
 
@@ -267,6 +266,7 @@ def read_sample(sample: Row, file: str, line: int, found: Found) -> Iterator[Row
     value = inside(scores, scorer, "value")
     value = next(iter(value.values()), None) if isinstance(value, dict) else value
     reward, correct = GRADES.get(str(value), (value, value if is_number(value) else None))
+    found.chosen["is_metric"] = True
     limit, calls = inside(sample, "limit", "type"), inside(output, "choices") or [None]
     truncated, is_failed = read_finish(inside(calls[0], "stop_reason"), found)
     used = output if len(spoken) < 2 else {"usage": usage_of(sample, str(inside(output, "model")))}
@@ -325,19 +325,10 @@ def verdict_in(named: Any, found: Found) -> float | None:
     names = [name for name in named if VERDICT.match(name)] if isinstance(named, dict) else []
     name = found.chosen.setdefault("verdict", min(names, key=len)) if names else ""
     value = named.get(name) if name else None
-    return float(value) if is_number(value) else None
-
-
-def judge(part: Part, found: Found) -> Part:
-    """Return rows without verdicts where one is neither 0 nor 1: it is a share, of tests or words, as rewards are."""
-    told, name = ~part.dropped & ~np.isnan(part.correct), found.chosen.get("verdict")
-    if shares := int((told & ~np.isin(part.correct, (0.0, 1.0))).sum()):
-        text = "rows of a verdict other than 0 and 1, so that outcomes in the upper half of their range are correct"
-        found.note(text, shares)
-        return replace(part, correct=np.full(len(part), np.nan))
-    if name and told.any():
-        found.note(f"correct or not is what `{name}` says")
-    return part
+    if not is_number(value):
+        return None
+    found.notes[f"correct or not is what `{name}` says"], found.chosen["is_metric"] = 0, True
+    return float(value)
 
 
 TRL = Format(
@@ -358,11 +349,11 @@ PRIME_RL = Format(
 LM_EVAL = Format(
     "lm_eval", "lm-eval samples", "max_gen_toks",
     has_all("doc_id resps doc", "doc_id resps target", "doc_id resps arguments"), read_samples,
-    {"truncated": "lm-eval's samples hold no finish reason", "advantage": "an evaluation has no advantages"}, judge,
+    {"truncated": "lm-eval's samples hold no finish reason", "advantage": "an evaluation has no advantages"},
 )  # fmt: skip
 VERIFIERS = Format(
     "verifiers", "verifiers results", "max_tokens", has_all("example_id prompt completion reward"),
-    partial(expand, read=read_result), {"advantage": "an evaluation has no advantages"}, judge,
+    partial(expand, read=read_result), {"advantage": "an evaluation has no advantages"},
 )  # fmt: skip
 SKYRL = Format(
     "skyrl", "SkyRL evaluations", "generator.sampling_params.max_generate_length",
@@ -371,11 +362,11 @@ SKYRL = Format(
 )  # fmt: skip
 SLIME = Format(
     "slime", "slime samples", "--rollout-max-response-len", has_all("prompt response reward status response_length loss_mask"),
-    partial(expand, read=read_slime), {"advantage": "slime's samples hold no advantages"}, judge,
+    partial(expand, read=read_slime), {"advantage": "slime's samples hold no advantages"},
 )  # fmt: skip
 INSPECT = Format(
     "inspect", "Inspect samples", "max_tokens", has_all("id epoch input output scores"), partial(expand, read=read_sample),
-    {"advantage": "an evaluation has no advantages"}, judge,
+    {"advantage": "an evaluation has no advantages"},
 )  # fmt: skip
 NEMO_RL = Format(
     "nemo_rl", "NeMo-RL samples", "policy.generation.max_new_tokens", has_all("content rewards idx"),

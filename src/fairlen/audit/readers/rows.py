@@ -32,7 +32,6 @@ MAX_UNSPACED = 0.02
 
 MAX_UNSAID = 0.1
 """Share of rows that may not say whether a limit ended them, and count as not truncated; with more it is not known of any."""
-
 Values = list[Any]
 
 
@@ -57,14 +56,17 @@ class Found:
     chosen: dict[str, Any] = field(default_factory=dict)  # what the reader of a format decided once for all files
     files: dict[str, int] = field(default_factory=dict)  # position of each file among those of the source
     has_steps: bool = False
-    lacks: dict[str, str] = field(default_factory=dict)
-    """Columns that too few rows have to be known, and in how many rows they are not."""
+    lacks: dict[str, str] = field(default_factory=dict)  # column that too few rows have to how many lack it
 
     def reject(self, file: str, line: int, reason: str) -> None:
         self.malformed.append(Malformed(file, int(line), reason))
 
     def note(self, text: str, rows: int = 0) -> None:
         self.notes[text] += rows
+
+    def count(self, text: str, rows: Bools) -> None:
+        if number := int(rows.sum()):
+            self.note(text, number)
 
     def add(self, other: Found) -> None:
         """Take over what was found in one file."""
@@ -131,12 +133,10 @@ def read_rows(chunk: Chunk, meter: Meter, found: Found) -> Part:
     keep = np.array([not problem for problem in problems], np.bool_)
     for row in np.flatnonzero(~keep).tolist():
         found.reject(chunk.file, chunk.lines[row], problems[row])
-    if ungraded := int((missing & keep).sum()):
-        found.note("rows without a reward are kept, but count as responses without a verdict", ungraded)
+    found.count("rows without a reward are kept, but count as responses without a verdict", missing & keep)
     words = count_words(told := [text or "" for text in texts])
     measured = np.fromiter(words if meter.unit == "words" else meter.count(told), np.int64, len(chunk))
-    if empty := int(((measured == 0) & (tokens == 0) & keep & ~dropped).sum()):
-        found.note("empty responses count as length 1", empty)
+    found.count("empty responses count as length 1", (measured == 0) & (tokens == 0) & keep & ~dropped)
     tokens = np.where(is_empty, 1, tokens)
     truncated, advantage, age = (numbers(chunk.get(name))[0] for name in ("truncated", "advantage", "age"))
     file = np.full(len(chunk), found.files.setdefault(chunk.file, len(found.files)))
@@ -235,13 +235,13 @@ def make_log(name: str, part: Part, meter: Meter, found: Found, options: Options
     # a group that no two responses share is an id of responses
     prompt = number_keys(split if np.bincount(split).max() > 1 else prompt)
     verdict = np.where(counts, part.correct if "correct" in known else 0.0, NO_VERDICT)
-    truncated = (part.truncated > 0.5) & ("truncated" in known)
     channels = divide(length, part.spent)
     if channels and not options.tokenizer:
         found.note("lengths by channel are in proportion to characters; --tokenizer FOLDER of the model counts tokens")
     responses = build_responses(
-        prompt, length, part.outcome, verdict, truncated, limit, num_turns=part.turns, channels=channels
-    )
+        prompt, length, part.outcome, verdict, (part.truncated > 0.5) & ("truncated" in known), limit,
+        num_turns=part.turns, channels=channels,
+    )  # fmt: skip
     segments = replace(build_segments(responses, length), active=responses.active)
     columns = {"duplicate": find_duplicates(prompt, part.text)} if (part.text != 0).any() else {}
     columns |= {"age": part.age} if (part.age >= 0).all() else {}
@@ -266,35 +266,36 @@ def make_log(name: str, part: Part, meter: Meter, found: Found, options: Options
 def settle_steps(part: Part, found: Found) -> Part:
     """Return the rows that have a step, where one has; else all, as of step 0."""
     has = part.step >= 0
-    if not has.any():
+    found.has_steps = bool(has.any())
+    if not found.has_steps:
         return replace(part, step=np.zeros(len(part), np.int64))
-    found.has_steps = True
-    if not has.all():
-        found.note("rows without a step, where others have one, are left out", int((~has).sum()))
+    found.count("rows without a step, where others have one, are left out", ~has)
     return part.take(has)
 
 
 def settle_verdicts(part: Part, found: Found) -> Part:
-    """Return rows that all have a verdict or are dropped, where at least half of those that count have one, else none has."""
+    """Return rows that all have a verdict or are dropped, where at least half of those that count have one, else none has.
+
+    A metric that the reader took for the verdict is none where it is neither 0 nor 1: it is a share, as rewards are.
+    """
     counts = ~part.dropped
     without = counts & np.isnan(part.correct)
-    if 2 * without.sum() > counts.sum():
-        if (counts & ~without).any():
-            text = "fewer than half of the rows have a verdict, so that outcomes in the upper half of their range are correct"
-            found.note(text, int(counts.sum()))
+    told, is_metric = part.correct[counts & ~without], found.chosen.get("is_metric")
+    if 2 * without.sum() > counts.sum() or (is_metric and not np.isin(told, (0.0, 1.0)).all()):
+        why = "verdicts are missing in most rows, or neither 0 nor 1: correct is the upper half of the outcomes' range"
+        found.count(why, counts & (len(told) > 0))
         return replace(part, correct=np.full(len(part), np.nan))
-    if without.any():
-        found.note("rows without a verdict, which most have, are kept, but not compared", int(without.sum()))
+    found.count("rows without a verdict, which most have, are kept, but not compared", without)
     return replace(part, dropped=part.dropped | without, outcome=np.where(without, np.nan, part.outcome))
 
 
 def find_known(part: Part, found: Found) -> frozenset[str]:
     """Return the columns that say enough of rows that count: those of all, and where a limit ended them of nearly all."""
-    missing = {name: int(np.isnan(vars(part)[name]).sum()) for name in ("correct", "truncated", "advantage")}
-    known = {name for name, number in missing.items() if number <= MAX_UNSAID * len(part) * (name == "truncated")}
-    if "truncated" in known and missing["truncated"]:
-        found.note("rows that do not say whether a limit ended them count as not truncated", missing["truncated"])
-    lacking = {name: number for name, number in missing.items() if name not in known and number < len(part)}
+    missing = {name: np.isnan(vars(part)[name]) for name in ("correct", "truncated", "advantage")}
+    known = {name for name, rows in missing.items() if rows.sum() <= MAX_UNSAID * len(part) * (name == "truncated")}
+    if "truncated" in known:
+        found.count("rows that do not say whether a limit ended them count as not truncated", missing["truncated"])
+    lacking = {name: rows.sum() for name, rows in missing.items() if name not in known and not rows.all()}
     found.lacks = {name: f"not known in {number:,} of {len(part):,} rows" for name, number in lacking.items()}
     return frozenset(known)
 

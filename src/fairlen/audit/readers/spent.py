@@ -34,9 +34,7 @@ def make_meter(unit: Unit | None, tokenizer: str) -> Meter:
     """Return the meter asked for; words where none was. Raises ValueError for a tokenizer that cannot be loaded."""
     if tokenizer:
         return Meter("tokens", load_tokenizer(tokenizer))
-    if unit == "characters":
-        return Meter("characters", characters)
-    return Meter("words", count_words)
+    return Meter("characters", characters) if unit == "characters" else Meter("words", count_words)
 
 
 def characters(texts: list[str]) -> list[int]:
@@ -109,10 +107,8 @@ def is_opened_before(pieces: Pieces) -> bool:
     """Return whether the thinking is closed and was not opened, but by the template."""
     if len(pieces) < 2 or pieces[0][0] != channels.THINKING or channels.MARKS.match(pieces[0][1].lstrip()):
         return False
-    return any(
-        mark.lastgroup == f"{channels.THINKING}_ends"
-        for mark in channels.find_marks(pieces[0][1][-channels.MAX_MARK :])
-    )
+    marks = channels.find_marks(pieces[0][1][-channels.MAX_MARK :])
+    return any(mark.lastgroup == f"{channels.THINKING}_ends" for mark in marks)
 
 
 def divide(length: Ints, text: Ints) -> dict[str, Ints]:

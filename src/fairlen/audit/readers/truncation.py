@@ -101,13 +101,11 @@ def find_piles(log: Log, prompt: Ints, is_whole: Bools) -> Bools:
         np.minimum.at(end, group[rows], length[rows])
     pile, floor = (active & (length == end[group]) for end in (largest, least))
     varies = smallest < largest
-    tied, tied_floor = (
-        count_by(group[rows & incorrect], size) > 1 for rows in (pile, floor & (least < largest)[group])
-    )
+    tied, level = (count_by(group[rows & incorrect], size) > 1 for rows in (pile, floor & (least < largest)[group]))
     tied &= (largest >= MIN_LIMIT) & varies
     every, pile = pile & varies[group], pile & tied[group]
     comparable = count_by(group[incorrect], size) > 1
-    many = tied.sum() >= max(MIN_PILE, 0.1 * comparable.sum(), 5 * tied_floor.sum())
+    many = tied.sum() >= max(MIN_PILE, 0.1 * comparable.sum(), 5 * level.sum())
     # where incorrect responses have one length by nature, none of them ends before it
     varied = pile.sum() < 0.9 * incorrect[tied[group]].sum()
     return every & (many and varied and may_be_limit(log, pile, is_whole))
