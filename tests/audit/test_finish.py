@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from lines import read_one, write_lines
 
-from fairlen.audit.audit import audit, find_missing
+from fairlen.audit.audit import audit_source, find_missing
 from fairlen.audit.readers import Source
 
 TRUNCATED = {
@@ -84,9 +84,7 @@ def test_an_unknown_word_means_unknown_and_is_named(tmp_path):
             source = rollouts(tmp_path / "a.jsonl", column, value, "stop")
             assert "truncated" not in source.log.known, (column, value)
             word = str(value["type"] if isinstance(value, dict) else value).lower().replace(" ", "_")
-            assert any(word in note and "unknown" in note and note.endswith(": 6") for note in source.notes), (
-                source.notes
-            )
+            assert any(word in note and "unknown" in note and note.endswith(": 6") for note in source.notes)
 
 
 def test_no_word_means_unknown(tmp_path):
@@ -100,13 +98,11 @@ def test_a_row_without_a_word_counts_as_not_truncated_where_nine_in_ten_have_one
     but of 13% it is not known of any. An advantage that is missing as often is said in as many rows."""
     ends = [None if n < unsaid else "length" if n % 4 == 3 else "stop" for n in range(24)]
     source = rollouts_of(tmp_path / "a.jsonl", "finish_reason", ends)
-    (one,), _ = audit(str(tmp_path / "a.jsonl"))
-    missing = [text for text in find_missing(one) if text.startswith("truncation: not known in 3 of 24 rows; ")]
+    missing = [text for text in find_missing(audit_source(source)) if "truncation: not known in 3 of 24 rows" in text]
     is_known, note = unsaid < 3, f"rows that do not say whether a limit ended them count as not truncated: {unsaid}"
     assert ("truncated" in source.log.known) == is_known == (note in source.notes) == (not missing)
     assert source.log.responses.truncated.tolist() == [is_known and n % 4 == 3 for n in range(24)]
-    rollouts_of(tmp_path / "a.jsonl", "advantage", [None] * unsaid + [0.5] * (24 - unsaid))
-    (one,), _ = audit(str(tmp_path / "a.jsonl"))
+    one = audit_source(rollouts_of(tmp_path / "a.jsonl", "advantage", [None] * unsaid + [0.5] * (24 - unsaid)))
     assert any(text.startswith(f"advantages: not known in {unsaid} of 24 rows") for text in find_missing(one))
 
 

@@ -27,13 +27,9 @@ def write_steps(path, steps, gap=1.0):
             for row in range(128):
                 correct = bool(rng.random() < 0.5)
                 tokens = int(np.exp(4 + rng.normal(0, 0.5) + (0 if correct else np.log(gap)))) + 1
-                line = {
-                    "step": step,
-                    "prompt": f"{step}-{row // 8}",
-                    "response": f"{row} {tokens}",
-                    "num_tokens": tokens,
-                }
-                file.write(json.dumps(line | {"reward": float(correct), "finish_reason": "stop"}) + "\n")
+                line = {"step": step, "prompt": f"{step}-{row // 8}", "response": f"{row} {tokens}"}
+                line |= {"num_tokens": tokens, "reward": float(correct), "finish_reason": "stop"}
+                file.write(json.dumps(line) + "\n")
 
 
 def numbers(found):
@@ -183,8 +179,7 @@ def test_the_bar_of_a_correct_response_is_half_of_the_range_of_all_rewards_so_fa
             file.writelines(json.dumps(row | {"reward": reward}) + "\n" for reward in rewards)
         found += [table.correct.tolist() for _, table, *_ in follower.read(is_over=True)]
         follower = Follower(path, **json.loads(json.dumps(follower.state())))
-    assert found[:4] == [[False, True], [False, True, False], [False, False], [True] * 3]
-    assert found[4:] == [[False] * 3, [False, True]]
+    assert found == [[0, 1], [0, 1, 0], [0, 0], [1, 1, 1], [0, 0, 0], [0, 1]]
     at_once = Follower(path)
     list(at_once.read(is_over=True))
     assert at_once.rewards == follower.rewards and sum(follower.rewards.values()) == 15

@@ -24,12 +24,9 @@ from fairlen.files.folders import write_file
 from fairlen.files.formats import Unreadable
 from fairlen.files.limits import read_row
 
-CHUNK = 8 << 20
-"""Bytes that are read at a time; more where one step is larger, and where one table is."""
-ABREAST = 64
-"""Files that are read side by side, as several writers of one run have one each."""
-QUIET = 30.0
-"""Seconds without a change after which the newest step counts as complete."""
+CHUNK = 8 << 20  # bytes that are read at a time; more where one step is larger, and where one table is
+ABREAST = 64  # files that are read side by side, as several writers of one run have one each
+QUIET = 30.0  # seconds without a change after which the newest step counts as complete
 GROWING, HEAD = (".jsonl", ".ndjson"), 4096
 NO_STEPS = "no column of steps, without which nothing says what was generated together: name it (--columns step=NAME)"
 UNKNOWN = "whether responses were truncated is unknown: --max-response-length N with --tokenizer FOLDER estimates it"
@@ -51,26 +48,17 @@ class Follower:
 
     path: Path
     options: Options = field(default_factory=Options)
-    places: dict[str, int] = field(default_factory=dict)
-    """Bytes of each file that were read, by its path."""
-    heads: dict[str, int] = field(default_factory=dict)
-    """Checksum of the first HEAD of those bytes, by which another file of one name is told."""
-    last: int = -1
-    """The newest step that was handed on."""
-    key: int = 0
-    """Of the rows of that step."""
-    unit: str = ""
-    """Of the lengths of the first rows, and of all."""
+    places: dict[str, int] = field(default_factory=dict)  # bytes of each file that were read, by its path
+    heads: dict[str, int] = field(default_factory=dict)  # checksum of the first HEAD of them, which tells another file
+    last: int = -1  # the newest step that was handed on
+    key: int = 0  # of the rows of that step
+    unit: str = ""  # of the lengths of the first rows, and of all
     rewards: dict[str, int] = field(default_factory=dict)
     """How many responses so far had each, in three digits, where the files hold no verdicts: half of their range is the bar."""
-    notes: list[str] = field(default_factory=list)
-    """How columns were read, and what could not be: each once."""
-    seen: dict[Path, int] = field(default_factory=dict)
-    """Bytes of each file at the last look."""
-    changed: float = 0.0
-    """When those last differed, in seconds."""
-    barren: dict[Path, int] = field(default_factory=dict)
-    """Bytes of files in which no rollouts were found."""
+    notes: list[str] = field(default_factory=list)  # how columns were read, and what could not be: each once
+    seen: dict[Path, int] = field(default_factory=dict)  # bytes of each file at the last look
+    changed: float = 0.0  # when those last differed, in seconds
+    barren: dict[Path, int] = field(default_factory=dict)  # bytes of files in which no rollouts were found
 
     def read(self, is_over: bool = False) -> Iterator[Step]:
         """Yield complete steps for `LengthWatch.look`, in order: those before the newest one, and that too at the end.

@@ -36,8 +36,7 @@ MAX_LOOKED_INTO, MAX_FILES = 2048, 4  # rows, and files of a source, by which it
 BY_STEP = re.compile(r"((completions_)?|(train|val)_data_step)\d+\.(jsonl|parquet)")
 """Names of files that TRL, verl and NeMo-RL write, one a step: all that are given of a folder are one log."""
 NO_RECORDS = "a run without a recorded rollout batch, so that there are no rollouts to audit yet: go on with it by"
-STEPPED = (PRIME_RL, SKYRL)
-"""Formats with a folder a step."""
+STEPPED = (PRIME_RL, SKYRL)  # formats with a folder a step
 DEFAULTS = Options()
 
 
@@ -48,8 +47,7 @@ class Source:
     files: tuple[str, ...]
     log: Log
     notes: tuple[str, ...]
-    has_steps: bool = True
-    """Whether the files say in which step a response was generated."""
+    has_steps: bool = True  # whether the files say in which step a response was generated
 
     @property
     def title(self) -> str:

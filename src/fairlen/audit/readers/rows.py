@@ -44,15 +44,13 @@ class Options:
     max_response_length: int = 0  # in tokens; 0 is unknown
     pool: bool = False
     """Read files of one format as one log, in whatever folders, and compare responses of one step across them."""
-    processes: int = 1
-    """Processes, forks of this one, that read large files of one log."""
+    processes: int = 1  # forks of this one, that read large files of one log
 
 
 @dataclass
 class Found:
     malformed: list[Malformed] = field(default_factory=list)
-    notes: Counter[str] = field(default_factory=Counter)
-    """Sentences about what was left out or taken how, and the rows of each; 0 where it is about all."""
+    notes: Counter[str] = field(default_factory=Counter)  # what was left out or taken how, and its rows, 0 for all
     chosen: dict[str, Any] = field(default_factory=dict)  # what the reader of a format decided once for all files
     files: dict[str, int] = field(default_factory=dict)  # position of each file among those of the source
     has_steps: bool = False

@@ -17,8 +17,7 @@ from fairlen.audit.readers.messages import Conversation
 from fairlen.batch import Ints
 from fairlen.files.formats import describe
 
-MIN_SHARE = 0.01
-"""Share of responses that have a channel, below which it counts as an answer: a tag that is only mentioned is none."""
+MIN_SHARE = 0.01  # of responses with a channel, below which it is an answer: a tag that is only mentioned is none
 Pieces = list[tuple[channels.Channel, str]]
 
 

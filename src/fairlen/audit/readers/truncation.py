@@ -7,8 +7,7 @@ import numpy as np
 from fairlen.audit.log import Log
 from fairlen.batch import Bools, Ints, count_by
 
-NEAR_LIMIT = 0.98
-"""Share of the limit from which on a text that was tokenised again counts as truncated: its special tokens are lost."""
+NEAR_LIMIT = 0.98  # share of the limit from which a text that was tokenised again is truncated: it lost special tokens
 MIN_PILE, MIN_LIMIT = 5, 20
 """Responses, prompts or other lengths that a pile of lengths takes, and the smallest length of one."""
 SPREAD, NEAR, DENSER = 0.01, 0.8, 3
