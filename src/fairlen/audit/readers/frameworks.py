@@ -325,7 +325,7 @@ def verdict_in(named: Any, found: Found) -> float | None:
     names = [name for name in named if VERDICT.match(name)] if isinstance(named, dict) else []
     name = found.chosen.setdefault("verdict", min(names, key=len)) if names else ""
     value = named.get(name) if name else None
-    if not is_number(value):
+    if value is None or not is_number(value):
         return None
     found.notes[f"correct or not is what `{name}` says"], found.chosen["is_metric"] = 0, True
     return float(value)
