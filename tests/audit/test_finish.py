@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from lines import read_one, write_lines
 
+from fairlen.audit.audit import audit_source, find_missing
 from fairlen.audit.readers import Source
 
 TRUNCATED = {
@@ -83,9 +84,7 @@ def test_an_unknown_word_means_unknown_and_is_named(tmp_path):
             source = rollouts(tmp_path / "a.jsonl", column, value, "stop")
             assert "truncated" not in source.log.known, (column, value)
             word = str(value["type"] if isinstance(value, dict) else value).lower().replace(" ", "_")
-            assert any(word in note and "unknown" in note and note.endswith(": 6") for note in source.notes), (
-                source.notes
-            )
+            assert any(word in note and "unknown" in note and note.endswith(": 6") for note in source.notes)
 
 
 def test_no_word_means_unknown(tmp_path):
@@ -93,11 +92,18 @@ def test_no_word_means_unknown(tmp_path):
         assert "truncated" not in rollouts(tmp_path / "a.jsonl", "finish_reason", value, "stop").log.known, value
 
 
-def test_one_row_without_a_word_leaves_truncated_what_the_others_say(tmp_path):
-    """Of 24 rows 6 say `length` and 17 `stop`: the 6 are truncated, and of the other one it is unknown."""
-    ends = [None, *("length" if n % 4 == 3 else "stop" for n in range(1, 24))]
-    log = rollouts_of(tmp_path / "a.jsonl", "finish_reason", ends).log
-    assert "truncated" not in log.known and log.responses.truncated.tolist() == [n % 4 == 3 for n in range(24)]
+@pytest.mark.parametrize("unsaid", [1, 2, 3])
+def test_a_row_without_a_word_counts_as_not_truncated_where_nine_in_ten_have_one(tmp_path, unsaid):
+    """Of 24 rows the first 1, 2 or 3 (4, 8, 13%) have none, and each fourth one says `length`: those that say it are truncated,
+    but of 13% it is not known of any. An advantage that is missing as often is said in as many rows."""
+    ends = [None if n < unsaid else "length" if n % 4 == 3 else "stop" for n in range(24)]
+    source = rollouts_of(tmp_path / "a.jsonl", "finish_reason", ends)
+    missing = [text for text in find_missing(audit_source(source)) if "truncation: not known in 3 of 24 rows" in text]
+    is_known, note = unsaid < 3, f"rows that do not say whether a limit ended them count as not truncated: {unsaid}"
+    assert ("truncated" in source.log.known) == is_known == (note in source.notes) == (not missing)
+    assert source.log.responses.truncated.tolist() == [is_known and n % 4 == 3 for n in range(24)]
+    one = audit_source(rollouts_of(tmp_path / "a.jsonl", "advantage", [None] * unsaid + [0.5] * (24 - unsaid)))
+    assert any(text.startswith(f"advantages: not known in {unsaid} of 24 rows") for text in find_missing(one))
 
 
 def test_a_status_that_is_the_verdict_ends_no_response_and_one_of_all_is_no_verdict(tmp_path):
@@ -123,11 +129,11 @@ INSPECT = {"id": 1, "epoch": 1, "input": "q", "scores": {"match": {"value": "C"}
     ids=["skyrl", "slime", "inspect"],
 )
 def test_frameworks_share_the_words(tmp_path, row):
-    """length, stop and a failure are told apart; with a word that nobody knows other truncation is unknown."""
+    """length, stop and a failure are told apart; where a third have a word that nobody knows truncation is unknown."""
     for words, known, truncated in (
         (("FINISH_LENGTH", "stop", "content_filter"), True, [True, False, False]),
         (("max_output_tokens", "complete", "abort"), True, [True, False, False]),
-        (("length", "stop", "banana"), False, [True, False, False]),
+        (("length", "stop", "banana"), False, [False, False, False]),
     ):
         log = read_one(write_lines(tmp_path / "a.jsonl", *map(row, words))).log
         assert ("truncated" in log.known) == known, words

@@ -165,7 +165,7 @@ def test_a_metric_named_like_a_verdict_is_one_only_where_it_is_0_or_1(tmp_path):
     path = write_lines(tmp_path / "b.jsonl", *(verifiers_row(metrics={"accuracy": v}, reward=v) for v in (1, 0.25, 0)))
     source = read_one(path)
     assert "correct" not in source.log.known
-    assert "rows without a verdict, so that outcomes in the upper half of their range are correct: 1" in source.notes
+    assert source.notes[-1].endswith("neither 0 nor 1: correct is the upper half of the outcomes' range: 3")
 
 
 def test_rewards_beside_each_other_are_metrics_of_older_files(tmp_path):

@@ -19,7 +19,8 @@ from lines import read_one, write_lines
 
 from fairlen.audit.readers import Options, find_files, read
 from fairlen.audit.readers.messages import content_of, text_of
-from fairlen.audit.readers.rows import Found, make_log, make_meter, read_rows
+from fairlen.audit.readers.rows import Found, make_log, read_rows
+from fairlen.audit.readers.spent import make_meter
 from fairlen.console import visible
 from fairlen.files.formats import Chunk, Unreadable
 
@@ -298,6 +299,29 @@ def test_malformed_rows_are_named_by_line_with_the_reason(tmp_path):
         10: "not an object but list", 13: "the reward -1e+300 is no number from -1e+100 to 1e+100",
     }  # fmt: skip
     assert all(row.file == str(path) for row in log.malformed)
+
+
+def test_a_row_without_a_step_is_left_out_where_others_have_one(tmp_path):
+    """A null is not step 0: of three rows two are left, and of one with a step but no reward that one."""
+    rows = [{"prompt": "q", "num_tokens": 9, "reward": 1.0, "step": step} for step in (0, None, 3)]
+    source = read_one(write_lines(tmp_path / "a.jsonl", *rows))
+    assert source.log.batch.tolist() == [0, 3] and source.log.line.tolist() == [1, 3] and source.has_steps
+    assert "rows without a step, where others have one, are left out: 1" in source.notes
+    graded = read_one(write_lines(tmp_path / "a.jsonl", rows[0] | {"reward": None}, *rows[1:2]))
+    assert graded.log.responses.active.tolist() == [False]
+
+
+def test_a_row_without_a_verdict_has_none_where_half_have_one(tmp_path):
+    """Two of four have one: the others count nowhere; one of four: the bar goes over all, half of .2 to .8, that is .5."""
+    for verdicts, active, correct, note in (
+        ((1, 0, None, None), [1, 1, 0, 0], [1, 0, 0, 0], "which most have, are kept, but not compared: 2"),
+        ((1, None, None, None), [1, 1, 1, 1], [0, 1, 0, 1], "correct is the upper half of the outcomes' range: 4"),
+    ):
+        pairs = zip((0.2, 0.8, 0.4, 0.6), verdicts, strict=True)
+        rows = [{"prompt": "q", "num_tokens": 9, "reward": reward, "correct": one} for reward, one in pairs]
+        source = read_one(write_lines(tmp_path / "a.jsonl", *rows))
+        assert source.log.responses.active.tolist() == active and source.log.correct.tolist() == correct
+        assert source.notes[-1].endswith(note)
 
 
 def test_a_file_of_malformed_rows_only_is_unreadable(tmp_path):

@@ -42,6 +42,12 @@ def test_a_pile_at_the_limit_is_seen_whatever_its_accuracy(tmp_path, share, accu
             assert (log.responses.truncated & ~cut).sum() <= 0.1 * cut.sum() + 2, (median, seed)
 
 
+def test_one_absurd_length_takes_no_memory_of_its_own(tmp_path):
+    """Every number from 80% of 2**53 on takes 14 petabytes; a sentinel is one length among 240, and no pile."""
+    length = np.append(np.arange(239) + 20, 2**53)
+    assert "truncated" not in read_lengths(tmp_path / "a.jsonl", length, length % 2).log.known
+
+
 def natural(rng: np.random.Generator) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Lengths and verdicts of 480 responses that no limit ended."""
     flip, done = rng.random(480) < 0.5, rng.random(480) < 0.6

@@ -2,6 +2,7 @@
 
 import json
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -26,13 +27,9 @@ def write_steps(path, steps, gap=1.0):
             for row in range(128):
                 correct = bool(rng.random() < 0.5)
                 tokens = int(np.exp(4 + rng.normal(0, 0.5) + (0 if correct else np.log(gap)))) + 1
-                line = {
-                    "step": step,
-                    "prompt": f"{step}-{row // 8}",
-                    "response": f"{row} {tokens}",
-                    "num_tokens": tokens,
-                }
-                file.write(json.dumps(line | {"reward": float(correct), "finish_reason": "stop"}) + "\n")
+                line = {"step": step, "prompt": f"{step}-{row // 8}", "response": f"{row} {tokens}"}
+                line |= {"num_tokens": tokens, "reward": float(correct), "finish_reason": "stop"}
+                file.write(json.dumps(line) + "\n")
 
 
 def numbers(found):
@@ -64,6 +61,19 @@ def test_writers_side_by_side_are_one_batch_in_chunks_of_any_size(tmp_path, monk
     assert numbers(parts) == numbers(whole) == [(step, 256) for step in range(4)]
     contents = [[sorted(zip(one.length, one.correct, strict=True)) for _, one, *_ in found] for found in (parts, whole)]
     assert contents[0] == contents[1]
+
+
+@pytest.mark.parametrize("name", ["rollouts.jsonl", ".", "*.jsonl"])
+def test_files_of_the_current_folder_are_read_once(tmp_path, monkeypatch, name):
+    """Whatever the chunks are, and going on where it was: 4 steps of 128 responses, then one more."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("fairlen.watch.follow.CHUNK", 1000)
+    write_steps(path := Path("rollouts.jsonl"), range(4))
+    follower = Follower(Path(name))
+    assert numbers(follower.read(is_over=True)) == [(step, 128) for step in range(4)]
+    assert follower.places == {"rollouts.jsonl": path.stat().st_size}
+    write_steps(path, [4])
+    assert numbers(follower.read(is_over=True)) == [(4, 128)]
 
 
 def write_completions(folder, step, drawn=None, size=64, missing=()):
@@ -158,16 +168,21 @@ def test_a_last_row_without_the_end_of_its_line_is_read_where_it_is_whole(tmp_pa
     assert [(step, len(table), float(table.length.mean())) for step, table, *_ in found] == [(0, 8, 4.5), (1, 8, 4.5)]
 
 
-def test_the_bar_of_a_correct_response_is_raised_by_larger_rewards(tmp_path):
-    """Half of 0 to .1 is .05; then of 0 to 1.1 it is .55, above which .1 for a format is not; and it never falls."""
+def test_the_bar_of_a_correct_response_is_half_of_the_range_of_all_rewards_so_far(tmp_path):
+    """Half of 0 to .1 is .05; with 1.1 it is over .5, above which .1 for a format is not, whatever the batches after are: one
+    without 1.1, an easy one, half of whose own range is 1, and one with a penalty of -9, which the range leaves out."""
     path, found = tmp_path / "rollouts.jsonl", []
     follower = Follower(path)
-    for step, rewards in enumerate(([0, 0.1], [0.1, 1.1, 0], [0, 0.1])):
+    for step, rewards in enumerate(([0, 0.1], [0.1, 1.1, 0], [0, 0.1], [1, 0.9, 1.1], [-9, 0, 0], [0, 1])):
         row = {"step": step, "prompt": f"q{step}", "response": "a", "num_tokens": 3, "finish_reason": "stop"}
         with path.open("a") as file:
             file.writelines(json.dumps(row | {"reward": reward}) + "\n" for reward in rewards)
         found += [table.correct.tolist() for _, table, *_ in follower.read(is_over=True)]
-    assert found == [[False, True], [False, True, False], [False, False]]
+        follower = Follower(path, **json.loads(json.dumps(follower.state())))
+    assert found == [[0, 1], [0, 1, 0], [0, 0], [1, 1, 1], [0, 0, 0], [0, 1]]
+    at_once = Follower(path)
+    list(at_once.read(is_over=True))
+    assert at_once.rewards == follower.rewards and sum(follower.rewards.values()) == 15
 
 
 def test_lengths_in_another_unit_than_before_end_the_watch(tmp_path):

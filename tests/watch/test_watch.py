@@ -63,6 +63,15 @@ def test_prompts_may_be_messages():
     assert watch.steps[0].size == 3
 
 
+def test_an_empty_response_counts_as_one_token_in_the_alarms_as_on_the_page():
+    """A correct response of 2 tokens and an incorrect one of none: 1 token, ln 2 shorter, and by rank in all of one pair."""
+    watch = LengthWatch()
+    watch.add(["a", "a"], [2, 0], [1, 0])
+    np.testing.assert_allclose(watch.evidence.groups, [[[0.5, -math.log(2), -0.5]]])
+    log = make_log(watch.steps, watch.kept)
+    assert log.responses.active.tolist() == [True, True] and watch.steps[0].length == log.responses.length.mean() == 1.5
+
+
 def test_a_trend_of_both_raises_none():
     watch, rng = LengthWatch(), np.random.default_rng(0)
     for step in range(100):

@@ -92,7 +92,7 @@ class FileWatch:
             if (of := state.get("path", self.path)) != self.path:
                 raise ValueError(f"it is of {of}")
             self.watch.restore(state["watch"])
-            self.follower = Follower(Path(config.path), options, **state["follower"])
+            self.follower = Follower(Path(config.path).absolute(), options, **state["follower"])
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(f"{self.place}: not its state ({error}); name another --state, or remove it") from error
 

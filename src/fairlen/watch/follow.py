@@ -7,6 +7,7 @@ import os
 import re
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,12 +24,9 @@ from fairlen.files.folders import write_file
 from fairlen.files.formats import Unreadable
 from fairlen.files.limits import read_row
 
-CHUNK = 8 << 20
-"""Bytes that are read at a time; more where one step is larger, and where one table is."""
-ABREAST = 64
-"""Files that are read side by side, as several writers of one run have one each."""
-QUIET = 30.0
-"""Seconds without a change after which the newest step counts as complete."""
+CHUNK = 8 << 20  # bytes that are read at a time; more where one step is larger, and where one table is
+ABREAST = 64  # files that are read side by side, as several writers of one run have one each
+QUIET = 30.0  # seconds without a change after which the newest step counts as complete
 GROWING, HEAD = (".jsonl", ".ndjson"), 4096
 NO_STEPS = "no column of steps, without which nothing says what was generated together: name it (--columns step=NAME)"
 UNKNOWN = "whether responses were truncated is unknown: --max-response-length N with --tokenizer FOLDER estimates it"
@@ -50,26 +48,17 @@ class Follower:
 
     path: Path
     options: Options = field(default_factory=Options)
-    places: dict[str, int] = field(default_factory=dict)
-    """Bytes of each file that were read, by its path."""
-    heads: dict[str, int] = field(default_factory=dict)
-    """Checksum of the first HEAD of those bytes, by which another file of one name is told."""
-    last: int = -1
-    """The newest step that was handed on."""
-    key: int = 0
-    """Of the rows of that step."""
-    unit: str = ""
-    """Of the lengths of the first rows, and of all."""
-    bar: float | None = None
-    """Outcome above which a response is correct where the files hold no verdicts: half of their range so far."""
-    notes: list[str] = field(default_factory=list)
-    """How columns were read, and what could not be: each once."""
-    seen: dict[Path, int] = field(default_factory=dict)
-    """Bytes of each file at the last look."""
-    changed: float = 0.0
-    """When those last differed, in seconds."""
-    barren: dict[Path, int] = field(default_factory=dict)
-    """Bytes of files in which no rollouts were found."""
+    places: dict[str, int] = field(default_factory=dict)  # bytes of each file that were read, by its path
+    heads: dict[str, int] = field(default_factory=dict)  # checksum of the first HEAD of them, which tells another file
+    last: int = -1  # the newest step that was handed on
+    key: int = 0  # of the rows of that step
+    unit: str = ""  # of the lengths of the first rows, and of all
+    rewards: dict[str, int] = field(default_factory=dict)
+    """How many responses so far had each, in three digits, where the files hold no verdicts: half of their range is the bar."""
+    notes: list[str] = field(default_factory=list)  # how columns were read, and what could not be: each once
+    seen: dict[Path, int] = field(default_factory=dict)  # bytes of each file at the last look
+    changed: float = 0.0  # when those last differed, in seconds
+    barren: dict[Path, int] = field(default_factory=dict)  # bytes of files in which no rollouts were found
 
     def read(self, is_over: bool = False) -> Iterator[Step]:
         """Yield complete steps for `LengthWatch.look`, in order: those before the newest one, and that too at the end.
@@ -147,7 +136,7 @@ class Follower:
 
     def read_copies(self, parts: list[Unread], is_over: bool) -> list[Source]:
         """Read parts as if they were the files, and note how."""
-        root = os.path.commonpath([part.file.parent for part in parts])
+        root = Path(os.path.commonpath([part.file.parent for part in parts]))
         with tempfile.TemporaryDirectory() as folder:
             for part in parts:
                 copy = Path(folder) / part.file.relative_to(root)
@@ -166,10 +155,11 @@ class Follower:
             lost = one.log.malformed[:1]
             notes += [f"rows that could not be read are left out, such as {row.file}: {row.reason}" for row in lost]
             notes += [UNKNOWN] * ("truncated" not in one.log.known) + [NO_STEPS] * (not one.has_steps)
-        self.note(*(note.replace(folder, root) for note in notes))
-        places = [tuple(name.replace(folder, root, 1) for name in (one.folder, *one.files)) for one in found.sources]
-        named = zip(found.sources, places, strict=True)
-        return [replace(one, folder=place, files=tuple(files)) for one, (place, *files) in named if one.has_steps]
+        self.note(*(note.replace(folder, str(root)) for note in notes))
+        kept = [one for one in found.sources if one.has_steps]
+        places = [[str(root / Path(name).relative_to(folder)) for name in (one.folder, *one.files)] for one in kept]
+        named = zip(kept, places, strict=True)
+        return [replace(one, folder=place, files=tuple(files)) for one, (place, *files) in named]
 
     def move(self, part: Unread, held: Ints) -> None:
         """Move beyond a part, up to the first of the lines that are held."""
@@ -184,28 +174,28 @@ class Follower:
 
     def split(self, log: Log, held: float) -> Iterator[Step]:
         """Yield the steps of a log before one that is held; EqLen's forks are left out."""
-        table, correct = log.responses, log.correct
+        table, correct, whole = log.responses, log.correct, (self.last < log.batch) & (log.batch < held)
         if "correct" not in log.known:
-            bar = halfway(table.outcome[table.active])
-            self.bar = bar if self.bar is None else max(self.bar, bar)
-            self.note(f"correct is a reward above {self.bar:.3g}, half of their range so far")
-            correct = table.outcome > self.bar
+            new = Counter(f"{one:.3g}" for one in table.outcome[table.active & whole].tolist())
+            self.rewards = new + Counter(self.rewards)
+            some = [-(-number // (1 + self.rewards.total() // 10**5)) for number in self.rewards.values()]
+            bar = halfway(np.repeat([*map(float, self.rewards)], some))  # some 100,000 stand for all, the rare ones too
+            self.note(f"correct is a reward above about {bar:.1g}, half of their range so far")  # told as it changes
+            correct = table.outcome > bar
         table = replace(table, prompt=log.strata, correct=correct)
-        for step in np.unique(log.batch).tolist():
-            if self.last < step < held:
-                self.last = step
-                rows = (log.batch == step) & (table.round == 0)
-                key = crc32(np.column_stack([log.problem, table.length, table.outcome])[rows].tobytes())
-                if log.format == "trl" and key == self.key:  # its buffer again, as in readers.frameworks.drop_repeats
-                    self.note("rows of steps that repeat the step before are counted once")
-                    continue
-                self.key = key
-                age = log.columns["age"][rows] if "age" in log.columns else None
-                yield step, table.take(rows), "truncated" in log.known, age
+        for step in np.unique(log.batch[whole]).tolist():
+            self.last, rows = step, (log.batch == step) & (table.round == 0)
+            key = crc32(np.column_stack([log.problem, table.length, table.outcome])[rows].tobytes())
+            if log.format == "trl" and key == self.key:  # its buffer again, as in readers.frameworks.drop_repeats
+                self.note("rows of steps that repeat the step before are counted once")
+                continue
+            self.key = key
+            age = log.columns["age"][rows] if "age" in log.columns else None
+            yield step, table.take(rows), "truncated" in log.known, age
 
     def state(self) -> dict[str, Any]:
         """Return the fields that are needed to go on."""
-        return {name: getattr(self, name) for name in ("places", "heads", "last", "key", "unit", "bar")}
+        return {name: getattr(self, name) for name in ("places", "heads", "last", "key", "unit", "rewards")}
 
     def note(self, *sentences: str) -> None:
         """Note sentences, without numbers of rows at their ends, which change with every look."""

@@ -25,10 +25,8 @@ SAYS = "Effect: about length and correctness within prompts and steps, tested at
 
 def write_page(path: Path, alarms: Sequence[Alarm], audits: Sequence[Audit], reading: LogReading) -> Path:
     """Write the page of audits, with the alarms before them."""
-    figures = [
-        Figure(f"{one.kind}, step {one.step}".capitalize(), one.text[:1].upper() + one.text[1:]) for one in alarms
-    ]
-    first = Section("alarms", "Alarms" if figures else "No alarm", SAYS, figures)
+    told = [Figure(f"{one.kind}, step {one.step}".capitalize(), one.text[:1].upper() + one.text[1:]) for one in alarms]
+    first = Section("alarms", "Alarms" if told else "No alarm", SAYS, told)
     return write_audit_page(path, audits, reading, first=[first], name="Length, watched")
 
 

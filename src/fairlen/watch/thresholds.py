@@ -18,8 +18,7 @@ from fairlen.channels import OBSERVATION, name_channel
 
 PATIENCE, ENOUGH = 3, 32
 """Steps that are averaged, at the start and now; of shares of prompts as many as have so many, where 90% is known to 5 points."""
-NEAR = 0.25
-"""Share of a change that a step may have made and still lie before its onset."""
+NEAR = 0.25  # share of a change that a step may have made and still lie before its onset
 
 
 @dataclass(frozen=True)
@@ -52,25 +51,17 @@ class Shape:
 
     number: int
     size: int
-    length: float
-    """Mean tokens of a response."""
-    correct: float
-    """Share among responses with a verdict."""
+    length: float  # mean tokens of a response
+    correct: float  # share among responses with a verdict
     truncated: float
-    idle: float
-    """Share of prompts with several responses of which all have one outcome."""
-    missing: float
-    """Share of responses without a verdict."""
-    missing_length: float
-    """Mean tokens of responses without a verdict, over that of all."""
-    older: float
-    """Mean age of the longest quarter minus that of the shortest, in updates."""
+    idle: float  # share of prompts with several responses of which all have one outcome
+    missing: float  # share of responses without a verdict
+    missing_length: float  # mean tokens of responses without a verdict, over that of all
+    older: float  # mean age of the longest quarter minus that of the shortest, in updates
     weight: float
     """Mean weight of a token among the longest responses over one among the shortest, by the aggregation in use."""
-    channels: Mapping[str, float] = field(default_factory=dict)
-    """Mean tokens of a response by channel."""
-    compared: int = 0
-    """Prompts with several responses."""
+    channels: Mapping[str, float] = field(default_factory=dict)  # mean tokens of a response by channel
+    compared: int = 0  # prompts with several responses
 
     @classmethod
     def of(cls, number: int, table: Responses, age: Floats | None, knows_limit: bool, rule: str) -> Shape:

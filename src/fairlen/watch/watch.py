@@ -98,8 +98,8 @@ class LengthWatch:
         columns |= (spent := name_channels(channels))
         given = {name: read_column(name, column, len(keys)) for name, column in columns.items() if column is not None}
         length, outcome = given["lengths"].astype(np.int64), given["outcomes"]
-        table = build_responses(
-            number_keys(keys), length, outcome, outcome, given.get("truncated", np.zeros(len(keys))) > 0,
+        table = build_responses(  # empty responses count as length 1, as in the audit of files
+            number_keys(keys), np.maximum(length, 1), outcome, outcome, given.get("truncated", np.zeros(len(keys))) > 0,
             int(length.max(initial=1)), correct_threshold=self.correct_threshold,
             channels=read_channels({name: given[name] for name in spent}, length),
         )  # fmt: skip

@@ -23,7 +23,8 @@ from fairlen.audit.readers import fairlen_records
 from fairlen.audit.readers.columns import ROLES, check_given, choose_all, names_in, read_texts
 from fairlen.audit.readers.formats import Format, by_name, describe_missing
 from fairlen.audit.readers.frameworks import FRAMEWORKS, NEMO_RL, PRIME_RL, SKYRL, TRL
-from fairlen.audit.readers.rows import Found, Meter, Options, Part, join, make_log, make_meter, read_rows
+from fairlen.audit.readers.rows import Found, Options, Part, join, make_log, read_rows
+from fairlen.audit.readers.spent import Meter, make_meter
 from fairlen.console import plural
 from fairlen.files import formats
 from fairlen.files.limits import name_special
@@ -35,8 +36,7 @@ MAX_LOOKED_INTO, MAX_FILES = 2048, 4  # rows, and files of a source, by which it
 BY_STEP = re.compile(r"((completions_)?|(train|val)_data_step)\d+\.(jsonl|parquet)")
 """Names of files that TRL, verl and NeMo-RL write, one a step: all that are given of a folder are one log."""
 NO_RECORDS = "a run without a recorded rollout batch, so that there are no rollouts to audit yet: go on with it by"
-STEPPED = (PRIME_RL, SKYRL)
-"""Formats with a folder a step."""
+STEPPED = (PRIME_RL, SKYRL)  # formats with a folder a step
 DEFAULTS = Options()
 
 
@@ -47,8 +47,7 @@ class Source:
     files: tuple[str, ...]
     log: Log
     notes: tuple[str, ...]
-    has_steps: bool = True
-    """Whether the files say in which step a response was generated."""
+    has_steps: bool = True  # whether the files say in which step a response was generated
 
     @property
     def title(self) -> str:
@@ -240,6 +239,7 @@ def read_source(
             format = format.settle(format, head, options)
             found.notes = Counter(dict.fromkeys(format.notes, 0))
             log, left_out = read_foreign(format, opened, meter, found, options)
+            format = replace(format, remedy=format.remedy | found.lacks)
         except formats.Unreadable as error:
             log, left_out = None, [f"{name_files(files)}: {error}"]
     has_steps = found.has_steps or format is fairlen_records.FORMAT
@@ -288,9 +288,7 @@ def read_files(read: Reading, opened: Sequence[Opened], options: Options) -> lis
     if options.processes > 1 and sum(sizes) >= LARGE and not options.tokenizer:  # which has threads of its own
         turns = [options.processes if is_shared(one) else 1 for one in opened]
         shares = [(place, (turn, number)) for place, number in enumerate(turns) for turn in range(number)]
-        pool = ProcessPoolExecutor(
-            options.processes, get_context("fork"), initializer=_reading.append, initargs=(read,)
-        )
+        pool = ProcessPoolExecutor(options.processes, get_context("fork"), initializer=_reads.append, initargs=(read,))
         try:
             found = pool.map(read_in_fork, shares)
             return [merge([*islice(found, number)]) for number in turns]
@@ -322,10 +320,10 @@ def merge(turns: list[FileRows]) -> FileRows:
 
 
 def read_in_fork(share: tuple[int, formats.Turn]) -> FileRows:
-    return _reading[-1](*share)
+    return _reads[-1](*share)
 
 
-_reading: list[Reading] = []  # in a fork, what it does
+_reads: list[Reading] = []  # in a fork, what it does
 
 
 def read_file(format: Format, file: Opened, turn: formats.Turn, meter: Meter, found: Found) -> FileRows:

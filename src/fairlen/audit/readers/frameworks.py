@@ -83,14 +83,13 @@ def is_verdict(name: str, values: np.ndarray) -> bool:
 
 def drop_repeats(part: Part, found: Found) -> Part:
     """Return rows without steps that repeat the step before: TRL logs its buffer again while it trains on the same rollouts."""
-    starts = np.flatnonzero(np.diff(part.step, prepend=-1) != 0)
+    starts = np.flatnonzero(np.diff(part.step, prepend=-2) != 0)
     keep, last = np.ones(len(part), np.bool_), b""
     for start, stop in zip(starts.tolist(), [*starts[1:].tolist(), len(part)], strict=True):
         content = part.prompt[start:stop].tobytes() + part.text[start:stop].tobytes()
         keep[start:stop] = content != last
         last = content
-    if not keep.all():
-        found.note("rows of steps that repeat the step before are counted once", int((~keep).sum()))
+    found.count("rows of steps that repeat the step before are counted once", ~keep)
     return part.take(keep)
 
 
@@ -119,11 +118,9 @@ def split_turns(text: Any, found: Found) -> Any:
 
 
 def read_samples(chunk: Chunk, found: Found) -> Chunk:
-    """Return the responses of lm-eval; scores that are all 0 or 1 are verdicts."""
-    samples = expand(chunk, found, read_document)
-    scores = samples.get("reward")
-    verdicts = {"correct": scores} if all(score in (0, 1) for score in scores) else {}
-    return Chunk(samples.file, samples.lines, samples.columns | verdicts)
+    """Return the responses of lm-eval, whose scores are verdicts where all are 0 or 1."""
+    samples, found.chosen["is_metric"] = expand(chunk, found, read_document), True
+    return Chunk(samples.file, samples.lines, samples.columns | {"correct": samples.get("reward")})
 
 
 def read_document(row: Row, file: str, line: int, found: Found) -> Iterator[Row]:
@@ -268,7 +265,8 @@ def read_sample(sample: Row, file: str, line: int, found: Found) -> Iterator[Row
         found.notes[f"outcome: `{scorer}`, the first of several scorers"] = 0
     value = inside(scores, scorer, "value")
     value = next(iter(value.values()), None) if isinstance(value, dict) else value
-    reward, correct = GRADES.get(str(value), (value, value if value in (0, 1) else None))
+    reward, correct = GRADES.get(str(value), (value, value if is_number(value) else None))
+    found.chosen["is_metric"] = True
     limit, calls = inside(sample, "limit", "type"), inside(output, "choices") or [None]
     truncated, is_failed = read_finish(inside(calls[0], "stop_reason"), found)
     used = output if len(spoken) < 2 else {"usage": usage_of(sample, str(inside(output, "model")))}
@@ -327,9 +325,9 @@ def verdict_in(named: Any, found: Found) -> float | None:
     names = [name for name in named if VERDICT.match(name)] if isinstance(named, dict) else []
     name = found.chosen.setdefault("verdict", min(names, key=len)) if names else ""
     value = named.get(name) if name else None
-    if not is_number(value) or value not in (0, 1):
+    if value is None or not is_number(value):
         return None
-    found.notes[f"correct or not is what `{name}` says"] = 0
+    found.notes[f"correct or not is what `{name}` says"], found.chosen["is_metric"] = 0, True
     return float(value)
 
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,11 +14,11 @@ import numpy as np
 
 from fairlen.audit.log import Log, Malformed, Unit
 from fairlen.audit.readers import messages
-from fairlen.audit.readers.spent import add_up, divide, split_all
+from fairlen.audit.readers.spent import Meter, add_up, characters, count_words, divide, split_all
 from fairlen.audit.readers.truncation import find_truncated
 from fairlen.audit.statistics.within import MIN_PROMPTS
 from fairlen.batch import NO_VERDICT, Bools, Columns, Floats, Ints, build_responses, build_segments, number_keys
-from fairlen.files.formats import Chunk, Unreadable, describe
+from fairlen.files.formats import Chunk, Unreadable
 from fairlen.schema import number_text
 
 WORDS: dict[str, float] = dict.fromkeys(("true", "correct", "right", "yes", "pass", "passed", "c"), 1.0)
@@ -32,6 +30,8 @@ SAME_TEXT = (
 MAX_UNSPACED = 0.02
 """Share of texts without spaces between words up to which words are counted, and above which from one end words are not."""
 
+MAX_UNSAID = 0.1
+"""Share of rows that may not say whether a limit ended them, and count as not truncated; with more it is not known of any."""
 Values = list[Any]
 
 
@@ -44,18 +44,17 @@ class Options:
     max_response_length: int = 0  # in tokens; 0 is unknown
     pool: bool = False
     """Read files of one format as one log, in whatever folders, and compare responses of one step across them."""
-    processes: int = 1
-    """Processes, forks of this one, that read large files of one log."""
+    processes: int = 1  # forks of this one, that read large files of one log
 
 
 @dataclass
 class Found:
     malformed: list[Malformed] = field(default_factory=list)
-    notes: Counter[str] = field(default_factory=Counter)
-    """Sentences about what was left out or taken how, and the rows of each; 0 where it is about all."""
+    notes: Counter[str] = field(default_factory=Counter)  # what was left out or taken how, and its rows, 0 for all
     chosen: dict[str, Any] = field(default_factory=dict)  # what the reader of a format decided once for all files
     files: dict[str, int] = field(default_factory=dict)  # position of each file among those of the source
     has_steps: bool = False
+    lacks: dict[str, str] = field(default_factory=dict)  # column that too few rows have to how many lack it
 
     def reject(self, file: str, line: int, reason: str) -> None:
         self.malformed.append(Malformed(file, int(line), reason))
@@ -63,69 +62,26 @@ class Found:
     def note(self, text: str, rows: int = 0) -> None:
         self.notes[text] += rows
 
+    def count(self, text: str, rows: Bools) -> None:
+        if number := int(rows.sum()):
+            self.note(text, number)
+
     def add(self, other: Found) -> None:
         """Take over what was found in one file."""
         self.malformed += other.malformed
         for text, rows in other.notes.items():
             self.note(text, rows)
         self.chosen |= other.chosen | self.chosen
-        self.has_steps |= other.has_steps
 
     def sentences(self) -> tuple[str, ...]:
         return tuple(f"{text}: {rows:,}" if rows else text for text, rows in self.notes.items())
 
 
 @dataclass(frozen=True)
-class Meter:
-    """How long a response is where the file does not say."""
-
-    unit: Unit
-    count: Callable[[list[str]], Sequence[int]]
-
-
-def make_meter(unit: Unit | None, tokenizer: str) -> Meter:
-    """Return the meter asked for; words where none was. Raises ValueError for a tokenizer that cannot be loaded."""
-    if tokenizer:
-        return Meter("tokens", load_tokenizer(tokenizer))
-    if unit == "characters":
-        return Meter("characters", characters)
-    return Meter("words", count_words)
-
-
-def characters(texts: list[str]) -> list[int]:
-    return [len(text) for text in texts]
-
-
-def count_words(texts: list[str]) -> list[int]:
-    return [len(text.split()) for text in texts]
-
-
-def load_tokenizer(name: str) -> Callable[[list[str]], list[int]]:
-    """Return what counts tokens, special ones left out, as those were lost where the text was decoded."""
-    path = Path(name) / "tokenizer.json" if Path(name).is_dir() else Path(name)
-    try:
-        if not path.is_file() and re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):
-            with suppress(ImportError):  # without the hub's client there is no cache
-                from huggingface_hub import try_to_load_from_cache
-
-                path = Path(str(try_to_load_from_cache(name, "tokenizer.json")))
-        if not path.is_file():
-            raise ValueError("no tokenizer.json there, nor in the cache of the hub here; give the folder of a model")
-        from tokenizers import Tokenizer  # of the extra "train"
-
-        loaded = Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises plain Exception
-        raise ValueError(f"--tokenizer {name}: {describe(error)}") from None
-    loaded.no_truncation()
-    loaded.no_padding()
-    return lambda texts: [len(encoded) for encoded in loaded.encode_batch_fast(texts, add_special_tokens=False)]
-
-
-@dataclass(frozen=True)
 class Part(Columns):
     """Rows that could be read, [N]; nan or 0 where the file does not say."""
 
-    step: Ints
+    step: Ints  # -1 where the file does not say
     prompt: Ints  # hash of the prompt, with what tells it from others of the same text
     group: Ints  # hash of what tells responses of one step and prompt apart
     text: Ints  # hash of the response; 0 where there is no text
@@ -158,8 +114,7 @@ def read_rows(chunk: Chunk, meter: Meter, found: Found) -> Part:
     those that are `dropped`: the framework gave them no verdict.
     """
     problems = [""] * len(chunk)
-    step = whole_numbers(chunk.get("step"), "step", problems)
-    found.has_steps |= any(value is not None for value in chunk.get("step"))
+    step = whole_numbers(chunk.get("step"), "step", problems, -1)
     dropped = numbers(chunk.get("dropped"))[0] > 0
     outcome, correct, missing = read_outcomes(chunk, dropped, problems)
     said = [messages.said_in(value) for value in chunk.get("response")]
@@ -176,12 +131,10 @@ def read_rows(chunk: Chunk, meter: Meter, found: Found) -> Part:
     keep = np.array([not problem for problem in problems], np.bool_)
     for row in np.flatnonzero(~keep).tolist():
         found.reject(chunk.file, chunk.lines[row], problems[row])
-    if ungraded := int((missing & keep).sum()):
-        found.note("rows without a reward are kept, but count as responses without a verdict", ungraded)
+    found.count("rows without a reward are kept, but count as responses without a verdict", missing & keep)
     words = count_words(told := [text or "" for text in texts])
     measured = np.fromiter(words if meter.unit == "words" else meter.count(told), np.int64, len(chunk))
-    if empty := int(((measured == 0) & (tokens == 0) & keep & ~dropped).sum()):
-        found.note("empty responses count as length 1", empty)
+    found.count("empty responses count as length 1", (measured == 0) & (tokens == 0) & keep & ~dropped)
     tokens = np.where(is_empty, 1, tokens)
     truncated, advantage, age = (numbers(chunk.get(name))[0] for name in ("truncated", "advantage", "age"))
     file = np.full(len(chunk), found.files.setdefault(chunk.file, len(found.files)))
@@ -240,13 +193,13 @@ def number_of(value: Any) -> float | None:
         return None
 
 
-def whole_numbers(values: Values, name: str, problems: list[str]) -> Ints:
-    """Return whole numbers from 0 to 2**53, 0 for None; other values are problems."""
+def whole_numbers(values: Values, name: str, problems: list[str], none: int = 0) -> Ints:
+    """Return whole numbers from 0 to 2**53, and a number for None; other values are problems."""
     read, bad = numbers(values)
     wrong = bad | (~np.isnan(read) & ((read != np.floor(read)) | (read < 0) | (read > 2**53)))
     for row in np.flatnonzero(wrong).tolist():
         problems[row] = problems[row] or f"the {name} {values[row]!r:.40} is not a whole number from 0 to 2**53"
-    return np.where(np.isnan(read) | wrong, 0, read).astype(np.int64)
+    return np.where(np.isnan(read) | wrong, none, read).astype(np.int64)
 
 
 def hashes(values: Values) -> Ints:
@@ -270,24 +223,23 @@ def join(parts: list[Part]) -> Part:
 
 
 def make_log(name: str, part: Part, meter: Meter, found: Found, options: Options) -> Log:
+    part = settle_verdicts(settle_steps(part, found), found)
     length, unit = choose_lengths(part, meter, found, options)
     counts, step = ~part.dropped, part.step if options.pool else find_steps(part, found)
-    known = {name: not np.isnan(vars(part)[name][counts]).any() for name in ("correct", "truncated", "advantage")}
-    if not known["correct"] and (number := int(np.isnan(part.correct[counts]).sum())) < counts.sum():
-        found.note("rows without a verdict, so that outcomes in the upper half of their range are correct", number)
+    known = find_known(part.take(counts), found)
     limit = max(options.max_response_length if unit == "tokens" else 0, int(length.max()))
     prompt = pair_keys(step, part.prompt)
     split = pair_keys(prompt, part.group)
     # a group that no two responses share is an id of responses
     prompt = number_keys(split if np.bincount(split).max() > 1 else prompt)
-    verdict = np.where(counts, part.correct if known["correct"] else 0.0, NO_VERDICT)
-    truncated = part.truncated > 0.5
+    verdict = np.where(counts, part.correct if "correct" in known else 0.0, NO_VERDICT)
     channels = divide(length, part.spent)
     if channels and not options.tokenizer:
         found.note("lengths by channel are in proportion to characters; --tokenizer FOLDER of the model counts tokens")
     responses = build_responses(
-        prompt, length, part.outcome, verdict, truncated, limit, num_turns=part.turns, channels=channels
-    )
+        prompt, length, part.outcome, verdict, (part.truncated > 0.5) & ("truncated" in known), limit,
+        num_turns=part.turns, channels=channels,
+    )  # fmt: skip
     segments = replace(build_segments(responses, length), active=responses.active)
     columns = {"duplicate": find_duplicates(prompt, part.text)} if (part.text != 0).any() else {}
     columns |= {"age": part.age} if (part.age >= 0).all() else {}
@@ -295,8 +247,8 @@ def make_log(name: str, part: Part, meter: Meter, found: Found, options: Options
         columns["script"] = np.nan_to_num(part.unspaced)
         found.note(f"texts with and without spaces between words are not compared with each other, as {unit} differ")
     log = Log(
-        name, unit, responses, step, segments, advantage=part.advantage if known["advantage"] else None,
-        known=frozenset({"reward", *(word for word, is_true in known.items() if is_true)}),
+        name, unit, responses, step, segments, advantage=part.advantage if "advantage" in known else None,
+        known=known | {"reward"},
         columns={"reward": part.outcome} | columns, malformed=tuple(found.malformed),
         problem=part.prompt, file=part.file, line=part.line,
     )  # fmt: skip
@@ -306,7 +258,44 @@ def make_log(name: str, part: Part, meter: Meter, found: Found, options: Options
         if "response" not in options.columns:
             raise Unreadable(SAME_TEXT)
         found.note(SAME_TEXT)
-    return log if known["truncated"] else add_truncated(log, part, found, options)
+    return log if "truncated" in log.known else add_truncated(log, part, found, options)
+
+
+def settle_steps(part: Part, found: Found) -> Part:
+    """Return the rows that have a step, where one has; else all, as of step 0."""
+    has = part.step >= 0
+    found.has_steps = bool(has.any())
+    if not found.has_steps:
+        return replace(part, step=np.zeros(len(part), np.int64))
+    found.count("rows without a step, where others have one, are left out", ~has)
+    return part.take(has)
+
+
+def settle_verdicts(part: Part, found: Found) -> Part:
+    """Return rows that all have a verdict or are dropped, where at least half of those that count have one, else none has.
+
+    A metric that the reader took for the verdict is none where it is neither 0 nor 1: it is a share, as rewards are.
+    """
+    counts = ~part.dropped
+    without = counts & np.isnan(part.correct)
+    told, is_metric = part.correct[counts & ~without], found.chosen.get("is_metric")
+    if 2 * without.sum() > counts.sum() or (is_metric and not np.isin(told, (0.0, 1.0)).all()):
+        why = "verdicts are missing in most rows, or neither 0 nor 1: correct is the upper half of the outcomes' range"
+        found.count(why, counts & (len(told) > 0))
+        return replace(part, correct=np.full(len(part), np.nan))
+    found.count("rows without a verdict, which most have, are kept, but not compared", without)
+    return replace(part, dropped=part.dropped | without, outcome=np.where(without, np.nan, part.outcome))
+
+
+def find_known(part: Part, found: Found) -> frozenset[str]:
+    """Return the columns that say enough of rows that count: those of all, and where a limit ended them of nearly all."""
+    missing = {name: np.isnan(vars(part)[name]) for name in ("correct", "truncated", "advantage")}
+    known = {name for name, rows in missing.items() if rows.sum() <= MAX_UNSAID * len(part) * (name == "truncated")}
+    if "truncated" in known:
+        found.count("rows that do not say whether a limit ended them count as not truncated", missing["truncated"])
+    lacking = {name: rows.sum() for name, rows in missing.items() if name not in known and not rows.all()}
+    found.lacks = {name: f"not known in {number:,} of {len(part):,} rows" for name, number in lacking.items()}
+    return frozenset(known)
 
 
 def add_truncated(log: Log, part: Part, found: Found, options: Options) -> Log:
@@ -321,7 +310,7 @@ def add_truncated(log: Log, part: Part, found: Found, options: Options) -> Log:
     if not note:
         return log
     found.note(note)
-    responses = replace(log.responses, truncated=truncated | log.responses.truncated)
+    responses = replace(log.responses, truncated=truncated | (part.truncated > 0.5))
     return replace(log, responses=responses, known=log.known | {"truncated"})
 
 

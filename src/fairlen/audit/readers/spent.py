@@ -1,19 +1,68 @@
-"""What responses of a log were spent on: text by channel, and from it a response's length by channel."""
+"""How long texts are, and what responses were spent on: text by channel, and from it a response's length by channel."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fairlen import channels
+from fairlen.audit.log import Unit
 from fairlen.audit.readers.messages import Conversation
 from fairlen.batch import Ints
+from fairlen.files.formats import describe
 
-MIN_SHARE = 0.01
-"""Share of responses that have a channel, below which it counts as an answer: a tag that is only mentioned is none."""
+MIN_SHARE = 0.01  # of responses with a channel, below which it is an answer: a tag that is only mentioned is none
 Pieces = list[tuple[channels.Channel, str]]
+
+
+@dataclass(frozen=True)
+class Meter:
+    """How long a response is where the file does not say."""
+
+    unit: Unit
+    count: Callable[[list[str]], Sequence[int]]
+
+
+def make_meter(unit: Unit | None, tokenizer: str) -> Meter:
+    """Return the meter asked for; words where none was. Raises ValueError for a tokenizer that cannot be loaded."""
+    if tokenizer:
+        return Meter("tokens", load_tokenizer(tokenizer))
+    return Meter("characters", characters) if unit == "characters" else Meter("words", count_words)
+
+
+def characters(texts: list[str]) -> list[int]:
+    return [len(text) for text in texts]
+
+
+def count_words(texts: list[str]) -> list[int]:
+    return [len(text.split()) for text in texts]
+
+
+def load_tokenizer(name: str) -> Callable[[list[str]], list[int]]:
+    """Return what counts tokens, special ones left out, as those were lost where the text was decoded."""
+    path = Path(name) / "tokenizer.json" if Path(name).is_dir() else Path(name)
+    try:
+        if not path.is_file() and re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):
+            with suppress(ImportError):  # without the hub's client there is no cache
+                from huggingface_hub import try_to_load_from_cache
+
+                path = Path(str(try_to_load_from_cache(name, "tokenizer.json")))
+        if not path.is_file():
+            raise ValueError("no tokenizer.json there, nor in the cache of the hub here; give the folder of a model")
+        from tokenizers import Tokenizer  # of the extra "train"
+
+        loaded = Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises plain Exception
+        raise ValueError(f"--tokenizer {name}: {describe(error)}") from None
+    loaded.no_truncation()
+    loaded.no_padding()
+    return lambda texts: [len(encoded) for encoded in loaded.encode_batch_fast(texts, add_special_tokens=False)]
 
 
 def split_all(said: Sequence[Conversation | None], prompts: Sequence[Any]) -> tuple[list[Pieces], int]:
@@ -57,10 +106,8 @@ def is_opened_before(pieces: Pieces) -> bool:
     """Return whether the thinking is closed and was not opened, but by the template."""
     if len(pieces) < 2 or pieces[0][0] != channels.THINKING or channels.MARKS.match(pieces[0][1].lstrip()):
         return False
-    return any(
-        mark.lastgroup == f"{channels.THINKING}_ends"
-        for mark in channels.find_marks(pieces[0][1][-channels.MAX_MARK :])
-    )
+    marks = channels.find_marks(pieces[0][1][-channels.MAX_MARK :])
+    return any(mark.lastgroup == f"{channels.THINKING}_ends" for mark in marks)
 
 
 def divide(length: Ints, text: Ints) -> dict[str, Ints]:

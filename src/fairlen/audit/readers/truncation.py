@@ -7,8 +7,7 @@ import numpy as np
 from fairlen.audit.log import Log
 from fairlen.batch import Bools, Ints, count_by
 
-NEAR_LIMIT = 0.98
-"""Share of the limit from which on a text that was tokenised again counts as truncated: its special tokens are lost."""
+NEAR_LIMIT = 0.98  # share of the limit from which a text that was tokenised again is truncated: it lost special tokens
 MIN_PILE, MIN_LIMIT = 5, 20
 """Responses, prompts or other lengths that a pile of lengths takes, and the smallest length of one."""
 SPREAD, NEAR, DENSER = 0.01, 0.8, 3
@@ -60,10 +59,14 @@ def find_end(length: Ints, half: int) -> float:
     centre, inside = lengths[around.argmax()], abs(lengths - lengths[around.argmax()]) <= half
     if 2 * number[inside].max() >= around.max():
         centre = lengths[inside][number[inside].argmax()]
-    starts = np.arange(int(NEAR * centre) - 5, centre - 3 * half)
-    nearby, usual = (of(between(starts, starts + 2 * half + 1)) if len(starts) else 0 for of in (np.max, np.mean))
+    width, start, stop = 2 * half + 1, int(NEAR * centre) - 5, int(centre) - 3 * half
+    # of the windows that begin from start up to stop, the fullest begins with a response, or is the last
+    starts = np.append(lengths[(lengths >= start) & (lengths < stop)], stop - 1)
+    nearby = between(starts, starts + width).max() if start < stop else 0
+    holding = np.minimum(stop, length + 1) - np.maximum(start, length - width + 1)  # how many hold each response
+    usual = np.maximum(holding, 0).sum() / max(stop - start, 1)
     # below the centre a pile reaches where another tokenizer spread it
-    low = centre - half if between(centre - half, centre) >= DENSER * max(usual * half / (2 * half + 1), 1) else centre
+    low = centre - half if between(centre - half, centre) >= DENSER * max(usual * half / width, 1) else centre
     size, above = len(length) - np.searchsorted(length, low), between(centre + half + 1, lengths[-1] + 1)
     return low if size >= max(MIN_PILE, 0.01 * len(length), DENSER * nearby, 10 * above) else np.inf
 
@@ -97,13 +100,11 @@ def find_piles(log: Log, prompt: Ints, is_whole: Bools) -> Bools:
         np.minimum.at(end, group[rows], length[rows])
     pile, floor = (active & (length == end[group]) for end in (largest, least))
     varies = smallest < largest
-    tied, tied_floor = (
-        count_by(group[rows & incorrect], size) > 1 for rows in (pile, floor & (least < largest)[group])
-    )
+    tied, level = (count_by(group[rows & incorrect], size) > 1 for rows in (pile, floor & (least < largest)[group]))
     tied &= (largest >= MIN_LIMIT) & varies
     every, pile = pile & varies[group], pile & tied[group]
     comparable = count_by(group[incorrect], size) > 1
-    many = tied.sum() >= max(MIN_PILE, 0.1 * comparable.sum(), 5 * tied_floor.sum())
+    many = tied.sum() >= max(MIN_PILE, 0.1 * comparable.sum(), 5 * level.sum())
     # where incorrect responses have one length by nature, none of them ends before it
     varied = pile.sum() < 0.9 * incorrect[tied[group]].sum()
     return every & (many and varied and may_be_limit(log, pile, is_whole))
