@@ -1,7 +1,6 @@
 """The audit: effects that were planted are found and others are not, and what the command prints."""
 
 import json
-import math
 import os
 import re
 import subprocess
@@ -18,13 +17,15 @@ from rich.console import Console
 
 from fairlen.audit.audit import Audit, AuditFinding, audit, audit_source, find_in_streams
 from fairlen.audit.command import AuditConfig, parse_columns, show
+from fairlen.audit.comparison import compare_logs
 from fairlen.audit.log import Log, Malformed, Trained
 from fairlen.audit.method_in_use import parse_method
-from fairlen.audit.numbers import line, to_json
+from fairlen.audit.numbers import count_rollouts, line, log_to_json, to_json
 from fairlen.audit.readers import Source
 from fairlen.audit.readers.frameworks import VERL
 from fairlen.audit.statistics.intervals import Estimate
 from fairlen.audit.statistics.streams import StreamReport
+from fairlen.audit.statistics.within import Effect
 from fairlen.batch import build_responses, build_segments
 from fairlen.cli import main
 
@@ -110,6 +111,22 @@ def test_truncation_alone_is_selection():
     assert audited(replace(log, known=frozenset({"correct"}))).selection.truncated.exists is False
 
 
+def test_truncated_responses_without_a_verdict_count_as_truncated_everywhere():
+    """Once they are incorrect, once ungraded: the same share ends at the limit, of graded ones then none does."""
+    log = make_log(problem=np.repeat(np.arange(PROMPTS), EACH))
+    cut = log.responses.length > 110
+    graded = with_outcomes(replace(log, responses=replace(log.responses, truncated=cut)), log.correct & ~cut)
+    ungraded = replace(graded, responses=replace(graded.responses, active=~cut))
+    one, other = audited(ungraded), audited(graded)
+    says = f"{cut.mean():.0%} of responses end at the limit; of the others"
+    assert one.conclusion.sentence.startswith(says) and other.conclusion.sentence.startswith(says)
+    assert one.selection.truncated == other.selection.truncated and one.selection.truncated_incorrect.value == 0
+    found = compare_logs(ungraded, graded)
+    assert next(c for c in found.contrasts if c.measure == "truncated").difference.value == 0
+    assert found.notes[-1].startswith(f"{cut.mean():.1%} of A and 0.0% of B have no verdict")
+    assert compare_logs(graded, graded).notes[-1] != found.notes[-1]
+
+
 def test_an_effect_is_told_with_truncated_responses_too():
     log = make_log(longer=1.6)
     cut = np.random.default_rng(7).random(len(log)) < 0.1
@@ -175,14 +192,39 @@ def test_unequal_acceptance_is_found_and_equal_acceptance_is_not(num):
     assert sum("acceptance.lre" in found_in(trained_log(seed, 0.0)) for seed in range(num)) <= num / 5
 
 
+def test_copies_of_a_step_make_no_interval_narrower():
+    """Every problem in three steps with the same responses: as much is known of problems as from one step."""
+    log, found = trained_log(0, 0.2), []
+    table, size = log.responses, len(log)
+    for copies in (1, 3):
+        rows, step = np.tile(np.arange(size), copies), np.repeat(np.arange(copies), size)
+        right, length = table.correct[rows], table.length[rows]
+        responses = build_responses(table.prompt[rows] + PROMPTS * step, length, right, right, 0 * rows, 1000)
+        trained = replace(log.trained.take(rows), segment=np.arange(len(rows)), update=step)
+        segments, problem = build_segments(responses, length), table.prompt[rows]
+        known, columns = log.known, {"duplicate": rows % 5 == 0}
+        found.append(audited(Log("verl", "words", responses, step, segments, trained=trained, known=known, problem=problem,
+                                 columns=columns)))  # fmt: skip
+    for name in ("accuracy", "mean", "difference"):
+        assert vars(found[0].lengths)[name] == pytest.approx(vars(found[1].lengths)[name]), name
+    assert found[0].shares.all_correct == pytest.approx(found[1].shares.all_correct)
+    assert found[0].shares.duplicate == pytest.approx(found[1].shares.duplicate)
+    assert found[0].coupling.sign_length == pytest.approx(found[1].coupling.sign_length, nan_ok=True)
+    assert found[0].acceptance and found[1].acceptance
+    assert found[0].acceptance.overall == pytest.approx(found[1].acceptance.overall)
+    assert count_rollouts(found[1]).startswith("1,920 responses to 80 prompts in 3 steps, 80 with")
+    assert log_to_json(found[1])["counts"]["prompts"] == 80
+
+
 def test_optimism_and_eos_advantage_of_streams():
-    zero = Estimate(0.0, -0.1, 0.1)
-    found = list(find_in_streams(StreamReport(zero, Estimate(0.3, 0.2, 0.4), Estimate(-0.1, -0.2, -0.05))))
+    """Over 10 prompts, errors of .1 and .05: t of 3 and -2 of 9 degrees; 9 prompts are too few to conclude from."""
+    sure, less = Effect(0.3, 0.1, 9.0, 10), Effect(-0.1, 0.05, 9.0, 10)
+    found = list(find_in_streams(StreamReport(Estimate(1.0), sure, less)))
     assert [one.measure for one in found] == ["streams.optimism", "streams.eos_advantage"]
-    assert found[0].p_value == pytest.approx(math.erfc(0.3 / (0.2 / 3.92) / math.sqrt(2)), rel=1e-3)
+    assert [one.p_value for one in found] == pytest.approx([0.01496, 0.07654], abs=1e-4)  # of any table of Student's t
     assert "stopping is penalised" in found[1].text
-    none = find_in_streams(StreamReport(zero, zero, Estimate(0.0, 0.0, 0.0)))
-    assert [one.p_value for one in none] == [1.0, pytest.approx(math.nan, nan_ok=True)]
+    few = (replace(one, num_prompts=9) for one in (sure, less))
+    assert not list(find_in_streams(StreamReport(Estimate(1.0), *few)))
 
 
 def test_the_method_decides_the_advice():

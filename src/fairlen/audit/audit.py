@@ -10,14 +10,14 @@ import numpy as np
 
 from fairlen.audit import conclusion
 from fairlen.audit.advice import Advice, advise
-from fairlen.audit.log import Log, halfway, plain_samples
+from fairlen.audit.log import Log, ended_samples, halfway, plain_samples
 from fairlen.audit.method_in_use import InUse, find_method
 from fairlen.audit.readers import DEFAULTS, LogReading, Options, Source, read
 from fairlen.audit.statistics.acceptance import Acceptance, acceptance
 from fairlen.audit.statistics.budgets import BudgetCurve, budget_curve
 from fairlen.audit.statistics.channels import ChannelEffect, channel_effects
 from fairlen.audit.statistics.coupling import Coupling, Untrained, WeightShares, coupling, untrained, weight_shares
-from fairlen.audit.statistics.intervals import NOTHING, Z95, Estimate, bootstrap, mean_over, ratio, share_of
+from fairlen.audit.statistics.intervals import NOTHING, Estimate, bootstrap, mean_over, ratio
 from fairlen.audit.statistics.lengths import Lengths, lengths
 from fairlen.audit.statistics.streams import StreamReport, stream_report
 from fairlen.audit.statistics.within import MIN_PROMPTS, Effect, Within, compare_within
@@ -130,7 +130,7 @@ def audit_source(source: Source, method: InUse | None = None, margins: conclusio
     findings.sort(key=lambda one: (one.measure != "selection.truncated", one.measure != told))  # the verdict's first
     weights, turns = weight_shares(log), conclusion.report_turns(log, effects[1:], found[1:]) if log.has_turns else None
     return Audit(
-        source, method, conclusion.add_bar(conclusion.add_truncation(found[0], log), log),
+        source, method, conclusion.add_bar(conclusion.add_truncation(found[0], selection.truncated.value), log),
         tuple(replace(one, advice=one.advice or find_advice(one, method, weights)) for one in findings),
         effects[0], again[0], selection, lengths(log), budget_curve(log), coupling(log), weights, untrained(log),
         find_shares(log), accepted, streams, turns, channels,
@@ -161,14 +161,14 @@ def find_within(
     if found.status != "effect":
         return
     quantity = found.quantity
-    again = {
-        measure: text for measure, _, text in conclusion.describe_effects(with_truncated, found.significant, quantity)
-    }
+    known = tuple(name for name in found.significant if vars(with_truncated)[name].exists)
+    again = {measure: text for measure, _, text in conclusion.describe_effects(with_truncated, known, quantity)}
     for measure, name, text in conclusion.describe_effects(within, found.significant, quantity):
         effect, more = vars(within)[name], ()
         if "truncated" in log.known and log.responses.truncated.any():
-            same = "it is the same" if again[measure] == text else again[measure]
-            more = (f"truncated responses are left out; with them {same}",)
+            same = "it is the same" if again.get(measure) == text else again.get(measure, "that is unknown")
+            with_them = f"; with them {same}" if log.responses.truncated[log.responses.active].any() else ": no verdict"
+            more = (f"truncated responses are left out{with_them}",)
         elif "truncated" not in log.known:
             more = (
                 "which responses were truncated is not known; those are long, and mostly incorrect, by the limit, "
@@ -211,24 +211,21 @@ def find_unequal_acceptance(found: Acceptance | None) -> Iterator[AuditFinding]:
 def find_in_streams(found: StreamReport | None) -> Iterator[AuditFinding]:
     if not found:
         return
-    text = f"`max` values survivors {found.optimism:.3g} above what is unbiased, a pair"
-    yield AuditFinding("streams.optimism", found.optimism, p_value_of(found.optimism), text)
-    net = found.eos_advantage
-    text = f"stopping is {'penalised' if net.value < 0 else 'reinforced'}: net advantage on EOS {net:.3g} a response"
-    yield AuditFinding("streams.eos_advantage", net, p_value_of(net), text)
-
-
-def p_value_of(found: Estimate) -> float:
-    """Return the two-sided p-value of no effect, by a normal error as wide as the 95% interval; nan without one."""
-    error = (found.high - found.low) / (2 * Z95)
-    return math.erfc(abs(found.value / error) / math.sqrt(2)) if error > 0 else math.nan
+    best, net = found.optimism, found.eos_advantage
+    texts = (
+        f"`max` values survivors {best.estimate:.3g} above what is unbiased, a pair",
+        f"stopping is {'penalised' if net.value < 0 else 'reinforced'}: net advantage on EOS {net.estimate:.3g} a response",
+    )
+    for name, effect, text in zip(("optimism", "eos_advantage"), (best, net), texts, strict=True):
+        if effect.num_prompts >= MIN_PROMPTS:
+            yield AuditFinding(f"streams.{name}", effect.estimate, effect.p_value, text)
 
 
 def find_selection(log: Log) -> Selection:
     """Return which responses are not compared; one that the method leaves out for being truncated is not dropped."""
     started = log.responses.round == 0
     table, problem, correct = log.responses.take(started), log.clusters[started], log.correct[started]
-    kept, truncated = table.active | table.truncated, table.truncated
+    kept, truncated = ended_samples(log)[started], table.truncated
     told = kept | (table.length > 1)  # of what broke off often no length is known, which counts as 1
     size = count_by(table.prompt[kept], log.responses.num_prompts).astype(np.int64)
     usual = int(np.bincount(size[size > 0]).argmax()) if kept.any() else 0
@@ -239,26 +236,26 @@ def find_selection(log: Log) -> Selection:
     length = table.length[told].astype(np.float64)
     gap = compare_within(table.prompt[told], problem[told], kept[told].astype(np.float64), length)
     return Selection(
-        share(kept), share(kept & correct), share(kept & ~correct),
+        share(kept), share(table.active & correct), share(table.active & ~correct),
         dropped=mean_over(problem, ~kept),
         dropped_gap=gap.gap,
         group_size=usual,
-        incomplete=share_of(size[size > 0] < usual),
+        incomplete=mean_over(log.cluster_of_prompt[size > 0], size[size > 0] < usual),
     )  # fmt: skip
 
 
 def find_shares(log: Log) -> Shares:
     rows = plain_samples(log, with_truncated=True)
-    prompt, correct = log.responses.prompt[rows], log.correct[rows]
+    prompt, cluster = log.responses.prompt[rows], log.cluster_of_prompt
     size = log.responses.num_prompts
-    count, hits = count_by(prompt, size), sum_by(prompt, correct, size)
-    all_correct, all_incorrect = ((hits == n)[count > 1] for n in (count, 0))
+    count, hits = count_by(prompt, size), sum_by(prompt, log.correct[rows], size)
+    all_correct, all_incorrect = (mean_over(cluster[count > 1], (hits == n)[count > 1]) for n in (count, 0))
     repeated = log.columns.get("duplicate")
     return Shares(
         difficulty=find_difficulty(log, rows),
-        all_correct=share_of(all_correct),
-        all_incorrect=share_of(all_incorrect),
-        duplicate=NOTHING if repeated is None else mean_over(prompt, repeated[rows]),
+        all_correct=all_correct,
+        all_incorrect=all_incorrect,
+        duplicate=NOTHING if repeated is None else mean_over(log.clusters[rows], repeated[rows]),
     )
 
 

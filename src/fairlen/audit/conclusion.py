@@ -116,12 +116,10 @@ def add_bar(found: Conclusion, log: Log) -> Conclusion:
     return replace(found, sentence=f"{text}: {found.sentence}")
 
 
-def add_truncation(found: Conclusion, log: Log) -> Conclusion:
-    """Return a conclusion whose sentence says first, or last, how many responses a limit ended, or that it is unknown."""
-    rows = plain_samples(log, with_truncated=True)
-    if "truncated" not in log.known or not rows.any():
+def add_truncation(found: Conclusion, share: float) -> Conclusion:
+    """Return a conclusion whose sentence says first, or last, how many responses a limit ended, or (nan) that it is unknown."""
+    if math.isnan(share):
         return replace(found, sentence=f"{found.sentence}; whether responses were truncated is unknown")
-    share = float(log.responses.truncated[rows].mean())
     at_limit = f"{share:.{0 if share >= 0.01 else 1}%} of responses end at the limit"
     if share > MANY:
         return replace(found, sentence=f"{at_limit}; of the others: {found.sentence}")
@@ -282,7 +280,7 @@ def report_turns(log: Log, effects: Sequence[Within], conclusions: Sequence[Conc
     rows = plain_samples(log, with_truncated=True)
     table, correct = log.responses.take(rows), log.correct[rows]
     number, length = (
-        ByOutcome(conclusion, within, *split(table.prompt, quantity.of(table), correct)[:3])
+        ByOutcome(conclusion, within, *split(log.clusters[rows], quantity.of(table), correct)[:3])
         for quantity, within, conclusion in zip(TURN_QUANTITIES, effects, conclusions, strict=True)
     )
-    return TurnReport(number, length, mean_advantage(log, count_continued(log.responses, log.segments)))
+    return TurnReport(number, length, mean_advantage(log, count_continued(log.responses, log.segments)).estimate)

@@ -88,6 +88,13 @@ class Log:
         return number_keys(self.problem) if len(self.problem) else self.responses.prompt
 
     @property
+    def cluster_of_prompt(self) -> Ints:
+        """Return the same of each prompt of a step, [P]."""
+        found = np.zeros(self.responses.num_prompts, np.int64)
+        found[self.responses.prompt] = self.clusters
+        return found
+
+    @property
     def strata(self) -> Ints:
         """Return the number of what may be compared within, [R]: a prompt in a step, and of texts in several scripts each."""
         script = self.columns.get("script", np.zeros(len(self))).astype(np.int64)
@@ -155,6 +162,11 @@ def plain_samples(log: Log, with_truncated: bool = False) -> Bools:
     return rows & (with_truncated | ~log.responses.truncated)
 
 
+def ended_samples(log: Log) -> Bools:
+    """Return which responses the shares of truncation are of, [R]: plain samples that ended by themselves or at the limit."""
+    return (log.responses.round == 0) & (log.responses.active | log.responses.truncated)
+
+
 @dataclass(frozen=True)
 class OffPolicy(Columns):
     """Sequences of updates whose log ratio is not exactly 0, [N]: every bound accepts the others."""
@@ -163,13 +175,13 @@ class OffPolicy(Columns):
     log_ratio: Floats  # S, nats
     inside: Floats
     clipped: Floats
-    prompt: Ints
+    prompt: Ints  # as `Log.clusters`
 
 
 def off_policy(log: Log) -> OffPolicy:
     """Return the off-policy sequences; a log ratio that is not finite does not count."""
     rows = log.trained.take(np.isfinite(log.trained.log_ratio) & (log.trained.log_ratio != 0.0))
-    length, prompt = log.segments.length[rows.segment], log.responses.prompt[log.segments.response[rows.segment]]
+    length, prompt = log.segments.length[rows.segment], log.clusters[log.segments.response[rows.segment]]
     return OffPolicy(length, rows.log_ratio, rows.inside, rows.clipped, prompt)
 
 
@@ -182,6 +194,7 @@ class Weighed:
     unit: Ints  # dense from 0
     names: Ints  # number of the update, or rollout batch, that each unit is, [units]
     prompt: Ints
+    cluster: Ints  # as `Log.clusters`
     correct: Bools
     """Of pieces, where responses were cut, the better ones, whatever their own end: a survivor has the reward of later ends."""
 
@@ -197,7 +210,7 @@ def weighed(log: Log) -> Weighed:
     names, unit = np.unique(name, return_inverse=True)
     _, group = np.unique(unit * max(segments.num_groups, 1) + segments.group, return_inverse=True)
     advantage = advantages(log)[rows]
-    prompt, correct = log.responses.prompt[segments.response], log.correct[segments.response]
+    prompt, cluster, correct = (of[segments.response] for of in (log.responses.prompt, log.clusters, log.correct))
     if "streams" in log.known:
         correct = advantage > 0
-    return Weighed(replace(segments, group=group), advantage, unit, names, prompt, correct)
+    return Weighed(replace(segments, group=group), advantage, unit, names, prompt, cluster, correct)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fairlen.audit.log import Log
+from fairlen.audit.log import Log, ended_samples
 from fairlen.audit.statistics.intervals import NOTHING, Estimate, Estimates, ratio, sums_by_block, wilson
 from fairlen.batch import Bools, Floats, Ints
 from fairlen.distributions import student
@@ -47,8 +47,7 @@ class BudgetCurve:
 
 def budget_curve(log: Log) -> BudgetCurve:
     """Return the curve of all responses that started from their prompt and have a verdict, or were truncated."""
-    table = log.responses
-    rows = (table.round == 0) & (table.active | table.truncated)
+    table, rows = log.responses, ended_samples(log)
     correct = (log.correct & table.active)[rows]
     return find_curve(log.clusters[rows], table.length[rows], correct, table.truncated[rows])
 

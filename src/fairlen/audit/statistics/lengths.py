@@ -27,12 +27,12 @@ class Lengths:
 def lengths(log: Log) -> Lengths:
     rows = plain_samples(log, with_truncated=True)
     table, correct = log.responses.take(rows), log.correct[rows]
-    length, prompt = table.length.astype(np.float64), table.prompt
+    length, cluster = table.length.astype(np.float64), log.clusters[rows]
     return Lengths(
-        *split(prompt, length, correct),
-        accuracy=mean_over(prompt, correct),
+        *split(cluster, length, correct),
+        accuracy=mean_over(cluster, correct),
         batch=np.unique(log.batch[rows]),
-        trend=trend_of(prompt, log.batch[rows].astype(np.float64), length),
+        trend=trend_of(cluster, log.batch[rows].astype(np.float64), length),
     )
 
 
