@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from fairlen.audit.statistics.intervals import Estimate
-from fairlen.batch import Floats, Ints, sum_by
+from fairlen.batch import Floats, Ints, mean_by, number_keys, sum_by
 from fairlen.distributions import student, two_sided
 
 MAX_GROUP = 256  # responses of one prompt and step that are compared with each other; of more, so many drawn at random
@@ -82,7 +82,8 @@ class Within:
     """Accuracy lost one standard deviation of log length away from the best length, in shares of 1, by least squares of outcome
     on log length and its square within prompts, the shortest and longest 5% counted as of the length where those begin, since a
     peak has flat tails: above 0 where accuracy peaks at one length for all prompts. Its p-value asks
-    that accuracy rises at the 10% quantile of length and falls at the 90% one (Sasabuchi 1980; Lind and Mehlum 2010)."""
+    that accuracy rises at the 10% quantile of length and falls at the 90% one (Sasabuchi 1980; Lind and Mehlum 2010), and that
+    it does so among the responses below the turn and among those above it."""
     aligned_curve: Effect
     """`curve` likewise: where accuracy has fallen to nearly 0 it is flat, which a parabola takes for a turn."""
     best_length: float  # where that curve turns, in units of length; beyond all lengths, or nan, where it does not
@@ -102,6 +103,7 @@ def compare_within(stratum: Ints, prompt: Ints, outcome: Floats, length: Floats)
         _, moved = sum_pairs(stratum, prompt, outcome, moved_x)
         aligned = jackknife(moved[:, 4], moved[:, 0])
         aligned_curve, _ = fit_curve(moved[:, 5:], np.quantile(moved_x, (0.1, 0.9)))
+    curve = replace(curve, least_p=max(curve.least_p, *ask_sides(stratum, prompt, outcome, x - turn, curve.value)))
     if has_gap(x):
         curve, turn = Effect(math.nan, math.nan, 0.0, curve.num_prompts), math.nan
     return Within(gap, order, bend, aligned, curve, aligned_curve, math.exp(min(turn + centre, 700.0)))
@@ -204,6 +206,21 @@ def fit_curve(sums: Floats, ends: Floats) -> tuple[Effect, float]:
     least = two_sided(turns, freedom) if turns > 0 else 1.0
     effect = Effect(-square * spread, error_of(without[1]) * spread, freedom, len(sums), least)
     return effect, -slope / (2 * square) if square else math.nan
+
+
+def ask_sides(stratum: Ints, prompt: Ints, outcome: Floats, x: Floats, curve: float) -> Iterator[float]:
+    """Yield the one-sided p-values that outcome rises on x within strata below a turn at 0, and falls above it; or the reverse.
+
+    Without them some very short responses, all of them wrong, bend a parabola where accuracy never falls (Simonsohn 2018).
+    """
+    for side in (-1.0, 1.0):
+        rows = side * x >= 0
+        group, cluster = number_keys(stratum[rows]), number_keys(prompt[rows])
+        cx, cy = (of[rows] - mean_by(group, of[rows], int(group.max(initial=-1)) + 1)[group] for of in (x, outcome))
+        sums = np.stack([sum_by(cluster, cx * of, int(cluster.max(initial=-1)) + 1) for of in (cy, cx)])
+        slope = jackknife(*sums[:, sums[1] > 0])
+        has_sign = slope.num_prompts >= MIN_PROMPTS and slope.value * side * curve < 0
+        yield slope.p_value / 2 if has_sign else 1.0
 
 
 def solve_curve(sums: Floats) -> tuple[Floats, Floats]:
