@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fairlen.audit.log import Log, plain_samples
-from fairlen.audit.statistics.intervals import NOTHING, Estimate, bootstrap, mean_over, ratio
+from fairlen.audit.statistics.intervals import NOTHING, Estimate, bootstrap, mean, mean_over, ratio
 from fairlen.batch import Bools, Floats, Ints, centred_squares
 
 
@@ -37,15 +37,14 @@ def lengths(log: Log) -> Lengths:
 
 
 def split(prompt: Ints, length: Floats, correct: Bools) -> list[Estimate]:
-    """Return the mean length of all, correct and incorrect responses, and incorrect minus correct, from one bootstrap."""
-
-    def measure(sums: Floats) -> Floats:
-        num, tokens, hits, long = np.moveaxis(sums, -1, 0)
-        means = [ratio(tokens, num), ratio(long, hits), ratio(tokens - long, num - hits)]
-        return np.stack([*means, means[2] - means[1]], -1)
-
-    found = bootstrap(prompt, [np.ones(len(length)), length, correct, length * correct], measure)
-    return [found.at(place) for place in range(4)]
+    """Return the mean length of all, correct and incorrect responses, and incorrect minus correct."""
+    side, nothing = correct.astype(np.int64), 0 * prompt
+    of_side = mean(length, prompt, side, 2)
+    apart = (length - of_side.value[side]) * ratio(len(length) * (1 - 2 * side), of_side.count[side])
+    error = mean(apart, prompt, nothing, 1).at(0)  # how far residuals move the difference
+    incorrect, right = of_side.at(0), of_side.at(1)
+    gap = Estimate(*(incorrect.value - right.value + end for end in (0.0, error.low, error.high)))
+    return [mean(length, prompt, nothing, 1).at(0), right, incorrect, gap]
 
 
 def trend_of(prompt: Ints, batch: Floats, length: Floats) -> Estimate:
