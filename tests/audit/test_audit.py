@@ -18,6 +18,7 @@ from rich.console import Console
 from fairlen.audit.audit import Audit, AuditFinding, audit, audit_source, find_in_streams
 from fairlen.audit.command import AuditConfig, parse_columns, show
 from fairlen.audit.comparison import compare_logs
+from fairlen.audit.conclusion import p_values_of
 from fairlen.audit.log import Log, Malformed, Trained
 from fairlen.audit.method_in_use import parse_method
 from fairlen.audit.numbers import count_rollouts, line, log_to_json, to_json
@@ -28,6 +29,7 @@ from fairlen.audit.statistics.streams import StreamReport
 from fairlen.audit.statistics.within import Effect
 from fairlen.batch import build_responses, build_segments
 from fairlen.cli import main
+from fairlen.report.prompts import difficulty_figure
 
 FORMATS = Path(__file__).parents[1] / "fixtures_formats"
 PROMPTS, EACH, STEPS = 80, 8, 4
@@ -69,6 +71,8 @@ def test_longer_wrong_answers_are_one_finding(num):
     gap = one.findings[0].estimate
     assert 0.55 < gap.low < 0.6 < gap.high < 0.65
     assert one.conclusion.status == "effect" and one.conclusion.sentence.startswith(one.findings[0].text)
+    assert one.findings[0].p_value == p_values_of(one.within)["within.length"]  # of both of its effects
+    assert f"{Estimate(0.25):.0%}" == "25%"  # a number without an interval
     assert re.match(
         r"incorrect responses are 6\d% \[\d\d%, 6\d%\] longer than correct ones to the same prompt",
         one.findings[0].text,
@@ -91,6 +95,17 @@ def test_difficulty_is_description():
     assert one.lengths.difference.low > 20  # pooled over prompts incorrect responses are much longer
     assert one.shares.difficulty.high < -0.6
     assert one.conclusion.status != "effect" and one.findings == ()
+
+
+def test_the_picture_of_difficulty_has_the_sign_of_its_number():
+    """Over 4 steps responses get longer and are more often correct; to the prompts of a step long ones are wrong."""
+    log, rng = make_log(), np.random.default_rng(3)
+    hard, step = rng.random(PROMPTS)[log.responses.prompt], log.batch
+    right = rng.random(len(log)) < 0.05 + 0.25 * step + 0.2 * (0.5 - hard)
+    length = np.rint(log.responses.length * np.exp(0.4 * step + 0.5 * hard)).astype(np.int64)
+    log = with_outcomes(replace(log, responses=replace(log.responses, length=length)), right)
+    drawn = [float(cells[1].split("%")[0]) for cells in difficulty_figure(log).table.rows]
+    assert audited(log).shares.difficulty.high < 0 and drawn[0] > drawn[-1]
 
 
 def test_growth_over_steps_is_description():
@@ -132,6 +147,8 @@ def test_an_effect_is_told_with_truncated_responses_too():
     cut = np.random.default_rng(7).random(len(log)) < 0.1
     more = found_in(replace(log, responses=replace(log.responses, truncated=cut)))["within.length"].more
     assert len(more) == 1 and "truncated responses are left out; with them incorrect responses are" in more[0]
+    lost = replace(log, responses=replace(log.responses, truncated=cut, active=~cut))
+    assert found_in(lost)["within.length"].more == ("truncated responses are left out: no verdict",)
     unknown = found_in(replace(log, known=frozenset({"correct"})))["within.length"].more
     assert "which responses were truncated is not known" in unknown[0]
 

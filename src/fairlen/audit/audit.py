@@ -18,10 +18,10 @@ from fairlen.audit.statistics.budgets import BudgetCurve, budget_curve
 from fairlen.audit.statistics.channels import ChannelEffect, channel_effects
 from fairlen.audit.statistics.coupling import Coupling, Untrained, WeightShares, coupling, untrained, weight_shares
 from fairlen.audit.statistics.intervals import NOTHING, Estimate, bootstrap, mean_over, ratio
-from fairlen.audit.statistics.lengths import Lengths, lengths
+from fairlen.audit.statistics.lengths import Lengths, lengths, prompt_means, without_steps
 from fairlen.audit.statistics.streams import StreamReport, stream_report
-from fairlen.audit.statistics.within import MIN_PROMPTS, Effect, Within, compare_within
-from fairlen.batch import Bools, Floats, centred_squares, count_by, mean_by, sum_by
+from fairlen.audit.statistics.within import MIN_PROMPTS, Effect, Within, jackknife, sum_pairs
+from fairlen.batch import Bools, Floats, centred_squares
 from fairlen.channels import name_channel
 
 MARGINS = conclusion.Margins()
@@ -47,7 +47,7 @@ class Shares:
     difficulty: Estimate  # correlation of a prompt's mean log length with its accuracy, between the prompts of a step
     all_correct: Estimate  # prompts with several responses, all of them correct
     all_incorrect: Estimate
-    duplicate: Estimate  # responses that repeat an earlier one to the same prompt
+    duplicate: Estimate  # responses that repeat an earlier one to the same prompt in their step
 
 
 @dataclass(frozen=True)
@@ -108,10 +108,8 @@ def audit(
 def audit_source(source: Source, method: InUse | None = None, margins: conclusion.Margins = MARGINS) -> Audit:
     """Measure one log; without a method it is looked for beside the files."""
     log, method = source.log, method or find_method(source.files)
-    selection, quantities = (
-        find_selection(log),
-        (conclusion.LENGTH, *conclusion.TURN_QUANTITIES) if log.has_turns else (conclusion.LENGTH,),
-    )
+    selection = find_selection(log)
+    quantities = (conclusion.LENGTH, *conclusion.TURN_QUANTITIES) if log.has_turns else (conclusion.LENGTH,)
     effects = [conclusion.within_log(log, quantity=one) for one in quantities]
     accepted, streams = acceptance(log) if len(log.trained) else None, stream_report(log)
     channels = channel_effects(log)
@@ -160,7 +158,7 @@ def find_within(
     """Find the effects within prompts that the verdict calls, each with the same including truncated responses."""
     if found.status != "effect":
         return
-    quantity = found.quantity
+    quantity, p_values = found.quantity, conclusion.p_values_of(within, found.quantity)
     known = tuple(name for name in found.significant if vars(with_truncated)[name].exists)
     again = {measure: text for measure, _, text in conclusion.describe_effects(with_truncated, known, quantity)}
     for measure, name, text in conclusion.describe_effects(within, found.significant, quantity):
@@ -174,7 +172,7 @@ def find_within(
                 "which responses were truncated is not known; those are long, and mostly incorrect, by the limit, "
                 "and may be part of this",
             )
-        yield AuditFinding(measure, conclusion.as_estimate(name, effect), effect.p_value, text, more)
+        yield AuditFinding(measure, conclusion.as_estimate(name, effect), p_values[measure], text, more)
 
 
 def find_dropped(found: Selection) -> Iterator[AuditFinding]:
@@ -227,59 +225,48 @@ def find_selection(log: Log) -> Selection:
     table, problem, correct = log.responses.take(started), log.clusters[started], log.correct[started]
     kept, truncated = ended_samples(log)[started], table.truncated
     told = kept | (table.length > 1)  # of what broke off often no length is known, which counts as 1
-    size = count_by(table.prompt[kept], log.responses.num_prompts).astype(np.int64)
-    usual = int(np.bincount(size[size > 0]).argmax()) if kept.any() else 0
+    _, first, size = np.unique(table.prompt[kept], return_index=True, return_counts=True)
+    usual = int(np.bincount(size).argmax()) if kept.any() else 0
 
     def share(of: Bools) -> Estimate:
         return mean_over(problem[of], truncated[of]) if "truncated" in log.known else NOTHING
 
-    length = table.length[told].astype(np.float64)
-    gap = compare_within(table.prompt[told], problem[told], kept[told].astype(np.float64), length)
+    _, sums = sum_pairs(log.strata[started][told], problem[told], kept[told] * 1.0, np.log(table.length[told]))
     return Selection(
         share(kept), share(table.active & correct), share(table.active & ~correct),
         dropped=mean_over(problem, ~kept),
-        dropped_gap=gap.gap,
+        dropped_gap=jackknife(sums[:, 2], sums[:, 0]),
         group_size=usual,
-        incomplete=mean_over(log.cluster_of_prompt[size > 0], size[size > 0] < usual),
+        incomplete=mean_over(problem[kept][first], size < usual),
     )  # fmt: skip
 
 
 def find_shares(log: Log) -> Shares:
     rows = plain_samples(log, with_truncated=True)
-    prompt, cluster = log.responses.prompt[rows], log.cluster_of_prompt
-    size = log.responses.num_prompts
-    count, hits = count_by(prompt, size), sum_by(prompt, log.correct[rows], size)
-    all_correct, all_incorrect = (mean_over(cluster[count > 1], (hits == n)[count > 1]) for n in (count, 0))
+    cluster, _, count, _, accuracy = prompt_means(log)
+    all_correct, all_incorrect = (mean_over(cluster[count > 1], accuracy[count > 1] == share) for share in (1, 0))
     repeated = log.columns.get("duplicate")
     return Shares(
-        difficulty=find_difficulty(log, rows),
+        difficulty=find_difficulty(log),
         all_correct=all_correct,
         all_incorrect=all_incorrect,
         duplicate=NOTHING if repeated is None else mean_over(log.clusters[rows], repeated[rows]),
     )
 
 
-def find_difficulty(log: Log, rows: Bools) -> Estimate:
+def find_difficulty(log: Log) -> Estimate:
     """Return the correlation of mean log length and accuracy over the prompts of a step."""
-    prompt = np.unique(log.responses.prompt[rows], return_inverse=True)[1]
-    size = int(prompt.max(initial=-1)) + 1
-    if size < 3:
+    cluster, step, _, *means = prompt_means(log)
+    if len(cluster) < 3:
         return NOTHING
-    problem, batch = np.zeros(size, np.int64), np.zeros(size, np.int64)
-    problem[prompt], batch[prompt] = log.clusters[rows], np.unique(log.batch[rows], return_inverse=True)[1]
-    x, y = (
-        mean_by(prompt, of, size) for of in (np.log(log.responses.length[rows]), log.correct[rows].astype(np.float64))
-    )
-    x, y = (of - mean_by(batch, of, int(batch.max()) + 1)[batch] for of in (x, y))
+    x, y = (without_steps(step, of) for of in means)
 
     def measure(sums: Floats) -> Floats:
         num, a, b, ab, aa, bb = np.moveaxis(sums, -1, 0)
         both = np.sqrt(centred_squares(num, a, aa) * centred_squares(num, b, bb))
         return ratio(ab - a * ratio(b, num), np.where(both > 1e-9, both, 0.0))
 
-    return bootstrap(
-        np.unique(problem, return_inverse=True)[1], [np.ones(size), x, y, x * y, x * x, y * y], measure
-    ).at(0)
+    return bootstrap(cluster, [np.ones(len(x)), x, y, x * y, x * x, y * y], measure).at(0)
 
 
 def find_missing(one: Audit) -> tuple[str, ...]:
@@ -294,7 +281,7 @@ def find_missing(one: Audit) -> tuple[str, ...]:
         f"advantages: {advantage}; rewards normalised by prompt and step stand for them": "advantage" not in log.known,
         f"verdicts: outcomes above {halfway(log.responses.outcome[log.responses.active]):.3g} count as correct; --columns "
         "correct=COLUMN>NUMBER sets another bar":
-            "correct" not in log.known and not np.isin(log.responses.outcome, (0.0, 1.0)).all(),
+            "correct" not in log.known and not np.isin(log.responses.outcome[log.responses.active], (0.0, 1.0)).all(),
         "updates: no log ratios, so that acceptance by length is unknown; fairlen train records them": not len(log.trained),
         "groups: hardly any prompt has a second response in its step, so that nothing can be compared within prompts; "
         "--pool reads runs of one policy over the same prompts as one log":

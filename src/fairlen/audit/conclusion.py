@@ -193,7 +193,9 @@ def as_estimate(name: Name, effect: Effect) -> Estimate:
 
 
 def count_needed(usable: dict[Name, Effect], margins: Margins) -> int:
-    """Return about how many prompts would show effects as large as the margins in four cases of five."""
+    """Return about how many prompts would show effects as large as the margins in four cases of five; 0 where one decides."""
+    if any(effect.freedom < 2 for effect in usable.values() if effect.exists):
+        return 0
     ratios = [(e.smallest / margins.of(name)) ** 2 * e.num_prompts for name, e in usable.items() if e.exists]
     finite = [ratio for ratio in ratios if math.isfinite(ratio)]
     return math.ceil(max(finite, default=0.0))
@@ -213,6 +215,8 @@ def describe_verdict(found: Conclusion, within: Within) -> str:
         side = 1 if within.gap.value >= 0 else -1
         text = f"no effect of {quantity.noun} within prompts, on average over them, as large as {margins}: {quantity.subject} "
         return text + quantity.gap.format(show_size("gap", within.gap.estimate, side), quantity.words[side < 0])
+    if not found.prompts_needed:
+        return f"nearly all of what {found.num_prompts:,} prompts say is one prompt's: the others are too few to conclude from"
     shown = f"{math.expm1(min(within.gap.smallest, 50.0)):.0%} of {quantity.noun} or "
     shown += f"{100 * max(within.order.smallest, within.bend.smallest):.0f} points"
     text = f"these rollouts would show an effect of {shown}; for one of {margins} about {found.prompts_needed:,} "

@@ -88,13 +88,6 @@ class Log:
         return number_keys(self.problem) if len(self.problem) else self.responses.prompt
 
     @property
-    def cluster_of_prompt(self) -> Ints:
-        """Return the same of each prompt of a step, [P]."""
-        found = np.zeros(self.responses.num_prompts, np.int64)
-        found[self.responses.prompt] = self.clusters
-        return found
-
-    @property
     def strata(self) -> Ints:
         """Return the number of what may be compared within, [R]: a prompt in a step, and of texts in several scripts each."""
         script = self.columns.get("script", np.zeros(len(self))).astype(np.int64)

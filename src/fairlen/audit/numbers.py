@@ -160,7 +160,7 @@ def measured_rows(one: Audit) -> Rows:
     yield line("accuracy", found.accuracy, ".1%")
     yield line("prompts all correct", shares.all_correct, ".1%")
     yield line("prompts all incorrect", shares.all_incorrect, ".1%")
-    yield line("repeated responses", shares.duplicate, ".1%")
+    yield line("repeated responses in one step", shares.duplicate, ".1%")
     yield line(f"length ({one.log.unit})", found.mean)
     yield line("  of correct responses", found.correct)
     yield line("  of incorrect responses", found.incorrect)

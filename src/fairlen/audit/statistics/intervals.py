@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -33,8 +33,9 @@ class Estimate(NamedTuple):
     high: float = NAN
 
     def __format__(self, form: str) -> str:
-        """Return as 1.9 [1.7, 2.1], each number in a form such as .3g."""
-        return f"{self.value:{form}} [{self.low:{form}}, {self.high:{form}}]"
+        """Return as 1.9 [1.7, 2.1], each number in a form such as .3g; the number alone where there is no interval."""
+        interval = f" [{self.low:{form}}, {self.high:{form}}]" if self.low == self.low else ""
+        return f"{self.value:{form}}{interval}"
 
     def excludes(self, number: float) -> bool:
         """Return whether the interval lies on one side of a number; false where there is no interval."""
@@ -187,9 +188,9 @@ def shares_over_clusters(hits: Floats, number: Floats) -> Estimates:
     factor = clusters / max(clusters - 1, 1) / max(float(number.sum()), 1.0) ** 2
     variance = factor * ((hits - share * number) ** 2).sum(0)
     size = np.where(variance > 1e-15, ratio(share * (1 - share), variance), float(clusters))
-    z = student(0.975, clusters - 1) if clusters > 1 else math.inf
-    found = wilson(share * size, size, z) if clusters > 1 else Estimates(share, share * np.nan, share * np.nan)
-    return Estimates(share, found.low, found.high)
+    if clusters < 2:
+        return Estimates(share, share * np.nan, share * np.nan)
+    return replace(wilson(share * size, size, student(0.975, clusters - 1)), value=share)
 
 
 def rate(hits: Bools | Floats, cluster: Ints, bin: Ints, size: int) -> Counted:

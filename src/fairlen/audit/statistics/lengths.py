@@ -8,7 +8,7 @@ import numpy as np
 
 from fairlen.audit.log import Log, plain_samples
 from fairlen.audit.statistics.intervals import NOTHING, Estimate, bootstrap, mean, mean_over, ratio
-from fairlen.batch import Bools, Floats, Ints, centred_squares
+from fairlen.batch import Bools, Floats, Ints, centred_squares, mean_by, number_keys
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,20 @@ def lengths(log: Log) -> Lengths:
         batch=np.unique(log.batch[rows]),
         trend=trend_of(cluster, log.batch[rows].astype(np.float64), length),
     )
+
+
+def prompt_means(log: Log) -> tuple[Ints, Ints, Ints, Floats, Floats]:
+    """Return of each prompt of a step its cluster, step, number of responses, mean log length and accuracy, [P]."""
+    rows = plain_samples(log, with_truncated=True)
+    _, first, prompt, count = np.unique(log.responses.prompt[rows], True, True, True)
+    cluster, step = log.clusters[rows][first], number_keys(log.batch[rows][first])
+    columns = np.log(log.responses.length[rows]), log.correct[rows].astype(np.float64)
+    return cluster, step, count, *(mean_by(prompt, of, len(first)) for of in columns)
+
+
+def without_steps(step: Ints, values: Floats) -> Floats:
+    """Return values [P] less the mean of their step."""
+    return values - mean_by(step, values, int(step.max(initial=-1)) + 1)[step]
 
 
 def split(prompt: Ints, length: Floats, correct: Bools) -> list[Estimate]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fairlen.audit.statistics.intervals import Estimate
-from fairlen.batch import Floats, Ints, mean_by, number_keys, sum_by
+from fairlen.batch import Floats, Ints, sum_by
 from fairlen.distributions import student, two_sided
 
 MAX_GROUP = 256  # responses of one prompt and step that are compared with each other; of more, so many drawn at random
@@ -215,10 +215,9 @@ def ask_sides(stratum: Ints, prompt: Ints, outcome: Floats, x: Floats, curve: fl
     """
     for side in (-1.0, 1.0):
         rows = side * x >= 0
-        group, cluster = number_keys(stratum[rows]), number_keys(prompt[rows])
-        cx, cy = (of[rows] - mean_by(group, of[rows], int(group.max(initial=-1)) + 1)[group] for of in (x, outcome))
-        sums = np.stack([sum_by(cluster, cx * of, int(cluster.max(initial=-1)) + 1) for of in (cy, cx)])
-        slope = jackknife(*sums[:, sums[1] > 0])
+        _, sums = sum_pairs(stratum[rows], prompt[rows], outcome[rows], x[rows])
+        xx, xy = sums[sums[:, 6] > 0][:, [6, 9]].T
+        slope = jackknife(xy, xx)
         has_sign = slope.num_prompts >= MIN_PROMPTS and slope.value * side * curve < 0
         yield slope.p_value / 2 if has_sign else 1.0
 
