@@ -24,7 +24,7 @@ NO = Effect(0.0, 0.01, 99.0, 100)
 
 def within(**effects: Effect) -> Within:
     effects = {"gap": NO, "order": NO, "bend": NO, "curve": NO} | effects
-    return Within(**effects, aligned=effects["bend"], aligned_curve=effects["curve"], best_length=250.0)
+    return Within(**effects, aligned=effects["bend"], best_length=250.0)
 
 
 def log_of(num_prompts: int, longer: float, *, size: int = 8, seed: int = 0, cut: float = math.inf) -> Log:

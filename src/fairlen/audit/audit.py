@@ -21,7 +21,7 @@ from fairlen.audit.statistics.intervals import NOTHING, Estimate, bootstrap, mea
 from fairlen.audit.statistics.lengths import Lengths, lengths, prompt_means, without_steps
 from fairlen.audit.statistics.streams import StreamReport, stream_report
 from fairlen.audit.statistics.within import MIN_PROMPTS, Effect, Within, jackknife, sum_pairs
-from fairlen.batch import Bools, Floats, centred_squares
+from fairlen.batch import Bools
 from fairlen.channels import name_channel
 
 MARGINS = conclusion.Margins()
@@ -242,31 +242,17 @@ def find_selection(log: Log) -> Selection:
 
 
 def find_shares(log: Log) -> Shares:
-    rows = plain_samples(log, with_truncated=True)
-    cluster, _, count, _, accuracy = prompt_means(log)
+    rows, repeated = plain_samples(log, with_truncated=True), log.columns.get("duplicate")
+    cluster, step, count, length, accuracy = prompt_means(log)
+    x, y = (without_steps(step, of).round(9) for of in (length, accuracy))
+    difficulty = bootstrap(cluster, [x * y, x * x, y * y], lambda s: ratio(s[..., 0], np.sqrt(s[..., 1] * s[..., 2])))
     all_correct, all_incorrect = (mean_over(cluster[count > 1], accuracy[count > 1] == share) for share in (1, 0))
-    repeated = log.columns.get("duplicate")
     return Shares(
-        difficulty=find_difficulty(log),
+        difficulty=difficulty.at(0) if len(count) > 2 else NOTHING,
         all_correct=all_correct,
         all_incorrect=all_incorrect,
         duplicate=NOTHING if repeated is None else mean_over(log.clusters[rows], repeated[rows]),
     )
-
-
-def find_difficulty(log: Log) -> Estimate:
-    """Return the correlation of mean log length and accuracy over the prompts of a step."""
-    cluster, step, _, *means = prompt_means(log)
-    if len(cluster) < 3:
-        return NOTHING
-    x, y = (without_steps(step, of) for of in means)
-
-    def measure(sums: Floats) -> Floats:
-        num, a, b, ab, aa, bb = np.moveaxis(sums, -1, 0)
-        both = np.sqrt(centred_squares(num, a, aa) * centred_squares(num, b, bb))
-        return ratio(ab - a * ratio(b, num), np.where(both > 1e-9, both, 0.0))
-
-    return bootstrap(cluster, [np.ones(len(x)), x, y, x * y, x * x, y * y], measure).at(0)
 
 
 def find_missing(one: Audit) -> tuple[str, ...]:

@@ -146,14 +146,6 @@ def p_values_of(within: Within, quantity: Quantity = LENGTH) -> dict[str, float]
     return {measure: combine(*p) for measure, p in p_values.items()}
 
 
-def find_echoes(within: Within) -> list[Name]:
-    """Return the effects of medium lengths that are gone, or of the other sign, once the mean gap is taken out."""
-    pairs: tuple[tuple[Name, Effect, Effect], ...] = (
-        ("bend", within.bend, within.aligned), ("curve", within.curve, within.aligned_curve),
-    )  # fmt: skip
-    return [name for name, whole, rest in pairs if not rest.p_value <= RATE or rest.value * whole.value <= 0]
-
-
 def conclude(
     within: Within, margins: Margins = Margins(), p_values: Sequence[float] = (), quantity: Quantity = LENGTH
 ) -> Conclusion:
@@ -162,8 +154,9 @@ def conclude(
     bar = find_bar(p_values or combined.values(), RATE)
     small = [name for name, effect in usable.items() if effect.is_within(margins.of(name)) or not effect.exists]
     stand: list[Name] = [n for n, e in usable.items() if combined[measure_of(n)] <= bar and e.p_value <= RATE]
-    if {"gap", "order"} & set(stand):  # a shift alone is not told a second time
-        stand = [name for name in stand if name not in find_echoes(within)]
+    is_echo = not within.aligned.p_value <= RATE or within.aligned.value * within.bend.value <= 0
+    if is_echo and {"gap", "order"} & set(stand):  # a shift alone is not told a second time
+        stand = [name for name in stand if name != "bend"]
     significant: tuple[Name, ...] = tuple(name for name in stand if name not in small)
     status: Status = "none" if usable and len(small) == len(usable) else "effect" if significant else "unknown"
     existing: tuple[Name, ...] = tuple(name for name, effect in usable.items() if effect.exists)

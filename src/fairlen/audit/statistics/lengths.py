@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from fairlen.audit.log import Log, plain_samples
-from fairlen.audit.statistics.intervals import NOTHING, Estimate, bootstrap, mean, mean_over, ratio
-from fairlen.batch import Bools, Floats, Ints, centred_squares, mean_by, number_keys
+from fairlen.audit.statistics.intervals import Estimate, mean, mean_over, ratio, ratio_over
+from fairlen.batch import Bools, Floats, Ints, mean_by, number_keys
 
 
 @dataclass(frozen=True)
@@ -28,11 +28,12 @@ def lengths(log: Log) -> Lengths:
     rows = plain_samples(log, with_truncated=True)
     table, correct = log.responses.take(rows), log.correct[rows]
     length, cluster = table.length.astype(np.float64), log.clusters[rows]
+    x, y = (without_steps(0 * cluster, of) for of in (log.batch[rows].astype(np.float64), length))
     return Lengths(
         *split(cluster, length, correct),
         accuracy=mean_over(cluster, correct),
         batch=np.unique(log.batch[rows]),
-        trend=trend_of(cluster, log.batch[rows].astype(np.float64), length),
+        trend=ratio_over(cluster, x * y, x * x),
     )
 
 
@@ -46,7 +47,7 @@ def prompt_means(log: Log) -> tuple[Ints, Ints, Ints, Floats, Floats]:
 
 
 def without_steps(step: Ints, values: Floats) -> Floats:
-    """Return values [P] less the mean of their step."""
+    """Return values [N] less the mean of their step."""
     return values - mean_by(step, values, int(step.max(initial=-1)) + 1)[step]
 
 
@@ -59,16 +60,3 @@ def split(prompt: Ints, length: Floats, correct: Bools) -> list[Estimate]:
     incorrect, right = of_side.at(0), of_side.at(1)
     gap = Estimate(*(incorrect.value - right.value + end for end in (0.0, error.low, error.high)))
     return [mean(length, prompt, nothing, 1).at(0), right, incorrect, gap]
-
-
-def trend_of(prompt: Ints, batch: Floats, length: Floats) -> Estimate:
-    """Return the slope of length on rollout batch, interval over prompts; nan of one batch."""
-    if not len(length):
-        return NOTHING
-    x, y = batch - batch.mean(), length - length.mean()
-
-    def measure(sums: Floats) -> Floats:
-        num, a, b, ab, aa = np.moveaxis(sums, -1, 0)
-        return ratio(ab - a * ratio(b, num), centred_squares(num, a, aa))
-
-    return bootstrap(prompt, [np.ones(len(x)), x, y, x * y, x * x], measure).at(0)

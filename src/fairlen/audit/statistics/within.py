@@ -44,7 +44,7 @@ class Effect:
 
     @property
     def estimate(self) -> Estimate:
-        return Estimate(self.value, *self.interval())
+        return Estimate(self.value, *(self.interval() if self.freedom >= 2 else ()))  # below, one prompt decides
 
     @property
     def p_value(self) -> float:
@@ -84,8 +84,6 @@ class Within:
     peak has flat tails: above 0 where accuracy peaks at one length for all prompts. Its p-value asks
     that accuracy rises at the 10% quantile of length and falls at the 90% one (Sasabuchi 1980; Lind and Mehlum 2010), and that
     it does so among the responses below the turn and among those above it."""
-    aligned_curve: Effect
-    """`curve` likewise: where accuracy has fallen to nearly 0 it is flat, which a parabola takes for a turn."""
     best_length: float  # where that curve turns, in units of length; beyond all lengths, or nan, where it does not
 
 
@@ -95,18 +93,15 @@ def compare_within(stratum: Ints, prompt: Ints, outcome: Floats, length: Floats)
     x = np.log(length) - centre
     _, total = sum_pairs(stratum, prompt, outcome, x)
     gap, order, bend = (jackknife(total[:, k], total[:, 0]) for k in (2, 3, 4))
-    ends = np.quantile(x, (0.1, 0.9)) if len(x) else np.zeros(2)
-    curve, turn = fit_curve(total[:, 5:], ends)
-    aligned, aligned_curve = bend, curve
+    curve, turn = fit_curve(total[:, 5:], np.quantile(x, (0.1, 0.9)) if len(x) else x)
+    aligned = bend
     if gap.exists and gap.p_value <= 0.05:
-        moved_x = x + gap.value * outcome
-        _, moved = sum_pairs(stratum, prompt, outcome, moved_x)
+        _, moved = sum_pairs(stratum, prompt, outcome, x + gap.value * outcome)
         aligned = jackknife(moved[:, 4], moved[:, 0])
-        aligned_curve, _ = fit_curve(moved[:, 5:], np.quantile(moved_x, (0.1, 0.9)))
     curve = replace(curve, least_p=max(curve.least_p, *ask_sides(stratum, prompt, outcome, x - turn, curve.value)))
     if has_gap(x):
         curve, turn = Effect(math.nan, math.nan, 0.0, curve.num_prompts), math.nan
-    return Within(gap, order, bend, aligned, curve, aligned_curve, math.exp(min(turn + centre, 700.0)))
+    return Within(gap, order, bend, aligned, curve, math.exp(min(turn + centre, 700.0)))
 
 
 def has_gap(x: Floats) -> bool:
