@@ -102,14 +102,6 @@ def test_few_prompts_are_unknown_whatever_they_say():
     assert conclude(within_log(log_of(1, 1.0))).sentence.startswith("1 prompt has")
 
 
-def test_one_prompt_with_nearly_all_the_weight_is_no_number_of_prompts():
-    """Half of a giant's 8,000 responses weighs 2,000, of 30 prompts' 8 at most 2 each: (2,060 / 2,000)^2 - 1 = .06 degrees."""
-    heavy = Effect(0.02, 0.01, 0.06, 31)
-    found = conclude(within(gap=heavy, order=heavy, bend=heavy, curve=heavy))
-    assert (found.status, found.prompts_needed) == ("unknown", 0)
-    assert found.sentence.startswith("nearly all of what 31 prompts say is one prompt's")
-
-
 def test_unknown_says_how_many_prompts_would_do():
     few, many = conclude(within_log(log_of(60, 1.0))), conclude(within_log(log_of(500, 1.0)))
     assert few.status == "unknown" and many.status == "none"
@@ -117,6 +109,9 @@ def test_unknown_says_how_many_prompts_would_do():
     assert re.search(
         r"about \d+ prompts with correct and incorrect responses are needed, and 60 are there", few.sentence
     )
+    giant = Effect(0.02, 0.01, 0.06, 31)  # weighs 2,000 and 30 others 2 each: (2,060 / 2,000)^2 - 1 degrees of freedom
+    found = conclude(within(gap=giant, order=giant, bend=giant, curve=giant))
+    assert found.prompts_needed == 0 and found.sentence.startswith("nearly all of what 31 prompts say is one prompt's")
 
 
 def test_truncated_responses_are_left_out_unless_asked_for():
