@@ -159,7 +159,7 @@ def find_within(
     if found.status != "effect":
         return
     quantity, p_values = found.quantity, conclusion.p_values_of(within, found.quantity)
-    known = tuple(name for name in found.significant if vars(with_truncated)[name].exists)
+    known: tuple[conclusion.Name, ...] = tuple(name for name in found.significant if vars(with_truncated)[name].exists)
     again = {measure: text for measure, _, text in conclusion.describe_effects(with_truncated, known, quantity)}
     for measure, name, text in conclusion.describe_effects(within, found.significant, quantity):
         effect, more = vars(within)[name], ()
@@ -231,7 +231,9 @@ def find_selection(log: Log) -> Selection:
     def share(of: Bools) -> Estimate:
         return mean_over(problem[of], truncated[of]) if "truncated" in log.known else NOTHING
 
-    _, sums = sum_pairs(log.strata[started][told], problem[told], kept[told] * 1.0, np.log(table.length[told]))
+    _, sums = sum_pairs(
+        log.strata[started][told], problem[told], kept[told].astype(np.float64), np.log(table.length[told])
+    )
     return Selection(
         share(kept), share(table.active & correct), share(table.active & ~correct),
         dropped=mean_over(problem, ~kept),

@@ -203,7 +203,8 @@ def weighed(log: Log) -> Weighed:
     names, unit = np.unique(name, return_inverse=True)
     _, group = np.unique(unit * max(segments.num_groups, 1) + segments.group, return_inverse=True)
     advantage = advantages(log)[rows]
-    prompt, cluster, correct = (of[segments.response] for of in (log.responses.prompt, log.clusters, log.correct))
+    prompt, cluster = (of[segments.response] for of in (log.responses.prompt, log.clusters))
+    correct = log.correct[segments.response]
     if "streams" in log.known:
         correct = advantage > 0
     return Weighed(replace(segments, group=group), advantage, unit, names, prompt, cluster, correct)

@@ -42,8 +42,8 @@ def prompt_means(log: Log) -> tuple[Ints, Ints, Ints, Floats, Floats]:
     rows = plain_samples(log, with_truncated=True)
     _, first, prompt, count = np.unique(log.responses.prompt[rows], True, True, True)
     cluster, step = log.clusters[rows][first], number_keys(log.batch[rows][first])
-    columns = np.log(log.responses.length[rows]), log.correct[rows].astype(np.float64)
-    return cluster, step, count, *(mean_by(prompt, of, len(first)) for of in columns)
+    x, y = np.log(log.responses.length[rows]), log.correct[rows].astype(np.float64)
+    return cluster, step, count, mean_by(prompt, x, len(first)), mean_by(prompt, y, len(first))
 
 
 def without_steps(step: Ints, values: Floats) -> Floats:
