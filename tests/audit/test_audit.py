@@ -1,7 +1,6 @@
 """The audit: effects that were planted are found and others are not, and what the command prints."""
 
 import json
-import math
 import os
 import re
 import subprocess
@@ -18,15 +17,19 @@ from rich.console import Console
 
 from fairlen.audit.audit import Audit, AuditFinding, audit, audit_source, find_in_streams
 from fairlen.audit.command import AuditConfig, parse_columns, show
+from fairlen.audit.comparison import compare_logs
+from fairlen.audit.conclusion import p_values_of
 from fairlen.audit.log import Log, Malformed, Trained
 from fairlen.audit.method_in_use import parse_method
-from fairlen.audit.numbers import line, to_json
+from fairlen.audit.numbers import count_rollouts, line, to_json
 from fairlen.audit.readers import Source
 from fairlen.audit.readers.frameworks import VERL
 from fairlen.audit.statistics.intervals import Estimate
 from fairlen.audit.statistics.streams import StreamReport
+from fairlen.audit.statistics.within import Effect
 from fairlen.batch import build_responses, build_segments
 from fairlen.cli import main
+from fairlen.report.prompts import difficulty_figure
 
 FORMATS = Path(__file__).parents[1] / "fixtures_formats"
 PROMPTS, EACH, STEPS = 80, 8, 4
@@ -68,6 +71,8 @@ def test_longer_wrong_answers_are_one_finding(num):
     gap = one.findings[0].estimate
     assert 0.55 < gap.low < 0.6 < gap.high < 0.65
     assert one.conclusion.status == "effect" and one.conclusion.sentence.startswith(one.findings[0].text)
+    assert one.findings[0].p_value == p_values_of(one.within)["within.length"]  # of both of its effects
+    assert f"{Estimate(0.25):.0%}" == "25%"  # a number without an interval
     assert re.match(
         r"incorrect responses are 6\d% \[\d\d%, 6\d%\] longer than correct ones to the same prompt",
         one.findings[0].text,
@@ -90,6 +95,12 @@ def test_difficulty_is_description():
     assert one.lengths.difference.low > 20  # pooled over prompts incorrect responses are much longer
     assert one.shares.difficulty.high < -0.6
     assert one.conclusion.status != "effect" and one.findings == ()
+    right = np.random.default_rng(4).random(len(log)) < (0.9 - 0.8 * hard) * (1 + log.batch) / 4
+    drifts = replace(
+        log, responses=replace(log.responses, length=length * 2**log.batch)
+    )  # longer and better every step
+    shares = [float(cells[1].split("%")[0]) for cells in difficulty_figure(with_outcomes(drifts, right)).table.rows]
+    assert audited(with_outcomes(drifts, right)).shares.difficulty.high < 0 and shares[0] > shares[-1]
 
 
 def test_growth_over_steps_is_description():
@@ -98,7 +109,7 @@ def test_growth_over_steps_is_description():
 
 
 def test_truncation_alone_is_selection():
-    """Every response beyond 110 words is cut there and incorrect."""
+    """Every response beyond 110 words is cut there and incorrect; or has no verdict, which makes them no fewer."""
     log = make_log()
     cut = log.responses.length > 110
     table = replace(log.responses, length=np.minimum(log.responses.length, 110), truncated=cut)
@@ -108,6 +119,13 @@ def test_truncation_alone_is_selection():
     assert one.within_with_truncated.order.p_value < 1e-6
     assert one.selection.truncated_incorrect.low > 0.3 and one.selection.truncated_correct.high < 0.05
     assert audited(replace(log, known=frozenset({"correct"}))).selection.truncated.exists is False
+    graded = with_outcomes(replace(log, responses=table, problem=table.prompt), log.correct & ~cut)
+    ungraded = replace(graded, responses=replace(graded.responses, active=~cut))
+    other, found = audited(ungraded), compare_logs(ungraded, graded)
+    assert other.conclusion.sentence.startswith(f"{cut.mean():.0%} of responses end at the limit; of the others")
+    assert other.selection.truncated == one.selection.truncated and other.selection.truncated_incorrect.value == 0
+    assert next(c for c in found.contrasts if c.measure == "truncated").difference.value == 0
+    assert found.notes[-1].startswith(f"{cut.mean():.1%} of A and 0.0% of B have no verdict")
 
 
 def test_an_effect_is_told_with_truncated_responses_too():
@@ -115,6 +133,8 @@ def test_an_effect_is_told_with_truncated_responses_too():
     cut = np.random.default_rng(7).random(len(log)) < 0.1
     more = found_in(replace(log, responses=replace(log.responses, truncated=cut)))["within.length"].more
     assert len(more) == 1 and "truncated responses are left out; with them incorrect responses are" in more[0]
+    lost = replace(log, responses=replace(log.responses, truncated=cut, active=~cut))
+    assert found_in(lost)["within.length"].more == ("truncated responses are left out: no verdict",)
     unknown = found_in(replace(log, known=frozenset({"correct"})))["within.length"].more
     assert "which responses were truncated is not known" in unknown[0]
 
@@ -175,14 +195,38 @@ def test_unequal_acceptance_is_found_and_equal_acceptance_is_not(num):
     assert sum("acceptance.lre" in found_in(trained_log(seed, 0.0)) for seed in range(num)) <= num / 5
 
 
+def test_copies_of_a_step_make_no_interval_narrower():
+    """Every problem in three steps with the same responses: as much is known of problems as from one step."""
+    log, found = trained_log(0, 0.2), []
+    for copies in (1, 3):
+        rows, step = np.tile(np.arange(len(log)), copies), np.repeat(np.arange(copies), len(log))
+        table = log.responses.take(rows)
+        prompt, right, length = table.prompt + PROMPTS * step, table.correct, table.length
+        responses = build_responses(prompt, length, right, right, 0 * rows, 1000)
+        trained = replace(log.trained.take(rows), segment=np.arange(len(rows)), update=step)
+        columns = {
+            "responses": responses,
+            "batch": step,
+            "segments": build_segments(responses, length),
+            "trained": trained,
+        }
+        found.append(audited(replace(log, **columns, problem=table.prompt, columns={"duplicate": rows % 5 == 0})))
+    once, thrice = (
+        [*one.lengths.accuracy, *one.lengths.mean, *one.lengths.difference, *one.shares.all_correct, *one.shares.duplicate,
+         *one.coupling.sign_length, *one.acceptance.overall] for one in found
+    )  # fmt: skip
+    assert once == pytest.approx(thrice, nan_ok=True)
+    assert count_rollouts(found[1]).startswith("1,920 responses to 80 prompts in 3 steps, 80 with")
+
+
 def test_optimism_and_eos_advantage_of_streams():
-    zero = Estimate(0.0, -0.1, 0.1)
-    found = list(find_in_streams(StreamReport(zero, Estimate(0.3, 0.2, 0.4), Estimate(-0.1, -0.2, -0.05))))
+    """Over 10 prompts, errors of .1 and .05: t of 3 and -2 of 9 degrees; 9 prompts are too few to conclude from."""
+    sure, less = Effect(0.3, 0.1, 9.0, 10), Effect(-0.1, 0.05, 9.0, 10)
+    found = list(find_in_streams(StreamReport(Estimate(1.0), sure, less)))
     assert [one.measure for one in found] == ["streams.optimism", "streams.eos_advantage"]
-    assert found[0].p_value == pytest.approx(math.erfc(0.3 / (0.2 / 3.92) / math.sqrt(2)), rel=1e-3)
+    assert [one.p_value for one in found] == pytest.approx([0.01496, 0.07654], abs=1e-4)  # of any table of Student's t
     assert "stopping is penalised" in found[1].text
-    none = find_in_streams(StreamReport(zero, zero, Estimate(0.0, 0.0, 0.0)))
-    assert [one.p_value for one in none] == [1.0, pytest.approx(math.nan, nan_ok=True)]
+    assert not list(find_in_streams(StreamReport(Estimate(1.0), *[replace(sure, num_prompts=9)] * 2)))
 
 
 def test_the_method_decides_the_advice():

@@ -24,7 +24,7 @@ NO = Effect(0.0, 0.01, 99.0, 100)
 
 def within(**effects: Effect) -> Within:
     effects = {"gap": NO, "order": NO, "bend": NO, "curve": NO} | effects
-    return Within(**effects, aligned=effects["bend"], aligned_curve=effects["curve"], best_length=250.0)
+    return Within(**effects, aligned=effects["bend"], best_length=250.0)
 
 
 def log_of(num_prompts: int, longer: float, *, size: int = 8, seed: int = 0, cut: float = math.inf) -> Log:
@@ -109,6 +109,9 @@ def test_unknown_says_how_many_prompts_would_do():
     assert re.search(
         r"about \d+ prompts with correct and incorrect responses are needed, and 60 are there", few.sentence
     )
+    giant = Effect(0.02, 0.01, 0.06, 31)  # weighs 2,000 and 30 others 2 each: (2,060 / 2,000)^2 - 1 degrees of freedom
+    found = conclude(within(gap=giant, order=giant, bend=giant, curve=giant))
+    assert found.prompts_needed == 0 and found.sentence.startswith("nearly all of what 31 prompts say is one prompt's")
 
 
 def test_truncated_responses_are_left_out_unless_asked_for():

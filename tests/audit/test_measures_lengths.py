@@ -42,6 +42,15 @@ def test_the_trend_is_a_least_squares_slope():
     assert np.isnan(lengths(log_of(ragged_batch())).trend.value)
 
 
+def test_mean_lengths_of_two_prompts_by_students_t():
+    """Correct 10 and 30, incorrect 20 and 60: residuals of 10 and 20 on each side, t of one degree of freedom 12.7062."""
+    found = lengths(log_of(make_batch([0, 0, 1, 1], [10, 20, 30, 60], [1, 0, 1, 0])))
+    tops = [found.correct.high, found.incorrect.high, found.difference.high, found.mean.high]
+    assert tops == pytest.approx(
+        [20 + 12.7062 * 10, 40 + 12.7062 * 20, 20 + 12.7062 * (20 - 10), 30 + 12.7062 * 15], abs=1e-2
+    )
+
+
 def test_only_active_answers_from_their_prompt_count():
     batch = make_batch([0, 0, 0, 1, 1], [1, 3, 5, 8, 2], [1, 1, 0, 0, 1], inactive=[3])
     late = replace(batch, responses=replace(batch.responses, round=np.array([0, 0, 1, 0, 0])))
@@ -104,8 +113,8 @@ def test_logs_without_streams_have_no_report(streams):
 
 
 def test_what_never_happened_is_not_certain():
-    """None of 8 prompts' 40 answers is right: Wilson's interval of 0 of 8 ends at z^2 / (8 + z^2), and so does all of 8 begin."""
-    prompt, z2 = np.repeat(np.arange(8), 5), 1.959964**2
+    """None of 8 prompts' 40 answers is right: 0 of 8 end at t^2 / (8 + t^2), and so do all of 8 begin."""
+    prompt, z2 = np.repeat(np.arange(8), 5), 2.364624**2  # t of 7 degrees
     never, always = (lengths(log_of(make_batch(prompt, np.full(40, 3), np.full(40, x)))).accuracy for x in (0, 1))
     assert (never.low, never.high) == (0.0, pytest.approx(z2 / (8 + z2), abs=1e-6))
     assert (always.low, always.high) == (pytest.approx(8 / (8 + z2), abs=1e-6), 1.0)

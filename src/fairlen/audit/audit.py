@@ -10,18 +10,18 @@ import numpy as np
 
 from fairlen.audit import conclusion
 from fairlen.audit.advice import Advice, advise
-from fairlen.audit.log import Log, halfway, plain_samples
+from fairlen.audit.log import Log, ended_samples, halfway, plain_samples
 from fairlen.audit.method_in_use import InUse, find_method
 from fairlen.audit.readers import DEFAULTS, LogReading, Options, Source, read
 from fairlen.audit.statistics.acceptance import Acceptance, acceptance
 from fairlen.audit.statistics.budgets import BudgetCurve, budget_curve
 from fairlen.audit.statistics.channels import ChannelEffect, channel_effects
 from fairlen.audit.statistics.coupling import Coupling, Untrained, WeightShares, coupling, untrained, weight_shares
-from fairlen.audit.statistics.intervals import NOTHING, Z95, Estimate, bootstrap, mean_over, ratio, share_of
-from fairlen.audit.statistics.lengths import Lengths, lengths
+from fairlen.audit.statistics.intervals import NOTHING, Estimate, bootstrap, mean_over, ratio
+from fairlen.audit.statistics.lengths import Lengths, lengths, prompt_means, without_steps
 from fairlen.audit.statistics.streams import StreamReport, stream_report
-from fairlen.audit.statistics.within import MIN_PROMPTS, Effect, Within, compare_within
-from fairlen.batch import Bools, Floats, centred_squares, count_by, mean_by, sum_by
+from fairlen.audit.statistics.within import MIN_PROMPTS, Effect, Within, jackknife, sum_pairs
+from fairlen.batch import Bools
 from fairlen.channels import name_channel
 
 MARGINS = conclusion.Margins()
@@ -47,7 +47,7 @@ class Shares:
     difficulty: Estimate  # correlation of a prompt's mean log length with its accuracy, between the prompts of a step
     all_correct: Estimate  # prompts with several responses, all of them correct
     all_incorrect: Estimate
-    duplicate: Estimate  # responses that repeat an earlier one to the same prompt
+    duplicate: Estimate  # responses that repeat an earlier one to the same prompt in their step
 
 
 @dataclass(frozen=True)
@@ -108,10 +108,8 @@ def audit(
 def audit_source(source: Source, method: InUse | None = None, margins: conclusion.Margins = MARGINS) -> Audit:
     """Measure one log; without a method it is looked for beside the files."""
     log, method = source.log, method or find_method(source.files)
-    selection, quantities = (
-        find_selection(log),
-        (conclusion.LENGTH, *conclusion.TURN_QUANTITIES) if log.has_turns else (conclusion.LENGTH,),
-    )
+    selection = find_selection(log)
+    quantities = (conclusion.LENGTH, *conclusion.TURN_QUANTITIES) if log.has_turns else (conclusion.LENGTH,)
     effects = [conclusion.within_log(log, quantity=one) for one in quantities]
     accepted, streams = acceptance(log) if len(log.trained) else None, stream_report(log)
     channels = channel_effects(log)
@@ -130,7 +128,7 @@ def audit_source(source: Source, method: InUse | None = None, margins: conclusio
     findings.sort(key=lambda one: (one.measure != "selection.truncated", one.measure != told))  # the verdict's first
     weights, turns = weight_shares(log), conclusion.report_turns(log, effects[1:], found[1:]) if log.has_turns else None
     return Audit(
-        source, method, conclusion.add_bar(conclusion.add_truncation(found[0], log), log),
+        source, method, conclusion.add_bar(conclusion.add_truncation(found[0], selection.truncated.value), log),
         tuple(replace(one, advice=one.advice or find_advice(one, method, weights)) for one in findings),
         effects[0], again[0], selection, lengths(log), budget_curve(log), coupling(log), weights, untrained(log),
         find_shares(log), accepted, streams, turns, channels,
@@ -160,21 +158,21 @@ def find_within(
     """Find the effects within prompts that the verdict calls, each with the same including truncated responses."""
     if found.status != "effect":
         return
-    quantity = found.quantity
-    again = {
-        measure: text for measure, _, text in conclusion.describe_effects(with_truncated, found.significant, quantity)
-    }
+    quantity, p_values = found.quantity, conclusion.p_values_of(within, found.quantity)
+    known: tuple[conclusion.Name, ...] = tuple(name for name in found.significant if vars(with_truncated)[name].exists)
+    again = {measure: text for measure, _, text in conclusion.describe_effects(with_truncated, known, quantity)}
     for measure, name, text in conclusion.describe_effects(within, found.significant, quantity):
         effect, more = vars(within)[name], ()
         if "truncated" in log.known and log.responses.truncated.any():
-            same = "it is the same" if again[measure] == text else again[measure]
-            more = (f"truncated responses are left out; with them {same}",)
+            same = "it is the same" if again.get(measure) == text else again.get(measure, "that is unknown")
+            with_them = f"; with them {same}" if log.responses.truncated[log.responses.active].any() else ": no verdict"
+            more = (f"truncated responses are left out{with_them}",)
         elif "truncated" not in log.known:
             more = (
                 "which responses were truncated is not known; those are long, and mostly incorrect, by the limit, "
                 "and may be part of this",
             )
-        yield AuditFinding(measure, conclusion.as_estimate(name, effect), effect.p_value, text, more)
+        yield AuditFinding(measure, conclusion.as_estimate(name, effect), p_values[measure], text, more)
 
 
 def find_dropped(found: Selection) -> Iterator[AuditFinding]:
@@ -211,78 +209,52 @@ def find_unequal_acceptance(found: Acceptance | None) -> Iterator[AuditFinding]:
 def find_in_streams(found: StreamReport | None) -> Iterator[AuditFinding]:
     if not found:
         return
-    text = f"`max` values survivors {found.optimism:.3g} above what is unbiased, a pair"
-    yield AuditFinding("streams.optimism", found.optimism, p_value_of(found.optimism), text)
-    net = found.eos_advantage
-    text = f"stopping is {'penalised' if net.value < 0 else 'reinforced'}: net advantage on EOS {net:.3g} a response"
-    yield AuditFinding("streams.eos_advantage", net, p_value_of(net), text)
-
-
-def p_value_of(found: Estimate) -> float:
-    """Return the two-sided p-value of no effect, by a normal error as wide as the 95% interval; nan without one."""
-    error = (found.high - found.low) / (2 * Z95)
-    return math.erfc(abs(found.value / error) / math.sqrt(2)) if error > 0 else math.nan
+    best, net = found.optimism, found.eos_advantage
+    texts = (
+        f"`max` values survivors {best.estimate:.3g} above what is unbiased, a pair",
+        f"stopping is {'penalised' if net.value < 0 else 'reinforced'}: net advantage on EOS {net.estimate:.3g} a response",
+    )
+    for name, effect, text in zip(("optimism", "eos_advantage"), (best, net), texts, strict=True):
+        if effect.num_prompts >= MIN_PROMPTS:
+            yield AuditFinding(f"streams.{name}", effect.estimate, effect.p_value, text)
 
 
 def find_selection(log: Log) -> Selection:
     """Return which responses are not compared; one that the method leaves out for being truncated is not dropped."""
     started = log.responses.round == 0
     table, problem, correct = log.responses.take(started), log.clusters[started], log.correct[started]
-    kept, truncated = table.active | table.truncated, table.truncated
+    kept, truncated = ended_samples(log)[started], table.truncated
     told = kept | (table.length > 1)  # of what broke off often no length is known, which counts as 1
-    size = count_by(table.prompt[kept], log.responses.num_prompts).astype(np.int64)
-    usual = int(np.bincount(size[size > 0]).argmax()) if kept.any() else 0
+    _, first, size = np.unique(table.prompt[kept], return_index=True, return_counts=True)
+    usual = int(np.bincount(size).argmax()) if kept.any() else 0
 
     def share(of: Bools) -> Estimate:
         return mean_over(problem[of], truncated[of]) if "truncated" in log.known else NOTHING
 
-    length = table.length[told].astype(np.float64)
-    gap = compare_within(table.prompt[told], problem[told], kept[told].astype(np.float64), length)
+    _, sums = sum_pairs(
+        log.strata[started][told], problem[told], kept[told].astype(np.float64), np.log(table.length[told])
+    )
     return Selection(
-        share(kept), share(kept & correct), share(kept & ~correct),
+        share(kept), share(table.active & correct), share(table.active & ~correct),
         dropped=mean_over(problem, ~kept),
-        dropped_gap=gap.gap,
+        dropped_gap=jackknife(sums[:, 2], sums[:, 0]),
         group_size=usual,
-        incomplete=share_of(size[size > 0] < usual),
+        incomplete=mean_over(problem[kept][first], size < usual),
     )  # fmt: skip
 
 
 def find_shares(log: Log) -> Shares:
-    rows = plain_samples(log, with_truncated=True)
-    prompt, correct = log.responses.prompt[rows], log.correct[rows]
-    size = log.responses.num_prompts
-    count, hits = count_by(prompt, size), sum_by(prompt, correct, size)
-    all_correct, all_incorrect = ((hits == n)[count > 1] for n in (count, 0))
-    repeated = log.columns.get("duplicate")
+    rows, repeated = plain_samples(log, with_truncated=True), log.columns.get("duplicate")
+    cluster, step, count, length, accuracy = prompt_means(log)
+    x, y = (without_steps(step, of).round(9) for of in (length, accuracy))
+    difficulty = bootstrap(cluster, [x * y, x * x, y * y], lambda s: ratio(s[..., 0], np.sqrt(s[..., 1] * s[..., 2])))
+    all_correct, all_incorrect = (mean_over(cluster[count > 1], accuracy[count > 1] == share) for share in (1, 0))
     return Shares(
-        difficulty=find_difficulty(log, rows),
-        all_correct=share_of(all_correct),
-        all_incorrect=share_of(all_incorrect),
-        duplicate=NOTHING if repeated is None else mean_over(prompt, repeated[rows]),
+        difficulty=difficulty.at(0) if len(count) > 2 else NOTHING,
+        all_correct=all_correct,
+        all_incorrect=all_incorrect,
+        duplicate=NOTHING if repeated is None else mean_over(log.clusters[rows], repeated[rows]),
     )
-
-
-def find_difficulty(log: Log, rows: Bools) -> Estimate:
-    """Return the correlation of mean log length and accuracy over the prompts of a step."""
-    prompt = np.unique(log.responses.prompt[rows], return_inverse=True)[1]
-    size = int(prompt.max(initial=-1)) + 1
-    if size < 3:
-        return NOTHING
-    problem, batch = np.zeros(size, np.int64), np.zeros(size, np.int64)
-    problem[prompt], batch[prompt] = log.clusters[rows], np.unique(log.batch[rows], return_inverse=True)[1]
-    x, y = (
-        mean_by(prompt, of, size) for of in (np.log(log.responses.length[rows]), log.correct[rows].astype(np.float64))
-    )
-    x, y = (of - mean_by(batch, of, int(batch.max()) + 1)[batch] for of in (x, y))
-
-    def measure(sums: Floats) -> Floats:
-        num, a, b, ab, aa, bb = np.moveaxis(sums, -1, 0)
-        both = np.sqrt(centred_squares(num, a, aa) * centred_squares(num, b, bb))
-        return ratio(ab - a * ratio(b, num), np.where(both > 1e-9, both, 0.0))
-
-    return bootstrap(
-        np.unique(problem, return_inverse=True)[1], [np.ones(size), x, y, x * y, x * x, y * y], measure
-    ).at(0)
 
 
 def find_missing(one: Audit) -> tuple[str, ...]:
@@ -297,7 +269,7 @@ def find_missing(one: Audit) -> tuple[str, ...]:
         f"advantages: {advantage}; rewards normalised by prompt and step stand for them": "advantage" not in log.known,
         f"verdicts: outcomes above {halfway(log.responses.outcome[log.responses.active]):.3g} count as correct; --columns "
         "correct=COLUMN>NUMBER sets another bar":
-            "correct" not in log.known and not np.isin(log.responses.outcome, (0.0, 1.0)).all(),
+            "correct" not in log.known and not np.isin(log.responses.outcome[log.responses.active], (0.0, 1.0)).all(),
         "updates: no log ratios, so that acceptance by length is unknown; fairlen train records them": not len(log.trained),
         "groups: hardly any prompt has a second response in its step, so that nothing can be compared within prompts; "
         "--pool reads runs of one policy over the same prompts as one log":

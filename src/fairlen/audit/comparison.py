@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fairlen.audit.conclusion import RATE, as_estimate
-from fairlen.audit.log import Log, halfway, plain_samples
+from fairlen.audit.log import Log, ended_samples, halfway, plain_samples
 from fairlen.audit.statistics.budgets import reach
 from fairlen.audit.statistics.coupling import find_reasons
 from fairlen.audit.statistics.intervals import Estimate, bootstrap, ratio
@@ -38,6 +38,7 @@ NO_TWIN = (
     "are not, since how hard the prompts are could explain any difference"
 )
 ONE_SIDED = "truncation is known in one log only: effects in the other include truncated responses"
+UNGRADED = "{:.1%} of A and {:.1%} of B have no verdict: all but the share truncated is of the others, which may differ by that"
 Means = tuple[Ints, Floats, Floats]  # of a measure: prompts, sorted, with weight and mean of each, [K]
 
 
@@ -94,11 +95,13 @@ def compare_logs(first: Log, second: Log) -> Against:
     contrasts = [contrast(name, one[name], other[name], num_common > 0) for name in NAMES]
     costs, by_limit = compare_costs(first, second, bar) if num_common > 1 else ((), [])
     stands = find_bar([c.p_value for c in contrasts], RATE)
+    ungraded = [float((~log.responses.active[log.responses.round == 0]).mean()) for log in (first, second)]
+    differ = abs(ungraded[1] - ungraded[0]) >= 0.01
     is_one_sided = ("truncated" in first.known) != ("truncated" in second.known)
     return Against(
         num_common, len(problems) - num_common, len(others) - num_common,
         (*(replace(c, is_significant=c.p_value <= stands) for c in contrasts), *costs),
-        (*by_limit, *([] if num_common else [NO_TWIN]), *([ONE_SIDED] if is_one_sided else [])),
+        (*by_limit, *([] if num_common else [NO_TWIN]), *[ONE_SIDED] * is_one_sided, *[UNGRADED.format(*ungraded)] * differ),
     )  # fmt: skip
 
 
@@ -149,19 +152,24 @@ def costs_by_problem(log: Log, bar: float | None, budgets: Ints) -> Means:
 
 def measure(log: Log, bar: float | None) -> dict[str, Means]:
     """Return every measure of a log's plain samples; correct are outcomes above the bar, where there is one."""
-    rows = plain_samples(log, with_truncated=True)
-    table, problem = log.responses.take(rows), (log.problem if len(log.problem) else log.responses.prompt)[rows]
+    rows, key = plain_samples(log, with_truncated=True), log.problem if len(log.problem) else log.responses.prompt
+    ended = ended_samples(log)
+    table, problem = log.responses.take(rows), key[rows]
     correct = (log.correct[rows] if bar is None else table.outcome > bar).astype(np.float64)
     known = 0.0 if "truncated" in log.known else math.nan
-    problems, place = np.unique(problem, return_inverse=True)
-    number = count_by(place, len(problems))
-    means = {"length": table.length, "accuracy": correct, "truncated": table.truncated + known}
     whole = ~table.truncated
     paired, sums = sum_pairs(log.strata[rows][whole], problem[whole], correct[whole], np.log(table.length[whole]))
     return {
-        **{name: (problems, number, sum_by(place, column, len(problems)) / number) for name, column in means.items()},
+        "length": means_by(problem, table.length),
+        "accuracy": means_by(problem, correct),
+        "truncated": means_by(key[ended], log.responses.truncated[ended] + known),
         **{name: (paired, sums[:, 0], sums[:, k] / sums[:, 0]) for k, name in enumerate(("gap", "order", "bend"), 2)},
     }
+
+
+def means_by(problem: Ints, values: np.ndarray) -> Means:
+    problems, place, number = np.unique(problem, return_inverse=True, return_counts=True)
+    return problems, number.astype(np.float64), sum_by(place, values, len(problems)) / number
 
 
 def contrast(name: str, one: Means, other: Means, is_paired: bool) -> Contrast:

@@ -116,12 +116,10 @@ def add_bar(found: Conclusion, log: Log) -> Conclusion:
     return replace(found, sentence=f"{text}: {found.sentence}")
 
 
-def add_truncation(found: Conclusion, log: Log) -> Conclusion:
-    """Return a conclusion whose sentence says first, or last, how many responses a limit ended, or that it is unknown."""
-    rows = plain_samples(log, with_truncated=True)
-    if "truncated" not in log.known or not rows.any():
+def add_truncation(found: Conclusion, share: float) -> Conclusion:
+    """Return a conclusion whose sentence says first, or last, how many responses a limit ended, or (nan) that it is unknown."""
+    if math.isnan(share):
         return replace(found, sentence=f"{found.sentence}; whether responses were truncated is unknown")
-    share = float(log.responses.truncated[rows].mean())
     at_limit = f"{share:.{0 if share >= 0.01 else 1}%} of responses end at the limit"
     if share > MANY:
         return replace(found, sentence=f"{at_limit}; of the others: {found.sentence}")
@@ -148,14 +146,6 @@ def p_values_of(within: Within, quantity: Quantity = LENGTH) -> dict[str, float]
     return {measure: combine(*p) for measure, p in p_values.items()}
 
 
-def find_echoes(within: Within) -> list[Name]:
-    """Return the effects of medium lengths that are gone, or of the other sign, once the mean gap is taken out."""
-    pairs: tuple[tuple[Name, Effect, Effect], ...] = (
-        ("bend", within.bend, within.aligned), ("curve", within.curve, within.aligned_curve),
-    )  # fmt: skip
-    return [name for name, whole, rest in pairs if not rest.p_value <= RATE or rest.value * whole.value <= 0]
-
-
 def conclude(
     within: Within, margins: Margins = Margins(), p_values: Sequence[float] = (), quantity: Quantity = LENGTH
 ) -> Conclusion:
@@ -164,8 +154,9 @@ def conclude(
     bar = find_bar(p_values or combined.values(), RATE)
     small = [name for name, effect in usable.items() if effect.is_within(margins.of(name)) or not effect.exists]
     stand: list[Name] = [n for n, e in usable.items() if combined[measure_of(n)] <= bar and e.p_value <= RATE]
-    if {"gap", "order"} & set(stand):  # a shift alone is not told a second time
-        stand = [name for name in stand if name not in find_echoes(within)]
+    is_echo = not within.aligned.p_value <= RATE or within.aligned.value * within.bend.value <= 0
+    if is_echo and {"gap", "order"} & set(stand):  # a shift alone is not told a second time
+        stand = [name for name in stand if name != "bend"]
     significant: tuple[Name, ...] = tuple(name for name in stand if name not in small)
     status: Status = "none" if usable and len(small) == len(usable) else "effect" if significant else "unknown"
     existing: tuple[Name, ...] = tuple(name for name, effect in usable.items() if effect.exists)
@@ -195,7 +186,9 @@ def as_estimate(name: Name, effect: Effect) -> Estimate:
 
 
 def count_needed(usable: dict[Name, Effect], margins: Margins) -> int:
-    """Return about how many prompts would show effects as large as the margins in four cases of five."""
+    """Return about how many prompts would show effects as large as the margins in four cases of five; 0 where one decides."""
+    if any(effect.freedom < 2 for effect in usable.values() if effect.exists):
+        return 0
     ratios = [(e.smallest / margins.of(name)) ** 2 * e.num_prompts for name, e in usable.items() if e.exists]
     finite = [ratio for ratio in ratios if math.isfinite(ratio)]
     return math.ceil(max(finite, default=0.0))
@@ -215,6 +208,8 @@ def describe_verdict(found: Conclusion, within: Within) -> str:
         side = 1 if within.gap.value >= 0 else -1
         text = f"no effect of {quantity.noun} within prompts, on average over them, as large as {margins}: {quantity.subject} "
         return text + quantity.gap.format(show_size("gap", within.gap.estimate, side), quantity.words[side < 0])
+    if not found.prompts_needed:
+        return f"nearly all of what {found.num_prompts:,} prompts say is one prompt's: the others are too few to conclude from"
     shown = f"{math.expm1(min(within.gap.smallest, 50.0)):.0%} of {quantity.noun} or "
     shown += f"{100 * max(within.order.smallest, within.bend.smallest):.0f} points"
     text = f"these rollouts would show an effect of {shown}; for one of {margins} about {found.prompts_needed:,} "
@@ -282,7 +277,7 @@ def report_turns(log: Log, effects: Sequence[Within], conclusions: Sequence[Conc
     rows = plain_samples(log, with_truncated=True)
     table, correct = log.responses.take(rows), log.correct[rows]
     number, length = (
-        ByOutcome(conclusion, within, *split(table.prompt, quantity.of(table), correct)[:3])
+        ByOutcome(conclusion, within, *split(log.clusters[rows], quantity.of(table), correct)[:3])
         for quantity, within, conclusion in zip(TURN_QUANTITIES, effects, conclusions, strict=True)
     )
-    return TurnReport(number, length, mean_advantage(log, count_continued(log.responses, log.segments)))
+    return TurnReport(number, length, mean_advantage(log, count_continued(log.responses, log.segments)).estimate)

@@ -155,6 +155,11 @@ def plain_samples(log: Log, with_truncated: bool = False) -> Bools:
     return rows & (with_truncated | ~log.responses.truncated)
 
 
+def ended_samples(log: Log) -> Bools:
+    """Return which responses the shares of truncation are of, [R]: plain samples that ended by themselves or at the limit."""
+    return (log.responses.round == 0) & (log.responses.active | log.responses.truncated)
+
+
 @dataclass(frozen=True)
 class OffPolicy(Columns):
     """Sequences of updates whose log ratio is not exactly 0, [N]: every bound accepts the others."""
@@ -163,13 +168,13 @@ class OffPolicy(Columns):
     log_ratio: Floats  # S, nats
     inside: Floats
     clipped: Floats
-    prompt: Ints
+    prompt: Ints  # as `Log.clusters`
 
 
 def off_policy(log: Log) -> OffPolicy:
     """Return the off-policy sequences; a log ratio that is not finite does not count."""
     rows = log.trained.take(np.isfinite(log.trained.log_ratio) & (log.trained.log_ratio != 0.0))
-    length, prompt = log.segments.length[rows.segment], log.responses.prompt[log.segments.response[rows.segment]]
+    length, prompt = log.segments.length[rows.segment], log.clusters[log.segments.response[rows.segment]]
     return OffPolicy(length, rows.log_ratio, rows.inside, rows.clipped, prompt)
 
 
@@ -182,6 +187,7 @@ class Weighed:
     unit: Ints  # dense from 0
     names: Ints  # number of the update, or rollout batch, that each unit is, [units]
     prompt: Ints
+    cluster: Ints  # as `Log.clusters`
     correct: Bools
     """Of pieces, where responses were cut, the better ones, whatever their own end: a survivor has the reward of later ends."""
 
@@ -197,7 +203,8 @@ def weighed(log: Log) -> Weighed:
     names, unit = np.unique(name, return_inverse=True)
     _, group = np.unique(unit * max(segments.num_groups, 1) + segments.group, return_inverse=True)
     advantage = advantages(log)[rows]
-    prompt, correct = log.responses.prompt[segments.response], log.correct[segments.response]
+    prompt, cluster = (of[segments.response] for of in (log.responses.prompt, log.clusters))
+    correct = log.correct[segments.response]
     if "streams" in log.known:
         correct = advantage > 0
-    return Weighed(replace(segments, group=group), advantage, unit, names, prompt, correct)
+    return Weighed(replace(segments, group=group), advantage, unit, names, prompt, cluster, correct)

@@ -16,6 +16,7 @@ from fairlen.audit.method_in_use import USERS
 from fairlen.audit.readers import LogReading
 from fairlen.audit.statistics.budgets import BudgetCurve
 from fairlen.audit.statistics.intervals import Bins, Estimate
+from fairlen.audit.statistics.streams import StreamReport
 from fairlen.audit.statistics.within import Effect, Within
 from fairlen.channels import OBSERVATION, name_channel
 from fairlen.console import plural
@@ -30,7 +31,7 @@ Rows = Iterator[tuple[str, str, str]]
 
 
 def count_rollouts(one: Audit) -> str:
-    counts = {"response": len(one.log), "prompt": one.log.responses.num_prompts, "step": len(one.lengths.batch)}
+    counts = {"response": len(one.log), "prompt": len(np.unique(one.log.clusters)), "step": len(one.lengths.batch)}
     responses, prompts, steps = (f"{count:,} {plural(word, count)}" for word, count in counts.items())
     found = f"{responses} to {prompts} in {steps}, {one.conclusion.num_prompts:,} with correct and incorrect ones"
     forks = np.count_nonzero(one.log.responses.round)
@@ -57,7 +58,7 @@ def line(name: str, found: Estimate, style: str = ".3g") -> tuple[str, str, str]
 
 def within_rows(one: Audit) -> Rows:
     sides = {"": one.within}
-    if one.log.responses.truncated.any():
+    if (one.log.responses.truncated & one.log.responses.active).any():
         sides = {", truncated ones left out": one.within, ", with truncated ones": one.within_with_truncated}
     for what, within in sides.items():
         yield from effect_rows(within, LENGTH, what)
@@ -159,7 +160,7 @@ def measured_rows(one: Audit) -> Rows:
     yield line("accuracy", found.accuracy, ".1%")
     yield line("prompts all correct", shares.all_correct, ".1%")
     yield line("prompts all incorrect", shares.all_incorrect, ".1%")
-    yield line("repeated responses", shares.duplicate, ".1%")
+    yield line("repeated responses in one step", shares.duplicate, ".1%")
     yield line(f"length ({one.log.unit})", found.mean)
     yield line("  of correct responses", found.correct)
     yield line("  of incorrect responses", found.incorrect)
@@ -185,8 +186,8 @@ def recorded_rows(one: Audit) -> Rows:
         yield line(f"length reweighting error (noise alone {found.floor:.2g})", found.lre, ".3f")
     if streams:
         yield line("rounds a stream", streams.rounds)
-        yield line("optimism of `max` (reward a pair)", streams.optimism, "+.3f")
-        yield line("net advantage on EOS (a response)", streams.eos_advantage, "+.3f")
+        yield line("optimism of `max` (reward a pair)", streams.optimism.estimate, "+.3f")
+        yield line("net advantage on EOS (a response)", streams.eos_advantage.estimate, "+.3f")
 
 
 def to_json(audits: tuple[Audit, ...], reading: LogReading, against: Against | None = None) -> dict[str, Any]:
@@ -200,8 +201,8 @@ def to_json(audits: tuple[Audit, ...], reading: LogReading, against: Against | N
 def log_to_json(one: Audit) -> dict[str, Any]:
     rollouts, source, method = one.log, one.source, one.method
     counts = {
-        "responses": len(rollouts), "prompts": rollouts.responses.num_prompts, "rollout_batches": len(np.unique(rollouts.batch)),
-        "malformed": len(rollouts.malformed),
+        "responses": len(rollouts), "prompts": len(np.unique(rollouts.clusters)),
+        "rollout_batches": len(np.unique(rollouts.batch)), "malformed": len(rollouts.malformed),
     }  # fmt: skip
     fields = {name: value for name, value in vars(one).items() if name != "source"}
     return plain({
@@ -219,7 +220,9 @@ def plain(value: Any) -> Any:
         return value.noun
     if isinstance(value, Within):
         value = {name: as_estimate(name, effect) for name, effect in list_effects(value)}
-    if isinstance(value, Effect):  # outside of `Within` all are differences of log lengths
+    if isinstance(value, StreamReport):
+        value = {name: getattr(one, "estimate", one) for name, one in vars(value).items()}
+    if isinstance(value, Effect):  # all others are differences of log lengths
         value = as_estimate("gap", value)
     if isinstance(value, Estimate):
         value = value._asdict()

@@ -149,7 +149,7 @@ def describe_rollouts(log: Log) -> list[tuple[str, str, str]]:
     found = list[tuple[str, str, str]]()
     measures = (("accuracy", "correct", share), ("length", "length", plain), ("truncated", "truncated", share))
     for name, of, form in measures:
-        responses, step = plain_rows(log, is_graded=of == "correct")
+        responses, step, _ = plain_rows(log)
         steps, place = np.unique(step, return_inverse=True)
         quarter = place * 4 // max(len(steps), 1)
         means = ratio(np.bincount(quarter, getattr(responses, of), minlength=1), np.bincount(quarter, minlength=1))

@@ -9,7 +9,8 @@ import numpy as np
 
 from fairlen.audit.conclusion import LENGTH, Quantity
 from fairlen.audit.log import Log, plain_samples
-from fairlen.audit.statistics.intervals import bootstrap, length_bins, mean, rate, ratio
+from fairlen.audit.statistics.intervals import bootstrap, length_bins, mean, ratio
+from fairlen.audit.statistics.lengths import prompt_means, without_steps
 from fairlen.batch import Bools, Floats, Ints, sum_by
 from fairlen.report import figure
 
@@ -28,7 +29,7 @@ def relate(stratum: Ints, x: Floats, correct: Bools) -> tuple[Floats, Floats]:
 def within_figures(log: Log, quantity: Quantity = LENGTH) -> list[figure.Figure]:
     rows, noun = np.flatnonzero(plain_samples(log)), quantity.noun.removeprefix("the ")
     amount = quantity.of(log.responses)[rows]
-    relative, above = relate(log.responses.prompt[rows], np.log(amount), log.correct[rows])
+    relative, above = relate(log.strata[rows], np.log(amount), log.correct[rows])
     problem, relative, above = log.clusters[rows[above != 0]], relative[above != 0], above[above != 0]
     if not len(above):
         return []
@@ -82,17 +83,16 @@ def relative_frame(edges: Floats, series: list[figure.Series], noun: str) -> fig
 
 
 def difficulty_figure(log: Log) -> figure.Figure:
-    rows = plain_samples(log)
-    _, prompt, size = np.unique(log.clusters[rows], return_inverse=True, return_counts=True)
-    length, accuracy = (sum_by(prompt, of[rows], len(size)) / size for of in (log.responses.length, log.correct))
-    bins = length_bins(np.rint(length).astype(np.int64), 8, figure.MIN_ROWS)
-    found = rate(accuracy, np.arange(len(size)), bins.index, len(bins))
+    cluster, step, _, *means = prompt_means(log)
+    length, accuracy = (without_steps(step, of) + of.sum() / max(len(of), 1) for of in means)
+    bins = length_bins(np.rint(np.exp(length)).astype(np.int64), 8, figure.MIN_ROWS)
+    found = mean(accuracy, cluster, bins.index, len(bins)).within(0.0, 1.0)
     series = [figure.as_series("", figure.middles(len(bins)), found, "fourth", "points")]
     y = figure.nice_axis([np.array([0.0, 1.0])], figure.share)
     frame = figure.by_length(bins, y, "mean length of a prompt's responses", log.unit)
     return figure.Figure(
         "Between prompts: difficulty, not an effect of length",
-        "Mean accuracy of prompts by the mean length of their responses.",
+        "Mean accuracy of prompts by the mean length of their responses; what differs between steps is taken out.",
         figure.lines(frame, series, "accuracy of prompts by their mean length"),
         figure.Table((f"mean length ({log.unit})", "accuracy", "prompts"), figure.counted_rows(bins.names(), found)),
         "Whiskers: 95% over prompts. Hard prompts may have long responses: no advice about length follows from this.",

@@ -54,7 +54,7 @@ def choose_rollouts(one: Audit) -> Iterator[tuple[str, str, list[list[int]]]]:
     log, rows = one.log, np.flatnonzero(plain_samples(one.log))
     correct, length, prompt = log.correct, log.responses.length, log.responses.prompt
     side = -1 if one.within.gap.value < 0 else 1
-    pairs = far_pairs(prompt, np.where(correct, side, -side) * np.log(length), correct, rows)
+    pairs = far_pairs(log.strata, np.where(correct, side, -side) * np.log(length), correct, rows)
     word = "longer" if side > 0 else "shorter"
     text = f"Where the incorrect response is {word} by the largest ratio: the most extreme pairs, not typical ones."
     yield "Prompts where the difference is largest", text, pairs

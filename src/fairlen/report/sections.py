@@ -10,7 +10,7 @@ import numpy as np
 from fairlen.audit import numbers
 from fairlen.audit.audit import Audit, find_missing
 from fairlen.audit.conclusion import LENGTH, TURN_LENGTH, TURNS, Quantity
-from fairlen.audit.log import Log, advantages, off_policy, values
+from fairlen.audit.log import Log, advantages, ended_samples, off_policy, values
 from fairlen.audit.statistics.coupling import ALL_RULES
 from fairlen.audit.statistics.intervals import length_bins, mean, rate
 from fairlen.batch import Floats, Ints, Responses, sum_by
@@ -61,10 +61,10 @@ def channel_figures(one: Audit) -> list[figure.Figure]:
     return [figure.Figure(title, says, table=table, terms=("channels", "interval"))] if one.channels else []
 
 
-def plain_rows(log: Log, is_graded: bool = False) -> tuple[Responses, Ints]:
-    """Return responses that started from their prompt, all or those with a verdict, and their steps."""
-    rows = (log.responses.round == 0) & (log.responses.active | log.responses.truncated | (not is_graded))
-    return log.responses.take(rows), log.step[rows]
+def plain_rows(log: Log) -> tuple[Responses, Ints, Ints]:
+    """Return responses that started from their prompt and ended there, their steps, and what intervals are over."""
+    rows = ended_samples(log)
+    return log.responses.take(rows), log.step[rows], log.clusters[rows]
 
 
 def held_out(run: RecordedRun, name: str) -> figure.Series:
@@ -75,9 +75,9 @@ def held_out(run: RecordedRun, name: str) -> figure.Series:
 def accuracy_figure(run: RecordedRun) -> figure.Figure:
     series = [held_out(run, "eval/accuracy")]
     if run.records:
-        responses, batch = plain_rows(run.records.log, is_graded=True)
+        responses, batch, cluster = plain_rows(run.records.log)
         window, middle = figure.windows(batch)
-        found = rate(responses.correct, responses.prompt, window, len(middle))
+        found = rate(responses.correct, cluster, window, len(middle))
         series.insert(0, figure.as_series("training", middle, found, "third"))
     names = ("accuracy", "accuracy_low", "accuracy_high", "length", "length_correct", "length_incorrect", "truncated")
     columns = [column(run.evaluations, n) for n in ("rollout_batch", *(f"eval/{name}" for name in names))]
@@ -107,13 +107,13 @@ def share_axis(series: list[figure.Series]) -> figure.Axis:
 
 
 def length_figure(log: Log, quantity: Quantity = LENGTH, unit: str = "generated tokens") -> figure.Figure:
-    responses, batch = plain_rows(log, is_graded=True)
+    responses, batch, cluster = plain_rows(log)
     window, middle = figure.windows(batch)
     series, cells, amount = [], [], quantity.of(responses)
     noun, short = quantity.noun.removeprefix("the "), unit.split()[-1]
     for name, is_correct in figure.SIDES:
         side = responses.correct == is_correct
-        found = mean(amount[side], responses.prompt[side], window[side], len(middle)).within(0.0, np.inf)
+        found = mean(amount[side], cluster[side], window[side], len(middle)).within(0.0, np.inf)
         series.append(figure.as_series(name, middle, found, name, form=figure.plain))
         cells.append(figure.intervals(found, figure.plain))
     rows = list(zip(map(figure.whole, middle), *cells, strict=True))
@@ -133,9 +133,9 @@ def turns_section(log: Log) -> figure.Section:
 
 
 def truncation_figure(log: Log, *others: figure.Series, step: str = BATCH) -> figure.Figure:
-    responses, batch = plain_rows(log)
+    responses, batch, cluster = plain_rows(log)
     window, middle = figure.windows(batch)
-    found = rate(responses.truncated, responses.prompt, window, len(middle))
+    found = rate(responses.truncated, cluster, window, len(middle))
     series = [figure.as_series("truncated", middle, found, "third"), *others]
     return figure.Figure(
         figure.change("the share of truncated responses", series[0]),
@@ -219,7 +219,7 @@ def stream_figures(log: Log) -> list[figure.Figure]:
 
 def win_figure(log: Log, streams: Streams) -> figure.Figure:
     survivors, gap, later = compare_pairs(log.segments, values(log), streams)
-    prompt = log.responses.prompt[log.segments.response[survivors]]
+    prompt = log.clusters[log.segments.response[survivors]]
     middle, names = figure.middles(len(LATER)), [name.replace("_", " ") for name in LATER]
     wins = [rate(won, prompt, later - 1, len(names)).of_at_least(figure.MIN_ROWS) for won in (gap > 0, gap < 0)]
     total = [figure.share(float(won.mean())) if len(won) else "-" for won in (gap > 0, gap < 0)]
@@ -251,7 +251,7 @@ def endings_figure(log: Log, streams: Streams) -> figure.Figure:
     series, cells, legend = [], [], []
     for code in np.flatnonzero(totals):
         name, meaning, tone = ENDS[code]
-        found = rate(streams.ending == code, log.responses.prompt[first], window, len(middle))
+        found = rate(streams.ending == code, log.clusters[first], window, len(middle))
         series.append(figure.as_series(name, middle, found, tone))
         cells.append(figure.intervals(found))
         legend.append(f"{name}: {meaning}")

@@ -96,7 +96,7 @@ def estimate(sums: Floats) -> tuple[intervals.Estimates, intervals.Estimate, int
         )
 
     value = measure(sums.sum(0))
-    drawn = measure(intervals.resample(sums)) if len(sums) > 1 else np.full((1, len(value)), np.nan)
+    drawn = measure(intervals.resample(sums)) if len(sums) >= intervals.MIN_BLOCKS else np.full((1, len(value)), np.nan)
     low, high = intervals.quantiles(drawn[:, : size + 1])
     lre = invert(value[size + 1 :], drawn[:, size + 1 :])
     overall = intervals.Estimate(float(value[size]), float(low[size]), float(high[size]))

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fairlen.audit.log import Log
-from fairlen.audit.statistics.intervals import NOTHING, Estimate, Estimates, ratio, sums_by_block, wilson
+from fairlen.audit.log import Log, ended_samples
+from fairlen.audit.statistics.intervals import NOTHING, Estimate, Estimates, ratio, shares_over_clusters, sums_by_block
 from fairlen.batch import Bools, Floats, Ints
-from fairlen.distributions import student
 
 PER_OCTAVE = 4  # budgets from one to twice as much
 MAX_OCTAVES = 10
@@ -47,8 +46,7 @@ class BudgetCurve:
 
 def budget_curve(log: Log) -> BudgetCurve:
     """Return the curve of all responses that started from their prompt and have a verdict, or were truncated."""
-    table = log.responses
-    rows = (table.round == 0) & (table.active | table.truncated)
+    table, rows = log.responses, ended_samples(log)
     correct = (log.correct & table.active)[rows]
     return find_curve(log.clusters[rows], table.length[rows], correct, table.truncated[rows])
 
@@ -79,21 +77,6 @@ def choose_budgets(length: Ints, correct: Bools, truncated: Bools) -> Ints:
     octaves = min(max(math.log2(longest / least), 1.0), MAX_OCTAVES)
     steps = np.arange(-math.ceil(PER_OCTAVE * octaves), PER_OCTAVE * bool((truncated & ~correct).any()) + 1)
     return np.unique(np.maximum(np.round(longest * 2.0 ** (steps / PER_OCTAVE)), 1).astype(np.int64))
-
-
-def shares_over_clusters(hits: Floats, number: Floats) -> Estimates:
-    """Return shares [K] of hits [clusters, K] among numbers [clusters, 1], by Wilson's interval with Student's t.
-
-    Its sample size is p (1 - p) over the variance of the share between clusters; where that is 0, the number of clusters.
-    """
-    clusters = len(hits)
-    share = ratio(hits.sum(0), number.sum())
-    factor = clusters / max(clusters - 1, 1) / max(float(number.sum()), 1.0) ** 2
-    variance = factor * ((hits - share * number) ** 2).sum(0)
-    size = np.where(variance > 1e-15, ratio(share * (1 - share), variance), float(clusters))
-    z = student(0.975, clusters - 1) if clusters > 1 else math.inf
-    found = wilson(share * size, size, z) if clusters > 1 else Estimates(share, share * np.nan, share * np.nan)
-    return Estimates(share, found.low, found.high)
 
 
 def find_enough(cluster: Ints, length: Ints) -> Estimate:

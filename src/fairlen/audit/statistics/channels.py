@@ -50,7 +50,7 @@ def channel_effects(log: Log) -> tuple[ChannelEffect, ...]:
     if len(names) < 2:
         return ()
     shown = plain_samples(log, with_truncated=True)
-    means = [split(table.prompt[shown], table.channels[n][shown].astype(np.float64), log.correct[shown]) for n in names]
+    means = [split(log.clusters[shown], table.channels[n][shown].astype(np.float64), log.correct[shown]) for n in names]
     x = np.log1p(np.stack([table.channels[name][rows] for name in names], 1).astype(np.float64))
     products = sum_products(log.strata[rows], log.clusters[rows], ~log.correct[rows], x)
     alone, given = measure(products, gaps_alone), measure(products, gaps_given)

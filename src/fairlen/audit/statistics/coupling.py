@@ -34,14 +34,14 @@ def coupling(log: Log) -> Coupling:
     length, sign = rows.segments.length.astype(np.float64), np.sign(rows.advantage).astype(np.int64) + 1
     by_sign = ratio(sum_by(3 * group + sign, length, 3 * size), count_by(3 * group + sign, 3 * size))
     below, _, above = by_sign.reshape(size, 3).T
-    mixed, prompt = np.isfinite(below - above), np.zeros(size, np.int64)
-    prompt[group] = rows.prompt
+    mixed, cluster = np.isfinite(below - above), np.zeros(size, np.int64)
+    cluster[group] = rows.cluster
     apart = sum_by(group, np.where(sign != 1, (length / by_sign[3 * group + sign] - 1.0) ** 2, 0.0), size)
     freedom = sum_by(group, sign != 1, size) - 2
     within = bootstrap(
-        prompt[mixed], [apart[mixed], freedom[mixed]], lambda sums: np.sqrt(ratio(sums[..., 0], sums[..., 1]))
+        cluster[mixed], [apart[mixed], freedom[mixed]], lambda sums: np.sqrt(ratio(sums[..., 0], sums[..., 1]))
     )
-    return Coupling(ratio_over(rows.prompt, rows.advantage * length, length), within.at(0))
+    return Coupling(ratio_over(rows.cluster, rows.advantage * length, length), within.at(0))
 
 
 Per = Literal["rows", "turns", "groups", "update"]
@@ -118,7 +118,7 @@ def join_turns(rows: Weighed) -> Weighed:
     )
     group = np.unique(np.stack([rows.unit, rows.prompt])[:, first], axis=1, return_inverse=True)[1]
     sums = {"length": length.astype(np.int64), "num_turns": turns.astype(np.int64)}
-    columns = {name: getattr(rows, name)[first] for name in ("unit", "prompt", "correct")}
+    columns = {name: getattr(rows, name)[first] for name in ("unit", "prompt", "cluster", "correct")}
     return replace(
         rows,
         segments=replace(old.take(first), turn=0 * first, group=group, **sums),
@@ -155,7 +155,7 @@ def shares_under(name: str, rows: Weighed, bins: Bins, turn_bins: Bins) -> Weigh
     return WeightShares(
         bins=bins,
         per_token=mean_of(length, bins),
-        incorrect_to_correct=ratio_over(rows.prompt, incorrect, either - incorrect),
+        incorrect_to_correct=ratio_over(rows.cluster, incorrect, either - incorrect),
         turn_bins=turn_bins,
         per_turn=mean_of(rows.segments.num_turns, turn_bins),
     )

@@ -1,13 +1,13 @@
 """95% intervals of measures over prompts, because responses to one prompt are not independent; and bins of length.
 
-Resampled are sums over the rows of a prompt; intervals are of percentiles, those of `rate` and `mean` by formula.
+Resampled are sums over the rows of a prompt; intervals are of percentiles, those of shares and means by formula.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -17,6 +17,7 @@ from fairlen.batch import Bools, Floats, Ints, count_by, sum_by
 from fairlen.distributions import student
 
 NUM_RESAMPLES = 1000
+MIN_BLOCKS = 5  # resamples of fewer prompts cannot spread as far as 95% intervals reach
 MAX_BLOCKS = 2000  # more prompts are pooled at random into so many, which leaves the spread of a mean as it is
 Z95 = 1.959963984540054
 NAN = float("nan")
@@ -32,8 +33,9 @@ class Estimate(NamedTuple):
     high: float = NAN
 
     def __format__(self, form: str) -> str:
-        """Return as 1.9 [1.7, 2.1], each number in a form such as .3g."""
-        return f"{self.value:{form}} [{self.low:{form}}, {self.high:{form}}]"
+        """Return as 1.9 [1.7, 2.1], each number in a form such as .3g; the number alone where there is no interval."""
+        interval = f" [{self.low:{form}}, {self.high:{form}}]" if self.low == self.low else ""
+        return f"{self.value:{form}}{interval}"
 
     def excludes(self, number: float) -> bool:
         """Return whether the interval lies on one side of a number; false where there is no interval."""
@@ -144,11 +146,11 @@ def bootstrap(
     """Return a statistic of the sums of M columns [N] (by bin, [M * bins]), with percentile intervals over clusters [N].
 
     The statistic is one number [...], or several [..., K], of sums [..., M]. Resamples in which it does not exist are left out.
-    No interval of fewer than two clusters.
+    No interval of fewer than MIN_BLOCKS clusters.
     """
     sums = sums_by_block(cluster, columns, index, num_bins)
     value = np.atleast_1d(statistic(sums.sum(0)))
-    if len(sums) < 2:
+    if len(sums) < MIN_BLOCKS:
         return Estimates(value, *[np.full_like(value, np.nan)] * 2)
     low, high = quantiles(statistic(resample(sums)).reshape(NUM_RESAMPLES, -1))
     return Estimates(value, low + value * 0, high + value * 0)
@@ -170,11 +172,25 @@ def ratio_over(cluster: Ints, above: np.ndarray, below: np.ndarray) -> Estimate:
 
 
 def mean_over(cluster: Ints, values: np.ndarray) -> Estimate:
-    """Return the mean of values [N] over clusters [N]; of what was always or never so, where resampling is certain, by Wilson."""
-    found = ratio_over(cluster, values, np.ones(len(values)))
-    if found.value in (0.0, 1.0) and found.low == found.high and np.isin(values, (0, 1)).all():
-        return share_of(np.full(len(np.unique(cluster)), found.value))
-    return found
+    """Return the mean of values [N] with an interval over clusters [N] by Student's t: of a share Wilson's."""
+    if np.isin(values, (0, 1)).all():
+        return shares_over_clusters(*(sums_by_block(cluster, [of]) for of in (values, np.ones(len(values))))).at(0)
+    return mean(values, cluster, np.zeros(len(values), np.int64), 1).at(0)
+
+
+def shares_over_clusters(hits: Floats, number: Floats) -> Estimates:
+    """Return shares [K] of hits [clusters, K] among numbers [clusters, 1], by Wilson's interval with Student's t.
+
+    Its sample size is p (1 - p) over the variance of the share between clusters; where that is 0, the number of clusters.
+    """
+    clusters = len(hits)
+    share = ratio(hits.sum(0), number.sum())
+    factor = clusters / max(clusters - 1, 1) / max(float(number.sum()), 1.0) ** 2
+    variance = factor * ((hits - share * number) ** 2).sum(0)
+    size = np.where(variance > 1e-15, ratio(share * (1 - share), variance), float(clusters))
+    if clusters < 2:
+        return Estimates(share, share * np.nan, share * np.nan)
+    return replace(wilson(share * size, size, student(0.975, clusters - 1)), value=share)
 
 
 def rate(hits: Bools | Floats, cluster: Ints, bin: Ints, size: int) -> Counted:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -44,7 +44,7 @@ class Effect:
 
     @property
     def estimate(self) -> Estimate:
-        return Estimate(self.value, *self.interval())
+        return Estimate(self.value, *(self.interval() if self.freedom >= 2 else ()))  # below, one prompt decides
 
     @property
     def p_value(self) -> float:
@@ -82,9 +82,8 @@ class Within:
     """Accuracy lost one standard deviation of log length away from the best length, in shares of 1, by least squares of outcome
     on log length and its square within prompts, the shortest and longest 5% counted as of the length where those begin, since a
     peak has flat tails: above 0 where accuracy peaks at one length for all prompts. Its p-value asks
-    that accuracy rises at the 10% quantile of length and falls at the 90% one (Sasabuchi 1980; Lind and Mehlum 2010)."""
-    aligned_curve: Effect
-    """`curve` likewise: where accuracy has fallen to nearly 0 it is flat, which a parabola takes for a turn."""
+    that accuracy rises at the 10% quantile of length and falls at the 90% one (Sasabuchi 1980; Lind and Mehlum 2010), and that
+    it does so among the responses below the turn and among those above it."""
     best_length: float  # where that curve turns, in units of length; beyond all lengths, or nan, where it does not
 
 
@@ -94,17 +93,15 @@ def compare_within(stratum: Ints, prompt: Ints, outcome: Floats, length: Floats)
     x = np.log(length) - centre
     _, total = sum_pairs(stratum, prompt, outcome, x)
     gap, order, bend = (jackknife(total[:, k], total[:, 0]) for k in (2, 3, 4))
-    ends = np.quantile(x, (0.1, 0.9)) if len(x) else np.zeros(2)
-    curve, turn = fit_curve(total[:, 5:], ends)
-    aligned, aligned_curve = bend, curve
+    curve, turn = fit_curve(total[:, 5:], np.quantile(x, (0.1, 0.9)) if len(x) else x)
+    aligned = bend
     if gap.exists and gap.p_value <= 0.05:
-        moved_x = x + gap.value * outcome
-        _, moved = sum_pairs(stratum, prompt, outcome, moved_x)
+        _, moved = sum_pairs(stratum, prompt, outcome, x + gap.value * outcome)
         aligned = jackknife(moved[:, 4], moved[:, 0])
-        aligned_curve, _ = fit_curve(moved[:, 5:], np.quantile(moved_x, (0.1, 0.9)))
+    curve = replace(curve, least_p=max(curve.least_p, *ask_sides(stratum, prompt, outcome, x - turn, curve.value)))
     if has_gap(x):
         curve, turn = Effect(math.nan, math.nan, 0.0, curve.num_prompts), math.nan
-    return Within(gap, order, bend, aligned, curve, aligned_curve, math.exp(min(turn + centre, 700.0)))
+    return Within(gap, order, bend, aligned, curve, math.exp(min(turn + centre, 700.0)))
 
 
 def has_gap(x: Floats) -> bool:
@@ -204,6 +201,20 @@ def fit_curve(sums: Floats, ends: Floats) -> tuple[Effect, float]:
     least = two_sided(turns, freedom) if turns > 0 else 1.0
     effect = Effect(-square * spread, error_of(without[1]) * spread, freedom, len(sums), least)
     return effect, -slope / (2 * square) if square else math.nan
+
+
+def ask_sides(stratum: Ints, prompt: Ints, outcome: Floats, x: Floats, curve: float) -> Iterator[float]:
+    """Yield the one-sided p-values that outcome rises on x within strata below a turn at 0, and falls above it; or the reverse.
+
+    Without them some very short responses, all of them wrong, bend a parabola where accuracy never falls (Simonsohn 2018).
+    """
+    for side in (-1.0, 1.0):
+        rows = side * x >= 0
+        _, sums = sum_pairs(stratum[rows], prompt[rows], outcome[rows], x[rows])
+        xx, xy = sums[sums[:, 6] > 0][:, [6, 9]].T
+        slope = jackknife(xy, xx)
+        has_sign = slope.num_prompts >= MIN_PROMPTS and slope.value * side * curve < 0
+        yield slope.p_value / 2 if has_sign else 1.0
 
 
 def solve_curve(sums: Floats) -> tuple[Floats, Floats]:
