@@ -67,8 +67,7 @@ COSTS: dict[str, str] = {
 class EqualCost:
     """A method against the reference as far as both went, on straight lines between evaluations."""
 
-    accuracy: Estimate
-    """Minus the reference's when both had generated as many tokens."""
+    accuracy: Estimate  # minus the reference's when both had generated as many tokens
     tokens: Estimate
     """Generated, over the reference's, less 1, when either first came to the accuracy that the lower of both ended at."""
 
@@ -79,32 +78,20 @@ class Result:
 
     name: str
     samples: int  # to each problem, k
-    last: Estimate
-    """avg@k at the end: the mean over problems of the mean over samples."""
-    peak: Estimate
-    """avg@k at the best evaluation of each seed; chosen after the fact, so too high."""
-    best_at: Estimate
-    """best@k: 1 - (1 - c/k)^k."""
-    pass_at: Estimate
-    """pass@k of k samples: some sample correct."""
+    last: Estimate  # avg@k at the end: the mean over problems of the mean over samples
+    peak: Estimate  # avg@k at the best evaluation of each seed; chosen after the fact, so too high
+    best_at: Estimate  # best@k: 1 - (1 - c/k)^k
+    pass_at: Estimate  # pass@k of k samples: some sample correct
     length_correct: float
     length_incorrect: float
-    difference: Estimate | None
-    """Last accuracy minus the reference's, paired; None for the reference."""
-    behind: Estimate | None
-    """Last accuracy minus that of the best method, paired; None for that one."""
-    seeds: tuple[float, ...]
-    """Last accuracy of each seed."""
-    coupling: Estimate
-    """Sign and length, sum A L / sum L over the rollouts of the first seed."""
-    lre: Estimate
-    """Length Reweighting Error of what that seed accepted; nan where every update was on-policy."""
-    spent: Spent
-    """Mean over seeds."""
-    untrained: Untrained
-    """Tokens of that seed that trained nothing."""
-    equal: EqualCost | None
-    """None for the reference, and where evaluations lack what they had cost."""
+    difference: Estimate | None  # last accuracy minus the reference's, paired; None for the reference
+    behind: Estimate | None  # last accuracy minus that of the best method, paired; None for that one
+    seeds: tuple[float, ...]  # last accuracy of each seed
+    coupling: Estimate  # sign and length, sum A L / sum L over the rollouts of the first seed
+    lre: Estimate  # Length Reweighting Error of what that seed accepted; nan where every update was on-policy
+    spent: Spent  # mean over seeds
+    untrained: Untrained  # tokens of that seed that trained nothing
+    equal: EqualCost | None  # None for the reference, and where evaluations lack what they had cost
     excess: float
     """The largest share by which what a seed's numbers are of differs from what the reference had spent of the matched cost."""
 
@@ -174,10 +161,8 @@ def refuse_other_problems(held: Mapping[str, Sequence[End]]) -> None:
 class End(NamedTuple):
     """Held-out results of one run when it had spent its mark."""
 
-    values: Floats
-    """By `measure_responses`, [7, problems]."""
-    best: Floats
-    """Accuracy at the best evaluation until then, [problems]."""
+    values: Floats  # by `measure_responses`, [7, problems]
+    best: Floats  # accuracy at the best evaluation until then, [problems]
     spent: Spent
 
 

@@ -26,14 +26,10 @@ GROUP = 1024
 @dataclass(frozen=True, slots=True)
 class Sample:
     problem_id: str
-    problem: str
-    """Question and instruction, before any chat template."""
-    answer: str
-    """The reference answer; empty where a problem has tests instead."""
-    sample: int
-    """From 0 within its problem."""
-    text: str
-    """Generated text, special tokens left out."""
+    problem: str  # question and instruction, before any chat template
+    answer: str  # the reference answer; empty where a problem has tests instead
+    sample: int  # from 0 within its problem
+    text: str  # generated text, special tokens left out
     outcome: float = 0.0
     status: Status = "unverified"
     extracted: str | None = None
@@ -41,8 +37,7 @@ class Sample:
     token_ids: tuple[int, ...] | None = None
     """Prompt and generated tokens of a sample that was just drawn; read samples leave them on disk."""
     num_prompt: int | None = None
-    length: int | None = None
-    """Generated tokens, EOS included."""
+    length: int | None = None  # generated tokens, EOS included
     finish: Finish | None = None
     seed: int | None = None
     temperature: float | None = None
@@ -51,8 +46,7 @@ class Sample:
 
     asked: tuple[str, ...] = ()
     """For each budget the question and answer after the response cut there; empty text of one that had ended."""
-    forced: tuple[Status, ...] = ()
-    """Statuses of those answers, or of the response that had ended."""
+    forced: tuple[Status, ...] = ()  # statuses of those answers, or of the response that had ended
 
     @property
     def has_verdict(self) -> bool:

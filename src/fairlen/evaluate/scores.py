@@ -35,13 +35,10 @@ ByProblem = Mapping[str, Floats]
 class SampleTable:
     """The samples of a set as columns, [N]."""
 
-    problem: Ints
-    """Dense from 0, in order of appearance."""
+    problem: Ints  # dense from 0, in order of appearance
     correct: Bools
-    counts: Bools
-    """Has a verdict, or counts as incorrect without one."""
-    label: Ints
-    """The answer, numbered within all; below 0 is none."""
+    counts: Bools  # has a verdict, or counts as incorrect without one
+    label: Ints  # the answer, numbered within all; below 0 is none
     length: Ints
     truncated: Bools
 

@@ -42,23 +42,17 @@ NOT_TESTED = (
 class Counts:
     """Counts of rollout batches, which add up."""
 
-    size: int = 0
-    """Responses."""
+    size: int = 0  # responses
     correct: int = 0
     incorrect: int = 0
-    truncated: int = 0
-    """Of any verdict, or of none where the method leaves them out."""
-    ungraded: int = 0
-    """Neither truncated nor with a verdict."""
-    trained: int = 0
-    """Sequences whose weight times advantage is not 0."""
-    low: float = math.inf
-    """Smallest outcome of a response that counts."""
+    truncated: int = 0  # of any verdict, or of none where the method leaves them out
+    ungraded: int = 0  # neither truncated nor with a verdict
+    trained: int = 0  # sequences whose weight times advantage is not 0
+    low: float = math.inf  # smallest outcome of a response that counts
     high: float = -math.inf
     idle_surrogate: str = ""
     """The surrogate where every ratio is 1 and it differs in nothing from a policy gradient; else nothing."""
-    failures: Failures = NO_FAILURES
-    """Of its responses by their texts, where the home has them."""
+    failures: Failures = NO_FAILURES  # of its responses by their texts, where the home has them
     batches: int = 1
 
     @classmethod
@@ -98,12 +92,9 @@ NONE = Counts(batches=0)
 class Remedies:
     """Advice to a user of one home."""
 
-    length: str
-    """Against truncation."""
-    verdict: str
-    """Where rewards differ and all of them count as correct, or as incorrect."""
-    updates: str
-    """For more updates of a rollout batch."""
+    length: str  # against truncation
+    verdict: str  # where rewards differ and all of them count as correct, or as incorrect
+    updates: str  # for more updates of a rollout batch
 
 
 KINDS: dict[str, Callable[[Counts], bool]] = {
@@ -122,8 +113,7 @@ class LearningSignal:
     """Looks at one run."""
 
     remedies: Remedies
-    recent: tuple[Counts, ...] = ()
-    """The last PATIENCE rollout batches."""
+    recent: tuple[Counts, ...] = ()  # the last PATIENCE rollout batches
     warned: set[str] = field(default_factory=set)
     total: Counts = NONE
     watch: LengthWatch = field(default_factory=lambda: LengthWatch(kinds=KINDS_OF_LENGTH, keep=False))

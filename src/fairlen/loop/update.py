@@ -47,14 +47,11 @@ class NonFiniteError(TrainingStopped):
 class Skips:
     """Updates that were skipped because a number was not finite; one object a run, which `finish_update` counts in."""
 
-    num_skipped: int = 0
-    """So far."""
-    num_in_a_row: int = 0
-    """Since the last update that was made."""
+    num_skipped: int = 0  # so far
+    num_in_a_row: int = 0  # since the last update that was made
     with_loss_scaler: bool = False
     """Gradients that overflow are how a loss scaler (of float16) finds its scale: they do not end the run."""
-    cause: str = ""
-    """Of the last one."""
+    cause: str = ""  # of the last one
 
     def add(self, quantity: str, cause: str = "") -> None:
         """Count one. Raises NonFiniteError at the third in a row, or at once where the weights are damaged."""
@@ -79,12 +76,10 @@ class Skips:
 class Finished:
     """The result of an update: the method after it, its metrics, and whether the optimizer may step."""
 
-    method: Method
-    """With its state moved, or as it was before a skipped update."""
+    method: Method  # with its state moved, or as it was before a skipped update
     metrics: dict[str, Any]
     """By the names of docs/metrics.md; of a skipped update `update/skipped` and `updates/skipped` alone."""
-    broken: str = ""
-    """The quantity that was not finite, a key of LOOK_AT; empty where the update is made."""
+    broken: str = ""  # the quantity that was not finite, a key of LOOK_AT; empty where the update is made
 
     @property
     def may_step(self) -> bool:

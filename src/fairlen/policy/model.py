@@ -191,12 +191,7 @@ def load_policy(
         )
     if not are_finite(model.parameters()):
         raise ValueError(f"model={place}: some weights are not finite numbers; its files are damaged, get them anew")
-    try:
-        model.generation_config.validate(strict=True)  # pyright: ignore[reportOptionalMemberAccess]
-    except (
-        ValueError
-    ):  # a temperature beside greedy decoding, as older models have it, with which nothing could be saved
-        model.generation_config.do_sample = True  # pyright: ignore[reportOptionalMemberAccess]
+    make_savable(model.generation_config)
     tokenizer = read_tokenizer(place, revision)
     model.to(device)  # pyright: ignore[reportArgumentType]  the method is wrapped in transformers
     if adapters:
@@ -205,6 +200,14 @@ def load_policy(
     if gradient_checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     return Policy(model, tokenizer, make_head(model), autocast=dtype == "bfloat16")
+
+
+def make_savable(config: Any) -> None:
+    """Say that responses are sampled where a temperature stands beside greedy decoding, which transformers does not save."""
+    try:
+        config.validate(strict=True)
+    except ValueError:
+        config.do_sample = True
 
 
 def turn_off_dropout(model: nn.Module) -> None:

@@ -29,10 +29,8 @@ class Collected:
     """One rollout batch with its problems and the method that trains on it."""
 
     rollouts: Rollouts
-    problems: tuple[Problem, ...]
-    """By position in the rollout batch, rejected ones included."""
-    method: Method
-    """As of the collection."""
+    problems: tuple[Problem, ...]  # by position in the rollout batch, rejected ones included
+    method: Method  # as of the collection
     num_extra_batches: int = 0
 
     @cached_property
@@ -61,13 +59,10 @@ class Collected:
 class Collector:
     extend: Extend
     grade: GradeProblem
-    problem_at: Callable[[int], Problem]
-    """The training stream by position."""
+    problem_at: Callable[[int], Problem]  # the training stream by position
     sampling: Sampling
-    num_prompts: int
-    """Selected prompts wanted in a rollout batch."""
-    max_extra_batches: int
-    """Times that rejected prompts are replaced; after that the batch trains with fewer."""
+    num_prompts: int  # selected prompts wanted in a rollout batch
+    max_extra_batches: int  # times that rejected prompts are replaced; after that the batch trains with fewer
     seed: int
 
     async def __call__(self, method: Method, batch: int, first_problem: int, policy_version: int) -> Collected:

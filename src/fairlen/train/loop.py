@@ -42,8 +42,7 @@ class Trainer(RunState):
     held_out: tuple[Problem, ...]
     engine_is_exact: bool
     show: Callable[[dict[str, Any]], None]
-    first: Evaluation | None = None
-    """Of the weights before any update."""
+    first: Evaluation | None = None  # of the weights before any update
     showing: Callable[[object], AbstractContextManager[object]] = nullcontext
     """Shows a text within, of work that goes on."""
     archive: Archive

@@ -59,8 +59,7 @@ class BatchRecord:
     rollouts: Rollouts
     problems: tuple[Problem, ...]
     scored: Scored
-    decode: Decode
-    """Leaves out special tokens."""
+    decode: Decode  # leaves out special tokens
     updates: dict[str, list[list[float]]] = field(default_factory=dict)
     """Per segment one list a column, one number an update that it was part of."""
 

@@ -53,12 +53,9 @@ class Progress:
     update: int = 0
     next_problem: int = 0
     best_accuracy: float = -1.0
-    generated: int = 0
-    """Tokens generated in training."""
-    seconds: float = 0.0
-    """Spent on collecting and learning."""
-    evaluated: int = -1
-    """Rollout batches done at the last evaluation."""
+    generated: int = 0  # tokens generated in training
+    seconds: float = 0.0  # spent on collecting and learning
+    evaluated: int = -1  # rollout batches done at the last evaluation
 
     def is_done(self, config: TrainConfig) -> bool:
         limits = (
@@ -90,18 +87,13 @@ def is_due(every: int, number: int) -> bool:
 @dataclass
 class StartedBatch:
     collected: Collected
-    plans: list[Plan]
-    """Of one epoch."""
+    plans: list[Plan]  # of one epoch
     num_epochs: int
-    policy_version: int
-    """Of the weights that generated it."""
+    policy_version: int  # of the weights that generated it
     record: BatchRecord
-    facts: dict[str, float] = field(default_factory=dict)
-    """Of its collection, logged with every update."""
-    seconds: dict[str, float] = field(default_factory=dict)
-    """Of its collection, logged with its first update."""
-    num_done: int = 0
-    """Updates made or skipped."""
+    facts: dict[str, float] = field(default_factory=dict)  # of its collection, logged with every update
+    seconds: dict[str, float] = field(default_factory=dict)  # of its collection, logged with its first update
+    num_done: int = 0  # updates made or skipped
     old_logprobs: dict[int, Tensor] | None = None
     """The trainer's log-probs by row before the first update; None until needed."""
 
@@ -138,8 +130,7 @@ class RunState:
     signal: LearningSignal = field(default_factory=lambda: LearningSignal(REMEDIES, warned={"surrogate"}))
     """Without its note on an idle surrogate, which is shown at the start."""
     started: StartedBatch | None = None
-    rollback: dict[str, Any] | None = None
-    """Random streams before the work that an interruption cancelled."""
+    rollback: dict[str, Any] | None = None  # random streams before the work that an interruption cancelled
 
     def capture(self) -> Checkpoint:
         learner = self.learner

@@ -103,20 +103,16 @@ def determinism(is_on: bool) -> Iterator[None]:
 class StepResult:
     """Results of one update, over its micro-batches."""
 
-    measured: Floats
-    """Of each sequence of the plan, [3, B], as `measure_sequences` has it."""
-    method: Method
-    """With its state moved, after a step."""
+    measured: Floats  # of each sequence of the plan, [3, B], as `measure_sequences` has it
+    method: Method  # with its state moved, after a step
     quantity: str = ""
     """Empty after a step; else the quantity that was not finite, so that no step was made, or damaged "weights"."""
-    counts: Counts = field(default_factory=dict)
-    """Of loop/tally.py, over all micro-batches."""
+    counts: Counts = field(default_factory=dict)  # of loop/tally.py, over all micro-batches
     gradient_norm: float = 0.0
     seconds: dict[str, float] = field(default_factory=dict)
     """Time in pack, forward and backward; on CUDA the last two are the time between events in `spans`, once `read`."""
     spans: list[tuple[str, torch.cuda.Event, torch.cuda.Event]] = field(default_factory=list)
-    num_forwarded: int = 0
-    """Positions computed, padding included."""
+    num_forwarded: int = 0  # positions computed, padding included
     observed: list[tuple[Ints, Tensor]] = field(default_factory=list)
     """Rows of micro-batches, and their numbers on the device."""
 
@@ -159,18 +155,13 @@ class Learner:
     optimizer: torch.optim.Optimizer
     schedule: torch.optim.lr_scheduler.LRScheduler
     max_gradient_norm: float
-    max_tokens: int
-    """Positions in one micro-batch; falls where memory runs out."""
+    max_tokens: int  # positions in one micro-batch; falls where memory runs out
     reference: Policy | Unadapted | None = None
     layout: Layout = ROWS
-    is_deterministic: bool = False
-    """Whether repeated sums over micro-batches have the same bits on CUDA too."""
-    largest: int = 0
-    """Positions of the largest micro-batch since the last `fit`."""
-    num_done: int = 0
-    """Sequences of the update whose gradients were summed."""
-    pause: Callable[[], object] = bool
-    """Called before every micro-batch; an error of it drops the update."""
+    is_deterministic: bool = False  # whether repeated sums over micro-batches have the same bits on CUDA too
+    largest: int = 0  # positions of the largest micro-batch since the last `fit`
+    num_done: int = 0  # sequences of the update whose gradients were summed
+    pause: Callable[[], object] = bool  # called before every micro-batch; an error of it drops the update
 
     def step(
         self, method: Method, rollouts: Rollouts, plan: Plan, old_logprobs: dict[int, Tensor], is_on_policy: bool

@@ -40,8 +40,7 @@ class Checkpoint:
 
     tensors: Mapping[str, Mapping[str, Tensor]]
     state: dict[str, Any]
-    tables: Mapping[str, pa.Table] = field(default_factory=dict)
-    """The started rollout batch, as in records/."""
+    tables: Mapping[str, pa.Table] = field(default_factory=dict)  # the started rollout batch, as in records/
 
 
 @dataclass

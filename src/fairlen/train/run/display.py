@@ -45,10 +45,8 @@ class RunSummary:
     after: Evaluation
     num_updates: int
     training_seconds: float
-    warning: str = ""
-    """Why the run as a whole had nothing to learn from, where that is so."""
-    reasons: str = ""
-    """Why hardly any held-out response is correct after it, where that is so."""
+    warning: str = ""  # why the run as a whole had nothing to learn from, where that is so
+    reasons: str = ""  # why hardly any held-out response is correct after it, where that is so
 
 
 class Display:
@@ -101,8 +99,7 @@ class Clock:
     config: TrainConfig
     start: float = field(default_factory=time.monotonic)
     first: float = -1.0
-    place: tuple[int, int] = (-1, 0)
-    """A rollout batch, and the entries that it had."""
+    place: tuple[int, int] = (-1, 0)  # a rollout batch, and the entries that it had
     generated: int = 0  # tokens, since the first entry
 
     def __post_init__(self) -> None:

@@ -29,14 +29,10 @@ class Run(RunFolder):
     config: TrainConfig
     composition: Composition
     layout: Layout
-    data: Mapping[str, Any]
-    """Source of the problems, as the task describes it."""
-    facts: Mapping[str, Any]
-    """Of the model: its engine, its adapters, its memory."""
-    changes: tuple[str, ...] = ()
-    """Of settings, where it is resumed."""
-    resumed: list[Any] = field(default_factory=list)
-    """Changes of the times before."""
+    data: Mapping[str, Any]  # source of the problems, as the task describes it
+    facts: Mapping[str, Any]  # of the model: its engine, its adapters, its memory
+    changes: tuple[str, ...] = ()  # of settings, where it is resumed
+    resumed: list[Any] = field(default_factory=list)  # changes of the times before
     token: str = field(default_factory=lambda: secrets.token_hex(4))
     """Tells the run from others in folders of this name."""
 
