@@ -209,7 +209,7 @@ async def call_reward(
     return None if found[0] is None else float(found[0])
 
 
-def exhaust(generator: Callable[[], Iterable[Any]]) -> list[Any]:
+def exhaust(generator: Callable[[], Any]) -> list[Any]:
     """Run a generator to its end: where it is called, and not where its values are read."""
     return list(generator())
 
