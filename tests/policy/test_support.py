@@ -214,6 +214,6 @@ def test_a_truncated_run_is_recorded_and_resumes(tmp_path):
     table = pq.read_table(tmp_path / "run/records/responses-000000.parquet").to_pylist()
     sizes = [len(one) for row in table for one in row["supports"]]
     assert len(sizes) == sum(row["length"] for row in table) and 1 <= min(sizes) < max(sizes) <= 20
-    (within,) = (tmp_path / "run/checkpoints").glob("*-update-000001")
+    (within,) = (tmp_path / "run/checkpoints").glob("*-update-000001-*")
     kept = pq.read_table(within / "responses.parquet").to_pylist()
     assert [row["supports"] for row in kept] == [row["supports"] for row in table]

@@ -42,9 +42,7 @@ ONE_FACTOR_UPDATE = Evidence("of the update, where advantages sum to 0, too; app
 PUSH_LEFT = Evidence("groups of 8 keep 22% of a sequence mean's push on length, of 16 9%, by enumeration", CLOSED_FORMS)
 NO_BIAS = Evidence("the exact policy gradient couples sign and length too, by enumeration", CLOSED_FORMS)
 LONG_TOKENS = Evidence("a sequence mean weighs the tokens of long responses less; section 3.4", BALANCED_PAPER)
-NO_PUSH = Evidence(
-    "a sum, or a constant, pushes on stopping by exactly 0, a sequence mean does not: enumerated", CLOSED_FORMS
-)
+NO_PUSH = Evidence("a sum or a constant pushes on stopping by 0, a sequence mean does not: enumerated", CLOSED_FORMS)
 ROOT = Evidence(
     "where tokens are independent, a band of root length around the drift accepts all lengths alike", FSPO_PAGE
 )
@@ -52,7 +50,7 @@ TWO_SIDES = Evidence(
     "a band of drift plus root of length on both sides accepts more long sequences; equations 1, 3", FSPO_PAGE
 )
 NO_DRIFT = Evidence(
-    "a band without the drift accepts 68% of short sequences and 16% of long ones, in closed form", FSPO_PAGE
+    "without the drift a band accepts 68% of short and 16% of long sequences, in closed form", FSPO_PAGE
 )
 FIXED_CLIP = Evidence("a fixed clip accepts over 90% of 10 tokens and under 40% of 1000; sections 1 and 2", FSPO_PAGE)
 WHO_WINS = Evidence("by later ends a survivor wins with (1-v)(1-(1-v)^n), a finisher with v(1-v)^n", EQLEN_PAGE)

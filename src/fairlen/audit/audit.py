@@ -227,15 +227,16 @@ def find_selection(log: Log) -> Selection:
     told = kept | (table.length > 1)  # of what broke off often no length is known, which counts as 1
     _, first, size = np.unique(table.prompt[kept], return_index=True, return_counts=True)
     usual = int(np.bincount(size).argmax()) if kept.any() else 0
+    is_graded = bool((table.active & truncated).any() or not truncated.any())  # else shares of verdicts would say 0
 
-    def share(of: Bools) -> Estimate:
-        return mean_over(problem[of], truncated[of]) if "truncated" in log.known else NOTHING
+    def share(of: Bools, is_known: bool = True) -> Estimate:
+        return mean_over(problem[of], truncated[of]) if is_known and "truncated" in log.known else NOTHING
 
     _, sums = sum_pairs(
         log.strata[started][told], problem[told], kept[told].astype(np.float64), np.log(table.length[told])
     )
     return Selection(
-        share(kept), share(table.active & correct), share(table.active & ~correct),
+        share(kept), share(table.active & correct, is_graded), share(table.active & ~correct, is_graded),
         dropped=mean_over(problem, ~kept),
         dropped_gap=jackknife(sums[:, 2], sums[:, 0]),
         group_size=usual,

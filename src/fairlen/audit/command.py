@@ -190,7 +190,7 @@ def show_audit(one: Audit, console: Console) -> None:
 
 def show_against(found: Against, console: Console) -> None:
     prompts = f"{found.num_common:,} {plural('prompt', found.num_common)} in both"
-    alone = f"{found.num_first:,} in A alone, {found.num_second:,} in B"
+    alone = f"{found.num_first:,} in A alone, {found.num_second:,} in B alone"
     write(console, f"B, the second log, against A, the first: {prompts}, {alone}", "bold")
     for sentence in (found.sentence, *found.notes):
         write(console, sentence, indent=2)

@@ -33,9 +33,7 @@ FIRST_LOGS = (
     "in the first update of a rollout batch every ratio is 1, so that the loss is near 0 whatever is learned: the "
     "gradient's norm says how much; reward/mean is after the method's reward stages, the framework's reward before them"
 )
-NOT_TESTED = (
-    f"{NOTE}length and correctness are not tested by the length watch, as this sampler selects responses by length"
-)
+NOT_TESTED = f"{NOTE}length and correctness are not tested by the length watch, as this sampler selects by length"
 
 
 @dataclass(frozen=True)

@@ -201,7 +201,8 @@ async def call_reward(
     except (DeadlineError, TrainingStopped):
         raise
     except Exception as error:
-        raise ValueError(f"reward {reward.name} raised {type(error).__name__}: {error}") from error
+        why = f"{type(error).__name__}: {error} (problem {problem.id})"
+        raise ValueError(f"reward {reward.name} raised {why}") from error
     if len(found) != 1 or not isinstance(found[0], Real | None):
         raise ValueError(
             f"reward {reward.name} returned {values!r} for one response: return a list with one number, or None, for each"
@@ -257,7 +258,7 @@ def try_reward(text: str, reward: WeightedReward, problem: Problem, answer: str,
         given = problem, answer, (0,), SideThread("trial"), deadline, float(answer == problem.answer)
         value = run_async(call_reward(reward, *given))
     except (ValueError, DeadlineError) as error:
-        taken = ", ".join(inspect.signature(reward.function).parameters)
+        taken = ", ".join(str(one).partition(":")[0] for one in inspect.signature(reward.function).parameters.values())
         columns = "".join(f", {name}=" for name in problem.columns)
         called = f"f(prompts, completions, completion_ids=, answer=, verdict={columns}, …)"
         raise RewardError(tried, f"{error}; it is called as {called} and takes ({taken})") from error

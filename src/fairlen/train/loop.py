@@ -166,11 +166,9 @@ class Trainer(RunState):
         return {row: values for part in found for row, values in part.items()}
 
     def describe_batch(self, started: StartedBatch) -> dict[str, float]:
-        found, times = started.collected, name_times(started.seconds)
+        found, facts = started.collected, started.facts | name_times(started.seconds)
         started.seconds = {}
-        return (
-            rollout_metrics(found.rollouts, found.scored, self.method, found.num_extra_batches) | started.facts | times
-        )
+        return rollout_metrics(found.rollouts, found.scored, self.method, found.num_extra_batches) | facts
 
     @contextmanager
     def generating(self, name: str, number: int) -> Iterator[None]:

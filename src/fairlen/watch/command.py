@@ -68,7 +68,7 @@ class WatchConfig(Checked):
         found = tuple(one.strip() for one in self.fail_on.split(",") if one.strip())
         for one in found:
             if one not in KINDS:
-                raise ValueError(f"--fail-on {one}: {suggest(one, KINDS)}; there are {', '.join(KINDS)}")
+                raise ValueError(f"--fail-on {one}: {suggest(one, KINDS)}")
         return found
 
     def place(self) -> Path:
