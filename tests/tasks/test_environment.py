@@ -192,7 +192,7 @@ def test_an_environment_that_comes_too_late_is_ended():
 
 
 def test_calls_that_never_return_end_the_run_where_too_many_are_left_behind(monkeypatch):
-    monkeypatch.setattr(environment, "MAX_LEFT_BEHIND", 2)
+    monkeypatch.setattr(environment, "MAX_GIVEN_UP", 2)
     release = threading.Event()
     turns = about(InTurns(say, Turned(make=lambda seed: release.wait()), decode, 0.05), PROBLEM)
 

@@ -78,9 +78,11 @@ def test_a_reward_that_breaks_within_a_run_ends_it_with_1_and_says_how_to_go_on(
 
 def test_what_a_checkpoint_does_not_have_is_not_there_after_a_resume(copied):
     """A second rollout batch that no checkpoint knows leaves records, which an audit would count beside its repetition."""
-    shutil.copy(copied / "records/responses-000000.parquet", copied / "records/responses-000007.parquet")
+    for name in ("000007", "mine"):
+        shutil.copy(copied / "records/responses-000000.parquet", copied / f"records/responses-{name}.parquet")
     go_on(copied)
-    assert {path.stem for path in (copied / "records").glob("responses-*")} == {"responses-000000", "responses-000001"}
+    names = {path.stem.removeprefix("responses-") for path in (copied / "records").glob("responses-*")}
+    assert names == {"000000", "000001", "mine"}
 
 
 def test_the_evaluation_before_training_is_the_one_of_no_update(copied):

@@ -132,7 +132,7 @@ class RunFolder:
 
     def drop_records(self, batch: int) -> None:
         """Remove the records of rollout batches from `batch` on, which are made again."""
-        for path in self.records.glob("*-*.parquet"):
+        for path in self.records.glob(f"*-{'[0-9]' * 6}.parquet"):  # others are somebody's own
             if int(path.stem.rpartition("-")[2]) >= batch:
                 path.unlink()
 

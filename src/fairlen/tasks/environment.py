@@ -22,9 +22,7 @@ from fairlen.rollouts import VERDICTS, Finish, Status, TokenIds, Verdict
 from fairlen.sampling.extend import Continuation, Extend, PrefixError, Sampling, derive_seed
 from fairlen.tasks.task import Problem, Task
 
-MAX_LEFT_BEHIND = (
-    512  # threads of calls that were given up: all trajectories of a rollout batch may wait for one server
-)
+MAX_GIVEN_UP = 512  # calls that still go on: all trajectories of a rollout batch may wait for one server
 LONGEST_TOKEN = 64  # characters; a text of more than this for every token that is left is not even tokenized
 
 
@@ -173,7 +171,7 @@ class InTurns:
 
     async def play(self, problem: Problem, prefix: TokenIds, sampling: Sampling) -> Continuation:
         """Turns and observations of at most `max_new_tokens` together. Truncated ones are graded, failed ones not."""
-        side = SideThread("environment", left_behind=self.left_behind, limit=MAX_LEFT_BEHIND)
+        side = SideThread("environment", left_behind=self.left_behind, limit=MAX_GIVEN_UP)
         environment = Guarded(lambda: self.task.environment(problem, sampling.seed), self.deadline, side)
         trajectory = Trajectory(prefix, sampling)
         try:
