@@ -214,7 +214,7 @@ def ask_sides(stratum: Ints, prompt: Ints, outcome: Floats, x: Floats, curve: fl
         xx, xy = sums[sums[:, 6] > 0][:, [6, 9]].T
         slope = jackknife(xy, xx)
         has_sign = slope.num_prompts >= MIN_PROMPTS and slope.value * side * curve < 0
-        yield slope.p_value / 2 if has_sign else 1.0
+        yield slope.p_value / 2 if has_sign and math.isfinite(slope.error) else 1.0  # `max` would pass over a nan
 
 
 def solve_curve(sums: Floats) -> tuple[Floats, Floats]:
