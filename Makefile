@@ -16,7 +16,7 @@ ALL    := .venv/.ready-all
 CUDA   := .venv-vllm-cuda/bin/pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help browser bubblewrap install install-train install-vllm-cuda train test test-slow test-nightly test-gpu test-verl test-vllm test-verl-vllm test-versions lint site bench bench-smoke smollm2 contests real study wheel clean
+.PHONY: help chromium bubblewrap install install-train install-vllm-cuda train test test-slow test-nightly test-gpu test-verl test-vllm test-verl-vllm test-versions lint site bench bench-smoke smollm2 contests real study wheel clean
 
 help: ## this list
 	@sed -n 's/^\([a-z0-9 -]*\):[^#]*## /\1\t/p' Makefile | expand -t 20
@@ -59,7 +59,7 @@ train: $(TRAIN) ## sets up .venv and runs the main job; ARGS="--method dapo+bala
 chromium bubblewrap: ## Chromium, in which the tests open reports, and the sandbox in which they run programs; a part of make test
 	@tests/environment.sh $@
 
-test: $(ALL) browser bubblewrap ## sets up .venv and runs the tests that take seconds, on all cores
+test: $(ALL) chromium bubblewrap ## sets up .venv and runs the tests that take seconds, on all cores
 	$(PYTEST) $(PARALLEL) -m "not slow and not nightly and not gpu and not vllm and not ray" $(ARGS)
 
 # pytest exits with 5 where no test is selected.

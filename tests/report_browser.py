@@ -64,7 +64,7 @@ def browser() -> Iterator[Browser]:
     path = next(filter(None, map(shutil.which, NAMES)), None)
     if path is None:
         pytest.fail(
-            "no Chromium: run `make browser` as root, or install it: apt-get install chromium fonts-dejavu-core"
+            "no Chromium: run `make chromium` as root, or install it: apt-get install chromium fonts-dejavu-core"
         )
     arguments = ["--no-sandbox", "--font-render-hinting=none", "--disable-lcd-text", "--force-color-profile=srgb"]
     with sync_playwright() as driver:

@@ -1,10 +1,9 @@
-"""Rules of the source: what imports what, how long things are, what never occurs, and that the core needs no torch."""
+"""Rules of the source: what imports what, what never occurs, and that the core needs no torch."""
 
 import ast
 import re
 import subprocess
 import sys
-import tomllib
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
@@ -19,7 +18,6 @@ import fairlen
 
 SOURCE = Path(fairlen.__file__).parent
 FILES = sorted(SOURCE.rglob("*.py"))
-MAX_FILE, MAX_FUNCTION = 400, 40
 TESTS = Path(__file__).parent
 
 LAYERS = (
@@ -155,50 +153,6 @@ def test_a_second_table_builder_is_found():
     for text in ("Segments(*columns)", "def build():\n    return batch.Responses(prompt=ids)"):
         assert len(built_tables(ast.parse(text))) == 1
     assert built_tables(ast.parse("build_segments([Segment(0, 1, 0, 3)])")) == []
-
-
-def count_lines(folder: Path) -> int:
-    """Lines of the Python files in a folder."""
-    return sum(len(path.read_text().splitlines()) for path in folder.rglob("*.py") if "__pycache__" not in path.parts)
-
-
-def count_doc_words() -> int:
-    """Words of the pages that are written by hand and no protocol."""
-    pages = {path: path.relative_to(TESTS.parent / "docs").as_posix() for path in (TESTS.parent / "docs").rglob("*.md")}
-    return sum(
-        len(path.read_text().split()) for path, name in pages.items() if name not in ("claims.md", "study/protocol.md")
-    )
-
-
-def test_the_house_keeps_to_its_budget(request):
-    """tests/budget.toml: numbers that fall; one that has to rise finds something to delete first."""
-    budget = tomllib.loads((TESTS / "budget.toml").read_text())
-    found = {
-        "source_lines": count_lines(SOURCE), "source_files": len(FILES), "test_lines": count_lines(TESTS),
-        "doc_words": count_doc_words(), "makefile_lines": len((TESTS.parent / "Makefile").read_text().splitlines()),
-    }  # fmt: skip
-    if "not slow" in request.config.option.markexpr:
-        found["cases"] = request.session.testscollected
-    assert {name: (number, budget[name]) for name, number in found.items() if number > budget[name]} == {}
-
-
-def code_lines(node: ast.AST, text: list[str]) -> int:
-    """Lines of a function without its docstring, blank lines and comments."""
-    body = node.body
-    skip = range(0)
-    if isinstance(body[0], ast.Expr) and isinstance(getattr(body[0], "value", None), ast.Constant):
-        skip = range(body[0].lineno, body[0].end_lineno + 1)
-    lines = (n for n in range(node.lineno, node.end_lineno + 1) if n not in skip)
-    return sum(1 for n in lines if text[n - 1].strip() and not text[n - 1].strip().startswith("#"))
-
-
-@over("path", FILES)
-def test_files_and_functions_stay_small(path):
-    text = path.read_text().splitlines()
-    assert len(text) <= MAX_FILE
-    for node in ast.walk(read_tree(path)):
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            assert code_lines(node, text) <= MAX_FUNCTION, f"{path.name}:{node.lineno}: {node.name}"
 
 
 FORBIDDEN = {
