@@ -63,10 +63,10 @@ test: $(ALL) chromium bubblewrap ## sets up .venv and runs the tests that take s
 	$(PYTEST) $(PARALLEL) -m "not slow and not nightly and not gpu and not vllm and not ray" $(ARGS)
 
 # pytest exits with 5 where no test is selected.
-test-slow: $(ALL) bubblewrap ## the tests that take a minute or so, on all cores
+test-slow: $(ALL) chromium bubblewrap ## the tests that take a minute or so, on all cores
 	$(PYTEST) $(PARALLEL) -m "slow and not nightly and not gpu and not vllm and not ray" $(ARGS) || test $$? -eq 5
 
-test-nightly: $(ALL) bubblewrap ## the tests that take longer, on all cores; by hand, not in CI
+test-nightly: $(ALL) chromium bubblewrap ## the tests that take longer, on all cores; by hand, not in CI
 	$(PYTEST) $(PARALLEL) -m "nightly and not ray and not gpu and not vllm" $(ARGS) || test $$? -eq 5
 	$(PYTEST) -m "nightly and ray" tests/integrations/with_verl tests/test_tutorials.py $(ARGS) || test $$? -eq 5
 

@@ -83,6 +83,47 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 import _all  # noqa: E402
 
 
+def read_make_rules(text: str) -> list[tuple[list[str], list[str]]]:
+    """Return (targets, prerequisites) of each rule in a Makefile, with variables such as $(ALL) expanded."""
+    assigned = re.findall(r"^(?:export )?(\w+)\s*[:?]?= ?(.*)$", text, re.MULTILINE)
+    variables = {name: value.partition("#")[0].strip() for name, value in assigned}
+
+    def expand(words: str) -> list[str]:
+        return re.sub(r"\$\((\w+)\)", lambda found: variables[found[1]], words).split()
+
+    rules = []
+    for line in text.splitlines():
+        is_rule = re.match(r"^[^\s#:=]+[^:=]*:(?!=)", line) and not line.startswith((".PHONY", ".DEFAULT"))
+        if is_rule:
+            targets, _, prerequisites = line.partition(":")
+            rules.append((expand(targets), expand(prerequisites.partition("#")[0])))
+    return rules
+
+
+def find_missing_rules(text: str, root: Path) -> set[str]:
+    """Return the prerequisites that are neither a target of a rule nor a file: make ignores those that are phony."""
+    rules = read_make_rules(text)
+    targets = {target for names, _ in rules for target in names}
+    needed = {name for _, names in rules for name in names}
+    return {name for name in needed - targets if not (root / name).is_file()}
+
+
+def test_every_prerequisite_in_the_makefile_has_a_rule():
+    text = (ROOT / "Makefile").read_text()
+    rules = read_make_rules(text)
+    assert len(rules) > 15
+    assert find_missing_rules(text, ROOT) == set()
+    targets = {target for names, _ in rules for target in names}
+    phony = re.search(r"^\.PHONY: (.*)$", text, re.MULTILINE)
+    assert phony and set(phony[1].split()) <= targets
+
+
+def test_a_prerequisite_without_a_rule_is_found(tmp_path):
+    (tmp_path / "lock.txt").write_text("")
+    text = "ALL := .ready\n.PHONY: test browser\n$(ALL): lock.txt\n\ttouch $@\ntest: $(ALL) browser ## runs\n\tpytest\n"
+    assert find_missing_rules(text, tmp_path) == {"browser"}
+
+
 def test_every_program_is_listed_once():
     assert _all.find_programs() == sorted(_all.PROGRAMS)
     assert {program.kind for program in _all.PROGRAMS.values()} == {"cpu", "cuda", "vllm", "ray"}

@@ -37,7 +37,7 @@ EMPTY_DISK = GIB // 4
 """Free bytes below which a run cannot start."""
 ASKED = 16
 """Problems of which the model is asked."""
-TRAINING = ("safetensors", "tokenizers", "torch", "transformers")
+TRAINING = ("safetensors", "torch", "transformers")
 QUESTION = {"role": "user", "content": "What is 17 + 25?"}
 ANSWER = {"role": "assistant", "content": "It is 42."}
 

@@ -329,7 +329,7 @@ def split_tokens(tokenizer: Any, token_ids: Sequence[int], text: str) -> list[st
 
 
 def read_tokenizer(run: Path) -> Any:
-    """Return the tokenizer of a run's model; None where none can be read, or the package tokenizers is not installed."""
+    """Return the tokenizer of a run's model, or None if the run has no readable tokenizer.json."""
     try:
         from tokenizers import Tokenizer
 

@@ -55,7 +55,7 @@ def load_tokenizer(name: str) -> Callable[[list[str]], list[int]]:
                 path = Path(str(try_to_load_from_cache(name, "tokenizer.json")))
         if not path.is_file():
             raise ValueError("no tokenizer.json there, nor in the cache of the hub here; give the folder of a model")
-        from tokenizers import Tokenizer  # of the extra "train"
+        from tokenizers import Tokenizer
 
         loaded = Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises plain Exception
