@@ -45,6 +45,8 @@ Reject = Callable[[int, str], None]
 Candidate = tuple[int, Row | str, int]  # a line's number, its row or fault, and its size
 Turn = tuple[int, int]  # of so many that share a file, chunk by chunk, which one
 WHOLE = (0, 1)
+Span = tuple[int, int]
+"""A part of a file of JSON lines: its first byte, and the byte after its last one."""
 
 
 class Unreadable(ValueError):
@@ -123,11 +125,13 @@ def stream(
     size: int = CHUNK,
     first: int = 0,
     turn: Turn = WHOLE,
+    span: Span | None = None,
 ) -> Iterator[Chunk]:
     """Yield the rows of a file in chunks of at most `size`, the first one of `first`, with the given columns or all.
 
     `counts`: a table's lists of numbers become their lengths, except in columns of `lists`. `turn`: only the rows of one of
-    several readers, who together yield all of a file of JSON lines or Parquet. Raises Unreadable where the file breaks off,
+    several readers, who together yield all of a file of JSON lines or Parquet. `span`: only this
+    part of a file of JSON lines, whose lines are numbered from 1. Raises Unreadable where the file breaks off,
     exceeds a limit or, without `reject`, has an unreadable row, with its line.
     """
     container = container_of(path)
@@ -138,7 +142,8 @@ def stream(
 
     with refused(path):
         if container not in ("parquet", "arrow"):
-            candidates = read_objects(path, turn) if container == "jsonl" else READERS[container](path)
+            is_lines = container == "jsonl"
+            candidates = read_objects(path, turn, span) if is_lines else READERS[container](path)
             yield from gather(path, candidates, reject or refuse, columns, (first or size, size))
             return
         with pq.ParquetFile(path, memory_map=True) if container == "parquet" else pa.memory_map(str(path)) as file:
@@ -221,8 +226,31 @@ def convert(column: Any, counts: bool) -> list[Any]:
     return column.to_pylist()
 
 
-def read_objects(path: Path, turn: Turn = WHOLE) -> Iterator[Candidate]:
-    with open_bytes(path) as file:
+class PartOfFile(io.RawIOBase):
+    """The bytes of a file within a span, read as if they were the whole file."""
+
+    def __init__(self, path: Path, span: Span) -> None:
+        self.file = path.open("rb")
+        self.left = span[1] - span[0]
+        self.file.seek(span[0])
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = self.file.read(min(len(buffer), self.left))
+        buffer[: len(data)] = data
+        self.left -= len(data)
+        return len(data)
+
+    def close(self) -> None:
+        self.file.close()
+        super().close()
+
+
+def read_objects(path: Path, turn: Turn = WHOLE, span: Span | None = None) -> Iterator[Candidate]:
+    opened = io.BufferedReader(PartOfFile(path, span)) if span else open_bytes(path)
+    with opened as file:
         for number, line in enumerate(limits.read_lines(file, path), 1):
             if number // CHUNK % turn[1] == turn[0] and not line.isspace():
                 yield number, limits.read_row(line), len(line)

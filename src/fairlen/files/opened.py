@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from fairlen.files.formats import WHOLE, Chunk, Reject, Turn, Unreadable, stream
+from fairlen.files.formats import WHOLE, Chunk, Reject, Span, Turn, Unreadable, stream
 
 MAX_LOOKS = 100  # lines without an object after which a file is not looked at further
 MAX_SNIFFED = 10  # rows whose names are taken
@@ -18,8 +18,8 @@ class OtherContent(Unreadable):
 class Opened:
     """A file that is opened once: its first rows, by which its format is known, are kept until all are read."""
 
-    def __init__(self, path: Path, lists: frozenset[str]) -> None:
-        self.path, self.lists = path, lists
+    def __init__(self, path: Path, lists: frozenset[str], span: Span | None = None) -> None:
+        self.path, self.lists, self.span = path, lists, span
         self.close()
 
     def close(self, turn: Turn = WHOLE) -> None:
@@ -30,7 +30,7 @@ class Opened:
         self.sink: Reject = self.reject_first
         self.rest = stream(
             self.path, lambda line, why: self.sink(line, why),
-            counts=True, lists=self.lists, first=MAX_SNIFFED, turn=turn,
+            counts=True, lists=self.lists, first=MAX_SNIFFED, turn=turn, span=self.span,
         )  # fmt: skip
 
     def reject_first(self, line: int, why: str) -> None:

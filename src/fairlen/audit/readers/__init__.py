@@ -6,7 +6,7 @@ import glob
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
@@ -48,6 +48,7 @@ class Source:
     log: Log
     notes: tuple[str, ...]
     has_steps: bool = True  # whether the files say in which step a response was generated
+    faults: tuple[str, ...] = ()  # why files, or the ends of files, could not be read
 
     @property
     def title(self) -> str:
@@ -72,8 +73,22 @@ class LogReading:
 def read(paths: list[str], options: Options = DEFAULTS) -> LogReading:
     """Read every file. Raises ValueError for options that cannot be, Unreadable for paths where nothing is."""
     meter = make_meter(options.unit, options.tokenizer)
-    places = find_files(paths)
-    opened = {path: Opened(path, lists_in(options.columns)) for path, _ in places}
+    return read_places(find_files(paths), options, meter, {})
+
+
+def read_places(
+    places: Sequence[tuple[Path, str]], options: Options, meter: Meter, spans: Mapping[Path, formats.Span]
+) -> LogReading:
+    """Read files, or parts of them.
+
+    Args:
+        places: Files, each with the path, folder or pattern that names it, as `find_files` returns them.
+        options: How to read.
+        meter: Measures texts, made by `make_meter` from the options.
+        spans: The part to read of some files of JSON lines; their lines are numbered from 1.
+    """
+    lists = lists_in(options.columns)
+    opened = {path: Opened(path, lists, spans.get(path)) for path, _ in places}
     kinds = sniff_all(list(opened.values()), options.columns)
     grouped: dict[tuple[str, ...], tuple[Format, list[Opened]]] = {}
     named = {path for path, argument in places if path == Path(argument)}
@@ -91,6 +106,8 @@ def read(paths: list[str], options: Options = DEFAULTS) -> LogReading:
     for key, (kind, files) in grouped.items():
         folder = key[1] or os.path.commonpath([one.path.parent for one in files])
         source, left_out = read_source(kind, folder, files, meter, options)
+        if source:
+            source = replace(source, faults=tuple(left_out))
         if source and files[0].path not in named:
             source, left_out = replace(source, notes=(*source.notes, *left_out)), []
         sources += [source] if source else []

@@ -32,6 +32,7 @@ MAX_UNSPACED = 0.02
 
 MAX_UNSAID = 0.1
 """Share of rows that may not say whether a limit ended them, and count as not truncated; with more it is not known of any."""
+WITHOUT_STEP = "rows without a step, where others have one, are left out"
 Values = list[Any]
 
 
@@ -267,7 +268,7 @@ def settle_steps(part: Part, found: Found) -> Part:
     found.has_steps = bool(has.any())
     if not found.has_steps:
         return replace(part, step=np.zeros(len(part), np.int64))
-    found.count("rows without a step, where others have one, are left out", ~has)
+    found.count(WITHOUT_STEP, ~has)
     return part.take(has)
 
 
