@@ -53,6 +53,10 @@ class Unreadable(ValueError):
     """A file that cannot be read: why, and what to do."""
 
 
+class Lost(Unreadable):
+    """A file that is damaged or exceeds a limit, so that rows that it may hold are missing."""
+
+
 @dataclass(frozen=True)
 class Chunk:
     file: str
@@ -261,7 +265,7 @@ def read_array(path: Path) -> Iterator[Candidate]:
     with open_bytes(path) as file, bounded_memory():
         text = file.read(limits.MAX_JSON + 1)
         if len(text) > limits.MAX_JSON:
-            raise RefusedError(f"a JSON value of more than {limits.MAX_JSON >> 20} MiB: write one object a line")
+            raise limits.LimitError(f"a JSON value of more than {limits.MAX_JSON >> 20} MiB: write one object a line")
         values, escaped = parse_json(text), b"\\u" in text
     del text
     yield from read_values(values, escaped)
@@ -309,7 +313,10 @@ def read_cells(path: Path) -> Iterator[Candidate]:
         # bytes that are not UTF-8 become what no text has, and their row is found by it
         text = chain([head], (line.decode("utf-8", "surrogateescape") for line in lines))
         rows = csv.reader(text, delimiter=max(",\t;", key=head.count), strict=True)
-        names = [name.strip() for name in next(rows)]
+        try:
+            names = [name.strip() for name in next(rows)]
+        except csv.Error as error:
+            raise RefusedError(f"its first line does not name the columns of a table: {error}") from None
         limits.check_columns(len(names))
         while True:
             try:
@@ -351,16 +358,18 @@ def refused(path: Path) -> Iterator[None]:
         yield
     except Unreadable:
         raise
+    except limits.LimitError as error:
+        raise Lost(f"{path}: {error}") from None
     except RefusedError as error:
         raise Unreadable(f"{path}: {error}") from None
     except MemoryError:
         size = f"more than {limits.MAX_MEMORY >> 30} GiB of memory"
-        raise Unreadable(f"{path}: some of its rows take {size}: leave its largest columns out of it") from None
+        raise Lost(f"{path}: some of its rows take {size}: leave its largest columns out of it") from None
     except NotJSONError as error:
         raise Unreadable(f"{path}: {error}; mend the array or write one JSON object a line") from None
     except DAMAGES as error:
         remedy = "" if isinstance(error, OSError) and error.errno else f"; {DAMAGED}"
-        raise Unreadable(f"{path}: {describe(error)}{remedy}") from None
+        raise Lost(f"{path}: {describe(error)}{remedy}") from None
 
 
 def describe(error: Exception) -> str:

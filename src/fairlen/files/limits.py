@@ -32,6 +32,10 @@ class RefusedError(ValueError):
     """Not read by intention, as larger than a limit: why, and what to do instead."""
 
 
+class LimitError(RefusedError):
+    """Not read because it exceeds a limit, although it may hold what is looked for."""
+
+
 class NotJSONError(ValueError):
     """Not readable as JSON: why."""
 
@@ -102,9 +106,9 @@ def read_lines(file: IO[bytes], path: Path) -> Iterator[bytes]:
         number, total = number + 1, total + len(line)
         check_rows(number, rows)
         if len(line) > MAX_LINE:
-            raise RefusedError(f"line {number} is longer than {MAX_LINE >> 20} MiB: write less into a row")
+            raise LimitError(f"line {number} is longer than {MAX_LINE >> 20} MiB: write less into a row")
         if total > most:
-            raise RefusedError(f"it unpacks to more than {most:,} bytes: unpack it yourself")
+            raise LimitError(f"it unpacks to more than {most:,} bytes: unpack it yourself")
         yield line
 
 
@@ -118,12 +122,12 @@ def max_rows(path: Path) -> int:
 
 def check_rows(number: int, most: int) -> None:
     if number > most:
-        raise RefusedError(f"more than {most:,} rows, beyond what its size explains: write it as several files")
+        raise LimitError(f"more than {most:,} rows, beyond what its size explains: write it as several files")
 
 
 def check_columns(number: int) -> None:
     if number > MAX_COLUMNS:
-        raise RefusedError(f"more than {MAX_COLUMNS:,} names of columns: put what differs into one list of objects")
+        raise LimitError(f"more than {MAX_COLUMNS:,} names of columns: put what differs into one list of objects")
 
 
 def is_deep(value: Any) -> bool:

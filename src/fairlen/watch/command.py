@@ -2,156 +2,341 @@
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import json
 import os
+import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from types import FrameType
+from typing import Annotated, Any, Literal
 
-from fairlen.audit.audit import audit
+from fairlen.audit.audit import audit_source
 from fairlen.audit.command import make_options
+from fairlen.audit.readers import find_files, read_places
 from fairlen.audit.readers.rows import Options
+from fairlen.audit.readers.spent import make_meter
 from fairlen.checks import Checked, Positive
 from fairlen.console import log, suggest, visible, warn
 from fairlen.files.folders import refuse_foreign, write_file
+from fairlen.files.formats import Unreadable
+from fairlen.files.limits import name_special
 from fairlen.settings import Positional
-from fairlen.watch.follow import Follower
+from fairlen.watch.follow import Follower, NewRun, StepRows
 from fairlen.watch.page import write_page
 from fairlen.watch.thresholds import THRESHOLDS
 from fairlen.watch.watch import EFFECT, LengthWatch
 
 KINDS = (EFFECT, *THRESHOLDS)
+ENDS = (signal.SIGTERM, signal.SIGHUP)
+"""Signals that end the watch as Ctrl-C does."""
+PAUSE = 4.0
+"""Pause after a look at a step that is not complete, in units of the time that the look took."""
 
 
 @dataclass(frozen=True)
 class WatchConfig(Checked):
-    """Watch rollouts that another program writes, and alarm when length and correctness begin to go together."""
+    """Watch rollouts that another program writes, and alarm when length and correctness begin to go together.
+
+    Exit codes: 0 if every row was counted and no alarm of --fail-on was raised; 1 if one was raised, if nothing was read, or
+    if rows could not be counted because they were damaged, came too late or exceeded a limit; 2 for settings that are wrong.
+    """
 
     path: Annotated[str, Positional]
-    """File, folder or pattern: TRL's completions, verl's rollout_data_dir, any jsonl of one response a line with its step."""
+    """File, folder or pattern: TRL's completions, verl's rollout_data_dir, any jsonl of one response per line with its step."""
     columns: str = ""
     """Columns of files of no known format, as for `fairlen audit`: prompt=question,reward=score,step=epoch."""
     unit: Literal["auto", "tokens", "words", "characters"] = "auto"
-    """Of lengths, as for `fairlen audit`."""
+    """Unit of lengths, as for `fairlen audit`."""
     tokenizer: str = ""
     """Folder with a tokenizer.json, or hub id in the local cache: lengths are tokens of the text."""
     max_response_length: int = 0
-    """Limit of generation in tokens, where the files do not say which responses were truncated."""
+    """Limit of generation in tokens, if the files do not record which responses were truncated."""
     method: str = ""
-    """Method that trains, such as loss_type=dapo: what advice is about."""
+    """Method that trains, such as loss_type=dapo: advice depends on it."""
     exchangeable: bool = True
-    """Test for an effect; not where the sampler selects responses by length: first come first served, late ones dropped."""
+    """Test for an effect; not if the sampler selects responses by length: first come first served, late ones dropped."""
     once: bool = False
-    """Read what is there, and end."""
+    """Read the files as they are, print all alarms, and end. Nothing is kept unless --state names a file."""
     every: Positive = 1.0
     """Seconds between looks."""
     fail_on: str = ""
     """Kinds of alarms, joined by commas, that end the watch with exit code 1: effect, truncation, verdicts, staleness, length,
     signal, weight."""
     state: str = ""
-    """File that keeps the state, with which a watch that was killed goes on; by default in ~/.local/state, one for each path and
-    way of reading it: a folder of rollouts cannot bring one of its own."""
+    """File that keeps the state, with which a watch that was killed continues; by default in ~/.local/state, a file for each
+    path and way of reading it. A run that begins in the same files starts a new watch."""
     markdown: str = ""
     """File for the alarms as a table in Markdown, as for a pull request."""
     out: str = ""
     """Page with the alarms and the audit of all rollouts, when the watch ends."""
 
     def options(self) -> Options:
-        """Return how to read. Raises ValueError for what cannot be."""
+        """Return how to read. Raises ValueError for settings that are wrong."""
         return make_options(self.columns, self.unit, self.tokenizer, self.max_response_length)
 
     def fatal(self) -> tuple[str, ...]:
         """Return the kinds of `fail_on`. Raises ValueError for an unknown one."""
-        found = tuple(one.strip() for one in self.fail_on.split(",") if one.strip())
-        for one in found:
-            if one not in KINDS:
-                raise ValueError(f"--fail-on {one}: {suggest(one, KINDS)}")
-        return found
+        kinds = tuple(kind.strip() for kind in self.fail_on.split(",") if kind.strip())
+        for kind in kinds:
+            if kind not in KINDS:
+                raise ValueError(f"--fail-on {kind}: {suggest(kind, KINDS)}")
+        return kinds
 
-    def place(self) -> Path:
-        """Return the file of the state."""
-        read = [str(Path(self.path).resolve()), self.columns, self.unit, self.tokenizer, self.max_response_length]
-        root = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state")
-        name = f"{hashlib.sha256(json.dumps(read).encode()).hexdigest()[:16]}.json"
-        return Path(self.state) if self.state else root / "fairlen/watch" / name
+    def find_state(self) -> Path | None:
+        """Return the file of the state; None if none is kept. Raises ValueError without a home folder."""
+        if self.state:
+            return Path(self.state)
+        if self.once:
+            return None
+        how = [self.columns, self.unit, self.tokenizer, self.max_response_length]
+        key = json.dumps([str(Path(self.path).resolve()), *how])
+        name = f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
+        return find_state_folder() / "fairlen/watch" / name
+
+
+def find_state_folder() -> Path:
+    """Return the folder for states of programs. Raises ValueError if the user has no home folder."""
+    given = os.environ.get("XDG_STATE_HOME")
+    if given:
+        return Path(given)
+    try:
+        return Path.home() / ".local/state"
+    except RuntimeError:
+        raise ValueError(
+            "there is no home folder to keep the state in (HOME is not set): name a file with --state FILE"
+        ) from None
+
+
+def check_path(text: str, once: bool) -> None:
+    """Raise ValueError for a path at which no rollouts can appear."""
+    if not text:
+        raise ValueError("the path is empty: name a file, a folder or a pattern ('.' is the current folder)")
+    path = Path(text)
+    special = name_special(path)
+    if special:
+        raise ValueError(f"{text}: {special}")
+    if once:
+        check_files(text)
+        return
+    root = path
+    if not path.exists() and glob.has_magic(text):
+        parts = path.parts
+        fixed = next(place for place, part in enumerate(parts) if glob.has_magic(part))
+        root = Path(*parts[:fixed])
+    if not root.exists():
+        names = [entry.name for entry in root.parent.iterdir()] if root.parent.is_dir() else []
+        similar = suggest(root.name, names) if names else ""
+        raise ValueError(
+            f"{text}: there is no such file or folder"
+            f"{f' ({similar})' if similar else ''}; start the run first, or create the folder"
+        )
+
+
+def check_files(text: str) -> None:
+    """Raise ValueError if no file exists yet that could be read."""
+    try:
+        find_files([text])
+    except Unreadable as error:
+        is_folder = Path(text).is_dir()
+        hint = "; without --once the watch waits for rollouts" if is_folder else ""
+        raise ValueError(f"{error}{hint}") from None
 
 
 class FileWatch:
-    """A watch after files: their reader, what it has told, and its state on disk."""
+    """A watch that follows files: the follower, the alarms, and the state on disk."""
 
     def __init__(self, config: WatchConfig) -> None:
-        """Go on from the state, where there is one. Raises ValueError for a file that is none, and as `options`."""
-        self.config, self.place, self.num_told, options = config, config.place(), 0, config.options()
+        """Continue from the state, if there is one. Raises ValueError if it is not this path's."""
+        self.config, self.options = config, config.options()
+        self.place = config.find_state()
         self.path = str(Path(config.path).resolve())
-        self.watch = LengthWatch(method=config.method, exchangeable=config.exchangeable, keep=False)
-        try:
-            state = json.loads(self.place.read_text()) if self.place.exists() else {"watch": {}, "follower": {}}
-            if (of := state.get("path", self.path)) != self.path:
-                raise ValueError(f"it is of {of}")
-            self.watch.restore(state["watch"])
-            self.follower = Follower(Path(config.path).absolute(), options, **state["follower"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"{self.place}: not its state ({error}); name another --state, or remove it") from error
+        self.num_told = 0
+        self.new_kinds: set[str] = set()
+        self.restored_kinds: set[str] = set()
+        self.is_state_broken = False
+        self.watch = self.make_watch()
+        self.follower = Follower(Path(config.path).absolute(), self.options)
+        if self.place and self.place.exists():
+            self.restore(self.place)
 
-    def look(self, is_over: bool) -> None:
-        """Take what is new, log its notes and alarms, and keep the state."""
-        before = len(self.watch.steps)
-        for step, table, knows_limit, age in self.follower.read(is_over):
-            for alarm in self.watch.look(step, table, age=age, knows_limit=knows_limit):
-                log(f"ALARM {visible(str(alarm))}")
+    def make_watch(self) -> LengthWatch:
+        config = self.config
+        return LengthWatch(method=config.method, exchangeable=config.exchangeable, keep=False)
+
+    def restore(self, place: Path) -> None:
+        """Continue from a state file. Raises ValueError if it is not a state of this path."""
+        try:
+            state = json.loads(place.read_text())
+            owner = state.get("path", self.path)
+            if owner != self.path:
+                raise ValueError(f"it belongs to {owner}")
+            self.watch.restore(state["watch"])
+            self.follower = Follower(self.follower.path, self.options, **state["follower"])
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ValueError(
+                f"{place}: not a state of this watch ({error}); name another --state, or remove it"
+            ) from error
+
+    def look(self) -> bool:
+        """Count the steps that are complete, log notes and alarms, and save the state. Returns whether there were any."""
+        has_new = self.take(is_over=False)
+        if has_new:
+            self.save()
+        return has_new
+
+    def take(self, is_over: bool) -> bool:
+        """Count steps; at the end the newest one too. Returns whether there were any."""
+        has_new = False
+        for event in self.follower.read(is_over):
+            has_new = True
+            if isinstance(event, NewRun):
+                self.begin_run(event)
+            else:
+                self.add(event)
+        self.log_notes()
+        return has_new
+
+    def add(self, step: StepRows) -> None:
+        """Hand a step to the watch, and log its alarms."""
+        alarms = self.watch.look(step.number, step.table, age=step.age, knows_limit=step.knows_limit)
+        for alarm in alarms:
+            self.new_kinds.add(alarm.kind)
+            log(f"ALARM {visible(str(alarm))}")
+
+    def begin_run(self, event: NewRun) -> None:
+        """Start a new watch for a run that begins in the same files."""
+        if self.watch.steps:
+            kinds = ", ".join(alarm.kind for alarm in self.watch.alarms) or "none"
+            log(
+                f"{visible(event.reason)}: another run begins, and with it a new watch; "
+                f"the run before had {len(self.watch.steps):,} steps, alarms: {kinds}"
+            )
+        self.watch, self.restored_kinds = self.make_watch(), set()
+
+    def log_notes(self) -> None:
+        """Log the notes about the files that are new."""
         for note in self.follower.notes[self.num_told :]:
             log(f"note: {visible(note)}")
         self.num_told = len(self.follower.notes)
-        if len(self.watch.steps) > before:
-            state = {"path": self.path, "watch": self.watch.state(), "follower": self.follower.state()}
+
+    def log_restored(self) -> None:
+        """Log what a state brought: the number of steps, and alarms, which the watch does not raise again."""
+        if not self.watch.steps:
+            return
+        log(f"continuing after {len(self.watch.steps):,} steps")
+        for alarm in self.watch.alarms:
+            self.restored_kinds.add(alarm.kind)
+            log(f"ALARM {visible(str(alarm))}")
+
+    def save(self) -> None:
+        """Save the state. A full disk is reported once, and the watch continues."""
+        if self.place is None:
+            return
+        state = {"path": self.path, "watch": self.watch.state(), "follower": self.follower.state()}
+        try:
             write_file(self.place, json.dumps(state).encode())
+            self.is_state_broken = False
+        except OSError as error:
+            if not self.is_state_broken:
+                warn(f"the state was not saved ({error}); a restart would begin earlier")
+            self.is_state_broken = True
 
     def fails(self, kinds: Sequence[str]) -> bool:
-        return any(one.kind in kinds for one in self.watch.alarms)
+        """Return whether an alarm of some kinds was raised: by this command, or before it about the same run."""
+        return not (self.new_kinds | self.restored_kinds).isdisjoint(kinds)
 
     def finish(self) -> None:
-        """Log how it ended, and write the table and the page."""
+        """Log how the watch ended, and write the table and the page.
+
+        With --once the newest step counts as complete; the state keeps it open, because a program may still write it.
+        """
+        if self.config.once:
+            self.take(is_over=True)
         config, watch = self.config, self.watch
         if not watch.steps:
-            warn(f"{config.path}: no rollouts were read; {'; '.join(self.follower.notes) or 'nothing is there yet'}")
-            return
-        size, kinds = sum(one.size for one in watch.steps), ", ".join(one.kind for one in watch.alarms)
-        tested = "" if watch.exchangeable else "; no effect was tested (--no-exchangeable)"
-        log(f"{size:,} responses in {len(watch.steps):,} steps; alarms: {kinds or 'none'}{tested}")
-        if config.markdown:
+            notes = "; ".join(self.follower.notes) or "there is nothing yet"
+            warn(f"{config.path}: no rollouts were read; {visible(notes)}")
+        else:
+            size = sum(step.size for step in watch.steps)
+            kinds = ", ".join(alarm.kind for alarm in watch.alarms) or "none"
+            tested = "" if watch.exchangeable else "; no effect was tested (--no-exchangeable)"
+            log(f"{size:,} responses in {len(watch.steps):,} steps; alarms: {kinds}{tested}")
+        for reason, rows in self.follower.skipped.items():
+            warn(f"not counted: {visible(reason)}{f': {rows:,}' if rows else ''}")
+        if config.markdown and watch.steps:
             write_file(Path(config.markdown), write_markdown(watch))
-        if config.out:
-            audits = audit([config.path], config.options(), watch.in_use, watch.evidence.margins)
-            log(f"page: {write_page(Path(config.out), watch.alarms, *audits)}")
+        if config.out and watch.steps:
+            log(f"page: {self.write_page(Path(config.out))}")
+
+    def write_page(self, path: Path) -> Path:
+        """Write the alarms and the audit of the run's rollouts as a page."""
+        places, spans = self.follower.list_run()
+        meter = make_meter(self.options.unit, self.options.tokenizer)
+        reading = read_places(places, self.options, meter, spans)
+        watch = self.watch
+        audits = [audit_source(source, watch.in_use, watch.evidence.margins) for source in reading.sources]
+        return write_page(path, watch.alarms, audits, reading)
+
+    def ends_well(self, kinds: Sequence[str]) -> bool:
+        """Return whether rollouts were read, all of them were counted, and no alarm of some kinds was raised."""
+        return bool(self.watch.steps) and not self.follower.skipped and not self.fails(kinds)
+
+
+@contextmanager
+def end_by_signal() -> Iterator[None]:
+    """Raise KeyboardInterrupt at SIGTERM and SIGHUP within, but not at a signal that nohup ignores."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before: dict[signal.Signals, Any] = {}
+    for number in ENDS:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            before[number] = signal.signal(number, interrupt)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def run(config: WatchConfig) -> int:
-    """Watch until an alarm of --fail-on, or an interruption. Return 1 after such an alarm, and where nothing was read."""
+    """Watch until an alarm of --fail-on or an interruption.
+
+    Returns:
+        The exit code: see WatchConfig.
+    """
     refuse_foreign("out", config.out)
     refuse_foreign("markdown", config.markdown, "| alarm", "no alarm")
-    kinds, one = config.fatal(), FileWatch(config)
-    if config.once and not one.follower.sizes():
-        what = "no rollouts are there yet; without --once they are waited for"
-        raise ValueError(f"{config.path}: {what if Path(config.path).exists() else 'there is no such file or folder'}")
-    before = f", going on after {len(one.watch.steps):,} steps" if one.watch.steps else ""
-    log(f"watching {config.path}{before}")
-    try:
-        while not one.fails(kinds):
-            one.look(config.once)
-            if config.once:
-                break
-            time.sleep(config.every)
-    except KeyboardInterrupt:
-        log("interrupted; the same command goes on")
-    one.finish()
-    return int(not one.watch.steps or one.fails(kinds))
+    kinds = config.fatal()
+    config.options()
+    check_path(config.path, config.once)
+    watched = FileWatch(config)
+    with end_by_signal():
+        try:
+            log(f"watching {config.path}")
+            watched.log_restored()
+            while True:
+                began = time.monotonic()
+                has_new = watched.look()
+                if config.once or watched.fails(kinds):
+                    break
+                took = time.monotonic() - began
+                time.sleep(config.every if has_new else max(config.every, PAUSE * took))
+        except KeyboardInterrupt:
+            log("interrupted; the same command continues")
+    watched.finish()
+    return int(not watched.ends_well(kinds))
 
 
 def write_markdown(watch: LengthWatch) -> str:
     """Return the alarms as a table in Markdown."""
-    rows = [f"| {one.kind} | {one.step} | {one.since} | {visible(one.text)} |" for one in watch.alarms]
+    rows = [f"| {alarm.kind} | {alarm.step} | {alarm.since} | {visible(alarm.text)} |" for alarm in watch.alarms]
     head = ["| alarm | step | since | |", "|---|---|---|---|"]
-    return "\n".join([*head, *rows] if rows else [f"No alarm about length in {len(watch.steps):,} steps."]) + "\n"
+    lines = [*head, *rows] if rows else [f"No alarm about length in {len(watch.steps):,} steps."]
+    return "\n".join(lines) + "\n"

@@ -60,6 +60,7 @@ class LogReading:
     sources: tuple[Source, ...]
     unreadable: tuple[str, ...]  # one sentence a file, with what to do
     skipped: tuple[str, ...]  # files in folders that hold no rollouts, with the reason
+    lost: tuple[tuple[Path, str], ...] = ()  # files that are damaged or exceed a limit, with the reason
 
     @property
     def not_rollouts(self) -> tuple[str, ...]:
@@ -115,7 +116,8 @@ def read_places(
     told: dict[bool, list[str]] = {True: [], False: []}
     for path, why in problems:
         told[path in named or not (sources or isinstance(why, OtherContent))].append(str(why))
-    return LogReading(tuple(sources), tuple(told[True]), tuple(told[False]))
+    lost = tuple((path, str(why)) for path, why in problems if isinstance(why, formats.Lost))
+    return LogReading(tuple(sources), tuple(told[True]), tuple(told[False]), lost)
 
 
 def find_files(paths: list[str]) -> list[tuple[Path, str]]:
