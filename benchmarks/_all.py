@@ -68,6 +68,7 @@ PROGRAMS = {
     "benchmarks/verl_adapter.py": Program("ray", r"eqlen\+grpo +\d+ .* [\d.]+%"),
     "benchmarks/verl_streams.py": Program("ray", r"EqLen +\d+ +[\d.]+ +[\d.]+ +\d+ +[\d.]+%"),
     "benchmarks/vllm_speed.py": Program("vllm", r"^nothing measured: this needs vLLM|vllm +[\d,]+ tokens/s"),
+    "benchmarks/watch_files.py": Program("cpu", r"kills: 4 kills, .* that was never killed"),
     "benchmarks/watch_growth.py": Program("cpu", r"state as read at once: True"),
     "benchmarks/watch_peers.py": Program("cpu", r"40% longer +\d+%"),
     "benchmarks/watch_trl.py": Program("cpu", r"the watch took +\d+\.\d+% of the time; resumed"),

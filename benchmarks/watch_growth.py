@@ -65,8 +65,8 @@ class Watched:
 
 
 def read_last(state: Path) -> int:
-    """Return the newest step in a state, which stands at its end."""
-    found = re.findall(rb'"last": (\d+)', state.read_bytes()[-200:]) if state.exists() else []
+    """Return the newest step that a state has counted."""
+    found = re.findall(rb'"last": (\d+)', state.read_bytes()) if state.exists() else []
     return int(found[-1]) if found else -1
 
 

@@ -326,7 +326,6 @@ class Follower:
         has_progress = self.set_empty(empty)
         if log is None:
             return has_progress
-        self.check_unit(log)
         full = [part for part in parts if str(part.file) in rows_of]
         returning = {}
         for part in full:
@@ -500,6 +499,9 @@ class Follower:
     def split(self, log: Log, held: float) -> Iterator[StepRows]:
         """Yield the steps of a log before the one that is held, without EqLen's forks."""
         is_whole = (self.last < log.batch) & (log.batch < held)
+        if not is_whole.any():
+            return
+        self.check_unit(log)
         correct = self.find_correct(log, is_whole)
         table = replace(log.responses, prompt=log.strata, correct=correct)
         for step in np.unique(log.batch[is_whole]).tolist():
