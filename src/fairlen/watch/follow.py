@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import os
 import re
+import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -38,6 +40,8 @@ MAX_STEP = 16 << 30
 """Bytes of a step beyond which it is not waited for."""
 ABREAST = 64
 """Files that are read side by side, because the ranks of one run may write a file each."""
+SETTLED = 2 * 10**9
+"""Nanoseconds after which a folder's time of change tells whether a file was added: clocks of file systems are coarse."""
 OLDER = 60.0
 """Seconds by which the file of a later step must be older to count as an earlier run's."""
 NO_STEPS = "no column of steps, without which it is unknown what was generated together: --columns step=NAME"
@@ -110,6 +114,7 @@ class Follower:
         self.notes: list[str] = []
         self._meter: Meter | None = None
         self._names: dict[Path, str] = {}
+        self._folders: dict[str, int] = {}
         self._seen: dict[Path, Signature] = {}
         self._settled: dict[Path, Signature] = {}
         self._barren: dict[Path, tuple[Signature, int]] = {}
@@ -181,7 +186,16 @@ class Follower:
                 most *= 2
 
     def list_files(self) -> dict[Path, str]:
-        """Return the files that exist now, each with the path, folder or pattern that names it."""
+        """Return the files that exist now, each with the path, folder or pattern that names it.
+
+        Listing 100,000 files takes seconds, so a listing is kept while no folder in it changes.
+        """
+        if self._folders and self._folders == read_times(self._folders):
+            return self._names
+        folders = {folder: 0 for folder, _, _ in os.walk(self.path)}
+        times = read_times(folders)
+        is_settled = time.time_ns() - max(times.values(), default=0) > SETTLED
+        self._folders = times if is_settled else {}
         try:
             return dict(find_files([str(self.path)]))
         except (Unreadable, FileNotFoundError):
@@ -576,6 +590,17 @@ class Follower:
     def skip(self, reason: str, rows: int = 0) -> None:
         """Count rows that are not counted, so that the watch cannot end as an all-clear."""
         self.skipped[reason] = self.skipped.get(reason, 0) + rows
+
+
+def read_times(folders: Iterable[str]) -> dict[str, int]:
+    """Return the time of the last change of each folder in nanoseconds; 0 for one that has disappeared."""
+    times = {}
+    for folder in folders:
+        try:
+            times[folder] = os.stat(folder).st_mtime_ns
+        except OSError:
+            times[folder] = 0
+    return times
 
 
 def stat(file: Path) -> Signature | None:

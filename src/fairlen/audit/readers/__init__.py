@@ -129,26 +129,38 @@ def find_files(paths: list[str]) -> list[tuple[Path, str]]:
         matches = [text] if Path(text).exists() else sorted(glob.glob(text, recursive=True))
         if not matches:
             raise formats.Unreadable(f"{text}: there is no such file or folder, and no file matches it as a pattern")
+        for match in matches:
+            if special := name_special(Path(match)):
+                raise formats.Unreadable(f"{match}: {special}")
         inside = [path for match in matches for path in files_of(Path(match))]
         if stopped := next((match for match in map(Path, matches) if has_no_records(match)), None):
             raise formats.Unreadable(f"{stopped}: {NO_RECORDS} `fairlen train --resume --out {stopped}`")
         if not inside:
             raise formats.Unreadable(f"{Path(matches[0]).resolve()}: no file in this folder: name one with rollouts")
+        named = Path(text)
         for path in inside:
-            if special := name_special(path):
-                raise formats.Unreadable(f"{path}: {special}")
-            found[path] = text if path == Path(text) else found.get(path, text)
+            found[path] = text if path == named else found.get(path, text)
     return list(found.items())
 
 
 def files_of(path: Path) -> list[Path]:
-    """Return a file, the records of a run, or all in a folder but hidden ones and what runs and data sets have besides."""
+    """Return a file, the records of a run, or the files in a folder.
+
+    Hidden files are omitted, and the files of runs and data sets that describe their rows.
+    """
     if not path.is_dir():
         return [path]
-    path = path / "records" if is_run(path) else path
-    shown = (one for one in path.rglob("[!.]*") if not any(part[0] == "." for part in one.relative_to(path).parts))
-    found = (one for one in shown if one.is_file() and not is_run(one.parent) and not describes_rows(one))
-    return sorted(found, key=lambda one: formats.natural(str(one)))
+    root = path / "records" if is_run(path) else path
+    names: list[str] = []
+    for folder, folders, _ in os.walk(root):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        if is_run(Path(folder)):
+            continue
+        with os.scandir(folder) as entries:
+            shown = [entry for entry in entries if not entry.name.startswith(".")]
+        regular = [entry.path for entry in shown if entry.is_file()]
+        names += [name for name in regular if not describes_rows(name)]
+    return [Path(name) for name in sorted(names, key=formats.natural)]
 
 
 def has_no_records(folder: Path) -> bool:
@@ -157,10 +169,15 @@ def has_no_records(folder: Path) -> bool:
     return is_train and not any(records.glob("*.parquet"))
 
 
-def describes_rows(path: Path) -> bool:
-    """Return whether a file is what `datasets` writes beside the rows of a data set."""
-    beside = {"dataset_dict.json": "*/state.json", "state.json": "data-*.arrow", "dataset_info.json": "data-*.arrow"}
-    return path.name in beside and any(path.parent.glob(beside[path.name]))
+def describes_rows(name: str) -> bool:
+    """Return whether a file is one that `datasets` writes next to the rows of a data set."""
+    folder, _, last = name.rpartition("/")
+    neighbours = {
+        "dataset_dict.json": "*/state.json",
+        "state.json": "data-*.arrow",
+        "dataset_info.json": "data-*.arrow",
+    }
+    return last in neighbours and any(Path(folder or ".").glob(neighbours[last]))
 
 
 def is_run(folder: Path) -> bool:
