@@ -21,12 +21,12 @@ FILES = sorted(SOURCE.rglob("*.py"))
 TESTS = Path(__file__).parent
 
 LAYERS = (
-    ("channels", "checks", "distributions", "precision", "schema", "secrets", "plugins", "playground"),
+    ("channels", "checks", "distributions", "precision", "schema", "secrets", "playground"),
     ("batch", "console"),
     ("rollouts",),
     ("metrics",),
     ("files", "sampling"),
-    ("methods.stages", "engine", "verify", "hangs"),
+    ("methods.stages", "engine", "verify", "hangs", "plugins"),
     ("methods",),
     ("settings", "testing"),
     ("tasks",),
@@ -227,6 +227,66 @@ def writing_calls(path: Path) -> list[str]:
 def test_files_are_written_in_one_way(path):
     """By fairlen.files.folders, which follows no link."""
     assert writing_calls(path) == []
+
+
+READERS = re.compile(
+    r"(^open|\.open|\.read_text|\.read_bytes|^tomllib\.load|^json\.load|^yaml\.load|^pq\.(ParquetFile|read_\w+)"
+    r"|^pa\.(memory_map|input_stream|OSFile)|ZipFile|^TarFile|\.from_file|^load_file|^safe_open"
+    r"|^np\.(load|loadtxt|genfromtxt|fromfile|memmap))$"
+)
+"""Functions and methods that open a path for reading."""
+MEMBER_OF = re.compile(r"^(self|archive)\.open$")
+"""Calls that open a member of an archive, or are no file at all."""
+READS_OTHERWISE = {
+    "files/foreign.py": "the helper that all others use",
+    "files/folders.py": "writes, and syncs what it wrote",
+    "files/limits.py": "/proc",
+    "engine/device.py": "/proc and /sys",
+    "train/memory.py": "/proc",
+    "cli.py": "/dev/null, to write to it",
+    "report/page.py": "files of the package",
+    "methods/peers.py": "files of the package",
+    "verify/process.py": "/proc",
+    "watch/command.py": "follows a growing file, which it checks itself",
+    "watch/follow.py": "follows a growing file, which it checks itself",
+}
+"""Modules that open paths in another way than `fairlen.files.foreign`, with the reason."""
+
+
+def foreign_reads(tree: ast.AST) -> list[str]:
+    """Find code that opens a path for reading without the check that it is a regular file.
+
+    A reader of another package may be handed a path that was checked; its variable then has "regular" in its name. What has
+    "staging" in its name was just written, and BytesIO is memory.
+    """
+    found = []
+    for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
+        name, text = ast.unparse(call.func), ast.unparse(call)
+        is_checked = re.search(r"regular|staging|BytesIO", text) or MEMBER_OF.search(name) or is_writing(call, "")
+        handed_over = [ast.unparse(argument) for argument in call.args if isinstance(argument, ast.Name | ast.Attribute)]
+        readers = handed_over if is_checked else [name, *handed_over]
+        found += [f"{call.lineno}: {reader}" for reader in readers if READERS.search(reader)]
+    return found
+
+
+@over("path", FILES)
+def test_foreign_files_are_opened_in_one_way(path):
+    """By fairlen.files.foreign, so that a pipe or a device is an error and not a hang."""
+    if str(path.relative_to(SOURCE)) not in READS_OTHERWISE:
+        assert foreign_reads(read_tree(path)) == []
+
+
+def test_modules_that_open_files_otherwise_still_do():
+    for name in READS_OTHERWISE:
+        if name != "files/foreign.py":
+            assert foreign_reads(read_tree(SOURCE / name)), f"{name} needs no exception any more"
+
+
+def test_a_foreign_read_is_found():
+    bad = ("open(p)", "p.open('rb')", "p.read_text()", "map(pq.read_table, parts)", "ZipFile(p)", "np.load(p)")
+    fine = ("open_regular_file(p)", "pq.read_table(require_regular_file(p))", "ZipFile(BytesIO(data))", "archive.open(n)")
+    assert all(len(foreign_reads(ast.parse(text))) == 1 for text in bad)
+    assert all(foreign_reads(ast.parse(text)) == [] for text in (*fine, "read_file_text(p)", "a.read(4)"))
 
 
 OUTSIDE = {"console.py", "verify/execution.py", "verify/sandbox.py", "verify/outputs.py"}

@@ -281,9 +281,9 @@ def run_report(arguments: list[str]) -> int:
     config = parse(ReportConfig, "report", arguments)
     folder, out = Path(config.run), Path(config.out or Path(config.run) / "report.html")
     refuse_foreign("out", config.out)
-    if (folder / "comparison.json").is_file():
+    if (folder / "comparison.json").exists():
         from fairlen.compare.page import report_comparison as write
-    elif (folder / "summary.json").is_file():
+    elif (folder / "summary.json").exists():
         from fairlen.evaluate.start import report_evaluation as write
     else:
         from fairlen.report import write_report as write

@@ -10,7 +10,6 @@ import re
 import shutil
 import sys
 import textwrap
-import tomllib
 from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, BooleanOptionalAction
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
@@ -22,6 +21,7 @@ from typing import Any, Literal, NoReturn, TypeVar, get_args, get_origin
 from docstring_parser import parse_from_object
 
 from fairlen.console import log, suggest
+from fairlen.files.foreign import Unreadable, read_toml_file
 from fairlen.settings import Setting, change, list_settings
 
 Config = TypeVar("Config")
@@ -220,23 +220,39 @@ def split_config(arguments: list[str]) -> tuple[Path | None, list[str]]:
 
 
 def overlay(config: Any, path: Path) -> Any:
-    """Return the settings with those of a TOML file.
+    """Change settings as a TOML file says.
 
-    Raises ValueError for a key that does not exist or a value of the wrong type.
+    Args:
+        config: The settings to begin with.
+        path: The TOML file. Its tables are the groups of settings.
+
+    Returns:
+        The changed settings, of the same class.
+
+    Raises:
+        ValueError: The file cannot be read, names a key that does not exist, or gives a value of the wrong type.
+        FileNotFoundError: The file does not exist.
     """
-    if not path.is_file():
-        raise FileNotFoundError(f"--config {path}: there is no such file")
-    given: dict[str, Any] = {}
-    tables = {one.group for one in list_settings(type(config))}
     try:
-        for key, value in tomllib.loads(path.read_text()).items():
-            is_table = key in tables and isinstance(value, dict)
-            for name, held in value.items() if is_table else ((key, value),):
-                setting = find_key(config, name, held, key if is_table else "")
-                given[setting.name] = convert(name, held, setting.default)
-    except ValueError as error:  # of TOML too
+        content = read_toml_file(path)
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+        raise FileNotFoundError(f"--config {path}: there is no such file") from None
+    except Unreadable as error:
+        raise Unreadable(f"--config {error}") from None
+    values: dict[str, Any] = {}
+    tables = {setting.group for setting in list_settings(type(config))}
+    try:
+        for key, value in content.items():
+            if key in tables and isinstance(value, dict):
+                entries, table = value, key
+            else:
+                entries, table = {key: value}, ""
+            for name, entry in entries.items():
+                setting = find_key(config, name, entry, table)
+                values[setting.name] = convert(name, entry, setting.default)
+    except ValueError as error:
         raise ValueError(f"--config {path}: {error}") from None
-    return change(config, given)
+    return change(config, values)
 
 
 def find_key(config: Any, key: str, value: Any, table: str) -> Setting:

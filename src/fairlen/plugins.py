@@ -13,6 +13,8 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
+from fairlen.files.foreign import Unreadable, read_file_bytes
+
 
 @dataclass(frozen=True)
 class Plugin:
@@ -55,9 +57,13 @@ def normalize(name: str) -> str:
 def find_plugin(setting: str, place: str) -> Plugin:
     """The object that FILE.py:NAME names. Raises ValueError naming the setting, the place, and what is missing."""
     path, _, name = place.rpartition(":")
-    if not Path(path).is_file():
-        raise ValueError(f"--{setting} {place}: there is no file {path}; give the path of one, or run where it is")
-    content = Path(path).read_bytes()
+    try:
+        content = read_file_bytes(path)
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+        remedy = "give the path of a Python file, or start the command in the folder that contains it"
+        raise ValueError(f"--{setting} {place}: there is no file {path}; {remedy}") from None
+    except Unreadable as error:
+        raise ValueError(f"--{setting} {error}") from None
     try:
         module = run_file(Path(path).resolve(), content)
     except ValueError as error:

@@ -16,6 +16,7 @@ from typing import Any
 
 from fairlen.audit.statistics.coupling import ALL_RULES, RULES
 from fairlen.console import suggest
+from fairlen.files.foreign import read_file_bytes
 from fairlen.methods.compose import explain
 from fairlen.methods.method import Method
 from fairlen.methods.modifiers import MODIFIERS
@@ -139,7 +140,7 @@ def read_claim(path: Path, folder: Path) -> InUse | None:
     try:
         if not path.is_file() or path.stat().st_size > MAX_BYTES or (path.parent / "fairlen.json").exists():
             return None  # fairlen.json: settings of TRL that a method of fairlen's did not use
-        values = {".bin": read_pickle, ".json": read_json}.get(path.suffix, read_yaml)(path.read_bytes())
+        values = {".bin": read_pickle, ".json": read_json}.get(path.suffix, read_yaml)(read_file_bytes(path, MAX_BYTES))
         if path.name == "trainer.json":  # of prime-rl: the part of its settings that is the trainer's
             values = {f"trainer.{key}": value for key, value in values.items()}
         if path.match(HYDRA) and Path(values.get("trainer.rollout_data_dir", "")).name != folder.name:

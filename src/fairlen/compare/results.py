@@ -6,7 +6,6 @@ are no narrower than Student's t over seeds: three of one sign would exclude 0 i
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from math import inf, nan
@@ -27,9 +26,10 @@ from fairlen.console import make_console, print_table
 from fairlen.distributions import student
 from fairlen.evaluate.estimators import are_alike, best_at, mean_of_problems, pass_at, percentile_interval
 from fairlen.evaluate.run import show_length
+from fairlen.files.foreign import Unreadable, read_file_lines, read_json_object
 from fairlen.report import figure
 from fairlen.report.figure import Form, share
-from fairlen.report.run import column, read_metrics
+from fairlen.report.run import column, parse_object, read_metrics
 
 PAIRED = "95% intervals resample seeds and problems, paired over methods, no narrower than Student's t over seeds."
 NUM_RESAMPLES = 4000
@@ -99,7 +99,9 @@ class Result:
 def read_own(path: Path, make: Callable[[Any], Any]) -> Any:
     """Return what a comparison's own file is made into. Raises ValueError where it is damaged."""
     try:
-        return make(json.loads(path.read_text()))
+        return make(read_json_object(path))
+    except Unreadable:
+        raise
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         how = "restore it" if path.name == "comparison.json" else "remove it: the comparison's command writes it again"
         raise ValueError(f"{path}: {error!r}: the file is damaged; {how}") from None
@@ -185,8 +187,10 @@ def read_end(cell: Cell, match: Match | None, mark: float) -> End:
 
 def read_evaluations(cell: Cell) -> tuple[list[dict[str, Any]], list[Floats]]:
     """Return of each evaluation of a run its metrics, and its responses by `measure_responses`."""
-    lines = (cell.folder / "evaluations.jsonl").read_text().splitlines()
-    return read_metrics(cell.folder)[1], [measure_responses(json.loads(line)) for line in lines]
+    path = cell.folder / "evaluations.jsonl"
+    lines = enumerate(read_file_lines(path), 1)
+    measured = [measure_responses(parse_object(line, f"{path}:{number}")) for number, line in lines]
+    return read_metrics(cell.folder)[1], measured
 
 
 def measure_responses(line: Mapping[str, Any]) -> Floats:

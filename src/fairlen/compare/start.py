@@ -20,8 +20,9 @@ from fairlen.compare.page import MATCHED, write_comparison
 from fairlen.compare.results import COSTS, Cell, Result, Spent, describe_match, print_results, read_own, summarize
 from fairlen.console import make_console, show_time
 from fairlen.files.folders import choose_folder, going_on_in, refuse_links, refuse_occupied, write_json
+from fairlen.files.foreign import read_json_object
 from fairlen.report.page import FILE
-from fairlen.report.run import parse_object, read_metrics
+from fairlen.report.run import read_metrics
 from fairlen.secrets import hide_all
 from fairlen.settings import flatten
 from fairlen.train.run.config import TrainConfig
@@ -43,7 +44,7 @@ def start_comparison(config: CompareConfig) -> list[Result]:
         cells = run_cells(config, folder, lambda line: console.print(f"compare: {line}", style="bold", soft_wrap=True))
     results = summarize(cells, config.match)
     write_json(folder / "results.json", plain(results), allow_nan=False)  # numbers that do not exist are null
-    write_comparison(flatten(json.loads((folder / "comparison.json").read_text())), cells, results, folder / FILE)
+    write_comparison(flatten(read_json_object(folder / "comparison.json")), cells, results, folder / FILE)
     seeds = f"held-out problems, {config.seeds} seeds, matched by {config.match}"
     print_results(console, results, seeds)
     if config.seeds in FEW_SEEDS:
@@ -56,7 +57,7 @@ def start_comparison(config: CompareConfig) -> list[Result]:
 def compare_runs(config: CompareConfig, console: Console) -> list[Result]:
     """Compare runs that are there. Raises ValueError for one without evaluations, or with others than the first."""
     cells = [Cell(one, Path(one.text), read_spent(Path(one.text))) for one in config.variants]
-    given = [parse_object((one.folder / "run.json").read_bytes(), one.folder / "run.json") for one in cells]
+    given = [read_json_object(cell.folder / "run.json") for cell in cells]
     sets = [one["data"].get("sets", ()) for one in given if one.get("data")]  # TRL's and verl's do not say
     if len({str([(of["fingerprint"], of["held_out"]) for of in one if of["held_out"]]) for one in sets}) > 1:
         raise ValueError("other held-out problems (data.sets of run.json): compare runs with the same --eval-data")

@@ -12,6 +12,7 @@ from typing import Any
 
 from fairlen.evaluate.config import EvalConfig, find_suite
 from fairlen.files.folders import describe_program, refuse_links, refuse_occupied, write_json
+from fairlen.files.foreign import open_regular_file, read_file_bytes
 from fairlen.files.limits import NotJSONError, parse_json
 from fairlen.flags import convert
 from fairlen.secrets import hide_all
@@ -58,7 +59,7 @@ def describe_weights(files: Sequence[Path]) -> dict[str, Any]:
     """Return name to bytes of each file of weights, and one sha256 of all of them: about a second for a gigabyte."""
     digest = hashlib.sha256()
     for path in files:
-        with path.open("rb") as stream:
+        with open_regular_file(path) as stream:
             hashlib.file_digest(stream, lambda: digest)
     sizes = {path.name: path.stat().st_size for path in files}
     return {"files": sizes, "sha256": digest.hexdigest() if files else None}
@@ -70,7 +71,7 @@ def read_recorded(place: str | Path) -> dict[str, Any] | None:
     if not path.is_file():
         return None
     try:
-        facts = parse_json(path.read_bytes())
+        facts = parse_json(read_file_bytes(path))
         has_settings = "model" in facts and {"data", "task"} <= flatten(facts["config"]).keys()
         if has_settings and all("fingerprint" in found for found in facts["sets"].values()):
             return facts

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fairlen.files.folders import replacing
+from fairlen.files.foreign import require_regular_file
 from fairlen.files.limits import bounded_memory, check_rows, max_rows
 from fairlen.rollouts import VERDICTS, Finish, Status
 from fairlen.schema import arrow_type
@@ -84,7 +85,7 @@ def write_tables(tables: Iterable[pa.Table], path: Path) -> None:
 def read_samples(path: Path) -> tuple[Sample, ...]:
     """Read the samples without their tokens, which are not needed. Raises ValueError for a damaged file."""
     try:
-        with bounded_memory(), pq.ParquetFile(path) as file:
+        with bounded_memory(), pq.ParquetFile(require_regular_file(path)) as file:
             check_rows(file.metadata.num_rows, max_rows(path))
             names = [name for name in SCHEMA.names if name != "token_ids"]
             table = file.read(names).select(names).cast(pa.schema([SCHEMA.field(name) for name in names]))
@@ -97,7 +98,7 @@ def read_samples(path: Path) -> tuple[Sample, ...]:
 
 def read_tokens(path: Path) -> pa.ChunkedArray:
     """Prompt and generated tokens of each row."""
-    return pq.read_table(path, columns=["token_ids"], schema=SCHEMA)["token_ids"]
+    return pq.read_table(require_regular_file(path), columns=["token_ids"], schema=SCHEMA)["token_ids"]
 
 
 def find_files(folder: Path) -> list[Path]:
@@ -125,7 +126,7 @@ class SampleProgress:
     def finish(self, place: Mapping[str, int]) -> tuple[Sample, ...]:
         """Write the whole set in the order of its problems, and remove the parts."""
         rows = sorted(range(len(self.done)), key=lambda row: (place[self.done[row].problem_id], self.done[row].sample))
-        table = pa.concat_tables(map(pq.read_table, self.parts))
+        table = pa.concat_tables([pq.read_table(require_regular_file(part)) for part in self.parts])
         groups = (rows[start : start + GROUP] for start in range(0, len(rows), GROUP))
         write_tables((pa.concat_tables([table.slice(row, 1) for row in some]) for some in groups), self.path)
         for part in self.parts:

@@ -15,6 +15,7 @@ from zipfile import ZIP_STORED, ZipFile, ZipInfo
 import pyarrow as pa
 
 from fairlen.files import limits
+from fairlen.files.foreign import open_regular_file, require_regular_file
 from fairlen.files.limits import MAX_DEPTH, RATIO, RefusedError, bounded_memory, is_deep, read_row
 
 ZSTANDARD = 93  # a compression that zipfile reads from Python 3.14 on
@@ -42,7 +43,7 @@ def name_foreign(start: bytes) -> str:
 
 def kind_of(path: Path) -> str:
     """Return "pickle" or "log". Raises RefusedError for other archives."""
-    with ZipFile(path) as archive:
+    with ZipFile(require_regular_file(path)) as archive:
         names = {info.filename.rpartition("/")[2] for info in archive.infolist()}
     if PICKLE not in names and not names & {"header.json", "start.json"}:
         raise RefusedError("an archive, but of neither torch.save nor Inspect: unpack it")
@@ -51,21 +52,21 @@ def kind_of(path: Path) -> str:
 
 def read_pickle(path: Path) -> Any:
     """Read plain data that torch.save wrote. Raises RefusedError for anything else."""
-    with ZipFile(path) as archive, path.open("rb") as file, bounded_memory():
+    with open_regular_file(path) as regular, ZipFile(regular) as archive, bounded_memory():
         info = next(one for one in archive.infolist() if one.filename.rpartition("/")[2] == PICKLE)
         if info.compress_type != ZIP_STORED:
             raise RefusedError(f"a pickle that is compressed, which torch.save never does: {REMEDY}")
-        return read_plain(unpack(archive, file, info, limits.UNPACKED))
+        return read_plain(unpack(archive, regular, info, limits.UNPACKED))
 
 
 def read_log(path: Path) -> Iterator[tuple[int, dict[str, Any] | str, int]]:
     """Yield number, row, or the reason why it is none, and size of each sample in a log of Inspect."""
     room = limits.max_unpacked(path)
-    with ZipFile(path) as archive, path.open("rb") as file:
+    with open_regular_file(path) as regular, ZipFile(regular) as archive:
         members = {one.filename: one for one in archive.infolist() if one.filename.startswith("samples/")}
         for number, info in enumerate(members.values(), 1):  # one that was written again counts once
             with bounded_memory():
-                row = read_row(unpack(archive, file, info, min(room, limits.MAX_JSON)))
+                row = read_row(unpack(archive, regular, info, min(room, limits.MAX_JSON)))
             room -= info.file_size
             yield number, f"{info.filename}: {row}" if isinstance(row, str) else row, info.file_size
 

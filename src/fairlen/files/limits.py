@@ -6,6 +6,7 @@ import json
 import os
 import resource
 import signal
+import stat
 import sys
 import threading
 from codecs import BOM_UTF8
@@ -26,6 +27,13 @@ MAX_ROWS = 2 * 2**20  # rows or lines; a larger file may have one a byte
 MAX_COLUMNS = 4096
 MAX_DEPTH = 64  # of lists and objects within each other
 STATUS = Path("/proc/self/statm")
+SPECIAL_KINDS = (
+    (stat.S_ISFIFO, "a pipe"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
+"""Tests of a file's mode, each with a name for the files that pass it."""
 
 
 class RefusedError(ValueError):
@@ -141,10 +149,22 @@ def is_deep(value: Any) -> bool:
 
 
 def name_special(path: Path) -> str:
-    """Name a path that is no regular file or folder, with a remedy; else empty. A pipe can be read only once."""
-    if not path.exists() or path.is_file() or path.is_dir():
+    """Name the kind of a path that is neither a regular file nor a folder, with the remedy.
+
+    Args:
+        path: A path, which need not exist. Links are followed.
+
+    Returns:
+        For example "a pipe: give a regular file"; empty for a regular file, a folder, and a path that does not exist.
+    """
+    return name_special_mode(path.stat().st_mode) if path.exists() else ""
+
+
+def name_special_mode(mode: int) -> str:
+    """Return the same as `name_special`, given the `st_mode` of a file."""
+    if stat.S_ISREG(mode) or stat.S_ISDIR(mode):
         return ""
-    kind = "a pipe" if path.is_fifo() else "a socket" if path.is_socket() else "a device"
+    kind = next((name for is_kind, name in SPECIAL_KINDS if is_kind(mode)), "a special file")
     return f"{kind}: give a regular file"
 
 

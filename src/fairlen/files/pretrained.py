@@ -16,7 +16,9 @@ import transformers
 from huggingface_hub import HfApi, constants, errors, hf_hub_download, snapshot_download
 from transformers.utils import logging
 
+from fairlen.files.foreign import Unreadable, read_json_file, require_regular_files
 from fairlen.files.formats import describe
+from fairlen.files.limits import name_special
 
 ATTENTION = None
 """sdpa where the architecture has it, else eager: never the one that a config.json names, which may be a kernel from a hub."""
@@ -35,6 +37,7 @@ def find_model(place: str, revision: str = "") -> str:
 
     Raises OSError where there is neither. A name that the hub does not know is left to transformers' own error.
     """
+    check_local(place)
     if Path(place).exists() or constants.HF_HUB_OFFLINE:
         return place
     try:
@@ -52,6 +55,7 @@ def find_model(place: str, revision: str = "") -> str:
 
 def read_config(place: str | Path, revision: str = "") -> transformers.PreTrainedConfig:
     """Raises ValueError where only code of the model could read it, or where it leads out of the folder."""
+    check_local(place)
     config = transformers.AutoConfig.from_pretrained(place, revision=revision or "main", trust_remote_code=False)
     config._attn_implementation = config._experts_implementation = ATTENTION  # arguments do not replace all of it
     weights = getattr(config, "transformers_weights", None)
@@ -104,6 +108,7 @@ def draw_model(place: str | Path, dtype: torch.dtype, revision: str = "") -> tra
 
 def read_tokenizer(place: str | Path, revision: str = "", **sides: str) -> Any:
     """Raises ValueError where none can be loaded."""
+    check_local(place)
     try:
         with quiet():
             return transformers.AutoTokenizer.from_pretrained(
@@ -113,6 +118,22 @@ def read_tokenizer(place: str | Path, revision: str = "", **sides: str) -> Any:
         files = "tokenizer.json and tokenizer_config.json"
         what = f"no tokenizer there that can be loaded; add its files, {files} ({describe(error)})"
         raise ValueError(f"model={place}: {what}") from error
+
+
+def check_local(place: str | Path) -> None:
+    """Check that a model's place holds no pipe or device, which transformers would open.
+
+    Args:
+        place: A folder or a hub id; a hub id passes.
+
+    Raises:
+        Unreadable: The place is a pipe, a socket or a device, or its folder contains such a file.
+    """
+    path = Path(place)
+    if path.is_dir():
+        require_regular_files(path)
+    elif special := name_special(path):
+        raise Unreadable(f"model={place}: {special}")
 
 
 def check_files(place: str | Path, revision: str = "") -> None:
@@ -164,7 +185,7 @@ def asks_for_kernel(value: Any) -> bool:
 
 def read_json(place: str | Path, name: str, revision: str = "") -> Any:
     path = find_file(place, name, revision)
-    return json.loads(path.read_text()) if path else {}
+    return read_json_file(path) if path else {}
 
 
 def names_code(place: str | Path) -> str:

@@ -21,6 +21,7 @@ from fairlen.batch import Floats, Ints
 from fairlen.console import warn
 from fairlen.evaluate.run import Evaluation
 from fairlen.files.folders import PACKAGES, describe_program, write_file, write_json
+from fairlen.files.foreign import read_json_object
 from fairlen.loop.folder import RunFolder, describe_composition
 from fairlen.methods.compose import Composition
 from fairlen.methods.description import to_dict
@@ -47,7 +48,7 @@ def resume_method(folder: Path, method: Method) -> tuple[Method, Mapping[str, An
     path = folder / STATE_FILE
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no state of the method was saved there; start a new run from its weights")
-    kept = json.loads(path.read_text())
+    kept = read_json_object(path)
     before, now = kept["method"], to_dict(method)
     if changed := [name for name in now if before.get(name) != now[name]]:
         differences = "; ".join(f"{name} {before.get(name)} -> {now[name]}" for name in changed)
@@ -130,7 +131,7 @@ class HomeRun(RunFolder):
         if not path.is_file() or not (any(self.records.glob("*.parquet")) or any(self.log_sizes().values())):
             return
         try:
-            before = json.loads(path.read_text())
+            before = read_json_object(path)
             name, run = before["method"]["name"], before.get("run")
         except (ValueError, KeyError, TypeError):
             name, run = "run.json is damaged", None

@@ -17,6 +17,7 @@ import numpy as np
 from fairlen.console import warn
 from fairlen.evaluate.run import Evaluation
 from fairlen.files.folders import open_to_append, sync
+from fairlen.files.foreign import read_file_lines
 from fairlen.methods.compose import Composition
 from fairlen.methods.description import hash_method, to_dict
 
@@ -98,9 +99,9 @@ class RunFolder:
     def read_first_evaluation(self) -> Evaluation | None:
         """Return the evaluation before any update, None where it was not written. Raises ValueError for a damaged file."""
         path = self.folder / "evaluations.jsonl"
-        lines = path.read_text().splitlines() if path.exists() else []
+        first = next(read_file_lines(path), b"") if path.exists() else b""
         try:
-            entry = json.loads(lines[0]) if lines else {"update": None}
+            entry = json.loads(first) if first else {"update": None}
             if entry["update"] != 0:
                 return None
             correct, truncated = (np.array(entry[name], np.bool_) for name in ("correct", "truncated"))
@@ -124,7 +125,7 @@ class RunFolder:
             there = path.stat().st_size if path.exists() else 0
             if there < size:
                 found.append(f"{path} has {there} bytes, and had {size} at the checkpoint: what it lost stays missing")
-                size = path.read_bytes().rfind(b"\n") + 1 if there else 0
+                size = find_last_line_end(path) if there else 0
             if there > size:
                 with open_to_append(path) as file:
                     file.truncate(size)
@@ -135,6 +136,11 @@ class RunFolder:
         for path in self.records.glob(f"*-{'[0-9]' * 6}.parquet"):  # others are somebody's own
             if int(path.stem.rpartition("-")[2]) >= batch:
                 path.unlink()
+
+
+def find_last_line_end(path: Path) -> int:
+    """Return the number of bytes up to and including the last line end of a file."""
+    return sum(len(line) for line in read_file_lines(path) if line.endswith(b"\n"))
 
 
 def describe_composition(composition: Composition) -> dict[str, Any]:

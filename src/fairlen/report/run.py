@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +20,9 @@ from fairlen.audit.statistics.intervals import ratio
 from fairlen.batch import Floats, Ints, count_by, sum_by
 from fairlen.console import plural
 from fairlen.console import visible_lines as visible
+from fairlen.files.foreign import Unreadable, read_file_lines, read_json_object, require_regular_file
 from fairlen.files.formats import DAMAGED, describe
+from fairlen.files.limits import NotJSONError, parse_json
 
 MAX_SHOWN = 200
 OF_PROMPT = 8  # responses to a prompt that are shown together
@@ -48,12 +49,12 @@ def read_run(folder: Path) -> RecordedRun:
     Raises FileNotFoundError where there is no run, and ValueError where run.json or metrics.jsonl is not what a run writes.
     """
     path = folder / "run.json"
-    if not path.is_file():
+    if not path.exists():
         raise FileNotFoundError(
             f"{path}: there is no such file; give the folder that `fairlen train` printed as its run folder; rollouts of other "
             f"programs are read by: fairlen audit {folder}"
         )
-    description = parse_object(path.read_bytes(), path)
+    description = read_json_object(path)
     updates, evaluations = read_metrics(folder)
     tables = [path for kind in ("responses", "segments") for path in sorted(folder.glob(f"records/{kind}-*.parquet"))]
     log, left_out = read_records(tables, texts=False) if tables else (None, ())
@@ -62,14 +63,20 @@ def read_run(folder: Path) -> RecordedRun:
 
 
 def read_metrics(folder: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return the objects of metrics.jsonl, of updates and of evaluations; its last line may be half written.
+    """Read metrics.jsonl of a run; its last line may be half written.
 
-    Raises ValueError for a line that is not JSON, or whose `rollout_batch` or `update`, the x of all curves, is no count.
+    Args:
+        folder: The run folder. Without metrics.jsonl both lists are empty.
+
+    Returns:
+        The objects of updates, and those of evaluations.
+
+    Raises:
+        ValueError: A line is not JSON, or its `rollout_batch` or `update`, the x of all curves, is not a whole number.
     """
     path = folder / "metrics.jsonl"
-    lines = path.read_bytes().splitlines(keepends=True) if path.is_file() else []
     updates, evaluations = list[dict[str, Any]](), list[dict[str, Any]]()
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(read_file_lines(path) if path.exists() else (), 1):
         if not line.strip() or not line.endswith(b"\n"):
             continue
         entry = parse_object(line, f"{path}:{number}")
@@ -84,14 +91,22 @@ def read_metrics(folder: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any
 
 
 def parse_object(text: bytes, where: Path | str) -> dict[str, Any]:
-    """Return a JSON object. Raises ValueError for what is none, or no UTF-8."""
+    """Parse a JSON object.
+
+    Args:
+        text: The JSON.
+        where: Its file and line, for the message.
+
+    Raises:
+        ValueError: The text is not UTF-8, not JSON, or not an object.
+    """
     try:
-        found = json.loads(text)
-    except ValueError as error:
-        raise ValueError(f"{where}: not JSON: {error}") from None
-    if not isinstance(found, dict):
-        raise ValueError(f"{where}: not JSON: an object is expected")
-    return found
+        value = parse_json(text)
+    except NotJSONError as error:
+        raise ValueError(f"{where}: {error}") from None
+    if not isinstance(value, dict):
+        raise ValueError(f"{where}: not JSON of the expected form: an object is expected")
+    return value
 
 
 def column(entries: Sequence[dict[str, Any]], name: str) -> Floats:
@@ -200,9 +215,14 @@ def read_texts(records: Source, rows: Ints) -> dict[int, dict[str, Any]]:
     for number, members in by_file.items():
         path = Path(records.files[number])
         try:
-            names = [name for name in TEXTS if name in pq.read_schema(path).names]
-            texts = pq.read_table(path, columns=names).take(records.log.line[members] - 1).to_pylist()
-        except (OSError, pa.ArrowException) as error:  # its numbers could be read, or it would not be in `files`
+            regular = require_regular_file(path)
+            names = [name for name in TEXTS if name in pq.read_schema(regular).names]
+            texts = pq.read_table(regular, columns=names).take(records.log.line[members] - 1).to_pylist()
+        except (
+            OSError,
+            Unreadable,
+            pa.ArrowException,
+        ) as error:  # its numbers could be read, or it would not be in `files`
             texts = [{"text": f"{path}: {describe(error)}; {DAMAGED}"}] * len(members)
         found |= dict(zip(members, texts, strict=True))
     return found
@@ -334,6 +354,6 @@ def read_tokenizer(run: Path) -> Any:
         from tokenizers import Tokenizer
 
         paths = (run / kind / "tokenizer.json" for kind in ("model", "best"))
-        return Tokenizer.from_file(str(next(filter(Path.is_file, paths))))
+        return Tokenizer.from_file(str(require_regular_file(next(filter(Path.is_file, paths)))))
     except Exception:  # whatever the library raises for a damaged file, StopIteration where there is none
         return None

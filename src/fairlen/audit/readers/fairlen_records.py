@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from fairlen.audit.log import NO_INTS, Log, Trained
 from fairlen.audit.readers.formats import Format, has_all
 from fairlen.audit.readers.rows import find_duplicates, pair_keys
 from fairlen.batch import NO_VERDICT, Floats, Ints, build_responses, build_segments
+from fairlen.files.foreign import read_json_object, require_regular_file
 from fairlen.files.formats import Unreadable, refused
 from fairlen.rollouts import RESPONSES, SEGMENTS, UPDATES
 from fairlen.schema import arrow_schema, number_text
@@ -61,7 +61,7 @@ def read_records(files: list[Path], texts: bool = True) -> tuple[Log | None, tup
 
 def read_table(path: Path, number: int, texts: bool) -> pa.Table:
     """Return columns that measures need, with hashes of texts. Raises Unreadable for damage and numbers that no run writes."""
-    with refused(path), pq.ParquetFile(path) as file:
+    with refused(path), pq.ParquetFile(require_regular_file(path)) as file:
         names = set(file.schema_arrow.names)
         is_responses = "finish" in names
         wanted = OF_RESPONSES if is_responses else OF_SEGMENTS
@@ -189,9 +189,7 @@ def find_limit(folder: Path, responses: pa.Table) -> int:
     """Return the run's max response length, or the longest response where its settings are not at hand."""
     longest = int(column(responses, "length").max(initial=1))
     try:
-        return max(
-            int(flatten(json.loads((folder.parent / "run.json").read_text())["config"])["max_response_length"]), longest
-        )
+        return max(int(flatten(read_json_object(folder.parent / "run.json")["config"])["max_response_length"]), longest)
     except (OSError, ValueError, KeyError, TypeError):
         return longest
 

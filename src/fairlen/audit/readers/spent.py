@@ -15,6 +15,7 @@ from fairlen import channels
 from fairlen.audit.log import Unit
 from fairlen.audit.readers.messages import Conversation
 from fairlen.batch import Ints
+from fairlen.files.foreign import require_regular_file
 from fairlen.files.formats import describe
 
 MIN_SHARE = 0.01  # of responses with a channel, below which it is an answer: a tag that is only mentioned is none
@@ -57,7 +58,7 @@ def load_tokenizer(name: str) -> Callable[[list[str]], list[int]]:
             raise ValueError("no tokenizer.json there, nor in the cache of the hub here; give the folder of a model")
         from tokenizers import Tokenizer
 
-        loaded = Tokenizer.from_file(str(path))
+        loaded = Tokenizer.from_file(str(require_regular_file(path)))
     except Exception as error:  # the library raises plain Exception
         raise ValueError(f"--tokenizer {name}: {describe(error)}") from None
     loaded.no_truncation()

@@ -15,6 +15,7 @@ from transformers import TrainerCallback
 from fairlen.batch import Ints, Plan
 from fairlen.console import warn
 from fairlen.files.folders import write_file
+from fairlen.files.foreign import read_file_text
 from fairlen.integrations.run_folder import NOWHERE, ROWS, HomeRun, build_evaluation
 from fairlen.integrations.trl.rows import Graded
 from fairlen.methods.compose import Composition
@@ -82,7 +83,7 @@ class Recorder(TrainerCallback):
                 found = audit_run(read_run(self.run.folder))
         except Exception as error:
             warn(f"{path}: {type(error).__name__}: {error}; the card is written without its audit")
-        write_file(path, f"{path.read_text()}\n{describe_training(self.composition, found)}")
+        write_file(path, f"{read_file_text(path)}\n{describe_training(self.composition, found)}")
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Start the run folder, where a checkpoint has not: newer transformers load none then."""

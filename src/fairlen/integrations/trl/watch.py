@@ -17,6 +17,7 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 
 from fairlen.console import warn
 from fairlen.files.folders import write_file
+from fairlen.files.foreign import read_json_object
 from fairlen.integrations.trl.rows import find_answer
 from fairlen.integrations.trl.versions import WATCHED, refuse_changed
 from fairlen.schema import number_text
@@ -56,7 +57,7 @@ class WatchCallback(TrainerCallback):
         """Go on from the state of the checkpoint that training goes on from."""
         path = Path(args.output_dir) / f"checkpoint-{state.global_step}" / STATE
         if path.exists():
-            self.guard(lambda: self.watch.restore(json.loads(path.read_text())))
+            self.guard(lambda: self.watch.restore(read_json_object(path)))
         elif state.global_step and state.is_world_process_zero:
             warn(f"length watch: {path} is not there: it begins anew at step {state.global_step}")
 

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 
 from fairlen import playground
 from fairlen.files.folders import replacing, write_file
+from fairlen.files.foreign import read_file_bytes, read_json_object
 from fairlen.files.formats import describe
 from fairlen.files.limits import bounded_memory, bounded_seconds
 from fairlen.rollouts import VERDICTS
@@ -185,10 +186,10 @@ def read_model_eos_ids(place: str) -> frozenset[int]:
 def copy_shipped(folder: Path, source: str | Path = playground.PATH) -> Path:
     """A shipped model with what verl asks of a chat model: a template, and a token that ends a turn."""
     for name in ("config.json", "generation_config.json", "model.safetensors"):
-        write_file(folder / name, (Path(source) / name).read_bytes())
-    settings = json.loads((Path(source) / "tokenizer_config.json").read_text())
+        write_file(folder / name, read_file_bytes(Path(source) / name))
+    settings = read_json_object(Path(source) / "tokenizer_config.json")
     write_file(folder / "tokenizer_config.json", json.dumps(settings | {"chat_template": TEMPLATE}, indent=2).encode())
-    tokenizer = json.loads((Path(source) / "tokenizer.json").read_text())
+    tokenizer = read_json_object(Path(source) / "tokenizer.json")
     tokenizer["model"]["unk_token"] = UNKNOWN
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
     number = max(tokenizer["model"]["vocab"].values()) + 1

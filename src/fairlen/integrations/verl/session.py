@@ -17,6 +17,7 @@ import psutil
 
 from fairlen.console import log, plural
 from fairlen.files.folders import open_to_append
+from fairlen.files.foreign import read_file_bytes
 from fairlen.secrets import hide
 
 PATIENCE = 20.0
@@ -144,5 +145,5 @@ class JobSummary:
         if self.death:
             log(f"fairlen verl: died: {self.death}; the job has ended with it", sys.stderr)
         if code and not self.death and path.is_file():
-            log("\n".join(path.read_text(errors="replace").splitlines()[-LAST_LINES:]))
+            log("\n".join(read_file_bytes(path).decode(errors="replace").splitlines()[-LAST_LINES:]))
         log(f"{self.steps} {plural('step', self.steps)}; run folder: {folder}; all that verl said: {path}")

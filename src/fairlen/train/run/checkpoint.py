@@ -29,6 +29,7 @@ from torch import Tensor, nn
 
 from fairlen.console import warn
 from fairlen.files.folders import sync
+from fairlen.files.foreign import open_regular_file, read_json_object, require_regular_file
 
 MANIFEST = "MANIFEST.json"
 NAME = re.compile(r"batch-(\d+)(?:-update-(\d+))?(?:-(\d+))?")
@@ -113,9 +114,10 @@ def load_newest(folder: Path) -> tuple[Path, Checkpoint] | None:
             for damaged in found[found.index(path) + 1 :]:
                 shutil.rmtree(damaged.with_name(f"damaged-{damaged.name}"), ignore_errors=True)
                 os.rename(damaged, damaged.with_name(f"damaged-{damaged.name}"))
-            state = json.loads((path / "state.json").read_text())
-            tensors = {file.stem: load_file(file) for file in path.glob("*.safetensors")}
-            return path, Checkpoint(tensors, state, {file.stem: pq.read_table(file) for file in path.glob("*.parquet")})
+            state = read_json_object(path / "state.json")
+            tensors = {file.stem: load_file(require_regular_file(file)) for file in path.glob("*.safetensors")}
+            tables = {file.stem: pq.read_table(require_regular_file(file)) for file in path.glob("*.parquet")}
+            return path, Checkpoint(tensors, state, tables)
     if found:
         raise FileNotFoundError(
             f"{folder}: none of the checkpoints {', '.join(path.name for path in found)} is whole: "
@@ -139,7 +141,7 @@ def list_checkpoints(folder: Path) -> list[Path]:
 def verifies(path: Path) -> bool:
     """True where the files are those of the manifest, each with its size and hash."""
     try:
-        manifest = json.loads((path / MANIFEST).read_text())
+        manifest = read_json_object(path / MANIFEST)
         return {MANIFEST, *manifest} == {file.name for file in path.iterdir()} and all(
             (path / name).stat().st_size == size and digest(path / name) == sha
             for name, (size, sha) in manifest.items()
@@ -149,7 +151,7 @@ def verifies(path: Path) -> bool:
 
 
 def digest(path: Path) -> str:
-    with path.open("rb") as file:
+    with open_regular_file(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fairlen.files.folders import choose_folder, describe_program, refuse_links, refuse_occupied, write_json
+from fairlen.files.foreign import Unreadable, read_json_object
 from fairlen.loop.folder import RunFolder, describe_composition
 from fairlen.methods.compose import Composition
 from fairlen.policy.layout import ROWS, Layout
@@ -105,11 +106,11 @@ def read_before(config: TrainConfig) -> dict[str, Any]:
             raise FileExistsError(f"out={folder}: a run is there already; choose another, or go on with it: --resume")
         refuse_links(folder)
         try:
-            return json.loads((folder / "run.json").read_text())
-        except ValueError as error:
+            return read_json_object(folder / "run.json")
+        except Unreadable as error:
             raise ValueError(
-                f"{folder}/run.json: not JSON ({error}), so that nobody can tell whether the same run would go on; "
-                "restore it from a backup, or start a new run in another folder with --model and the weights of this one"
+                f"{error}. It is needed to check that the same run would continue: restore it from a backup, or start a new "
+                "run in another folder with --model and the weights of this one"
             ) from None
     if config.run.resume:
         raise FileNotFoundError(f"out={folder}: no run to resume there; leave --resume out to start one")
