@@ -5,7 +5,8 @@ import datetime
 import pytest
 from loops import over
 
-from fairlen.tasks.source import DataSource, Filter, choose_files, locate, read_card, read_source
+from fairlen.tasks.card import parse_card
+from fairlen.tasks.source import DataSource, Filter, choose_files, locate, read_source
 
 
 @over(
@@ -93,13 +94,14 @@ NAMES = ["README.md", "main/train-0.parquet", "main/test-0.parquet", "socratic/x
 
 
 def choose(names=NAMES, card="", config="", split=""):
-    return choose_files("owner/name", names, read_card(card), config, split)
+    return choose_files("owner/name", names, parse_card(card, "README.md"), config, split)
 
 
 def test_files_by_the_card():
     assert choose(card=CARD, config="main", split="test") == ["main/test-0.parquet"]
     assert choose(card=CARD, config="socratic") == ["socratic/x.parquet"]
-    assert [read_card(text) for text in ("", "no front", "---\n[unclosed\n---\n", "---\n- a list\n---\n")] == [{}] * 4
+    for text in ("", "no front", "---\n[unclosed\n---\n", "---\n- a list\n---\n"):
+        assert parse_card(text, "README.md") == ()
     with pytest.raises(ValueError, match=r"several configurations; give one of main, socratic"):
         choose(card=CARD)
     with pytest.raises(ValueError, match=r"no configuration 'mian' there; give one of main, socratic"):

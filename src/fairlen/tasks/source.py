@@ -14,8 +14,10 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, NoReturn
 
+from fairlen.files.foreign import Unreadable
 from fairlen.files.formats import natural
 from fairlen.files.limits import name_special
+from fairlen.tasks.card import WILDCARD, CardConfig, CardError, read_card
 
 GRAMMAR = "PLACE[@REVISION][:SPLIT][?COLUMN=VALUE,…][=WEIGHT]"
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(/[\w.-]+)*")
@@ -130,14 +132,25 @@ def format_of(name: str) -> str:
     return suffix if suffix in FORMATS[is_packed:] and path.name not in NOT_DATA and not is_hidden else ""
 
 
-def choose_files(place: str, names: Sequence[str], card: dict[str, Any], config: str, split: str) -> list[str]:
-    """By the card's `configs`, else by names. Raises DataError."""
+def choose_files(place: str, names: Sequence[str], configs: Sequence[CardConfig], config: str, split: str) -> list[str]:
+    """Choose the data files of a source.
+
+    Args:
+        place: The source as the user wrote it, for messages.
+        names: Names of all files of the data set.
+        configs: Configurations that its card lists. If there are none, files are chosen by their names.
+        config: The configuration that was asked for; empty for the only one or the default.
+        split: The split that was asked for; empty for the only one.
+
+    Raises:
+        DataError: No files fit, or it is unclear which of several are meant.
+    """
     data = sorted((name for name in names if format_of(name)), key=natural)
     numbered = [name for name in data if re.fullmatch(r"test\d*\.jsonl(\.gz|\.zst)?", name)]
     if len(numbered) > 1:
         return choose_release(place, numbered, config)
-    if card.get("configs"):
-        return choose_listed(place, data, card["configs"], config, split)
+    if configs:
+        return choose_listed(place, data, configs, config, split)
     if config:
         chosen = [n for n in data if config in PurePosixPath(n).parts[:-1] or is_named(n, config)]
         data = chosen or refuse(place, "configuration", config, sorted({n.split("/")[0] for n in data}))
@@ -173,22 +186,32 @@ def choose_release(place: str, names: list[str], config: str) -> list[str]:
     return names[: int(named[2])] if named[1] else [names[int(named[2]) - 1]]
 
 
-def choose_listed(place: str, data: list[str], listed: list[dict[str, Any]], config: str, split: str) -> list[str]:
-    by_name = {str(entry.get("config_name", "default")): entry for entry in listed}
-    defaults = [name for name, one in by_name.items() if one.get("default") or name == "default" or len(listed) == 1]
+def choose_listed(place: str, data: list[str], configs: Sequence[CardConfig], config: str, split: str) -> list[str]:
+    """Choose data files by the patterns of a card, as `choose_files`."""
+    by_name = {entry.name: entry for entry in configs}
+    defaults = [entry.name for entry in configs if entry.is_default or entry.name == "default" or len(configs) == 1]
     chosen = config or next(iter(defaults), "")
     if chosen not in by_name:
         refuse(place, "configuration", config, list(by_name))
-    entries = [one if isinstance(one, dict) else {"path": one} for one in as_list(by_name[chosen].get("data_files"))]
-    splits = {str(entry.get("split", "train")): as_list(entry.get("path")) for entry in entries}
+    try:
+        splits = by_name[chosen].splits
+    except CardError as error:
+        raise DataError(place, f"{CARD}: {error}; mend the card, or name the data files themselves") from None
     if not splits:
         return choose_split(place, [name for name in data if chosen in PurePosixPath(name).parts] or data, split)
     if not split and len(splits) > 1:
         raise DataError(place, f"it has the splits {', '.join(sorted(splits))}; add :SPLIT")
     split = split or next(iter(splits))
     patterns = splits.get(split) or refuse(place, "split", split, sorted(splits))
-    matched = [name for name in data if any(fnmatch(name, pattern.removeprefix("./")) for pattern in patterns)]
-    return matched or refuse(place, "split", split, patterns)
+    return match_patterns(data, patterns) or refuse(place, "split", split, patterns)
+
+
+def match_patterns(names: Sequence[str], patterns: Sequence[str]) -> list[str]:
+    """Return the names that equal one of the patterns, or match one with wildcards."""
+    relative = [pattern.removeprefix("./") for pattern in patterns]
+    exact = set(relative)
+    wildcards = [pattern for pattern in relative if WILDCARD.search(pattern)]
+    return [name for name in names if name in exact or any(fnmatch(name, pattern) for pattern in wildcards)]
 
 
 def refuse(place: str, what: str, name: str, known: Sequence[str]) -> NoReturn:
@@ -200,10 +223,6 @@ def refuse(place: str, what: str, name: str, known: Sequence[str]) -> NoReturn:
 def is_named(name: str, part: str) -> bool:
     """A name or a folder of it contains that word: train in data/train-00000-of-00002.parquet."""
     return re.search(rf"(^|[/_.-]){re.escape(part)}([/_.-]|$)", name) is not None
-
-
-def as_list(value: Any) -> list[Any]:
-    return [value] if isinstance(value, str) else list(value or [])
 
 
 def locate(source: DataSource) -> tuple[tuple[Path, ...], str]:
@@ -227,21 +246,12 @@ def list_files(folder: Path) -> list[str]:
 
 
 def choose_in(folder: Path, source: DataSource, names: Sequence[str]) -> tuple[Path, ...]:
-    card = read_card((folder / CARD).read_text(errors="replace")) if (folder / CARD).is_file() else {}
     place = source.text if source.is_local else source.place
-    return tuple(folder / name for name in choose_files(place, names, card, source.config, source.split))
-
-
-def read_card(text: str) -> dict[str, Any]:
-    """Settings at the top of a README; empty where there are none, or they are no YAML."""
-    import yaml
-
-    front = re.match(r"\s*---\r?\n(.*?)\r?\n---", text, re.DOTALL)
     try:
-        card = yaml.safe_load(front[1]) if front else {}
-    except yaml.YAMLError:
-        card = {}
-    return card if isinstance(card, dict) else {}
+        configs = read_card(folder / CARD)
+    except (CardError, Unreadable) as error:
+        raise DataError(place, str(error)) from None
+    return tuple(folder / name for name in choose_files(place, names, configs, source.config, source.split))
 
 
 def locate_on_hub(source: DataSource) -> tuple[tuple[Path, ...], str]:
