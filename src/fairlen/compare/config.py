@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
+from fairlen.files.limits import name_special
 from fairlen.methods.compose import explain
 from fairlen.methods.peers import PEERS
 from fairlen.settings import Positional, flatten
@@ -58,6 +59,8 @@ class CompareConfig:
     def __post_init__(self) -> None:
         other = next((text for text in self.methods if "/" in text and Path(text).exists() and not is_run(text)), "")
         if other:
+            if special := name_special(Path(other) / "run.json"):
+                raise ValueError(f"methods={other}: {Path(other) / 'run.json'}: {special}")
             remedy = "rollouts of other programs are compared by: fairlen audit A --against B"
             raise ValueError(f"methods={other}: no run of fairlen's, which has a run.json; {remedy}")
         texts = [variant.text for variant in self.variants]

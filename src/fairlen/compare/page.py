@@ -47,7 +47,7 @@ NUM_PLACES = 25
 def report_comparison(folder: Path, path: Path) -> Path:
     """Write the page of a comparison again, of the seeds of which all methods are done. Raises FileNotFoundError, ValueError."""
     results = folder / "results.json"
-    if not results.is_file():
+    if not results.exists():
         raise FileNotFoundError(f"{results}: no such file: the comparison has not ended; its command resumes it")
     variants = read_own(results, lambda found: [parse_variant(one["name"]) for one in found])
     settings, match = read_own(folder / "comparison.json", lambda found: (flatten(found), found["match"]))

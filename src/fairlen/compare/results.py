@@ -26,7 +26,8 @@ from fairlen.console import make_console, print_table
 from fairlen.distributions import student
 from fairlen.evaluate.estimators import are_alike, best_at, mean_of_problems, pass_at, percentile_interval
 from fairlen.evaluate.run import show_length
-from fairlen.files.foreign import Unreadable, read_file_lines, read_json_object
+from fairlen.files.foreign import read_file_bytes, read_file_lines
+from fairlen.files.limits import parse_json
 from fairlen.report import figure
 from fairlen.report.figure import Form, share
 from fairlen.report.run import column, parse_object, read_metrics
@@ -98,10 +99,9 @@ class Result:
 
 def read_own(path: Path, make: Callable[[Any], Any]) -> Any:
     """Return what a comparison's own file is made into. Raises ValueError where it is damaged."""
+    content = read_file_bytes(path)
     try:
-        return make(read_json_object(path))
-    except Unreadable:
-        raise
+        return make(parse_json(content))
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         how = "restore it" if path.name == "comparison.json" else "remove it: the comparison's command writes it again"
         raise ValueError(f"{path}: {error!r}: the file is damaged; {how}") from None

@@ -28,7 +28,8 @@ from fairlen.evaluate.samples import (
 from fairlen.evaluate.scores import overall, score
 from fairlen.evaluate.sets import check_places, find_sets, rescore
 from fairlen.files.folders import choose_folder, going_on_in, write_json
-from fairlen.files.foreign import Unreadable, read_json_object
+from fairlen.files.foreign import read_file_bytes
+from fairlen.files.limits import parse_json
 from fairlen.hangs import run_async
 from fairlen.report.audit_page import write_audit_page
 from fairlen.report.figure import Figure, Section, Table
@@ -197,15 +198,14 @@ def notes_of(summary: Mapping[str, Any]) -> list[str]:
 def report_evaluation(folder: Path, path: Path) -> Path:
     """Write the page of an evaluation that ended. Raises ValueError where its summary.json is damaged."""
     place = folder / "summary.json"
+    content = read_file_bytes(place)
     try:
-        summary = read_json_object(place)
+        summary = parse_json(content)
         sets, notes = {name: found["scores"] for name, found in summary["sets"].items()}, notes_of(summary)
         cells, budgets = (
             [cells_of(*one) for one in sets.items()],
             [row for one in sets.items() for row in budget_cells(*one)],
         )
-    except Unreadable:
-        raise
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(f"{place}: {error!r}: the file is damaged; the evaluation's command writes it again") from None
     says = "Over problems; pass, best and maj are of all n samples. More numbers are in summary.json."

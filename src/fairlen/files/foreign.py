@@ -11,8 +11,9 @@ import os
 import stat
 import tomllib
 from collections.abc import Iterator
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from fairlen.files.limits import (
     MAX_DEPTH,
@@ -36,7 +37,7 @@ class Unreadable(ValueError):
     """A file that cannot be read. The message names the file, the reason and the remedy."""
 
 
-def open_regular_file(path: str | Path) -> BinaryIO:
+def open_regular_file(path: str | Path) -> BufferedReader:
     """Open a regular file for reading, without waiting for anything.
 
     Args:
