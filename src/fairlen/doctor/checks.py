@@ -31,6 +31,7 @@ from fairlen.tasks.playground import PLAYGROUND, place_model
 from fairlen.tasks.source import read_source
 from fairlen.train.collect import refuse_unread
 from fairlen.train.run.config import TrainConfig, find_undoing, takes_vllm
+from fairlen.verify.program import CAN_BE_CHEATED
 from fairlen.verify.sandbox import open_sandbox
 
 EMPTY_DISK = GIB // 4
@@ -238,7 +239,7 @@ def check_sandbox(config: TrainConfig) -> Finding | str:
         found = "unsafe_exec_on_host: programs of the model can do whatever you can"
         return Finding("warn", found, "leave it out; use bubblewrap")
     try:
-        return f"{open_sandbox().name} holds"
+        return f"{open_sandbox().name} holds; it contains programs, but {CAN_BE_CHEATED}"
     except ValueError as error:
         found, _, remedy = str(error).partition("\n")
         return Finding("warn", found, " ".join(remedy.split()))

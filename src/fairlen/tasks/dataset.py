@@ -20,13 +20,14 @@ from fairlen.console import plural
 from fairlen.files.formats import Unreadable, columns_of, stream
 from fairlen.rollouts import Verdict
 from fairlen.sampling.extend import derive_seed
-from fairlen.tasks.data_row import FROM_ONE, Answers, DataRow, Reference, UnusableRow
+from fairlen.tasks.data_row import FROM_ONE, Answers, DataRow, Program, Reference, UnusableRow
 from fairlen.tasks.grader import Verifier
 from fairlen.tasks.prompt import Prompter
 from fairlen.tasks.schemas import Schema, choose_schema
 from fairlen.tasks.source import DataError, DataSource, locate
 from fairlen.tasks.task import Problem, is_held_out
 from fairlen.verify.answer import match_exactly
+from fairlen.verify.program import CAN_BE_CHEATED
 
 REMEDY = (
     "raise --max-prompt-length, give more problems (one in eight is held out by a hash of its question), or name others "
@@ -203,6 +204,15 @@ def fit_prompts(part: DataSplit, prompter: Prompter, max_prompt_length: int) -> 
     return replace(part, train=train, held_out=held_out, num_long=len(lengths) - len(fitting), longest=longest)
 
 
+def warn_of_cheats(rows: Sequence[DataRow]) -> str:
+    """Return a warning for rows to train on whose tests a program can make pass; empty if there are none."""
+    number = sum(isinstance(row.reference, Program) and bool(row.reference.check) for row in rows)
+    if not number:
+        return ""
+    remedy = "train on rows with inputs and outputs (docs/data.md), and keep these to evaluate"
+    return f"warning: {number:,} of {len(rows):,} rows to train on: {CAN_BE_CHEATED}, and training may teach that; {remedy}"
+
+
 @dataclass(frozen=True)
 class DataTask:
     """Problems of data sets. Raises DataError where nothing is left of a source, to train on, or to evaluate."""
@@ -272,7 +282,8 @@ class DataTask:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        return tuple(filter(None, (self.shots, *(part.line for part in self.parts))))
+        rows = [row for part in self.trained for row in part.train]
+        return tuple(filter(None, (self.shots, *(part.line for part in self.parts), warn_of_cheats(rows))))
 
     def close(self) -> None:
         self.verifier.close()

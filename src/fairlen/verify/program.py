@@ -84,7 +84,7 @@ def main():
     solution = sys.modules["solution"] = importlib.util.module_from_spec(spec)
     solution.__builtins__ = {**vars(builtins), **vars(prelude)}
     spec.loader.exec_module(solution)
-    found = getattr(solution, "Solution", None)
+    found = getattr(solution, OWNER, None) if OWNER else None
     call = getattr(found(), NAME) if hasattr(found, NAME) else getattr(solution, NAME)
     payload = json.dumps(call(*arguments), default=plain).encode()
     sys.stdout.flush()
@@ -96,11 +96,17 @@ main()
 '''
 
 
-def build_driver(code: str, name: str) -> str:
-    """The whole program: `code` is kept as text and imported, `name` is the function or method of `Solution` that it defines."""
+def build_driver(code: str, name: str, owner: str = "Solution") -> str:
+    """Return the whole program, which imports `code` and calls a function that it defines.
+
+    Args:
+        code: The response's program; the driver keeps it as text.
+        name: The function, or a method of the class `owner`.
+        owner: Class whose method is called if it has one of that name; empty for a function of the module only.
+    """
     clean = code.encode("utf-8", "replace").decode()
-    values = {"CODE": ascii(clean), "NAME": ascii(name), "PRELUDE": ascii(write_prelude(clean))}
-    return re.sub(r"\b(CODE|NAME|PRELUDE)\b", lambda found: values[found[0]], DRIVER)
+    values = {"CODE": ascii(clean), "NAME": ascii(name), "OWNER": ascii(owner), "PRELUDE": ascii(write_prelude(clean))}
+    return re.sub(r"\b(CODE|NAME|OWNER|PRELUDE)\b", lambda found: values[found[0]], DRIVER)
 
 
 def read_frame(stdout: bytes, word: str) -> bytes | None:
@@ -149,7 +155,15 @@ class ProgramTests:
     begun: str = ""
     """Code before the response's, such as a signature: a body continues it, a whole function takes its place."""
     check: str = field(default="", repr=False)
-    """Code after it, whose `check` is called with `function`; beside it a program could deceive it."""
+    """Code after the response's, whose `check` is called with `function`. It runs in the same process as the response's program,
+    which can make it pass: see `CAN_BE_CHEATED`."""
+
+
+CAN_BE_CHEATED = (
+    "tests that are code of the data set (HumanEval's `check`) run in the same process as the response's program, which can make "
+    "them pass without solving the problem"
+)
+"""What the sandbox does not prevent: it contains a program, but cannot keep it honest towards code that runs next to it."""
 
 
 async def grade_program(sandbox: Sandbox, text: str, tests: ProgramTests, starts_inside: bool = False) -> Status:
@@ -167,7 +181,8 @@ async def grade_code(sandbox: Sandbox, code: str, tests: ProgramTests, limits: L
     if tests.begun:
         function, call = "run_check", f"def run_check(): check({function}); return True"
         code = "\n".join([*FUTURE.findall(code), tests.begun + FUTURE.sub("", code), tests.check, call])
-    program = build_driver(code, function) if function else with_prelude(code)
+    owner = "" if tests.begun else "Solution"  # or a class of the response could have a `run_check` of its own
+    program = build_driver(code, function, owner) if function else with_prelude(code)
     for given, expected in tests.cases:
         word = secrets.token_hex(16) if function else ""
         stdin = f"{word}\n{given}" if function else given

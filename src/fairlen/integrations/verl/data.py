@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fairlen import playground
+from fairlen.console import warn
 from fairlen.files.folders import replacing, write_file
 from fairlen.files.foreign import read_file_bytes, read_json_object
 from fairlen.files.formats import describe
@@ -25,6 +26,7 @@ from fairlen.files.limits import bounded_memory, bounded_seconds
 from fairlen.rollouts import VERDICTS
 from fairlen.settings import VerifierSettings
 from fairlen.tasks.data_row import Answers, Choice, DataRow, Program
+from fairlen.tasks.dataset import warn_of_cheats
 from fairlen.tasks.grader import Verifier, check_kinds
 from fairlen.tasks.load import read_sets
 from fairlen.tasks.playground import PLAYGROUND, Playground
@@ -81,12 +83,29 @@ def check_model(place: str, tokenizer_alone: bool = False) -> None:
 
 
 def data_rows(
-    places: Sequence[str], starts_inside: bool = False, form: str = "auto", held_out: Sequence[str] = ()
+    places: Sequence[str],
+    starts_inside: bool = False,
+    form: str = "auto",
+    held_out: Sequence[str] = (),
+    is_training: bool = False,
 ) -> Iterator[dict[str, Any]]:
-    """Problems of data sets but those held out: files, folders or the hub, of any schema that fairlen reads, with answers in a
-    form. Raises ValueError for shares of data sets, which verl does not keep."""
+    """Yield the problems of data sets as rows of verl's.
+
+    Args:
+        places: Data sets: files, folders or ids of the hub, of any schema that fairlen reads.
+        starts_inside: Whether prompts end within the model's thinking.
+        form: Form of the answers, as `--answer` has it.
+        held_out: Data sets whose problems are skipped.
+        is_training: Whether the rows are trained on; a warning names rows that a program can cheat.
+
+    Raises:
+        ValueError: A data set has a share (`=WEIGHT`), which verl does not keep.
+    """
     number, left_out = 0, {row.key for found in read_sets(held_out) for row in found.rows}
-    for found in read_sets(places):
+    sets = read_sets(places)
+    if is_training and (warning := warn_of_cheats([row for rows in sets for row in rows.rows])):
+        warn(warning)
+    for found in sets:
         if found.source.weight != 1.0:
             raise ValueError(f"--data {found.source.text}: verl mixes by size; leave ={found.source.weight:g} out")
         check_kinds({row.kind for row in found.rows}, form)

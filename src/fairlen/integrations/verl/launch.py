@@ -238,5 +238,6 @@ def write_files(config: VerlConfig, given: Sequence[str], folder: Path, model: s
         log(f"note: {error}; if its template begins with <think>, boxes in thinking that was cut off count as answers")
     for name, places in (("train", config.data), ("val", config.eval_data)):
         if places:
-            rows = data_rows(places, inside, config.answer, config.eval_data if name == "train" else ())
+            is_training = name == "train"
+            rows = data_rows(places, inside, config.answer, config.eval_data if is_training else (), is_training)
             log(f"{write_rows(rows, Path(files[name]))} problems in {files[name]}")
