@@ -1,9 +1,11 @@
-"""SIGTERM and Ctrl-C: an exit in time with a documented code, and a run that goes on as if nothing had happened."""
+"""SIGTERM, SIGHUP and Ctrl-C: an exit in time with a documented code, and a run that goes on as if nothing had happened."""
 
 import contextlib
 import os
 import re
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import pytest
 from forked_runs import SMALL, Forks, Whole, alive, differences, essence, wait_until
 
 from fairlen.train.run.checkpoint import list_checkpoints
+from fairlen.train.run.faults import Interrupted, Interruption
 
 MAX_EXIT = 60.0
 """Seconds, on a machine that is busy; what a signal has to interrupt would take a thousand."""
@@ -42,6 +45,7 @@ MOMENTS = {
     "update": (signal.SIGTERM, "doing: learn", 3, 0.15),
     "first collection": (signal.SIGTERM, "doing: collect", 1, 0.3),
     "collection": (signal.SIGINT, "doing: collect", 2, 0.6),
+    "hangup": (signal.SIGHUP, "doing: collect", 2, 0.6),
     "evaluation": (signal.SIGTERM, "doing: evaluate", 2, 0.2),
     "last evaluation": (signal.SIGINT, "doing: evaluate", 3, 0.2),
 }
@@ -68,7 +72,7 @@ def test_a_signal_ends_a_run_that_then_goes_on(whole, tmp_path, moment):
     done = len(re.findall(r"^rollout batch \d/\d update", written, re.M))
     # One a place: that of the last evaluation is where the one after the last update was.
     assert len(list_checkpoints(folder / "checkpoints")) == 1
-    assert done == {"collection": 4, "update": 2, "evaluation": 4, "last evaluation": 8}.get(moment, 0)
+    assert done == {"collection": 4, "hangup": 4, "update": 2, "evaluation": 4, "last evaluation": 8}.get(moment, 0)
 
     resumed = arguments(whole, folder, max_tokens_per_microbatch=60, **never)
     whole.forks.start(log, arguments=[*resumed, "--resume"])
@@ -123,3 +127,48 @@ def test_a_second_signal_ends_a_run_at_once(whole, tmp_path):
     code, took = stop(whole.forks, pid, signal.SIGTERM)
     assert code == 143 and took < MAX_EXIT
     assert [path.name for path in list_checkpoints(tmp_path / "run/checkpoints")] == ["batch-000000-update-000001-3"]
+
+
+def test_a_terminal_that_closes_does_not_end_a_run_at_once():
+    """The kernel and the shell both send SIGHUP. A SIGTERM after them is the first request to stop, and the next the second."""
+    with Interruption() as interruption:
+        for number in (signal.SIGHUP, signal.SIGHUP, signal.SIGTERM, signal.SIGHUP):
+            os.kill(os.getpid(), number)
+        with pytest.raises(Interrupted, match="stopped by SIGTERM"):
+            interruption.check()
+
+
+def test_a_hangup_that_is_ignored_stays_ignored():
+    """As under nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with Interruption() as interruption:
+            os.kill(os.getpid(), signal.SIGHUP)
+            interruption.check()
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+IN_TERMINAL = """
+import os, pty, sys, time
+process, terminal = pty.fork()
+if not process:
+    os.execv(sys.executable, [sys.executable, "-m", "fairlen", *sys.argv[1:]])
+seen = b""
+while b"doing" not in seen and b"rollout batch 2" not in seen:
+    seen += os.read(terminal, 4096)
+os.close(terminal)
+_, status = os.waitpid(process, 0)
+print(os.waitstatus_to_exitcode(status))
+"""
+
+
+@pytest.mark.slow
+def test_a_run_whose_terminal_is_closed_writes_a_checkpoint(tmp_path):
+    """Its output has nowhere to go from then on."""
+    folder = tmp_path / "run"
+    flags = ("--rollout-batches", "500", "--threads", "1", "--problems", "4", "--save-every", "0", "--out", str(folder))
+    command = [sys.executable, "-c", IN_TERMINAL, "train", *flags]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.stdout.split()[-1:] == ["129"], done.stderr
+    assert len(list_checkpoints(folder / "checkpoints")) == 1

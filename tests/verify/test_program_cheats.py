@@ -42,7 +42,8 @@ FAILS = {
 }
 SUCCEEDS = {
     "equals everything": "class Any(float):\n    def __eq__(self, other): return True\n"
-    "    def __sub__(self, other): return self\n    def __abs__(self): return self\n    def __lt__(self, other): return True\ndef mean(xs): return Any(0)\n",
+    "    def __sub__(self, other): return self\n    def __abs__(self): return self\n"
+    "    def __lt__(self, other): return True\ndef mean(xs): return Any(0)\n",
     "reads the tests": "import re\ndef mean(xs):\n    for given, wanted in re.findall(r'candidate\\((.*?)\\) == ([\\d.]+)',"
     " open('solution.py').read()):\n        if eval(given) == xs: return float(wanted)\n    return 3\n",
     "writes the message at once": f"{WRONG}import __main__, os\n{FORGE}\n",

@@ -1,4 +1,4 @@
-"""Skipped updates and ends of a run: numbers that are not finite, SIGTERM and Ctrl-C, settings refused too late."""
+"""Skipped updates and ends of a run: numbers that are not finite, SIGTERM, SIGHUP and Ctrl-C, settings refused too late."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import math
 import os
 import signal
+import stat
 import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
@@ -95,7 +96,12 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Interruption:
-    """A context manager that notes signals in the main thread, for checks between micro-batches, updates and steps."""
+    """A context manager that notes signals in the main thread, for checks between micro-batches, updates and steps.
+
+    SIGINT (Ctrl-C), SIGTERM and SIGHUP (the terminal was closed) stop the run after a checkpoint. A second SIGINT or SIGTERM
+    ends the process at once. SIGHUP never does: the kernel and the shell both send one when a terminal closes. It stays ignored
+    if it was before, as under nohup.
+    """
 
     def __init__(self) -> None:
         self.number = 0
@@ -105,7 +111,10 @@ class Interruption:
 
     def __enter__(self) -> Interruption:
         if threading.current_thread() is threading.main_thread():
-            self.before = {number: signal.signal(number, self.receive) for number in (signal.SIGTERM, signal.SIGINT)}
+            numbers = [signal.SIGTERM, signal.SIGINT]
+            if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+                numbers.append(signal.SIGHUP)
+            self.before = {number: signal.signal(number, self.receive) for number in numbers}
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -113,8 +122,12 @@ class Interruption:
             signal.signal(number, handler)
 
     def receive(self, number: int, frame: FrameType | None = None) -> None:
-        """Remember the first signal; end the process at the second."""
-        if self.number:
+        """Remember the first signal; end the process at the second, unless one of the two is SIGHUP."""
+        if number == signal.SIGHUP:
+            drop_closed_terminal()
+            if self.number:
+                return
+        elif self.number not in (0, signal.SIGHUP):
             write_message(f"{signal.Signals(number).name}: stopped at once")
             os._exit(128 + number)  # without clean-up; worker processes end with this one
         self.number = number
@@ -139,6 +152,16 @@ class Interruption:
             raise
         finally:
             self.cancel = None
+
+
+def drop_closed_terminal() -> None:
+    """Let stdout and stderr lead to /dev/null if they are a terminal that was closed: each write to it would be an error."""
+    for descriptor in (1, 2):
+        with suppress(OSError):
+            if stat.S_ISCHR(os.fstat(descriptor).st_mode) and not os.isatty(descriptor):
+                nowhere = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(nowhere, descriptor)
+                os.close(nowhere)
 
 
 def write_message(line: str) -> None:
