@@ -93,7 +93,7 @@ def test_a_broken_model_is_found(model, damage, name, status, words):
     ("settings", "name", "status", "words"),
     [
         ({"method": "grpoo"}, "method", "fail", "did you mean 'grpo'"),
-        ({"method": "fspo+balanced", "overrides": ("sampling.n=1",)}, "method", "warn", "sampling.n=1"),
+        ({"method": "fspo+balanced", "overrides": ("sampling.n=1",)}, "method", "fail", "sampling.n=1"),
         ({"method": "fspo"}, "fairness", "warn", "--updates-per-batch 4"),
         ({"engine": "vllm"}, "fairness", "warn", "+mismatch"),
         (

@@ -5,10 +5,12 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from itertools import permutations
 from typing import ClassVar
 
+import numpy as np
 import pytest
 from fixtures import make_batch, random_batch
 from loops import over
 
+from fairlen.batch import build_responses, build_segments
 from fairlen.methods.compose import compose, explain
 from fairlen.methods.conflicts import REFUSED, WARNED
 from fairlen.methods.description import KINDS, set_fields, short
@@ -308,9 +310,20 @@ def test_every_kind_can_be_a_choice():
     assert replace(Method(), aggregation=Balanced("update")) == compose("grpo+balanced_update")
 
 
-def test_one_response_for_each_prompt_is_warned_of():
-    assert any("every advantage is 0" in note for note in explain("grpo", ["sampling.n=1"]).notes)
-    assert not any("every advantage is 0" in note for note in explain("grpo", ["sampling.n=2"]).notes)
+@pytest.mark.parametrize("base", ["grpo", "dr_grpo", "rloo", "dler"])
+def test_one_response_for_each_prompt_is_refused_if_it_is_compared_within_the_prompt(base):
+    with pytest.raises(ValueError, match=r"with sampling\.n=1: a single response to a prompt has no other"):
+        explain(base, ["sampling.n=1"])
+    assert explain(base, ["sampling.n=2"]).method.sampling.num_tracks == 2
+
+
+def test_one_response_for_each_prompt_is_fine_if_it_is_compared_over_the_batch():
+    """As REINFORCE++ of verl. Values 1, 0, 0, 0 of four prompts: mean 1/4, variance 3/16, so (3/4) / (sqrt(3)/4) = sqrt(3)."""
+    settings = ["sampling.n=1", "advantage=BatchNormalized", "advantage.baseline=none"]
+    method = explain("grpo", settings).method
+    responses = build_responses(np.arange(4), np.ones(4), np.eye(4)[0], np.eye(4)[0], np.zeros(4, bool), 8)
+    advantage = method.advantage(build_segments(responses, np.ones(4)), np.eye(4)[0])
+    assert np.allclose(advantage, [3**0.5, *[-(3**-0.5)] * 3], atol=1e-5)
 
 
 def test_fields_that_bound_each_other_are_set_in_any_order():

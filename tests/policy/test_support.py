@@ -175,7 +175,7 @@ def test_a_token_outside_of_what_was_left_is_read_over_the_whole_vocabulary():
     policy, tokens = make_policy(MODEL, torch.float64), (7, 9, 11, 12, 13)
     supports = (b"", np.array([1, 2], np.int32).tobytes(), np.array([13, 3], np.int32).tobytes())
     response = Response(0, tokens, 2, (-1.0,) * 3, "stop", seed=0, temperature=0.5, supports=supports, status="correct")
-    method = compose("grpo", ["sampling.n=1"])
+    method = compose("grpo", ["sampling.n=2"])
     rollouts = Rollouts((response,), method.sampling.cut((response,)), 12)
     one = np.ones(1)
     (packed,) = pack(rollouts, Plan(np.zeros(1, np.int64), np.array([3]), one, one, one), 1 << 20)

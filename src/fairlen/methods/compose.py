@@ -10,17 +10,19 @@ A name may be one of the user's own, FILE.py:NAME, which is tried before it is u
 
 from __future__ import annotations
 
+import difflib
 import inspect
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any
 
 from fairlen.console import suggest
 from fairlen.methods.conflicts import warn_of_pairs
-from fairlen.methods.description import set_fields, short
+from fairlen.methods.description import KINDS, set_fields, short
 from fairlen.methods.method import CHAINED, Method
 from fairlen.methods.modifiers import EVERYTHING, MODIFIERS, Component, add
-from fairlen.methods.peers import find_peer, split_names, suggest_number
+from fairlen.methods.peers import PEERS, find_peer, split_names, suggest_number
 from fairlen.methods.presets import BASES
 from fairlen.methods.trial import try_method
 from fairlen.plugins import Plugin, find_plugin, is_file_place, normalize
@@ -115,11 +117,43 @@ def find_component(name: str, words: Sequence[str] = ()) -> Component:
         return MODIFIERS[name]
     if is_file_place(name):
         return read_component(find_plugin("method", name))
-    joined = "+".join(name.replace(",", " ").split())
-    near = f"names are joined by +: {joined}" if joined != name else suggest(name, [*BASES, *MODIFIERS])
+    raise ValueError(
+        f"unknown method {name!r}: {suggest_names(name)} (`fairlen methods` lists all; one of your own is FILE.py:NAME)"
+    )
+
+
+def suggest_names(name: str) -> str:
+    """Return what the writer of an unknown name probably meant.
+
+    Args:
+        name: The name, such as "grpo,dapo", "clip_high", "tlr:" or "epsilon_high=0.28".
+    """
     if "=" in name:
-        near = f"a number of another library's follows its words, such as trl:dapo+epsilon_high=0.28; {suggest_number(name)}"
-    raise ValueError(f"unknown method {name!r}: {near} (`fairlen methods` lists all; one of your own is FILE.py:NAME)")
+        return f"a number of another library's follows its words, such as trl:dapo+epsilon_high=0.28; {suggest_number(name)}"
+    prefix, colon, rest = name.partition(":")
+    if colon and (prefix in BASES or prefix in MODIFIERS):
+        remedy = f"leave the colon out: {prefix}" if not rest else f"write {prefix} --set {rest}=VALUE"
+        return f"{prefix} is a method of fairlen's, and {remedy}"
+    if colon and prefix:
+        return f"no library {prefix!r}: {suggest(prefix, PEERS)}, as in trl:dapo"
+    parts = [normalize(part) for part in re.split(r"[,;/\s]+", name) if part]
+    bases = [part for part in parts if part in BASES]
+    if len(bases) > 1:
+        return f"these are several methods, of which a run has one; `fairlen compare {' '.join(bases)}` compares them"
+    if len(parts) > 1:
+        return f"names are joined by +: {'+'.join(parts)}"
+    paths = find_fields(name)
+    if paths:
+        near = difflib.get_close_matches(name, [*BASES, *MODIFIERS], 1)
+        modifier = f", or {near[0]!r}" if near else ""
+        return f"it is a setting: --set {paths[0]}=VALUE{modifier}"
+    return suggest(name, [*BASES, *MODIFIERS])
+
+
+def find_fields(name: str) -> list[str]:
+    """Return the paths of the stages' fields that have a name, such as "surrogate.clip_high"."""
+    owners = [choice for choice, kinds in KINDS.items() if any(name in kind.__dataclass_fields__ for kind in kinds)]
+    return [f"{choice}.{name}" for choice in owners]
 
 
 def describe_replaced(before: Method, after: Method, own: str) -> list[str]:

@@ -75,13 +75,25 @@ def find_pairs(method: Method, table: Pairs) -> list[str]:
     return [f"{one.__name__} with {other.__name__}: {reason}" for one, other, reason in rows if {one, other} <= kinds]
 
 
+def compares_nothing(method: Method) -> bool:
+    """Return whether a method compares responses to one prompt, and samples only one.
+
+    A stage of the user's own may compare in another way, so it passes.
+    """
+    advantage = method.advantage
+    is_known = type(advantage).__module__ == GroupCentered.__module__
+    compares_in_group = is_known and getattr(advantage, "baseline", "group") != "none"
+    return compares_in_group and method.sampling.is_whole and method.sampling.num_tracks < 2
+
+
 def refuse_bad_pairs(method: Method) -> None:
     """Raises ValueError where two choices contradict each other."""
     found = find_pairs(method, REFUSED)
-    if isinstance(method.advantage, LeaveOneOut) and method.sampling.num_tracks < 2:
+    if compares_nothing(method):
         found.append(
-            f"LeaveOneOut with sampling.n={method.sampling.num_tracks}: leaving one out needs at least 2 responses for each "
-            "prompt; sample more (--set sampling.n=16)"
+            f"{type(method.advantage).__name__} with sampling.n={method.sampling.num_tracks}: a single response to a prompt has "
+            "no other to be compared with, so every advantage is 0; sample more (--set sampling.n=16), or compare over the whole "
+            "batch (--set advantage=BatchNormalized --set advantage.baseline=none)"
         )
     by_turns = isinstance(method.aggregation, TurnMean) or getattr(method.aggregation, "by", "") == "turns"
     if by_turns and getattr(method.sampling, "unit", "") != "turn":
@@ -145,8 +157,6 @@ def refuse_missing(method: Method, known: Collection[str]) -> None:
 
 def warn_of_pairs(method: Method) -> list[str]:
     notes = find_pairs(method, WARNED)
-    if method.sampling.num_tracks < 2 and method.sampling.is_whole:
-        notes.append("sampling.n=1: a response has nothing to compare with, every advantage is 0; --set sampling.n=16")
     ratio, weight = method.surrogate, method.aggregation
     if isinstance(ratio, PowerClip) and isinstance(weight, LengthPower) and ratio.power != weight.power:
         notes.append(

@@ -141,7 +141,7 @@ def split_names(names: str) -> list[tuple[str, list[str]]]:
         if peer := find_peer(name):
             words = [name.partition(":")[2].strip()]
             found.append((f"{peer.name}:", [word for word in words if word]))
-        elif found and found[-1][0].endswith(":") and read_peers()[found[-1][0][:-1]].knows(name):
+        elif found and (peer := find_peer(found[-1][0])) and peer.knows(name):
             found[-1][1].append(name)
         else:
             found.append((name, []))
