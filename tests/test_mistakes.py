@@ -39,7 +39,11 @@ def desk(tmp_path_factory) -> Path:
         )
         write("empty.jsonl", "")
         write("bad.jsonl", '{"question": "1 + 1", "answer": "2"}\n{"question": "1 + 2", \n')
-        write("reward.py", "def words(prompts, completions, **columns):\n    return 'much'\n")
+        returned = {
+            "words": "'much'", "huge": "[10**400]", "dicts": "{1: 0.5}", "sets": "{1}", "digits": "[10**5000, 1]"
+        }  # fmt: skip
+        functions = (f"def {name}(prompts, completions, **columns): return {text}\n" for name, text in returned.items())
+        write("reward.py", "".join(functions))
         Path("full").mkdir()
         write("full/note.txt", "mine")
         Path("nothing").mkdir()
@@ -106,7 +110,17 @@ MISTAKES = {
     "a game whose turns would be forked": (
         ["train", *GUESS, "--method", "eqlen"], "task=guess with EqLen", "choose a method without eqlen"
     ),
-    "a reward file that is not there": (["train", "--rewards", "none.py:f"], "--rewards none.py:f", "give the path of a Python file"),
+    "a reward file that is not there": (
+        ["train", "--rewards", "none.py:f"], "--rewards none.py:f", "give the path of a Python file"
+    ),
+    "a reward that is too large": (
+        ["train", "--rewards", "reward.py:huge"], "returned a number beyond", "return a finite number"
+    ),
+    "a reward that is a dict": (["train", "--rewards", "reward.py:dicts"], "returned {1: 0.5}", "return a list with one number"),
+    "a reward that is a set": (["train", "--rewards", "reward.py:sets"], "returned {1}", "return a list with one number"),
+    "a reward that cannot be shown": (
+        ["train", "--rewards", "reward.py:digits"], "returned list for one response", "return a list with one number"
+    ),
     "a reward that is not in the file": (["train", "--rewards", "reward.py:f"], "has no 'f'", "it has words"),
     "a reward that returns a word": (
         ["train", "--rewards", "reward.py:words"], "returned 'much'", "return a list with one number"

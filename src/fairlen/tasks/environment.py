@@ -76,8 +76,8 @@ class Interactive(Task, Protocol):
         ...
 
 
-def show(value: Any) -> str:
-    """In one line; the type of a value without a text."""
+def shorten(value: Any) -> str:
+    """Return the first 200 characters of a value's repr or an exception's text in one line; its type if it has no repr."""
     try:
         return " ".join((str(value) if isinstance(value, BaseException) else repr(value)).split())[:200]
     except Exception:
@@ -124,7 +124,7 @@ class Guarded:
                 return Observation(found.text, bool(found.is_last), float(found.reward))
         except Exception:  # a reward of any type
             pass
-        raise Fault("error", "act", f"returned {show(found)}: text is a string and reward a finite number")
+        raise Fault("error", "act", f"returned {shorten(found)}: text is a string and reward a finite number")
 
     async def grade(self) -> Verdict:
         verdict: Any = await self._call("grade", Verdict)
@@ -133,7 +133,7 @@ class Guarded:
                 return replace(verdict, outcome=float(verdict.outcome))
         except Exception:  # an outcome of any type
             pass
-        what = f"returned {show(verdict)}: give a Verdict with {', '.join(VERDICTS)} and a finite outcome"
+        what = f"returned {shorten(verdict)}: give a Verdict with {', '.join(VERDICTS)} and a finite outcome"
         raise Fault("error", "grade", what)
 
     async def end(self) -> None:
@@ -149,9 +149,9 @@ class Guarded:
         except TrainingStopped:
             raise
         except Exception as error:
-            raise Fault("error", name, f"raised {type(error).__name__}: {show(error)}") from error
+            raise Fault("error", name, f"raised {type(error).__name__}: {shorten(error)}") from error
         if not isinstance(found, kind):
-            raise Fault("error", name, f"returned {show(found)}; give {kind.__name__}")
+            raise Fault("error", name, f"returned {shorten(found)}; give {kind.__name__}")
         return found
 
 
@@ -225,7 +225,7 @@ class InTurns:
         try:
             tokens = tuple(map(index, self.task.encode_observation(text))) if text or trajectory.turns else ()
         except Exception as error:
-            raise Fault("error", "encode_observation", f"raised {type(error).__name__}: {show(error)}") from error
+            raise Fault("error", "encode_observation", f"raised {type(error).__name__}: {shorten(error)}") from error
         if len(tokens) >= trajectory.room:
             return False
         trajectory.token_ids += tokens

@@ -9,8 +9,9 @@ from __future__ import annotations
 import inspect
 import math
 import os
+import sys
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
@@ -24,6 +25,7 @@ from fairlen.precision import add_parts
 from fairlen.rollouts import VERDICTS, Response, Verdict
 from fairlen.settings import RewardSettings, VerifierSettings
 from fairlen.tasks.data_row import Answers, Choice, DataRow, Program
+from fairlen.tasks.environment import shorten
 from fairlen.tasks.schemas import unpack_cases
 from fairlen.tasks.task import NO_FAILURES, Failures, Problem, Task
 from fairlen.verify.answer_pool import AnswerPool, AnswerReader
@@ -197,17 +199,25 @@ async def call_reward(
         values = await side.call(
             partial(exhaust, call) if inspect.isgeneratorfunction(reward.function) else call, deadline
         )
-        found = list(values) if isinstance(values, Iterable) else []
+        is_list = isinstance(values, Iterable) and not isinstance(values, str | bytes | Mapping | Set)
+        numbers = list(values) if is_list else []
     except (DeadlineError, TrainingStopped):
         raise
     except Exception as error:
         why = f"{type(error).__name__}: {error} (problem {problem.id})"
         raise ValueError(f"reward {reward.name} raised {why}") from error
-    if len(found) != 1 or not isinstance(found[0], Real | None):
+    if len(numbers) != 1 or not isinstance(numbers[0], Real | None):
         raise ValueError(
-            f"reward {reward.name} returned {values!r} for one response: return a list with one number, or None, for each"
+            f"reward {reward.name} returned {shorten(values)} for one response: return a list with one number, or None, "
+            "for each"
         )
-    return None if found[0] is None else float(found[0])
+    try:
+        return None if numbers[0] is None else float(numbers[0])
+    except OverflowError:
+        raise ValueError(
+            f"reward {reward.name} returned a number beyond {sys.float_info.max:.2g} (problem {problem.id}): return a finite "
+            "number, or None where it does not apply"
+        ) from None
 
 
 def exhaust(generator: Callable[[], Any]) -> list[Any]:

@@ -261,12 +261,20 @@ def find_faults(task: Any) -> Iterator[str]:
             yield f"{who} {verdict!r:.60}; give a fairlen.tasks.task.Verdict"
         if verdict.status not in get_args(Status):
             yield f"{who} status={verdict.status!r}; give one of {', '.join(get_args(Status))}"
-        if not math.isfinite(verdict.outcome):
-            yield f"{who} outcome={verdict.outcome}; give a finite number, 0 to 1"
+        if not is_finite_number(verdict.outcome):
+            yield f"{who} outcome={verdict.outcome!r:.60}; give a finite number, 0 to 1"
     try:
         json.dumps(task.describe())
     except TypeError as error:
         yield f"describe() gives what JSON does not take ({error}); give plain values"
+
+
+def is_finite_number(value: Any) -> bool:
+    """Return whether a value is a number that is finite as a float; 10**400 is not."""
+    try:
+        return math.isfinite(value)
+    except (TypeError, OverflowError):
+        return False
 
 
 def find_problem_faults(who: str, problem: Any, longest: int) -> Iterator[str]:
