@@ -23,6 +23,7 @@ from fairlen.evaluate.folder import merge_facts, rescore_settings
 from fairlen.evaluate.generate import Drawing, open_model, sample_set
 from fairlen.evaluate.samples import read_samples, read_tokens, sample_path, write_samples
 from fairlen.evaluate.start import start_evaluation
+from fairlen.files.folders import locked
 from fairlen.policy.engines import build_engine
 from fairlen.sampling.extend import Sampling
 from fairlen.settings import flatten
@@ -285,3 +286,16 @@ def test_what_was_sampled_first_keeps_its_versions():
     assert found["versions"] == {"torch": "1"}
     assert found["resumed"] == [{name: later[name] for name in ("date", "versions", "machine")}]
     assert merge_facts(found, later | {"date": "4"}) == found
+
+
+def test_a_second_evaluation_in_the_same_folder_is_refused_while_the_first_runs(finished, tmp_path):
+    """Two of them would write each other's parts; when the first has ended, the same command finds everything done."""
+    (folder := tmp_path / "eval").mkdir()
+    with locked(folder):
+        for config in (small(folder), rescore_settings(str(finished), out=str(folder))):
+            with pytest.raises(
+                ValueError, match="another process writes there; stop it, wait, or choose another folder"
+            ):
+                start_evaluation(config)
+    start_evaluation(small(folder))
+    assert start_evaluation(small(folder))["sets"].keys() == {"playground"}

@@ -7,6 +7,7 @@ eval.json has.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from fairlen.evaluate.samples import (
 )
 from fairlen.evaluate.scores import overall, score
 from fairlen.evaluate.sets import check_places, find_sets, rescore
-from fairlen.files.folders import choose_folder, going_on_in, write_json
+from fairlen.files.folders import choose_folder, going_on_in, locked, refuse_links, write_json
 from fairlen.files.foreign import read_file_bytes
 from fairlen.files.limits import parse_json
 from fairlen.hangs import run_async
@@ -50,15 +51,17 @@ Graded = tuple[Path, dict[str, Any], dict[str, tuple[Sample, ...]]]
 def start_evaluation(config: EvalConfig, console: Console | None = None) -> dict[str, Any]:
     """Run the whole job and return the summary. Raises ValueError for what does not fit together before it samples."""
     console = console or make_console()
-    folder, facts, samples = (rescore_given if config.run.from_samples else sample_all)(config, console)
-    summary = summarize(config, facts, samples)
-    write_json(folder / "summary.json", summary, allow_nan=False)
+    grade = rescore_given if config.run.from_samples else sample_all
+    with ExitStack() as locks:
+        folder, facts, samples = grade(config, console, locks)
+        summary = summarize(config, facts, samples)
+        write_json(folder / "summary.json", summary, allow_nan=False)
     show_summary(console, summary, str(folder))
     return summary
 
 
-def sample_all(config: EvalConfig, console: Console) -> Graded:
-    """Draw and grade what is not done yet."""
+def sample_all(config: EvalConfig, console: Console, locks: ExitStack) -> Graded:
+    """Draw and grade what is not done yet. `locks` keeps the folder to this process until it is closed."""
     check_places(config)
     folder = choose_folder(config.run.out, file_name(Path(config.model.name).name), "eval")
     refuse_others(folder)
@@ -66,6 +69,7 @@ def sample_all(config: EvalConfig, console: Console) -> Graded:
 
     model = open_model(config)
     asked, config = config.sampling, model.config
+    lock_folder(folder, locks)
     facts = open_folder(folder, describe(config, {found.name: found for found in model.sets}, model.facts))
     missing = [found for found in model.sets if not sample_path(folder, found.name).exists()]
     if not (asked.max_response_length and asked.max_num_seqs):
@@ -84,14 +88,27 @@ def sample_all(config: EvalConfig, console: Console) -> Graded:
     return folder, facts, {found.name: read_samples(sample_path(folder, found.name)) for found in model.sets}
 
 
-def rescore_given(config: EvalConfig, console: Console) -> Graded:
-    """Verify what an evaluation drew."""
+def lock_folder(folder: Path, locks: ExitStack) -> None:
+    """Make the folder of an evaluation and lock it, until `locks` is closed.
+
+    Raises:
+        ValueError: Another process holds the lock.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    refuse_links(folder)  # the lock may be one
+    locks.enter_context(locked(folder))
+
+
+def rescore_given(config: EvalConfig, console: Console, locks: ExitStack) -> Graded:
+    """Verify what an evaluation drew. `locks` keeps the folder to this process until it is closed."""
     recorded = read_recorded(config.run.from_samples)
     refuse_unused(config)
     files = {path.stem: path for path in find_files(Path(config.run.from_samples))}
     given = {name: read_samples(path) for name, path in files.items()}
     sets = find_sets(config, list(given))
     folder = choose_folder(config.run.out, "rescored", "eval")
+    refuse_others(folder)
+    lock_folder(folder, locks)
     facts = open_folder(folder, describe(config, sets, None) | {"sampled": recorded})
 
     async def rescore_each() -> dict[str, tuple[Sample, ...]]:
