@@ -11,6 +11,7 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
+from compare.test_results import make_runs
 from loops import over
 from report_runs import write_run
 
@@ -348,10 +349,12 @@ for name in [*BASES, *(f"grpo+{m}" for m in MODIFIERS)]:
 main(["methods", "--json"]), main(["eval", "--suite", "list"]), main(["audit", sys.argv[1]])
 assert not (found := {"torch", "transformers", "tokenizers"} & set(sys.modules)), found
 sys.modules |= dict.fromkeys(("torch", "transformers", "tokenizers"))
-write_report(*sys.argv[2:])
+write_report(*sys.argv[2:4])
+assert main(["compare", *sys.argv[4:]]) == 0
 """
     formats, run = TESTS / "fixtures_formats", write_run(tmp_path / "run", batches=1, prompts=1)
-    command = [sys.executable, "-c", code, str(formats), str(run), str(tmp_path / "page.html")]
+    runs = make_runs(tmp_path / "runs")
+    command = [sys.executable, "-c", code, str(formats), str(run), str(tmp_path / "page.html"), *runs]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     num = sum(path.is_dir() and path.name[0] != "_" for path in formats.iterdir())

@@ -187,7 +187,8 @@ def run_compare(arguments: list[str]) -> int:
     config = parse(default, "compare", rest)
     if config.methods is default.methods:
         raise ValueError("METHODS: none was named; name at least two, such as: fairlen compare grpo grpo+balanced")
-    tell("importing torch")
+    if not config.are_runs:
+        tell("importing torch")
     from fairlen.compare.start import start_comparison
 
     start_comparison(config)

@@ -26,7 +26,6 @@ from fairlen.report.run import read_metrics
 from fairlen.secrets import hide_all
 from fairlen.settings import flatten
 from fairlen.train.run.config import TrainConfig
-from fairlen.train.start import start_training
 
 LIMITS: dict[Match, str] = {"generated": "max_generated", "seconds": "max_seconds", "updates": "max_updates"}
 PATIENCE = 50
@@ -38,6 +37,7 @@ def start_comparison(config: CompareConfig) -> list[Result]:
     console = make_console()
     if config.are_runs:
         return compare_runs(config, console)
+    load_trainer()  # a missing package is an error before a folder is made
     folder = choose_folder(config.train.run.out, "compare")
     open_comparison(config, folder)
     with going_on_in(folder):
@@ -52,6 +52,13 @@ def start_comparison(config: CompareConfig) -> list[Result]:
     console.print(describe_match(results, MATCHED[config.match]), soft_wrap=True)
     console.print(f"folder: {folder}; the picture of it: {FILE}", soft_wrap=True)
     return results
+
+
+def load_trainer() -> Callable[[TrainConfig], object]:
+    """Return the function that trains. It needs torch, without which finished runs can be compared."""
+    from fairlen.train.start import start_training
+
+    return start_training
 
 
 def compare_runs(config: CompareConfig, console: Console) -> list[Result]:
@@ -121,7 +128,7 @@ def run_cell(train: TrainConfig, folder: Path, name: str, log: Callable[[str], N
     if folder.exists() and not resume:
         shutil.rmtree(folder)  # ended before its first checkpoint: nothing to resume
     log(f"{name}: {'resumes' if resume else 'starts'}")
-    start_training(train.replace(resume=resume))
+    load_trainer()(train.replace(resume=resume))
     spent = read_spent(folder)
     write_json(done, asdict(spent))
     return spent
