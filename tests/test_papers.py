@@ -182,3 +182,25 @@ def test_a_wrong_setting_would_be_noticed() -> None:
         check_ours(shlex.split("grpo --set surrogate.clip_hgh=0.3"))
     with pytest.raises(AssertionError, match="no such flag"):
         check_ours(["--rollout-batch", "4"])
+
+
+def test_gspo_of_trl_is_what_the_page_says() -> None:
+    """TRL's default loss averages over the tokens of the update; `loss_type="grpo"` averages sequences, as GSPO does."""
+    settings = "importance_sampling_level=sequence+epsilon=3e-4+epsilon_high=4e-4"
+    assert compose(f"trl:grpo+{settings}") == compose("gspo+std_trl")
+    over_tokens = ["aggregation=TokenMean", "aggregation.scope=update"]
+    assert compose(f"trl:{settings}") == compose("gspo+std_trl", over_tokens) != compose("gspo+std_trl")
+
+
+def test_rollout_batches_of_trls_steps_are_what_the_page_says() -> None:
+    """A rollout batch of TRL is used for steps_per_generation / gradient_accumulation_steps * num_iterations updates."""
+    options = {span for head, _ in items("From TRL 1.16") for span in spans(head)}
+    ours = " ".join(span for _, rest in items("From TRL 1.16") for span in spans(rest))
+
+    def theirs(name: str) -> int:
+        return min(int(option.partition("=")[2]) for option in options if option.startswith(f"{name}="))
+
+    updates = theirs("steps_per_generation") // theirs("gradient_accumulation_steps")
+    batches = theirs("max_steps") // (updates * theirs("num_iterations"))
+    assert f"--updates-per-batch {updates}" in ours
+    assert f"--epochs-per-batch {theirs('num_iterations')} --rollout-batches {batches}" in ours

@@ -1,7 +1,7 @@
 """The expected gradient of EqLen, from every stream that a small policy can produce, against the exact policy gradient.
 
 Horizon 4, two letters and EOS: 4,681 streams, because L(h) with h steps left has 1 tie and 8 pairs that go on:
-L(h) = 1 + 8 L(h - 1), L(1) = 9. Run this file, or pytest -s, for the table of all values of a survivor and weights of a round.
+L(h) = 1 + 8 L(h - 1), L(1) = 9. `pytest -s` with this file prints the table of all values of a survivor and weights of a round.
 """
 
 import functools
@@ -130,8 +130,3 @@ def test_lineage_has_more_variance_than_halving(seed):
     )
     assert halving < lineage
     assert tokens[0] > tokens[1]
-
-
-if __name__ == "__main__":
-    for policy_seed in range(4):
-        print(table(policy_seed) + "\n")
