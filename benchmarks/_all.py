@@ -49,7 +49,7 @@ PROGRAMS = {
     "benchmarks/channels_truth.py": Program("cpu", r"tool output 40% longer +observation +\d+\.\d%"),
     "benchmarks/eqlen.py": Program("cpu", r"EqLen [\d,]+ useful tokens/s, independent [\d,]+"),
     "benchmarks/first_hour.py": Program(
-        "cuda", r"3 of 3 sections passed or say what they need", ("--smoke", "--only", "tests", "resume", "profile")
+        "cuda", r"3 of 3 sections passed or say what they need", ("--smoke", "--only", "parity", "resume", "profile")
     ),
     "benchmarks/gpu.py": Program("cuda", r"TRL +[\d.]+ s, +[\d,]+ trained tokens/s"),
     "benchmarks/pauses.py": Program("cpu", r"the longest pause is [\d.]+ ms, [\d.]+ ms of CPU time; memory grew by -?[\d.]+ MiB"),

@@ -110,7 +110,7 @@ def parse() -> argparse.Namespace:
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Everything, printed as it comes."""
+    """Measure every part; each is printed and written as it comes."""
     device = torch.device(options.device)
     rates = measure_rates(device, torch.bfloat16 if device.type == "cuda" else torch.float32)
     print(
@@ -118,11 +118,22 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         f"{rates.bandwidth / 1e9:.3g} GB/s by copying",
         flush=True,
     )
-    tables: dict[str, list[Any]] = {}
+    found: dict[str, Any] = {"device": asdict(rates)}
     for part in options.part:
-        tables |= MEASURES[part](options, rates, device)
+        tables = MEASURES[part](options, rates, device)
+        found |= {name: [asdict(row) for row in rows] for name, rows in tables.items()}
+        write_record(options, found)
         free(device)
-    return {"device": asdict(rates)} | {name: [asdict(row) for row in rows] for name, rows in tables.items()}
+    return found
+
+
+def write_record(options: argparse.Namespace, found: dict[str, Any]) -> None:
+    """Write all numbers so far to the file of --json, if one is given."""
+    if options.json:
+        settings = {name: value for name, value in vars(options).items() if name != "json"}
+        peak = peak_bytes(torch.device(options.device))
+        record = {"settings": settings, "versions": package_versions(), "peak_bytes": peak, **found}
+        options.json.write_text(json.dumps(record, indent=1) + "\n")
 
 
 Tables = dict[str, list[Any]]
@@ -302,11 +313,6 @@ def main() -> None:
     found = measure(options)
     check(found)
     report_aims(found)
-    if options.json:
-        settings = {name: value for name, value in vars(options).items() if name != "json"}
-        peak = peak_bytes(torch.device(options.device))
-        record = {"settings": settings, "versions": package_versions(), "peak_bytes": peak, **found}
-        options.json.write_text(json.dumps(record, indent=1) + "\n")
 
 
 if __name__ == "__main__":
