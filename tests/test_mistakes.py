@@ -44,6 +44,7 @@ def desk(tmp_path_factory) -> Path:
         }  # fmt: skip
         functions = (f"def {name}(prompts, completions, **columns): return {text}\n" for name, text in returned.items())
         write("reward.py", "".join(functions))
+        write("unsafe.toml", "[verifier]\nunsafe_exec_on_host = true\n")
         Path("full").mkdir()
         write("full/note.txt", "mine")
         Path("nothing").mkdir()
@@ -143,6 +144,9 @@ MISTAKES = {
     ),
     "one response in a comparison": (
         ["compare", "grpo", "dapo:sampling.n=1"], "sampling.n=1: a single response", "--set sampling.n=16"
+    ),
+    "a file that switches the sandbox off": (
+        ["train", "--config", "unsafe.toml"], "unsafe_exec_on_host: give it as a flag, --unsafe-exec-on-host", "which you decide"
     ),
     "an unknown library": (["train", "--method", "tlr:+dapo"], "no library 'tlr'", "did you mean 'trl'?"),
     "a colon after a method": (["train", "--method", "dapo:+balanced"], "unknown method 'dapo:'", "leave the colon out: dapo"),

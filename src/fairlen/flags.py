@@ -260,8 +260,8 @@ def find_key(config: Any, key: str, value: Any, table: str) -> Setting:
     word, settings = key.replace("-", "_"), list(list_settings(type(config), config))
     for one in settings:
         if one.group == table and word == (one.flag.spelling or one.field):
-            if one.flag.is_alone:
-                raise ValueError(f"{key}: give it as a flag; it decides what other settings begin with")
+            if one.flag.not_in_files:
+                raise ValueError(f"{key}: give it as a flag, --{one.spelling}; {one.flag.not_in_files}")
             return one
     for one in settings:
         if word in (one.name, one.field, one.flag.spelling):

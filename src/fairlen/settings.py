@@ -26,8 +26,8 @@ class Flag:
     """On the command line alone."""
     is_repeated: bool = False
     is_positional: bool = False
-    is_alone: bool = False
-    """No file gives it: other settings begin with it."""
+    not_in_files: str = ""
+    """Why no TOML file may give it; empty if a file may."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,9 @@ class ResumeEffect:
     name: str
 
 
-Repeated, Positional, Alone = Flag(is_repeated=True), Flag(is_positional=True), Flag(is_alone=True)
+Repeated, Positional = Flag(is_repeated=True), Flag(is_positional=True)
+Alone = Flag(not_in_files="it decides what other settings begin with")
+Unsafe = Flag(not_in_files="programs of the model can then do whatever you can, which you decide and not a file")
 HARMLESS = ResumeEffect("harmless")
 """It changes nothing of what an update computes."""
 ROUNDING = ResumeEffect("rounds differently")
@@ -230,8 +232,9 @@ class VerifierSettings(Settings):
     """Where the reference is a number, take operators that are left to the reader for it: a sum, 5!, a logarithm."""
     workers: Annotated[Natural, Flag("verify_workers"), HARMLESS] = 0
     """Comparisons, and programs, at a time; 0 is one for each core."""
-    unsafe_exec_on_host: bool = False
-    """Run programs of the model on this machine without a sandbox: they can do whatever you can. It is recorded."""
+    unsafe_exec_on_host: Annotated[bool, Unsafe] = False
+    """Run programs of the model on this machine without a sandbox: they can do whatever you can. It is recorded. A flag only:
+    no TOML file gives it."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
