@@ -148,7 +148,9 @@ def stream(
             yield from gather(path, candidates, reject or refuse, columns, (first or size, size))
             return
         regular = require_regular_file(path)
-        with pq.ParquetFile(regular, memory_map=True) if container == "parquet" else pa.memory_map(str(regular)) as file:
+        with (
+            pq.ParquetFile(regular, memory_map=True) if container == "parquet" else pa.memory_map(str(regular)) as file
+        ):
             keep = None if columns is None else list(columns)
             if container == "parquet":
                 limits.check_rows(file.metadata.num_rows, limits.max_rows(path))
@@ -232,7 +234,7 @@ class PartOfFile(io.RawIOBase):
     """The bytes of a file within a span, read as if they were the whole file."""
 
     def __init__(self, path: Path, span: Span) -> None:
-        self.file = path.open("rb")
+        self.file = open_regular_file(path)
         self.left = span[1] - span[0]
         self.file.seek(span[0])
 
