@@ -258,3 +258,14 @@ def test_a_mixture_by_hand():
 def test_shares_that_cannot_be_kept_exactly_are_refused():
     with pytest.raises(ValueError, match=r"weights 1000.0, 0.001: shares of one in 1,000,001 cannot be kept"):
         Mixture((1000.0, 0.001))
+
+
+def test_training_on_tests_that_can_be_cheated_warns_once(load):
+    """HumanEval's tests are code that runs next to the program; inputs and outputs are not. Only what is trained on counts."""
+    rows = ({"task_id": str(n), "prompt": f"def f{n}(x):\n", "entry_point": f"f{n}"} for n in range(5))
+    humaneval = [row | {"test": "def check(c):\n    assert c(1) == 2\n"} for row in rows]
+    task = load({"code.jsonl": humaneval, "eval.jsonl": sums(0, 5)})
+    warnings = [note for note in task.notes if note.startswith("warning: 5 of 5 rows to train on")]
+    assert len(warnings) == 1 and "keep these to evaluate" in warnings[0]
+    held_out = load({"a.jsonl": sums(0, 5), "eval.jsonl": humaneval})
+    assert not any("warning" in note for note in held_out.notes)
