@@ -59,7 +59,7 @@ def test_a_log_that_has_lost_something_is_cut_to_whole_lines_and_named(copied, c
 
 def test_a_damaged_description_is_named(copied):
     (copied / "run.json").write_text("{")
-    with pytest.raises(ValueError, match=r"run\.json: not JSON .* restore it from a backup"):
+    with pytest.raises(ValueError, match=r"run\.json: not JSON.* restore it from a backup"):
         go_on(copied)
 
 

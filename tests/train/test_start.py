@@ -100,7 +100,7 @@ def test_the_same_seed_gives_the_same_run(finished, tmp_path):
 
 
 def test_two_processes_never_train_in_one_folder(finished):
-    with locked(finished), pytest.raises(ValueError, match="another process trains in this folder"):
+    with locked(finished), pytest.raises(ValueError, match="another process writes there; stop it, wait"):
         start_training(small(finished, resume=True))
 
 
