@@ -131,7 +131,8 @@ class Interruption:
             write_message(f"{signal.Signals(number).name}: stopped at once")
             os._exit(128 + number)  # without clean-up; worker processes end with this one
         self.number = number
-        write_message(f"{signal.Signals(number).name}: stopping at the next update or sooner; once more stops at once")
+        again = "" if number == signal.SIGHUP else "; once more stops at once"
+        write_message(f"{signal.Signals(number).name}: stopping at the next update or sooner{again}")
         if self.cancel:
             self.cancel()
 
