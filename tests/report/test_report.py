@@ -128,9 +128,7 @@ def test_a_broken_file_is_named(plain_run, tmp_path):
     with pytest.raises(ValueError, match=r"metrics\.jsonl:2: not JSON"):
         write_report(tmp_path)
     (tmp_path / "metrics.jsonl").write_bytes(b'\xef\xbb\xbf{"rollout_batch": 0, "update": 1}\n{"\xe9": 1}\n')
-    with pytest.raises(
-        ValueError, match=r"metrics\.jsonl:2: not UTF-8"
-    ):  # of line 1 a mark of UTF-8 is none
+    with pytest.raises(ValueError, match=r"metrics\.jsonl:2: not UTF-8"):  # of line 1 a mark of UTF-8 is none
         write_report(tmp_path)
 
 
