@@ -22,7 +22,7 @@ from fairlen.audit.readers.spent import Meter, make_meter
 from fairlen.batch import Bools, Floats, Ints, Responses
 from fairlen.files.formats import Span, Unreadable, natural
 from fairlen.watch.growing import (
-    Counted,
+    CountedPart,
     count_lines,
     find_line,
     find_lines,
@@ -92,7 +92,7 @@ class Follower:
 
     path: Path
     options: Options = field(default_factory=Options)
-    files: dict[str, Counted] = field(default_factory=dict)
+    files: dict[str, CountedPart] = field(default_factory=dict)
     """How much of each file is counted, by path."""
     earlier: dict[str, list[int]] = field(default_factory=dict)
     """Identity of each table that an earlier run wrote; it is skipped until it changes."""
@@ -110,7 +110,9 @@ class Follower:
     """Rows that are not counted, by reason; 0 if their number is unknown."""
 
     def __post_init__(self) -> None:
-        self.files = {name: one if isinstance(one, Counted) else Counted(**one) for name, one in self.files.items()}
+        self.files = {
+            name: one if isinstance(one, CountedPart) else CountedPart(**one) for name, one in self.files.items()
+        }
         self.notes: list[str] = []
         self._meter: Meter | None = None
         self._names: dict[Path, str] = {}
@@ -307,7 +309,7 @@ class Follower:
 
     def find_part(self, file: Path, most: int) -> Unread | None:
         """Return the whole lines of a file that are not counted; None if there are none yet."""
-        counted = self.files.get(str(file), Counted())
+        counted = self.files.get(str(file), CountedPart())
         lines = find_lines(file, counted.place, most)
         (start, stop), is_end = lines.span, lines.is_end
         if lines.fault:
@@ -432,7 +434,7 @@ class Follower:
 
         It is the number of rows if none does. None: those rows are another run's, which begins there.
         """
-        counted = self.files.get(str(part.file), Counted())
+        counted = self.files.get(str(part.file), CountedPart())
         steps = log.batch[rows]
         if part.span is None:
             again = find_changed_step(counted, log, rows)
@@ -456,7 +458,7 @@ class Follower:
         rows = rows_of[str(part.file)][: returning[part.file]]
         steps = log.batch[rows]
         is_earlier = steps <= self.last
-        counted = self.files.get(str(part.file), Counted())
+        counted = self.files.get(str(part.file), CountedPart())
         known = counted.beyond
         if part.span is None:
             numbers = [number for step, (number, _) in counted.steps.items() if int(step) <= self.last]
@@ -466,7 +468,7 @@ class Follower:
     def move(self, part: Unread, log: Log, rows: Ints, held: float, returning: int) -> bool:
         """Move beyond the rows of a part that are counted. Returns whether there are any."""
         steps, name = log.batch[rows], str(part.file)
-        counted = self.files.setdefault(name, Counted())
+        counted = self.files.setdefault(name, CountedPart())
         is_held = (steps >= held) | (np.arange(len(steps)) >= returning)
         if part.span is None:
             return self.move_beyond_table(part, counted, log, rows, is_held)
@@ -482,7 +484,7 @@ class Follower:
         counted.beyond = int((~is_held[first:]).sum())
         return has_moved
 
-    def move_beyond_table(self, part: Unread, counted: Counted, log: Log, rows: Ints, is_held: Bools) -> bool:
+    def move_beyond_table(self, part: Unread, counted: CountedPart, log: Log, rows: Ints, is_held: Bools) -> bool:
         """Keep which rows of a table are counted."""
         before = dict(counted.steps)
         for step in np.unique(log.batch[rows][~is_held]).tolist():
@@ -561,7 +563,7 @@ class Follower:
             if file in self._cuts:
                 place = self._cuts[file][0]
             self.starts[name] = place
-            self.files[name] = Counted(place, identify(file, place) if place else [])
+            self.files[name] = CountedPart(place, identify(file, place) if place else [])
         self._cuts = {}
         self.last, self.key, self.unit, self.rewards = -1, 0, "", {}
         return NewRun(reasons[0])
@@ -638,7 +640,7 @@ def checksum(log: Log, rows: Ints) -> int:
     return crc32(np.column_stack(columns).tobytes())
 
 
-def find_changed_step(counted: Counted, log: Log, rows: Ints) -> int | None:
+def find_changed_step(counted: CountedPart, log: Log, rows: Ints) -> int | None:
     """Return a counted step whose rows in a table are no longer those that were counted; None if all are."""
     for step, (number, before) in counted.steps.items():
         own = rows[log.batch[rows] == int(step)][:number]

@@ -25,7 +25,7 @@ BLOCK = 1 << 20
 
 
 @dataclass
-class Counted:
+class CountedPart:
     """How much of a file the watch has counted."""
 
     place: int = 0
