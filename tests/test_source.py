@@ -253,8 +253,6 @@ READS_OTHERWISE = {
     "report/page.py": "files of the package",
     "methods/peers.py": "files of the package",
     "verify/process.py": "/proc",
-    "watch/command.py": "its own state",
-    "watch/growing.py": "follows a growing file, which it checks itself",
 }
 """Modules that open paths in another way than `fairlen.files.foreign`, with the reason."""
 

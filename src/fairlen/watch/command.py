@@ -23,7 +23,7 @@ from fairlen.audit.readers.spent import make_meter
 from fairlen.checks import Checked, Positive
 from fairlen.console import log, suggest, visible, warn
 from fairlen.files.folders import refuse_foreign, write_file
-from fairlen.files.formats import Unreadable
+from fairlen.files.foreign import Unreadable, read_json_object
 from fairlen.files.limits import name_special
 from fairlen.settings import Positional
 from fairlen.watch.follow import Follower, NewRun, StepRows
@@ -171,7 +171,7 @@ class FileWatch:
     def restore(self, place: Path) -> None:
         """Continue from a state file. Raises ValueError if it is not a state of this path."""
         try:
-            state = json.loads(place.read_text())
+            state = read_json_object(place)
             owner = state.get("path", self.path)
             if owner != self.path:
                 raise ValueError(f"it belongs to {owner}")

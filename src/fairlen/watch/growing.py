@@ -12,6 +12,7 @@ from zlib import crc32
 import numpy as np
 
 from fairlen.batch import Ints
+from fairlen.files.foreign import open_regular_file
 from fairlen.files.formats import PACKED, Span
 from fairlen.files.limits import MAX_LINE, read_row
 
@@ -42,7 +43,7 @@ def is_growing(path: Path) -> bool:
     """Return whether a file has one JSON object per line, so that a program can append to it."""
     if path.suffix not in GROWING:
         return False
-    with path.open("rb") as file:
+    with open_regular_file(path) as file:
         start = file.read(64)
     is_packed = any(start.startswith(magic) for magic in PACKED)
     is_array = start.lstrip()[:1] == b"["
@@ -51,7 +52,7 @@ def is_growing(path: Path) -> bool:
 
 def identify(path: Path, stop: int) -> list[int]:
     """Return the size of the part of a file before `stop`, and checksums of its first and last EDGE bytes."""
-    with path.open("rb") as file:
+    with open_regular_file(path) as file:
         first = file.read(min(stop, EDGE))
         file.seek(max(stop - EDGE, 0))
         last = file.read(stop - file.tell())
@@ -60,7 +61,7 @@ def identify(path: Path, stop: int) -> list[int]:
 
 def identify_start(path: Path) -> int:
     """Return a checksum of the first START bytes of a file, or of all bytes of a smaller one."""
-    with path.open("rb") as file:
+    with open_regular_file(path) as file:
         return crc32(file.read(START))
 
 
@@ -87,7 +88,7 @@ def find_lines(path: Path, start: int, most: int) -> Lines:
         most: Bytes to look at; a longer line is still found, up to MAX_LINE.
     """
     stop = start
-    with path.open("rb") as file:
+    with open_regular_file(path) as file:
         size = os.fstat(file.fileno()).st_size
         file.seek(start)
         while file.tell() < size and (file.tell() - start < most or stop == start):
@@ -111,7 +112,7 @@ def find_lines(path: Path, start: int, most: int) -> Lines:
 def find_line(path: Path, span: Span, number: int) -> int:
     """Return the byte at which a line of a span begins; `number` counts from 1."""
     place, to_skip = span[0], number - 1
-    with path.open("rb") as file:
+    with open_regular_file(path) as file:
         file.seek(place)
         while to_skip > 0:
             block = file.read(min(BLOCK, span[1] - file.tell()))
@@ -128,7 +129,7 @@ def find_line(path: Path, span: Span, number: int) -> int:
 def count_lines(path: Path, span: Span) -> int:
     """Return the number of lines that end within a span."""
     number = 0
-    with path.open("rb") as file:
+    with open_regular_file(path) as file:
         file.seek(span[0])
         while block := file.read(min(BLOCK, span[1] - file.tell())):
             number += block.count(b"\n")
