@@ -86,7 +86,9 @@ def draw_curve(kind: Kind, rng: np.random.Generator) -> DrawnCurve:
     limit = np.array(kind.limits or (length.max() + 1,))[prompt % max(len(kind.limits), 1)]
     truncated = length > limit
     correct = correct & ~truncated
-    return DrawnCurve(find_curve(prompt, np.minimum(length, limit), correct, truncated), len(np.unique(prompt[correct])))
+    return DrawnCurve(
+        find_curve(prompt, np.minimum(length, limit), correct, truncated), len(np.unique(prompt[correct]))
+    )
 
 
 @dataclass
@@ -127,7 +129,9 @@ def find_missed(kind: Kind, found: Coverage, num_logs: int) -> list[str]:
     """Return every mark that a kind missed."""
     missed = []
     if min(found.by_truth.values()) < LEAST_COVERED:
-        missed.append(f"{kind.name}: {', '.join(f'{truth:.0%} {share:.1%}' for truth, share in found.by_truth.items())}")
+        missed.append(
+            f"{kind.name}: {', '.join(f'{truth:.0%} {share:.1%}' for truth, share in found.by_truth.items())}"
+        )
     if len(kind.limits) < 2 and found.enough_held < LEAST_ENOUGH:
         missed.append(f"{kind.name}: nine tenths {found.enough_held:.1%}")
     if len(kind.limits) < 2 and found.bounded * num_logs >= 50 and found.bounded_held < LEAST_ENOUGH:

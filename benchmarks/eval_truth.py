@@ -5,8 +5,8 @@
 
 Each evaluation draws the accuracy of every problem from a beta distribution with a given mean, then 4 or 32 responses to each
 problem. The spread of accuracies is set by the sum of the two parameters of the distribution: from problems that are all alike
-over 50, 10, 2 and 0.5 to problems that are always or never solved. The program prints the lowest coverage of the 95% interval over
-these six spreads, and the mean width of the intervals of one spread.
+over 50, 10, 2 and 0.5 to problems that are always or never solved. The program prints the lowest coverage of the 95% interval
+over these six spreads, and the mean width of the intervals of one spread.
 """
 
 from __future__ import annotations
@@ -90,7 +90,9 @@ def main() -> None:
     number, is_checked = read_size("--evaluations", 2000, smoke=20, help="of each kind")
     cells = CELLS if is_checked else CELLS[::7]
     missed = []
-    print(f"{'metric':14} {'problems':>8} {'accuracy':>8} {'lowest coverage':>16} {'of a spread of':>15} {'mean width':>11}")
+    print(
+        f"{'metric':14} {'problems':>8} {'accuracy':>8} {'lowest coverage':>16} {'of a spread of':>15} {'mean width':>11}"
+    )
     for cell in cells:
         found = {spread: measure_coverage(cell, spread, number) for spread in SPREADS}
         lowest = min(SPREADS, key=lambda spread: found[spread][0])

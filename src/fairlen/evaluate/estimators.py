@@ -52,8 +52,8 @@ def mean_of_sets(sets: Sequence[Floats]) -> Estimate:
 def difference_by_problem(values: Floats, baseline: Floats) -> Estimate:
     """Return the mean of one method minus that of another on the same problems, from [problems, k] each.
 
-    The interval holds the percentiles over resampled problems. Unlike that of a share it cannot allow for problems that the sample
-    has missed: if few problems can change at all, as at an accuracy of 2% with 30 problems, it is too narrow.
+    The interval holds the percentiles over resampled problems. Unlike that of a share it cannot allow for problems that the
+    sample has missed: if few problems can change at all, as at an accuracy of 2% with 30 problems, it is too narrow.
     """
     if len(values) != len(baseline):
         raise ValueError(f"{len(values)} and {len(baseline)} problems: a paired difference needs the same in one order")

@@ -1,7 +1,7 @@
 """95% intervals of measures over prompts, because responses to one prompt are not independent; and bins of length.
 
-Most intervals are percentiles over bootstrap samples of prompts. Shares and means have their own methods, which also hold when few
-prompts are known: `shares_over_clusters`, `mean` and, for independent draws, `wilson`.
+Most intervals are percentiles over bootstrap samples of prompts. Shares and means have their own methods, which also hold when
+few prompts are known: `shares_over_clusters`, `mean` and, for independent draws, `wilson`.
 """
 
 from __future__ import annotations
@@ -199,10 +199,10 @@ def shares_over_clusters(hits: Floats, number: Floats) -> Estimates:
 
 @lru_cache(maxsize=2)
 def draw_cluster_weights(size: int) -> Floats:
-    """Return random weights of `size` clusters and of one more, [draws, size + 1]; each row is uniform among those that add up to 1.
+    """Return random weights of `size` clusters and of one more, [draws, size + 1].
 
-    The weight of the one more has a beta distribution, whose evenly spaced quantiles are taken, so that the ends of the interval
-    are exact if all clusters are alike.
+    Each row is drawn uniformly from all weights that add up to 1. The weight of the one more has a beta distribution. Its evenly
+    spaced quantiles are used in place of random draws, so that the ends of the interval are exact if all clusters are alike.
     """
     weights = np.random.default_rng((0, 3)).standard_exponential((NUM_DRAWS, size + 1))
     quantile = (np.arange(NUM_DRAWS) + 0.5) / NUM_DRAWS
@@ -217,10 +217,10 @@ def bounded_interval(weights: Floats, hits: Floats, number: Floats) -> tuple[Flo
 
     The lower end assumes one more cluster without a hit, the upper end one more cluster of hits only; both have the mean size of
     the clusters. Each draw weighs the clusters at random, and the ends are the 2.5% and 97.5% quantiles of the weighted shares.
-    For clusters that are all hits or no hits this is the Clopper-Pearson interval; no distribution of shares in 0..1 is known for
-    which an end fails more often than its 2.5%.
+    For clusters of one size that are all hits or no hits this is the Clopper-Pearson interval. That it holds for every distribution
+    between 0 and 1 is conjectured; the authors' simulations and benchmarks/eval_truth.py found no exception.
 
-    Source: Gaffke 2005, in the form of Learned-Miller and Thomas, arXiv:1905.06208.
+    Source: Gaffke 2005, in the form of Learned-Miller and Thomas, arXiv:1905.06208, there for clusters of one size.
 
     Args:
         weights: Weights of the clusters, and in the last column of the one more, [draws, clusters + 1].
