@@ -1,10 +1,10 @@
-"""Check that `fairlen audit --against` finds no difference between two logs that differ only in the number of responses per prompt.
+"""Check that `fairlen audit --against` finds no difference between logs that differ only in the number of responses per prompt.
 
     python benchmarks/against_truth.py             500 pairs of logs of each kind; exit code 1 if a mark is missed
     python benchmarks/against_truth.py --logs 100  fewer
 
-Log A has 4 responses to each of 60 prompts and log B has 16, drawn from one policy: the same chances of a correct response, the same
-lengths of correct and of incorrect responses. So every finding is false. In three of the five kinds the lengths of correct and
+Log A has 4 responses to each of 60 prompts and log B has 16, drawn from one policy: the same chances of a correct response, the
+same lengths of correct and of incorrect responses. So every finding is false. In three of the five kinds the lengths of correct and
 incorrect responses differ, equally in both logs; in one the number of responses varies from prompt to prompt, and in one the logs
 have no prompt in common. The program prints the share of pairs of logs with any finding, then each measure's share.
 """
@@ -29,7 +29,10 @@ class Kind:
     name: str
     shift: float = 0.0  # of the log length of incorrect responses
     ratio: float = 1.0  # spread of incorrect responses' log lengths over that of correct ones
-    sizes: tuple[tuple[int, int], tuple[int, int]] = ((4, 4), (16, 16))  # least and most responses to a prompt, in A and in B
+    sizes: tuple[tuple[int, int], tuple[int, int]] = (
+        (4, 4),
+        (16, 16),
+    )  # least and most responses to a prompt, in A and in B
     is_paired: bool = True
 
 
@@ -54,7 +57,9 @@ def make_log(kind: Kind, side: int, hard: np.ndarray, rng: np.random.Generator) 
     responses = build_responses(problem, length, verdict, verdict, np.zeros(len(problem), np.bool_), limit)
     name = problem if kind.is_paired or side == 0 else problem + len(hard)
     known = frozenset(("correct", "truncated"))
-    return Log("simulation", "tokens", responses, 0 * problem, build_segments(responses, length), known=known, problem=name)
+    return Log(
+        "simulation", "tokens", responses, 0 * problem, build_segments(responses, length), known=known, problem=name
+    )
 
 
 def count_false(kind: Kind, number: int) -> dict[str, float]:

@@ -212,7 +212,11 @@ def test_distances_from_the_median_are_compared_on_equally_many_responses():
     problem, count = count_by_stratum(rows)
     assert problem.tolist() == [0, 1, 0] and count.tolist() == [5, 3, 4]  # the first prompt is in two steps
     drawn = draw_equal(rows, np.array([4, 3, 3])[rows.problem])
-    assert np.unique(drawn.stratum, return_counts=True)[1].tolist() == [4, 3, 4]  # the prompt of two responses is left out
+    assert np.unique(drawn.stratum, return_counts=True)[1].tolist() == [
+        4,
+        3,
+        4,
+    ]  # the prompt of two responses is left out
     assert set(drawn.log_length) <= set(rows.log_length)
 
 
