@@ -4,9 +4,9 @@
     python benchmarks/against_truth.py --logs 100  fewer
 
 Log A has 4 responses to each of 60 prompts and log B has 16, drawn from one policy: the same chances of a correct response, the
-same lengths of correct and of incorrect responses. So every finding is false. In three of the five kinds the lengths of correct and
-incorrect responses differ, equally in both logs; in one the number of responses varies from prompt to prompt, and in one the logs
-have no prompt in common. The program prints the share of pairs of logs with any finding, then each measure's share.
+same lengths of correct and of incorrect responses. So every finding is false. In four of the five kinds the lengths of correct
+and incorrect responses differ, equally in both logs. In one the number of responses varies from prompt to prompt, and in one the
+logs have no prompt in common. The program prints the share of pairs of logs with any finding, then each measure's share.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@
     python benchmarks/power_truth.py --logs 100  fewer
 
 Each time a log without an effect is audited, and the sizes are taken that its sentence names: a difference of length, and points
-of pairs. Then an effect of exactly that size is planted in a second log of the same kind, and that log is audited. Three effects are
-planted: incorrect responses are longer by the size named; the same for the points of pairs; and incorrect responses vary more in
-length, so that they are farther from their prompt's median by the points named. The program prints the share of the second logs
+of pairs. Then an effect of exactly that size is planted in a second log of the same kind, and that log is audited. Three effects
+are planted: incorrect responses are longer by the size named; the same for the points of pairs; and incorrect responses vary more
+in length, so that they are farther from their prompt's median by the points named. The program prints the share of the second logs
 in which the finding of the planted effect is significant.
 """
 
@@ -27,8 +27,8 @@ SPREAD = 0.5
 """Standard deviation of log lengths within a prompt."""
 NUM_FINDINGS = 2  # a log without turns, channels or recorded updates has two
 LEAST_POWER, MOST_POWER = 0.76, 0.86
-"""The mark is about four of five. For the points of pairs more is allowed. The sentence names one number of points for two effects,
-and the finding of each has a second effect that can make it significant: the difference of length, or a peak of accuracy."""
+"""The mark is about four of five. For the points of pairs more is allowed, because the sentence has one number of points for two
+effects, and the finding of each has a second effect that can make it significant."""
 RATIOS = np.linspace(1.0, 4.0, 13)
 """Spread of the lengths of incorrect responses over that of correct ones, for which the share of pairs is tabulated."""
 

@@ -25,7 +25,10 @@ from fairlen.batch import Bools
 from fairlen.channels import name_channel
 
 MARGINS = conclusion.Margins()
-OF_THESE_STEPS = "the interval is over prompts, in these {} steps: if the effect changes from step to step, other steps may show another effect"
+OF_THESE_STEPS = (
+    "the interval is over prompts, in these {} steps: if the effect changes from step to step, "
+    "other steps may show another effect"
+)
 
 
 @dataclass(frozen=True)

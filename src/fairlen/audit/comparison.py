@@ -39,9 +39,9 @@ NO_TWIN = (
 )
 ONE_SIDED = "truncation is known in one log only: effects in the other include truncated responses"
 UNEQUAL_GROUPS = (
-    "prompts have {} responses in A and {} in B: how far responses are from the median depends on their number, so it is compared on "
-    "equally many, drawn at random. Prompts with fewer responses are more often all correct or all incorrect, which is part of the "
-    "tokens that trained nothing"
+    "prompts have {} responses in A and {} in B: how far responses are from the median depends on their number, so it is "
+    "compared on equally many, drawn at random. Prompts with fewer responses are more often all correct or all incorrect, which "
+    "is part of the tokens that trained nothing"
 )
 MIN_FOR_MEDIAN = 3  # of two responses both are equally far from the median
 UNGRADED = "{:.1%} of A and {:.1%} of B have no verdict: all but the share truncated is of the others, which may differ by that"
@@ -109,8 +109,8 @@ def compare_logs(first: Log, second: Log) -> Against:
     return Against(
         num_common, len(problems) - num_common, len(others) - num_common,
         (*(replace(c, is_significant=c.p_value <= stands) for c in contrasts), *costs),
-        (*by_limit, *([] if num_common else [NO_TWIN]), *[ONE_SIDED] * is_one_sided, *[UNGRADED.format(*ungraded)] * differ,
-         *[UNEQUAL_GROUPS.format(*sizes)] * (sizes[0] != sizes[1])),
+        (*by_limit, *([] if num_common else [NO_TWIN]), *[ONE_SIDED] * is_one_sided,
+         *[UNEQUAL_GROUPS.format(*sizes)] * (sizes[0] != sizes[1]), *[UNGRADED.format(*ungraded)] * differ),
     )  # fmt: skip
 
 

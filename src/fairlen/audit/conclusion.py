@@ -190,9 +190,9 @@ def as_estimate(name: Name, effect: Effect) -> Estimate:
 def find_levels(num_findings: int) -> dict[Name, float]:
     """Return the p-value that each effect needs to make its finding significant, if no other finding of the log is.
 
-    A log with `num_findings` findings asks RATE / num_findings of the first one. A finding combines two effects (`combine`): it is
-    significant if both reach that bar, or if one of them reaches half of it. The share of pairs in which the incorrect response is
-    longer comes with a difference of length, so it needs the bar; the other effects can come alone, so they need half of it.
+    A log with `num_findings` findings asks RATE / num_findings of the first one. A finding combines two effects (`combine`): it
+    is significant if both reach that bar, or if one of them reaches half of it. The share of pairs in which the incorrect
+    response is longer comes with a difference of length, so it needs the bar. The other effects can come alone and need half.
     """
     bar = RATE / max(num_findings, 1)
     return {"gap": bar / 2, "order": bar, "bend": bar / 2, "curve": bar / 2}

@@ -217,8 +217,8 @@ def bounded_interval(weights: Floats, hits: Floats, number: Floats) -> tuple[Flo
 
     The lower end assumes one more cluster without a hit, the upper end one more cluster of hits only; both have the mean size of
     the clusters. Each draw weighs the clusters at random, and the ends are the 2.5% and 97.5% quantiles of the weighted shares.
-    For clusters of one size that are all hits or no hits this is the Clopper-Pearson interval. That it holds for every distribution
-    between 0 and 1 is conjectured; the authors' simulations and benchmarks/eval_truth.py found no exception.
+    For clusters of one size that are all hits or no hits this is the Clopper-Pearson interval. That it holds for every
+    distribution between 0 and 1 is conjectured; the authors' simulations and benchmarks/eval_truth.py found no exception.
 
     Source: Gaffke 2005, in the form of Learned-Miller and Thomas, arXiv:1905.06208, there for clusters of one size.
 
