@@ -119,7 +119,7 @@ def measure(kind: Kind, num_logs: int) -> Coverage:
         count += np.bincount(place, minlength=20)
         has_end[log] = math.isfinite(found.enough.high)
         held[log] = not found.enough.excludes(enough)
-    by_truth = {k / 20: inside_count[k] / count[k] for k in np.flatnonzero(count > num_logs / 2)}
+    by_truth = {k / 20: float(inside_count[k] / count[k]) for k in np.flatnonzero(count > num_logs / 2).tolist()}
     bounded_held = float(held[has_end].mean()) if has_end.any() else math.nan
     num_unbounded = int((~has_end & (solved >= SURE_PROMPTS)).sum())
     return Coverage(by_truth, solved.mean(), has_end.mean(), bounded_held, held.mean(), num_unbounded)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from _checks import demand, read_size
 
-from fairlen.batch import Floats
+from fairlen.batch import Floats, Ints
 from fairlen.evaluate.estimators import mean_of_problems, pass_at
 
 SPREADS = (math.inf, 50.0, 10.0, 2.0, 0.5, 0.0)
@@ -40,7 +40,7 @@ class Cell:
     accuracy: float  # mean over problems of the chance that a response is correct
     k: int = 1
 
-    def measure(self, num_correct: Floats) -> Floats:
+    def measure(self, num_correct: Ints) -> Floats:
         """Return the metric of each problem from its number of correct responses."""
         return pass_at(num_correct, self.num_samples, self.k)
 

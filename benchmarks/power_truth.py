@@ -6,8 +6,8 @@
 Each time a log without an effect is audited, and the sizes are taken that its sentence names: a difference of length, and points
 of pairs. Then an effect of exactly that size is planted in a second log of the same kind, and that log is audited. Three effects
 are planted: incorrect responses are longer by the size named; the same for the points of pairs; and incorrect responses vary more
-in length, so that they are farther from their prompt's median by the points named. The program prints the share of the second logs
-in which the finding of the planted effect is significant.
+in length, so that they are farther from their prompt's median by the points named. The program prints the share of the second
+logs in which the finding of the planted effect is significant.
 """
 
 from __future__ import annotations

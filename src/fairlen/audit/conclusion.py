@@ -209,7 +209,7 @@ def count_needed(usable: dict[Name, Effect], margins: Margins, levels: dict[Name
     Returns:
         The number of prompts with a pair; 0 if one prompt has nearly all of the weight, so that nothing can be said.
     """
-    existing = {name: effect for name, effect in usable.items() if effect.exists}
+    existing: dict[Name, Effect] = {name: effect for name, effect in usable.items() if effect.exists}
     if any(effect.freedom < 2 for effect in existing.values()):
         return 0
     ratios = [(e.detectable_at(levels[name]) / margins.of(name)) ** 2 * e.num_prompts for name, e in existing.items()]
