@@ -127,7 +127,8 @@ def describe_budgets(found: BudgetCurve, unit: str) -> str:
     )
     ends = f"90% of correct responses end within {enough.value:,.0f} {unit}"
     if math.isnan(enough.high):
-        return f"{cost} {ends}, or more: at least {enough.low:,.0f}; too few prompts have a correct response for an upper end."
+        few = "too few prompts have a correct response for an upper end"
+        return f"{cost} {ends} [{enough.low:,.0f}, unknown]: {few}."
     return f"{cost} {ends} [{enough.low:,.0f}, {enough.high:,.0f}]."
 
 
