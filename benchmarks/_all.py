@@ -43,11 +43,13 @@ class Program:
 
 
 PROGRAMS = {
+    "benchmarks/against_truth.py": Program("cpu", r"no prompt in both +\d+\.\d%"),
     "benchmarks/audit.py": Program("cpu", r"TRL, one file +1,000 rollouts"),
     "benchmarks/audit_truth.py": Program("cpu", r"40% longer +400 +100\.0%"),
     "benchmarks/budget_truth.py": Program("cpu", r"64 x 8, limit 256 +\d+\.\d%"),
     "benchmarks/channels_truth.py": Program("cpu", r"tool output 40% longer +observation +\d+\.\d%"),
     "benchmarks/eqlen.py": Program("cpu", r"EqLen [\d,]+ useful tokens/s, independent [\d,]+"),
+    "benchmarks/eval_truth.py": Program("cpu", r"pass@8 of 32 +100 +\d+% +\d+\.\d%"),
     "benchmarks/first_hour.py": Program(
         "cuda", r"3 of 3 sections passed or say what they need", ("--smoke", "--only", "parity", "resume", "profile")
     ),
@@ -55,6 +57,7 @@ PROGRAMS = {
     "benchmarks/pauses.py": Program("cpu", r"the longest pause is [\d.]+ ms, [\d.]+ ms of CPU time; memory grew by -?[\d.]+ MiB"),
     "benchmarks/plan.py": Program("cpu", r"grpo\+overlong_filter +\d"),
     "benchmarks/policy_loss.py": Program("cpu", r"fspo +[\d.]+ +[\d.]+ +[\d.]+%"),
+    "benchmarks/power_truth.py": Program("cpu", r"80 x 8 +\d+\.\d%"),
     "benchmarks/real_model.py": Program("cpu", r"fairlen, bfloat16: mean [\d.e-]+, largest"),
     "benchmarks/rollout.py": Program("cpu", r"greedy sequences of engine eager equal to generate's: 8 of 8"),
     "benchmarks/samplers.py": Program("cpu", r"segments trained(?: \| [\d,]+){2} \|"),

@@ -4,7 +4,8 @@
     python benchmarks/audit_truth.py --logs 100  fewer
 
 Eight kinds have no effect of length within prompts, two of them read from files that do not tell what they would need; in five
-there is one. A response is correct with a probability that its prompt
+there is one. In one kind the effect changes from step to step and is 0 on average over steps; the audit does not promise to call
+it none, and no mark is set. A response is correct with a probability that its prompt
 decides (logits normal around 0 with standard deviation 1.2); lengths are lognormal with standard deviation 0.5 around the
 prompt's. Coverage is of the difference of log lengths and of the share of pairs, both known exactly where lengths are lognormal.
 """
@@ -34,6 +35,8 @@ PLANTED["absolute peak"] = 0.0
 """At one length for all prompts, whose own lengths spread by 0.8."""
 UNTOLD = {"steps not told": "drift", "limit not told": "truncation"}
 """Without columns of steps and of finish reasons; prompts come back in every step."""
+BY_STEP = ("changes by step",)
+"""The difference of log lengths is drawn for each of 8 steps, with mean 0 and standard deviation log 1.2."""
 SMALL, LARGE = 80, 400
 """Prompts; 8 responses each."""
 MOST_FALSE, LEAST_FOUND, LEAST_PEAK, LEAST_NONE, COVERED = 0.065, 0.95, (0.80, 0.60), 0.90, (0.93, 0.97)
@@ -46,10 +49,14 @@ def make_log(kind: str, num_prompts: int, rng: np.random.Generator, size: int = 
             make_log(UNTOLD[kind], num_prompts, rng, size), num_prompts // 4 if "steps" in kind else num_prompts
         )
     hard = rng.normal(0.0, 1.2, num_prompts)[:, None]
-    step = (np.arange(num_prompts) * 4 // num_prompts)[:, None] if kind == "drift" else np.zeros((num_prompts, 1))
+    num_steps = {"drift": 4, "changes by step": 8}.get(kind, 1)
+    step = (np.arange(num_prompts) * num_steps // num_prompts)[:, None]
     logit = -hard + (0.8 * step - 1.2 if kind == "drift" else 0.0) - (1.8 if kind == "few correct" else 0.0)
     chance = np.broadcast_to(1.0 / (1.0 + np.exp(-logit)), (num_prompts, size))
-    centre = 5.0 + (0.0 if kind in ("independent", "peak") else 0.45 * hard) + 0.25 * step
+    centre = 5.0 + (0.0 if kind in ("independent", "peak") else 0.45 * hard) + (0.25 * step if kind == "drift" else 0.0)
+    gap = PLANTED.get(kind, 0.0)
+    if kind in BY_STEP:
+        gap = rng.normal(0.0, math.log(1.2), num_steps)[step]
     if kind == "absolute peak":
         centre = rng.normal(5.0, 0.8, hard.shape)
     noise = rng.normal(0.0, SPREAD, chance.shape)
@@ -57,7 +64,7 @@ def make_log(kind: str, num_prompts: int, rng: np.random.Generator, size: int = 
         off = noise if kind == "peak" else centre + noise - 5.0
         chance = np.minimum(chance * np.where(np.abs(off) < 0.7 * SPREAD, 1.5, 0.35), 1.0)
     correct = rng.random(chance.shape) < chance
-    length = np.round(np.exp(centre + noise + PLANTED.get(kind, 0.0) * ~correct)).astype(np.int64) + 1
+    length = np.round(np.exp(centre + noise + gap * ~correct)).astype(np.int64) + 1
     limit = int(np.exp(5.6)) if kind == "truncation" else int(length.max()) + 1
     truncated = length >= limit
     keep = rng.random(chance.shape) > 0.4 if kind == "unequal groups" else np.ones(chance.shape, np.bool_)
@@ -113,7 +120,7 @@ class Tally:
 
 def measure(kind: str, num_prompts: int, num_logs: int) -> Tally:
     """Conclude from `num_logs` logs of one kind."""
-    rng, tally = np.random.default_rng((num_prompts, [*NULL, *PLANTED, *UNTOLD].index(kind))), Tally()
+    rng, tally = np.random.default_rng((num_prompts, [*NULL, *PLANTED, *UNTOLD, *BY_STEP].index(kind))), Tally()
     for _ in range(num_logs):
         tally.add(kind, make_log(kind, num_prompts, rng))
     return tally
@@ -146,7 +153,7 @@ def main() -> None:
         f"{'kind':16} {'prompts':>7} {'effect':>7} {'none':>7} {'unknown':>8} {'gap in interval':>16} {'share of pairs':>15}"
     )
     for size in (SMALL, LARGE):
-        kinds = (*NULL, *PLANTED, *(UNTOLD if size == SMALL else ()))
+        kinds = (*NULL, *PLANTED, *BY_STEP, *(UNTOLD if size == SMALL else ()))
         found[size] = {kind: measure(kind, size, num_logs) for kind in kinds}
         for kind, tally in found[size].items():
             effect, none, gap, order = (tally.share(n) for n in ("effect", "none", "gap_covered", "order_covered"))

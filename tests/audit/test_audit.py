@@ -132,9 +132,10 @@ def test_an_effect_is_told_with_truncated_responses_too():
     log = make_log(longer=1.6)
     cut = np.random.default_rng(7).random(len(log)) < 0.1
     more = found_in(replace(log, responses=replace(log.responses, truncated=cut)))["within.length"].more
-    assert len(more) == 1 and "truncated responses are left out; with them incorrect responses are" in more[0]
+    assert len(more) == 2 and "truncated responses are left out; with them incorrect responses are" in more[0]
+    assert "in these 4 steps" in more[1]  # an effect that changes from step to step is beyond the interval
     lost = replace(log, responses=replace(log.responses, truncated=cut, active=~cut))
-    assert found_in(lost)["within.length"].more == ("truncated responses are left out: no verdict",)
+    assert found_in(lost)["within.length"].more[0] == "truncated responses are left out: no verdict"
     unknown = found_in(replace(log, known=frozenset({"correct"})))["within.length"].more
     assert "which responses were truncated is not known" in unknown[0]
 

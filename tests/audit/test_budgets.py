@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fairlen.audit.statistics.budgets import find_curve
+from fairlen.audit.numbers import describe_budgets
+from fairlen.audit.statistics.budgets import find_curve, find_enough
 
 PROMPT = np.repeat(np.arange(4), 4)
 
@@ -48,11 +49,8 @@ def test_intervals_are_over_prompts():
     found = curve([10] * 16, range(8))
     alone = curve([10] * 16, range(8), prompt=np.arange(16))
     low, high = found.correct.low[-1], found.correct.high[-1]
-    # p = 1/2, variance over 4 prompts 4/3 * 4 * 2^2 / 16^2 = 1/12, so n = 3; t(97.5%, 3) = 3.1824:
-    # sqrt(t^2/4n + t^4/4n^2) / (1 + t^2/n)
-    t2 = 3.18245**2
-    half = np.sqrt(t2 / 12 + t2 * t2 / 36) / (1 + t2 / 3)
-    assert (low, high) == (pytest.approx(0.5 - half, abs=1e-4), pytest.approx(0.5 + half, abs=1e-4))
+    # Clopper and Pearson's interval of 2 of 4: quantiles of Beta(2, 3) and Beta(3, 2), 0.0676 and 0.9324, drawn 4,000 times
+    assert (low, high) == (pytest.approx(0.0676, abs=0.01), pytest.approx(0.9324, abs=0.01))
     assert alone.correct.high[-1] - alone.correct.low[-1] < 0.6 * (high - low)
 
 
@@ -67,3 +65,30 @@ def test_none_correct_has_a_curve_of_zeros_and_one_prompt_no_interval():
     assert found.correct.value.tolist() == [0.0] * len(found.budget) and not found.enough.exists
     alone = curve([8, 16, 32, 64] * 4, (0,), prompt=0 * PROMPT)
     assert np.isnan(alone.correct.low).all() and alone.enough.value == 8 and np.isnan(alone.enough.low)
+
+
+@pytest.mark.parametrize(("prompts", "has_end"), [(8, False), (30, False), (40, True), (64, True)])
+def test_the_budget_that_is_enough_has_an_upper_end_only_if_prompts_can_prove_it(prompts, has_end):
+    """Even if all of n prompts ended, the share that ends is at least 0.025^(1/n): 0.9 from n = 36 on."""
+    length = np.random.default_rng(prompts).integers(10, 100, prompts)
+    found = find_enough(np.arange(prompts), length)
+    assert np.isfinite(found.high) == has_end
+    assert found.low <= found.value and not found.high < found.value
+
+
+def test_the_budget_that_is_enough_holds_the_truth_with_few_correct_responses():
+    """64 prompts, of which some have a correct response, of 1 to 200 tokens alike: nine tenths end within 180."""
+    rng, held, bounded = np.random.default_rng(3), 0, 0
+    for _ in range(200):
+        prompt = np.repeat(np.arange(64), rng.integers(0, 4, 64))
+        found = find_enough(prompt, rng.integers(1, 201, len(prompt)))
+        is_held = not found.excludes(180.0)
+        held += is_held
+        bounded += np.isfinite(found.high)
+    assert held >= 180 and bounded > 100  # 90%
+
+
+def test_the_sentence_on_budgets_names_a_missing_upper_end():
+    few = find_curve(np.arange(16), np.full(16, 10), np.ones(16, np.bool_), np.zeros(16, np.bool_))
+    many = find_curve(np.arange(80), np.full(80, 10), np.ones(80, np.bool_), np.zeros(80, np.bool_))
+    assert "too few prompts" in describe_budgets(few, "tokens") and "too few" not in describe_budgets(many, "tokens")

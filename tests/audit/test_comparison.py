@@ -10,7 +10,7 @@ from lines import write_lines
 from loops import first_quickly
 
 from fairlen import cli
-from fairlen.audit.comparison import compare_logs
+from fairlen.audit.comparison import Ended, compare_logs, count_by_stratum, draw_equal
 from fairlen.audit.log import Log
 from fairlen.batch import build_responses, build_segments
 
@@ -201,3 +201,43 @@ def test_intervals_cover_the_truth(most, num):
             [found[name].difference.low <= truth <= found[name].difference.high for name, truth in truths.items()]
         )
     assert all(0.95 - off <= share <= 0.95 + off for share in np.mean(hits, 0)), np.mean(hits, 0)
+
+
+def test_distances_from_the_median_are_compared_on_equally_many_responses():
+    """Of 5 and 3 responses to a prompt 3 and 3 are compared; 2 say nothing; of prompts in one log only, the usual number."""
+    rows = Ended(
+        stratum=np.repeat([0, 1, 2, 3], [5, 3, 2, 4]), problem=np.repeat([0, 1, 2, 0], [5, 3, 2, 4]),
+        correct=np.zeros(14), log_length=np.arange(14.0),
+    )  # fmt: skip
+    problem, count = count_by_stratum(rows)
+    assert problem.tolist() == [0, 1, 0] and count.tolist() == [5, 3, 4]  # the first prompt is in two steps
+    drawn = draw_equal(rows, np.array([4, 3, 3])[rows.problem])
+    assert np.unique(drawn.stratum, return_counts=True)[1].tolist() == [
+        4,
+        3,
+        4,
+    ]  # the prompt of two responses is left out
+    assert set(drawn.log_length) <= set(rows.log_length)
+
+
+@pytest.mark.parametrize("is_paired", [True, False], ids=["same prompts", "other prompts"])
+def test_another_number_of_responses_is_no_difference(is_paired):
+    """120 prompts with 4 responses in A and 16 in B, incorrect ones four times as spread out in both: 5%, and two errors of 100.
+
+    With distances from the median of all responses 87 of 100 pairs of logs differed, and 96 of those without a common prompt.
+    """
+    rng, false, first = np.random.default_rng(4), 0, []
+    for _ in range(100):
+        logs = []
+        for size in (4, 16):
+            problem = np.repeat(np.arange(120), size)
+            correct = rng.random(len(problem)) < 0.5
+            noise = rng.normal(0.0, 0.3, len(problem)) * np.where(correct, 1.0, 4.0)
+            name = problem if is_paired else problem + 120 * len(logs)
+            logs.append(make_log(name, np.exp(6.0 + noise).astype(np.int64), correct))
+        found = compare_logs(*logs)
+        bend = next(each for each in found.contrasts if each.measure == "bend")
+        first.append(bend.first.value)
+        assert any("4 responses in A and 16 in B" in note for note in found.notes)
+        false += bend.is_significant
+    assert false <= 9 and np.mean(first) > 0.1  # there is an effect in both

@@ -11,11 +11,12 @@ import pytest
 from lines import write_lines
 
 from fairlen.audit.audit import Audit, audit
-from fairlen.audit.conclusion import Margins, combine, conclude, p_values_of, within_log
+from fairlen.audit.conclusion import Margins, combine, conclude, find_detectable, find_levels, p_values_of, within_log
 from fairlen.audit.log import Log
 from fairlen.audit.readers import read
 from fairlen.audit.statistics.within import Effect, Within, compare_within
 from fairlen.batch import build_responses, build_segments
+from fairlen.distributions import student
 from fairlen.files.formats import Unreadable
 
 NO = Effect(0.0, 0.01, 99.0, 100)
@@ -211,3 +212,30 @@ def test_a_table_with_columns_and_no_rows_is_called_empty(tmp_path):
     )
     reading = read([str(tmp_path / "a.parquet")])
     assert "there are no rows in it" in reading.unreadable[0]
+
+
+def test_an_effect_needs_the_bar_of_the_verdict():
+    """Of two findings the first one stands at 5% / 2; one effect of a finding by itself at half of that."""
+    assert find_levels(2) == {"gap": 0.0125, "order": 0.025, "bend": 0.0125, "curve": 0.0125}
+    assert find_levels(0)["order"] == find_levels(1)["order"] == 0.05
+    # exactly at its level, a gap makes the finding significant: Simes 2 p = 0.025, and 0.025 is the bar of two findings
+    error = 1.0 / student(1 - 0.0125 / 2, 99.0)
+    for size, status in ((1.001, "effect"), (0.999, "unknown")):
+        alone = Effect(size, error, 99.0, 100)
+        nothing = Effect(0.0, 1.0, 99.0, 100)
+        assert conclude(Within(alone, nothing, nothing, nothing, nothing, 100.0)).status == status
+
+
+def test_the_effect_named_is_found_in_four_of_five_logs():
+    """40 prompts of 8 responses: 80% of 200 pairs of logs, less three standard errors of 2.8%. With a bar of 5% it was 67%."""
+    rng, found = np.random.default_rng(5), 0
+
+    def draw_within(shift: float) -> Within:
+        prompt = np.repeat(np.arange(40), 8)
+        outcome = (rng.random(320) < 0.5).astype(np.float64)
+        return compare_within(prompt, prompt, outcome, np.exp(rng.normal(5.0 + shift * (1 - outcome), 0.5)))
+
+    for _ in range(200):
+        size, _ = find_detectable(draw_within(0.0), find_levels(2))
+        found += bool({"gap", "order"} & set(conclude(draw_within(size)).significant))
+    assert 0.716 <= found / 200 <= 0.90

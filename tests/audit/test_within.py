@@ -116,7 +116,8 @@ def test_students_t():
 def test_intervals_and_the_smallest_effect():
     effect = Effect(0.2, 0.1, 1e9, 500)
     assert effect.interval() == pytest.approx((0.2 - 0.195996, 0.2 + 0.195996), abs=1e-5)
-    assert effect.smallest == pytest.approx(0.28016, abs=1e-4)  # (1.95996 + 0.84162) standard errors
+    assert effect.detectable_at(0.05) == pytest.approx(0.28016, abs=1e-4)  # (1.95996 + 0.84162) standard errors
+    assert effect.detectable_at(0.0125) == pytest.approx(0.33393, abs=1e-4)  # (2.49771 + 0.84162) standard errors
     assert effect.is_within(0.365) and not effect.is_within(0.364)  # 0.2 + 1.64485 * 0.1 = 0.36449
 
 

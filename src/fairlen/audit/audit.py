@@ -25,6 +25,10 @@ from fairlen.batch import Bools
 from fairlen.channels import name_channel
 
 MARGINS = conclusion.Margins()
+OF_THESE_STEPS = (
+    "the interval is over prompts, in these {} steps: if the effect changes from step to step, "
+    "other steps may show another effect"
+)
 
 
 @dataclass(frozen=True)
@@ -161,6 +165,8 @@ def find_within(
     quantity, p_values = found.quantity, conclusion.p_values_of(within, found.quantity)
     known: tuple[conclusion.Name, ...] = tuple(name for name in found.significant if vars(with_truncated)[name].exists)
     again = {measure: text for measure, _, text in conclusion.describe_effects(with_truncated, known, quantity)}
+    num_steps = len(np.unique(log.batch))
+    limit = (OF_THESE_STEPS.format(num_steps),) if num_steps > 1 else ()
     for measure, name, text in conclusion.describe_effects(within, found.significant, quantity):
         effect, more = vars(within)[name], ()
         if "truncated" in log.known and log.responses.truncated.any():
@@ -172,7 +178,7 @@ def find_within(
                 "which responses were truncated is not known; those are long, and mostly incorrect, by the limit, "
                 "and may be part of this",
             )
-        yield AuditFinding(measure, conclusion.as_estimate(name, effect), p_values[measure], text, more)
+        yield AuditFinding(measure, conclusion.as_estimate(name, effect), p_values[measure], text, (*more, *limit))
 
 
 def find_dropped(found: Selection) -> Iterator[AuditFinding]:

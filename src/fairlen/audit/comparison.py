@@ -17,7 +17,7 @@ from fairlen.audit.statistics.budgets import reach
 from fairlen.audit.statistics.coupling import find_reasons
 from fairlen.audit.statistics.intervals import Estimate, bootstrap, ratio
 from fairlen.audit.statistics.within import MIN_PROMPTS, Effect, find_bar, jackknife, sum_pairs
-from fairlen.batch import Floats, Ints, count_by, sum_by
+from fairlen.batch import Columns, Floats, Ints, count_by, sum_by
 
 NAMES = {
     "length": "mean length", "accuracy": "accuracy", "truncated": "truncated",
@@ -38,6 +38,12 @@ NO_TWIN = (
     "are not, since how hard the prompts are could explain any difference"
 )
 ONE_SIDED = "truncation is known in one log only: effects in the other include truncated responses"
+UNEQUAL_GROUPS = (
+    "prompts have {} responses in A and {} in B: how far responses are from the median depends on their number, so it is "
+    "compared on equally many, drawn at random. Prompts with fewer responses are more often all correct or all incorrect, which "
+    "is part of the tokens that trained nothing"
+)
+MIN_FOR_MEDIAN = 3  # of two responses both are equally far from the median
 UNGRADED = "{:.1%} of A and {:.1%} of B have no verdict: all but the share truncated is of the others, which may differ by that"
 Means = tuple[Ints, Floats, Floats]  # of a measure: prompts, sorted, with weight and mean of each, [K]
 
@@ -92,16 +98,19 @@ def compare_logs(first: Log, second: Log) -> Against:
     one, other = measure(first, bar), measure(second, bar)
     problems, others = one["length"][0], other["length"][0]
     num_common = len(np.intersect1d(problems, others)) if len(first.problem) and len(second.problem) else 0
+    one["bend"], other["bend"] = measure_bends(first, second, bar, is_paired=num_common > 0)
     contrasts = [contrast(name, one[name], other[name], num_common > 0) for name in NAMES]
     costs, by_limit = compare_costs(first, second, bar) if num_common > 1 else ((), [])
     stands = find_bar([c.p_value for c in contrasts], RATE)
     ungraded = [float((~log.responses.active[log.responses.round == 0]).mean()) for log in (first, second)]
     differ = abs(ungraded[1] - ungraded[0]) >= 0.01
+    sizes = [usual_group_size(log) for log in (first, second)]
     is_one_sided = ("truncated" in first.known) != ("truncated" in second.known)
     return Against(
         num_common, len(problems) - num_common, len(others) - num_common,
         (*(replace(c, is_significant=c.p_value <= stands) for c in contrasts), *costs),
-        (*by_limit, *([] if num_common else [NO_TWIN]), *[ONE_SIDED] * is_one_sided, *[UNGRADED.format(*ungraded)] * differ),
+        (*by_limit, *([] if num_common else [NO_TWIN]), *[ONE_SIDED] * is_one_sided,
+         *[UNEQUAL_GROUPS.format(*sizes)] * (sizes[0] != sizes[1]), *[UNGRADED.format(*ungraded)] * differ),
     )  # fmt: skip
 
 
@@ -151,20 +160,90 @@ def costs_by_problem(log: Log, bar: float | None, budgets: Ints) -> Means:
 
 
 def measure(log: Log, bar: float | None) -> dict[str, Means]:
-    """Return every measure of a log's plain samples; correct are outcomes above the bar, where there is one."""
+    """Return every measure of a log's plain samples but `bend`; correct are outcomes above the bar, if there is one.
+
+    The expected value of each of them does not depend on the number of responses to a prompt, so the logs may have different
+    numbers. That of `bend` does, see `measure_bends`.
+    """
     rows, key = plain_samples(log, with_truncated=True), log.problem if len(log.problem) else log.responses.prompt
     ended = ended_samples(log)
     table, problem = log.responses.take(rows), key[rows]
     correct = (log.correct[rows] if bar is None else table.outcome > bar).astype(np.float64)
     known = 0.0 if "truncated" in log.known else math.nan
-    whole = ~table.truncated
-    paired, sums = sum_pairs(log.strata[rows][whole], problem[whole], correct[whole], np.log(table.length[whole]))
+    ended_rows = list_ended(log, bar)
+    paired, sums = sum_pairs(ended_rows.stratum, ended_rows.problem, ended_rows.correct, ended_rows.log_length)
     return {
         "length": means_by(problem, table.length),
         "accuracy": means_by(problem, correct),
         "truncated": means_by(key[ended], log.responses.truncated[ended] + known),
-        **{name: (paired, sums[:, 0], sums[:, k] / sums[:, 0]) for k, name in enumerate(("gap", "order", "bend"), 2)},
+        **{name: (paired, sums[:, 0], sums[:, k] / sums[:, 0]) for k, name in enumerate(("gap", "order"), 2)},
     }
+
+
+@dataclass(frozen=True)
+class Ended(Columns):
+    """Plain samples that were not truncated, [N]."""
+
+    stratum: Ints  # responses with the same number are compared with each other
+    problem: Ints
+    correct: Floats
+    log_length: Floats
+
+
+def list_ended(log: Log, bar: float | None) -> Ended:
+    """Return the plain samples of a log that were not truncated; correct are outcomes above the bar, if there is one."""
+    rows, key = plain_samples(log), log.problem if len(log.problem) else log.responses.prompt
+    table = log.responses.take(rows)
+    correct = log.correct[rows] if bar is None else table.outcome > bar
+    return Ended(log.strata[rows], key[rows], correct.astype(np.float64), np.log(table.length))
+
+
+def measure_bends(first: Log, second: Log, bar: float | None, is_paired: bool) -> list[Means]:
+    """Return `bend` of both logs, on equally many responses to each prompt.
+
+    A response's distance from the median, by rank, depends on how many responses the prompt has. With 4 in one log and 16 in the
+    other the share of pairs would differ although nothing else does. So each prompt in a step is reduced to the same number, by a
+    random draw: for prompts in both logs the smallest number that the prompt has in any step of either, otherwise the smaller of
+    the two logs' usual numbers. A prompt in a step with fewer than that is left out.
+    """
+    sides = [list_ended(log, bar) for log in (first, second)]
+    counts = [count_by_stratum(side) for side in sides]
+    usual = min((int(np.median(count)) for _, count in counts if len(count)), default=0)
+    problems = np.unique(np.concatenate([side.problem for side in sides]))
+    target = np.full(len(problems), usual)
+    if is_paired:
+        target = np.full(len(problems), np.iinfo(np.int64).max)
+        for problem, count in counts:
+            np.minimum.at(target, np.searchsorted(problems, problem), count)
+    found = []
+    for side in sides:
+        drawn = draw_equal(side, target[np.searchsorted(problems, side.problem)])
+        paired, sums = sum_pairs(drawn.stratum, drawn.problem, drawn.correct, drawn.log_length)
+        found.append((paired, sums[:, 0], sums[:, 4] / sums[:, 0]))
+    return found
+
+
+def count_by_stratum(side: Ended) -> tuple[Ints, Ints]:
+    """Return the problem and the number of responses of each stratum of at least MIN_FOR_MEDIAN responses."""
+    _, first, count = np.unique(side.stratum, return_index=True, return_counts=True)
+    is_large = count >= MIN_FOR_MEDIAN
+    return side.problem[first][is_large], count[is_large]
+
+
+def draw_equal(side: Ended, target: Ints) -> Ended:
+    """Return a random draw of `target` responses from each stratum, [N], the same for all of its rows; none if it has fewer."""
+    order = np.random.default_rng(0).permutation(len(side))
+    order = order[np.argsort(side.stratum[order], kind="stable")]
+    _, start, place, count = np.unique(side.stratum[order], return_index=True, return_inverse=True, return_counts=True)
+    number = target[order]
+    is_drawn = (np.arange(len(order)) - start[place] < number) & (count[place] >= number)
+    return side.take(np.sort(order[is_drawn]))
+
+
+def usual_group_size(log: Log) -> int:
+    """Return the median number of plain samples, truncated ones included, of a prompt in a step; 0 of an empty log."""
+    count = np.unique(log.strata[plain_samples(log, with_truncated=True)], return_counts=True)[1]
+    return int(np.median(count)) if len(count) else 0
 
 
 def means_by(problem: Ints, values: np.ndarray) -> Means:

@@ -99,7 +99,7 @@ class Conclusion:
     bar: float  # p-value up to which findings of this log stand, -1 where none does
     num_prompts: int  # prompts with a correct and an incorrect response in one step
     prompts_needed: int
-    """About how many would show the smallest effects that matter in four cases of five; 0 where that cannot be said."""
+    """About how many would show the smallest effects that matter in four of five logs; 0 if that cannot be said."""
     margins: Margins = Margins()
     quantity: Quantity = LENGTH
 
@@ -151,7 +151,9 @@ def conclude(
 ) -> Conclusion:
     """Return the verdict on effects within prompts; `p_values` are of all findings of the log, by default of these effects."""
     usable, combined, measure_of = find_usable(within), p_values_of(within, quantity), quantity.measure_of
-    bar = find_bar(p_values or combined.values(), RATE)
+    tested = [p for p in p_values or combined.values() if not math.isnan(p)]
+    bar = find_bar(tested, RATE)
+    levels = find_levels(len(tested))
     small = [name for name, effect in usable.items() if effect.is_within(margins.of(name)) or not effect.exists]
     stand: list[Name] = [n for n, e in usable.items() if combined[measure_of(n)] <= bar and e.p_value <= RATE]
     is_echo = not within.aligned.p_value <= RATE or within.aligned.value * within.bend.value <= 0
@@ -165,9 +167,9 @@ def conclude(
     alike: list[Name] = [name for name in TOLD if largest and name in among and measure_of(name) == measure_of(largest)]
     told: Name | None = alike[0] if alike else None
     estimate = as_estimate(told, usable[told]) if told else NOTHING
-    needed = count_needed(usable, margins)
+    needed = count_needed(usable, margins, levels)
     found = Conclusion(status, "", told, estimate, significant, bar, within.gap.num_prompts, needed, margins, quantity)
-    return replace(found, sentence=describe_verdict(found, within))
+    return replace(found, sentence=describe_verdict(found, within, levels))
 
 
 def list_effects(within: Within) -> tuple[tuple[Name, Effect], ...]:
@@ -185,16 +187,38 @@ def as_estimate(name: Name, effect: Effect) -> Estimate:
     return Estimate(*(math.expm1(min(x, 50.0)) if name == "gap" else x for x in effect.estimate))
 
 
-def count_needed(usable: dict[Name, Effect], margins: Margins) -> int:
-    """Return about how many prompts would show effects as large as the margins in four cases of five; 0 where one decides."""
-    if any(effect.freedom < 2 for effect in usable.values() if effect.exists):
+def find_levels(num_findings: int) -> dict[Name, float]:
+    """Return the p-value that each effect needs to make its finding significant, if no other finding of the log is.
+
+    A log with `num_findings` findings asks RATE / num_findings of the first one. A finding combines two effects (`combine`): it
+    is significant if both reach that bar, or if one of them reaches half of it. The share of pairs in which the incorrect
+    response is longer comes with a difference of length, so it needs the bar. The other effects can come alone and need half.
+    """
+    bar = RATE / max(num_findings, 1)
+    return {"gap": bar / 2, "order": bar, "bend": bar / 2, "curve": bar / 2}
+
+
+def count_needed(usable: dict[Name, Effect], margins: Margins, levels: dict[Name, float]) -> int:
+    """Return about how many prompts would show effects as large as the margins, in four of five logs.
+
+    Args:
+        usable: Effects by name.
+        margins: The smallest effects that matter.
+        levels: p-value that each effect needs, see `find_levels`.
+
+    Returns:
+        The number of prompts with a pair; 0 if one prompt has nearly all of the weight, so that nothing can be said.
+    """
+    existing: dict[Name, Effect] = {name: effect for name, effect in usable.items() if effect.exists}
+    if any(effect.freedom < 2 for effect in existing.values()):
         return 0
-    ratios = [(e.smallest / margins.of(name)) ** 2 * e.num_prompts for name, e in usable.items() if e.exists]
+    ratios = [(e.detectable_at(levels[name]) / margins.of(name)) ** 2 * e.num_prompts for name, e in existing.items()]
     finite = [ratio for ratio in ratios if math.isfinite(ratio)]
     return math.ceil(max(finite, default=0.0))
 
 
-def describe_verdict(found: Conclusion, within: Within) -> str:
+def describe_verdict(found: Conclusion, within: Within, levels: dict[Name, float]) -> str:
+    """Return the sentence of a verdict; `levels` are the p-values that effects need, see `find_levels`."""
     quantity, margins = found.quantity, found.margins.text(found.quantity.noun)
     if found.effect and found.status == "effect":
         clauses = {measure: text for measure, _, text in describe_effects(within, found.significant, quantity)}
@@ -210,10 +234,17 @@ def describe_verdict(found: Conclusion, within: Within) -> str:
         return text + quantity.gap.format(show_size("gap", within.gap.estimate, side), quantity.words[side < 0])
     if not found.prompts_needed:
         return f"nearly all of what {found.num_prompts:,} prompts say is one prompt's: the others are too few to conclude from"
-    shown = f"{math.expm1(min(within.gap.smallest, 50.0)):.0%} of {quantity.noun} or "
-    shown += f"{100 * max(within.order.smallest, within.bend.smallest):.0f} points"
+    gap, points = find_detectable(within, levels)
+    shown = f"{math.expm1(min(gap, 50.0)):.0%} of {quantity.noun} or {100 * points:.0f} points"
     text = f"these rollouts would show an effect of {shown}; for one of {margins} about {found.prompts_needed:,} "
     return f"{text}prompts with correct and incorrect responses are needed, and {found.num_prompts:,} are there"
+
+
+def find_detectable(within: Within, levels: dict[Name, float]) -> tuple[float, float]:
+    """Return the difference of log lengths, and of shares of pairs, that four of five logs like this one would show."""
+    gap = within.gap.detectable_at(levels["gap"])
+    points = max(within.order.detectable_at(levels["order"]), within.bend.detectable_at(levels["bend"]))
+    return gap, points
 
 
 def describe_effects(

@@ -116,15 +116,20 @@ def selection_rows(one: Audit) -> Rows:
 
 
 def describe_budgets(found: BudgetCurve, unit: str) -> str:
-    """Return the accuracy and tokens left under half of the longest response's length, and what is enough for most of it."""
+    """Return what a limit of half the longest response would cost, and the budget that nine tenths of correct responses need."""
     if found.half < 0 or math.isnan(found.enough.low):
         return ""
-    share, lost, enough = found.correct.value[found.half], found.lost.at(found.half), found.enough
+    accuracy, lost, enough = found.correct.value[found.half], found.lost.at(found.half), found.enough
     points = Estimate(*(100 * x for x in lost))
-    text = f"Ended at {found.budget[found.half]:,} {unit}, half of the longest, these responses would keep "
-    text += f"{found.spent[found.half]:.0%} of their {unit} and lose {points:.1f} points of accuracy, which leaves {share:.1%}"
-    ends = "nine tenths of the correct ones end within {:,.0f} [{:,.0f}, {:,.0f}]"
-    return f"{text}; {ends.format(*enough)}"
+    cost = (
+        f"A limit of {found.budget[found.half]:,} {unit}, half of the longest response, would keep "
+        f"{found.spent[found.half]:.0%} of the {unit} and cost {points:.1f} points of accuracy, which leaves {accuracy:.1%}."
+    )
+    ends = f"90% of correct responses end within {enough.value:,.0f} {unit}"
+    if math.isnan(enough.high):
+        few = "too few prompts have a correct response for an upper end"
+        return f"{cost} {ends} [{enough.low:,.0f}, unknown]: {few}."
+    return f"{cost} {ends} [{enough.low:,.0f}, {enough.high:,.0f}]."
 
 
 def budget_rows(found: BudgetCurve) -> Rows:

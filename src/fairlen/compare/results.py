@@ -19,12 +19,12 @@ from fairlen.audit.readers import read
 from fairlen.audit.statistics.acceptance import acceptance
 from fairlen.audit.statistics.budgets import reach
 from fairlen.audit.statistics.coupling import REASONS, Untrained, coupling, untrained
-from fairlen.audit.statistics.intervals import Estimate, quantiles, ratio
+from fairlen.audit.statistics.intervals import NUM_DRAWS, Estimate, draw_cluster_weights, quantiles, ratio
 from fairlen.batch import Floats
 from fairlen.compare.config import Match, Variant
 from fairlen.console import make_console, print_table
 from fairlen.distributions import student
-from fairlen.evaluate.estimators import are_alike, best_at, mean_of_problems, pass_at, percentile_interval
+from fairlen.evaluate.estimators import best_at, pass_at, percentile_interval
 from fairlen.evaluate.run import show_length
 from fairlen.files.foreign import read_file_bytes, read_file_lines
 from fairlen.files.limits import parse_json
@@ -33,7 +33,7 @@ from fairlen.report.figure import Form, share
 from fairlen.report.run import column, parse_object, read_metrics
 
 PAIRED = "95% intervals resample seeds and problems, paired over methods, no narrower than Student's t over seeds."
-NUM_RESAMPLES = 4000
+NUM_RESAMPLES = NUM_DRAWS
 MAX_EXCESS = 0.02
 """Share by which what two methods spent may differ for them to be compared."""
 Draw = Callable[..., Estimate]
@@ -248,14 +248,22 @@ def measure(records: Path, match: Match | None) -> dict[str, Any]:
 
 
 def resampler(num_seeds: int, num_problems: int) -> Draw:
-    """Return the mean of values [seeds, problems] with a 95% percentile interval, of the same resamples; see `are_alike`."""
+    """Return a function that gives the mean of values [seeds, problems] with its 95% interval over seeds and problems.
+
+    The interval of a difference holds the percentiles over resampled seeds and problems, and that of a share also allows for one
+    more problem, as `mean_of_problems` does. All intervals use the same resamples.
+    """
     seeds, problems = draw_weights(num_seeds, num_problems)
+    weights = draw_cluster_weights(num_problems)
 
     def draw(values: Floats, is_share: bool = True) -> Estimate:
-        if is_share and are_alike(values.ravel()):
-            return mean_of_problems(values[0])
+        value = float(values.mean())
+        if is_share:
+            own = np.einsum("rs,sp,rp->r", seeds, values, weights[:, :-1], optimize=True)
+            low, high = np.quantile(own, 0.025), np.quantile(own + weights[:, -1], 0.975)
+            return widen(Estimate(value, float(low), float(high)), values.mean(1), 0.0, 1.0)
         drawn = np.einsum("rs,sp,rp->r", seeds, values, problems, optimize=True)
-        return widen(percentile_interval(float(values.mean()), drawn), values.mean(1), 0.0 if is_share else -1.0, 1.0)
+        return widen(percentile_interval(value, drawn), values.mean(1), -1.0, 1.0)
 
     return draw
 

@@ -38,7 +38,7 @@ from fairlen.tasks.load import ProblemSet
 from fairlen.tasks.task import NO_FAILURES, Failures
 
 FEW = 100
-"""Problems below which intervals of the mean are a little too narrow: docs/evaluation.md has the numbers."""
+"""Number of problems below which the reader is told that intervals are wide: docs/evaluation.md has the numbers."""
 HEADINGS = (
     "set", "problems", "accuracy, 95% interval", "pass@n", "best@n", "maj@n", "length", "correct", "incorrect", "truncated",
     "no verdict",
@@ -198,7 +198,8 @@ def notes_of(summary: Mapping[str, Any]) -> list[str]:
     notes = []
     if few := [name for name, found in scores.items() if found["problems"] < FEW]:
         notes.append(
-            f"fewer than {FEW} problems in {', '.join(few)}: intervals are a little too narrow (docs/evaluation.md)"
+            f"fewer than {FEW} problems in {', '.join(few)}: intervals are wide, and only more problems narrow them much "
+            "(docs/evaluation.md)"
         )
     notes += [f"{name}: {why}" for name, found in summary["sets"].items() if (why := found.get("reasons"))]
     for name, found in scores.items():

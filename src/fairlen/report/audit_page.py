@@ -145,8 +145,8 @@ def budget_figures(found: BudgetCurve, unit: str) -> list[drawing.Figure]:
     y = drawing.nice_axis(drawing.ends_of(series), drawing.share, zero=True, most=1.0)
     frame = drawing.Frame(axis, y, f"{label}, logarithmic", places, names=lambda x: f"{label} {np.exp(x):,.0f}")
     return [drawing.Figure(
-        "Accuracy within a budget", f"{numbers.describe_budgets(found, unit)}. Drawn is the share of all responses that end "
-        f"within so many {unit} and are correct.".removeprefix(". "),
+        "Accuracy within a budget", f"{numbers.describe_budgets(found, unit)} The curve shows the share of all responses that "
+        f"end within a budget and are correct.".lstrip(),
         drawing.lines(frame, series, "accuracy by budget"),
         drawing.Table((label, "correct within it", "95% interval"), list(numbers.budget_rows(found))),
         f"{drawing.INTERVAL} A truncated response is incorrect within its limit; beyond it, it may be either.",

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from dataclasses import dataclass
 
 import numpy as np
 
 from fairlen.audit.log import Log, ended_samples
-from fairlen.audit.statistics.intervals import NOTHING, Estimate, Estimates, ratio, shares_over_clusters, sums_by_block
+from fairlen.audit.statistics.intervals import (
+    NAN,
+    NOTHING,
+    Estimate,
+    Estimates,
+    ratio,
+    shares_over_clusters,
+    sums_by_block,
+)
 from fairlen.batch import Bools, Floats, Ints
 
 PER_OCTAVE = 4  # budgets from one to twice as much
@@ -80,17 +89,33 @@ def choose_budgets(length: Ints, correct: Bools, truncated: Bools) -> Ints:
 
 
 def find_enough(cluster: Ints, length: Ints) -> Estimate:
-    """Return a quantile of lengths, with the quantiles at the ends of the interval of its share (Woodruff 1952)."""
+    """Return the budget within which nine tenths of correct responses end, with its 95% interval over prompts.
+
+    The lower end is the first length at which nine tenths may have ended, by the upper end of the share that ended
+    (`shares_over_clusters`). The upper end is the first length at which nine tenths must have ended, by the share's lower end. It
+    does not exist (nan) if even all correct responses of these prompts are too few to prove nine tenths: below about 36 prompts.
+
+    Args:
+        cluster: Prompt of each correct response, [N].
+        length: Length of each correct response, [N].
+    """
     if not len(length):
         return NOTHING
     value = float(np.quantile(length, ENOUGH, method="inverted_cdf"))
-    within, number = (sums_by_block(cluster, [of]) for of in (length <= value, np.ones(len(length))))
-    share = shares_over_clusters(within, number)
-    low, high = (float(end[0]) + ENOUGH - float(share.value[0]) for end in (share.low, share.high))
-    if math.isnan(low):
+    number = sums_by_block(cluster, [np.ones(len(length))])
+    if len(number) < 2:
         return Estimate(value)
-    ends = np.quantile(length, np.clip([low, high], 0.0, 1.0), method="inverted_cdf")
-    return Estimate(value, float(ends[0]), float(ends[1]))
+    lengths = np.unique(length)
+
+    def share_within(place: int) -> Estimate:
+        within = sums_by_block(cluster, [length <= lengths[place]])
+        return shares_over_clusters(within, number).at(0)
+
+    places = range(len(lengths))
+    first = bisect_left(places, True, key=lambda place: share_within(place).high >= ENOUGH)
+    last = bisect_left(places, True, key=lambda place: share_within(place).low >= ENOUGH)
+    high = float(lengths[last]) if last < len(lengths) else NAN
+    return Estimate(value, float(lengths[first]), high)
 
 
 def reach(target: Floats, x: Floats, y: Floats) -> Floats:

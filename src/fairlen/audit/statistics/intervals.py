@@ -1,13 +1,14 @@
 """95% intervals of measures over prompts, because responses to one prompt are not independent; and bins of length.
 
-Resampled are sums over the rows of a prompt; intervals are of percentiles, those of shares and means by formula.
+Most intervals are percentiles over bootstrap samples of prompts. Shares and means have their own methods, which also hold when
+few prompts are known: `shares_over_clusters`, `mean` and, for independent draws, `wilson`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -17,6 +18,7 @@ from fairlen.batch import Bools, Floats, Ints, count_by, sum_by
 from fairlen.distributions import student
 
 NUM_RESAMPLES = 1000
+NUM_DRAWS = 4000  # draws of weights for the interval of a share
 MIN_BLOCKS = 5  # resamples of fewer prompts cannot spread as far as 95% intervals reach
 MAX_BLOCKS = 2000  # more prompts are pooled at random into so many, which leaves the spread of a mean as it is
 Z95 = 1.959963984540054
@@ -100,11 +102,6 @@ def wilson(num_hits: Floats | Ints, num: Floats | Ints, z: float = Z95) -> Estim
     return Estimates(share + blank, low + blank, high + blank)
 
 
-def share_of(hits: Bools | Floats) -> Estimate:
-    """Return the share of hits among independent ones, or the mean of numbers in 0..1, with Wilson's interval."""
-    return wilson(np.array([hits.sum()]), np.array([len(hits)])).at(0)
-
-
 def blocks_of(cluster: Ints) -> tuple[Ints, int]:
     """Return the block of each row [N] and the number of blocks: a cluster each, or MAX_BLOCKS random sets of clusters."""
     present = np.bincount(cluster) > 0
@@ -172,25 +169,73 @@ def ratio_over(cluster: Ints, above: np.ndarray, below: np.ndarray) -> Estimate:
 
 
 def mean_over(cluster: Ints, values: np.ndarray) -> Estimate:
-    """Return the mean of values [N] with an interval over clusters [N] by Student's t: of a share Wilson's."""
+    """Return the mean of values [N] with an interval over clusters [N].
+
+    Shares, whose values are all 0 or 1, have the interval of `shares_over_clusters`; other means have Student's t interval.
+    """
     if np.isin(values, (0, 1)).all():
-        return shares_over_clusters(*(sums_by_block(cluster, [of]) for of in (values, np.ones(len(values))))).at(0)
+        hits, number = (sums_by_block(cluster, [column]) for column in (values, np.ones(len(values))))
+        return shares_over_clusters(hits, number).at(0)
     return mean(values, cluster, np.zeros(len(values), np.int64), 1).at(0)
 
 
 def shares_over_clusters(hits: Floats, number: Floats) -> Estimates:
-    """Return shares [K] of hits [clusters, K] among numbers [clusters, 1], by Wilson's interval with Student's t.
+    """Return shares of hits with 95% intervals over clusters, from sums over each cluster.
 
-    Its sample size is p (1 - p) over the variance of the share between clusters; where that is 0, the number of clusters.
+    Args:
+        hits: Hits in each cluster for K shares, [clusters, K]; between 0 and `number`.
+        number: Size of each cluster, [clusters, 1].
+
+    Returns:
+        K shares, with the interval of `bounded_interval`; no interval (nan) for fewer than 2 clusters.
     """
     clusters = len(hits)
     share = ratio(hits.sum(0), number.sum())
-    factor = clusters / max(clusters - 1, 1) / max(float(number.sum()), 1.0) ** 2
-    variance = factor * ((hits - share * number) ** 2).sum(0)
-    size = np.where(variance > 1e-15, ratio(share * (1 - share), variance), float(clusters))
     if clusters < 2:
         return Estimates(share, share * np.nan, share * np.nan)
-    return replace(wilson(share * size, size, student(0.975, clusters - 1)), value=share)
+    low, high = bounded_interval(draw_cluster_weights(clusters), hits, number)
+    return Estimates(share, low, high)
+
+
+@lru_cache(maxsize=2)
+def draw_cluster_weights(size: int) -> Floats:
+    """Return random weights of `size` clusters and of one more, [draws, size + 1].
+
+    Each row is drawn uniformly from all weights that add up to 1. The weight of the one more has a beta distribution. Its evenly
+    spaced quantiles are used in place of random draws, so that the ends of the interval are exact if all clusters are alike.
+    """
+    weights = np.random.default_rng((0, 3)).standard_exponential((NUM_DRAWS, size + 1))
+    quantile = (np.arange(NUM_DRAWS) + 0.5) / NUM_DRAWS
+    extra = 1.0 - (1.0 - quantile) ** (1.0 / size)
+    weights[:, :-1] *= ((1.0 - extra) / weights[:, :-1].sum(1))[:, None]
+    weights[:, -1] = extra
+    return weights
+
+
+def bounded_interval(weights: Floats, hits: Floats, number: Floats) -> tuple[Floats, Floats]:
+    """Return the ends of 95% intervals of K shares, [K] each, from random weights of the clusters.
+
+    The lower end assumes one more cluster without a hit, the upper end one more cluster of hits only; both have the mean size of
+    the clusters. Each draw weighs the clusters at random, and the ends are the 2.5% and 97.5% quantiles of the weighted shares.
+    For clusters of one size that are all hits or no hits this is the Clopper-Pearson interval. That it holds for every
+    distribution between 0 and 1 is conjectured; the authors' simulations and benchmarks/eval_truth.py found no exception.
+
+    Source: Gaffke 2005, in the form of Learned-Miller and Thomas, arXiv:1905.06208, there for clusters of one size.
+
+    Args:
+        weights: Weights of the clusters, and in the last column of the one more, [draws, clusters + 1].
+        hits: Hits in each cluster, [clusters, K].
+        number: Size of each cluster, [clusters, 1].
+    """
+    own_weight, extra_weight = weights[:, :-1], weights[:, -1:]
+    extra = extra_weight * number.mean()
+    weighted_hits = own_weight @ hits
+    total = own_weight @ number + extra
+    low = np.quantile(weighted_hits / total, 0.025, axis=0)
+    high = np.quantile((weighted_hits + extra) / total, 0.975, axis=0)
+    share = ratio(hits.sum(0), number.sum())
+    is_zero, is_one = share <= 1e-12, share >= 1 - 1e-12  # the end there is exact; rounding would leave 1e-17
+    return np.where(is_zero, 0.0, np.maximum(low, 0.0)), np.where(is_one, 1.0, np.minimum(high, 1.0))
 
 
 def rate(hits: Bools | Floats, cluster: Ints, bin: Ints, size: int) -> Counted:

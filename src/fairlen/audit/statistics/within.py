@@ -57,10 +57,9 @@ class Effect:
         low, high = self.interval(0.9)
         return -margin < low and high < margin
 
-    @property
-    def smallest(self) -> float:
-        """Return the effect that a log like this one shows in four of five cases."""
-        return (student(0.975, self.freedom) + student(0.8, self.freedom)) * self.error
+    def detectable_at(self, level: float) -> float:
+        """Return the size of an effect whose p-value, in logs like this one, is below `level` in four of five."""
+        return (student(1 - level / 2, self.freedom) + student(0.8, self.freedom)) * self.error
 
 
 @dataclass(frozen=True)
