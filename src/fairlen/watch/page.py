@@ -1,4 +1,4 @@
-"""The page of a watch: its alarms, then the audit of the responses that it has seen."""
+"""The page of a watch: alarms first, then length and accuracy over steps, then the audit of the responses."""
 
 from __future__ import annotations
 
@@ -14,41 +14,105 @@ from fairlen.audit.log import Log
 from fairlen.audit.method_in_use import InUse
 from fairlen.audit.readers import LogReading, Source
 from fairlen.audit.readers.formats import Format
-from fairlen.batch import Floats, build_responses, build_segments, number_keys
+from fairlen.batch import Floats, build_responses, build_segments, number_keys, sum_by
 from fairlen.report.audit_page import write_audit_page
-from fairlen.report.figure import Figure, Section
-from fairlen.watch.thresholds import Alarm, Shape
+from fairlen.report.figure import Figure, Section, Series, Table, change, lines, plain, share, whole, windows
+from fairlen.report.sections import over_training
+from fairlen.watch.thresholds import Alarm, StepSummary
 
 FORMAT = Format("watch", "watched run", "the limit of generation", lambda columns: False, lambda chunk, found: chunk)
-SAYS = "Effect: about length and correctness within prompts and steps, tested at every step; the others are thresholds."
+LEAD = (
+    "The alarm effect is a test of length and correctness within prompts and steps, made after every step; all others are "
+    "thresholds. Sizes in an alarm are of the moment at which it was raised, and too large on average. Their intervals are about "
+    "the steps seen: they do not cover an association that moves from step to step."
+)
+CURVES = (("length", "Length", plain), ("correct", "Accuracy", share), ("truncated", "Share cut at the limit", share))
+"""Numbers of a step that are drawn over steps: field, title and format."""
 
 
-def write_page(path: Path, alarms: Sequence[Alarm], audits: Sequence[Audit], reading: LogReading) -> Path:
-    """Write the page of audits, with the alarms before them."""
-    told = [Figure(f"{one.kind}, step {one.step}".capitalize(), one.text[:1].upper() + one.text[1:]) for one in alarms]
-    first = Section("alarms", "Alarms" if told else "No alarm", SAYS, told)
-    return write_audit_page(path, audits, reading, first=[first], name="Length, watched")
+def write_page(
+    path: Path,
+    alarms: Sequence[Alarm],
+    audits: Sequence[Audit],
+    reading: LogReading,
+    steps: Sequence[StepSummary] = (),
+    kept_share: float = 1.0,
+) -> Path:
+    """Write the page of a watch and return its path.
+
+    Args:
+        path: File to write.
+        alarms: Alarms of the watch.
+        audits: Audits of its responses, with `reading`, from `audit_kept` or from an audit of files.
+        reading: How those responses were read.
+        steps: Summaries of all steps, for the curves.
+        kept_share: Share of the prompts that the audit is about.
+    """
+    titles = [f"Alarm: {alarm.kind}, step {alarm.step}" for alarm in alarms]
+    figures = [
+        Figure(title, alarm.text[:1].upper() + alarm.text[1:]) for title, alarm in zip(titles, alarms, strict=True)
+    ]
+    figures += draw_curves(steps)
+    lead = LEAD
+    if kept_share < 1:
+        num_kept = sum(len(audit.log) for audit in audits)
+        num_all = sum(step.size for step in steps)
+        lead += (
+            f" The audit below is about a random {share(kept_share)} of the prompts: {num_kept:,} of {num_all:,} responses. "
+            "The alarms and curves are about all of them."
+        )
+    name = "; ".join(titles) if titles else "No alarm"
+    section = Section("alarms", "Alarms" if alarms else "No alarm", lead, figures)
+    return write_audit_page(path, audits, reading, first=[section], name=name)
+
+
+def draw_curves(steps: Sequence[StepSummary]) -> list[Figure]:
+    """Return length, accuracy and truncation over steps. Long runs are averaged over windows of steps, weighted by responses."""
+    if not steps:
+        return []
+    window, middle = windows(np.array([step.number for step in steps]))
+    size = np.array([step.size for step in steps], np.float64)
+    figures: list[Figure] = []
+    for field, title, form in CURVES:
+        values = np.array([getattr(step, field) for step in steps])
+        known = ~np.isnan(values)
+        total = sum_by(window[known], values[known] * size[known], len(middle))
+        weight = sum_by(window[known], size[known], len(middle))
+        if not weight.any():
+            continue
+        mean = np.divide(total, weight, out=np.full(len(middle), np.nan), where=weight > 0)
+        series = Series(title.lower(), middle, mean, "plain", form=form)
+        rows = [(whole(at), form(value)) for at, value in zip(middle.tolist(), mean.tolist(), strict=True)]
+        figures.append(
+            Figure(
+                change(title, series),
+                f"{title} of all responses over steps.",
+                lines(over_training([series], step="step"), [series], f"{title.lower()} over steps"),
+                Table(("step", title.lower()), rows),
+                id=f"watch-{field}",
+            )
+        )
+    return figures
 
 
 def audit_kept(
-    steps: Sequence[Shape], kept: Sequence[Floats], method: InUse | None, margins: Margins
+    steps: Sequence[StepSummary], kept: Sequence[Floats], method: InUse | None, margins: Margins
 ) -> tuple[tuple[Audit, ...], LogReading]:
-    """Audit what `LengthWatch.kept` has of steps. Raises ValueError where it has nothing."""
-    if not kept:
-        raise ValueError(
-            "page: no response was kept; LengthWatch(keep=True) keeps lengths and outcomes, and add() brings them"
-        )
+    """Audit the responses in `LengthWatch.kept`, which must not be empty."""
     source = Source(FORMAT, "", (), make_log(steps, kept), ())
     return (audit_source(source, method, margins),), LogReading((source,), (), ())
 
 
-def make_log(steps: Sequence[Shape], kept: Sequence[Floats]) -> Log:
+def make_log(steps: Sequence[StepSummary], kept: Sequence[Floats]) -> Log:
     """Return the log of `LengthWatch.kept` as the audit reads it."""
     problem, length, outcome, correct, truncated = np.concatenate(kept).T
-    step, number = np.repeat([one.number for one in steps], [len(part) for part in kept]), problem.astype(np.int64)
-    prompt, verdict = number_keys(np.column_stack([step, number])), correct + 0.0 * outcome
+    step = np.repeat([summary.number for summary in steps], [len(rows) for rows in kept])
+    number = problem.astype(np.int64)
+    prompt = number_keys(np.column_stack([step, number]))
+    verdict = np.where(np.isnan(outcome), np.nan, correct)
     table = build_responses(prompt, length.astype(np.int64), outcome, verdict, truncated > 0, int(length.max()))
-    known = {"correct", "reward"} | ({"truncated"} if not any(isnan(one.truncated) for one in steps) else set())
+    knows_limit = not any(isnan(summary.truncated) for summary in steps)
+    known = {"correct", "reward"} | ({"truncated"} if knows_limit else set())
     return Log(
         "watch", "tokens", table, step, build_segments(table, table.length), known=frozenset(known), problem=number
     )

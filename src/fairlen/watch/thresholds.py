@@ -1,11 +1,16 @@
-"""Alarms of a watch, and those that have no null hypothesis: numbers over the last steps that cross a line, named as such."""
+"""Alarms of a watch. Thresholds are rules without a null hypothesis: a mean over the last steps crosses a fixed bar.
+
+A small batch crosses any bar sooner or later by chance. So a rule looks at windows of at least MIN_PROMPTS prompts, and shares
+and lengths also have to differ from a healthy level by MIN_ERRORS standard errors over prompts.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+from zlib import crc32
 
 import numpy as np
 
@@ -13,198 +18,375 @@ from fairlen.audit.conclusion import MANY
 from fairlen.audit.log import Log, weighed
 from fairlen.audit.statistics.coupling import shares_under
 from fairlen.audit.statistics.intervals import length_bins
-from fairlen.batch import Bools, Floats, Responses, build_segments, centred_squares, mean_or_nan, sum_by
+from fairlen.batch import (
+    Bools,
+    Floats,
+    Ints,
+    Responses,
+    build_segments,
+    centred_squares,
+    mean_or_nan,
+    number_keys,
+    sum_by,
+)
 from fairlen.channels import OBSERVATION, name_channel
 
-PATIENCE, ENOUGH = 3, 32
-"""Steps that are averaged, at the start and now; of shares of prompts as many as have so many, where 90% is known to 5 points."""
-NEAR = 0.25  # share of a change that a step may have made and still lie before its onset
+MIN_STEPS = 3
+"""Smallest number of steps in a window."""
+MIN_PROMPTS = 64
+"""Smallest number of prompts in a window, counted once per step."""
+MAX_STEPS = 64
+"""Largest number of steps in a window; a run with one prompt per step fills it."""
+MIN_ERRORS = 4.0
+"""Smallest distance from a healthy level, in standard errors."""
+ONSET_SHARE = 0.25
+"""Share of a change after which it counts as begun."""
 
 
 @dataclass(frozen=True)
 class Alarm:
-    """Something that a run's user should see, told once."""
+    """Something that a run's user should know. Each kind is raised once per run."""
 
     kind: str
-    """"effect", about length and correctness, or a threshold, one of THRESHOLDS."""
+    """Kind of alarm: "effect" for the test of length and correctness, or a threshold, one of THRESHOLDS."""
     step: int
-    """At which it was raised."""
+    """Step at which it was raised."""
     size: float
-    """Of an effect the relative difference of length, incorrect over correct, or the share of pairs in which the incorrect
-    response is longer, minus a half; of a threshold what crossed it."""
+    """Size of an effect (`quantity` names what it measures), or the number that crossed a threshold."""
     interval: tuple[float, float] | None
-    """95% confidence sequence of the size, which leaves out 0; None for thresholds."""
+    """95% interval of an effect's size that holds at every look; None for thresholds."""
     text: str
-    """What happened, since about when, what it does not mean, and what to do."""
+    """What happened, since when, what it does not mean, and what to do."""
     since: int
     """Estimated step of the onset."""
     quantity: Literal["", "length", "pairs"] = ""
-    """Of an effect what `size` is of: pairs only where length alone may lie within its margin."""
+    """Meaning of an effect's size. "length": relative difference of length, incorrect over correct, as the audit estimates it.
+    "pairs": share of pairs in which the incorrect response is longer, minus a half."""
+    sequences: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    """For an effect, the statistics that the test bets on, each with its 95% confidence sequence (value, low, high):
+    "clipped_gap", the mean difference of log lengths clipped around the prompt's median, and "order", as for "pairs"."""
 
     def __str__(self) -> str:
         return f"{self.kind}, step {self.step}: {self.text}"
 
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> Alarm:
+        """Rebuild an alarm from `dataclasses.asdict` after JSON. Raises KeyError, TypeError or ValueError for anything else."""
+        interval = None if state["interval"] is None else tuple(map(float, state["interval"]))
+        sequences = {name: tuple(map(float, values)) for name, values in state["sequences"].items()}
+        return cls(**{**state, "interval": interval, "sequences": sequences})
+
 
 @dataclass(frozen=True)
-class Shape:
-    """Shape of one rollout batch, or the mean of several; nan where nothing tells."""
+class StepSummary:
+    """Numbers of one rollout batch, or the means of several; nan if unknown."""
 
     number: int
     size: int
-    length: float  # mean tokens of a response
-    correct: float  # share among responses with a verdict
+    """Number of responses."""
+    length: float
+    """Mean tokens per response."""
+    correct: float
+    """Share of correct responses among those with a verdict."""
     truncated: float
-    idle: float  # share of prompts with several responses of which all have one outcome
-    missing: float  # share of responses without a verdict
-    missing_length: float  # mean tokens of responses without a verdict, over that of all
-    older: float  # mean age of the longest quarter minus that of the shortest, in updates
+    """Share of responses that the limit ended."""
+    idle: float
+    """Share of prompts whose responses (two or more) all have one outcome."""
+    missing: float
+    """Share of responses without a verdict."""
+    missing_length: float
+    """Mean tokens of responses without a verdict, over the mean of all."""
+    older: float
+    """Mean age of the longest quarter of responses minus that of the shortest quarter, in updates."""
     weight: float
-    """Mean weight of a token among the longest responses over one among the shortest, by the aggregation in use."""
-    channels: Mapping[str, float] = field(default_factory=dict)  # mean tokens of a response by channel
-    compared: int = 0  # prompts with several responses
+    """Mean weight of a token in the longest responses over that in the shortest, under the aggregation in use."""
+    channels: Mapping[str, float] = field(default_factory=dict)
+    """Mean tokens per response of each channel."""
+    num_prompts: int = 0
+    compared: int = 0
+    """Number of prompts with at least two responses."""
+    length_error: float = math.nan
+    """Standard error of `length` over prompts; nan if the step has one prompt. The next two likewise."""
+    truncated_error: float = math.nan
+    missing_error: float = math.nan
+    fingerprint: int = 0
+    """Checksum of the lengths and outcomes, in any order."""
+    num_late: int = 0
+    """Number of responses of this or an earlier step that arrived while this was the newest step."""
+    late_length: float = 0.0
+    """Mean tokens of those responses."""
 
-    @classmethod
-    def of(cls, number: int, table: Responses, age: Floats | None, knows_limit: bool, rule: str) -> Shape:
-        """Describe a rollout batch; `age` [N] in updates, `rule` the aggregation in use."""
-        length, has_verdict = table.length.astype(np.float64), ~np.isnan(table.outcome)
-        order, quarter = np.argsort(length, kind="stable"), max(len(length) // 4, 1)
-        idle = find_idle(table)
-        return cls(
-            number, len(table), float(length.mean()), mean_or_nan(table.correct[has_verdict]),
-            float(table.truncated.mean()) if knows_limit else math.nan, mean_or_nan(idle),
-            float(1.0 - has_verdict.mean()), mean_or_nan(length[~has_verdict]) / float(length.mean()),
-            math.nan if age is None else float(age[order[-quarter:]].mean() - age[order[:quarter]].mean()),
-            weigh(table.take(has_verdict), rule) if rule else math.nan,
-            {name: float(tokens.mean()) for name, tokens in table.channels.items()}, len(idle),
-        )  # fmt: skip
+    @property
+    def lost(self) -> float:
+        """Share of responses that were dropped, lack a verdict, or arrived late."""
+        return (self.missing * self.size + self.num_late) / (self.size + self.num_late)
+
+    @property
+    def lost_length(self) -> float:
+        """Mean tokens of those responses, over the mean of the counted ones."""
+        num_missing = self.missing * self.size
+        missing_tokens = self.missing_length * self.length * num_missing if num_missing else 0.0
+        num_lost = num_missing + self.num_late
+        return (missing_tokens + self.late_length * self.num_late) / num_lost / self.length if num_lost else math.nan
 
 
-def find_idle(table: Responses) -> Bools:
-    """Return of each prompt with several responses whether all have one outcome."""
+def summarize_step(number: int, table: Responses, age: Floats | None, knows_limit: bool, rule: str) -> StepSummary:
+    """Return the numbers of a rollout batch.
+
+    Args:
+        number: Number of the step.
+        table: Responses, [N].
+        age: Updates since the weights that generated each response, [N]; None if unknown.
+        knows_limit: Whether `table.truncated` is known.
+        rule: Name of the aggregation in use; empty if unknown.
+    """
+    length = table.length.astype(np.float64)
+    has_verdict = ~np.isnan(table.outcome)
+    mean_length = float(length.mean())
+    prompt = number_keys(table.prompt)
+    is_idle = find_idle_prompts(table)
+    truncated = table.truncated.astype(np.float64)
+    return StepSummary(
+        number=number,
+        size=len(table),
+        length=mean_length,
+        correct=mean_or_nan(table.correct[has_verdict]),
+        truncated=float(truncated.mean()) if knows_limit else math.nan,
+        idle=mean_or_nan(is_idle),
+        missing=float(1.0 - has_verdict.mean()),
+        missing_length=mean_or_nan(length[~has_verdict]) / mean_length,
+        older=math.nan if age is None else compare_ages(length, age),
+        weight=compare_weights(table.take(has_verdict), rule) if rule else math.nan,
+        channels={name: float(tokens.mean()) for name, tokens in table.channels.items()},
+        num_prompts=int(prompt.max()) + 1,
+        compared=len(is_idle),
+        length_error=find_error(prompt, length),
+        truncated_error=find_error(prompt, truncated),
+        missing_error=find_error(prompt, (~has_verdict).astype(np.float64)),
+        fingerprint=find_fingerprint(table),
+    )
+
+
+def find_fingerprint(table: Responses) -> int:
+    """Return a checksum of the lengths and outcomes that does not depend on their order."""
+    rows = np.column_stack([table.length, table.outcome])
+    order = np.lexsort(rows.T)
+    return crc32(rows[order].tobytes())
+
+
+def find_error(prompt: Ints, values: Floats) -> float:
+    """Return the standard error of the mean of values [N] over prompts [N], dense from 0; nan for a single prompt."""
+    num_prompts = int(prompt.max()) + 1
+    if num_prompts < 2:
+        return math.nan
+    totals = sum_by(prompt, values - values.mean(), num_prompts)
+    variance = (totals**2).sum() * num_prompts / (num_prompts - 1)
+    return math.sqrt(variance) / len(values)
+
+
+def compare_ages(length: Floats, age: Floats) -> float:
+    """Return the mean age of the longest quarter of responses minus that of the shortest quarter."""
+    order = np.argsort(length, kind="stable")
+    quarter = max(len(length) // 4, 1)
+    return float(age[order[-quarter:]].mean() - age[order[:quarter]].mean())
+
+
+def find_idle_prompts(table: Responses) -> Bools:
+    """Return, for each prompt with several responses, whether all of them have one outcome."""
     rows = table.active_rows()
     count, total, squares = (sum_by(rows.prompt, rows.outcome**power, rows.num_prompts) for power in (0, 1, 2))
-    spread = centred_squares(count, total, squares)
-    return (spread <= 1e-9 * np.maximum(squares, 1e-12))[count > 1]
+    variation = centred_squares(count, total, squares)
+    return (variation <= 1e-9 * np.maximum(squares, 1e-12))[count > 1]
 
 
-def weigh(table: Responses, rule: str) -> float:
-    """Return `Shape.weight` of rollouts whose rewards are normalised by prompt; nan of too few."""
+def compare_weights(table: Responses, rule: str) -> float:
+    """Return `StepSummary.weight`, with rewards normalised by prompt; nan if no response is active."""
     log = Log("watch", "tokens", table, np.zeros(len(table), np.int64), build_segments(table, table.length))
     rows = weighed(replace(log, known=frozenset({"correct"})))
-    bins = (length_bins(of) for of in (rows.segments.length, rows.segments.num_turns))
-    return shares_under(rule, rows, *bins).long_to_short if len(rows.segments) else math.nan
+    if not len(rows.segments):
+        return math.nan
+    return shares_under(
+        rule, rows, length_bins(rows.segments.length), length_bins(rows.segments.num_turns)
+    ).long_to_short
 
 
-def average(steps: Sequence[Shape]) -> Shape:
-    """Return the mean of steps by their sizes, of each number over those that have it."""
-    weights = np.array([one.size for one in steps], np.float64)
-    means = {}
-    for name in (one.name for one in fields(Shape) if one.type == "float"):
-        values = np.array([getattr(one, name) for one in steps])
+MEANS = ("length", "correct", "truncated", "idle", "missing", "missing_length", "older", "weight")
+"""Numbers of a step that a window averages."""
+
+
+def average_steps(steps: Sequence[StepSummary]) -> StepSummary:
+    """Return the mean of steps, weighted by their sizes. Each number is averaged over the steps that know it."""
+    sizes = np.array([step.size for step in steps], np.float64)
+    means: dict[str, float] = {}
+    for name in MEANS:
+        values = np.array([getattr(step, name) for step in steps])
         known = ~np.isnan(values)
-        means[name] = float(np.average(values[known], weights=weights[known])) if known.any() else math.nan
-    names = dict.fromkeys(name for one in steps for name in one.channels)
-    channels = {n: float(np.average([one.channels.get(n, 0.0) for one in steps], weights=weights)) for n in names}
-    return replace(steps[-1], **means, channels=channels)
+        means[name] = float(np.average(values[known], weights=sizes[known])) if known.any() else math.nan
+    errors = {f"{name}_error": combine_errors(steps, name) for name in ("length", "truncated", "missing")}
+    names = dict.fromkeys(name for step in steps for name in step.channels)
+    channels = {
+        name: float(np.average([step.channels.get(name, 0.0) for step in steps], weights=sizes)) for name in names
+    }
+    num_late = sum(step.num_late for step in steps)
+    late_tokens = sum(step.num_late * step.late_length for step in steps)
+    return replace(
+        steps[-1], size=int(sizes.sum()), channels=channels, num_late=num_late, late_length=late_tokens / max(num_late, 1),
+        **means, **errors,
+    )  # fmt: skip
+
+
+def combine_errors(steps: Sequence[StepSummary], name: str) -> float:
+    """Return the standard error of a mean over steps. If a step has a single prompt, the variation between steps decides."""
+    sizes = np.array([step.size for step in steps], np.float64)
+    errors = np.array([getattr(step, f"{name}_error") for step in steps])
+    if not np.isnan(errors).any():
+        return float(np.sqrt((sizes**2 * errors**2).sum()) / sizes.sum())
+    values = np.array([getattr(step, name) for step in steps])
+    return float(np.std(values, ddof=1) / math.sqrt(len(values))) if len(values) > 1 else math.nan
 
 
 @dataclass(frozen=True)
-class Line:
-    """A number that an alarm is raised about, from steps as they are now and as they were first."""
+class ThresholdRule:
+    """Rule for one kind of alarm. Functions take the last steps and the first steps of the run, both as means."""
 
-    number: Callable[[Shape, Shape], float]
+    number: Callable[[StepSummary, StepSummary], float]
+    """Number that is compared with the bar."""
     bar: float
-    text: str
-    """What happened; {x} is the number."""
+    text: Callable[[float, StepSummary, StepSummary, str], str]
+    """What happened; further arguments are the number and words for the onset."""
     remedy: str
+    error: Callable[[StepSummary, StepSummary], float] = lambda now, first: 0.0
+    """Standard error of the number, or of its logarithm if it is a ratio."""
     is_ratio: bool = False
-    """Whether one over the number counts as well."""
-    of_prompts: bool = False
-    """Whether it is a share of prompts, which ENOUGH of them have to show."""
+    """Whether the inverse of the number is compared as well."""
 
     def describe_bar(self) -> str:
         if self.is_ratio:
             return f"a factor of {self.bar:g}"
         return f"{self.bar:.0%}" if self.bar < 1 else f"{self.bar:g} update"
 
-    def is_crossed(self, x: float) -> bool:
-        return x >= self.bar or (self.is_ratio and 0 < x <= 1 / self.bar)
+    def is_crossed(self, now: StepSummary, first: StepSummary) -> bool:
+        """Return whether the number is beyond the bar, and beyond a healthy level by more than noise."""
+        x = self.number(now, first)
+        is_beyond = x >= self.bar or (self.is_ratio and 0 < x <= 1 / self.bar)
+        if not is_beyond:
+            return False
+        # healthy levels: no change for a ratio, half of the bar for a share
+        distance = abs(math.log(x)) if self.is_ratio else x - self.bar / 2
+        return not distance < MIN_ERRORS * self.error(now, first)  # an unknown error (nan) does not block the alarm
 
 
-LINES = {
-    "truncation": Line(
+def describe_length(x: float, now: StepSummary, first: StepSummary, since: str) -> str:
+    changes = [f"mean {first.length:.0f} → {now.length:.0f}{describe_channel(now, first)}"]
+    if not math.isnan(first.correct + now.correct):
+        changes.append(f"accuracy {first.correct:.0%} → {now.correct:.0%}")
+    return f"responses are {x:.2g} times as long as at the start ({'; '.join(changes)}), {since}. A change alone is no fault"
+
+
+def describe_lost(x: float, now: StepSummary, first: StepSummary, since: str) -> str:
+    late = f", {now.num_late:,} of them because they arrived after their step was counted" if now.num_late else ""
+    return (
+        f"{x:.0%} of responses were dropped, lack a verdict or arrived late{late}, {since}. They are {now.lost_length:.1f} times "
+        "as long as the others, so length decides which responses count"
+    )
+
+
+def find_length_error(now: StepSummary, first: StepSummary) -> float:
+    """Return the standard error of the log of the ratio of mean lengths."""
+    return math.hypot(now.length_error / now.length, first.length_error / first.length)
+
+
+RULES = {
+    "truncation": ThresholdRule(
         lambda now, first: now.truncated, MANY,
-        "{x:.0%} of responses end at the limit of generation, {first.truncated:.0%} at first; they are so many since about step "
-        "{since}; length then decides which can be correct", "Read a few: text that repeats needs no higher limit. Otherwise "
-        "raise the limit (TRL's max_completion_length)",
+        lambda x, now, first, since: f"{x:.0%} of responses are cut at the limit of generation ({first.truncated:.0%} at the "
+        f"start), {since}. A response that is cut can hardly be correct",
+        "Read a few: text that repeats needs no higher limit. Otherwise raise the limit (TRL's max_completion_length)",
+        lambda now, first: now.truncated_error,
     ),
-    "verdicts": Line(
-        lambda now, first: now.missing, 0.1,
-        "{x:.0%} of responses were dropped or lack a verdict, since about step {since}, and are {now.missing_length:.1f} times "
-        "as long as all; length then decides which are left", "Look for deadlines and errors of the verifier, and limits on age",
+    "verdicts": ThresholdRule(
+        lambda now, first: now.lost, 0.1, describe_lost,
+        "Look for deadlines and errors of the verifier, and for limits on age",
+        lambda now, first: now.missing_error,
     ),
-    "staleness": Line(
+    "staleness": ThresholdRule(
         lambda now, first: now.older, 1.0,
-        "the longest quarter is {x:.1f} updates older than the shortest, since about step {since}; limits on stale tokens meet "
-        "long responses first", "Let generation run ahead less, or correct for the sampler's policy",
+        lambda x, now, first, since: f"the longest quarter of responses is {x:.1f} updates older than the shortest, {since}. "
+        "Limits on stale tokens drop long responses first",
+        "Let generation run ahead less, or correct for the sampler's policy",
     ),
-    "length": Line(
-        lambda now, first: now.length / first.length, 2.0,
-        "responses are {x:.2g} times as long as at first (a mean of {first.length:.0f}, then {now.length:.0f}{most}), since "
-        "about step {since}; {first.correct:.0%} were correct at first, {now.correct:.0%} are now; a change alone is no fault",
+    "length": ThresholdRule(
+        lambda now, first: now.length / first.length, 2.0, describe_length,
         "Read a few responses, and look for a reward or an aggregation that favours {side} ones: `fairlen methods --compare` "
-        "shows what yours does", is_ratio=True,
+        "shows what yours does", find_length_error, is_ratio=True,
     ),
-    "signal": Line(
+    "signal": ThresholdRule(
         lambda now, first: now.idle, 0.9,
-        "{x:.0%} of prompts have responses of one outcome, since about step {since}, so that hardly any is compared; "
-        "{now.correct:.0%} are correct", "Give problems that the model solves sometimes, or more responses to a prompt",
-        of_prompts=True,
+        lambda x, now, first, since: f"{x:.0%} of prompts have responses of one outcome only, {since}, so few are compared; "
+        f"{now.correct:.0%} of responses are correct",
+        "Use problems that the model solves sometimes, or more responses per prompt",
     ),
-    "weight": Line(
+    "weight": ThresholdRule(
         lambda now, first: now.weight, 3.0,
-        "a token of the longest responses weighs {x:.2g} times one of the shortest, since about step {since}",
-        "Where each token should weigh the same, change the aggregation: `fairlen methods --compare`", is_ratio=True,
+        lambda x, now, first, since: f"a token of the longest responses weighs {x:.2g} times one of the shortest, {since}",
+        "If each token should weigh the same, change the aggregation: `fairlen methods --compare`", is_ratio=True,
     ),
 }  # fmt: skip
-THRESHOLDS = tuple(LINES)
+THRESHOLDS = tuple(RULES)
 """Kinds of alarm without a test."""
 
 
-def describe_change(now: Shape, first: Shape) -> str:
-    """Return which channel of what was generated has changed most, where there are several."""
-    own = ((name, tokens) for name, tokens in now.channels.items() if name != OBSERVATION)
-    pairs = {name: (first.channels.get(name, 0.0), tokens) for name, tokens in own}
-    name = max(pairs, key=lambda one: abs(pairs[one][1] - pairs[one][0]), default="")
-    return "; most in {}: {:.0f}, then {:.0f}".format(name_channel(name), *pairs[name]) if len(pairs) > 1 else ""
+def describe_channel(now: StepSummary, first: StepSummary) -> str:
+    """Return the generated channel that changed most, if there are several."""
+    changes = {
+        name: (first.channels.get(name, 0.0), tokens) for name, tokens in now.channels.items() if name != OBSERVATION
+    }
+    if len(changes) < 2:
+        return ""
+    name = max(changes, key=lambda channel: abs(changes[channel][1] - changes[channel][0]))
+    before, after = changes[name]
+    return f", most of it in {name_channel(name)}: {before:.0f} → {after:.0f}"
 
 
-def find_since(line: Line, steps: Sequence[Shape], first: Shape, x: float) -> int:
-    """Return the step after the last one whose number had gone less than NEAR of the way from the first ones to x."""
-    start = line.number(first, first)
-    level = start * (x / start) ** NEAR if line.is_ratio and start > 0 else start + NEAR * (x - start)
-    before = [at for at, one in enumerate(steps) if (line.number(one, first) - level) * (x - start) < 0]
-    return steps[min(before[-1] + 1, len(steps) - 1) if before else 0].number
+def find_since(rule: ThresholdRule, steps: Sequence[StepSummary], first: StepSummary, x: float) -> int:
+    """Return the step after the last one whose number had made less than ONSET_SHARE of the change from the start to x."""
+    start = rule.number(first, first)
+    if rule.is_ratio and start > 0:
+        level = start * (x / start) ** ONSET_SHARE
+    else:
+        level = start + ONSET_SHARE * (x - start)
+    before = [at for at, step in enumerate(steps) if (rule.number(step, first) - level) * (x - start) < 0]
+    position = min(before[-1] + 1, len(steps) - 1) if before else 0
+    return steps[position].number
 
 
-def choose_last(steps: Sequence[Shape], least: int) -> Sequence[Shape]:
-    """Return the last PATIENCE steps, or as many of the last ENOUGH as have `least` prompts with several responses; or none."""
+def count_window(steps: Sequence[StepSummary], num_prompts: Callable[[StepSummary], int]) -> int:
+    """Return how many of the first steps make a window: MIN_STEPS with MIN_PROMPTS prompts. 0 if all of them do not."""
     total = 0
-    for size, one in enumerate(reversed(steps[-ENOUGH:]), 1):
-        total += one.compared
-        if size >= PATIENCE and total >= least:
-            return steps[-size:]
-    return ()
+    for count, step in enumerate(steps[:MAX_STEPS], 1):
+        total += num_prompts(step)
+        if count >= MIN_STEPS and total >= MIN_PROMPTS:
+            return count
+    return 0
 
 
-def find_crossed(steps: Sequence[Shape], kinds: Container[str]) -> Iterator[Alarm]:
+def find_crossed(steps: Sequence[StepSummary], kinds: Container[str]) -> Iterator[Alarm]:
     """Yield an alarm for each threshold of these kinds that the mean of the last steps has crossed."""
-    first = average(steps[:PATIENCE])
-    for kind, line in LINES.items():
-        last = choose_last(steps, ENOUGH * line.of_prompts) if kind in kinds else ()
-        if last and line.is_crossed(x := line.number(now := average(last), first)):
-            since = find_since(line, steps, first, x)
-            what = line.text.format(x=x, now=now, first=first, since=since, most=describe_change(now, first))
-            rule = f"A threshold, no test: the mean of {len(last)} steps passed {line.describe_bar()}"
-            remedy = line.remedy.format(side="longer" if x > 1 else "shorter")
-            yield Alarm(kind, now.number, x, None, f"{what}. {rule}. {remedy}", since)
+    for kind, rule in RULES.items():
+        if kind not in kinds:
+            continue
+        num_prompts = (lambda step: step.compared) if kind == "signal" else (lambda step: step.num_prompts)
+        num_last = count_window(steps[::-1][:MAX_STEPS], num_prompts)
+        if not num_last:
+            continue
+        first = average_steps(steps[: count_window(steps, num_prompts)])
+        now = average_steps(steps[-num_last:])
+        if not rule.is_crossed(now, first):
+            continue
+        x = rule.number(now, first)
+        since = find_since(rule, steps, first, x)
+        onset = "from the start" if since == steps[0].number else f"since about step {since}"
+        what = rule.text(x, now, first, onset)
+        test = f"This is a threshold, not a test: the mean of the last {num_last} steps passed {rule.describe_bar()}"
+        remedy = rule.remedy.format(side="longer" if x > 1 else "shorter")
+        yield Alarm(kind, now.number, x, None, f"{what}. {test}. {remedy}", since)
