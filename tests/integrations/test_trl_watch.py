@@ -82,7 +82,7 @@ def test_training_goes_on_where_the_watch_cannot(tmp_path, capsys):
     trainer.train()
     assert trainer.state.global_step == 2 and not watch.steps
     out = capsys.readouterr().err
-    assert out.count("watches no more") == 1 and "outcomes[0]=inf" in out
+    assert out.count("the watch stops") == 1 and "outcomes[0]=inf" in out
 
 
 def test_an_alert_that_cannot_be_sent_ends_no_watch(tmp_path, capsys):
@@ -109,5 +109,5 @@ def test_the_verdict_is_asked_for_and_other_trainers_are_refused(tmp_path):
     for name in ("", "shorts"):
         with pytest.raises(ValueError, match="one of graded, short"):
             LengthWatch().attach(trainer, verdict=name)
-    with pytest.raises(ValueError, match=r"Path is no GRPOTrainer.*fairlen watch PATH"):
+    with pytest.raises(ValueError, match=r"Path is not a GRPOTrainer.*fairlen watch PATH"):
         LengthWatch().attach(tmp_path)

@@ -123,7 +123,7 @@ def test_what_a_run_warns_of_is_an_alert_too(tmp_path, monkeypatch, capsys):
     assert (title, level) == ("nothing was trained in 3 rollout batches", "WARN")
     shown = capsys.readouterr().err
     assert f"fairlen: {text}\n" in shown and "all were truncated" in text
-    assert [one for one, _, _ in watched] == ["truncation at step 2"]
+    assert [one for one, _, _ in watched] == ["truncation at step 3"]  # steps count from 1
 
 
 def test_the_watchdog_says_which_tracker_stands(capsys):

@@ -127,12 +127,19 @@ class LearningSignal:
         self, step: int, responses: Responses, folded: Floats, method: Method, num_updates: float,
         failures: Failures = NO_FAILURES,
     ) -> list[str]:  # fmt: skip
-        """Return the messages after one more rollout batch, mostly none; arguments as of `Counts.of`, and its number."""
-        first = NOT_TESTED if not (self.watch.exchangeable or self.total.batches) else ""
-        said = self.look(replace(Counts.of(responses, folded, method, num_updates), failures=failures))
-        raised = self.watch.look(max(step, self.watch.last_step + 1), responses)  # several may be of one update
-        alarms = [f"{one.kind} at step {one.step}: {one.text}" for one in raised]
-        return [one for one in (first, said, *alarms) if one]
+        """Return the messages after one more rollout batch, usually none.
+
+        `step` counts from 1; the other arguments are those of `Counts.of`.
+        """
+        is_first = not self.total.batches
+        counts = replace(Counts.of(responses, folded, method, num_updates), failures=failures)
+        messages = [NOT_TESTED] if is_first and not self.watch.exchangeable else []
+        message = self.look(counts)
+        if message:
+            messages.append(message)
+        watch_step = max(step, self.watch.last_step + 1)  # one update may train on several rollout batches
+        alarms = self.watch.look(watch_step, responses)
+        return messages + [f"{alarm.kind} at step {alarm.step}: {alarm.text}" for alarm in alarms]
 
     def look(self, batch: Counts) -> str:
         """Return the message after one more rollout batch, mostly nothing; up to its first punctuation it can be a title."""

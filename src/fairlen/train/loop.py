@@ -115,7 +115,7 @@ class Trainer(RunState):
         folded = np.concatenate([np.zeros(0), *(plan.weight * plan.advantage for plan in started.plans)])
         table, failures = rollouts.response_table, self.grader.failures
         for warning in self.signal.look_at(
-            self.progress.batch, table, folded, collected.method, started.num_updates, failures
+            self.progress.batch + 1, table, folded, collected.method, started.num_updates, failures
         ):
             warn(warning, "" if warning.startswith(NOTE) else "fairlen: ")
             self.trackers.alert(warning, self.progress.update)

@@ -54,17 +54,15 @@ WEIGHT, CLIPPED, ORDER, RAW = range(4)
 """Columns of a group's statistics."""
 SEQUENCE_STAKES = 0.0025 * 2.0 ** np.arange(12)
 """Stakes of the empirical Bernstein sequences per unit of a group's weight."""
-CENTRE_BOUNDS = BOUNDS / 4
-"""Largest absolute value of the running mean that the sequences subtract; it keeps their range small."""
-RANGES = BOUNDS + CENTRE_BOUNDS
-"""Largest distance between a statistic and that running mean."""
 PRIOR_GROUPS = 20.0
 """Tuning constant of the raw gap's sequence: narrowest at about 10 to 25 times as many groups. It does not affect validity."""
 SMALLEST_ERROR = 1e-12
 """Probability below which Student's t quantile is not computed."""
-NUM_GROUPS, SUM_W, SUM_WW, SUM_CLIPPED, SUM_ORDER, SUM_RAW, SUM_WW_RAW, SUM_WW_RAW2, MAX_W = range(9)
-"""Columns of a step's sums; the rest are the penalties of the sequences, [2, len(SEQUENCE_STAKES)] in one row."""
-NUM_SUMS = 9 + 2 * len(SEQUENCE_STAKES)
+NUM_GROUPS, SUM_W, SUM_WW, SUM_CLIPPED, SUM_ORDER, SUM_RAW, SUM_WW_RAW, SUM_WW_RAW2, MAX_CLIPPED, MAX_ORDER = range(10)
+"""Columns of a step's sums. The two maxima are of a group's weight times the range of the statistic around its centre. The other
+columns are the penalties of the sequences, [2, len(SEQUENCE_STAKES)] in one row."""
+FIRST_PENALTY = 10
+NUM_SUMS = FIRST_PENALTY + 2 * len(SEQUENCE_STAKES)
 
 
 def compare_groups(stratum: Ints, outcome: Floats, length: Ints) -> tuple[Ints, Floats]:
@@ -131,7 +129,7 @@ class EProcess:
     onset: Ints = field(default_factory=lambda: np.zeros((2, 2, len(STAKES)), np.int64))
     """Position of that onset among the steps."""
     totals: Floats = field(default_factory=lambda: np.zeros(NUM_SUMS))
-    """Sums over all steps so far; the sequences subtract the running mean of earlier steps."""
+    """Sums over all steps so far. The sequences measure variation around the running mean of earlier steps."""
 
     def add_step(self, groups: Floats) -> None:
         """Add the groups of one step, [S, 4] as `compare_groups` returns them. A step without groups only advances the clock."""
@@ -149,9 +147,8 @@ class EProcess:
         self.totals = self.totals + step_sums
 
     def find_centre(self) -> Floats:
-        """Return the running means of the clipped gap and the order over all earlier steps, [2], limited to CENTRE_BOUNDS."""
-        means = self.totals[[SUM_CLIPPED, SUM_ORDER]] / max(self.totals[SUM_W], 1.0)
-        return np.clip(means, -CENTRE_BOUNDS, CENTRE_BOUNDS)
+        """Return the running means of the clipped gap and the order over all earlier steps, [2]."""
+        return self.totals[[SUM_CLIPPED, SUM_ORDER]] / max(self.totals[SUM_W], 1.0)
 
     def find_evalue(self, side: int) -> float:
         """Return the e-value against "no effect beyond the margins" in the direction of a side."""
@@ -216,15 +213,16 @@ def sum_groups(groups: Floats, centre: Floats) -> Floats:
     """Return the sums over a step's groups, [NUM_SUMS]; `centre` [2] is the running mean of earlier steps."""
     weight = groups[:, WEIGHT]
     raw = groups[:, RAW]
-    distance = (groups[:, [CLIPPED, ORDER]] - centre) / RANGES  # [S, 2], within -1 and 1
-    stakes = weight[:, None, None] * SEQUENCE_STAKES * RANGES[:, None]  # [S, 2, L]
+    ranges = BOUNDS + np.abs(centre)  # largest distance of each statistic from its centre
+    distance = (groups[:, [CLIPPED, ORDER]] - centre) / ranges  # [S, 2], within -1 and 1
+    stakes = weight[:, None, None] * SEQUENCE_STAKES * ranges[:, None]  # [S, 2, L]
     allowed = np.minimum(stakes, MOST)
     penalties = ((-np.log1p(-allowed) - allowed) * distance[..., None] ** 2).sum(0)
+    heaviest = weight.max(initial=0.0)
     return np.array(
         [
             len(groups), weight.sum(), (weight**2).sum(), (weight * groups[:, CLIPPED]).sum(), (weight * groups[:, ORDER]).sum(),
-            (weight * raw).sum(), (weight**2 * raw).sum(), (weight**2 * raw**2).sum(), weight.max(initial=0.0),
-            *penalties.ravel(),
+            (weight * raw).sum(), (weight**2 * raw).sum(), (weight**2 * raw**2).sum(), *(heaviest * ranges), *penalties.ravel(),
         ]
     )  # fmt: skip
 
@@ -232,10 +230,10 @@ def sum_groups(groups: Floats, centre: Floats) -> Floats:
 def combine_steps(window: Floats) -> tuple[Floats, Floats, Floats]:
     """Return what `bound_means` needs from the sums of some steps [T, NUM_SUMS]: totals [2], weight, penalties [2, L]."""
     total = window.sum(0)
-    penalties = total[MAX_W + 1 :].reshape(2, -1)
-    heaviest = window[:, MAX_W].max(initial=0.0)
+    penalties = total[FIRST_PENALTY:].reshape(2, -1)
+    heaviest = window[:, [MAX_CLIPPED, MAX_ORDER]].max(0, initial=0.0)
     # a stake that is too large for the heaviest group lost its capital at that group
-    is_lost = heaviest * SEQUENCE_STAKES * RANGES[:, None] > MOST
+    is_lost = heaviest[:, None] * SEQUENCE_STAKES > MOST
     return total[[SUM_CLIPPED, SUM_ORDER]], total[SUM_W], np.where(is_lost, np.inf, penalties)
 
 

@@ -1,7 +1,8 @@
 """Alarms of a watch. Thresholds are rules without a null hypothesis: a mean over the last steps crosses a fixed bar.
 
 A small batch crosses any bar sooner or later by chance. So a rule looks at windows of at least MIN_PROMPTS prompts, and shares
-and lengths also have to differ from a healthy level by MIN_ERRORS standard errors over prompts.
+and lengths also have to differ from a healthy level by MIN_ERRORS standard errors over prompts. Shares of responses may also
+cross in the last MIN_STEPS steps, however few prompts they have, if they are that far away at the largest possible error.
 """
 
 from __future__ import annotations
@@ -259,21 +260,26 @@ class ThresholdRule:
     """Standard error of the number, or of its logarithm if it is a ratio."""
     is_ratio: bool = False
     """Whether the inverse of the number is compared as well."""
+    is_share: bool = False
+    """Whether the number is a share of responses, whose noise is known at a healthy level: a clear case needs fewer prompts."""
+
+    @property
+    def healthy(self) -> float:
+        """Healthy level: no change for a ratio, else half of the bar."""
+        return 1.0 if self.is_ratio else self.bar / 2
 
     def describe_bar(self) -> str:
         if self.is_ratio:
             return f"a factor of {self.bar:g}"
         return f"{self.bar:.0%}" if self.bar < 1 else f"{self.bar:g} update"
 
-    def is_crossed(self, now: StepSummary, first: StepSummary) -> bool:
-        """Return whether the number is beyond the bar, and beyond a healthy level by more than noise."""
-        x = self.number(now, first)
+    def is_crossed(self, x: float, error: float) -> bool:
+        """Return whether a number is beyond the bar, and away from the healthy level by more than noise of this error."""
         is_beyond = x >= self.bar or (self.is_ratio and 0 < x <= 1 / self.bar)
         if not is_beyond:
             return False
-        # healthy levels: no change for a ratio, half of the bar for a share
-        distance = abs(math.log(x)) if self.is_ratio else x - self.bar / 2
-        return not distance < MIN_ERRORS * self.error(now, first)  # an unknown error (nan) does not block the alarm
+        distance = abs(math.log(x)) if self.is_ratio else x - self.healthy
+        return not distance < MIN_ERRORS * error  # an unknown error (nan) does not block the alarm
 
 
 def describe_length(x: float, now: StepSummary, first: StepSummary, since: str) -> str:
@@ -302,12 +308,12 @@ RULES = {
         lambda x, now, first, since: f"{x:.0%} of responses are cut at the limit of generation ({first.truncated:.0%} at the "
         f"start), {since}. A response that is cut can hardly be correct",
         "Read a few: text that repeats needs no higher limit. Otherwise raise the limit (TRL's max_completion_length)",
-        lambda now, first: now.truncated_error,
+        lambda now, first: now.truncated_error, is_share=True,
     ),
     "verdicts": ThresholdRule(
         lambda now, first: now.lost, 0.1, describe_lost,
         "Look for deadlines and errors of the verifier, and for limits on age",
-        lambda now, first: now.missing_error,
+        lambda now, first: now.missing_error, is_share=True,
     ),
     "staleness": ThresholdRule(
         lambda now, first: now.older, 1.0,
@@ -360,33 +366,72 @@ def find_since(rule: ThresholdRule, steps: Sequence[StepSummary], first: StepSum
     return steps[position].number
 
 
-def count_window(steps: Sequence[StepSummary], num_prompts: Callable[[StepSummary], int]) -> int:
-    """Return how many of the first steps make a window: MIN_STEPS with MIN_PROMPTS prompts. 0 if all of them do not."""
+@dataclass(frozen=True)
+class Windows:
+    """Means of the last and of the first steps, and how many steps the last are."""
+
+    now: StepSummary
+    first: StepSummary
+    num_steps: int
+
+
+def count_window(num_prompts: Sequence[int]) -> int:
+    """Return how many of the first steps make a window: MIN_STEPS with MIN_PROMPTS prompts. 0 if MAX_STEPS are not enough."""
     total = 0
-    for count, step in enumerate(steps[:MAX_STEPS], 1):
-        total += num_prompts(step)
+    for count, number in enumerate(num_prompts[:MAX_STEPS], 1):
+        total += number
         if count >= MIN_STEPS and total >= MIN_PROMPTS:
             return count
     return 0
 
 
+def find_windows(steps: Sequence[StepSummary], field: str) -> Windows | None:
+    """Return the first and the last steps with enough prompts; None if there are too few.
+
+    `field` is what counts the prompts: "num_prompts" or "compared".
+    """
+    num_last = count_window([getattr(step, field) for step in steps[: -MAX_STEPS - 1 : -1]])
+    if not num_last:
+        return None
+    num_first = count_window([getattr(step, field) for step in steps[:MAX_STEPS]])
+    # the first steps may need more than MAX_STEPS if few of their prompts were compared
+    return Windows(average_steps(steps[-num_last:]), average_steps(steps[: num_first or MAX_STEPS]), num_last)
+
+
 def find_crossed(steps: Sequence[StepSummary], kinds: Container[str]) -> Iterator[Alarm]:
     """Yield an alarm for each threshold of these kinds that the mean of the last steps has crossed."""
+    if len(steps) < MIN_STEPS:
+        return
+    of_responses = find_windows(steps, "num_prompts")
+    of_prompts = find_windows(steps, "compared")
+    shortest = Windows(average_steps(steps[-MIN_STEPS:]), average_steps(steps[:MIN_STEPS]), MIN_STEPS)
+    num_prompts = sum(step.num_prompts for step in steps[-MIN_STEPS:])
     for kind, rule in RULES.items():
         if kind not in kinds:
             continue
-        num_prompts = (lambda step: step.compared) if kind == "signal" else (lambda step: step.num_prompts)
-        num_last = count_window(steps[::-1][:MAX_STEPS], num_prompts)
-        if not num_last:
-            continue
-        first = average_steps(steps[: count_window(steps, num_prompts)])
-        now = average_steps(steps[-num_last:])
-        if not rule.is_crossed(now, first):
-            continue
-        x = rule.number(now, first)
-        since = find_since(rule, steps, first, x)
-        onset = "from the start" if since == steps[0].number else f"since about step {since}"
-        what = rule.text(x, now, first, onset)
-        test = f"This is a threshold, not a test: the mean of the last {num_last} steps passed {rule.describe_bar()}"
-        remedy = rule.remedy.format(side="longer" if x > 1 else "shorter")
-        yield Alarm(kind, now.number, x, None, f"{what}. {test}. {remedy}", since)
+        candidates: list[tuple[Windows, float]] = []
+        windows = of_prompts if kind == "signal" else of_responses
+        if windows:
+            candidates.append((windows, rule.error(windows.now, windows.first)))
+        if rule.is_share:
+            # the largest error that a healthy share can have: all responses to a prompt are alike
+            error = math.sqrt(rule.healthy * (1 - rule.healthy) / num_prompts)
+            candidates.append((shortest, error))
+        for windows, error in candidates:
+            x = rule.number(windows.now, windows.first)
+            if rule.is_crossed(x, error):
+                yield describe_crossed(kind, x, steps, windows)
+                break
+
+
+def describe_crossed(kind: str, x: float, steps: Sequence[StepSummary], windows: Windows) -> Alarm:
+    """Return the alarm of a threshold that the number x has crossed."""
+    rule = RULES[kind]
+    since = find_since(rule, steps, windows.first, x)
+    onset = "from the start" if since == steps[0].number else f"since about step {since}"
+    what = rule.text(x, windows.now, windows.first, onset)
+    test = (
+        f"This is a threshold, not a test: the mean of the last {windows.num_steps} steps passed {rule.describe_bar()}"
+    )
+    remedy = rule.remedy.format(side="longer" if x > 1 else "shorter")
+    return Alarm(kind, windows.now.number, x, None, f"{what}. {test}. {remedy}", since)

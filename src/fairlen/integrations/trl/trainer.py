@@ -19,6 +19,7 @@ from accelerate.logging import get_logger
 from accelerate.utils import DistributedType
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
+from transformers import TrainerCallback
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
@@ -51,6 +52,21 @@ from fairlen.rollouts import Response
 logger = get_logger(__name__)
 UNKNOWN_WITHOUT_VLLM = ("mismatch/mean", "mismatch/max", "mismatch/kl", "mismatch/short", "mismatch/long")
 """TRL's own generation does not say how likely it took its tokens to be."""
+
+
+class NewRun(TrainerCallback):
+    """Starts a new learning signal, and with it a new length watch, when `train()` is called again without a checkpoint."""
+
+    def __init__(self, trainer: FairGRPOTrainer) -> None:
+        self.trainer = trainer
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        num_steps = len(self.trainer.signal.watch.steps)
+        if state.global_step == 0 and num_steps:
+            logger.warning(
+                f"fairlen: a new run starts, and with it a new length watch; {num_steps:,} steps are dropped from it"
+            )
+            self.trainer.signal = self.trainer.create_signal()
 
 
 class FairGRPOTrainer(GRPOTrainer):
@@ -97,8 +113,10 @@ class FairGRPOTrainer(GRPOTrainer):
         check_threshold(correct_threshold, self.reward_weights)
         self.correct_threshold = correct_threshold
         self.recorder = Recorder(self, run_folder, composition, overrides)
-        self.signal, self.update_counts = LearningSignal(REMEDIES), list[Mapping[str, Any]]()
-        self.signal.name_method(composition.name, self.method)
+        self.update_counts = list[Mapping[str, Any]]()
+        self.method_name = composition.name
+        self.signal = self.create_signal()
+        self.add_callback(NewRun(self))
         self.skips = Skips(with_loss_scaler=self.accelerator.mixed_precision == "fp16")
         self.refill = Refill(self, max_extra_batches)
         trl_rows.refuse_unread(self)
@@ -110,6 +128,12 @@ class FairGRPOTrainer(GRPOTrainer):
         notes = *composition.notes, *self.install_reader(), *warn_of_dropout(self.model), *self.refill.notes
         for note in (f"{composition.name}: {list_stages(self.method)}", FIRST_LOGS, *notes):
             logger.warning(f"fairlen: {note}")
+
+    def create_signal(self) -> LearningSignal:
+        """Return the learning signal of a run that has just started."""
+        signal = LearningSignal(REMEDIES)
+        signal.name_method(self.method_name, self.method)
+        return signal
 
     def install_reader(self) -> tuple[str, ...]:
         """Have the models read the pieces of EqLen as trees, or return why they repeat their prefixes."""
@@ -235,7 +259,8 @@ class FairGRPOTrainer(GRPOTrainer):
         """The rollout batch's metrics, the method's advantages in TRL's table of completions, and whether anything is learned."""
         num_updates = self.args.steps_per_generation * self.num_iterations / self.args.gradient_accumulation_steps
         folded = plan.weight * plan.advantage
-        for warning in self.signal.look_at(self.state.global_step, scored.responses, folded, self.method, num_updates):
+        step = self.state.global_step + 1  # TRL counts a step when its update is done
+        for warning in self.signal.look_at(step, scored.responses, folded, self.method, num_updates):
             logger.warning(f"fairlen: {warning}")
         for name, value in scored_metrics(scored, self.method).items():
             self._metrics["train"][name].append(value)
@@ -379,6 +404,7 @@ class FairGRPOTrainer(GRPOTrainer):
         if checkpoint is not None:
             self.method, kept = resume_method(Path(checkpoint), self.method)
             self.refill.drawn = kept.get("drawn", 0)
+        self.signal = self.create_signal()
         self.signal.watch.restore(kept.get("watch", NOWHERE))
         if self.recorder.run is not None:
             self.recorder.run.start(kept.get("run", NOWHERE))

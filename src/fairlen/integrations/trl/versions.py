@@ -39,7 +39,7 @@ CALLED = {
 """Arguments passed to each of these, methods of the trainer and functions of modules: by place, and by name."""
 
 
-WATCHED = ("_calculate_rewards",)
+WATCHED = ("_calculate_rewards", "_load_optimizer_and_scheduler")
 """Methods, of OVERRIDDEN, that a length watch beside TRL's own trainer wraps."""
 
 

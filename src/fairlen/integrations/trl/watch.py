@@ -1,4 +1,4 @@
-"""A length watch beside TRL's own GRPOTrainer: one wrapped method, whose rewards and responses it reads."""
+"""A length watch inside TRL's own GRPOTrainer. It wraps one method of the trainer to read responses and rewards."""
 
 from __future__ import annotations
 
@@ -24,68 +24,106 @@ from fairlen.schema import number_text
 from fairlen.watch.thresholds import Alarm
 from fairlen.watch.watch import LengthWatch
 
-STATE, PAGE = "length_watch.json", "length_watch.html"
-"""In each checkpoint, and in the output folder at each checkpoint and when training ends."""
+STATE = "length_watch.json"
+"""File of the watch's state, in each checkpoint."""
+PAGE = "length_watch.html"
+"""File of the watch's page, in the output folder."""
 Row = tuple[int, int, bool]
-"""Number of a response's prompt with its reference, tokens, and whether the limit ended it."""
+"""Number of a response's prompt with its reference, its tokens, and whether the limit ended it."""
 
 
 class WatchCallback(TrainerCallback):
-    """Hands a trainer's rollout batches to a watch, once a step, on the first process."""
+    """Hands a trainer's rollout batches to a watch, once per step, on the first process."""
 
     def __init__(self, watch: LengthWatch, trainer: Any, verdict: str) -> None:
-        self.watch, self.trainer = watch, trainer
-        self.place = trainer.reward_func_names.index(verdict)
+        self.watch = watch
+        self.trainer = trainer
+        self.verdict_column = trainer.reward_func_names.index(verdict)
         self.rows: list[tuple[Row, float]] = []
+        """Responses generated since the last step, with their verdicts."""
         self.is_broken = False
+        """Whether the watch failed; it then does nothing until the next run."""
+        self.num_notes = 0
+        """Number of the watch's notes that were printed."""
+        self.checkpoint: str | None = None
+        """Folder that training resumes from, as the trainer was told; None if it starts from nothing."""
 
-    def look(self, inputs: list[dict[str, Any]], completion_ids: list[list[int]], rewards: Any) -> None:
-        """Gather a rollout batch of all processes, whose rewards TRL has gathered."""
-        mine: list[Row] = []
-        self.guard(lambda: mine.extend(self.list_own(inputs, completion_ids)))
-        rows = gather_object(mine)  # where any process failed too, as all have to come here
-        self.guard(lambda: self.rows.extend(zip(rows, rewards[:, self.place].tolist(), strict=True)))
+    def read_batch(self, inputs: list[dict[str, Any]], completion_ids: list[list[int]], rewards: Any) -> None:
+        """Gather a rollout batch of all processes; TRL has gathered its rewards already."""
+        own_rows: list[Row] = []
+        self.guard(lambda: own_rows.extend(self.list_own_rows(inputs, completion_ids)))
+        all_rows = gather_object(own_rows)  # also if this process failed: all processes have to take part
+        verdicts = rewards[:, self.verdict_column].tolist()
+        self.guard(lambda: self.rows.extend(zip(all_rows, verdicts, strict=True)))
 
-    def list_own(self, inputs: list[dict[str, Any]], completion_ids: list[list[int]]) -> list[Row]:
+    def list_own_rows(self, inputs: list[dict[str, Any]], completion_ids: list[list[int]]) -> list[Row]:
+        """Return the rows of this process's responses."""
         ends = {*self.trainer.eos_token_ids, self.trainer._tokenizer.pad_token_id}
-        return [
-            (number_text(f"{row.get('prompt')}|{find_answer(row)}"), len(ids), not ids or ids[-1] not in ends)
-            for row, ids in zip(inputs, completion_ids, strict=True)
-        ]
+        rows: list[Row] = []
+        for prompt_row, token_ids in zip(inputs, completion_ids, strict=True):
+            prompt = number_text(f"{prompt_row.get('prompt')}|{find_answer(prompt_row)}")
+            is_truncated = not token_ids or token_ids[-1] not in ends
+            rows.append((prompt, len(token_ids), is_truncated))
+        return rows
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Go on from the state of the checkpoint that training goes on from."""
-        path = Path(args.output_dir) / f"checkpoint-{state.global_step}" / STATE
-        if path.exists():
+        """Continue from the state in the checkpoint that training resumes from; otherwise start a new watch."""
+        self.rows = []
+        self.is_broken = False
+        checkpoint = self.checkpoint or Path(args.output_dir) / f"checkpoint-{state.global_step}"
+        self.checkpoint = None  # the trainer loads nothing at the start of a run that does not resume
+        path = Path(checkpoint) / STATE
+        if state.global_step and path.exists():
             self.guard(lambda: self.watch.restore(read_json_object(path)))
-        elif state.global_step and state.is_world_process_zero:
-            warn(f"length watch: {path} is not there: it begins anew at step {state.global_step}")
+        else:
+            self.start_new_watch(path, state)
+        self.num_notes = len(self.watch.notes)
+
+    def start_new_watch(self, path: Path, state: Any) -> None:
+        """Forget what an earlier run of this trainer left, and say so."""
+        num_steps = len(self.watch.steps)
+        self.watch.reset()
+        if not state.is_world_process_zero:
+            return
+        if state.global_step:
+            warn(f"length watch: {path} does not exist: a new watch starts after step {state.global_step}")
+        elif num_steps:
+            warn(
+                f"length watch: a new run starts, and with it a new watch; {num_steps:,} steps of the run before are dropped"
+            )
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         rows, self.rows = self.rows, []
         if rows and state.is_world_process_zero:
-            self.guard(lambda: self.add(rows, state.global_step))
+            self.guard(lambda: self.add_step(rows, state.global_step))
 
-    def add(self, rows: list[tuple[Row, float]], step: int) -> None:
-        """Hand on a step, of which TRL has the responses to one prompt one after another."""
+    def add_step(self, rows: list[tuple[Row, float]], step: int) -> None:
+        """Add a step to the watch. TRL keeps the responses to one prompt next to each other."""
         prompts, lengths, truncated = zip(*(row for row, _ in rows), strict=True)
-        group = np.arange(len(rows)) // self.trainer.num_generations * self.trainer.num_generations
-        keys, verdicts = [prompts[first] for first in group], [verdict for _, verdict in rows]
+        verdicts = [verdict for _, verdict in rows]
+        group_size = self.trainer.num_generations
+        first_of_group = np.arange(len(rows)) // group_size * group_size
+        keys = [prompts[first] for first in first_of_group]
         for alarm in self.watch.add(keys, lengths, verdicts, truncated=truncated, step=step):
             warn(f"length watch: ALARM {alarm}")
             try:
                 send_alert(alarm, self.trainer)
             except Exception as error:
                 warn(f"length watch: no alert was sent: {type(error).__name__}: {error}")
+        for note in self.watch.notes[self.num_notes :]:
+            warn(f"length watch: note: {note}")
+        self.num_notes = len(self.watch.notes)
         for side, name in enumerate(("longer", "shorter")):
-            value = float(np.log10(self.watch.evidence.measure(side)))
+            value = float(np.log10(self.watch.evidence.find_evalue(side)))
             self.trainer._metrics["train"][f"watch/log10_evalue_{name}"].append(value)
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if not state.is_world_process_zero:
+            return
         path = Path(args.output_dir) / f"checkpoint-{state.global_step}" / STATE
-        if state.is_world_process_zero and path.parent.is_dir():
+        if path.parent.is_dir():
             self.guard(lambda: write_file(path, json.dumps(self.watch.state()).encode()))
-        if state.is_world_process_zero and self.watch.kept:
+        if self.watch.kept:
             self.guard(lambda: self.watch.page(Path(args.output_dir) / PAGE))
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -93,24 +131,31 @@ class WatchCallback(TrainerCallback):
             self.guard(lambda: warn(f"length watch: {self.watch.page(Path(args.output_dir) / PAGE)}"))
 
     def guard(self, act: Callable[[], object]) -> None:
-        """Act, and stop watching at the first error, with a message: training goes on in any case."""
+        """Run a function. At its first error the watch stops with a message; training continues in any case."""
         if self.is_broken:
             return
         try:
             act()
         except Exception as error:
             self.is_broken = True
-            warn(f"length watch: {type(error).__name__}: {error}; it watches no more, and training goes on")
+            warn(f"length watch: {type(error).__name__}: {error}; the watch stops, and training continues")
 
 
 def attach(watch: LengthWatch, trainer: Any, verdict: str = "") -> WatchCallback:
-    """Let a watch look at every rollout batch of a trainer; `verdict` names the reward function that tells correctness.
+    """Let a watch look at every rollout batch of a trainer.
 
-    Raises ValueError where several could be it and for another trainer, ImportError for a TRL whose method is not as it was.
+    Args:
+        watch: The watch.
+        trainer: TRL's GRPOTrainer, or a subclass.
+        verdict: Name of the reward function that decides what is correct; needed if the trainer has several.
+
+    Raises:
+        ValueError: The trainer is another one, or it has several reward functions and `verdict` names none of them.
+        ImportError: The installed TRL has changed the method that is wrapped.
     """
     kind: Any = type(trainer)
     if GRPOTrainer not in kind.__mro__:
-        raise ValueError(f"{kind.__name__} is no GRPOTrainer of TRL: record rollouts, and run `fairlen watch PATH`")
+        raise ValueError(f"{kind.__name__} is not a GRPOTrainer of TRL: record rollouts, and run `fairlen watch PATH`")
     refuse_changed(kind, names=WATCHED)
     names = trainer.reward_func_names
     if verdict not in names and (verdict or len(names) > 1):
@@ -118,26 +163,36 @@ def attach(watch: LengthWatch, trainer: Any, verdict: str = "") -> WatchCallback
     if not watch.method:
         with suppress(ValueError):  # a loss that the audit does not know has no advice
             watch.name_method(f"loss_type={trainer.args.loss_type}")
-    callback, calculate = WatchCallback(watch, trainer, verdict or names[0]), trainer._calculate_rewards
+    callback = WatchCallback(watch, trainer, verdict or names[0])
+    calculate = trainer._calculate_rewards
 
     @wraps(calculate)
-    def calculate_and_look(inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any) -> Any:
+    def calculate_and_read(inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any) -> Any:
         rewards = calculate(inputs, prompts, completions, completion_ids_list)
         if trainer.model.training:
-            callback.look(inputs, completion_ids_list, rewards)
+            callback.read_batch(inputs, completion_ids_list, rewards)
         return rewards
 
-    trainer._calculate_rewards = calculate_and_look
+    load = trainer._load_optimizer_and_scheduler
+
+    @wraps(load)
+    def load_and_note(checkpoint: str | None) -> None:
+        callback.checkpoint = checkpoint
+        load(checkpoint)
+
+    trainer._calculate_rewards = calculate_and_read
+    trainer._load_optimizer_and_scheduler = load_and_note
     trainer.add_callback(callback)
     return callback
 
 
 def send_alert(alarm: Alarm, trainer: Any) -> None:
-    """Alert in wandb, trackio and TensorBoard, where the trainer has a run of theirs open."""
+    """Send an alert to each of wandb, trackio and TensorBoard that the trainer reports to."""
     title = f"{alarm.kind} at step {alarm.step}"
     for name in {"wandb", "trackio"} & set(trainer.args.report_to) & set(sys.modules):
         service = sys.modules[name]
         service.alert(title=title, text=alarm.text, level=service.AlertLevel.WARN)
-    for writer in (getattr(one, "tb_writer", None) for one in trainer.callback_handler.callbacks):
+    for callback in trainer.callback_handler.callbacks:
+        writer = getattr(callback, "tb_writer", None)
         if writer is not None:
             writer.add_text(f"alerts/WARN/{title}", alarm.text, alarm.step)
