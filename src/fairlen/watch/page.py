@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import isnan
 from pathlib import Path
 
@@ -15,9 +16,13 @@ from fairlen.audit.method_in_use import InUse
 from fairlen.audit.readers import LogReading, Source
 from fairlen.audit.readers.formats import Format
 from fairlen.batch import Floats, build_responses, build_segments, number_keys, sum_by
-from fairlen.report.audit_page import write_audit_page
+from fairlen.console import first_of
+from fairlen.files.folders import write_file
+from fairlen.report.audit_page import MAX_LOGS, log_section
 from fairlen.report.figure import Figure, Section, Series, Table, change, lines, plain, share, whole, windows
-from fairlen.report.sections import over_training
+from fairlen.report.page import MAX_NOTES, render_page
+from fairlen.report.rollouts import ROOM
+from fairlen.report.sections import VERDICTS, define, over_training
 from fairlen.watch.thresholds import Alarm, StepSummary
 
 FORMAT = Format("watch", "watched run", "the limit of generation", lambda columns: False, lambda chunk, found: chunk)
@@ -49,21 +54,42 @@ def write_page(
         kept_share: Share of the prompts that the audit is about.
     """
     titles = [f"Alarm: {alarm.kind}, step {alarm.step}" for alarm in alarms]
-    figures = [
-        Figure(title, alarm.text[:1].upper() + alarm.text[1:]) for title, alarm in zip(titles, alarms, strict=True)
-    ]
+    figures = [Figure(title, capitalize(alarm.text)) for title, alarm in zip(titles, alarms, strict=True)]
     figures += draw_curves(steps)
+    num_kept = sum(len(audit.log) for audit in audits)
+    num_all = max(sum(step.size for step in steps), num_kept)
     lead = LEAD
     if kept_share < 1:
-        num_kept = sum(len(audit.log) for audit in audits)
-        num_all = sum(step.size for step in steps)
         lead += (
             f" The audit below is about a random {share(kept_share)} of the prompts: {num_kept:,} of {num_all:,} responses. "
             "The alarms and curves are about all of them."
         )
-    name = "; ".join(titles) if titles else "No alarm"
-    section = Section("alarms", "Alarms" if alarms else "No alarm", lead, figures)
-    return write_audit_page(path, audits, reading, first=[section], name=name)
+    sections = [Section("alarms", "Alarms" if alarms else "No alarm", lead, figures)]
+    sections += [describe_audit(f"log{place}", audit) for place, audit in enumerate(audits[:MAX_LOGS], 1)]
+    notes = [f"Skipped: {sentence}" for sentence in first_of([*reading.unreadable, *reading.skipped], MAX_NOTES)]
+    head = {
+        "kind": "watch",
+        "folder": f"{num_all:,} rollouts",
+        "notes": notes,
+        "name": "; ".join(titles) if titles else "No alarm",
+    }
+    write_file(path, render_page(head, [], sections, terms=define()).encode())
+    return path
+
+
+def capitalize(text: str) -> str:
+    """Return a text whose first letter is a capital; the others stay."""
+    return text[:1].upper() + text[1:]
+
+
+def describe_audit(name: str, audit: Audit) -> Section:
+    """Return the section of an audit with its verdict. What its findings say is not said a second time."""
+    section = log_section(name, audit, ROOM)
+    sentence = audit.conclusion.sentence
+    for finding in audit.findings:
+        sentence = sentence.replace(finding.text, "").strip("; ")
+    verdict = f"{VERDICTS[audit.conclusion.status]}. {capitalize(sentence)}".rstrip(". ")
+    return replace(section, lead=f"{verdict}. {section.lead}")
 
 
 def draw_curves(steps: Sequence[StepSummary]) -> list[Figure]:
