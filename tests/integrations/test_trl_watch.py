@@ -1,12 +1,13 @@
 """A length watch beside TRL's own trainer: what it sees, what it says, and that training goes on whatever happens in it."""
 
+import json
 import math
 
 import pytest
 
 pytest.importorskip("trl", reason="TRL is not installed (pip install '.[trl]')")
 from transformers import TrainerCallback
-from trl_runs import ScriptedStock, graded, scripted
+from trl_runs import ScriptedFair, ScriptedStock, graded, scripted
 
 from fairlen import LengthWatch
 
@@ -56,7 +57,8 @@ def test_an_alarm_is_said_kept_and_not_said_again_after_a_resume(tmp_path, capsy
     trainer.train()
     assert pages == {(False, False), (True, True)}  # from the first checkpoint on
     (alarm,) = [one for one in watch.alarms if one.kind == "effect"]
-    assert alarm.step < 8 and 0.05 < alarm.interval[0] <= alarm.size == 0.5  # in all pairs
+    assert alarm.step < 8 and alarm.quantity == "length" and 0.05 < alarm.interval[0] <= alarm.size
+    assert alarm.sequences["order"][0] == 0.5  # the incorrect response is longer in all pairs
     assert f"effect, step {alarm.step}" in capsys.readouterr().err
     assert "watch/log10_evalue_longer" in trainer.state.log_history[0]
     assert "the longer ones in 100%" in (tmp_path / "length_watch.html").read_text()
@@ -71,7 +73,57 @@ def test_an_alarm_is_said_kept_and_not_said_again_after_a_resume(tmp_path, capsy
     assert "effect, step" not in capsys.readouterr().err
 
 
-def test_training_goes_on_where_the_watch_cannot(tmp_path, capsys):
+def list_steps(watch):
+    """Numbers of the watched steps, and how many steps have evidence and kept responses."""
+    return [step.number for step in watch.steps], len(watch.evidence.sums), len(watch.kept)
+
+
+@pytest.mark.slow
+def test_resuming_in_one_process_continues_the_watch_of_the_checkpoint(tmp_path, capsys):
+    """Training ends at step 6 with checkpoints at 3 and 6. Resuming from either counts the steps after it again, once."""
+    settings = {"save_strategy": "steps", "save_steps": 3, "max_steps": 6}
+    trainer, watch = make(tmp_path, short, **settings), LengthWatch()
+    watch.attach(trainer)
+    trainer.train()
+    assert list_steps(watch) == ([1, 2, 3, 4, 5, 6], 6, 6)
+    before = watch.evidence.find_evalue(0)
+    trainer.args.max_steps = 8
+    trainer.train(resume_from_checkpoint=True)
+    assert list_steps(watch) == ([1, 2, 3, 4, 5, 6, 7, 8], 8, 8)
+    # the evidence of steps 1 to 6 counts once: it is that of the first run
+    at_six = LengthWatch()
+    at_six.restore(json.loads((tmp_path / "checkpoint-6" / "length_watch.json").read_text()))
+    assert at_six.evidence.find_evalue(0) == before and at_six.steps == watch.steps[:6]
+    trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
+    assert list_steps(watch) == ([1, 2, 3, 4, 5, 6, 7, 8], 8, 8)
+    assert "the watch stops" not in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_second_run_of_one_trainer_starts_a_new_watch_and_says_so(tmp_path, capsys):
+    trainer, watch = make(tmp_path, short, max_steps=3), LengthWatch()
+    watch.attach(trainer)
+    trainer.train()
+    first = list_steps(watch)
+    assert "a new watch" not in capsys.readouterr().err
+    trainer.train()
+    assert list_steps(watch) == first == ([1, 2, 3], 3, 3)
+    errors = capsys.readouterr().err
+    assert errors.count("a new watch; 3 steps of the run before are dropped") == 1 and "the watch stops" not in errors
+
+
+@pytest.mark.slow
+def test_the_watch_inside_the_fair_trainer_counts_from_1_and_starts_again(tmp_path):
+    """Training, training again, and resuming from the checkpoint of step 2. A run folder would refuse a second run."""
+    settings = {"save_strategy": "steps", "save_steps": 2, "max_steps": 3}
+    trainer = ScriptedFair(**scripted(tmp_path, **settings), method="dapo", run_folder=False)
+    for checkpoint in (None, None, str(tmp_path / "checkpoint-2")):
+        trainer.train(resume_from_checkpoint=checkpoint)
+        assert [step.number for step in trainer.signal.watch.steps] == [1, 2, 3]
+        assert len(trainer.signal.watch.evidence.sums) == 3
+
+
+def test_training_continues_if_the_watch_fails(tmp_path, capsys):
     """An infinite verdict is none that a watch knows."""
     watch, trainer = (
         LengthWatch(),
