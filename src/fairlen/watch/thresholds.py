@@ -356,7 +356,7 @@ def describe_channel(now: StepSummary, first: StepSummary) -> str:
 
 def find_since(rule: ThresholdRule, steps: Sequence[StepSummary], first: StepSummary, x: float) -> int:
     """Return the step after the last one whose number had made less than ONSET_SHARE of the change from the start to x."""
-    start = rule.number(first, first)
+    start = rule.number(average_steps(steps[:MIN_STEPS]), first)
     if rule.is_ratio and start > 0:
         level = start * (x / start) ** ONSET_SHARE
     else:
@@ -429,7 +429,9 @@ def describe_crossed(kind: str, x: float, steps: Sequence[StepSummary], windows:
     rule = RULES[kind]
     since = find_since(rule, steps, windows.first, x)
     onset = "from the start" if since == steps[0].number else f"since about step {since}"
-    what = rule.text(x, windows.now, windows.first, onset)
+    # a ratio is to the first window; of other numbers that window may overlap with the last one
+    first = windows.first if rule.is_ratio else average_steps(steps[:MIN_STEPS])
+    what = rule.text(x, windows.now, first, onset)
     test = (
         f"This is a threshold, not a test: the mean of the last {windows.num_steps} steps passed {rule.describe_bar()}"
     )
