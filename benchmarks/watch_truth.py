@@ -11,6 +11,7 @@ response is correct with a probability of 30 to 70% that its prompt decides. The
    steps so far, looked at after every tenth step: its 5% are for one look. The size in the alarm is compared with the truth.
    The first run of each kind also goes through `LengthWatch.add`, a step at a time, and must alarm at the same step.
    In an eighth kind the association differs from step to step, with mean 0: no interval of the watch covers that. No mark.
+   Sizes are also compared in runs with small batches, 4 prompts with 4 responses, and an effect of 20% from the start.
 2. Coverage. In each of 300 runs, after every step and since the onset that is then most likely: do the sequences cover the
    quantities that they name, and the size's interval the true size?
 3. Agreement with the audit. 100 logs each with lognormal lengths of standard deviation 1 and with two modes: the interval of the
@@ -54,6 +55,10 @@ SMALL = ((4, 4), (2, 8))
 MOST_HEALTHY = 0.05
 MOVING_SPREAD = 0.2
 """Standard deviation over steps of the difference of log lengths in the kind MOVING."""
+
+
+Interval = tuple[float, ...]
+"""Value, low and high end."""
 
 
 @dataclass(frozen=True)
@@ -156,6 +161,20 @@ def feed(watch: LengthWatch, run: Draw) -> None:
         watch.add(prompts.tolist(), length, outcome, truncated=truncated, step=step)
 
 
+def alarm_small(batch: tuple[int, int], seed: tuple[int, ...]) -> tuple[int, float]:
+    """Watch a run of small batches with an effect of 20% until its alarm, at most 1,000 steps; return its step and size."""
+    rng, evidence, (prompts, size) = np.random.default_rng(seed), EProcess(), batch
+    rows = np.repeat(np.arange(prompts), size)
+    for step in range(1, 1001):
+        correct = rng.random(len(rows)) < 0.5
+        length = np.exp(5.0 + rng.normal(0, SPREAD, len(rows)) + math.log(1.2) * ~correct).astype(np.int64) + 1
+        evidence.add_step(compare_groups(rows, correct.astype(np.float64), length)[1])
+        found = evidence.detect(0, ERROR / 2)
+        if found and found[1].raw_gap.low > 0:
+            return step, math.expm1(found[1].raw_gap.value)
+    return 0, math.nan
+
+
 def show_delay(steps: list[int]) -> str:
     """The median and the 90% quantile of delays after the onset."""
     late = [step - ONSET for step in steps if step >= ONSET]
@@ -201,10 +220,10 @@ def cover_run(gap: float, seed: tuple[int, ...]) -> np.ndarray:
 class Agreement:
     """Intervals of one log: of the alarm's size, of the watch at the end, and of the audit; log lengths or shares of pairs."""
 
-    alarm: tuple[float, float, float]
-    audit: tuple[float, float, float]
-    pairs: tuple[float, float, float]
-    audit_pairs: tuple[float, float, float]
+    alarm: Interval
+    audit: Interval
+    pairs: Interval
+    audit_pairs: Interval
     quantity: str
 
 
@@ -299,6 +318,13 @@ def check_alarms(run_all: Map, number: int) -> list[str]:
             )
     runs = run_all(partial(test_run, MOVING), 99, max(number // 5, 1))
     check_kind(MOVING, runs)
+    alarms = [alarm for alarm in run_all(partial(alarm_small, SMALL[0]), 98, max(number // 5, 1)) if alarm[0]]
+    if alarms:
+        low, middle, high = np.quantile([size / 0.2 for _, size in alarms], (0.1, 0.5, 0.9))
+        print(
+            f"20% longer, 4 prompts x 4: alarm in {len(alarms)} runs, at step {np.median([step for step, _ in alarms]):.0f} at "
+            f"the median; size in the alarm over the truth: median {middle:.2f}, 10 to 90% {low:.2f} to {high:.2f}", flush=True,
+        )  # fmt: skip
     return missed
 
 

@@ -28,6 +28,7 @@ from fairlen.watch.thresholds import THRESHOLDS, Alarm, StepSummary, find_crosse
 
 EFFECT = "effect"
 """Kind of the alarm that a statistical test raises. All other kinds are thresholds."""
+INFLATED = "Sizes at the moment of an alarm are too large on average, in small batches by a fifth"
 ASSOCIATION = "This is an association, not a cause: length may decide what is correct, or follow from it"
 
 
@@ -257,7 +258,7 @@ class LengthWatch:
             remedy = f"Name the method (method=, or --method) for advice. {remedy}"
         return (
             f"{LENGTH.subject} {' and '.join(clauses)}, since about step {since}. The 95% intervals hold at every look. "
-            f"At most {self.error:.0%} of runs without an effect raise this alarm. {ASSOCIATION}. {remedy}"
+            f"{INFLATED}. At most {self.error:.0%} of runs without an effect raise this alarm. {ASSOCIATION}. {remedy}"
         )
 
     def summary(self) -> dict[str, Any]:
