@@ -127,19 +127,19 @@ def test_a_threshold_is_crossed_and_told_once(kind, later):
     assert told[0].interval is None and told[0].since == 5 and "threshold" in told[0].text
 
 
-def test_a_share_of_prompts_needs_64_prompts():
-    """All responses to each of 4 prompts per step have one outcome: 64 prompts exist after 16 steps."""
+def test_a_share_of_prompts_needs_32_prompts():
+    """All responses to each of 4 prompts per step have one outcome: 12 prompts of 3 steps are too few, 32 exist after 8."""
     watch, prompts = LengthWatch(), np.arange(16) // 4
-    alarms = [alarm for step in range(1, 17) for alarm in watch.add(prompts, np.full(16, 50), prompts % 2, step=step)]
-    assert [(alarm.kind, alarm.step) for alarm in alarms] == [("signal", 16)] and "last 16 steps" in alarms[0].text
+    alarms = [alarm for step in range(1, 9) for alarm in watch.add(prompts, np.full(16, 50), prompts % 2, step=step)]
+    assert [(alarm.kind, alarm.step) for alarm in alarms] == [("signal", 8)] and "last 8 steps" in alarms[0].text
     single = LengthWatch()  # one response per prompt: nothing is compared, so nothing is known
     assert not [alarm for step in range(1, 100) for alarm in single.add([step], [50], [1.0], step=step)]
 
 
-@pytest.mark.parametrize(("num_truncated", "is_raised"), [(8, True), (7, False)])
+@pytest.mark.parametrize(("num_truncated", "is_raised"), [(9, True), (8, False)])
 def test_a_clear_share_needs_few_prompts(num_truncated, is_raised):
     """12 prompts in 3 steps. A healthy share of .1 has a standard error of at most sqrt(.1 * .9 / 12) = .087 over them, so a
-    share above .1 + 4 * .087 = .45 crosses: 8 of 16 does, 7 of 16 = .44 does not."""
+    share above .1 + 5 * .087 = .53 crosses: 9 of 16 does, 8 of 16 does not."""
     watch, prompts = LengthWatch(kinds=("truncation",)), np.arange(16) // 4
     for _ in range(3):
         watch.add(prompts, np.full(16, 50), prompts % 2, truncated=np.arange(16) < num_truncated)
@@ -148,7 +148,7 @@ def test_a_clear_share_needs_few_prompts(num_truncated, is_raised):
 
 def test_a_change_of_length_within_noise_raises_no_alarm():
     """64 prompts of one response per step. One of 12,000 tokens and 63 of 50 have a mean of 237, 4.7 times the 50 before, and a
-    standard error of 187; over three steps 187 / sqrt(3) / 237 = .46 of the mean. 4 * .46 is more than ln 4.7 = 1.55, so this may
+    standard error of 187; over three steps 187 / sqrt(3) / 237 = .46 of the mean. 5 * .46 is more than ln 4.7 = 1.55, so this may
     be noise. 64 responses of 237 tokens have no error."""
     for lengths, num_alarms in (([12_000] + [50] * 63, 0), ([237] * 64, 1)):
         watch, alarms = LengthWatch(kinds=("length",)), []

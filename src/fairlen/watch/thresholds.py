@@ -1,8 +1,8 @@
 """Alarms of a watch. Thresholds are rules without a null hypothesis: a mean over the last steps crosses a fixed bar.
 
 A small batch crosses any bar sooner or later by chance. So a rule looks at windows of at least MIN_PROMPTS prompts, and shares
-and lengths also have to differ from a healthy level by MIN_ERRORS standard errors over prompts. Shares of responses may also
-cross in the last MIN_STEPS steps, however few prompts they have, if they are that far away at the largest possible error.
+and lengths also have to differ from a healthy level by MIN_ERRORS standard errors over prompts. A clear case needs fewer prompts,
+at a larger standard error.
 """
 
 from __future__ import annotations
@@ -34,12 +34,16 @@ from fairlen.channels import OBSERVATION, name_channel
 
 MIN_STEPS = 3
 """Smallest number of steps in a window."""
-MIN_PROMPTS = 64
+MIN_PROMPTS = 32
 """Smallest number of prompts in a window, counted once per step."""
+FEW_PROMPTS = 12
+"""Smallest number of prompts in the windows of a clear change of length."""
 MAX_STEPS = 64
 """Largest number of steps in a window; a run with one prompt per step fills it."""
-MIN_ERRORS = 4.0
+MIN_ERRORS = 5.0
 """Smallest distance from a healthy level, in standard errors."""
+FEW_FACTOR = 1.6
+"""Factor for standard errors over fewer than MIN_PROMPTS prompts, which are uncertain themselves."""
 ONSET_SHARE = 0.25
 """Share of a change after which it counts as begun."""
 
@@ -375,25 +379,25 @@ class Windows:
     num_steps: int
 
 
-def count_window(num_prompts: Sequence[int]) -> int:
-    """Return how many of the first steps make a window: MIN_STEPS with MIN_PROMPTS prompts. 0 if MAX_STEPS are not enough."""
+def count_window(num_prompts: Sequence[int], least: int) -> int:
+    """Return how many of the first steps make a window: MIN_STEPS with `least` prompts. 0 if MAX_STEPS are not enough."""
     total = 0
     for count, number in enumerate(num_prompts[:MAX_STEPS], 1):
         total += number
-        if count >= MIN_STEPS and total >= MIN_PROMPTS:
+        if count >= MIN_STEPS and total >= least:
             return count
     return 0
 
 
-def find_windows(steps: Sequence[StepSummary], field: str) -> Windows | None:
-    """Return the first and the last steps with enough prompts; None if there are too few.
+def find_windows(steps: Sequence[StepSummary], field: str, least: int) -> Windows | None:
+    """Return the first and the last steps with at least `least` prompts; None if there are too few.
 
     `field` is what counts the prompts: "num_prompts" or "compared".
     """
-    num_last = count_window([getattr(step, field) for step in steps[: -MAX_STEPS - 1 : -1]])
+    num_last = count_window([getattr(step, field) for step in steps[: -MAX_STEPS - 1 : -1]], least)
     if not num_last:
         return None
-    num_first = count_window([getattr(step, field) for step in steps[:MAX_STEPS]])
+    num_first = count_window([getattr(step, field) for step in steps[:MAX_STEPS]], least)
     # the first steps may need more than MAX_STEPS if few of their prompts were compared
     return Windows(average_steps(steps[-num_last:]), average_steps(steps[: num_first or MAX_STEPS]), num_last)
 
@@ -402,8 +406,9 @@ def find_crossed(steps: Sequence[StepSummary], kinds: Container[str]) -> Iterato
     """Yield an alarm for each threshold of these kinds that the mean of the last steps has crossed."""
     if len(steps) < MIN_STEPS:
         return
-    of_responses = find_windows(steps, "num_prompts")
-    of_prompts = find_windows(steps, "compared")
+    of_responses = find_windows(steps, "num_prompts", MIN_PROMPTS)
+    of_prompts = find_windows(steps, "compared", MIN_PROMPTS)
+    of_few = find_windows(steps, "num_prompts", FEW_PROMPTS)
     shortest = Windows(average_steps(steps[-MIN_STEPS:]), average_steps(steps[:MIN_STEPS]), MIN_STEPS)
     num_prompts = sum(step.num_prompts for step in steps[-MIN_STEPS:])
     for kind, rule in RULES.items():
@@ -417,6 +422,8 @@ def find_crossed(steps: Sequence[StepSummary], kinds: Container[str]) -> Iterato
             # the largest error that a healthy share can have: all responses to a prompt are alike
             error = math.sqrt(rule.healthy * (1 - rule.healthy) / num_prompts)
             candidates.append((shortest, error))
+        if kind == "length" and of_few:
+            candidates.append((of_few, FEW_FACTOR * rule.error(of_few.now, of_few.first)))
         for windows, error in candidates:
             x = rule.number(windows.now, windows.first)
             if rule.is_crossed(x, error):
