@@ -89,7 +89,7 @@ def train(options: argparse.Namespace) -> None:
 
         return timed
 
-    callback.look, callback.on_step_end = clock(callback.look), clock(callback.on_step_end)
+    callback.read_batch, callback.on_step_end = clock(callback.read_batch), clock(callback.on_step_end)
     checkpoints = list(Path(config.output_dir).glob("checkpoint-*"))
     start = time.perf_counter()
     trainer.train(resume_from_checkpoint=str(checkpoints[0]) if checkpoints else None)

@@ -210,10 +210,17 @@ class LengthWatch:
                 "not part of the statistics; if they are many, the alarm `verdicts` is raised. If this is another run, start a "
                 "new watch (`LengthWatch.reset`)"
             )
-        self.num_late += len(table)
+        return self.count_late(len(table), float(table.length.sum()))
+
+    def count_late(self, number: int, tokens: float) -> list[Alarm]:
+        """Count a number of late responses with this many tokens in total, and return the alarms that they raise.
+
+        Readers that skip late rows call this; it needs at least one counted step.
+        """
         newest = self.steps[-1]
-        num_late = newest.num_late + len(table)
-        late_tokens = newest.num_late * newest.late_length + float(table.length.sum())
+        late_tokens = newest.num_late * newest.late_length + tokens
+        num_late = newest.num_late + number
+        self.num_late += number
         self.steps[-1] = replace(newest, num_late=num_late, late_length=late_tokens / num_late)
         return self.raise_alarms()
 
