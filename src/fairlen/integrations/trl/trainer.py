@@ -54,7 +54,7 @@ UNKNOWN_WITHOUT_VLLM = ("mismatch/mean", "mismatch/max", "mismatch/kl", "mismatc
 """TRL's own generation does not say how likely it took its tokens to be."""
 
 
-class NewRun(TrainerCallback):
+class SignalReset(TrainerCallback):
     """Starts a new learning signal, and with it a new length watch, when `train()` is called again without a checkpoint."""
 
     def __init__(self, trainer: FairGRPOTrainer) -> None:
@@ -116,7 +116,7 @@ class FairGRPOTrainer(GRPOTrainer):
         self.update_counts = list[Mapping[str, Any]]()
         self.method_name = composition.name
         self.signal = self.create_signal()
-        self.add_callback(NewRun(self))
+        self.add_callback(SignalReset(self))
         self.skips = Skips(with_loss_scaler=self.accelerator.mixed_precision == "fp16")
         self.refill = Refill(self, max_extra_batches)
         trl_rows.refuse_unread(self)
