@@ -19,7 +19,7 @@ from fairlen.batch import Floats, build_responses, build_segments, number_keys, 
 from fairlen.console import first_of
 from fairlen.files.folders import write_file
 from fairlen.report.audit_page import MAX_LOGS, log_section
-from fairlen.report.figure import Figure, Section, Series, Table, change, lines, plain, share, whole, windows
+from fairlen.report.figure import Figure, Section, Series, Table, lines, plain, share, whole, windows
 from fairlen.report.page import MAX_NOTES, render_page
 from fairlen.report.rollouts import ROOM
 from fairlen.report.sections import VERDICTS, define, over_training
@@ -89,7 +89,8 @@ def describe_audit(name: str, audit: Audit) -> Section:
     for finding in audit.findings:
         sentence = sentence.replace(finding.text, "").strip("; ")
     verdict = f"{VERDICTS[audit.conclusion.status]}. {capitalize(sentence)}".rstrip(". ")
-    return replace(section, lead=f"{verdict}. {section.lead}")
+    title = section.title if audit.source.folder else "Audit of the responses"
+    return replace(section, title=title, lead=f"{verdict}. {section.lead}")
 
 
 def draw_curves(steps: Sequence[StepSummary]) -> list[Figure]:
@@ -104,15 +105,15 @@ def draw_curves(steps: Sequence[StepSummary]) -> list[Figure]:
         known = ~np.isnan(values)
         total = sum_by(window[known], values[known] * size[known], len(middle))
         weight = sum_by(window[known], size[known], len(middle))
-        if not weight.any():
+        if not total.any():  # unknown, or never more than 0
             continue
         mean = np.divide(total, weight, out=np.full(len(middle), np.nan), where=weight > 0)
         series = Series(title.lower(), middle, mean, "plain", form=form)
         rows = [(whole(at), form(value)) for at, value in zip(middle.tolist(), mean.tolist(), strict=True)]
         figures.append(
             Figure(
-                change(title, series),
-                f"{title} of all responses over steps.",
+                f"{title} over steps: {form(values[known][0])} in the first, {form(values[known][-1])} in the last",
+                f"{title} of all responses. A long run is averaged over windows of steps.",
                 lines(over_training([series], step="step"), [series], f"{title.lower()} over steps"),
                 Table(("step", title.lower()), rows),
                 id=f"watch-{field}",
