@@ -17,7 +17,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from fairlen.cli import main
-from fairlen.watch.follow import Follower, StepRows
+from fairlen.watch.command import FileWatch, WatchConfig
+from fairlen.watch.follow import Follower, LateRows, NewRun, StepRows
 from fairlen.watch.growing import Restart, find_restart
 
 
@@ -41,8 +42,13 @@ def write_steps(path, steps, gap=1.0):
 
 
 def numbers(events):
-    """Return number and size of each step; for a run that begins again, "new run"."""
-    return [(event.number, len(event.table)) if isinstance(event, StepRows) else "new run" for event in events]
+    """Return number and size of each step; "new run" if another run begins; of late rows their number."""
+    kinds = {
+        StepRows: lambda event: (event.number, len(event.table)),
+        LateRows: lambda event: event.number,
+        NewRun: lambda event: "new run",
+    }
+    return [kinds[type(event)](event) for event in events]
 
 
 def restart(follower):
@@ -153,13 +159,13 @@ def test_late_rows_are_counted_once(tmp_path):
     late = other.read_text().splitlines(keepends=True)
     with path.open("a") as file:
         file.writelines(late[:20])
-    list(follower.read())
+    assert numbers(follower.read()) == [], "these rows may be the start of another run"
     follower = restart(follower)
     write_steps(path, [3])
     with path.open("a") as file:
         file.writelines(late[20:30])
     write_steps(path, [4])
-    assert numbers(follower.read()) == [(2, 128), (3, 128)]
+    assert numbers(follower.read()) == [(2, 128), (3, 128), 20 + 10]
     assert numbers(follower.read(is_over=True)) == [(4, 128)]
     assert follower.skipped == {"rows that came after their step was counted": 30}
 
@@ -378,6 +384,23 @@ def test_the_command_fails_on_an_effect_and_continues_where_it_was(tmp_path, cap
     assert out.count("ALARM effect") == 2, "each call shows it"
     assert "| effect |" in table.read_text() and "ALARM" not in table.read_text()
     assert (tmp_path / "page.html").stat().st_size > 10_000
+
+
+def test_many_late_responses_raise_an_alarm(tmp_path, capsys):
+    """Of each step 98 of 128 responses come in time, and 30 after the next step has begun: 23% are late."""
+    path = tmp_path / "rollouts.jsonl"
+    watched, late = FileWatch(WatchConfig(str(path), fail_on="verdicts")), []
+    for step in range(1, 13):
+        write_run(tmp_path / "step.jsonl", 1, [step], mode="w", rows=128)
+        lines = (tmp_path / "step.jsonl").read_text().splitlines(keepends=True)
+        for part in (lines[:98], late):
+            with path.open("a") as file:
+                file.writelines(part)
+            watched.look()
+        late = lines[98:]
+    assert watched.watch.num_late == 10 * 30, "those of step 11 are in question until step 13"
+    assert watched.fails(["verdicts"])
+    assert "ALARM verdicts" in capsys.readouterr().out
 
 
 def test_once_keeps_nothing(tmp_path, capsys):

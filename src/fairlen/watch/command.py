@@ -26,9 +26,9 @@ from fairlen.files.folders import refuse_foreign, write_file
 from fairlen.files.foreign import Unreadable, read_json_object
 from fairlen.files.limits import name_special
 from fairlen.settings import Positional
-from fairlen.watch.follow import Follower, NewRun, StepRows
+from fairlen.watch.follow import Follower, LateRows, NewRun, StepRows
 from fairlen.watch.page import write_page
-from fairlen.watch.thresholds import THRESHOLDS
+from fairlen.watch.thresholds import THRESHOLDS, Alarm
 from fairlen.watch.watch import EFFECT, LengthWatch
 
 KINDS = (EFFECT, *THRESHOLDS)
@@ -196,6 +196,8 @@ class FileWatch:
             has_new = True
             if isinstance(event, NewRun):
                 self.begin_run(event)
+            elif isinstance(event, LateRows):
+                self.log_alarms(self.watch.count_late(event.number, event.tokens))
             else:
                 self.add(event)
         self.log_notes()
@@ -204,6 +206,10 @@ class FileWatch:
     def add(self, step: StepRows) -> None:
         """Hand a step to the watch, and log its alarms."""
         alarms = self.watch.look(step.number, step.table, age=step.age, knows_limit=step.knows_limit)
+        self.log_alarms(alarms)
+
+    def log_alarms(self, alarms: Sequence[Alarm]) -> None:
+        """Log alarms as they are raised."""
         for alarm in alarms:
             self.new_kinds.add(alarm.kind)
             log(f"ALARM {visible(str(alarm))}")
@@ -280,7 +286,7 @@ class FileWatch:
         reading = read_places(places, self.options, meter, spans)
         watch = self.watch
         audits = [audit_source(source, watch.in_use, watch.evidence.margins) for source in reading.sources]
-        return write_page(path, watch.alarms, audits, reading)
+        return write_page(path, watch.alarms, audits, reading, watch.steps)
 
     def ends_well(self, kinds: Sequence[str]) -> bool:
         """Return whether rollouts were read, all of them were counted, and no alarm of some kinds was raised."""

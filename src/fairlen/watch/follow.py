@@ -65,10 +65,22 @@ class StepRows:
 
 
 @dataclass(frozen=True)
+class LateRows:
+    """Responses that came after their step was counted, and are left out."""
+
+    number: int
+    tokens: float
+    """Sum of their lengths."""
+
+
+@dataclass(frozen=True)
 class NewRun:
     """A run that begins in files that a watch has followed: what follows belongs to a new watch."""
 
     reason: str
+
+
+Event = StepRows | LateRows | NewRun
 
 
 @dataclass(frozen=True)
@@ -136,7 +148,7 @@ class Follower:
 
     # Looking at files.
 
-    def read(self, is_over: bool = False) -> Iterator[StepRows | NewRun]:
+    def read(self, is_over: bool = False) -> Iterator[Event]:
         """Yield the steps that are complete, in order.
 
         A step is complete when a later one has begun, or at the end.
@@ -164,7 +176,7 @@ class Follower:
             for sentence in self._lost.values():
                 self.skip(sentence)
 
-    def read_all(self, is_over: bool) -> Iterator[StepRows | NewRun]:
+    def read_all(self, is_over: bool) -> Iterator[Event]:
         """Yield the complete steps of all files as they are now."""
         most = CHUNK
         while True:
@@ -328,7 +340,7 @@ class Follower:
 
     # Reading parts.
 
-    def read_parts(self, parts: list[Unread], run_ends: bool) -> Iterator[StepRows]:
+    def read_parts(self, parts: list[Unread], run_ends: bool) -> Iterator[Event]:
         """Yield the complete steps of some parts, and move beyond them. Returns whether anything changed."""
         source = self.read_source(parts, run_ends)
         log = source.log if source else None
@@ -351,13 +363,15 @@ class Follower:
             return True  # another run begins in one of the files: read again up to there
         before = self.last
         held = math.inf if run_ends else max(find_held(log, full, rows_of), before + 1)
-        late = {part.file: self.count_late(part, log, rows_of, returning) for part in full}
+        late = [self.find_late(part, log, rows_of, returning) for part in full]
         yield from self.split(log, held)
         for part in full:
             rows = rows_of[str(part.file)]
             has_progress |= self.move(part, log, rows, held, returning[part.file])
-        if late := sum(late.values()):
-            self.skip(LATE, late)
+        late_rows = np.concatenate(late)
+        if len(late_rows):
+            self.skip(LATE, len(late_rows))
+            yield LateRows(len(late_rows), float(log.responses.length[late_rows].sum()))
         self.count_unread(source, full)
         return has_progress or self.last > before
 
@@ -453,17 +467,24 @@ class Follower:
             return None
         return len(rows) if run_ends else restart.row
 
-    def count_late(self, part: Unread, log: Log, rows_of: Mapping[str, Ints], returning: Mapping[Path, int]) -> int:
-        """Return how many rows of a part belong to a step that was counted without them."""
+    def find_late(
+        self,
+        part: Unread,
+        log: Log,
+        rows_of: Mapping[str, Ints],
+        returning: Mapping[Path, int | None],
+    ) -> Ints:
+        """Return the rows of a part that belong to a step which was counted without them."""
         rows = rows_of[str(part.file)][: returning[part.file]]
-        steps = log.batch[rows]
-        is_earlier = steps <= self.last
+        earlier = rows[log.batch[rows] <= self.last]
         counted = self.files.get(str(part.file), CountedPart())
-        known = counted.beyond
-        if part.span is None:
-            numbers = [number for step, (number, _) in counted.steps.items() if int(step) <= self.last]
-            known = sum(numbers)
-        return max(int(is_earlier.sum()) - known, 0)
+        if part.span is not None:
+            return earlier[counted.beyond :]  # the first ones were counted before
+        late = [np.zeros(0, np.int64)]
+        for step in np.unique(log.batch[earlier]).tolist():
+            number, _ = counted.steps.get(str(step), (0, 0))
+            late.append(earlier[log.batch[earlier] == step][number:])
+        return np.concatenate(late)
 
     def move(self, part: Unread, log: Log, rows: Ints, held: float, returning: int) -> bool:
         """Move beyond the rows of a part that are counted. Returns whether there are any."""
@@ -530,7 +551,8 @@ class Follower:
                 continue
             self.key = key
             age = log.columns["age"][rows] if "age" in log.columns else None
-            yield StepRows(step, table.take(rows), "truncated" in log.known, age)
+            number = int(log.step[rows][0])
+            yield StepRows(number, table.take(rows), "truncated" in log.known, age)
 
     def find_correct(self, log: Log, is_whole: Bools) -> Bools:
         """Return which responses are correct, [R]: by verdict, else by half of the range of all rewards so far."""
