@@ -70,6 +70,11 @@ class Log:
         default_factory=lambda: NO_INTS
     )  # of our records: first position of each segment in `token_ids`, [B]
 
+    grouping: str = ""
+    """How groups were formed beyond prompts and steps, for the end of a sentence; empty if those are all."""
+    question: str = ""
+    """What must be answered, with its flag, before effects within groups mean anything; empty if nothing is open."""
+
     def __len__(self) -> int:
         return len(self.responses)
 

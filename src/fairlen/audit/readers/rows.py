@@ -12,8 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from fairlen.audit.log import Log, Malformed, Unit
+from fairlen.audit.log import Log, Malformed, Unit, halfway
 from fairlen.audit.readers import messages
+from fairlen.audit.readers.context import Choices, ContextChunk
+from fairlen.audit.readers.grouping import is_by_response
 from fairlen.audit.readers.spent import Meter, add_up, characters, count_words, divide, split_all
 from fairlen.audit.readers.truncation import find_truncated
 from fairlen.audit.statistics.within import MIN_PROMPTS
@@ -33,6 +35,7 @@ MAX_UNSPACED = 0.02
 MAX_UNSAID = 0.1
 """Share of rows that may not say whether a limit ended them, and count as not truncated; with more it is not known of any."""
 WITHOUT_STEP = "rows without a step, where others have one, are left out"
+NO_CHOICES = Choices()
 Values = list[Any]
 
 
@@ -46,6 +49,7 @@ class Options:
     pool: bool = False
     """Read files of one format as one log, in whatever folders, and compare responses of one step across them."""
     processes: int = 1  # forks of this one, that read large files of one log
+    groups: Choices = NO_CHOICES  # columns that form groups besides prompt and step, and columns that do not
 
 
 @dataclass
@@ -54,6 +58,7 @@ class Found:
     notes: Counter[str] = field(default_factory=Counter)  # what was left out or taken how, and its rows, 0 for all
     chosen: dict[str, Any] = field(default_factory=dict)  # what the reader of a format decided once for all files
     files: dict[str, int] = field(default_factory=dict)  # position of each file among those of the source
+    context: list[ContextChunk] = field(default_factory=list)  # columns without a role, of all rows
     has_steps: bool = False
     lacks: dict[str, str] = field(default_factory=dict)  # column that too few rows have to how many lack it
 
@@ -73,6 +78,7 @@ class Found:
         for text, rows in other.notes.items():
             self.note(text, rows)
         self.chosen |= other.chosen | self.chosen
+        self.context += other.context
 
     def sentences(self) -> tuple[str, ...]:
         return tuple(f"{text}: {rows:,}" if rows else text for text, rows in self.notes.items())
@@ -342,6 +348,8 @@ def find_steps(part: Part, found: Found) -> Ints:
         if is_shared:
             found.note("files have prompts in common, with one response each: compared as samples of one policy")
         return part.step
+    if is_by_response(part.prompt, *read_plain(part), visit):
+        return part.step
     why = "files have prompts in common: each file" if is_shared else "prompts come back: each visit to one"
     found.note(f"no column of steps, and {why} is a step, in their order")
     return visit
@@ -356,6 +364,14 @@ def find_visits(prompt: Ints) -> tuple[Ints, float]:
     visit[np.argsort(place, kind="stable")] = np.arange(len(start)) - np.repeat(np.cumsum(number) - number, number)
     several = rows[number[place] > 1]
     return np.repeat(visit, rows), float(np.median(several)) if len(several) else 0.0
+
+
+def read_plain(part: Part) -> tuple[Floats, Floats]:
+    """Return whether each row's outcome is above half of the range, and its log length in the unit that most rows have."""
+    outcome = np.where(np.isnan(part.correct), part.outcome, part.correct)
+    known = outcome[~np.isnan(outcome)]
+    length = np.maximum(part.tokens if part.tokens.all() else part.measured, 1)
+    return (outcome > halfway(known)).astype(np.float64), np.log(length)
 
 
 def choose_lengths(part: Part, meter: Meter, found: Found, options: Options) -> tuple[Ints, Unit]:
