@@ -73,7 +73,8 @@ class AuditConfig:
         """Return how to read. Raises ValueError for what cannot be."""
         options = make_options(self.columns, self.unit, self.tokenizer, self.max_response_length, self.pool)
         groups = parse_groups(self.group_by, self.ignore_columns)
-        return replace(options, groups=groups, processes=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1)
+        processes = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+        return replace(options, groups=groups, processes=processes)
 
 
 def make_options(

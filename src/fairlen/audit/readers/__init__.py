@@ -39,9 +39,7 @@ BY_STEP = re.compile(r"((completions_)?|(train|val)_data_step)\d+\.(jsonl|parque
 """Names of files that TRL, verl and NeMo-RL write, one a step: all that are given of a folder are one log."""
 NO_RECORDS = "a run without a recorded rollout batch, so that there are no rollouts to audit yet: go on with it by"
 DESCRIBES_RESPONSE = frozenset(
-    name
-    for role in ("reward", "correct", "tokens", "turns", "finish", "advantage")
-    for name in ROLES[role]
+    name for role in ("reward", "correct", "tokens", "turns", "finish", "advantage") for name in ROLES[role]
 )
 """Names of columns that describe a response, so that they never form groups."""
 STEPPED = (PRIME_RL, SKYRL)  # formats with a folder a step
