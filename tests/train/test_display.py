@@ -55,7 +55,8 @@ def test_what_does_not_exist_is_a_dash():
     lines = [" ".join(line.split()) for line in shown.splitlines()]
     assert "length, correct (tokens) - 5.0" in lines
     assert "length, incorrect (tokens) 5.0 -" in lines
-    assert "accuracy, 95% interval 0.0% [0.0%, 32.4%] 100.0% [67.6%, 100.0%]" in lines
+    # Clopper-Pearson of 0 of 8 problems: 1 - .025^(1/8) = 36.9%
+    assert "accuracy, 95% interval 0.0% [0.0%, 36.9%] 100.0% [63.1%, 100.0%]" in lines
     assert compare(wrong, right)[2:4] == [
         ("length, correct (tokens)", "-", "5.0"),
         ("length, incorrect (tokens)", "5.0", "-"),

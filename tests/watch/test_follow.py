@@ -403,6 +403,26 @@ def test_many_late_responses_raise_an_alarm(tmp_path, capsys):
     assert "ALARM verdicts" in capsys.readouterr().out
 
 
+def test_no_effect_is_tested_while_it_is_unknown_which_responses_are_one_policys(tmp_path, capsys):
+    """A column varies within prompts, with length and outcome: two policies, or a consequence? Named, it is either."""
+    path, rng = tmp_path / "rollouts.jsonl", np.random.default_rng(5)
+    with path.open("w") as file:
+        for step in range(1, 31):
+            for row in range(128):
+                second = bool(rng.random() < 0.5)
+                line = {"step": step, "prompt": f"{step}-{row // 8}", "response": "a", "blip": "xy"[second]}
+                line |= {"num_tokens": int((150 if second else 50) * np.exp(rng.normal(0, 0.3)))}
+                line |= {"reward": float(rng.random() < (0.8 if second else 0.3)), "finish_reason": "stop"}
+                file.write(json.dumps(line) + "\n")
+    assert main(["watch", str(path), "--once", "--fail-on", "effect"]) == 1
+    printed = capsys.readouterr()
+    assert "ALARM effect" not in printed.out
+    assert "blip" in printed.err and "--group-by" in printed.err
+    assert main(["watch", str(path), "--once", "--fail-on", "effect", "--group-by", "blip"]) == 0
+    assert main(["watch", str(path), "--once", "--fail-on", "effect", "--ignore-columns", "blip"]) == 1
+    assert "ALARM effect" in capsys.readouterr().out
+
+
 def test_once_keeps_nothing(tmp_path, capsys):
     """A second call reads the same files again, and shows the same alarm."""
     write_steps(tmp_path / "rollouts.jsonl", range(30), gap=1.8)

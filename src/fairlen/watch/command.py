@@ -34,6 +34,7 @@ from fairlen.watch.watch import EFFECT, LengthWatch
 KINDS = (EFFECT, *THRESHOLDS)
 ENDS = (signal.SIGTERM, signal.SIGHUP)
 """Signals that end the watch as Ctrl-C does."""
+UNTESTED = "an effect is not tested"
 PAUSE = 4.0
 """Pause after a look at a step that is not complete, in units of the time that the look took."""
 
@@ -182,6 +183,8 @@ class FileWatch:
                 raise ValueError(f"it belongs to {owner}")
             self.watch.restore(state["watch"])
             self.follower = Follower(self.follower.path, self.options, **state["follower"])
+            if any(reason.startswith(UNTESTED) for reason in self.follower.skipped):
+                self.watch.exchangeable = False
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(
                 f"{place}: not a state of this watch ({error}); name another --state, or remove it"
@@ -209,7 +212,10 @@ class FileWatch:
         return has_new
 
     def add(self, step: StepRows) -> None:
-        """Hand a step to the watch, and log its alarms."""
+        """Hand a step to the watch, and log its alarms. No effect is tested once a question is open."""
+        if step.question:
+            self.watch.exchangeable = False
+            self.follower.skip(f"{UNTESTED}: {step.question}")
         alarms = self.watch.look(step.number, step.table, age=step.age, knows_limit=step.knows_limit)
         self.log_alarms(alarms)
 
@@ -275,7 +281,7 @@ class FileWatch:
         else:
             size = sum(step.size for step in watch.steps)
             kinds = ", ".join(alarm.kind for alarm in watch.alarms) or "none"
-            tested = "" if watch.exchangeable else "; no effect was tested (--no-exchangeable)"
+            tested = "" if watch.exchangeable else "; no effect was tested"
             log(f"{size:,} responses in {len(watch.steps):,} steps; alarms: {kinds}{tested}")
         for reason, rows in self.follower.skipped.items():
             warn(f"not counted: {visible(reason)}{f': {rows:,}' if rows else ''}")

@@ -62,6 +62,8 @@ class StepRows:
     """Whether the files record which responses the limit truncated."""
     age: Floats | None
     """Updates since the weights that generated each response, [N]; None if not recorded."""
+    question: str = ""
+    """What has to be answered before an effect can be tested: which responses are one policy's."""
 
 
 @dataclass(frozen=True)
@@ -404,7 +406,8 @@ class Follower:
         """Note how rollouts are read, and which are not counted."""
         log = source.log
         notes = [f"{source.format.title}; lengths in {log.unit}", *source.notes]
-        notes += [note for note in (log.grouping, log.question) if note]
+        if log.grouping:
+            notes.append(log.grouping)
         if log.malformed:
             row = log.malformed[0]
             notes.append(f"{UNREAD} are skipped, such as {row.file}: {row.reason}")
@@ -553,7 +556,7 @@ class Follower:
             self.key = key
             age = log.columns["age"][rows] if "age" in log.columns else None
             number = int(log.step[rows][0])
-            yield StepRows(number, table.take(rows), "truncated" in log.known, age)
+            yield StepRows(number, table.take(rows), "truncated" in log.known, age, log.question)
 
     def find_correct(self, log: Log, is_whole: Bools) -> Bools:
         """Return which responses are correct, [R]: by verdict, else by half of the range of all rewards so far."""
