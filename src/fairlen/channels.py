@@ -8,9 +8,9 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import pairwise
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 Channel = Literal["thinking", "answer", "tool_call", "observation"]
 Of = Literal["response", "thinking", "answer", "tool_call", "observation"]
@@ -41,6 +41,54 @@ def find_marks(text: str) -> Iterator[re.Match[str]]:
 
 def may_have_marks(text: str) -> bool:
     return "<" in text or "[" in text
+
+
+KEPT_TOKENS = ("<|channel|>", "<|end|>")
+"""Special tokens that are part of a mark, or end the thinking, without being a mark of thinking themselves."""
+
+
+def is_thinking_token(token: str) -> bool:
+    """Return whether a special token says where thinking begins or ends, such as `<think>` or `[/THINK]`."""
+    mark = MARKS.fullmatch(token.strip())
+    return token in KEPT_TOKENS or (mark is not None and mark.lastgroup in (THINKING, f"{THINKING}_ends"))
+
+
+def list_hidden_ids(tokenizer: Any) -> frozenset[int]:
+    """Return the ids of a tokenizer's special tokens, except those that mark thinking."""
+    added: dict[int, Any] = getattr(tokenizer, "added_tokens_decoder", None) or {}
+    special = {token_id: str(token) for token_id, token in added.items() if getattr(token, "special", True)}
+    special |= zip(tokenizer.all_special_ids, tokenizer.all_special_tokens, strict=False)
+    return frozenset(token_id for token_id, token in special.items() if not is_thinking_token(token))
+
+
+def decode_response(tokenizer: Any, token_ids: Sequence[int], hidden: Collection[int]) -> str:
+    """Return the text of a response without special tokens, but with the marks around its thinking.
+
+    `tokenizer.decode(..., skip_special_tokens=True)` also removes `</think>` if the tokenizer declares it special. Then nobody
+    can tell the answer from the thinking.
+
+    Args:
+        tokenizer: A tokenizer of transformers.
+        token_ids: Generated tokens.
+        hidden: The ids that `list_hidden_ids` returns for this tokenizer.
+    """
+    return tokenizer.decode([token_id for token_id in map(int, token_ids) if token_id not in hidden])
+
+
+def after_thinking(text: str, starts_inside: bool = False) -> str | None:
+    """Return the text after the thinking, or None if thinking was opened and not closed.
+
+    The last closing mark counts. `starts_inside`: the prompt opened the thinking.
+    """
+    is_open, end = starts_inside, 0
+    for mark in find_marks(text) if may_have_marks(text) else ():
+        if mark.lastgroup == THINKING:
+            is_open = True
+        elif mark.lastgroup == f"{THINKING}_ends" or (mark.lastgroup == "ends" and is_open):
+            is_open, end = False, mark.end()
+        elif mark.lastgroup == "ends" and mark.group().endswith("final"):
+            end = mark.end()
+    return None if is_open else text[end:]
 
 
 def split_channels(text: str, starts_inside: bool = False) -> list[tuple[Channel, str]]:

@@ -2,7 +2,8 @@
 
 import asyncio
 
-from fairlen.verify.answer import FORMS, after_thinking
+from fairlen.channels import after_thinking
+from fairlen.verify.answer import FORMS
 from fairlen.verify.answer_pool import AnswerPool
 
 

@@ -8,7 +8,8 @@ import pytest
 from asking import find_answer
 from loops import over
 
-from fairlen.verify.answer import after_thinking, gold_of_gsm8k, match_exactly
+from fairlen.channels import after_thinking
+from fairlen.verify.answer import gold_of_gsm8k, match_exactly
 from fairlen.verify.equivalence import same_whole
 from fairlen.verify.notation import read
 from fairlen.verify.structure import take_apart

@@ -13,6 +13,7 @@ import torch
 from rich.console import Console
 from transformers.utils.logging import disable_progress_bar
 
+from fairlen.channels import after_thinking
 from fairlen.console import Pace, showing
 from fairlen.engine.device import free_memory
 from fairlen.evaluate.config import EvalConfig
@@ -29,7 +30,7 @@ from fairlen.settings import choose_device
 from fairlen.tasks.load import Decode, ProblemSet
 from fairlen.tasks.playground import place_model
 from fairlen.tasks.task import Problem
-from fairlen.verify.answer import FORMS, after_thinking
+from fairlen.verify.answer import FORMS
 
 ANSWER_TOKENS = 32
 """Most tokens of an answer that is asked for."""

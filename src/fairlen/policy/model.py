@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from fairlen.channels import decode_response, list_hidden_ids
 from fairlen.engine.engine import in_evaluation
 from fairlen.files.pretrained import draw_model, find_model, read_json, read_model, read_tokenizer, unreadable
 from fairlen.methods.stages.micro import Outputs
@@ -97,8 +99,13 @@ class Policy:
     def with_model(self, model: PreTrainedModel) -> Policy:
         return replace(self, model=model, head=make_head(model))
 
+    @cached_property
+    def hidden_ids(self) -> frozenset[int]:
+        return list_hidden_ids(self.tokenizer)
+
     def decode(self, token_ids: Any) -> str:
-        return self.tokenizer.decode(token_ids, skip_special_tokens=True)
+        """Return the text without special tokens, but with the marks around thinking: the answer is what follows them."""
+        return decode_response(self.tokenizer, token_ids, self.hidden_ids)
 
     def decode_whole(self, token_ids: Any) -> str:
         """Return the text with its special tokens, which tags of channels may be."""

@@ -11,6 +11,7 @@ from functools import cached_property
 from itertools import islice
 from typing import Any
 
+from fairlen.channels import opens_thinking
 from fairlen.console import plural
 from fairlen.files.formats import columns_of, stream
 from fairlen.files.limits import bounded_memory, bounded_seconds
@@ -72,7 +73,7 @@ class Prompter:
             token_ids=tuple(self.encode([text])[0]),
             answer=row.reference.shown,
             columns=row.columns | {"dataset": row.dataset},
-            starts_inside=text.rstrip().endswith("<think>"),
+            starts_inside=opens_thinking(text),
         )
 
     def ask(self, row: DataRow) -> str:

@@ -15,11 +15,12 @@ from dataclasses import dataclass, field, fields
 from random import Random
 from typing import Any, Protocol, get_args
 
+from fairlen.channels import after_thinking
 from fairlen.console import visible
 from fairlen.hangs import run_async
 from fairlen.plugins import find_plugin
 from fairlen.rollouts import Status, Verdict
-from fairlen.verify.answer import FORMS, after_thinking, match_exactly
+from fairlen.verify.answer import FORMS, match_exactly
 
 PARTS = ("name", "longest_prompt", "notes", "train", "held_out", "verify", "describe", "close")
 HELD_OUT_SHARE = 8  # one problem in this many is held out

@@ -15,6 +15,7 @@ from fractions import Fraction
 from math import gcd
 from typing import NamedTuple
 
+from fairlen.channels import after_thinking
 from fairlen.verify.notation import Number, agree, read
 from fairlen.verify.typesetting import MAX_LENGTH, clean
 
@@ -26,14 +27,6 @@ BOX_OR_BRACE = re.compile(
 """Escaped braces are text."""
 CLOCK = re.compile(r"(\d{1,2}):([0-5]\d)")
 ROUNDED_PLACES = 6  # least places, and digits after leading zeros, of a rounded decimal; Math-Verify rounds to 6
-
-
-def after_thinking(text: str, starts_inside: bool = False) -> str | None:
-    """The text after the last `</think>`; None where thinking is not closed. `starts_inside`: the prompt ended with `<think>`."""
-    closed = text.rfind("</think>")
-    rest = text if closed < 0 else text[closed + len("</think>") :]
-    opened = "<think>" in rest or (closed < 0 and starts_inside)
-    return None if opened else rest
 
 
 def last_box(text: str) -> str | None:

@@ -24,9 +24,10 @@ from contextlib import suppress
 from typing import Any, cast
 from weakref import ref
 
+from fairlen.channels import after_thinking
 from fairlen.checks import POSITIVE, check
 from fairlen.rollouts import Status, Verdict
-from fairlen.verify.answer import FORMS, MAX_TEXT, PATTERN, after_thinking, choose, match_exactly
+from fairlen.verify.answer import FORMS, MAX_TEXT, PATTERN, choose, match_exactly
 from fairlen.verify.process import PATIENCE, read_cpu_seconds
 from fairlen.verify.typesetting import MAX_LENGTH
 

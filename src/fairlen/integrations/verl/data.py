@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fairlen import playground
+from fairlen import channels, playground
 from fairlen.console import warn
 from fairlen.files.folders import replacing, write_file
 from fairlen.files.foreign import read_file_bytes, read_json_object
@@ -64,7 +64,7 @@ def opens_thinking(model: str) -> bool:
             text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
     except Exception as error:  # templates are programs, which raise whatever they like
         raise ValueError(f"model={model}: its chat template does not render: {describe(error)}") from error
-    return str(text).rstrip().endswith("<think>")
+    return channels.opens_thinking(str(text))
 
 
 def check_model(place: str, tokenizer_alone: bool = False) -> None:

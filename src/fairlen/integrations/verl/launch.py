@@ -219,6 +219,7 @@ def data_settings(config: VerlConfig, given: Sequence[str], folder: Path) -> dic
     if files:
         found[f"reward.custom_reward_function.path={settings.quote(REWARD)}"] = "fairlen's verifiers"
         found["reward.custom_reward_function.name=compute_score"] = "fairlen's verifiers"
+        found[f"reward.reward_manager.name={settings.REWARD_MANAGER}"] = "decodes responses with the marks of thinking"
     return found
 
 

@@ -12,4 +12,4 @@ from fairlen.integrations.verl.settings import TESTED
 
 refuse_untested("verl", version("verl"), TESTED)  # first: what follows may not import with another one
 
-from fairlen.integrations.verl import trainer  # noqa: E402, F401  importing registers
+from fairlen.integrations.verl import reward_manager, trainer  # noqa: E402, F401  importing registers

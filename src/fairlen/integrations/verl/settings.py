@@ -19,6 +19,8 @@ MODES = ("sync", "colocate_async", "separate_async")
 """verl's trainers; ours are called the same with `fairlen_` before it."""
 STREAMS = "fairlen_streams"
 """Name of EqLen's agent loop in verl."""
+REWARD_MANAGER = "fairlen"
+"""Name of fairlen's reward manager in verl."""
 TRAINER_MODE = "trainer.v1.trainer_mode"
 ACTOR = "actor_rollout_ref.actor"
 ROLLOUT = "actor_rollout_ref.rollout"
