@@ -13,6 +13,7 @@ from random import Random
 from typing import Any
 
 from fairlen.tasks import data_row
+from fairlen.tasks.messages import read_messages, refuse_placeholders
 from fairlen.tasks.source import DataError
 from fairlen.verify.answer import gold_of_gsm8k, last_box
 from fairlen.verify.structure import split_at
@@ -98,12 +99,16 @@ def read_text(value: Any, what: str = "question") -> str:
 
 
 def read_question(value: Any) -> tuple[str, tuple[tuple[str, str], ...]]:
-    """The last user message, and the messages before it, of a prompt as text or as a list of messages."""
-    if not isinstance(value, list) or not value or not all(isinstance(message, dict) for message in value):
-        return read_text(value), ()
-    messages = [(str(message.get("role", "")), str(message.get("content") or "")) for message in value]
+    """Return the last user message of a prompt, and the (role, content) pairs of the messages before it."""
+    messages = read_messages(value)
+    if not messages:
+        question = read_text(value)
+        refuse_placeholders(question)
+        return question, ()
     if messages[-1][0] != "user":
         raise data_row.UnusableRow("a prompt that does not end with the user's message")
+    for _, content in messages:
+        refuse_placeholders(content)
     return read_text(messages[-1][1]), tuple(messages[:-1])
 
 
