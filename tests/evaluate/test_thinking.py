@@ -121,6 +121,8 @@ def test_verls_reward_grades_what_follows_the_thinking(tmp_path):
         return (await manager.run_single(DataProto.from_dict(tensors, columns)))["reward_score"]
 
     async def grade_all() -> list[float]:
-        return [await grade(text) for text in (r"so </think> \boxed{2}", r"\boxed{2} </think> \boxed{1}", r"so \boxed{2}")]
+        return [
+            await grade(text) for text in (r"so </think> \boxed{2}", r"\boxed{2} </think> \boxed{1}", r"so \boxed{2}")
+        ]
 
     assert asyncio.run(grade_all()) == [1.0, 0.0, 0.0]

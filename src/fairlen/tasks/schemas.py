@@ -163,7 +163,9 @@ def read_answer(value: Any) -> str:
     """Whole numbers lose a decimal point, as some copies keep integers as floats."""
     if isinstance(value, (list, tuple, dict)):
         raise data_row.UnusableRow("an answer that is a list in a list, or an object")
-    if isinstance(value, bool) or value is None or (isinstance(value, float) and not math.isfinite(value)):
+    if isinstance(value, bool):
+        return str(value)
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
         raise data_row.UnusableRow("no answer")
     if isinstance(value, float):
         return str(int(value)) if value.is_integer() else repr(value)

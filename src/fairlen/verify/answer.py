@@ -16,7 +16,8 @@ from math import gcd
 from typing import NamedTuple
 
 from fairlen.channels import after_thinking
-from fairlen.verify.notation import Number, agree, read
+from fairlen.verify.dates import moments_agree
+from fairlen.verify.notation import Number, agree, read, read_glued, read_otherwise
 from fairlen.verify.typesetting import MAX_LENGTH, clean
 
 MAX_TEXT = 100_000  # characters at the end of a text in which its answer is looked for
@@ -206,14 +207,23 @@ def match_exactly(answer: str, gold: str, tolerance: float = 0.0) -> bool | None
 
     The same: equal text but for typesetting, or equal numbers in any notation. Different: two numbers, or one in two units.
     A percentage is both x and x/100, as in Math-Verify. A unit or base may be left out on either side, and never contradicted.
-    Dates and times are text. `tolerance`: largest difference of two numbers that are still the same.
+
+    Args:
+        answer: The answer of a response.
+        gold: The reference.
+        tolerance: Largest difference of two numbers that are still the same.
     """
     one, other = read(answer), read(gold)
+    if one.number and not other.number:
+        other = read_glued(other, one)
+    elif other.number and not one.number:
+        one = read_otherwise(answer, read_glued(one, other))
     fits = agree(one, other)
     if one.number and other.number:
         return fits and same_number(one.number, other.number, tolerance)
-    if one.date or other.date:
-        return one.date == other.date
+    moments = [reading.moment for reading in (one, other) if reading.moment]
+    if any(moment.is_sure for moment in moments):
+        return len(moments) == 2 and moments_agree(*moments)
     if (clock := CLOCK.fullmatch(other.text)) and (clock[2][0] == "0" or gcd(int(clock[1]), int(clock[2])) > 1):
         return one.text == other.text and fits  # a time: as a ratio it would have been written 2:1 and 1:3
     if (one.choice and (other.choice or other.option)) or (one.option and other.choice):

@@ -15,14 +15,15 @@ from typing import Any
 
 from latex2sympy2_extended import NormalizationConfig
 from math_verify import LatexExtractionConfig, grader, parse, verify
-from sympy import Expr, Float, I, Integral, Limit, Number, Product, Rational, Sum
+from sympy import Expr, Float, I, Integral, Limit, Number, Product, Rational, Sum, simplify
 
 from fairlen.rollouts import Status
-from fairlen.verify import structure
+from fairlen.verify import families, structure
 from fairlen.verify.answer import match_exactly
 from fairlen.verify.formula import replace_evaluator
-from fairlen.verify.notation import ANGLE, LETTER_UNIT, Reading, agree, name_unit, read
+from fairlen.verify.notation import ANGLE, LETTER_UNIT, Reading, agree, read
 from fairlen.verify.typesetting import clean, write_fraction
+from fairlen.verify.units import parse_unit
 
 WARM_UP = (
     (r"\frac{x+1}{2}", r"\frac{x}{2}+\frac{1}{2}"), (r"\sqrt{8}", r"2\sqrt{2}"), ("x<3", r"(-\infty,3)"),
@@ -79,15 +80,24 @@ def tell_cases(texts: Sequence[str]) -> list[str]:
 
 
 def same(gold: str, answer: str, tolerance: float) -> bool:
+    """Return whether one answer is one reference."""
     exact = match_exactly(answer, gold, tolerance)
     if exact is not None:
         return exact
-    gold, answer = structure.write_range(clean(gold)), structure.write_range(clean(answer))
+    gold, answer = families.write_system(clean(gold)), families.write_system(clean(answer))
+    verdict = same_family(gold, answer, tolerance)
+    if verdict is not None:
+        return verdict
+    gold, answer = structure.write_range(gold), structure.write_range(answer)
     if "," not in answer and read(gold).number:
         gold = gold.replace(",", "")
+    if r"\binom" in gold + answer:
+        gold, answer = write_choices(gold), write_choices(answer)
     answer = structure.rename_bound(gold, answer)
     text, value, sides = structure.read_equation(answer, gold)
     if "=" not in text and len(structure.sides_of(gold)) == 2:
+        if is_relation(gold):
+            return False
         gold = structure.strip_name(gold)  # of which algebra may not read the name
     exact = None if text == answer else match_exactly(text, gold, tolerance)
     if not (same_whole(gold, text, tolerance) if exact is None else exact):
@@ -96,6 +106,64 @@ def same(gold: str, answer: str, tolerance: float) -> bool:
         return all(same(value, side, tolerance) for side in sides)
     except ValueError:  # a side that cannot be read
         return False
+
+
+def same_family(gold: str, answer: str, tolerance: float) -> bool | None:
+    """Return whether two answers that state many values are the same; None if the reference states one."""
+    verdict = families.same_congruence(gold, answer)
+    if verdict is None:
+        verdict = families.same_cases(gold, answer, lambda left, right: same(left, right, tolerance))
+    if verdict is None:
+        verdict = families.same_family(gold, answer, same_progression)
+    return verdict
+
+
+def same_progression(gold: str, answer: str, parameter: str, is_two_sided: bool) -> bool:
+    """Return whether two expressions have the same values over all whole numbers in place of the parameter.
+
+    a + bk and c + dk do if b = d or b = -d, and if b divides a - c.
+    """
+    if ("circ" in gold) != ("circ" in answer):
+        return False
+    wanted, given = (parse_latex(write_plainly(DEGREE_SIGN.sub("", text))) for text in (gold, answer))
+    if not wanted or not given:
+        return False
+    left, right = wanted[0], given[0]
+    if not is_two_sided:
+        return are_equal(wanted, given)
+    letter = next((symbol for symbol in left.free_symbols if symbol.name == parameter), None)
+    if letter is None:
+        return False
+    step, other_step = (simplify(expression.diff(letter)) for expression in (left, right))
+    if letter in step.free_symbols or letter in other_step.free_symbols or step == 0:
+        return are_equal(wanted, given)
+    if simplify(step - other_step) != 0 and simplify(step + other_step) != 0:
+        return False
+    shift = simplify((left.subs(letter, 0) - right.subs(letter, 0)) / step)
+    return bool(shift.is_Integer)
+
+
+DEGREE_SIGN = re.compile(r" ?\^ ?(?:\\circ(?![A-Za-z])|\{ ?\\circ ?\})")
+
+
+def is_relation(gold: str) -> bool:
+    """Return whether an equation relates several things, such as `x+y=3`, and does not name one."""
+    left = structure.sides_of(gold)[0]
+    return bool(structure.letters(left)) and len(structure.split_signs(left)) > 1
+
+
+CHOICES = (
+    re.compile(r"(?<![A-Za-z\\])C ?\( ?(\w+) ?, ?(\w+) ?\)"),
+    re.compile(r"(?<![A-Za-z\\])C ?_ ?\{? ?(\w+) ?\}? ?\^ ?\{? ?(\w+) ?\}?"),
+    re.compile(r"(?:\{ ?\})?[_^] ?\{? ?(\w+) ?\}? ?C ?_ ?\{? ?(\w+) ?\}?"),
+)
+
+
+def write_choices(text: str) -> str:
+    """Return `C(9,2)`, `C_9^2` and `_9C_2` as binomial coefficients, which they are beside one."""
+    for pattern in CHOICES:
+        text = pattern.sub(r"\\binom{\1}{\2}", text)
+    return text
 
 
 def same_whole(gold: str, answer: str, tolerance: float) -> bool:
@@ -124,7 +192,10 @@ def same_structure(wanted: structure.Structure, given: structure.Structure, tole
     if not ("tuple" in kinds or is_named_once):
         return covers(wanted.items, given.items, tolerance, (wanted.kind, given.kind).count("set"))
     # two items in brackets may be an interval; a bare list stands for a tuple in parentheses
-    differ_in_brackets = len(wanted.items) == 2 and (wanted.brackets or "()") != (given.brackets or "()")
+    if {wanted.brackets, given.brackets} == {structure.ROW, structure.COLUMN}:
+        return False
+    brackets, others = (structure.BRACKETS.get(one.brackets, one.brackets) or "()" for one in (wanted, given))
+    differ_in_brackets = len(wanted.items) == 2 and brackets != others
     if differ_in_brackets or len(wanted.items) != len(given.items):
         return False
     items = given.items
@@ -209,12 +280,12 @@ def is_equation_to_zero(answer: str) -> bool:
 
 
 def without_letter_unit(one: Reading, other: Reading) -> str:
-    """The body without a unit of one letter, where the other has no letter and no other unit: `5 m` is 5 beside 5."""
+    """Return the body without a unit of one letter, where the other has no letter and no other unit: `5 m` is 5 beside 5."""
     found, theirs = LETTER_UNIT.search(one.body), LETTER_UNIT.search(other.body)
     if not found or structure.letters(LETTER_UNIT.sub("", other.body)):
         return one.body
-    unit = other.unit or (name_unit(theirs.group()) if theirs else "")
-    return one.body[: found.start()] if unit in ("", name_unit(found.group())) else one.body
+    unit = other.unit or (parse_unit(theirs.group()) if theirs else "")
+    return one.body[: found.start()] if unit in ("", parse_unit(found.group())) else one.body
 
 
 def same_algebra(gold: str, answer: str, tolerance: float) -> bool:

@@ -3,33 +3,23 @@ r"""Reads numbers, units, bases, words, dates and options of mathematical answer
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
 
+from fairlen.verify.dates import Moment, read_moment
 from fairlen.verify.typesetting import MAX_LENGTH, clean, write_fraction
+from fairlen.verify.units import GLUED, SCALE, SCALES, read_unit, spell, units_agree
 
-CURRENCIES = {r"\$": "dollar", "€": "euro", "£": "pound", "¥": "yen"}
-UNITS = {
-    "millimeter": "mm", "centimeter": "cm", "decimeter": "dm", "kilometer": "km", "millimetre": "mm", "centimetre": "cm",
-    "kilometre": "km", "metre": "m", "meter": "m", "inch": "in", "foot": "ft", "feet": "ft", "yard": "yd", "mile": "mi",
-    "milligram": "mg", "kilogram": "kg", "gram": "g", "pound": "pound", "lb": "pound", "lbs": "pound", "ounce": "oz",
-    "milliliter": "ml", "liter": "l", "litre": "l", "gallon": "gal", "second": "s", "sec": "s", "minute": "min",
-    "hour": "h", "hr": "h", "day": "day", "week": "week", "month": "month", "year": "year", "yr": "year", "dollar": "dollar",
-    "usd": "dollar", "cent": "cent", "euro": "euro", "yuan": "yuan", "degree": "degree", "deg": "degree", "radian": "rad",
-    "unit": "unit", "people": "people", "mph": "h^-1·mi", "kmh": "h^-1·km", "inches": "in",
-}  # fmt: skip
+CURRENCIES = {r"US\$": "us_dollar", r"\$": "dollar", "€": "euro", "£": "lb", "¥": "yen"}
 LETTER_UNITS = "mgshlLNJWVK"  # variables too: units after a number and a space, where the other answer has no letter
 RAISED = r"\^\s?(?:\{\s?-?\d\s?\}|-?\d)"
 POWER = rf"\s?{RAISED}"
 SYMBOL = r"\\(?:mu(?![A-Za-z]) ?(?=\\text|[mgsFAC](?![A-Za-z]))|(?:Omega|AA)(?![A-Za-z])|mathring ?\{? ?A ?\}?)|Å"
 BARE_UNIT = r"(?:k?[mgJN]|[cm]m|[sLhWVK]|mol|min|yr)"
 TEXT_UNIT = re.compile(
-    rf"(?: ?(?:[kM]?(?:{SYMBOL}) ?)?\\text ?\{{(?:[^{{}}0-9]|{RAISED})*\}}"
+    rf"(?: ?(?:[kM]?(?:{SYMBOL}) ?)?\\text ?\{{(?:[^{{}}0-9]|{RAISED}|\^ ?\\circ|\^ ?\{{ ?\\circ ?\}})*\}}"
     rf"(?: ?(?:{SYMBOL}))?(?:{POWER})?(?: ?(?:\\cdot|/)(?= ?\\text))?){{1,8}}$"
-)
-WORD_UNIT = re.compile(
-    r"(?<=[\d}])\s?((?:square |sq\.? |cubic |degrees )?[A-Za-z]{2,}(?:(?:/| per )[a-z]+)?)\.?\s?(\^\s?\{?[23]\}?|[²³])?$"
 )
 LETTER_UNIT = re.compile(
     rf"(?<=[\d}}])( [{LETTER_UNITS}](?:/[a-z]+)?(?:{POWER})?| ?[kM]?(?:{SYMBOL})[mgsFAC]?"
@@ -37,91 +27,135 @@ LETTER_UNIT = re.compile(
 )
 DEGREES = re.compile(r"\s?\^\s?(?:\\circ|\{\s?\\circ\s?\})(?: ?(?:\\text ?\{ ?)?([CF])(?: ?\})?)?$")
 ANGLE = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![A-Za-z])")
-COUNT = re.compile(
-    r"((?=[-+.\d\\])[+-]?(?:[\d., ]*\d(?:/\d+)?)?(?: ?\\frac ?\{\d+\} ?\{\d+\})?) ((?:[A-Za-z]{3,} ){0,2}[A-Za-z]{3,})"
+ONLY_IN_TEXT = {"k", "mil", "mn", "tn", "bn"}
+"""Those that are variables outside of a text: `5k`."""
+AND_A_HALF = re.compile(r"(?:and a half|et demie?|y medi[oa]|e mezz[oa]|e mei[oa]|einhalb)(?![^\W\d_])", re.IGNORECASE)
+CHINESE = r"\u3400-\u9fff\u3040-\u30ff\uac00-\ud7af"
+TEXT_AFTER = re.compile(
+    rf" ?(?:\\(?:text|Omega|AA|mathring)(?![A-Za-z])|\\mu ?(?=\\text|[mgsFACLlV]$)|[€£¥Åµ°{CHINESE}])"
 )
-IRREGULAR = {"children", "men", "women", "fish", "sheep", "mice", "geese", "teeth", "dice"}  # plurals without an s
-FACTORS = {
-    "half", "quarter", "halve", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "pi", "squared", "cubed",
-    "factorial", "minus", "minu", "plus", "plu", "th", "negative", "percent", "percentage",
-}  # fmt: skip
-"""Words, without the s of the plural, that change a number and are neither its unit nor what it counts."""
-NUMERAL = re.compile(
-    r"[a-z]*(?:four|fif|six|seven|eigh|nin|ten|eleven|twelf|teen|tie|hundred|thousand|illion)th|[a-z]*third|first"
-    r"|eleven|twelve|[a-z]+teen|(?:twen|thir|for|fif|six|seven|eigh|nine)t(?:y|ie)"
-)
-"""The factors that go on and on: `7 twelfths` is no 7. Months, paths and cards are none."""
-NO_NOUNS = {
-    "cos", "abs", "less", "unless", "this", "yes", "more", "fewer", "than", "over", "log", "exp", "sin", "tan", "sqrt", "about",
-    "root", "roots",
-}  # fmt: skip
-SCALES = {"dozen": 12, "hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
-JOINED = {"and", "or", "to", "by", "with", "if", "for", "when", "where", "not", "no", "mod", "such", "modulo", "i", "e"}
+WORD_AFTER = re.compile(rf"{TEXT_AFTER.pattern}| ?[^\W\d_]{{2}}")
+"""What begins a unit after a number: a text or a sign, or at least two letters."""
 
 
-def split_unit(text: str) -> tuple[str, str]:
-    r"""`12\text{ cm}^2` -> `12`, `cm^2`. Unknown units stay in place, unless they are text after a value."""
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """What an answer measures, and in which unit."""
+
+    body: str
+    """The answer without its unit, scale words worked into the number."""
+    unit: str = ""
+
+
+def split_unit(text: str) -> Measure | None:
+    r"""Return `12` and `cm^2` of `12\text{ cm}^2`, `5000000` and `dollar` of `\$5\text{ million}`.
+
+    None if the text is not a value with a unit: then it stays as it is, and is compared as a whole.
+    """
     for sign, name in CURRENCIES.items():
         if text.startswith(sign) or text.endswith(sign):
-            return text.removeprefix(sign).removesuffix(sign).strip(), name
+            body = text.removeprefix(sign).removesuffix(sign).strip()
+            inner = split_unit(body)
+            if inner and inner.unit and inner.unit != name:
+                return None
+            return Measure(inner.body if inner else body, name)
+    head = find_number(text)
+    if head and WORD_AFTER.match(text, head):
+        return split_after_number(text[:head].strip(), text[head:])
     if found := DEGREES.search(text):
-        return (text, "") if ANGLE.search(text) else (text[: found.start()], f"degree {found[1] or ''}".strip().lower())
-    if (found := COUNT.fullmatch(text)) and (unit := name_counted(found.group(2))):
-        return found.group(1), unit
-    found = TEXT_UNIT.search(text) or WORD_UNIT.search(text)
-    if found is None or not text[: found.start()].strip():
-        return text, ""
-    unit = name_unit(found.group())
-    known = found.re is TEXT_UNIT or {*UNITS.values()} & {*re.findall(r"[^\W\d]+", unit)}
-    letters = LETTER_UNITS.lower() + ("cakft" if " " in found.group() else "")
-    if (
-        not known
-        or JOINED & set(unit.split())
-        or has_factor(set(unit.split()))
-        or (found.re is TEXT_UNIT and len(unit) < 2 and unit not in letters)
-    ):
-        return text, ""
-    return text[: found.start()].strip(), unit
+        return None if ANGLE.search(text) else Measure(text[: found.start()], f"°{found[1] or ''}")
+    found = TEXT_UNIT.search(text)
+    body = text[: found.start()].strip() if found else ""
+    if not found or not body or not is_written_as_unit(found.group()):
+        return None
+    unit = read_unit(found.group())
+    return None if unit is None else Measure(body, unit)
 
 
-def name_counted(noun: str) -> str:
-    """`red balls` -> `red ball`; empty for nouns in the singular, other words and known units."""
-    words = noun.lower().split()
-    bare = {word.removesuffix("s") for word in words}
-    is_plural = words[-1] in IRREGULAR or re.search("[^s]s$", words[-1])
-    if not is_plural or (JOINED | NO_NOUNS) & set(words) or has_factor(bare) or bare & UNITS.keys():
-        return ""
-    return name_unit(noun)
+def find_number(text: str) -> int:
+    """Return where the number that a text begins with ends, 0 if it begins with none."""
+    if len(text) > MAX_NUMBER:
+        return 0
+    matches = (pattern.match(text) for pattern in (PLAIN, SCIENTIFIC, QUOTIENT, SLASHED))
+    return max((len(found.group().rstrip()) for found in matches if found), default=0)
 
 
-def has_factor(words: set[str]) -> bool:
-    return bool(words & (FACTORS | SCALES.keys())) or any(map(NUMERAL.fullmatch, words))
+def split_after_number(number: str, tail: str) -> Measure | None:
+    """Return the measure of a number and the text after it; None if the text is neither scale, unit, counter nor noun."""
+    is_text = bool(TEXT_AFTER.match(tail))
+    exact = read_number(number)
+    is_one = exact is not None and abs(exact.value) == 1
+    can_be_unit = is_written_as_unit(tail) if is_text else is_word(tail)
+    unit = read_unit(tail, is_one) if can_be_unit else None
+    if unit is not None:
+        return Measure(number, unit)
+    if exact is None:
+        return None
+    value, rest = multiply(exact.value, spell(tail), tail)
+    if value is None:
+        return None
+    unit = read_unit(rest) if rest else ""
+    return None if unit is None else Measure(write_value(value), unit)
 
 
-SIGNS = (
-    (re.compile(r"\\text|[{}.]"), ""), (re.compile(r"\\mu ?"), "u"), (re.compile(r"\\Omega"), "ohm"),
-    (re.compile(r"\\AA|\\mathring ?A|Å"), "angstrom"), (re.compile(r"\\cdot|·|\*"), " "), (re.compile(" per "), "/"),
-    (re.compile(r"(?<=[/ ])(?:square|sq) ([a-z]+)"), r"\1^2"), (re.compile(r"(?<=[/ ])cubic ([a-z]+)"), r"\1^3"),
-    (re.compile(r"/ ?\(([^()]*)\)"), lambda found: "/" + "/".join(found[1].split())),
-)  # fmt: skip
-"""One way to write a unit: `\\text{J}/(\\text{kg}\\cdot\\text{K})` is `J/kg/K`."""
+def multiply(value: Fraction, words: str, tail: str) -> tuple[Fraction | None, str]:
+    """Return the value times the scales that words begin with, and the words after them; None if they begin with none."""
+    is_text = bool(TEXT_AFTER.match(tail))
+    is_changed = False
+    if (found := AND_A_HALF.match(words)) and value.denominator == 1 and value > 0:
+        value, words, is_changed = value + Fraction(1, 2), words[found.end() :].strip(), True
+    while found := SCALE.match(words):
+        word = found[1].lower()
+        if word == "k" and not re.fullmatch(r"\\text ?\{k\}", tail):
+            return None, words
+        if word in ONLY_IN_TEXT and not is_text:
+            return None, words
+        value, words, is_changed = value * SCALES[word], words[found.end() :].strip(), True
+    return (value if is_changed else None), words
 
 
-def name_unit(text: str) -> str:
-    """One spelling for each unit: `square centimeters`, `sq cm` are `cm^2`; `m/s^2` and `m s^{-2}` are `m·s^-2`."""
-    text = f" {text}"
-    for sign, name in SIGNS:
-        text = sign.sub(name, text)
-    parts = re.findall(r"(/?) ?([^\s/^]+)(?: ?\^ ?(-?\d))?", text.lower())
-    named = [(name_word(word), int(power or 1) * (-1 if under else 1)) for under, word, power in parts]
-    if all(power == 1 for _, power in named):
-        return " ".join(word for word, _ in named)
-    return "·".join(sorted(word if power == 1 else f"{word}^{power}" for word, power in named))
+def is_word(tail: str) -> bool:
+    """Return whether letters outside of a text are words, or symbols that nobody multiplies: `2mg` may be 2 times m times g."""
+    words = re.findall(r"[^\W\d_]+", tail)
+    first = words[0] if words else ""
+    if len(words) > 1 and len(words[-1]) > 2 and all(len(word) > 1 for word in words):
+        return True
+    return first in GLUED or first.lower() in SHORT_WORDS or len(first) > 3
 
 
-def name_word(word: str) -> str:
-    singular = word.removesuffix("s") or word
-    return UNITS.get(word) or UNITS.get(singular) or singular
+SHORT_WORDS = {
+    "per",
+    "day",
+    "sq",
+    "cup",
+    "men",
+    "pts",
+    "yen",
+    "amp",
+    "ohm",
+    "ton",
+    "hrs",
+    "yrs",
+    "lbs",
+    "mins",
+    "sec",
+    "rad",
+}
+"""Words of two or three letters that are no products."""
+
+
+def is_written_as_unit(tail: str) -> bool:
+    r"""Return False for a single letter right after a number: `5\text{A}` may be five times A."""
+    inner = re.fullmatch(r"(?P<space> ?)\\text ?\{(?P<inner>[^{}]*)\}", tail)
+    letter = inner["inner"].strip().rstrip(".") if inner else ""
+    if len(letter) != 1 or not letter.isascii():
+        return True
+    is_apart = bool(inner and (inner["space"] or inner["inner"].startswith(" ")))
+    return letter in LETTER_UNITS or (is_apart and letter in "CAFTSHM") or not letter.isalpha()
+
+
+def write_value(value: Fraction) -> str:
+    return str(value.numerator) if value.denominator == 1 else write_fraction(value)
 
 
 MAX_NUMBER = 400  # characters; longer ones are left to algebra, which has a deadline
@@ -137,15 +171,22 @@ QUOTIENT = re.compile(
 )
 SLASHED = re.compile(rf"()()({DECIMAL})\s?/\s?({DECIMAL})")
 REPEATED = re.compile(r"([+-]?) ?0?\.(\d{0,20})\((\d{1,20})\)")  # `0.1(6)` alone; elsewhere a product
-SCALED = re.compile(rf"({DECIMAL}) ?(?:\\text ?\{{ ?)?({'|'.join(SCALES)})s? ?\}}?")
-DATE = re.compile(r"(?:(\d{4})([-/])(\d\d?)\2(\d\d?)|(\d\d?)([-/])(\d\d?)\6(\d{4}))")
 OPTION = re.compile(r"\\text ?\{ ?\(([A-Z])\) ?\} ?(.+)|\\text ?\{ ?\(([A-Z])\) (.+)\}|\(([A-Z])\) (.+)")
 """An option with its letter, as contests print it; not where more is said than what the option holds."""
 MORE_THAN_OPTION = re.compile(
     r"[+*/^=_,;:.|&!)]|-\s|\\(?:cup|cap|times|cdot|pm|to|and|or|cong|sim|approx|in|le|ge|ne)(?![A-Za-z])"
     r"|.*(?<![A-Za-z\\])(?:[A-Z]|or|and)(?![A-Za-z])"
 )
-BASE = re.compile(r"\(?([0-9][0-9A-Fa-f]*|[A-F]+)\)?\s?_\s?(?:\{\s?(?:\\text\{)?([0-9]{1,2}|[a-z]+)\}?\s?\}|(\d))")
+NUMBER_WORDS = "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen"
+BASE_NAMES = NUMBER_WORDS.split()
+OTHER_BASES = {"binary": "2", "octal": "8", "decimal": "10", "hexadecimal": "16", "hex": "16", "ternary": "3"}
+DIGITS_OF_BASE = r"(?:\\text ?\{ ?)?\(?([0-9][0-9A-Fa-f]*|[A-F][0-9A-F]*)\)?(?: ?\})?"
+BASE = re.compile(
+    rf"{DIGITS_OF_BASE}\s?_\s?(?:\{{\s?\(?(?:\\text ?\{{ ?)?\(?([0-9]{{1,2}}|[a-z]+)\)?(?: ?\}})?\)?\s?\}}|(\d))"
+)
+BASE_IN_WORDS = re.compile(
+    rf"{DIGITS_OF_BASE} ?(?:\\text ?\{{ ?)?\(?(?:in )?base[ -]\}}? ?([0-9]{{1,2}}|[a-z]+)\)?(?: ?\}})?\)?"
+)
 WORDS = re.compile(r"[^\W\d_]{2,}(?:[ '-][^\W\d_]+)*")
 CHOICE = re.compile(r"\(?([A-Z])\)?")
 
@@ -168,7 +209,7 @@ class Reading:
     words: str = ""  # lower case, where the answer is words rather than symbols
     choice: str = ""  # a single capital letter, in parentheses or not
     option: str = ""
-    date: tuple[int, ...] = ()  # year, month and day in the order in which they were written; empty for everything else
+    moment: Moment | None = None  # a date, a time or a duration
 
 
 MAX_CACHED = 200  # characters of an answer whose reading is kept: 2,048 readings of any size could take gigabytes
@@ -181,9 +222,17 @@ def read(answer: str) -> Reading:
 
 
 def read_uncached(answer: str) -> Reading:
-    body, unit = split_unit(split_text(clean(answer)))
-    body, base = split_base(body)
-    body = write_scaled(body)
+    cleaned = clean(answer)
+    moment = read_moment(cleaned)
+    if moment and moment.is_sure:
+        whole = " ".join(cleaned.split())
+        return Reading(text=whole, body=whole, moment=moment)
+    body, base = split_base(cleaned)
+    measure = None if base else split_unit(open_text(body))
+    unit = measure.unit if measure else ""
+    body = measure.body if measure else body
+    body, inner_base = (body, base) if base else split_base(body)
+    base = base or inner_base
     whole = re.fullmatch(r"\\text\s?\{([^{}]*)\}", body)
     plain = whole.group(1).strip() if whole else body
     words = plain.rstrip(".").lower() if whole or WORDS.fullmatch(plain) else ""
@@ -202,34 +251,60 @@ def read_uncached(answer: str) -> Reading:
         words="" if number or len(words) < 2 else " ".join(words.split()),
         choice=choice.group(1) if choice else "",
         option=option,
-        date=read_date(plain),
+        moment=moment,
     )
+
+
+def read_glued(reading: Reading, other: Reading) -> Reading:
+    """Return the reading of `5mg` with mg as its unit, if the other answer has that unit; otherwise the reading as it is."""
+    head = find_number(reading.body)
+    tail = reading.body[head:]
+    if reading.number or reading.moment or not head or not re.fullmatch(r" ?[A-Za-zµ]{1,5}(?:\^\d)?", tail):
+        return reading
+    number, unit = read_number(reading.body[:head].strip()), read_unit(tail)
+    if number is None or unit != other.unit:
+        return reading
+    return replace(reading, body=reading.body[:head].strip(), unit=unit, number=number)
 
 
 read_short = lru_cache(maxsize=2048)(read_uncached)
 
 
-def split_text(text: str) -> str:
+EUROPEAN = re.compile(r"-?[1-9]\d{0,2}(?:\.\d{3})+,\d+")
+INDIAN = re.compile(r"-?\d{1,2}(?:,\d\d)*,00,\d{3}|-?\d{1,2}(?:,\d\d)*,0\d,\d{3}")
+COMMA_BEFORE_UNIT = re.compile(rf"(-?\d+),(\d{{1,2}}|\d{{4,}})(?=(?:{TEXT_AFTER.pattern}))")
+MIXED_IN_WORDS = re.compile(r"(\d+) ?\\text ?\{ and \} ?(\\frac ?\{\d+\} ?\{\d+\}|\\frac ?\d\d)")
+
+
+def read_otherwise(answer: str, reading: Reading) -> Reading:
+    r"""Return the reading of `12.345,67`, `1,00,000`, `3,5\text{ km}` and `3\text{ and }\frac25` as one number.
+
+    They are lists as well, so that they are read like this only beside a reference that is a number.
+    """
+    if reading.number or len(answer) > MAX_CACHED:
+        return reading
+    text = clean(answer)
+    if EUROPEAN.fullmatch(text):
+        return read(text.replace(".", "").replace(",", "."))
+    if INDIAN.fullmatch(text):
+        return read(text.replace(",", ""))
+    if found := MIXED_IN_WORDS.fullmatch(text):
+        return read(f"{found[1]}{found[2]}")
+    if COMMA_BEFORE_UNIT.match(text):
+        return read(COMMA_BEFORE_UNIT.sub(r"\1.\2", text, count=1))
+    return reading
+
+
+def open_text(text: str) -> str:
+    r"""Return `14 apples` of `\text{14 apples}`, as text: its letters are words."""
     found = re.fullmatch(r"\\text ?\{ ?([-+.\d][^{}]*)\}", text)
-    inner = found.group(1).strip() if found else text
-    return inner if found and (split_unit(inner)[1] or SCALED.fullmatch(inner)) else text
-
-
-def write_scaled(text: str) -> str:
-    """`1.5 million` -> `1500000`: such a word is a factor and no unit."""
-    found = SCALED.fullmatch(text)
-    if found is None or len(text) > MAX_NUMBER:
+    if not found:
         return text
-    value = read_decimal(found.group(1))[0] * SCALES[found.group(2)]
-    return str(value) if value.denominator == 1 else text
-
-
-def read_date(text: str) -> tuple[int, ...]:
-    """`2023-01-02` -> 2023, 1, 2; empty where the text is no date. As a difference it would have been worked out."""
-    found = DATE.fullmatch(text)
-    parts = tuple(int(part) for part in found.groups() if part and part.isdecimal()) if found else ()
-    small = sorted(part for part in parts if part < 100)
-    return parts if len(small) == 2 and 1 <= small[0] <= 12 and small[1] <= 31 else ()
+    inner = found.group(1).strip()
+    head = find_number(inner)
+    tail = inner[head:].strip()
+    spaced = f"{inner[:head].strip()} \\text{{ {tail}}}" if head and tail else inner
+    return spaced if head and split_unit(spaced) else text
 
 
 def read_option(text: str) -> str:
@@ -241,21 +316,23 @@ def read_option(text: str) -> str:
 
 
 def agree(one: Reading, other: Reading) -> bool:
-    """Neither contradicts the other in unit or base. A percentage has no other unit."""
+    """Return whether neither contradicts the other in unit or base. A percentage has no other unit."""
     if one.base and other.base and one.base != other.base:
         return False
     if (one.unit and other.text.endswith("%")) or (other.unit and one.text.endswith("%")):
         return False
-    units, others = set(one.unit.split()), set(other.unit.split())
-    return units <= others or others <= units
+    return units_agree(one.unit, other.unit)
 
 
 def split_base(text: str) -> tuple[str, str]:
-    """`101_2` and `(101)_2` -> `101`, `2`; `3a_2` has a digit that base 2 lacks, and is a product."""
-    found = BASE.fullmatch(text)
-    if found is None:
+    """Return the digits and the base of `101_2`, `(101)_2` and `101 (base two)`; `3a_2` has a digit that base 2 lacks."""
+    found = BASE.fullmatch(text) or BASE_IN_WORDS.fullmatch(text)
+    if not found:
         return text, ""
-    digits, base = found.group(1).upper(), found.group(2) or found.group(3)
+    groups = found.groups()
+    digits = groups[0].upper()
+    name = next(group for group in groups[1:] if group)
+    base = str(BASE_NAMES.index(name)) if name in BASE_NAMES else OTHER_BASES.get(name, name)
     is_base = not base.isdecimal() or int(max(digits), 16) < int(base)
     return (digits, base) if is_base else (text, "")
 

@@ -22,7 +22,13 @@ ONE_NAME = (
     r"|\|?[A-Z]{2,3}\|?|\{[A-Z]{2}\}|\\(?:angle|overline) ?\{?[A-Z]+\}?)"  # |AB|, \angle ABC
 )
 NAME = re.compile(ONE_NAME + r" ?(?:(?<![<>!:])=|\\in(?![A-Za-z])) ?")
-COLUMN = re.compile(r"\\begin\{([pb])matrix\}([^&]*)\\end\{\1matrix\}")
+ROW, COLUMN = "row", "column"
+"""Brackets of a matrix of one row or column, which stands for a tuple."""
+BRACKETS = {ROW: "()", COLUMN: "()"}
+ROW_OF_MATRIX = re.compile(
+    r"\\begin\{([pb])matrix\}((?:(?!\\\\)[^&])+(?:&(?:(?!\\\\)[^&])+)+)(?:\\\\ ?)?\\end\{\1matrix\}"
+)
+COLUMN_OF_MATRIX = re.compile(r"\\begin\{([pb])matrix\}([^&]*)\\end\{\1matrix\}")
 EITHER_SIGN = re.compile(r"\\(pm|mp)(?![A-Za-z])")
 
 
@@ -48,9 +54,11 @@ def take_apart(answer: str) -> Structure:
         ratios = tuple(rf"\frac{{{one}}}{{{other}}}" for one, other in pairwise(parts))
         return Structure("tuple", ratios, "::")
     bare = strip_name(answer)
-    if column := COLUMN.fullmatch(bare):
+    if column := COLUMN_OF_MATRIX.fullmatch(bare):
         rows = [row.strip() for row in column.group(2).split(r"\\")]
-        return Structure("tuple", tuple(row for row in rows if row), "()")
+        return Structure("tuple", tuple(row for row in rows if row), COLUMN)
+    if row := ROW_OF_MATRIX.fullmatch(bare):
+        return Structure("tuple", tuple(cell.strip() for cell in row.group(2).split("&")), ROW)
     inner, kind, brackets = open_brackets(bare if bare[:1] in "([{\\" else answer)
     if kind != "one":
         items = split(inner) if inner else ()
@@ -117,6 +125,18 @@ def split_at(text: str, separator: str) -> list[str]:
             parts.append(text[start:position].strip())
             start = position + 1
     return [*parts, text[start:].strip()]
+
+
+def split_signs(side: str) -> list[str]:
+    """Return the terms of a sum, split at plus and minus signs outside all brackets."""
+    parts, start, depth = [], 0, 0
+    for position, character in enumerate(side):
+        depth += (character in "([{") - (character in ")]}")
+        before = side[:position].rstrip()[-1:]
+        if depth == 0 and character in "+-" and (before.isalnum() or before in ")]}'"):
+            parts.append(side[start:position].strip())
+            start = position + 1
+    return [*parts, side[start:].strip()]
 
 
 def spread(items: tuple[str, ...]) -> tuple[str, ...]:
@@ -245,7 +265,7 @@ def states_value(item: str) -> bool:
 def bare(side: str) -> str:
     """A side without its unit; a date is a value as well."""
     reading = read(side)
-    return "0" if reading.date else LETTER_UNIT.sub("", reading.body)
+    return "0" if reading.moment and reading.moment.is_sure else LETTER_UNIT.sub("", reading.body)
 
 
 RELATION = re.compile(r" ?(\\(?:leq?|geq?|lt|gt|neq?)(?![A-Za-z])|<=|>=|!=|[<>=]|\\in(?![A-Za-z])) ?")
@@ -324,9 +344,11 @@ def write_brackets(text: str) -> str:
     r"""`]0,1[` -> `(0,1)`."""
     pieces = re.split(r" ?\\cup ?", text)
     if any(piece[:1] == "]" or piece[-1:] == "[" for piece in pieces) and all(
-        piece[:1] in OPENING and piece[-1:] in CLOSING and len(split_at(piece[1:-1], ",")) == 2 for piece in pieces
+        piece[:1] in OPENING and piece[-1:] in CLOSING and len(split(piece[1:-1])) == 2 for piece in pieces
     ):
-        return r" \cup ".join(f"{OPENING[piece[0]]}{piece[1:-1]}{CLOSING[piece[-1]]}" for piece in pieces)
+        return r" \cup ".join(
+            f"{OPENING[piece[0]]}{','.join(split(piece[1:-1]))}{CLOSING[piece[-1]]}" for piece in pieces
+        )
     return text
 
 

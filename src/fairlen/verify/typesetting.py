@@ -76,6 +76,11 @@ RENAMED = {
     "leqslant": r"\le", "leqq": r"\le", "geqslant": r"\ge", "geqq": r"\ge", "vee": r"\lor", "wedge": r"\land", "imath": "i",
     "jmath": "j", "lbrace": r"\{", "rbrace": r"\}",
 }  # fmt: skip
+ARGUMENT = (
+    r"\([^()]{1,60}\)|\\frac ?\{[^{}]{1,40}\} ?\{[^{}]{1,40}\}|\\?[A-Za-z]+"
+    r"|\d+(?:\.\d+)?(?: ?\^ ?(?:\\circ|\{ ?\\circ ?\}))?"
+)
+"""What a function such as cis is taken of."""
 TYPESETTING: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = [
     (re.compile(rf"\\(?:text)?color(?:\s*\[[^][]{{0,40}}\])?{BRACES}|\\colorbox{BRACES}|\\fcolorbox{BRACES}{BRACES}"), ""),
     (re.compile(rf"\\bbox(?:\s*\[[^][]{{0,40}}\])?|\\(?:label|tag|phantom){BRACES}"), ""),
@@ -89,6 +94,8 @@ TYPESETTING: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] 
     (re.compile(r"(?<!\\)(?:\\! ?|\$|\\[()\[\]])|\*\*"), ""),
     (re.compile(r"(?<!\\)\\(?:[,;:>/ ]|(?:q?quad|thinspace|enspace|medspace|thickspace)(?![A-Za-z]))|~|\s+"), " "),
     (re.compile(r" {2,}"), " "),
+    (re.compile(r"(?<![\d.,}])(0\{ ?, ?\}\d+|\d+\{ ?, ?\}(?!\d{3}(?!\d))\d+)(?![\d{,])"),
+     lambda found: re.sub(r"\{ ?, ?\}", ".", found[0])),
     (re.compile(r"\{ ?, ?\}"), ","),
     (re.compile(words(TEXTS) + r" ([A-Za-z])(?![A-Za-z])"), r"\\text{\1}"),
     (re.compile(words(TEXTS) + r"\*? ?"), r"\\text"),
@@ -104,7 +111,17 @@ TYPESETTING: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] 
     (re.compile(r"(\( ?)?(?:\\text ?\{ ?mod ?\}|(?<![A-Za-z])\\?[bp]?mod(?![A-Za-z])) ?(?:(\w+)|\{ ?(\w+) ?\}) ?(?(1)\))"),
      r"\\pmod \2\3"),
     (re.compile(words(" ".join(RENAMED))), lambda found: RENAMED[found[0][1:]]),
-    (re.compile(r"\\text ?\{ ?(percent|percentage|pct)? ?\}"), lambda found: r"\%" if found.group(1) else ""),
+    (re.compile(r"\\text ?\{ ,? ?(?:et|und|y) \}|\\text ?\{ ?(?:和|与|及|以及|且) ?\}|(?<=\d) ?(?:和|与|及|以及) ?(?=\d)"),
+     r"\\text{ and }"),
+    (re.compile(r"\\text ?\{ ,? ?(?:ou|oder|o) \}|\\text ?\{ ?(?:或|或者) ?\}| ?(?:或者|或) ?"), r"\\text{ or }"),
+    (re.compile("、"), ","),
+    (re.compile(r"(?<!\\)\{ ?([^{}\\]{1,40}?) ?\\choose ?([^{}\\]{1,40}?) ?(?<!\\)\}"), r"\\binom{\1}{\2}"),
+    (re.compile(r"^(\w{1,9}) ?(?:\\choose|\\text ?\{ ?choose ?\}|choose) ?(\w{1,9})$"), r"\\binom{\1}{\2}"),
+    (re.compile(rf"\\(?:cis(?![A-Za-z])|text ?\{{ ?cis ?\}}) ?({ARGUMENT})"), r"(\\cos \1 + i\\sin \1)"),
+    (re.compile(r" ?\\text ?\{ ?\((?:since|because) .*\) ?\}?$"), ""),
+    (re.compile(r"^\\text ?\{ ?([A-Z](?: ?, ?[A-Z](?![A-Za-z]))+) ?\}$"), r"\1"),
+    (re.compile(r"\\text ?\{ ?(percent(?:age)? points?|percent|percentage|pct)? ?\}"),
+     lambda found: r"\%" if found.group(1) else ""),
     (re.compile(r" ?(?<![A-Za-z\\])(?:percentage|percent|pct) ?$"), r"\\%"),
     (re.compile(r"(\\text ?\{[^{}]*)\} ?/ ?\\text ?\{"), r"\1/"),
     (re.compile(r"(?<![\d.])(\d{0,20}\.\d{0,20}?)(?:(\d{1,6}?)\2{2,8}|(\d{3,6}?)\3{1,8})(?: ?\\[lc]?dots(?![A-Za-z])|\.{3})"),
