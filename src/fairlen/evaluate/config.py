@@ -165,7 +165,7 @@ class EvaluationSettings(Settings):
     ask: str = "auto"
     """Text that asks a cut response for its answer, in the form that --answer names; open thinking is closed before it."""
     from_samples: Annotated[str, Alone, HARMLESS] = ""
-    """Folder of an evaluation, whose responses are graded again; no model is run."""
+    """Responses to grade without a model: an evaluation's folder, or a file with problem (or id), text and gold."""
     out: Annotated[str, HARMLESS] = ""
     """Folder of the evaluation; by default a new one under eval/. Problems that are done there are not sampled again."""
 
@@ -182,7 +182,7 @@ class EvaluationSettings(Settings):
 
 @dataclass(frozen=True)
 class EvalConfig(RolloutConfig):
-    """Grade a model on held-out problems, with intervals over problems; or grade those of an evaluation again."""
+    """Grade a model on held-out problems, with intervals over problems; or grade saved ones: an evaluation's, or a file's."""
 
     run: EvaluationSettings = EvaluationSettings()
 

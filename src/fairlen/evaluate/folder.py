@@ -83,10 +83,19 @@ def read_recorded(place: str | Path) -> dict[str, Any] | None:
 
 
 def rescore_settings(place: str, **changes: Any) -> EvalConfig:
-    """Return the settings that the samples of an evaluation's folder were graded with. Raises ValueError for other places."""
+    """Return the settings that an evaluation's samples were graded with, or the usual ones for a file of responses.
+
+    Raises:
+        ValueError: For a place that is neither.
+    """
+    if Path(place).is_file():
+        return EvalConfig.of(**({"from_samples": place} | changes))
     recorded = read_recorded(place)
     if recorded is None:
-        raise ValueError(f"--from-samples {place}: no {RECORDED} there; give the folder of an evaluation")
+        raise ValueError(
+            f"--from-samples {place}: no {RECORDED} there; give the folder of an evaluation, or a file with the columns "
+            "problem (or id), text and gold"
+        )
     known = names_of(EvalConfig)
     kept = {
         name: convert(f"{place}: {name}", value, known[name].default)

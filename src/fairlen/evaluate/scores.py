@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from fairlen.audit.log import Unit
 from fairlen.audit.numbers import plain
 from fairlen.audit.statistics.intervals import Estimate, mean_over
 from fairlen.audit.statistics.lengths import split
@@ -40,7 +41,11 @@ class SampleTable:
     counts: Bools  # has a verdict, or counts as incorrect without one
     label: Ints  # the answer, numbered within all; below 0 is none
     length: Ints
+    """Generated tokens; words if a sample does not have its tokens."""
     truncated: Bools
+    unit: Unit
+    knows_finish: bool
+    """Whether every sample says how it ended."""
 
     @property
     def num_problems(self) -> int:
@@ -57,13 +62,17 @@ def count(samples: Sequence[Sample], without_verdict: str) -> SampleTable:
     answers: dict[object, int] = {}
     problem = [problems.setdefault(s.problem_id, len(problems)) for s in samples]
     label = [-1 if s.extracted is None else answers.setdefault(answer_key(s), len(answers)) for s in samples]
+    has_tokens = all(s.length is not None for s in samples)
+    lengths = [s.length if has_tokens else len(s.text.split()) for s in samples]
     return SampleTable(
         problem=np.array(problem, np.int64),
         correct=np.array([s.status == "correct" for s in samples], np.bool_),
         counts=np.array([s.has_verdict or without_verdict != "inactive" for s in samples], np.bool_),
         label=np.array(label, np.int64),
-        length=np.array([s.length or 0 for s in samples], np.int64),
+        length=np.array(lengths, np.int64),
         truncated=np.array([s.finish == "length" for s in samples], np.bool_),
+        unit="tokens" if has_tokens else "words",
+        knows_finish=all(s.finish is not None for s in samples),
     )
 
 
@@ -88,9 +97,10 @@ def score(
         "samples": len(samples),
         "scored": int((table.per_problem(table.counts) > 0).sum()),
         **{name: over_problems(values) for name, values in each.items() if len(values)},
-        "truncated": plain(mean_over(table.problem, table.truncated)),
+        "truncated": plain(mean_over(table.problem, table.truncated)) if table.knows_finish else None,
         "without_verdict": missing_verdicts(samples, table, without_verdict),
         "length": lengths(table),
+        "unit": table.unit,
         **({"budgets": accuracy_by_budget(samples, table, cuts)} if cuts else {}),
     }, each
 

@@ -86,8 +86,8 @@ def made_set(place: str, config: EvalConfig, tokenizer: Any) -> ProblemSet:
     return ProblemSet(file_name(name), problems, digest, "", details, task.verify, task.close, play=play)
 
 
-def find_sets(config: EvalConfig, names: Sequence[str]) -> dict[str, ProblemSet]:
-    """Return the set of each file of samples. Raises ValueError without one."""
+def find_sets(config: EvalConfig, names: Sequence[str] = ()) -> dict[str, ProblemSet]:
+    """Return the set of each file of samples, by default all sets of the settings. Raises ValueError without one."""
     for place in config.data.places:
         if is_file_place(place):
             raise ValueError(
@@ -97,7 +97,7 @@ def find_sets(config: EvalConfig, names: Sequence[str]) -> dict[str, ProblemSet]
     sets = {file_name(found.name): found for found in open_sets(config)}
     if lost := [name for name in names if name not in sets]:
         raise ValueError(f"--from-samples: {lost[0]} is none of the sets {', '.join(sets)}: name its place with --data")
-    return {name: sets[name] for name in names}
+    return {name: sets[name] for name in names or sets}
 
 
 async def rescore(found: ProblemSet, samples: Sequence[Sample], console: Console) -> tuple[Sample, ...]:

@@ -17,6 +17,14 @@ from fairlen.audit.audit import audit
 from fairlen.console import make_console, plural, print_table, visible
 from fairlen.evaluate.config import EvalConfig
 from fairlen.evaluate.folder import describe, open_folder, read_recorded, refuse_others, refuse_unused
+from fairlen.evaluate.responses_file import (
+    describe_file,
+    is_responses_file,
+    match_problems,
+    name_of,
+    read_responses,
+    set_of_golds,
+)
 from fairlen.evaluate.samples import (
     Sample,
     file_name,
@@ -100,9 +108,14 @@ def lock_folder(folder: Path, locks: ExitStack) -> None:
 
 
 def rescore_given(config: EvalConfig, console: Console, locks: ExitStack) -> Graded:
-    """Verify what an evaluation drew. `locks` keeps the folder to this process until it is closed."""
-    recorded = read_recorded(config.run.from_samples)
+    """Grade the responses of a file, or those that an evaluation drew, again.
+
+    `locks` keeps the folder to this process until it is closed.
+    """
     refuse_unused(config)
+    if is_responses_file(config.run.from_samples):
+        return grade_file(config, console, locks)
+    recorded = read_recorded(config.run.from_samples)
     files = {path.stem: path for path in find_files(Path(config.run.from_samples))}
     given = {name: read_samples(path) for name, path in files.items()}
     sets = find_sets(config, list(given))
@@ -123,6 +136,28 @@ def rescore_given(config: EvalConfig, console: Console, locks: ExitStack) -> Gra
         sets[name].close()
         write_samples(samples, sample_path(folder, name), read_tokens(files[name]))
     return folder, facts, graded
+
+
+def grade_file(config: EvalConfig, console: Console, locks: ExitStack) -> Graded:
+    """Grade a file of responses by the references in it, or by those of `--data`."""
+    path = Path(config.run.from_samples)
+    samples = read_responses(path, has_data=bool(config.data.places))
+    if len(config.data.places) > 1:
+        raise ValueError(f"--from-samples {path} with {len(config.data.places)} data sets: name the one that was asked")
+    if config.data.places:
+        (found,) = find_sets(config).values()
+        samples = match_problems(found, samples, path)
+    else:
+        found = set_of_golds(config, name_of(path), samples)
+    folder = choose_folder(config.run.out, "rescored", "eval")
+    refuse_others(folder)
+    lock_folder(folder, locks)
+    facts = open_folder(folder, describe(config, {found.name: found}, None) | {"sampled": describe_file(path)})
+    log_set(console, found, f"{found.name}: {len(samples)} {plural('response', len(samples))} of {path}")
+    graded = run_async(rescore(found, samples, console))
+    found.close()
+    write_samples(graded, sample_path(folder, found.name))
+    return folder, facts, {found.name: graded}
 
 
 def summarize(config: EvalConfig, facts: dict[str, Any], samples: Mapping[str, Sequence[Sample]]) -> dict[str, Any]:
@@ -201,6 +236,8 @@ def notes_of(summary: Mapping[str, Any]) -> list[str]:
             f"fewer than {FEW} problems in {', '.join(few)}: intervals are wide, and only more problems narrow them much "
             "(docs/evaluation.md)"
         )
+    if words := [name for name, found in scores.items() if found["unit"] == "words"]:
+        notes.append(f"lengths of {', '.join(words)} are words: the file does not hold the tokens")
     notes += [f"{name}: {why}" for name, found in summary["sets"].items() if (why := found.get("reasons"))]
     for name, found in scores.items():
         missing = found["without_verdict"]
