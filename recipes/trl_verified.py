@@ -184,6 +184,7 @@ def build_trainer(
         method=config.method,
         overrides=config.overrides,
         correct_threshold=config.correct_threshold,
+        verdict="verifier",
         max_extra_batches=config.max_extra_batches,
         allow_truncated_sampling=config.allow_truncated_sampling,
     )

@@ -39,6 +39,8 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
     "Rewards and verdicts": (
         Metric("accuracy/mean", "share", "responses that the verifier calls correct"),
         Metric("outcome/mean", "reward", "verdict and reward functions, weighted, before shaping"),
+        Metric("rewards/NAME/mean", "reward", "what the reward function NAME returned, before its weight; in `fairlen train` "
+               "also `verifier`, the verdict"),
         Metric("reward/mean reward/std", "reward", "after shaping, mean and population standard deviation"),
         Metric("responses/active", "share", "responses that count", "below 1: no verdict, or truncated ones filtered"),
         Metric("responses/verified", "count", "responses that went to the verifier"),
@@ -138,7 +140,7 @@ def index_metrics() -> dict[str, Metric]:
 
 def find_metric(name: str) -> Metric:
     """A metric without the marks of Markdown; an empty one for an unknown name."""
-    found = index_metrics().get(name, UNKNOWN)
+    found = index_metrics().get("rewards/NAME/mean" if name.startswith("rewards/") else name, UNKNOWN)
     plain = (re.sub(r"`|\[(.*?)\]\(.*?\)", r"\1", text) for text in (found.meaning, found.look))
     return Metric(name, found.unit, *plain)
 

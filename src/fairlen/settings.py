@@ -246,7 +246,8 @@ class RewardSettings(VerifierSettings):
     """How finished responses are graded, by rewards of the user's own too."""
 
     rewards: Annotated[tuple[str, ...], Repeated] = ()
-    """A reward function of your own as FILE.py:FUNCTION or FILE.py:FUNCTION=WEIGHT, added to the verifier's; may be repeated."""
+    """FILE.py:FUNCTION or FILE.py:FUNCTION=WEIGHT, a reward that is added to the verdict; may be repeated. It is called as
+    f(prompts=, completions=, completion_ids=, answer=, verdict=, **columns), lists, and returns a list of numbers or None."""
     weight: Annotated[float, Flag("verifier_weight"), FINITE] = 1.0
     """Weight of the verifier's verdict in the outcome."""
     reward_deadline: Annotated[Amount, HARMLESS] = 60.0

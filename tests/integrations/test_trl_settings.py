@@ -7,10 +7,11 @@ import pytest
 pytest.importorskip("trl", reason="TRL is not installed (pip install '.[trl]')")
 import numpy as np
 import torch
+from loops import over
 from transformers import GenerationConfig
 from trl_runs import ScriptedFair, config, scripted
 
-from fairlen.integrations.trl.rows import Outcomes, refuse_infinite
+from fairlen.integrations.trl.rows import Outcomes, choose_verdict, describe_verdict, refuse_infinite
 from fairlen.integrations.trl.settings import find_data_problems, prepare, refuse_defaults
 from fairlen.integrations.trl.trainer import check_threshold
 from fairlen.methods.method import Method
@@ -109,6 +110,42 @@ def test_the_threshold_is_half_of_what_a_row_could_be_worth():
     assert found.verdict[:5].tolist() == [1, 0, 1, 0, 1] and np.isnan(found.verdict[5])
     found = Outcomes.read(rewards, torch.tensor([1.0, 1.0, -2.0]), 1.2, "abc")
     assert found.verdict[:5].tolist() == [0, 0, 1, 0, 1] and np.isnan(found.verdict[5])
+
+
+def test_a_function_named_accuracy_decides_what_is_correct():
+    """Accuracy 0 and two of form 1: the sum, 2 of 3, is above half, and the response is incorrect."""
+    rewards, names = (
+        torch.tensor([[0.0, 1.0, 1.0], [1.0, 0.0, 0.0], [float("nan"), 1.0, 1.0]]),
+        ["accuracy_reward", "form", "tags"],
+    )
+    found = Outcomes.read(rewards, torch.ones(3), None, names, choose_verdict("", names))
+    assert found.verdict[:2].tolist() == [0.0, 1.0] and np.isnan(found.verdict[2])
+    assert found.outcome.tolist() == [2.0, 1.0, 2.0]
+    found = Outcomes.read(rewards, torch.ones(3), None, names, choose_verdict("sum", names))
+    assert found.verdict.tolist() == [1.0, 0.0, 1.0]  # the last applies to two, of which half is 1
+    assert Outcomes.read(rewards, torch.ones(3), None, names, "form").verdict.tolist() == [1.0, 0.0, 1.0]
+
+
+@over(
+    "given, names, verdict",
+    [
+        ("", ["accuracy_reward", "form"], "accuracy_reward"), ("", ["correctness_reward_func", "xml"], "correctness_reward_func"),
+        ("", ["right", "form"], "sum"), ("", ["accuracy"], "sum"), ("form", ["accuracy", "form"], "form"),
+        ("sum", ["accuracy", "form"], "sum"), ("", ["inaccuracy", "form"], "sum"),
+    ],
+)  # fmt: skip
+def test_which_function_decides(given, names, verdict):
+    assert choose_verdict(given, names) == verdict
+
+
+def test_a_run_states_what_counts_as_correct():
+    assert describe_verdict("accuracy", ["accuracy", "form"], [1.0, 0.5], None) == "correct: accuracy is above 0.5"
+    line = describe_verdict("sum", ["right", "form"], [1.0, 0.5], None)
+    assert line.startswith("correct: 1 * right + 0.5 * form is above 0.75")
+    with pytest.raises(ValueError, match="verdict='style': name one reward function of right, form"):
+        choose_verdict("style", ["right", "form"])
+    with pytest.raises(ValueError, match="accuracy_a and accuracy_b could each decide"):
+        choose_verdict("", ["accuracy_a", "accuracy_b"])
 
 
 def test_a_threshold_is_a_number_and_needed_without_a_positive_weight():

@@ -147,7 +147,7 @@ BROKEN = {
     "imports what does not parse": ('\ncompile("(", "other.py", "exec")\n', "(other.py, line 1)", "(line 2)"),
     "ends the program": ("raise SystemExit(3)\n", "does not load: SystemExit", "(line 1)"),
     "is a number": ("X = 3\n", "X is 3", "no method"),
-    "is a reward": ("def X(prompts, texts, **columns): return [1.0]\n", "named by --rewards", "tried when a run starts"),
+    "is a reward": ("def X(prompts, completions, **columns): return [1.0]\n", "named by --rewards", "tried when a run starts"),
     "needs two arguments": ("def X(a, b): pass\n", "needs 2 arguments", "both return a Method"),
     "returns no method": ("def X(method): return 3\n", "X returned 3", "return a fairlen.Method"),
     "raises": ("def X(method): return 1 / 0\n", "X raised ZeroDivisionError", "division by zero"),
@@ -255,13 +255,13 @@ REWARDS = {
     "return [1, 2]": "returned [1, 2]",
     "return [float('nan')]": "it returned nan",
     "return 1 / 0": "ZeroDivisionError",
-    "return [None if texts[0] else float('inf')]": "it returned inf",
+    "return [None if completions[0] else float('inf')]": "it returned inf",
 }
 
 
 @over("body", REWARDS)
 def test_a_broken_reward_fails_at_once(body, tmp_path):
-    (tmp_path / "r.py").write_text(f"def f(prompts, texts, **columns):\n    {body}\n")
+    (tmp_path / "r.py").write_text(f"def f(prompts, completions, **columns):\n    {body}\n")
     with pytest.raises(ValueError) as found:
         load_rewards([f"{tmp_path}/r.py:f"], PROBLEM)
     assert REWARDS[body] in str(found.value) and f"--rewards {tmp_path}/r.py:f" in str(found.value)
@@ -270,7 +270,7 @@ def test_a_broken_reward_fails_at_once(body, tmp_path):
 
 def test_a_reward_that_never_returns_fails_at_once(tmp_path):
     (tmp_path / "r.py").write_text(
-        "import time\ndef f(prompts, texts, **columns):\n    time.sleep(20)\n    return [1.0]\n"
+        "import time\ndef f(prompts, completions, **columns):\n    time.sleep(20)\n    return [1.0]\n"
     )
     with pytest.raises(ValueError, match="tried on problem"):
         load_rewards([f"{tmp_path}/r.py:f"], PROBLEM, deadline=0.2)
@@ -278,18 +278,18 @@ def test_a_reward_that_never_returns_fails_at_once(tmp_path):
 
 ASYNC = """
 import asyncio
-async def cancels(prompts, texts, **columns):
+async def cancels(prompts, completions, **columns):
     raise asyncio.CancelledError
-async def leaves(prompts, texts, **columns):
+async def leaves(prompts, completions, **columns):
     raise SystemExit(3)
-async def goes_on(prompts, texts, **columns):
+async def goes_on(prompts, completions, **columns):
     while True:
         try:
             await asyncio.sleep(3600)
         except asyncio.CancelledError:
             pass
-async def has_gone_on(prompts, texts, **columns):
-    asyncio.ensure_future(goes_on(prompts, texts))
+async def has_gone_on(prompts, completions, **columns):
+    asyncio.ensure_future(goes_on(prompts, completions))
     await asyncio.sleep(0.1)
     raise ValueError("but its task has not ended")
 """
@@ -327,6 +327,19 @@ def test_sound_rewards_are_taken_with_their_weights(tmp_path):
     assert [(one.name, one.weight) for one in found] == [("later", 1.0), ("family", 0.25)]
     with pytest.raises(ValueError, match="later is named twice"):
         load_rewards([f"{tmp_path}/r.py:later", f"{tmp_path}/r.py:later=2"], PROBLEM)
+
+
+def test_rewards_are_called_by_keyword_as_trl_calls_them(tmp_path):
+    """TRL's own idiom takes completions and the rest; a function may name any of them, in any order."""
+    (tmp_path / "r.py").write_text(
+        "def idiom(completions, **kwargs):\n    return [float(len(text)) for text in completions]\n"
+        "def turned(*, answer, completions, prompts, completion_ids, **kwargs):\n    return [1.0]\n"
+        "def other(texts, **kwargs):\n    return [1.0]\n"
+    )
+    found = load_rewards([f"{tmp_path}/r.py:idiom", f"{tmp_path}/r.py:turned"], PROBLEM)
+    assert [one.name for one in found] == ["idiom", "turned"]
+    with pytest.raises(ValueError, match=r"it is called as f\(prompts=, completions=, completion_ids=, answer=, verdict="):
+        load_rewards([f"{tmp_path}/r.py:other"], PROBLEM)
 
 
 def test_the_judge_of_the_page_grades_each_answer_once(monkeypatch):

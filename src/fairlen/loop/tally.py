@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import reduce
 from typing import Any
 
@@ -20,6 +20,7 @@ from fairlen.batch import Responses, count_by, mean_by, mean_or_nan, sum_by
 from fairlen.methods.method import Method, MicroLoss, Scored
 from fairlen.methods.stages.micro import Micro, Outputs, TokenLoss
 from fairlen.methods.stages.surrogate import MAX_LOG_RATIO
+from fairlen.rollouts import Response
 from fairlen.sampling.stream_metrics import count_continued, eos_advantage
 
 MAXIMA = ("ratio/max", "mismatch/max")
@@ -164,6 +165,20 @@ def scored_metrics(scored: Scored, method: Method) -> dict[str, float]:
             "advantage/eos": eos_advantage(scored.responses, scored.segments, scored.advantage),
         }
     )
+
+
+def reward_metrics(responses: Sequence[Response]) -> dict[str, float]:
+    """Return the mean of each reward function by its name, over the responses that it applied to.
+
+    Empty if the verdict is the only part of every outcome.
+    """
+    said: dict[str, list[float]] = {}
+    for response in responses:
+        for name, value in response.outcomes.items() if response.inherited == 0 else ():
+            said.setdefault(name, []).append(value)
+    if len(said) < 2:
+        return {}
+    return {f"rewards/{name}/mean": float(np.mean(values)) for name, values in sorted(said.items())}
 
 
 def turn_metrics(scored: Scored) -> dict[str, float]:

@@ -1,7 +1,7 @@
 """From a finished response to its outcome: verifier_weight * verdict + the sum of weight * reward function.
 
-A reward function is called as TRL calls one, with lists of one (docs/extending.md). An async one must not block; others run in a
-thread, one call at a time and in order, so that what they draw from `random` can be repeated.
+A reward function is called by keyword, with TRL's names and lists of one (docs/extending.md). An async one must
+not block; others run in a thread, one call at a time and in order, so that what they draw from `random` can be repeated.
 """
 
 from __future__ import annotations
@@ -193,8 +193,9 @@ async def call_reward(
     """One number, or None where the function does not apply. Raises DeadlineError past the deadline (0 is none), ValueError where
     the function raised or returned something else."""
     columns = {name: [value] for name, value in problem.columns.items()}
-    lists = {"completion_ids": [list(token_ids)], "answer": [problem.answer]} | columns | {"verdict": [verdict]}
-    call = partial(reward.function, [problem.text], [text], **lists)
+    response = {"prompts": [problem.text], "completions": [text], "completion_ids": [list(token_ids)]}
+    lists = {"answer": [problem.answer]} | columns | response | {"verdict": [verdict]}
+    call = partial(reward.function, **lists)
     try:
         values = await side.call(
             partial(exhaust, call) if inspect.isgeneratorfunction(reward.function) else call, deadline
@@ -228,6 +229,15 @@ def exhaust(generator: Callable[[], Any]) -> list[Any]:
 class RewardError(ValueError):
     def __init__(self, text: str, problem: str) -> None:
         super().__init__(f"--rewards {text}: {problem}")
+
+
+def describe_verdict(task_name: str, rewards: Sequence[WeightedReward], settings: RewardSettings) -> str:
+    """Return a line on what counts as correct in a run, and what is added to the outcome that trains."""
+    line = f"correct: by the verdict of {task_name}"
+    if not rewards:
+        return line
+    parts = [f"{settings.weight:g} * verdict", *(f"{reward.weight:g} * {reward.name}" for reward in rewards)]
+    return f"{line}; reward functions do not change it. The outcome that trains is {' + '.join(parts)}"
 
 
 def load_reward(text: str) -> WeightedReward:
@@ -270,7 +280,7 @@ def try_reward(text: str, reward: WeightedReward, problem: Problem, answer: str,
     except (ValueError, DeadlineError) as error:
         taken = ", ".join(str(one).partition(":")[0] for one in inspect.signature(reward.function).parameters.values())
         columns = "".join(f", {name}=" for name in problem.columns)
-        called = f"f(prompts, completions, completion_ids=, answer=, verdict={columns}, …)"
+        called = f"f(prompts=, completions=, completion_ids=, answer=, verdict={columns})"
         raise RewardError(tried, f"{error}; it is called as {called} and takes ({taken})") from error
     if value is not None and not math.isfinite(value):
         raise RewardError(tried, f"it returned {value}; return a finite number, or None where it does not apply")

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from fairlen.batch import Floats, Ints
 from fairlen.files.folders import replacing
-from fairlen.loop.tally import scored_metrics, update_metrics
+from fairlen.loop.tally import reward_metrics, scored_metrics, update_metrics
 from fairlen.methods.method import Method, Scored
 from fairlen.rollouts import RESPONSES, SEGMENTS, UPDATES, Response, Rollouts, Segment
 from fairlen.schema import Columns, from_arrow, to_arrow
@@ -36,7 +36,7 @@ def rollout_metrics(rollouts: Rollouts, scored: Scored, method: Method, num_extr
         "tokens/generated": float(count_generated(responses)),
         "responses/verified": float(len(graded)),
     }
-    return scored_metrics(scored, method) | shares | took
+    return scored_metrics(scored, method) | reward_metrics(responses) | shares | took
 
 
 def count_generated(responses: Sequence[Response]) -> int:

@@ -31,7 +31,7 @@ from fairlen.sampling.extend import Sampling
 from fairlen.sampling.independent import Sampler
 from fairlen.settings import LARGE, choose_device
 from fairlen.tasks.environment import Interactive, choose_extend
-from fairlen.tasks.grader import Grader, load_rewards
+from fairlen.tasks.grader import Grader, describe_verdict, load_rewards
 from fairlen.tasks.load import load_task
 from fairlen.tasks.playground import place_model
 from fairlen.tasks.task import Problem, Task, find_problem_faults
@@ -90,7 +90,7 @@ def train_on(task: Task, config: TrainConfig, composition: Composition, policy: 
     held_out = hold_out(task, config.run.problems)
     layout = choose_layout(config.update.layout, policy, max_length)
     display = Display(config, composition)
-    for note in (*task.notes, f"layout: {layout}"):
+    for note in (describe_verdict(task.name, rewards, graded), *task.notes, f"layout: {layout}"):
         display.log(note)
     learner = build_learner(config, policy, composition.method, layout)
     with display.showing("memory: the largest micro-batch is tried"):

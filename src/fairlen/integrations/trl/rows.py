@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -156,6 +157,44 @@ def has_open_call(completion: Any) -> bool:
     return isinstance(completion, list) and bool(completion) and bool(completion[-1].get("tool_calls"))
 
 
+SUM = "sum"
+"""In place of a reward function's name: the weighted sum of all."""
+DECIDING = re.compile(r"(?:.*_)?(?:accuracy|correctness)(?:_.*)?", re.IGNORECASE)
+"""Names of reward functions that decide by default what is correct: accuracy_reward, correctness_reward_func."""
+
+
+def choose_verdict(given: str, names: Sequence[str]) -> str:
+    """Return the reward function that decides what is correct, or `SUM`.
+
+    Args:
+        given: A name, `SUM`, or an empty text: then a function named accuracy or correctness decides if there is one.
+        names: The names of all reward functions.
+
+    Raises:
+        ValueError: If no function has the name, or several functions are named accuracy or correctness.
+    """
+    if given:
+        if given != SUM and list(names).count(given) != 1:
+            raise ValueError(f"verdict={given!r}: name one reward function of {', '.join(names)}, or give {SUM!r}")
+        return given
+    deciding = [name for name in names if DECIDING.fullmatch(name)]
+    if len(deciding) > 1:
+        raise ValueError(
+            f"reward_funcs: {' and '.join(deciding)} could each decide what is correct; give verdict={deciding[0]!r}"
+        )
+    return deciding[0] if deciding and len(names) > 1 else SUM
+
+
+def describe_verdict(verdict: str, names: Sequence[str], weights: Sequence[float], threshold: float | None) -> str:
+    """Return a line on what counts as correct."""
+    if verdict != SUM:
+        return f"correct: {verdict} is above {0.5 if threshold is None else threshold:g}"
+    terms = " + ".join(f"{weight:g} * {name}" for name, weight in zip(names, weights, strict=True))
+    limit = f"{threshold:g}" if threshold is not None else f"{sum(max(weight, 0.0) for weight in weights) / 2:g}"
+    note = "" if len(names) == 1 else "; verdict='NAME' lets one function decide"
+    return f"correct: {terms} is above {limit}{note}"
+
+
 @dataclass(frozen=True)
 class Outcomes:
     """Outcomes of some responses by the reward functions, [N]."""
@@ -163,23 +202,35 @@ class Outcomes:
     outcome: Floats
     """Weighted sum of the reward functions that apply, in their precision, float32; 0 where none does."""
     verdict: Floats
-    """1 where the outcome is above the threshold, 0 where it is not, nan where no function applies."""
+    """1 if a response is correct, 0 if it is not, nan if the functions that decide it do not apply."""
     by_function: Sequence[dict[str, float]]
     """What the functions that apply returned, by name."""
 
     @classmethod
-    def read(cls, rewards: Tensor, weights: Tensor, threshold: float | None, names: Sequence[str]) -> Outcomes:
-        """From rewards by function, [N, F], nan where one does not apply, and the functions' weights and names, [F].
+    def read(
+        cls, rewards: Tensor, weights: Tensor, threshold: float | None, names: Sequence[str], verdict: str = SUM
+    ) -> Outcomes:
+        """Return the outcomes of responses, and which of them are correct.
 
-        Without a threshold it is half of the most that functions which return 0 to 1 and apply to a row could give it.
+        Args:
+            rewards: What each function returned, [N, F]; nan if it does not apply.
+            weights: The functions' weights, [F].
+            threshold: A response is correct above it. None is half of the most that functions which return 0 to 1 could give.
+            names: The functions' names, [F].
+            verdict: The function whose value is compared with the threshold, or `SUM` for the weighted sum of all.
         """
         values, weight = rewards.double().cpu().numpy(), weights.double().cpu().numpy()
         applies = ~np.isnan(values)
         outcome = np.nansum(values * weight, axis=1).astype(np.float32).astype(np.float64)
-        limit = (applies * weight.clip(min=0.0)).sum(axis=1) / 2.0 if threshold is None else threshold
+        decides = np.array([name == verdict for name in names]) if verdict != SUM else np.ones(len(names), np.bool_)
+        value = outcome if verdict == SUM else values[:, decides][:, 0]
+        most = (applies * weight.clip(min=0.0)).sum(axis=1) if verdict == SUM else 1.0
+        limit = most / 2.0 if threshold is None else threshold
+        is_known = applies[:, decides].any(axis=1)
         rows = (zip(names, row, strict=True) for row in values.tolist())
         by_function = [{name: value for name, value in row if value == value} for row in rows]
-        return cls(outcome, np.where(applies.any(axis=1), is_above(outcome, limit), NO_VERDICT), by_function)
+        is_correct = is_above(np.where(is_known, value, 0.0), limit)
+        return cls(outcome, np.where(is_known, is_correct, NO_VERDICT), by_function)
 
     def grade(self, responses: Sequence[Response]) -> list[Response]:
         found = zip(responses, self.outcome.tolist(), self.verdict.tolist(), self.by_function, strict=True)

@@ -73,14 +73,18 @@ class FairGRPOTrainer(GRPOTrainer):
     """TRL's GRPOTrainer with a method of fairlen's.
 
     `method` is a name such as "fspo" or "eqlen+dapo", with fields set as in `overrides=["surrogate.width=0.01"]`, or a `Method`.
-    A response is correct where its outcome (the weighted sum of the reward functions) is above `correct_threshold`, by default
-    half of the sum of the positive weights of functions that apply to it. `output_dir` gets what `fairlen report`, `audit` and
+    A response is correct if the reward function `verdict` gives it more than `correct_threshold`, by default 0.5. By default a
+    function named accuracy or correctness decides; without one, or with `verdict="sum"`, the weighted sum of the functions does,
+    with half of the sum of the positive weights of functions that apply as the default threshold.
+
+    `output_dir` gets what `fairlen report`, `audit` and
     `compare` read, every response among it, unless `run_folder` is False. Prompts that the method's filter drops are replaced by
     further ones up to `max_extra_batches` times. Everything else is as in GRPOTrainer.
     Raises ValueError for settings that contradict the method, ImportError for a TRL that is not tested or has changed.
     """
 
     _tag_names: ClassVar[list[str]] = ["trl", "grpo", "fairlen"]
+    verdict: str = trl_rows.SUM
     args: Any
     model: Any
     accelerator: Any
@@ -93,6 +97,7 @@ class FairGRPOTrainer(GRPOTrainer):
         method: str | Method | Composition = DEFAULT_METHOD,
         overrides: Sequence[str] | Mapping[str, Any] = (),
         correct_threshold: float | None = None,
+        verdict: str = "",
         allow_truncated_sampling: bool = False,
         run_folder: bool = True,
         max_extra_batches: int = 4,
@@ -110,7 +115,8 @@ class FairGRPOTrainer(GRPOTrainer):
         super().__init__(**given)
         if not (self.use_vllm or allow_truncated_sampling):
             refuse_defaults(self.generation_config, self.model.generation_config)
-        check_threshold(correct_threshold, self.reward_weights)
+        self.verdict = trl_rows.choose_verdict(verdict, self.reward_func_names)
+        check_threshold(correct_threshold, self.reward_weights if self.verdict == trl_rows.SUM else torch.ones(1))
         self.correct_threshold = correct_threshold
         self.recorder = Recorder(self, run_folder, composition, overrides)
         self.update_counts = list[Mapping[str, Any]]()
@@ -126,7 +132,9 @@ class FairGRPOTrainer(GRPOTrainer):
                 "plans are made before log-probs are known; leave it out, or give max_extra_batches=0 where that is the reason"
             )
         notes = *composition.notes, *self.install_reader(), *warn_of_dropout(self.model), *self.refill.notes
-        for note in (f"{composition.name}: {list_stages(self.method)}", FIRST_LOGS, *notes):
+        weights = self.reward_weights.tolist()
+        correct = trl_rows.describe_verdict(self.verdict, self.reward_func_names, weights, correct_threshold)
+        for note in (correct, f"{composition.name}: {list_stages(self.method)}", FIRST_LOGS, *notes):
             logger.warning(f"fairlen: {note}")
 
     def create_signal(self) -> LearningSignal:
@@ -253,7 +261,8 @@ class FairGRPOTrainer(GRPOTrainer):
 
     def grade_rewards(self, rewards: Tensor) -> trl_rows.Outcomes:
         """Which answers are right and which count, from rewards by function, [N, F], nan where one does not apply."""
-        return trl_rows.Outcomes.read(rewards, self.reward_weights, self.correct_threshold, self.reward_func_names)
+        names = self.reward_func_names
+        return trl_rows.Outcomes.read(rewards, self.reward_weights, self.correct_threshold, names, self.verdict)
 
     def report(self, scored: Scored, plan: Plan, advantages: np.ndarray) -> None:
         """The rollout batch's metrics, the method's advantages in TRL's table of completions, and whether anything is learned."""

@@ -12,6 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
 
+from fairlen.batch import CORRECT_THRESHOLD
 from fairlen.console import log
 from fairlen.files.folders import choose_folder, refuse_links
 from fairlen.integrations import refuse_untested
@@ -103,11 +104,21 @@ def start_verl(config: VerlConfig, given: Sequence[str]) -> int:
         write_files(config, given, folder, os.path.expanduser(model))
     folder.mkdir(parents=True, exist_ok=True)
     refuse_links(folder)
+    log(describe_verdict(config, given, folder))
     log(f"{config.method}: {list_stages(settings.choose_method(config.method, config.overrides))}\n{FIRST_LOGS}")
     command = [sys.executable, "-m", JOB, *collected]
     with tempfile.TemporaryDirectory(prefix="fairlen-", ignore_cleanup_errors=True) as scratch:
         variables = environment(config, given, folder) | ({"RAY_TMPDIR": scratch} if config.cpu else {})
         return run_session(command, variables, folder)
+
+
+def describe_verdict(config: VerlConfig, given: Sequence[str], folder: Path) -> str:
+    """Return a line on which responses count as correct in a job."""
+    threshold = value_of("algorithm.fairlen.correct_threshold", given) or f"{CORRECT_THRESHOLD:g}"
+    own = value_of("reward.custom_reward_function.path", given)
+    if files_of(config, given, folder) and not own:
+        return "correct: by fairlen's verifier, whose verdict is the reward"
+    return f"correct: the number acc that {own or 'the reward function'} returns, else its score, is above {threshold}"
 
 
 def refuse_incomplete(config: VerlConfig, given: Sequence[str]) -> None:

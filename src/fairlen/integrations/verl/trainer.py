@@ -45,7 +45,7 @@ from fairlen.integrations.verl.servers import (
 )
 from fairlen.integrations.verl.settings import MODES, name_trainer, read_method
 from fairlen.loop.learning_signal import LearningSignal, Remedies
-from fairlen.loop.tally import merge, scored_metrics, state_metrics, update_metrics
+from fairlen.loop.tally import merge, reward_metrics, scored_metrics, state_metrics, update_metrics
 from fairlen.loop.update import Skips, finish_update
 from fairlen.methods.compose import explain
 from fairlen.methods.method import Method, Scored, spread
@@ -201,7 +201,8 @@ class FairTrainer(PPOTrainer):
         for warning in self.signal.look_at(self.global_steps, scored.responses, folded, self.method, updates):
             warn(warning)
         lost, ages = self._count_lost(scored.responses.num_prompts), self._measure_staleness(batch, data)
-        metrics.update(scored_metrics(scored, self.method) | {"prompts/lost": lost} | ages)
+        own = scored_metrics(scored, self.method) | reward_metrics(responses)
+        metrics.update(own | {"prompts/lost": lost} | ages)
         if self.run is not None:
             weight = np.zeros(len(segments))
             weight[plan["row"][plan["trains"]]] = plan["weight"][plan["trains"]]
