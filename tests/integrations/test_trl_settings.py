@@ -51,6 +51,14 @@ def notes(**changes) -> str:
             {"method": "eqlen+grpo", "generation_kwargs": {"stop_token_ids": [7]}},
             r"stop_token_ids=\[7\] with EqLen.*: tracks go on until EOS or the max response length",
         ),
+        (
+            {"generation_kwargs": {"eos_token_id": 7}},
+            "eos_token_id=7: .*padding behind it trains; leave it out, and set model",
+        ),
+        (
+            {"beta": 0.04, "top_p": 0.9, "entropy_coef": 0.01, "generation_kwargs": {"eos_token_id": 7}},
+            r"^4 settings cannot be taken:\n  1. beta=0.04 .*\n  2. .*eos_token_id=7.*\n  3. entropy_coef=0.01.*\n  4. top_p=0.9",
+        ),
         ({"repetition_penalty": 1.1}, "repetition_penalty=1.1"),
         ({"generation_kwargs": {"typical_p": 0.9}}, "typical_p=0.9"),
         ({"use_vllm": True, "vllm_structured_outputs_regex": "a"}, "vllm_structured_outputs_regex=a"),
@@ -70,9 +78,7 @@ def test_what_no_method_keeps_is_refused_with_the_fix(changes, message):
 
 def test_generation_settings_that_change_no_probability_are_kept_and_others_where_they_are_insisted_on():
     kept = {"temperature": 0.7, "do_sample": True, "num_beams": 1, "repetition_penalty": 1, "top_p": 1.0, "top_k": 0}
-    assert ready(
-        temperature=0.7, generation_kwargs={**kept, "use_cache": True, "stop_strings": ["#"], "eos_token_id": 7}
-    )
+    assert ready(temperature=0.7, generation_kwargs={**kept, "use_cache": True, "stop_strings": ["#"]})
     assert ready(allow=True, top_p=0.9, generation_kwargs={"num_beams": 2})
 
 

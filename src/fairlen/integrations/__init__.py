@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 
 from packaging.specifiers import SpecifierSet
 
@@ -16,3 +17,13 @@ def refuse_untested(package: str, version: str, tested: str) -> None:
         f"{package} {version}: this adapter overrides private methods of {package} and was tested with {package}{tested}: "
         f"pip install '{package}{tested}', or go on at your own risk with {variable}=1"
     )
+
+
+def raise_all(problems: Iterable[str]) -> None:
+    """Raise a ValueError that names every problem of a configuration; do nothing if there are none."""
+    found = list(dict.fromkeys(problems))
+    if len(found) == 1:
+        raise ValueError(found[0])
+    if found:
+        lines = "\n".join(f"  {number}. {problem}" for number, problem in enumerate(found, 1))
+        raise ValueError(f"{len(found)} settings cannot be taken:\n{lines}")

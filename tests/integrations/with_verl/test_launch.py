@@ -28,7 +28,7 @@ from fairlen.cli import main
 from fairlen.integrations.verl import launch, plugin
 from fairlen.integrations.verl.data import compute_score, copy_shipped, data_rows, playground_rows, write_rows
 from fairlen.integrations.verl.launch import VerlConfig, collect, environment
-from fairlen.integrations.verl.settings import quote, read_method
+from fairlen.integrations.verl.settings import quote, read_method, rename_legacy
 from fairlen.methods.compose import compose
 from fairlen.tasks.playground import Playground
 
@@ -81,6 +81,14 @@ def test_verl_reads_every_setting(names, cpu):
         ("actor_rollout_ref.rollout.response_length=99", "data.max_response_length is the longest response"),
         ("+reward.reward_kwargs.overlong_buffer_cfg.enable=True", "\\+overlong subtracts it after the verdict"),
         ("trainer.logger=[wandb]", "add console to the list"),
+        ("custom_reward_function.path=a.py", "reads no such key any more; write reward.custom_reward_function.path=…"),
+        ("custom_reward_function.name=f", "write reward.custom_reward_function.name=…"),
+        ("reward_model.reward_manager=dapo", "write reward.reward_manager.name=…"),
+        ("reward_model.enable=True", "write reward.reward_model.enable=…"),
+        ("reward_model.model.path=m", "write reward.reward_model.model_path=…"),
+        ("reward_model.rollout.name=vllm", "write reward.reward_model.rollout.name=…"),
+        ("+reward_model.reward_kwargs.overlong_buffer_cfg.enable=True", "\\+overlong subtracts it after the verdict"),
+        ("sandbox_fusion.url=http://a", "write reward.sandbox_fusion.url=…"),
         ("--method", "write KEY=VALUE"),
         ("data.trust_remote_code=True", "code of a model is never run here"),
     ],
@@ -88,6 +96,32 @@ def test_verl_reads_every_setting(names, cpu):
 def test_what_undoes_the_method_is_refused(given, message):
     with pytest.raises(ValueError, match=message):
         collect(VerlConfig(method="eqlen+grpo"), [given], Path("/nowhere"))
+
+
+def test_all_overrides_that_cannot_be_are_named_at_once():
+    given = [
+        "algorithm.adv_estimator=grpo",
+        "data.train_batch_size=8",
+        "custom_reward_function.path=a.py",
+        "trainer.logger=[wandb]",
+    ]
+    with pytest.raises(
+        ValueError, match=r"^3 settings cannot be taken:\n  1. algorithm.*\n  2. custom_reward.*\n  3. trainer.logger"
+    ):
+        collect(VerlConfig(method="grpo"), given, Path("/nowhere"))
+
+
+@pytest.mark.slow
+def test_the_keys_in_place_of_old_ones_are_keys_of_verl():
+    """Each new key can be set without a plus, which hydra asks for where a configuration has no such key."""
+    for old, value in (
+        ("custom_reward_function.path", "a.py"), ("custom_reward_function.name", "f"), ("reward_model.num_workers", "1"),
+        ("reward_model.reward_manager", "naive"), ("reward_model.reward_loop_source", "register"),
+        ("reward_model.reward_loop_module_path", "a.py"), ("reward_model.reward_loop_class_name", "A"),
+        ("reward_model.model.path", "m"), ("reward_model.enable", "False"), ("reward_model.rollout.dtype", "float32"),
+        ("reward_model.n_gpus_per_node", "1"), ("sandbox_fusion.url", "u"), ("sandbox_fusion.max_concurrent", "1"),
+    ):  # fmt: skip
+        resolve(VerlConfig(method="grpo"), [f"{rename_legacy(old)}={value}"])
 
 
 def test_fairlens_data_sets_are_graded_by_its_verifiers_and_verls_files_by_verls():

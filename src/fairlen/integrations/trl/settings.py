@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from fairlen.integrations import raise_all
 from fairlen.loop.learning_signal import Remedies
 from fairlen.methods.compose import Composition, explain
 from fairlen.methods.conflicts import refuse_turn_rewards, warn_of_pairs
@@ -59,8 +60,12 @@ OTHERWISE = (
 )
 MISMATCH = tuple(f"vllm_importance_sampling_{name}" for name in ("mode", "clip_min", "clip_max"))
 LIMITS = {"max_new_tokens", "max_length", "max_tokens"}
-STOPS = {"eos_token_id", "stop_strings", "stop", "stop_token_ids", "ignore_eos"}
+STOPS = {"stop_strings", "stop", "stop_token_ids", "ignore_eos"}
 """Settings of generation_kwargs by which a response ends elsewhere."""
+ANOTHER_EOS = (
+    "generation ends a response there, and TRL's mask of its tokens does not, so that the padding behind it trains; "
+    "leave it out, and set model.generation_config.eos_token_id or processing_class.eos_token, which both use"
+)
 
 
 def prepare(
@@ -72,13 +77,20 @@ def prepare(
 ) -> tuple[Composition, Any]:
     """Return the method with its notes, and a copy of the configuration that fits it.
 
-    `parts` is what else the trainer is made of. Raises ValueError where they contradict each other.
+    Args:
+        method: A name, a method or a composition.
+        overrides: Fields of a named method, as PATH=VALUE.
+        config: A GRPOConfig, which is not changed.
+        allow_truncated_sampling: Whether tokens may be drawn from another distribution than the policy's.
+        parts: The trainer's other arguments.
+
+    Raises:
+        ValueError: Naming everything that contradicts the method, each with its remedy.
     """
     composition = choose_method(method, overrides, config)
     config = copy.copy(config)
     refuse_turn_rewards(composition.method, "TRL")
-    for problem in find_problems(config, composition.method, allow_truncated_sampling, parts):
-        raise ValueError(problem)
+    raise_all(find_problems(config, composition.method, allow_truncated_sampling, parts))
     adopted, notes = adopt(composition.method, config)
     notes = (*composition.notes, *notes, *describe_differences(config, adopted))
     return replace(composition, method=adopted, notes=notes), config
@@ -127,11 +139,14 @@ def find_problems(config: Any, method: Method, allow_truncated: bool, parts: Map
         yield f"num_generations={number} but {planned}: make them equal, or give the method by name alone"
     if rest := config.per_device_train_batch_size * config.steps_per_generation % number:
         with_num_tracks(sampling, rest)  # a process then has some rows of a prompt only
+    yield from find_kl_problems(config, method)
     extra = generation_kwargs_of(config)
-    for name in LIMITS & extra.keys():
+    if extra.get("eos_token_id") is not None:
+        yield f"generation_kwargs eos_token_id={extra['eos_token_id']}: {ANOTHER_EOS}"
+    for name in sorted(LIMITS & extra.keys()):
         yield f"generation_kwargs {name}={extra[name]}: leave it out; max_completion_length is the limit"
     if not sampling.is_whole:
-        for name in STOPS & extra.keys():
+        for name in sorted(STOPS & extra.keys()):
             given = f"generation_kwargs {name}={extra[name]} with {name_of_it}"
             yield f"{given}: tracks go on until EOS or the max response length; leave it out"
         for name in ("tools", "rollout_func", "environment_factory"):
@@ -147,6 +162,22 @@ def find_problems(config: Any, method: Method, allow_truncated: bool, parts: Map
             "give allow_truncated_sampling=True, or use `fairlen train`, which trains what top_p, top_k and min_p left"
         )
         yield f"{truncations}: {OTHERWISE}; leave it at its default, {others}"
+
+
+def find_kl(method: Method) -> float | None:
+    """Return the coefficient of the method's KL; None if it has no such term."""
+    return next((term.coefficient for term in method.terms if isinstance(term, ReferenceKL)), None)
+
+
+def find_kl_problems(config: Any, method: Method) -> Iterator[str]:
+    own = find_kl(method)
+    if own == 0.0:
+        yield "ReferenceKL with coefficient 0: leave the term out"
+    elif config.beta not in (0.0, own or 0.0):
+        yield (
+            f"beta={config.beta} but the method's KL coefficient is {own or 0.0}: the KL is a term of it; leave beta out, and "
+            f"add '+kl' to the method with overrides={[f'terms.ReferenceKL.coefficient={config.beta}']}"
+        )
 
 
 def find_data_problems(parts: Mapping[str, Any]) -> Iterator[str]:
@@ -192,15 +223,7 @@ def adopt(method: Method, config: Any) -> tuple[Method, list[str]]:
             "sequence's ratios, whose product leaves any fixed bounds the sooner the longer it is. Add '+mismatch' to the method "
             "for a correction of each token, or give vllm_importance_sampling_correction=False"
         )
-    own = next((term.coefficient for term in method.terms if isinstance(term, ReferenceKL)), None)
-    if own == 0.0:
-        raise ValueError("ReferenceKL with coefficient 0: leave the term out")
-    if config.beta not in (0.0, own or 0.0):
-        raise ValueError(
-            f"beta={config.beta} but the method's KL coefficient is {own or 0.0}: the KL is a term of it; leave beta out, and "
-            f"add '+kl' to the method with overrides={[f'terms.ReferenceKL.coefficient={config.beta}']}"
-        )
-    config.beta = own or 0.0  # so that TRL loads the reference model
+    config.beta = find_kl(method) or 0.0  # so that TRL loads the reference model
     return method, notes
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
+from fairlen.integrations import raise_all
 from fairlen.methods.compose import compose
 from fairlen.methods.conflicts import refuse_turn_rewards
 from fairlen.methods.method import Method
@@ -146,6 +147,19 @@ WHOLE = {
     "algorithm.filter_groups.enable": "verl's filter compares whole responses, and the rows of EqLen are pieces",
 }
 """Switches that do not go together with EqLen, and why."""
+LEGACY = {
+    "custom_reward_function": "reward.custom_reward_function",
+    "sandbox_fusion": "reward.sandbox_fusion",
+    "reward_model.num_workers": "reward.num_workers",
+    "reward_model.reward_manager": "reward.reward_manager.name",
+    "reward_model.reward_loop_source": "reward.reward_manager.source",
+    "reward_model.reward_loop_module_path": "reward.reward_manager.module.path",
+    "reward_model.reward_loop_class_name": "reward.reward_manager.module.name",
+    "reward_model.model.path": "reward.reward_model.model_path",
+    "reward_model.reward_kwargs": "reward.reward_kwargs",
+    "reward_model": "reward.reward_model",
+}  # fmt: skip
+"""Keys of verl before 0.7, which its configuration still has and its trainer does not read, and the keys in their place."""
 BYPASS = "algorithm.rollout_correction.bypass_mode"
 LOGGER = "trainer.logger"
 
@@ -161,25 +175,47 @@ def translate(text: str) -> str:
 
 
 def check_given(names: str, method: Method, ours: Iterable[str], given: Iterable[str], any_sampling: bool) -> None:
-    """Raise ValueError for the first override that undoes the method, whose own settings are `ours`, or samples otherwise.
+    """Raise ValueError naming all overrides that undo the method, whose own settings are `ours`, or that verl does not read.
 
-    Whoever overrides a parent (`algorithm={adv_estimator:grpo}`, `~algorithm`) overrides what is below it.
+    Overriding a parent (`algorithm={adv_estimator:grpo}`, `~algorithm`) overrides what is below it.
     """
+    raise_all(find_problems(names, method, ours, given, any_sampling))
+
+
+def find_problems(
+    names: str, method: Method, ours: Iterable[str], given: Iterable[str], any_sampling: bool
+) -> Iterator[str]:
+    """Yield one problem for each override that has any."""
     is_whole = method.sampling.is_whole
     exact = set(ours) - ({TRAINER_MODE} if is_whole else set())
     checked = {*exact, *OWNED, *IGNORED, *SAMPLING, TRAINER_MODE, *(() if is_whole else WHOLE)}
     for text in given:
         key, number = key_of(text), number_of(text)
-        if "=" not in text and not text.startswith("~"):
-            raise ValueError(f"{text}: write KEY=VALUE, as hydra does; settings of fairlen come before --")
         is_unknown_mode = key == TRAINER_MODE and translate(text) == text
-        if key not in OPEN and (key in exact or is_below(key, OWNED) or is_unknown_mode):
-            raise ValueError(f"{text}: the method {names} sets this; {remedy_for(key, is_whole)}")
-        if found := sorted(name for name in checked if name.startswith(f"{key}.")):
+        below = sorted(name for name in checked if name.startswith(f"{key}."))
+        if "=" not in text and not text.startswith("~"):
+            yield f"{text}: write KEY=VALUE, as hydra does; settings of fairlen come before --"
+        elif is_below(key, LEGACY):
+            yield f"{text}: verl reads no such key any more; {remedy_for_legacy(key, is_whole)}"
+        elif key not in OPEN and (key in exact or is_below(key, OWNED) or is_unknown_mode):
+            yield f"{text}: the method {names} sets this; {remedy_for(key, is_whole)}"
+        elif below:
             remedy = f"write each setting on its own, such as {key}.NAME=VALUE"
-            raise ValueError(f"{text}: the method {names} needs {found[0]}, which is below; {remedy}")
-        if reason := find_reason(key, number, text, method, any_sampling):
-            raise ValueError(f"{text}{reason}")
+            yield f"{text}: the method {names} needs {below[0]}, which is below; {remedy}"
+        elif reason := find_reason(key, number, text, method, any_sampling):
+            yield f"{text}{reason}"
+
+
+def rename_legacy(key: str) -> str:
+    """Return the key that verl reads in place of an old one."""
+    old = max((name for name in LEGACY if is_below(key, (name,))), key=len)
+    return LEGACY[old] + key.removeprefix(old)
+
+
+def remedy_for_legacy(key: str, is_whole: bool) -> str:
+    """Return what to do instead of setting an old key."""
+    new = rename_legacy(key)
+    return remedy_for(new, is_whole) if is_below(new, OWNED) else f"write {new}=…"
 
 
 def find_reason(key: str, number: float, text: str, method: Method, any_sampling: bool) -> str:
