@@ -78,6 +78,8 @@ def read_progression(text: str) -> Congruence | None:
 def same_congruence(gold: str, answer: str) -> bool | None:
     """Return whether two answers state the same residues; None unless the reference is a congruence."""
     wanted = read_congruence(gold)
+    if wanted is None and read_congruence(answer):
+        wanted = read_progression(gold)
     if wanted is None:
         return None
     given = read_congruence(answer) or read_progression(answer)
@@ -144,10 +146,15 @@ def read_family(text: str) -> Family | None:
 
 
 def same_family(gold: str, answer: str, same_progression: Callable[[str, str, str, bool], bool]) -> bool | None:
-    """Return whether two general solutions have the same values; None unless both are general solutions."""
+    """Return whether two general solutions have the same values; None unless both are general solutions.
+
+    Without a declared integer in the reference only the letter may differ: the `k` of `k\\pi` may be the question's.
+    """
     wanted = read_family(gold)
     given = read_family(answer) if wanted else None
     if wanted is None or given is None:
+        return None
+    if not wanted.domain and (wanted.parameter == given.parameter or strip_name(gold) == gold):
         return None
     domains = {wanted.domain or "Z", given.domain or "Z"}
     if len(domains) > 1 or len(wanted.items) != len(given.items):
@@ -155,7 +162,8 @@ def same_family(gold: str, answer: str, same_progression: Callable[[str, str, st
     items = [rename(item, given.parameter, wanted.parameter) for item in given.items]
     free = list(items)
     for item in wanted.items:
-        match = next((one for one in free if same_progression(item, one, wanted.parameter, domains == {"Z"})), None)
+        is_two_sided = wanted.domain == "Z" and domains == {"Z"}
+        match = next((one for one in free if same_progression(item, one, wanted.parameter, is_two_sided)), None)
         if match is None:
             return False
         free.remove(match)

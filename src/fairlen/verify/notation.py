@@ -80,9 +80,14 @@ def find_number(text: str) -> int:
     return max((len(found.group().rstrip()) for found in matches if found), default=0)
 
 
+MAX_TAIL = 200  # characters of the text after a number
+
+
 def split_after_number(number: str, tail: str) -> Measure | None:
     """Return the measure of a number and the text after it; None if the text is neither scale, unit, counter nor noun."""
     is_text = bool(TEXT_AFTER.match(tail))
+    if len(tail) > MAX_TAIL:
+        return None
     exact = read_number(number)
     is_one = exact is not None and abs(exact.value) == 1
     can_be_unit = is_written_as_unit(tail) if is_text else is_word(tail)
@@ -248,11 +253,28 @@ def read_uncached(answer: str) -> Reading:
         unit=unit,
         base=base,
         number=number,
-        words="" if number or len(words) < 2 else " ".join(words.split()),
+        words="" if number or len(words) < 2 else name_words(" ".join(words.split())),
         choice=choice.group(1) if choice else "",
         option=option,
         moment=moment,
     )
+
+
+SAME_WORDS = {
+    "no solution": ("no solutions", "there is no solution", "there are no solutions", "aucune solution", "pas de solution",
+                    "keine lösung", "sin solución", "no hay solución", "无解", "nessuna soluzione"),
+    "does not exist": ("dne", "doesn't exist", "n'existe pas", "existiert nicht", "no existe", "不存在"),
+    "true": ("vrai", "wahr", "verdadero", "真", "正确"), "false": ("faux", "falsch", "falso", "假", "错误"),
+    "yes": ("oui", "ja", "sí", "是"), "no": ("non", "nein", "否"),
+    "infinitely many": ("infinitely many solutions", "infinite solutions", "infinite number of solutions"),
+}  # fmt: skip
+"""Answers in words that say the same."""
+NAMED_WORDS = {other: words for words, others in SAME_WORDS.items() for other in others}
+
+
+def name_words(words: str) -> str:
+    """Return one spelling of an answer in words."""
+    return NAMED_WORDS.get(words, words)
 
 
 def read_glued(reading: Reading, other: Reading) -> Reading:
@@ -270,7 +292,7 @@ def read_glued(reading: Reading, other: Reading) -> Reading:
 read_short = lru_cache(maxsize=2048)(read_uncached)
 
 
-EUROPEAN = re.compile(r"-?[1-9]\d{0,2}(?:\.\d{3})+,\d+")
+EUROPEAN = re.compile(r"-?[1-9]\d{0,2}(?:(?:\.\d{3})+,\d+|(?:\.\d{3}){2,})")
 INDIAN = re.compile(r"-?\d{1,2}(?:,\d\d)*,00,\d{3}|-?\d{1,2}(?:,\d\d)*,0\d,\d{3}")
 COMMA_BEFORE_UNIT = re.compile(rf"(-?\d+),(\d{{1,2}}|\d{{4,}})(?=(?:{TEXT_AFTER.pattern}))")
 MIXED_IN_WORDS = re.compile(r"(\d+) ?\\text ?\{ and \} ?(\\frac ?\{\d+\} ?\{\d+\}|\\frac ?\d\d)")

@@ -39,11 +39,10 @@ WITHOUT_PREFIXES = {
     "Torr": "torr", "psi": "", "hp": "horsepower", "dB": "decibel", "rpm": "", "rev": "revolution", "AU": "",
     "ly": "lightyear", "°": "degree deg degs", "°C": "degC", "°F": "degF", "Å": "angstrom ångström",
     "nmi": "nauticalmile", "ton": "ton", "fl_oz": "fluidounce", "amu": "dalton", "u": "", "lbf": "poundforce",
-    "slug": "slug", "BTU": "btu", "D": "diopter dioptre", "dollar": "dollar usd", "us_dollar": "", "cent": "cent ¢",
+    "BTU": "btu", "D": "diopter dioptre", "dollar": "dollar usd", "us_dollar": "", "cent": "cent ¢",
     "euro": "euro eur", "gbp": "gbp", "yuan": "yuan rmb cny", "yen": "yen jpy", "rupee": "rupee rs inr",
-    "peso": "peso", "ruble": "ruble rouble", "won": "krw", "franc": "franc", "unit": "unit",
-    "person": "people person persons", "pixel": "pixel px", "baud": "baud", "stone": "stones", "mph": "",
-    "arcmin": "arcminute", "arcsec": "arcsecond", "point": "point pts", "ppm": "", "ppb": "", "ppt": "",
+    "peso": "peso", "ruble": "ruble rouble", "won": "krw", "franc": "franc", "unit": "unit", "mph": "",
+    "arcmin": "arcminute", "arcsec": "arcsecond", "ppm": "", "ppb": "", "ppt": "",
 }  # fmt: skip
 """Units without prefixes: the canonical symbol, and names."""
 ALIKE = {
@@ -84,11 +83,10 @@ OTHER_LANGUAGES = {
     "L": "litro litros litri 升", "cm^3": "毫升 立方厘米", "m^2": "平方米", "cm^2": "平方厘米",
     "km^2": "平方千米 平方公里", "m^3": "立方米", "dollar": "dólares dólar 美元", "euro": "euros", "yuan": "元 块",
     "yen": "円 日元", "won": "원", "N": "牛 牛顿", "J": "焦 焦耳", "W": "瓦 瓦特", "V": "伏 伏特", "A": "安 安培",
-    "Pa": "帕 帕斯卡", "person": "personnes personen personas persone 人 명", "m·s^-1": "米/秒 米每秒",
-    "km·h^-1": "千米/时 千米/小时 公里/小时", "point": "punkte puntos 分",
+    "Pa": "帕 帕斯卡", "m·s^-1": "米/秒 米每秒", "km·h^-1": "千米/时 千米/小时 公里/小时",
 }  # fmt: skip
 COUNTERS_TEXT = (
-    "个 個 种 種 次 条 條 只 隻 本 张 張 件 辆 輛 位 名 支 枝 头 頭 匹 棵 座 间 間 套 组 組 项 項 步 倍 道 题 "
+    "人 명 个 個 种 種 次 条 條 只 隻 本 张 張 件 辆 輛 位 名 支 枝 头 頭 匹 棵 座 间 間 套 组 組 项 項 步 倍 道 题 "
     "面 枚 颗 粒 台 艘 架 篇 袋 箱 盒 瓶 杯 把 根 块 片 层 排 行 列 册 期 개 mal fois veces volte vez"
 )
 COUNTERS = set(COUNTERS_TEXT.split())
@@ -106,8 +104,7 @@ def list_symbols() -> dict[str, str]:
     found: dict[str, str] = {}
     for symbol in WITH_PREFIXES:
         for prefix in (*PREFIXES, *OTHER_SPELLINGS):
-            written = "yr" if symbol == "yr" else symbol
-            found[f"{prefix}{written}"] = f"{OTHER_SPELLINGS.get(prefix, prefix)}{symbol}"
+            found[f"{prefix}{symbol}"] = f"{OTHER_SPELLINGS.get(prefix, prefix)}{symbol}"
         found[symbol] = symbol
     found |= {symbol: symbol for symbol in WITHOUT_PREFIXES}
     litres = {
@@ -135,9 +132,8 @@ def list_names() -> dict[str, str]:
 SYMBOLS = list_symbols()
 NAMES = list_names()
 GLUED = {
-    "cm", "mm", "km", "kg", "Hz", "kHz", "MHz", "GHz", "kPa", "MPa", "hPa", "mL", "eV", "keV", "MeV", "GeV",
-    "mol", "kWh", "lb",
-    "lbs", "oz", "yd", "mph", "kmh", "dB", "deg", "min", "mins", "hr", "hrs", "sec", "rpm", "psi",
+    "cm", "mm", "km", "kg", "Hz", "kHz", "MHz", "GHz", "kPa", "MPa", "hPa", "mL", "eV", "keV", "MeV", "GeV", "mol",
+    "kWh", "lb", "lbs", "oz", "yd", "mph", "kmh", "dB", "deg", "min", "mins", "hr", "hrs", "sec", "rpm", "psi",
 }  # fmt: skip
 """Symbols that are units without `\\text` and nobody's product; `2mg` may be 2 times m times g."""
 
@@ -274,45 +270,36 @@ def write_powers(powers: Counter[str]) -> str:
 
 NOUN = "#"
 """Begins a unit that is a counted thing: `#red apple`."""
+PEOPLE = {"people", "persons", "personnes", "personas", "personen", "persone"}
 IRREGULAR = {
-    "children", "men", "women", "fish", "sheep", "mice", "geese", "teeth", "dice", "vertices", "indices",
-    "matrices", "data",
-    "series", "species", "vertice", "polyhedra", "radii", "loci", "foci",
+    "people", "children", "men", "women", "fish", "sheep", "mice", "geese", "teeth", "dice", "vertices", "indices",
+    "matrices", "data", "series", "species", "vertice", "polyhedra", "radii", "loci", "foci",
 }  # fmt: skip
 """Plurals without the s of the plural."""
 NO_NOUNS_TEXT = (
     "cos abs less unless this yes more fewer than over log exp sin tan sqrt about root roots perhaps always "
-    "sometimes besides "
-    "thus plus minus is was has does as its his us thirds halves quarters tens ones units pluses minuses plusses "
-    "tiers quarts demis moins tercios cuartos medios quintos octavos menos más mas miles cientos docenas decenas "
-    "centenas "
-    "decenios dutzend dizaines centaines milliers mil millares terços meios mais dozens scores grosses powers "
-    "exponents "
-    "logs sines cosines tangents mods remainders reciprocals negatives positives inverses opposites squares cubes "
-    "factorials percents percentages multiples"
+    "sometimes besides thus plus minus is was has does as its his us thirds halves quarters tens ones units pluses "
+    "minuses plusses tiers quarts demis moins tercios cuartos medios quintos octavos menos más mas miles cientos "
+    "docenas decenas centenas decenios dutzend dizaines centaines milliers mil millares terços meios mais dozens "
+    "scores grosses powers exponents logs sines cosines tangents mods remainders reciprocals negatives positives "
+    "inverses opposites factorials percents percentages multiples"
 )
 NO_NOUNS = set(NO_NOUNS_TEXT.split())
 """Words that look like plural nouns and change a number, or compare it."""
 HEDGES_TEXT = (
-    "and or to by with if for when where not no mod such modulo i e at least most about approximately approx "
-    "almost nearly "
-    "under below above around up only non negative positive too very few fewer more less maybe probably short is "
-    "are was "
-    "equals equal wrong right correct incorrect false true half quarter third off up down between from minus plus "
-    "over "
-    "et ou und oder y o u e ni mindestens höchstens moins plus más menos oder mehr weniger weder mais either neither "
-    "another other than except without nor if iff unless but cannot never none all both any every double triple "
-    "twice thrice "
-    "rest"
+    "and or to by with if for when where not no mod such modulo i e at least most about approximately approx almost "
+    "nearly under below above around up only non negative positive too very few fewer more less maybe probably short "
+    "is are was equals equal wrong right correct incorrect false true half quarter third off up down between from "
+    "minus plus over et ou und oder y o u e ni mindestens höchstens moins plus más menos oder mehr weniger weder "
+    "mais either neither another other than except without nor if iff unless but cannot never none all both any "
+    "every double triple twice thrice rest"
 )
 HEDGES = set(HEDGES_TEXT.split())
 """Words of a phrase that does not name what is counted."""
 FACTORS = {
     "half", "quarter", "halve", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "pi",
-    "squared", "cubed",
-    "factorial", "minus", "minu", "plus", "plu", "th", "negative", "percent", "percentage", "one", "zero",
-    "first", "double",
-    "triple", "score", "gross", "tenth", "hundredth", "thousandth", "square", "power",
+    "squared", "cubed", "factorial", "minus", "minu", "plus", "plu", "th", "negative", "percent", "percentage", "one",
+    "zero", "first", "double", "triple", "score", "gross", "tenth", "hundredth", "thousandth", "power",
 }  # fmt: skip
 """Words, without the s of the plural, that change a number and are neither its unit nor what it counts."""
 NUMERAL = re.compile(
@@ -350,13 +337,14 @@ def name_counted(text: str, number_is_one: bool = False) -> str:
         return ""
     words = plain.lower().split()
     head = words[-1]
-    is_plural = head in IRREGULAR or re.search(r"[^\Ws]s$", head) or number_is_one
+    is_plural = head in IRREGULAR | PEOPLE or re.search(r"[^\Ws]s$", head) or number_is_one
     pieces = {piece for word in words for piece in re.split(r"['’-]", word)}
     if words[1:] and head == "roots":  # `3 real roots`; `3 roots` may be a square root
         pieces.discard("roots")
     if not is_plural or len(head) < 3 or pieces & (HEDGES | NO_NOUNS) or has_factor(pieces):
         return ""
-    return NOUN + " ".join([*words[:-1], head.removesuffix("s")])
+    singular = "person" if head in PEOPLE else head.removesuffix("s")
+    return NOUN + " ".join([*words[:-1], singular])
 
 
 def has_factor(words: set[str]) -> bool:
@@ -366,13 +354,26 @@ def has_factor(words: set[str]) -> bool:
 
 
 def read_unit(text: str, number_is_one: bool = False) -> str | None:
-    "Return one spelling of what stands after a number; empty for a counter, None for a text that is neither unit"
-    "nor noun. "
+    """Return one spelling of what stands after a number.
+
+    Args:
+        text: The text after the number, as a cleaned answer has it.
+        number_is_one: Whether the number is 1, after which a noun may be singular.
+
+    Returns:
+        A unit such as `m·s^-1`, or a counted thing such as `#apple`; `#` for a counter, which says nothing of what is counted. None
+        for a text that is neither.
+    """
+    if len(text) > MAX_LENGTH:
+        return None
     plain = ADJECTIVES.sub("", spell(text))
-    if plain in COUNTERS:
-        return ""
-    if len(text) <= MAX_LENGTH and plain[:1] in COUNTERS and OF_COUNTER.fullmatch(plain[1:]):
-        return ""
+    if plain in COUNTERS or (plain[:1] in COUNTERS and OF_COUNTER.fullmatch(plain[1:])):
+        return NOUN
+    if whole := parse_unit(plain):
+        return whole
+    noun, per, measure = plain.partition(" per ")
+    if per and (counted := name_counted(noun, number_is_one)) and (unit := parse_unit(measure)):
+        return f"{counted}/{unit}"
     head, of, rest = plain.partition(" of ")
     if of and (has_factor(set(rest.lower().split())) or not re.fullmatch(r"[^\W\d_]+(?: [^\W\d_]+){0,2}", rest)):
         return None
