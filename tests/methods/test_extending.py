@@ -338,7 +338,9 @@ def test_rewards_are_called_by_keyword_as_trl_calls_them(tmp_path):
     )
     found = load_rewards([f"{tmp_path}/r.py:idiom", f"{tmp_path}/r.py:turned"], PROBLEM)
     assert [one.name for one in found] == ["idiom", "turned"]
-    with pytest.raises(ValueError, match=r"it is called as f\(prompts=, completions=, completion_ids=, answer=, verdict="):
+    with pytest.raises(
+        ValueError, match=r"it is called as f\(prompts=, completions=, completion_ids=, answer=, verdict="
+    ):
         load_rewards([f"{tmp_path}/r.py:other"], PROBLEM)
 
 

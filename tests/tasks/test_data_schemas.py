@@ -216,7 +216,8 @@ def test_what_counts_as_the_same_question(one, other, same):
 
 @over(
     "value, expected",
-    [(True, "True"), (False, "False"), (27.0, "27"), (0.5, "0.5"), (-3, "-3"), ("27.0", "27"), ("$12$", "12"), ("$$12$$", "12"), ("$1$ or $2$", "$1$ or $2$"),
+    [(True, "True"), (False, "False"),
+     (27.0, "27"), (0.5, "0.5"), (-3, "-3"), ("27.0", "27"), ("$12$", "12"), ("$$12$$", "12"), ("$1$ or $2$", "$1$ or $2$"),
      ("x \\boxed{1} y \\boxed{\\frac{1}{2}}.", "\\frac{1}{2}"), ("a\n#### 1,234", "1234"), (10**30, "1" + "0" * 30)],
 )  # fmt: skip
 def test_answers_are_cleaned(value, expected):

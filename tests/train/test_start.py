@@ -160,7 +160,8 @@ def test_a_column_that_nothing_gives_is_named_before_anything_is_written(tmp_pat
 
 
 def test_a_run_of_which_every_update_was_skipped_ends_with_the_reason(tmp_path):
-    text = "def late(prompts, completions, answer, **columns):\n    return [0.0 if completions[0] in ('', answer[0]) else float('nan')]\n"
+    body = "return [0.0 if completions[0] in ('', answer[0]) else float('nan')]"
+    text = f"def late(prompts, completions, answer, **columns):\n    {body}\n"
     (tmp_path / "mine.py").write_text(text)
     cause = "no update was made, and 1 were skipped: outcome was not finite: late gave nan for problem"
     with pytest.raises(NonFiniteError, match=cause):

@@ -361,8 +361,8 @@ def read_unit(text: str, number_is_one: bool = False) -> str | None:
         number_is_one: Whether the number is 1, after which a noun may be singular.
 
     Returns:
-        A unit such as `m·s^-1`, or a counted thing such as `#apple`; `#` for a counter, which says nothing of what is counted. None
-        for a text that is neither.
+        A unit such as `m·s^-1`, or a counted thing such as `#apple`; `#` for a counter, which says nothing of what is
+        counted. None for a text that is neither.
     """
     if len(text) > MAX_LENGTH:
         return None

@@ -37,4 +37,5 @@ class ThinkingRewardManager(NaiveRewardManager):
     """verl's default reward manager, with texts that keep the marks around thinking."""
 
     def __init__(self, config: Any, tokenizer: Any, *arguments: Any, **settings: Any) -> None:
-        super().__init__(config, ThinkingTokenizer(tokenizer), *arguments, **settings)
+        reader: Any = ThinkingTokenizer(tokenizer)
+        super().__init__(config, reader, *arguments, **settings)
