@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from fairlen.channels import after_thinking
 from fairlen.verify.dates import moments_agree
-from fairlen.verify.notation import Number, agree, read, read_glued, read_otherwise
+from fairlen.verify.notation import Number, agree, read, read_glued, read_otherwise, show_characters
 from fairlen.verify.typesetting import MAX_LENGTH, clean
 
 MAX_TEXT = 100_000  # characters at the end of a text in which its answer is looked for
@@ -231,6 +231,8 @@ def match_exactly(answer: str, gold: str, tolerance: float = 0.0) -> bool | None
     if {one.words or one.text, other.words or other.text} == {"no solution", r"\emptyset"}:
         return True
     if one.text == other.text or (one.words and one.words == other.words):
+        return fits or None
+    if r"\text" in one.body + other.body and show_characters(one.body) == show_characters(other.body):
         return fits or None
     return None
 

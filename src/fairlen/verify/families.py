@@ -101,6 +101,7 @@ PARAMETER = re.compile(
     r"|,? ?\\text ?\{ ?,? ?\(?(?:where|for(?: (?:any|all|every|some))?|with) ?\}? ?(?:integers? )?"
     r"(?P<named>[a-z]) ?(?:\\text ?\{ ?)?(?:is|are)? ?(?:an |any |all )?(?:integers?)?\)? ?\}?$"
     r"|,? ?\\text ?\{ ?,? ?\(?(?:where|for(?: (?:any|all|every|some))?|with) integers? ?\} ?(?P<after>[a-z])$"
+    r"|,? ?\(?(?P<last>[a-z]) ?\\text ?\{ ?(?:is )?(?:an |any )?integers? ?\} ?\)?$"
 )
 BUILT = re.compile(r"\\\{ ?(?:(?P<variable>[a-z]) ?(?:\\mid(?![A-Za-z])|[|:]) ?)?(?P<body>.+?) ?\\\}")
 PARAMETERS = "knmlj"
@@ -114,7 +115,7 @@ def split_parameter(text: str) -> tuple[str, str, str]:
     found = PARAMETER.search(inner)
     if not found:
         return text, "", ""
-    name = found["name"] or found["named"] or found["after"]
+    name = found["name"] or found["named"] or found["after"] or found["last"]
     return inner[: found.start()].strip().rstrip(",").strip(), name, found["domain"] or "Z"
 
 
@@ -154,7 +155,8 @@ def same_family(gold: str, answer: str, same_progression: Callable[[str, str, st
     given = read_family(answer) if wanted else None
     if wanted is None or given is None:
         return None
-    if not wanted.domain and (wanted.parameter == given.parameter or strip_name(gold) == gold):
+    is_undeclared = not wanted.domain and not given.domain and wanted.parameter == given.parameter
+    if is_undeclared or (not wanted.domain and strip_name(gold) == gold):
         return None
     domains = {wanted.domain or "Z", given.domain or "Z"}
     if len(domains) > 1 or len(wanted.items) != len(given.items):

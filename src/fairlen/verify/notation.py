@@ -240,7 +240,7 @@ def read_uncached(answer: str) -> Reading:
     base = base or inner_base
     whole = re.fullmatch(r"\\text\s?\{([^{}]*)\}", body)
     plain = whole.group(1).strip() if whole else body
-    words = plain.rstrip(".").lower() if whole or WORDS.fullmatch(plain) else ""
+    words = fold_case(plain.rstrip(".")) if whole or WORDS.fullmatch(plain) else ""
     choice = CHOICE.fullmatch(plain)
     number, option = None if base else read_number(plain), read_option(body)
     if number and REPEATED.fullmatch(plain):  # which algebra would multiply
@@ -270,6 +270,19 @@ SAME_WORDS = {
 }  # fmt: skip
 """Answers in words that say the same."""
 NAMED_WORDS = {other: words for words, others in SAME_WORDS.items() for other in others}
+
+
+def fold_case(words: str) -> str:
+    """Return words in lower case, but two letters as they are: `Co` is cobalt and `CO` is not."""
+    return words if len(words) == 2 and words.lower() not in ("no", "ja", "sí") else words.lower()
+
+
+WRAPPED = re.compile(r"\\text ?\{((?:[^{}]|\{[^{}]*\})*)\}")
+
+
+def show_characters(text: str) -> str:
+    """Return a cleaned answer as it looks, without the commands around upright letters: `\\text{H}_2\\text{O}` is `H_2O`."""
+    return re.sub(r"(?<!\d) | (?!\d)", "", WRAPPED.sub(r"\1", text))
 
 
 def name_words(words: str) -> str:
@@ -346,8 +359,13 @@ def agree(one: Reading, other: Reading) -> bool:
     return units_agree(one.unit, other.unit)
 
 
+PREFIXED = re.compile(r"(?:\\text ?\{ ?)?0([xob])([0-9A-Fa-f]+)(?: ?\})?")
+
+
 def split_base(text: str) -> tuple[str, str]:
     """Return the digits and the base of `101_2`, `(101)_2` and `101 (base two)`; `3a_2` has a digit that base 2 lacks."""
+    if prefixed := PREFIXED.fullmatch(text):
+        return prefixed[2].upper(), {"x": "16", "o": "8", "b": "2"}[prefixed[1]]
     found = BASE.fullmatch(text) or BASE_IN_WORDS.fullmatch(text)
     if not found:
         return text, ""

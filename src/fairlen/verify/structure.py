@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from operator import and_
 from typing import Literal
@@ -70,6 +70,22 @@ def take_apart(answer: str) -> Structure:
             return Structure(kind, spread(count_through(items)) if kind == "set" else items, brackets, order)
     items = spread((answer,))
     return Structure("list" if len(items) > 1 else "one", items)
+
+
+INDEXED = re.compile(r"([A-Za-z])_ ?(?:\{\d+\}|\d)")
+
+
+def without_indices(given: Structure, names: frozenset[str]) -> Structure:
+    """Return `x_1=2, x_2=-3` as `2, -3`: solutions for one unknown, which `names` has or leaves out, are only numbered."""
+    found = [NAME.match(item) for item in given.items]
+    bases = [INDEXED.fullmatch(name.group().rstrip("= ")) if name else None for name in found]
+    letters = {base[1] for base in bases if base}
+    if not all(bases) or len(letters) != 1 or len({base.group() for base in bases if base}) < len(bases):
+        return given
+    wanted = {name.rstrip("= ") for name in names}
+    if wanted and wanted != letters:
+        return given
+    return replace(given, items=tuple(strip_name(item) for item in given.items))
 
 
 def count_through(items: tuple[str, ...]) -> tuple[str, ...]:

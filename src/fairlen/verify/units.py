@@ -380,6 +380,26 @@ def read_unit(text: str, number_is_one: bool = False) -> str | None:
     return parse_unit(head) or name_counted(head, number_is_one) or None
 
 
+DERIVED = {
+    "W": "J·s^-1", "Hz": "s^-1", "Pa": "N·m^-2", "N": "kg·m·s^-2", "C": "A·s", "V": "J·C^-1", "Ω": "V·A^-1", "M": "mol·L^-1",
+}  # fmt: skip
+"""Units that are products of others, without a factor. J and N·m stay apart: one is an energy, the other may be a torque."""
+
+
+@lru_cache(maxsize=4096)
+def expand_unit(unit: str) -> tuple[tuple[str, int], ...]:
+    """Return a unit as powers of units that are products of no others."""
+    powers: Counter[str] = Counter()
+    waiting = list(split_atoms(unit))
+    while waiting:
+        atom, power = waiting.pop()
+        if atom in DERIVED:
+            waiting += [(inner, number * power) for inner, number in split_atoms(DERIVED[atom])]
+        else:
+            powers[atom] += power
+    return tuple(sorted((atom, power) for atom, power in powers.items() if power))
+
+
 def units_agree(one: str, other: str) -> bool:
     """Return whether two units may be the same. A unit may be left out, unless it is a factor."""
     if one == other:
@@ -392,4 +412,6 @@ def units_agree(one: str, other: str) -> bool:
         words, others = set(one[1:].split()), set(other[1:].split())
         measures = any(parse_unit(word) for word in words | others)
         return not measures and (words <= others or others <= words)
-    return False
+    if NOUN in one + other:
+        return False
+    return expand_unit(one) == expand_unit(other)
