@@ -15,6 +15,7 @@ from typing import Any
 
 from fairlen.evaluate.config import EvalConfig
 from fairlen.evaluate.samples import Sample, file_name
+from fairlen.files.foreign import open_regular_file
 from fairlen.files.formats import Unreadable, columns_of, stream
 from fairlen.tasks.data_row import Answers, DataRow, UnusableRow, normalize
 from fairlen.tasks.dataset import RowSet
@@ -131,8 +132,8 @@ def match_problems(found: ProblemSet, samples: Sequence[Sample], path: Path) -> 
 
 def describe_file(path: Path) -> dict[str, str]:
     """Return the name and the hash of a file, for eval.json."""
-    with path.open("rb") as stream_of_file:
-        return {"file": str(path), "sha256": hashlib.file_digest(stream_of_file, "sha256").hexdigest()}
+    with open_regular_file(path) as file:
+        return {"file": str(path), "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
 
 
 def name_of(path: Path) -> str:
