@@ -134,7 +134,7 @@ class FairGRPOTrainer(GRPOTrainer):
         notes = *composition.notes, *self.install_reader(), *warn_of_dropout(self.model), *self.refill.notes
         weights = self.reward_weights.tolist()
         correct = trl_rows.describe_verdict(self.verdict, self.reward_func_names, weights, correct_threshold)
-        for note in (correct, f"{composition.name}: {list_stages(self.method)}", FIRST_LOGS, *notes):
+        for note in (f"{correct}. {composition.name}: {list_stages(self.method)}", FIRST_LOGS, *notes):
             logger.warning(f"fairlen: {note}")
 
     def create_signal(self) -> LearningSignal:
