@@ -9,9 +9,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,6 +26,7 @@ from trl.trainer.model_config import ModelConfig
 from trl.trainer.utils import get_peft_config, get_quantization_config
 
 from fairlen.batch import NO_VERDICT
+from fairlen.channels import decode_response, list_hidden_ids
 from fairlen.checks import FINITE, Natural, Rule
 from fairlen.console import complain, log
 from fairlen.files.folders import refuse_links
@@ -168,10 +170,11 @@ def build_trainer(
         "use_safetensors": True,
         "trust_remote_code": False,
     }
+    decode = partial(decode_response, tokenizer, hidden=list_hidden_ids(tokenizer))
     return TaskTrainer(
         model=model,
         reward_funcs=[
-            verifier_of(task, problems, config.verifier.without_verdict),
+            verifier_of(task, problems, config.verifier.without_verdict, decode),
             *(reward.function for reward in rewards),
         ],
         args=trl_config,
@@ -196,12 +199,18 @@ def data_of(problems: Sequence[Problem], first: int = 0) -> Dataset:
     return Dataset.from_list(rows)
 
 
-def verifier_of(task: Task, problems: Sequence[Problem], without_verdict: str) -> Any:
-    """The task's verifier as a reward function: verdicts of all responses at once, None where there is none."""
+def verifier_of(
+    task: Task, problems: Sequence[Problem], without_verdict: str, decode: Callable[[Sequence[int]], str] | None = None
+) -> Any:
+    """Return the task's verifier as a reward function: verdicts of all responses at once, None where there is none.
+
+    TRL's completions lack special tokens. `decode` keeps those that mark thinking, so that the answer after them is graded.
+    """
 
     async def verifier(completions: list[str], **columns: Any) -> list[float | None]:
         asked = [problems[place] for place in columns[PLACE]]
-        verdicts = await gather(map(task.verify, asked, completions))
+        texts = [decode(ids) for ids in columns["completion_ids"]] if decode else completions
+        verdicts = await gather(map(task.verify, asked, texts))
         counts = (verdict.status in VERDICTS or without_verdict == "incorrect" for verdict in verdicts)
         return [verdict.outcome if has else None for verdict, has in zip(verdicts, counts, strict=True)]
 
