@@ -132,7 +132,7 @@ def audit_source(source: Source, method: InUse | None = None, margins: conclusio
     findings.sort(key=lambda one: (one.measure != "selection.truncated", one.measure != told))  # the verdict's first
     weights, turns = weight_shares(log), conclusion.report_turns(log, effects[1:], found[1:]) if log.has_turns else None
     return Audit(
-        source, method, conclusion.add_bar(conclusion.add_truncation(found[0], selection.truncated.value), log),
+        source, method, conclusion.conclude_log(found[0], log, selection.truncated.value),
         tuple(replace(one, advice=one.advice or find_advice(one, method, weights)) for one in findings),
         effects[0], again[0], selection, lengths(log), budget_curve(log), coupling(log), weights, untrained(log),
         find_shares(log), accepted, streams, turns, channels,

@@ -25,6 +25,7 @@ from fairlen.audit.readers.formats import Format, by_name, describe_missing
 from fairlen.audit.readers.frameworks import FRAMEWORKS, NEMO_RL, PRIME_RL, SKYRL, TRL
 from fairlen.audit.readers.rows import Found, Options, Part, join, make_log, read_rows
 from fairlen.audit.readers.spent import Meter, make_meter
+from fairlen.audit.readers.survey import survey_rows
 from fairlen.console import plural
 from fairlen.files import formats
 from fairlen.files.limits import name_special
@@ -274,6 +275,8 @@ def read_source(
         try:
             format = format.settle(format, head, options)
             found.notes = Counter(dict.fromkeys(format.notes, 0))
+            found.chosen["meanings"] = options.meanings
+            survey_head(format, head, found)
             log, left_out = read_foreign(format, opened, meter, found, options)
             format = replace(format, remedy=format.remedy | found.lacks)
         except formats.Unreadable as error:
@@ -281,6 +284,15 @@ def read_source(
     has_steps = found.has_steps or format is fairlen_records.FORMAT
     source = Source(format, folder, tuple(found.files), log, found.sentences(), has_steps) if log else None
     return source, list(left_out)
+
+
+def survey_head(format: Format, head: formats.Chunk, found: Found) -> None:
+    """Decide by the first rows of a log what `rows.read_rows` has to know of all."""
+    first = Found(files=dict(found.files), chosen=dict(found.chosen))
+    try:
+        survey_rows(format.read(head, first), found)
+    except (TypeError, AttributeError, KeyError, IndexError, ValueError, OverflowError, RecursionError):
+        return  # rows of an unexpected shape are rejected one by one when all are read
 
 
 def read_foreign(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fairlen.audit.readers.columns import ROLES, choose_by_content, column_at, is_numeric, list_inside
-from fairlen.audit.readers.finish import read_finish
+from fairlen.audit.readers.finish import meaning_of, read_finish, word_of
 from fairlen.audit.readers.messages import open_output, text_of
 from fairlen.audit.readers.rows import Found, Options, Part, is_number
 from fairlen.files.formats import Chunk, Row, Unreadable, make_chunk
@@ -74,6 +74,9 @@ def read_by_name(chunk: Chunk, found: Found, chosen: dict[str, str]) -> Chunk:
         ends = [read_finish(value, found, chosen.get("finish", "finish_reason")) for value in chunk.get("finish")]
         chunk.columns["truncated"] = [truncated for truncated, _ in ends]
         chunk.columns["dropped"] = [is_failed for _, is_failed in ends]
+        if None in chunk.columns["truncated"]:
+            words = [word_of(value) for value in chunk.get("finish")]
+            chunk.columns["word"] = [word if meaning_of(word, found) == "unknown" else None for word in words]
         if failed := sum(chunk.columns["dropped"]):
             found.note("aborted, filtered and failed responses count as responses without a verdict", failed)
     if "tokens" in chosen and chosen["tokens"].endswith("mask"):

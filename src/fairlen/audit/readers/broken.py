@@ -1,0 +1,114 @@
+"""Responses that are not whole: empty and failed ones, and texts that a log cut. Told by their form, not by a list of messages."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fairlen.batch import Bools, Ints
+
+NULLS = frozenset({"", "none", "null", "nan", "na", "undefined", "nil", "empty"})
+"""Words that stand for no text."""
+MAX_FAILURE = 400  # characters of a message of a failure; longer texts are responses
+FAILURE = re.compile(
+    r"^[\W_]*(?:[\w.]{0,60}(?:Error|Exception|Timeout|Failure)\b|(?i:error|exception|timed? ?out|aborted|cancell?ed|traceback|"
+    r"failed to|failure|(?:http|status|code)\W{0,3}(?:error\W{0,3})?[45]\d\d\b|(?:request|generation|connection|server|api|"
+    r"sampling|rollout|inference|engine|model|call|worker)\w* (?:\w+ ){0,2}(?:timed out|failed|aborted|refused|error|reset|"
+    r"cancell?ed|unavailable|overloaded|closed|crashed|died|rejected)))"
+)
+"""Beginning of a text that a program wrote in place of a response."""
+MIN_SAME, MIN_SAME_SHARE, MIN_SAME_PROMPTS = 5, 0.02, 5
+"""Responses with one text, their share, and their prompts, from which on the text may be a message and not a response."""
+MIN_CUT = 0.05  # share of texts that a log cut from which on lengths are not known
+CUT_WORDS = ("truncated", "omitted", "clipped", "elided", "cut off", "snip", " more", "char", "token", "shortened", "trimmed")
+CUT_MARK = re.compile(
+    r"(?:\.{2,}|…|[\[(<{])\s*(?:\.{2,}|…)?\s*[^\[\]()<>{}\n]{0,30}?\b(?:truncated|omitted|clipped|elided|shortened|trimmed|"
+    r"cut off|snip(?:ped)?|\d[\d,]* (?:more )?(?:chars?|characters|tokens|words|bytes|lines)|more (?:chars?|characters|tokens))\b",
+    re.I,
+)
+"""Remark that a part of a text was removed: `... [truncated]`, `<1,234 chars omitted>`."""
+ELLIPSIS = re.compile(r"(?:\.{3}|…|\[\.{3}\]|\[…\])[\"')\]]?\s*$")
+MIN_CHARACTERS = 40  # of a text from which on its number of characters may be a limit of the log
+NOT_CUT, REMARKED, ELLIPSED = 0, 1, 2
+
+
+@dataclass(frozen=True)
+class Messages:
+    """Texts that occur as the response to several prompts and are never correct: failures, and those that may be one."""
+
+    failures: frozenset[str] = frozenset()
+    repeated: frozenset[str] = frozenset()
+
+
+def is_empty(text: str) -> bool:
+    """Return whether a text contains no letter or digit, or only a word that stands for no text."""
+    if len(text) > 60:
+        return not any(character.isalnum() for character in text)
+    return text.strip("\"'`<>[](){}|.-_ \t\n").lower() in NULLS or not any(character.isalnum() for character in text)
+
+
+def is_failure(text: str) -> bool:
+    """Return whether a text is the message of an error in place of a response."""
+    return len(text) <= MAX_FAILURE and bool(FAILURE.match(text))
+
+
+def normalise(text: str) -> str:
+    """Return a text without its numbers, in which messages of one failure differ."""
+    return re.sub(r"\d+", "0", text.strip())
+
+
+def find_messages(texts: Sequence[str], prompt: Ints, correct: Bools) -> Messages:
+    """Return the texts that answer several prompts and are never correct, from the first rows of a log."""
+    places: defaultdict[str, list[int]] = defaultdict(list)
+    for row, text in enumerate(texts):
+        if text and len(text) <= MAX_FAILURE and not is_empty(text):
+            places[normalise(text)].append(row)
+    least = max(MIN_SAME, MIN_SAME_SHARE * len(texts))
+    failures, repeated = set[str](), set[str]()
+    for text, rows in places.items():
+        if correct[rows].any():
+            continue
+        if is_failure(text):
+            failures.add(text)
+        elif len(rows) >= least and len(np.unique(prompt[rows])) >= MIN_SAME_PROMPTS:
+            repeated.add(text)
+    is_usual = sum(len(places[text]) for text in repeated) > 0.5 * len(texts)
+    return Messages(frozenset(failures), frozenset() if is_usual else frozenset(repeated))
+
+
+def find_cut_mark(text: str) -> int:
+    """Return whether a text has a remark that a part of it was removed, or ends with an ellipsis."""
+    if any(word in text for word in CUT_WORDS) and CUT_MARK.search(text):
+        return REMARKED
+    return ELLIPSED if text[-12:].rstrip().endswith((".", "…", "]", '"', "'")) and ELLIPSIS.search(text[-12:]) else NOT_CUT
+
+
+def find_cut(mark: Ints, characters: Ints) -> tuple[Bools, str]:
+    """Return the texts that the log cut, and how; none if they are too few to matter."""
+    longest = int(characters.max(initial=0))
+    nothing = np.zeros(len(mark), np.bool_)
+    if longest < MIN_CHARACTERS:
+        return nothing, ""
+    least = max(3, MIN_CUT * len(mark))
+    remarked = mark == REMARKED
+    if remarked.sum() >= least:
+        return remarked, "with a remark that a part was removed"
+    exact = characters == longest
+    if exact.sum() >= least and is_pile(characters, longest):
+        return exact, f"at {longest:,} characters"
+    ellipsed = (mark == ELLIPSED) & (characters >= 0.85 * longest)
+    other = characters[mark != ELLIPSED].max(initial=0)
+    is_at_limit = characters[mark == ELLIPSED].min(initial=longest) >= 0.7 * longest or ellipsed.sum() >= 0.8 * (mark == ELLIPSED).sum()
+    if ellipsed.sum() >= least and other <= longest and is_at_limit:
+        return ellipsed, f"with an ellipsis, at about {longest:,} characters"
+    return nothing, ""
+
+
+def is_pile(characters: Ints, longest: int) -> bool:
+    """Return whether many more texts have the largest number of characters than any other number."""
+    others = Counter(characters[characters < longest].tolist()).most_common(1)
+    return (characters == longest).sum() > 4 * (others[0][1] if others else 1)
