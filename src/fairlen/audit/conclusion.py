@@ -118,7 +118,7 @@ def conclude_log(found: Conclusion, log: Log, truncated: float) -> Conclusion:
     lengths = log.responses.length[rows]
     if log.obstacle:
         return replace(found, status="unknown", sentence=log.obstacle)
-    if usual := find_one_length(lengths):
+    if found.num_prompts >= MIN_PROMPTS and (usual := find_one_length(lengths)):
         text = f"nearly all responses have one length, {usual:,} {log.unit}: nothing varies, perhaps this is the limit of generation"
         return replace(found, status="unknown", sentence=text)
     found = add_truncation(add_bar(settle_questions(found, log), log), truncated)

@@ -22,7 +22,8 @@ from fairlen.audit.log import Log
 from fairlen.audit.readers import fairlen_records
 from fairlen.audit.readers.columns import ROLES, check_given, choose_all, names_in, read_texts
 from fairlen.audit.readers.formats import Format, by_name, describe_missing
-from fairlen.audit.readers.frameworks import FRAMEWORKS, NEMO_RL, PRIME_RL, SKYRL, TRL
+from fairlen.audit.readers.frameworks import FRAMEWORKS, NEMO_RL, TRL
+from fairlen.audit.readers.places import find_numbers
 from fairlen.audit.readers.rows import Found, Options, Part, join, make_log, read_rows
 from fairlen.audit.readers.spent import Meter, make_meter
 from fairlen.audit.readers.survey import survey_rows
@@ -37,7 +38,6 @@ MAX_LOOKED_INTO, MAX_FILES = 2048, 4  # rows, and files of a source, by which it
 BY_STEP = re.compile(r"((completions_)?|(train|val)_data_step)\d+\.(jsonl|parquet)")
 """Names of files that TRL, verl and NeMo-RL write, one a step: all that are given of a folder are one log."""
 NO_RECORDS = "a run without a recorded rollout batch, so that there are no rollouts to audit yet: go on with it by"
-STEPPED = (PRIME_RL, SKYRL)  # formats with a folder a step
 DEFAULTS = Options()
 
 
@@ -92,18 +92,10 @@ def read_places(
     lists = lists_in(options.columns)
     opened = {path: Opened(path, lists, spans.get(path)) for path, _ in places}
     kinds = sniff_all(list(opened.values()), options.columns)
-    grouped: dict[tuple[str, ...], tuple[Format, list[Opened]]] = {}
     named = {path for path, argument in places if path == Path(argument)}
     problems = [(path, kind) for path, kind in kinds.items() if isinstance(kind, formats.Unreadable)]
-    for path, argument in places:
-        kind, folder = kinds[path], str(path.parent)
-        if isinstance(kind, Format):
-            folder = re.sub(r"step_\d+", "step_*", folder) if kind in STEPPED else folder
-            numbered = kind.name != "generic" and BY_STEP.fullmatch(Path(argument).name)
-            place = "" if numbered or kind is fairlen_records.FORMAT else argument
-            folder, place = ("", "") if options.pool and kind is not fairlen_records.FORMAT else (folder, place)
-            key = (kind.name, folder, place, *sorted(kind.columns))
-            grouped.setdefault(key, (kind, []))[1].append(opened[path])
+    rollouts = [(path, argument, kind) for path, argument in places if isinstance(kind := kinds[path], Format)]
+    grouped = group_files(rollouts, opened, options.pool)
     sources: list[Source] = []
     for key, (kind, files) in grouped.items():
         folder = key[1] or os.path.commonpath([one.path.parent for one in files])
@@ -119,6 +111,28 @@ def read_places(
         told[path in named or not (sources or isinstance(why, OtherContent))].append(str(why))
     lost = tuple((path, str(why)) for path, why in problems if isinstance(why, formats.Lost))
     return LogReading(tuple(sources), tuple(told[True]), tuple(told[False]), lost)
+
+
+Key = tuple[str, ...]
+"""What the files of one log share: the name of their format, their folder, the argument that they came by, columns."""
+
+
+def group_files(
+    rollouts: Sequence[tuple[Path, str, Format]], opened: dict[Path, Opened], pool: bool
+) -> dict[Key, tuple[Format, list[Opened]]]:
+    """Return the files of each log: of one format, argument and columns, in one folder or in folders that differ by a number."""
+    shapes = find_numbers(path for path, _, kind in rollouts if kind is not fairlen_records.FORMAT)
+    grouped: dict[Key, tuple[Format, list[Opened]]] = {}
+    for path, argument, kind in rollouts:
+        folder, place = str(path.parent), argument
+        if kind is fairlen_records.FORMAT or (kind.name != "generic" and BY_STEP.fullmatch(Path(argument).name)):
+            place = ""
+        if kind is not fairlen_records.FORMAT:
+            folder = str(Path(shapes[path][0]).parent) if path in shapes else folder
+            folder, place = ("", "") if pool else (folder, place)
+        key = (kind.name, folder, place, *sorted(kind.columns))
+        grouped.setdefault(key, (kind, []))[1].append(opened[path])
+    return grouped
 
 
 def find_files(paths: list[str]) -> list[tuple[Path, str]]:
@@ -275,7 +289,11 @@ def read_source(
         try:
             format = format.settle(format, head, options)
             found.notes = Counter(dict.fromkeys(format.notes, 0))
+            for caveat in format.caveats:
+                found.caution(caveat)
             found.chosen["meanings"] = options.meanings
+            numbers = find_numbers(files)
+            found.chosen["steps"] = {str(path): number for path, (_, number) in numbers.items()}
             survey_head(format, head, found)
             log, left_out = read_foreign(format, opened, meter, found, options)
             format = replace(format, remedy=format.remedy | found.lacks)
@@ -312,7 +330,11 @@ def read_foreign(
         return make_log(format.name, format.finish(join(parts), found), meter, found, options), left_out
     if whole:
         lost = [f"{m.file}:{m.line}: {m.reason}" for m in found.malformed if m.file in whole]
-        lost += [f"{files[part.file[0]]}:{part.line[0]}: no reward" for part in parts if len(part)]
+        lost += [
+            f"{files[part.file[0]]}:{part.line[0]}: {'an empty or failed response' if part.fault[0] else 'no reward'}"
+            for part in parts
+            if len(part)
+        ]
         reasons = "; ".join(lost[:3]) or "there are no rows"
         left_out.append(f"{name_files(whole)}: {format.title}, but not one row could be read: {reasons}")
     return None, left_out

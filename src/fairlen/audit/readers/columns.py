@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import product
 from statistics import median
 from typing import Any
@@ -17,8 +18,13 @@ import numpy as np
 
 from fairlen.audit.log import halfway
 from fairlen.audit.readers.finish import kind_of, word_of
-from fairlen.audit.readers.messages import is_hidden, text_of
+from fairlen.audit.readers.messages import is_hidden, split_chat, text_of
 from fairlen.audit.readers.rows import Options, Values, differs, hashes, is_mixed, numbers, pair_keys
+from fairlen.audit.readers.token_counts import CHARACTERS, choose_count, includes_prompt
+from fairlen.audit.readers.unfold import unfold_head
+from fairlen.audit.readers.verdicts import (
+    NAMES_VERDICT, choose_outcome, find_scale, has_scale_per_prompt, list_candidates, list_values,
+)  # fmt: skip
 from fairlen.audit.statistics.within import MIN_PROMPTS
 from fairlen.batch import Bools, Floats, Ints, count_by, sum_by
 from fairlen.console import suggest
@@ -46,9 +52,11 @@ ROLES: dict[str, tuple[str, ...]] = {
         "advantage": "advantage advantages",
         "age": "age staleness policy_lag off_policy_steps",
         "group": "",
+        "scale": "",
     }.items()
 }
-"""Columns that fairlen reads, and their names in files, the surest first; `group` tells responses to a prompt apart."""
+"""Columns that fairlen reads, and their names in files, the surest first; `group` tells responses to a prompt apart, `scale` the
+rewards that have a range of their own."""
 IN_OBJECTS = {
     "finish": "meta_info.finish_reason", "tokens": "meta_info.completion_tokens", "reward": "reward_info.reward",
 }  # fmt: skip
@@ -76,6 +84,7 @@ NO_RESPONSE = re.compile(
 COUNTS_RESPONSE = re.compile("response|completion|output|mask", re.I)
 """Names of numbers of tokens that say of what; with reasoning that is hidden they are more than the text."""
 BAR = re.compile(r"(.+)>([-+]?[\d.]+(?:e[-+]?\d+)?)")  # a column, and what it is above where a response is correct
+MAX_UNIQUE = 0.98  # share of rows with a prompt of their own from which on it is an id of rows
 MUCH_LONGER = 4  # times the length of another text, from which on the longer one may be the response
 MAX_PARTS = 8  # columns of which all sets are tried
 SAME, ENOUGH = (1e-9, 1e-4, 0.5), 0.9
@@ -100,7 +109,19 @@ def choose_all(head: Chunk, given: dict[str, str]) -> dict[str, str]:
             roles[role] = path
     named = [name for name in head.columns if PART.search(name) and name not in roles.values()]
     parts = [name for name in named if is_numeric(head.get(name))]
-    return roles if not parts or {"reward", "correct"} & roles.keys() else roles | {"reward": "+".join(parts)}
+    if {"reward", "correct"} & roles.keys():
+        return roles
+    if parts:
+        return roles | {"reward": "+".join(parts)}
+    columns = {name: flatten_lists(column_at(head, name)) for name in (*head.columns, *list_inside(head))}
+    verdicts = [name for name in list_candidates(columns, set(roles.values())) if len(list_values(columns[name])) == 2]
+    verdicts.sort(key=lambda name: not NAMES_VERDICT.search(name))
+    return roles | {"correct": verdicts[0]} if verdicts else roles
+
+
+def flatten_lists(cells: Values) -> Values:
+    """Return the elements of cells that are lists, as lines of many responses have them."""
+    return [item for cell in cells for item in (cell if isinstance(cell, list) else [cell])]
 
 
 def is_numeric(values: Values) -> bool:
@@ -161,63 +182,141 @@ def inside(value: Any, *names: str) -> Any:
     return value
 
 
-def choose_by_content(head: Chunk, options: Options) -> tuple[dict[str, str], list[str]]:
-    """Return which column is what, and notes. Raises Unreadable with the flag that answers where that cannot be known."""
+@dataclass(frozen=True)
+class Choice:
+    """Which column has which role, by what the first rows hold."""
+
+    roles: dict[str, str]
+    count: str = "number"  # how cells of `tokens` are counted, a key of token_counts.COUNTS
+    notes: tuple[str, ...] = ()
+    caveats: tuple[str, ...] = ()  # clauses of the verdict's sentence
+
+
+def choose_by_content(head: Chunk, options: Options) -> Choice:
+    """Return which column has which role. Raises Unreadable with the flag that answers if that cannot be known."""
     given = options.columns
     roles = choose_all(head, given)
-    if "prompt" not in roles or not {"reward", "correct"} & roles.keys():
-        return roles, []
-    if "reward" in roles and "correct" in roles.keys() - given.keys():
-        listed = [any(isinstance(one, list) for one in column_at(head, roles[role])) for role in ("reward", "correct")]
-        if listed == [True, False]:  # a verdict on all responses to a prompt together
-            del roles["correct"]
-    head = spread(head, roles)
-    if roles.get("correct") == "success" and "reward" in roles and "correct" not in given:
-        said, paid = (np.unique(numbers(column_at(head, roles[one]))[0]) for one in ("correct", "reward"))
-        if said.tolist() == [1.0] and len(paid) > 1:  # that a request went well, not an answer
-            del roles["correct"]
-    correct = find_correct(head, roles)
-    if "finish" in roles.keys() - given.keys():
-        failed = [kind_of(word_of(one)) == "failed" for one in column_at(head, roles["finish"])]
-        if any(failed) and np.array_equal(failed, ~correct):  # a verdict, and no reason why a response ended
-            del roles["finish"]
+    if not {"reward", "correct"} & roles.keys():
+        return Choice(roles)
+    drop_shared_verdict(head, roles, given)
+    graded = [column_at(head, roles[role]) for role in ("reward", "correct") if role in roles]
+    head = unfold_head(head, graded, column_at(head, roles["response"]) if "response" in roles else [None] * len(head))
+    questions = [split_chat(cell)[0] for cell in column_at(head, roles["response"])] if "response" in roles else []
+    notes, caveats = list[str](), list[str]()
+    if "prompt" not in roles and not any(questions):
+        return Choice(roles)
     step = hashes(column_at(head, roles["step"])) if "step" in roles else np.zeros(len(head), np.int64)
-    if "prompt" not in given:
+    first = hashes(column_at(head, roles["prompt"], "prompt") if "prompt" in roles else questions)
+    outcome = choose_outcome(list_outcomes(head, roles), roles, pair_keys(step, first), set(given))
+    roles = {role: name for role, name in roles.items() if role not in ("reward", "correct")} | outcome.roles
+    notes += outcome.notes
+    caveats += outcome.caveats
+    correct = find_correct(head, roles)
+    drop_status_of_verdict(head, roles, given, correct)
+    if "prompt" in roles and "prompt" not in given:
+        caveats += replace_row_ids(head, roles, questions, step, correct)
+    if "prompt" in roles and "prompt" not in given:
         roles |= tell_problems(head, roles, step, correct)
-    group = pair_keys(step, hashes(column_at(head, roles["prompt"], "prompt")))
+    prompt = hashes(column_at(head, roles["prompt"], "prompt") if "prompt" in roles else questions)
+    group = pair_keys(step, prompt)
     group = pair_keys(group, hashes(column_at(head, roles["group"], "group"))) if "group" in roles else group
     mixed = is_mixed(group, correct)
-    if "response" not in given:
+    if "response" not in given and "prompt" in roles:
         roles |= find_response(head, roles, group, mixed, roles.pop("response", ""))
     if "reasoning" in roles.keys() - given.keys() and not is_beside(head, roles, group, mixed):
         del roles["reasoning"]
-    notes = []
-    if "tokens" in roles.keys() - given.keys() and (why := doubt_tokens(head, roles, group)):
-        notes = [f"`{roles.pop('tokens')}` {why}, so that lengths are measured by the text"]
+    count = "number"
+    if "tokens" in roles:
+        count, why = check_tokens(head, roles, group, "tokens" in given)
+        if why:
+            notes.append(f"`{roles.pop('tokens')}` {why}, so that lengths are measured by the text")
     if "advantage" in roles and "+" in roles.get("reward", "") and "reward" not in given:
         names, credit = roles["reward"].split("+"), numbers(column_at(head, roles["advantage"]))[0]
         explained = explain_credit(head, names, credit, group)
         roles["reward"] = write_sum(explained or ask("reward", names, "no sum explains the advantage"))
-    return {role: roles[role] for role in ROLES if role in roles}, notes
+    if "correct" not in roles and "scale" not in given:
+        caveats += choose_scale(head, roles, prompt, group)
+    return Choice({role: roles[role] for role in ROLES if role in roles}, count, tuple(notes), tuple(caveats))
+
+
+def drop_shared_verdict(head: Chunk, roles: dict[str, str], given: dict[str, str]) -> None:
+    """Drop a verdict on all responses to a prompt together, if there is a list of rewards."""
+    if "reward" in roles and "correct" in roles.keys() - given.keys():
+        listed = [any(isinstance(cell, list) for cell in column_at(head, roles[role])) for role in ("reward", "correct")]
+        if listed == [True, False]:
+            del roles["correct"]
+
+
+def drop_status_of_verdict(head: Chunk, roles: dict[str, str], given: dict[str, str], correct: Bools) -> None:
+    """Drop a column of ends that failed in exactly the rows that are incorrect: it is a verdict, and no reason for an end."""
+    if "finish" in roles.keys() - given.keys():
+        failed = [kind_of(word_of(cell)) == "failed" for cell in column_at(head, roles["finish"])]
+        if any(failed) and np.array_equal(failed, ~correct):
+            del roles["finish"]
+
+
+def list_outcomes(head: Chunk, roles: dict[str, str]) -> dict[str, Values]:
+    """Return the columns that may hold a reward or a verdict: all of the rows, those inside objects, and those chosen."""
+    names = [*head.columns, *list_inside(head)]
+    names += [roles[role] for role in ("reward", "correct") if role in roles and roles[role] not in names]
+    return {name: column_at(head, name) for name in names}
+
+
+def replace_row_ids(
+    head: Chunk, roles: dict[str, str], questions: list[Any], step: Ints, correct: Bools
+) -> list[str]:
+    """Replace an id that differs in every row by the question in the messages or in another column; return what to say."""
+    name = roles["prompt"]
+    cells = column_at(head, name, "prompt")
+    if len(head) < MIN_PROMPTS or len(np.unique(hashes(cells))) < MAX_UNIQUE * len(head):
+        return []
+    if any(questions) and is_mixed(pair_keys(step, hashes(questions)), correct).any():
+        del roles["prompt"]
+        return [f"`{name}` differs in every row, so that the prompt is the question in `{roles['response']}`"]
+    others = [other for other in ROLES["prompt"] if other in head.columns and other not in roles.values()]
+    others += [other for other in head.columns if OF_PROBLEM.search(other) and other not in (*others, *roles.values())]
+    for other in others:
+        if is_mixed(pair_keys(step, hashes(column_at(head, other))), correct).any():
+            roles["prompt"] = other
+            return [f"`{name}` differs in every row, so that the prompt is `{other}`"]
+    return []
+
+
+def check_tokens(head: Chunk, roles: dict[str, str], group: Ints, is_given: bool) -> tuple[str, str]:
+    """Return how numbers of tokens are counted, and why they are not of the text, empty if they are.
+
+    Raises Unreadable if they may count reasoning that is hidden.
+    """
+    texts = read_texts("response", column_at(head, roles.get("response", "")))
+    found = choose_count(column_at(head, roles["tokens"]), texts, roles["tokens"])
+    if is_given or not texts:
+        return found.kind, ""
+    asked = read_texts("response", column_at(head, roles["prompt"].split("+")[0])) if "prompt" in roles else []
+    if asked and includes_prompt(found.values, texts, asked):
+        return found.kind, "counts the prompt as well as the response"
+    return found.kind, doubt_tokens(head, roles, group, found.values)
+
+
+def choose_scale(head: Chunk, roles: dict[str, str], prompt: Ints, group: Ints) -> list[str]:
+    """Set the role `scale` if one bar does not fit the rewards of all prompts; return what to say."""
+    reward = roles.get("reward", "")
+    outcome = numbers(column_at(head, reward))[0]
+    if len(np.unique(outcome[np.isfinite(outcome)])) <= 2:
+        return []
+    names = [name for name in (*head.columns, *list_inside(head)) if name not in roles.values()]
+    columns = {name: column_at(head, name) for name in names} | {reward: column_at(head, reward)}
+    if name := find_scale(columns, reward, prompt, group):
+        roles["scale"] = name
+        return [f"rewards have several scales by `{name}`, so that correct is above half of the range of each"]
+    if "prompt" in roles and has_scale_per_prompt(outcome, prompt):
+        roles["scale"] = roles["prompt"]
+        return ["prompts have two rewards each, of several scales, so that the higher one of each is correct"]
+    return []
 
 
 def ask(role: str, names: list[str], why: str) -> Any:
     """Raise Unreadable with the flags that answer which column is in a role."""
     raise Unreadable(f"{why}: name it: " + " or ".join(f"--columns {role}={name}" for name in names or ["NAME"]))
-
-
-def spread(head: Chunk, roles: dict[str, str]) -> Chunk:
-    graded = [cells for role in ("reward", "correct") if role in roles for cells in [column_at(head, roles[role])]]
-    sizes = [next((len(cell) for cell in cells if isinstance(cell, list)), 0) for cells in zip(*graded, strict=True)]
-    if not any(sizes):
-        return head
-    places = [(row, place) for row, size in enumerate(sizes) for place in range(max(size, 1))]
-
-    def pick(cell: Any, row: int, place: int) -> Any:
-        return cell[place] if isinstance(cell, list) and 0 < len(cell) == sizes[row] else cell
-
-    columns = {name: [pick(cells[row], row, place) for row, place in places] for name, cells in head.columns.items()}
-    return Chunk(head.file, range(1, len(places) + 1), columns)
 
 
 def find_correct(head: Chunk, roles: dict[str, str]) -> Bools:
@@ -322,11 +421,10 @@ def is_beside(head: Chunk, roles: dict[str, str], group: Ints, mixed: Bools) -> 
     return not mixed.any() or differs(hashes(texts), group, mixed)
 
 
-def doubt_tokens(head: Chunk, roles: dict[str, str], group: Ints) -> str:
+def doubt_tokens(head: Chunk, roles: dict[str, str], group: Ints, tokens: Floats) -> str:
     """Return why numbers of tokens are not of the text. Raises Unreadable where they may count reasoning that is hidden."""
-    name, values = roles["tokens"], column_at(head, roles["tokens"])
+    name = roles["tokens"]
     texts = read_texts("response", column_at(head, roles.get("response", "")))
-    tokens = numbers([None if isinstance(one, list) else one for one in values])[0]
     size, number = np.array(list(map(len, texts)), np.float64), int(group.max()) + 1
     if not texts or number < MIN_PROMPTS or np.isnan(tokens).any() or len(set(texts)) < 0.2 * len(texts):
         return ""
@@ -339,6 +437,8 @@ def doubt_tokens(head: Chunk, roles: dict[str, str], group: Ints) -> str:
         return "counts characters"
     slope, common = (x * y).sum() / (x**2).sum(), (x * y).sum() / np.sqrt((x**2).sum() * (y**2).sum())
     beyond = tokens.mean() - slope * size.mean()
+    if size.sum() > CHARACTERS[1] * tokens.sum():
+        return "counts far less than the text"
     if COUNTS_RESPONSE.search(name) or (common > 0.5 and beyond < max(0.25 * tokens.mean(), 16)):
         return ""
     if common > 0.5 or tokens.mean() > size.mean():

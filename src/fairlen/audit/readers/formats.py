@@ -12,15 +12,14 @@ from typing import Any
 
 from fairlen.audit.readers.columns import ROLES, choose_by_content, column_at, is_numeric, list_inside
 from fairlen.audit.readers.finish import meaning_of, read_finish, word_of
-from fairlen.audit.readers.messages import open_output, text_of
+from fairlen.audit.readers.messages import open_output, split_chat, text_of
 from fairlen.audit.readers.rows import Found, Options, Part, is_number
+from fairlen.audit.readers.token_counts import COUNTS
+from fairlen.audit.readers.unfold import unfold_row
 from fairlen.files.formats import Chunk, Row, Unreadable, make_chunk
 
 GRADED = re.compile(r"^(metric|score|reward|result|verdict|grade|eval|evaluation)s?\.", re.I)
 """Names of objects that hold what a response is worth."""
-ASKS = {"user", "system", "developer", "human"}
-LISTED = "response", "reward", "correct", "finish", "tokens", "turns", "advantage"
-"""Columns that may hold lists, one element for each response to the row's prompt."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +32,7 @@ class Format:
     remedy: dict[str, str] = field(default_factory=dict)  # what its files lack
     finish: Callable[[Part, Found], Part] = lambda rows, found: rows
     notes: tuple[str, ...] = ()  # how its columns were chosen
+    caveats: tuple[str, ...] = ()  # clauses of the verdict's sentence about how they were chosen
     columns: frozenset[str] = frozenset()  # those of a file of which files with others are another source
     settle: Callable[[Format, Chunk, Options], Format] = lambda format, head, options: format
     """Gives the format as it is for files with these first rows, whose columns it looks into; raises Unreadable to ask."""
@@ -50,7 +50,7 @@ def expand(chunk: Chunk, found: Found, read: Callable[[Row, str, int, Found], It
     return make_chunk(Path(chunk.file), [line for line, _ in pairs], [row for _, row in pairs], None)
 
 
-def read_by_name(chunk: Chunk, found: Found, chosen: dict[str, str]) -> Chunk:
+def read_by_name(chunk: Chunk, found: Found, chosen: dict[str, str], count: str = "number") -> Chunk:
     roles = {role: column_at(chunk, name, role) for role, name in chosen.items()}
     if "prompt" not in roles:
         chats = [split_chat(one) for one in roles.get("response", [None] * len(chunk))]
@@ -67,7 +67,7 @@ def read_by_name(chunk: Chunk, found: Found, chosen: dict[str, str]) -> Chunk:
         roles.setdefault("finish", [one and one.finish for one in opened])
     chunk = Chunk(chunk.file, chunk.lines, roles)
     if any(isinstance(one, list) for role in ("reward", "correct") for one in roles.get(role, ())):
-        chunk = expand(chunk, found, unfold)
+        chunk = expand(chunk, found, unfold_row)
     if any(isinstance(one, dict) for one in chunk.get("reward")):
         chunk.columns["reward"] = [add_named(one, found) for one in chunk.get("reward")]
     if "finish" in roles:
@@ -79,20 +79,12 @@ def read_by_name(chunk: Chunk, found: Found, chosen: dict[str, str]) -> Chunk:
             chunk.columns["word"] = [word if meaning_of(word, found) == "unknown" else None for word in words]
         if failed := sum(chunk.columns["dropped"]):
             found.note("aborted, filtered and failed responses count as responses without a verdict", failed)
-    if "tokens" in chosen and chosen["tokens"].endswith("mask"):
-        masks = chunk.get("tokens")
-        chunk.columns.setdefault("turns", [count_turns(one) for one in masks])
-        chunk.columns["tokens"] = [sum(one) if isinstance(one, list) else one for one in masks]
-    elif "tokens" in roles:
-        chunk.columns["tokens"] = [len(one) if isinstance(one, list) else one for one in chunk.get("tokens")]
+    if "tokens" in roles:
+        cells = chunk.get("tokens")
+        if chosen.get("tokens", "").endswith("mask"):
+            chunk.columns.setdefault("turns", [count_turns(cell) for cell in cells])
+        chunk.columns["tokens"] = [COUNTS[count](cell) for cell in cells]
     return chunk
-
-
-def split_chat(value: Any) -> tuple[Any, Any]:
-    """Return the messages up to the last question, None where there is none, and those after it."""
-    messages = value if isinstance(value, list) else []
-    asks = [place for place, one in enumerate(messages, 1) if isinstance(one, dict) and one.get("role") in ASKS]
-    return (value[: asks[-1]], value[asks[-1] :] or None) if asks else (None, value)
 
 
 def add_named(value: Any, found: Found) -> Any:
@@ -104,22 +96,6 @@ def add_named(value: Any, found: Found) -> Any:
     return sum(known) if known else None
 
 
-def unfold(row: Row, file: str, line: int, found: Found) -> Iterator[Row]:
-    lists = {role: row[role] for role in LISTED if isinstance(row.get(role), list)}
-    if not lists.keys() & {"reward", "correct"}:
-        yield row
-        return
-    if isinstance(row["prompt"], list) and all(isinstance(one, str) for one in row["prompt"]):
-        lists["prompt"] = row["prompt"]
-    if row.get("response") is not None:
-        lists.setdefault("response", [row["response"]])
-    sizes = {role: len(values) for role, values in sorted(lists.items())}
-    if len(set(sizes.values())) > 1 or 0 in sizes.values():
-        return found.reject(file, line, "lists of " + ", ".join(f"{size} for {role}" for role, size in sizes.items()))
-    of_all = row | {"tokens": None}  # a number of the whole row says nothing about one response
-    yield from (of_all | dict(zip(lists, values, strict=True)) for values in zip(*lists.values(), strict=True))
-
-
 def count_turns(mask: Any) -> int | None:
     """Return the stretches of tokens that the policy wrote, by a mask of them; None of no list."""
     return sum(after > before for before, after in pairwise([0, *mask])) if isinstance(mask, list) else None
@@ -129,24 +105,27 @@ TELLING = ("prompt", "response", "reward", "correct", "step")
 """Roles whose columns tell logs apart; others may be missing in the first rows of a file."""
 
 
-def by_name(roles: dict[str, str], notes: tuple[str, ...] = ()) -> Format:
+def by_name(
+    roles: dict[str, str], notes: tuple[str, ...] = (), caveats: tuple[str, ...] = (), count: str = "number"
+) -> Format:
     """Return the format of tables with columns in these roles; it fits where they are enough for a log."""
     return Format(
         "generic", "columns by name", "your limit of generation",
         lambda roles: not roles.isdisjoint(("response", "tokens")) and not roles.isdisjoint(("reward", "correct")),
-        partial(read_by_name, chosen=roles),
+        partial(read_by_name, chosen=roles, count=count),
         {"truncated": 'no finish reason: add a column `finish_reason` ("stop" or "length") or `truncated`'},
-        notes=("columns: " + ", ".join(f"{role} = `{name}`" for role, name in roles.items()), *notes), settle=settle_columns,
+        notes=("columns: " + ", ".join(f"{role} = `{name}`" for role, name in roles.items()), *notes), settle=settle_columns, caveats=caveats,
         columns=frozenset(f"{role}={roles[role]}" for role in TELLING if role in roles),
     )  # fmt: skip
 
 
 def settle_columns(format: Format, head: Chunk, options: Options) -> Format:
     """Return the format of files whose columns are chosen by what they hold. Raises Unreadable where something is missing."""
-    roles, notes = choose_by_content(head, options)
-    if (found := by_name(roles, tuple(notes))).fits(set(roles)):
-        return found
-    raise Unreadable(describe_missing(roles, head))
+    choice = choose_by_content(head, options)
+    chosen = by_name(choice.roles, choice.notes, choice.caveats, choice.count)
+    if chosen.fits(set(choice.roles)):
+        return chosen
+    raise Unreadable(describe_missing(choice.roles, head))
 
 
 def describe_missing(roles: dict[str, str], head: Chunk) -> str:

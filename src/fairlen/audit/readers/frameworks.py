@@ -13,8 +13,8 @@ import numpy as np
 from fairlen.audit.log import halfway
 from fairlen.audit.readers.columns import ask, column_at, explain_credit, inside, tell_problems, write_sum
 from fairlen.audit.readers.finish import is_limit, read_finish
-from fairlen.audit.readers.formats import Format, count_turns, expand, has_all, split_chat
-from fairlen.audit.readers.messages import content_of, open_output
+from fairlen.audit.readers.formats import Format, count_turns, expand, has_all
+from fairlen.audit.readers.messages import content_of, open_output, split_chat
 from fairlen.audit.readers.rows import Found, Options, Part, hashes, is_number, number_of, numbers, pair_keys
 from fairlen.files.formats import Chunk, Row
 

@@ -24,6 +24,8 @@ READ_ROLES = frozenset(
     "environment env observation".split()
 )
 """Roles of messages that the policy read."""
+ASKS = frozenset({"user", "system", "developer", "human", "humanmessage", "systemmessage"})
+"""Roles of messages that are a part of the prompt."""
 NO_TEXT = re.compile("image|audio|video|file|redacted|encrypted", re.I)
 """Types of parts of a message that hold no text."""
 RESULT = re.compile("result|(tool|call|function).*(output|response)", re.I)
@@ -117,6 +119,15 @@ def role_of(message: Any) -> str:
 def has_role(message: Any) -> bool:
     """Return whether an object is a message with a role."""
     return isinstance(message, dict) and ("role" in message or "from" in message or role_of(message) != "assistant")
+
+
+def split_chat(value: Any) -> tuple[Any, Any]:
+    """Return the messages up to the last question, None if there is none, and those after it."""
+    if isinstance(value, str):
+        value = parse_messages(value) or value
+    messages = value if isinstance(value, list) else []
+    asks = [place for place, message in enumerate(messages, 1) if isinstance(message, dict) and role_of(message) in ASKS]
+    return (value[: asks[-1]], value[asks[-1] :] or None) if asks else (None, value)
 
 
 def describe_no_text(value: Any) -> str:

@@ -33,6 +33,7 @@ SAME_TEXT = (
 MAX_UNSPACED = 0.02
 """Share of texts without spaces between words up to which words are counted, and above which from one end words are not."""
 
+MIN_USUAL = 1.5  # responses to a prompt in a step, from which on files can be steps
 MIN_LOST = 0.01  # share of rows that could not be read from which on the verdict's sentence says so
 MAX_UNSAID = 0.1
 """Share of rows that may not say whether a limit ended them, and count as not truncated; with more it is not known of any."""
@@ -304,7 +305,7 @@ def join(parts: list[Part]) -> Part:
 
 
 def make_log(name: str, part: Part, meter: Meter, found: Found, options: Options) -> Log:
-    part = settle_verdicts(settle_steps(part, found), found)
+    part = settle_scales(settle_verdicts(settle_steps(part, found), found))
     caution_faults(part, found)
     length, unit = choose_lengths(part, meter, found, options)
     counts, step = ~part.dropped, part.step if options.pool else find_steps(part, found)
@@ -381,13 +382,21 @@ def find_obstacle(part: Part, log: Log, found: Found) -> str:
 
 
 def settle_steps(part: Part, found: Found) -> Part:
-    """Return the rows that have a step, where one has; else all, as of step 0."""
-    has = part.step >= 0
-    found.has_steps = bool(has.any())
-    if not found.has_steps:
-        return replace(part, step=np.zeros(len(part), np.int64))
-    found.count(WITHOUT_STEP, ~has)
-    return part.take(has)
+    """Return the rows that have a step, if one has; else all, with the number in their file's path, or as of step 0."""
+    has_step = part.step >= 0
+    found.has_steps = bool(has_step.any())
+    if found.has_steps:
+        found.count(WITHOUT_STEP, ~has_step)
+        return part.take(has_step)
+    numbers_of_files = found.chosen.get("steps", {})
+    if all(name in numbers_of_files for name in found.files):
+        step = np.array([numbers_of_files[name] for name in found.files], np.int64)[part.file]
+        num_prompts, num_groups = len(np.unique(part.prompt)), len(np.unique(pair_keys(step, part.prompt)))
+        if len(part) >= MIN_USUAL * num_groups or num_groups == num_prompts:  # not runs with one response per prompt
+            found.has_steps = True
+            found.note("no column of steps: the number in the path of a file is its step")
+            return replace(part, step=step)
+    return replace(part, step=np.zeros(len(part), np.int64))
 
 
 def settle_verdicts(part: Part, found: Found) -> Part:
@@ -404,6 +413,19 @@ def settle_verdicts(part: Part, found: Found) -> Part:
         return replace(part, correct=np.full(len(part), np.nan))
     found.count("rows without a verdict, which most have, are kept, but not compared", without)
     return replace(part, dropped=part.dropped | without, outcome=np.where(without, np.nan, part.outcome))
+
+
+def settle_scales(part: Part) -> Part:
+    """Return rows with a verdict by the scale of their reward, if rewards have several and no row has a verdict."""
+    if not np.isnan(part.correct).all() or len(np.unique(part.scale)) < 2:
+        return part
+    correct = part.correct.copy()
+    for scale in np.unique(part.scale):
+        rows = (part.scale == scale) & ~part.dropped
+        values = np.unique(part.outcome[rows])
+        bar = halfway(part.outcome[rows]) if len(values) != 2 else values.mean()
+        correct[rows] = part.outcome[rows] > bar
+    return replace(part, correct=correct)
 
 
 def find_known(part: Part, found: Found) -> frozenset[str]:
@@ -456,7 +478,7 @@ def find_steps(part: Part, found: Found) -> Ints:
     if found.has_steps or (is_shared and all("-of-" in Path(name).name for name in found.files)):
         return part.step
     visit, usual = (part.file, len(part) / groups) if is_shared else find_visits(part.prompt)
-    if usual < 1.5:  # a run for each seed, with one response to each prompt
+    if usual < MIN_USUAL:  # a run for each seed, with one response to each prompt
         if is_shared:
             found.note("files have prompts in common, with one response each: compared as samples of one policy")
         return part.step
