@@ -199,9 +199,9 @@ def test_without_steps_files_with_the_same_prompts_are_steps(tmp_path):
         write_lines(tmp_path / f"rollouts_{step}.jsonl", *ROWS)
     source = read_one(tmp_path)
     assert [Path(name).stem for name in source.files] == ["rollouts_1", "rollouts_2", "rollouts_10"]
-    assert source.log.batch.tolist() == [0] * 8 + [1] * 8 + [2] * 8
+    assert source.log.batch.tolist() == [1] * 8 + [2] * 8 + [10] * 8
     assert source.log.responses.num_prompts == 6 and len(set(source.log.problem)) == 2
-    assert any("each file is a step" in note for note in source.notes)
+    assert any("the number in the path of a file is its step" in note for note in source.notes)
 
 
 def test_files_with_one_response_to_each_prompt_are_runs_of_one_step(tmp_path):
@@ -213,11 +213,11 @@ def test_files_with_one_response_to_each_prompt_are_runs_of_one_step(tmp_path):
     assert not any("is a step" in note for note in source.notes)
 
 
-def test_checkpoints_are_logs_by_folder_and_files_with_one_response_each_are_told(tmp_path):
+def test_folders_with_a_number_are_steps_and_files_with_one_response_each_are_told(tmp_path):
     for step in (100, 200):
         for place in (tmp_path / "folders" / f"step_{step}" / "a.jsonl", tmp_path / "files" / f"eval_{step}.jsonl"):
             write_lines(place, *[{"prompt": question, "response": "a b", "reward": step // 200} for question in "abc"])
-    assert [len(source.log) for source in read([str(tmp_path / "folders")]).sources] == [3, 3]
+    assert read_one(tmp_path / "folders").log.batch.tolist() == [100] * 3 + [200] * 3
     assert any("compared as samples of one policy" in note for note in read_one(tmp_path / "files").notes)
 
 

@@ -38,8 +38,10 @@ MARKED_HEADER = r"<[|｜]?[\w ]{{1,20}}[|｜]?>\s?(?i:{role})(?=\n|<|\s+to=)|<[|
 HEADER = MARKED_HEADER + r"|^(?:\#{{1,4}} ?|\[)?(?i:{role})\]?(?::|\n)"
 """Header of a chat role: `<|im_start|>tool`, `<|tool|>`, `### Tool`, `Tool:`, or a line with the role and nothing else, as
 decoding without special tokens leaves."""
+SPECIAL = r"<[|｜][\w ]{1,30}[|｜]>"
 TURN = re.compile(
-    rf"(?:{HEADER.format(role=ROLE)}).*?(?:{HEADER.format(role=OWN)})|(?:{MARKED_HEADER.format(role=ROLE)}).*?\Z",
+    rf"(?:{SPECIAL}\s*)?(?:(?:{HEADER.format(role=ROLE)}).*?(?:{HEADER.format(role=OWN)})(?:{SPECIAL}(?<!channel\|>)\s*)?"
+    rf"|(?:{MARKED_HEADER.format(role=ROLE)}).*?\Z)",
     re.S | re.M,
 )
 """Text from the header of another role up to the next header of the policy; without one, only a marked header counts."""

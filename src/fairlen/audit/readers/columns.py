@@ -23,10 +23,10 @@ from fairlen.audit.readers.rows import Options, Values, differs, hashes, is_mixe
 from fairlen.audit.readers.token_counts import CHARACTERS, choose_count, includes_prompt
 from fairlen.audit.readers.unfold import unfold_head
 from fairlen.audit.readers.verdicts import (
-    NAMES_VERDICT, choose_outcome, find_scale, has_scale_per_prompt, list_candidates, list_values,
+    choose_outcome, find_scale, has_scale_per_prompt, list_candidates, list_values, names_verdict,
 )  # fmt: skip
 from fairlen.audit.statistics.within import MIN_PROMPTS
-from fairlen.batch import Bools, Floats, Ints, count_by, sum_by
+from fairlen.batch import Bools, Floats, Ints, count_by, number_keys, sum_by
 from fairlen.console import suggest
 from fairlen.files.formats import Chunk, Unreadable
 
@@ -115,7 +115,7 @@ def choose_all(head: Chunk, given: dict[str, str]) -> dict[str, str]:
         return roles | {"reward": "+".join(parts)}
     columns = {name: flatten_lists(column_at(head, name)) for name in (*head.columns, *list_inside(head))}
     verdicts = [name for name in list_candidates(columns, set(roles.values())) if len(list_values(columns[name])) == 2]
-    verdicts.sort(key=lambda name: not NAMES_VERDICT.search(name))
+    verdicts.sort(key=lambda name: not names_verdict(name))
     return roles | {"correct": verdicts[0]} if verdicts else roles
 
 
@@ -299,7 +299,7 @@ def check_tokens(head: Chunk, roles: dict[str, str], group: Ints, is_given: bool
 
 def choose_scale(head: Chunk, roles: dict[str, str], prompt: Ints, group: Ints) -> list[str]:
     """Set the role `scale` if one bar does not fit the rewards of all prompts; return what to say."""
-    reward = roles.get("reward", "")
+    reward, prompt = roles.get("reward", ""), number_keys(prompt)
     outcome = numbers(column_at(head, reward))[0]
     if len(np.unique(outcome[np.isfinite(outcome)])) <= 2:
         return []

@@ -15,14 +15,16 @@ KINDS = {
     "ended": "stop stopped eos eos_token eos_token_id eos_found end_turn end_of_turn end_id end_of_text endoftext end word "
     "stop_sequence stop_word stop_words stop_str stop_string stop_token stop_token_id matched matched_token matched_str "
     "matched_regex tool_call tool_calls tool_use function_call complete completed finish finished done success refusal "
-    "max_turns_reached user_stop agent_stop",
+    "user_stop agent_stop",
     "failed": "error failed abort aborted cancel canceled cancelled user_cancel interrupt interrupted pending in_progress "
     "not_finished content_filter content_filtered safety recitation blocklist prohibited_content spii guardrail_intervened "
     "error_toxic malformed_function_call ignored agent_timeout",
     "": "none null nan unknown unspecified",
 }
-"""Words for a limit, of tokens or of turns, time or cost; for an end by the policy, as by `max_turns_reached` in verifiers after
-one turn; for what broke off, so that its reward is of no whole response; and for nothing."""
+"""Words for a limit, of tokens or of turns, time or cost; for an end by the policy; for what broke off, so that its reward is of
+no whole response; and for nothing."""
+ONE_TURN = "max_turns_reached"
+"""What verifiers writes of every rollout of one turn, which no limit ended."""
 KNOWN = {word: kind for kind, words in KINDS.items() for word in words.split()} | {"": ""}
 MAX_TOKENS = re.compile(
     r"(reached_|hit_|exceeded_)?max(imum)?_([a-z]+_){0,2}?(tokens?|len|length)(_(reached|exceeded|limit))?"
@@ -100,4 +102,6 @@ def read_finish(value: Any, found: Found, name: str = "finish_reason") -> tuple[
 
 
 def is_limit(value: Any) -> bool:
-    return kind_of(word_of(value)) == "truncated"
+    """Return whether the stop condition of an environment is a limit."""
+    word = word_of(value)
+    return word != ONE_TURN and kind_of(word) == "truncated"

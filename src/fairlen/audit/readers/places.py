@@ -29,7 +29,7 @@ def find_numbers(paths: Iterable[Path]) -> dict[Path, tuple[str, int]]:
             continue
         (place,) = varying
         mark = list(NUMBER.finditer(str(same[0])))[place]
-        if PARTS.search(str(same[0])[: mark.start()]):
+        if PARTS.search(str(same[0])[: mark.start()]) or str(same[0])[mark.end() :].startswith("-of-"):
             continue
         shape = f"{str(same[0])[: mark.start()]}*{str(same[0])[mark.end() :]}"
         for path, run in zip(same, runs, strict=True):

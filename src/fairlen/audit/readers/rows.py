@@ -305,7 +305,7 @@ def join(parts: list[Part]) -> Part:
 
 
 def make_log(name: str, part: Part, meter: Meter, found: Found, options: Options) -> Log:
-    part = settle_scales(settle_verdicts(settle_steps(part, found), found))
+    part = settle_words(settle_scales(settle_verdicts(settle_steps(part, found), found)), found)
     caution_faults(part, found)
     length, unit = choose_lengths(part, meter, found, options)
     counts, step = ~part.dropped, part.step if options.pool else find_steps(part, found)
@@ -391,8 +391,9 @@ def settle_steps(part: Part, found: Found) -> Part:
     numbers_of_files = found.chosen.get("steps", {})
     if all(name in numbers_of_files for name in found.files):
         step = np.array([numbers_of_files[name] for name in found.files], np.int64)[part.file]
-        num_prompts, num_groups = len(np.unique(part.prompt)), len(np.unique(pair_keys(step, part.prompt)))
-        if len(part) >= MIN_USUAL * num_groups or num_groups == num_prompts:  # not runs with one response per prompt
+        num_groups = len(np.unique(pair_keys(step, part.prompt)))
+        are_folders = len({Path(name).parent for name in found.files}) > 1
+        if are_folders or len(part) >= MIN_USUAL * num_groups:  # else files of runs, with one response to each prompt
             found.has_steps = True
             found.note("no column of steps: the number in the path of a file is its step")
             return replace(part, step=step)
@@ -413,6 +414,21 @@ def settle_verdicts(part: Part, found: Found) -> Part:
         return replace(part, correct=np.full(len(part), np.nan))
     found.count("rows without a verdict, which most have, are kept, but not compared", without)
     return replace(part, dropped=part.dropped | without, outcome=np.where(without, np.nan, part.outcome))
+
+
+def settle_words(part: Part, found: Found) -> Part:
+    """Return rows in which the finish word of most responses counts as an end by the policy, if others have known words."""
+    is_unknown = part.word != 0
+    if not is_unknown.any():
+        return part
+    words, numbers_of_rows = np.unique(part.word[is_unknown], return_counts=True)
+    usual = words[numbers_of_rows.argmax()]
+    if numbers_of_rows.max() <= 0.5 * len(part) or numbers_of_rows.max() == len(part):
+        return part
+    name = found.chosen.get(f"word {usual}", "")
+    found.caution(f"the finish word `{name}`, which most responses have, counts as an end by the policy")
+    is_usual = part.word == usual
+    return replace(part, truncated=np.where(is_usual, 0.0, part.truncated), word=np.where(is_usual, 0, part.word))
 
 
 def settle_scales(part: Part) -> Part:

@@ -55,8 +55,19 @@ def list_values(values: Values) -> Floats:
 def list_candidates(columns: dict[str, Values], taken: set[str]) -> Iterator[str]:
     """Yield the columns of numbers whose name says that they may be a verdict or a score."""
     for name in columns:
-        if name not in taken and not NAMES_OTHER.search(name) and (NAMES_VERDICT.search(name) or NAMES_SCORE.search(name)):
+        words = split_name(name)
+        if name not in taken and not NAMES_OTHER.search(words) and (NAMES_VERDICT.search(words) or NAMES_SCORE.search(words)):
             yield name
+
+
+def split_name(name: str) -> str:
+    """Return a name with its words separated by underscores: math_accuracy of mathAccuracy."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name)
+
+
+def names_verdict(name: str) -> bool:
+    """Return whether the name of a column says that it may be a verdict."""
+    return bool(NAMES_VERDICT.search(split_name(name)))
 
 
 def choose_outcome(columns: dict[str, Values], roles: dict[str, str], group: Ints, given: set[str]) -> Outcome:
@@ -149,7 +160,7 @@ def centre(values: Floats, group: Ints) -> Floats:
 def promote_verdict(found: Outcome, columns: dict[str, Values], values: dict[str, Floats]) -> None:
     """Take a column of two values whose name says that it is a verdict; the reward, a score, gives no bar then."""
     reward = found.roles.get("reward", "")
-    names = [name for name in list_candidates(columns, {reward}) if NAMES_VERDICT.search(name) and is_two(values, name)]
+    names = [name for name in list_candidates(columns, {reward}) if names_verdict(name) and is_two(values, name)]
     names = [name for name in names if share_known(columns[name]) >= MIN_KNOWN]
     if names:
         found.roles["correct"] = names[0]
