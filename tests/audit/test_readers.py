@@ -349,7 +349,7 @@ def test_empty_answers_are_excluded_and_counted(tmp_path):
         ("c.jsonl.gz", b"\x1f\x8b\x08\x00half", "damaged"),
         ("c.jsonl", b"", "the file is empty"),
         ("c.bin", b"\x00\x01\x02", "not a file of rows"),
-        ("c.jsonl", b'{"loss": 1.0}\n', "name them: --columns response=NAME,reward=NAME"),
+        ("c.jsonl", b'{"loss": 1.0}\n', "each row needs a prompt, a response and its reward"),
         ("c.jsonl", b'{"loss": \n', "no object in its first lines"),
     ],
 )

@@ -293,7 +293,7 @@ def test_lists_of_objects_are_rows_by_the_flag_that_is_told(tmp_path):
     ]  # fmt: skip
     path = write_lines(tmp_path / "a.jsonl", *rows)
     (said,) = read([str(path)]).unreadable
-    assert said.endswith("--columns response=rollouts.text,reward=rollouts.correct")
+    assert said.endswith("--columns prompt=question,response=rollouts.text,reward=rollouts.correct")
     source = read_one(path, columns={"response": "rollouts.text", "reward": "rollouts.correct"})
     assert is_rows(source) and source.log.correct.tolist() == [False, True] * 4  # not whether any was
 
@@ -581,26 +581,29 @@ def test_a_limit_far_above_every_response_is_doubted(tmp_path, limit, is_doubted
 # ------------------------------------------------------------------------------------------------ what cannot be read
 
 
+NO_FLAG = "and no other columns lead to a verdict: each row needs a prompt, a response and its reward"
+
+
 @pytest.mark.parametrize(
     ("row", "flag"),
     [
-        ({"q": "p", "essay": "a b c", "note": "x", "points": 1.5}, "--columns response=NAME,reward=NAME"),
-        ({"response": "a b", "rewrd": 1, "age": 3}, "--columns response=response,reward=NAME"),
-        ({"loss": 1.0}, "--columns response=NAME,reward=NAME"),
+        ({"q": "p", "essay": "a b c", "note": "x", "points": 1.5}, NO_FLAG),
+        ({"response": "a b", "rewrd": 1, "age": 3}, NO_FLAG),
+        ({"loss": 1.0}, NO_FLAG),
         (
             {"doc": {"query": "q"}, "model_response": {"text": ["a"]}, "metric": {"em": 1.0}},
-            "--columns response=model_response,reward=metric.em",
+            "name them: --columns response=model_response,reward=metric.em",
         ),
         (
             {"q": "p", "turn": {"output": "a b"}, "eval": {"ms": 2.5, "passed": True}},
-            "--columns response=turn.output,reward=eval.passed",
+            "name them: --columns response=turn.output,reward=eval.passed",
         ),
     ],
 )
 def test_what_cannot_be_read_is_said_with_the_flag_that_would(tmp_path, row, flag):
     path = write_lines(tmp_path / "a.jsonl", *([row] * 4))
     (said,) = read([str(path)]).unreadable
-    assert said.endswith(f"name them: {flag}")
+    assert said.endswith(flag)
 
 
 def junk(folder: Path) -> None:

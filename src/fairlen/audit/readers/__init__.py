@@ -248,7 +248,7 @@ def sniff(file: Opened, given: dict[str, str]) -> Format:
     is_likely = "prompt" in roles and any(read_texts(name, head.get(name)) for name in free)
     if (format := by_name(roles)).fits(set(roles) | ({"response"} if is_likely else set())):
         return format
-    raise OtherContent(f"{path}: {describe_missing(roles, head)}")
+    raise OtherContent(f"{path}: {describe_missing(roles, file.look(MAX_LOOKED_INTO), given)}")
 
 
 def look_into(files: Sequence[Opened]) -> formats.Chunk:

@@ -84,6 +84,7 @@ NO_RESPONSE = re.compile(
 COUNTS_RESPONSE = re.compile("response|completion|output|mask", re.I)
 """Names of numbers of tokens that say of what; with reasoning that is hidden they are more than the text."""
 BAR = re.compile(r"(.+)>([-+]?[\d.]+(?:e[-+]?\d+)?)")  # a column, and what it is above where a response is correct
+MAX_DEPTH = 3  # of objects in which columns are sought
 MAX_UNIQUE = 0.98  # share of rows with a prompt of their own from which on it is an id of rows
 MUCH_LONGER = 4  # times the length of another text, from which on the longer one may be the response
 MAX_PARTS = 8  # columns of which all sets are tried
@@ -316,7 +317,8 @@ def choose_scale(head: Chunk, roles: dict[str, str], prompt: Ints, group: Ints) 
 
 def ask(role: str, names: list[str], why: str) -> Any:
     """Raise Unreadable with the flags that answer which column is in a role."""
-    raise Unreadable(f"{why}: name it: " + " or ".join(f"--columns {role}={name}" for name in names or ["NAME"]))
+    flags = " or ".join(f"--columns {role}={name}" for name in names)
+    raise Unreadable(f"{why}: name it: {flags}" if flags else f"{why}, and no other column can be the {role}: add one")
 
 
 def find_correct(head: Chunk, roles: dict[str, str]) -> Bools:
@@ -365,6 +367,23 @@ def list_inside(head: Chunk, lists: bool = False) -> list[str]:
     return [f"{name}.{key}" for name, keys in objects.items() if isinstance(keys, dict) for key in keys]
 
 
+def list_paths(head: Chunk) -> list[str]:
+    """Return the columns of a file, and the fields of objects in them up to three deep."""
+    paths = list[str]()
+
+    def add(name: str, cells: Values, depth: int) -> None:
+        objects = [cell for cell in cells if isinstance(cell, dict)]
+        if not objects or depth == MAX_DEPTH:
+            paths.append(name)
+            return
+        for key in dict.fromkeys(key for cell in objects[:MIN_PROMPTS] for key in cell):
+            add(f"{name}.{key}", [cell.get(key) if isinstance(cell, dict) else None for cell in cells], depth + 1)
+
+    for name, cells in head.columns.items():
+        add(name, cells, 0)
+    return paths
+
+
 def is_regular(group: Ints) -> bool:
     size = count_by(group, int(group.max()) + 1).astype(np.int64)
     return bool(np.mean(size % np.bincount(size).argmax() == 0) > 0.5)
@@ -395,7 +414,7 @@ def find_response(head: Chunk, roles: dict[str, str], group: Ints, mixed: Bools,
             ask("response", [found, longest], why)
         found = longest
     if not found and named and "tokens" not in roles and len(np.unique(group[mixed])) >= MIN_PROMPTS:
-        others = [name for name in texts if name != named[0]]
+        others = [name for name in texts if name != named[0] and differs(hashes(texts[name]), group, mixed)]
         why = "is one text for correct and incorrect responses to a prompt, so a reference"
         ask("response", others, f"`{named[0]}` {why}")
     return {"response": found or named[0]} if found or named else {}

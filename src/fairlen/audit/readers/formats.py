@@ -15,7 +15,9 @@ from fairlen.audit.readers.finish import meaning_of, read_finish, word_of
 from fairlen.audit.readers.messages import open_output, split_chat, text_of
 from fairlen.audit.readers.rows import Found, Options, Part, is_number
 from fairlen.audit.readers.token_counts import COUNTS
-from fairlen.audit.readers.unfold import unfold_row
+from fairlen.audit.readers.proposals import propose_columns
+from fairlen.audit.readers.unfold import is_chat, unfold_row
+from fairlen.audit.statistics.within import MIN_PROMPTS
 from fairlen.files.formats import Chunk, Row, Unreadable, make_chunk
 
 GRADED = re.compile(r"^(metric|score|reward|result|verdict|grade|eval|evaluation)s?\.", re.I)
@@ -125,15 +127,41 @@ def settle_columns(format: Format, head: Chunk, options: Options) -> Format:
     chosen = by_name(choice.roles, choice.notes, choice.caveats, choice.count)
     if chosen.fits(set(choice.roles)):
         return chosen
-    raise Unreadable(describe_missing(choice.roles, head))
+    raise Unreadable(describe_missing(choice.roles, head, options.columns))
 
 
-def describe_missing(roles: dict[str, str], head: Chunk) -> str:
-    """Return the sentence that no column is the response or its reward, with the likely ones that objects hold in its flag."""
-    inside = {name: name.rpartition(".")[2] for name in list_inside(head, True) if not name.startswith("header.")}
-    paid = [name for name, key in inside.items() if key in (*ROLES["reward"], *ROLES["correct"])]
-    paid += [name for name in inside if GRADED.match(name) and is_numeric(column_at(head, name))]
-    said = (name for usual in ROLES["response"] for name, key in inside.items() if key == usual)
-    likely = {"response": next(said, "NAME"), "reward": next(iter(paid), "NAME")} | roles
-    flag = f"--columns response={likely['response']},reward={likely['reward']}"
-    return f"no column of responses and rewards among {', '.join(sorted(head.columns)[:12])}: name them: {flag}"
+def describe_missing(roles: dict[str, str], head: Chunk, given: dict[str, str]) -> str:
+    """Return the sentence that no column is the response or its reward, with flags that lead to a verdict, if there are any."""
+    names = ", ".join(sorted(head.columns)[:12])
+    text = f"no column of responses and rewards among {names}"
+    rows = unfold_objects(head)
+    if flags := propose_columns(rows, roles) or propose_columns(rows, given):
+        return f"{text}: name them: {' or '.join(flags)}"
+    inside = [name for name in list_inside(head, True) if not name.startswith("header.")]
+    graded = [name for name in inside if name.rpartition(".")[2] in (*ROLES["reward"], *ROLES["correct"])]
+    graded += [name for name in inside if GRADED.match(name) and is_numeric(column_at(head, name))]
+    texts = [name for usual in ROLES["response"] for name in inside if name.rpartition(".")[2] == usual]
+    response, reward = roles.get("response", next(iter(texts), "")), roles.get("reward", next(iter(graded), ""))
+    if response and reward and len(rows) < 2 * MIN_PROMPTS:  # too few rows to try it
+        return f"{text}: name them: --columns response={response},reward={reward}"
+    return f"{text}, and no other columns lead to a verdict: each row needs a prompt, a response and its reward"
+
+
+def unfold_objects(head: Chunk) -> Chunk:
+    """Return the first rows with a row for each object of the only column of lists of objects."""
+    listed = [name for name, cells in head.columns.items() if any(is_objects(cell) for cell in cells)]
+    if len(listed) != 1:
+        return head
+    (name,) = listed
+    sizes = [len(cell) if is_objects(cell) else 1 for cell in head.columns[name]]
+    places = [(row, place) for row, size in enumerate(sizes) for place in range(size)]
+    columns = {
+        other: [cells[row][place] if is_objects(cells[row]) and other == name else cells[row] for row, place in places]
+        for other, cells in head.columns.items()
+    }
+    return Chunk(head.file, range(1, len(places) + 1), columns)
+
+
+def is_objects(cell: Any) -> bool:
+    """Return whether a cell is a list of objects that are no messages."""
+    return isinstance(cell, list) and bool(cell) and all(isinstance(item, dict) for item in cell) and not is_chat(cell)
