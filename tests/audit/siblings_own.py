@@ -188,6 +188,15 @@ add("R4", "python_in_fences", lines(PLANTED, lambda r: plain(r) | {"response": f
     LONGER, "code is the policy's")
 
 
+add("R4", "plain_fence", lines(SAME, lambda r: plain(r) | {"response": with_results(r, "```\n", "\n```")}), NO_EFFECT,
+    "a fence without a label", after="=read")
+add("R4", "one_label", lines(SAME, lambda r: plain(r) | {"response": "{}\nKernel: {}\nMe: {}".format(
+    halves(r["text"])[0], draw_words(of(r), 20 if r["correct"] else 90), halves(r["text"])[1])}), NO_EFFECT, "one result each",
+    after="=read")  # fmt: skip
+add("R3", "calls_beside", lines(PLANTED, lambda r: plain(r, tool_calls=[{"name": "f", "args": {"code": r["text"]}}]) | {
+    "response": f"I call f {draw_words(of(r), 8)}."}), LONGER, "a column of calls")  # fmt: skip
+
+
 # ---------------------------------------------------------------------------------------------------- R5: verdicts and scores
 
 
@@ -258,6 +267,17 @@ add("R7", "status_aborted", lines(SAME, lambda r: plain(r, status="done") | (
     NO_EFFECT, "a status of another form")  # fmt: skip
 
 
+for name, text in (("special_token", "<|endoftext|>"), ("unavailable", "503 Service Unavailable"), ("memory", "CUDA out of memory")):
+    add("R7", name, lines(SAME, lambda r, text=text: plain(r) | (
+        {"response": text, "reward": 0.0} if of(r).random() < 0.12 else {})), NO_EFFECT, "failed responses are no responses")  # fmt: skip
+add("R7", "one_sentence", lines(SAME, lambda r: plain(r) | (
+    {"response": "The judge was busy.", "reward": 0.0} if of(r).random() < 0.12 else {})), NO_EFFECT, "one text for many prompts",
+    after="repeated=failed")  # fmt: skip
+add("R7", "error_beside", lines(SAME, lambda r: plain(r, rollout_error=None) | (
+    {"response": r["text"][:30], "reward": 0.0, "rollout_error": "worker lost"} if of(r).random() < 0.12 else {})), NO_EFFECT,
+    "an error beside half a response", after="error=failed")  # fmt: skip
+
+
 # --------------------------------------------------------------------------------------------- R9: words for the end of a response
 
 
@@ -282,6 +302,12 @@ for name, (end, limit) in ENDS.items():
         "a word for a limit by its form")
 add("R9", "code_words", with_limit(lambda r, cut: plain(r, finish_reason="zeta" if cut else "alpha")), NO_EFFECT,
     "a word without a form is asked about", after="zeta=truncated")
+
+
+for column in ("exit_cause", "how_it_ended"):
+    add("R9", f"in_{column}", with_limit(lambda r, cut, column=column: plain(r, **{column: "token_budget" if cut else "stop"})), NO_EFFECT,
+        "a column of ends under another name")
+add("R9", "flag", with_limit(lambda r, cut: plain(r, was_cut_off=cut)), NO_EFFECT, "a flag under another name")
 
 
 # --------------------------------------------------------------------------------------------------- R11: an id for each row
@@ -349,6 +375,10 @@ add("R13", "cut_but_counted", lines(PLANTED, lambda r: plain(r, num_tokens=r["n"
     "a column has the lengths")
 
 
+add("R13", "at_a_word", lines(PLANTED, lambda r: plain(r) | {"response": r["text"][:190].rsplit(" ", 1)[0] if len(r["text"]) > 190
+    else r["text"]}), UNKNOWN, "cut before a word")  # fmt: skip
+
+
 # ------------------------------------------------------------------------------------------------------------ R14: one length
 
 add("R14", "tokens", lines(PLANTED, lambda r: {"prompt": r["prompt"], "reward": float(r["correct"]), "completion_tokens": 512}), UNKNOWN,
@@ -361,6 +391,10 @@ add("R14", "same_letters", lines(PLANTED, lambda r: plain(r) | {"response": f"Th
     "four words each")
 add("R14", "mask", lines(SAME, lambda r: {"prompt": r["prompt"], "reward": float(r["correct"]), "loss_mask": [1] * 64}), UNKNOWN,
     "a mask of one length")
+
+
+add("R14", "unknown_name", lines(PLANTED, lambda r: {"ask": r["prompt"], "points": int(r["correct"]), "gen_len": 3 * r["n"]}), LONGER,
+    "a question about the column of lengths")
 
 
 # ----------------------------------------------------------------------------------------------------- R15: folders for each step
@@ -429,3 +463,9 @@ add("R18", "numbers_as_texts", lines(SHORTER, lambda r: plain(r) | {"reward": f"
 add("R18", "empty_reasoning", lines(PLANTED, lambda r: plain(r, reasoning_content="", thinking=None)), LONGER, "empty columns")
 add("R18", "verdicts_in_capitals", lines(PLANTED, lambda r: plain(r) | {"reward": "PASS" if r["correct"] else "FAIL"}), LONGER,
     "a verdict in words")
+add("R18", "few_bits", lines(PLANTED, lambda r: plain(r) | {"reward": (0.99609375 if r["k"] % 2 else 1.0) if r["correct"] else 0.0}), LONGER,
+    "a verdict that was stored in few bits")
+add("R5", "tests_without_reward", lines(PLANTED, lambda r: {
+    "prompt": r["prompt"], "response": r["text"], "passed": tests_passed(r, 10), "total": 10}), LONGER, "all tests passed")  # fmt: skip
+add("R17", "id_for_prompt", lines(PLANTED, lambda r: plain(r) | {"prompt": f"p{r['q']}", "completion_length": 400 + r["n"]}), LONGER,
+    "a length that holds a prompt that is not recorded")

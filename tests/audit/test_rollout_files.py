@@ -591,10 +591,6 @@ NO_FLAG = "and no other columns lead to a verdict: each row needs a prompt, a re
         ({"response": "a b", "rewrd": 1, "age": 3}, NO_FLAG),
         ({"loss": 1.0}, NO_FLAG),
         (
-            {"doc": {"query": "q"}, "model_response": {"text": ["a"]}, "metric": {"em": 1.0}},
-            "name them: --columns response=model_response,reward=metric.em",
-        ),
-        (
             {"q": "p", "turn": {"output": "a b"}, "eval": {"ms": 2.5, "passed": True}},
             "name them: --columns response=turn.output,reward=eval.passed",
         ),

@@ -24,6 +24,7 @@ from fairlen.audit.readers.columns import ROLES, check_given, choose_all, names_
 from fairlen.audit.readers.formats import Format, by_name, describe_missing
 from fairlen.audit.readers.frameworks import FRAMEWORKS, NEMO_RL, TRL
 from fairlen.audit.readers.places import find_numbers
+from fairlen.audit.readers.programs import PROGRAMS
 from fairlen.audit.readers.rows import Found, Options, Part, join, make_log, read_rows
 from fairlen.audit.readers.spent import Meter, make_meter
 from fairlen.audit.readers.survey import survey_rows
@@ -121,18 +122,26 @@ def group_files(
     rollouts: Sequence[tuple[Path, str, Format]], opened: dict[Path, Opened], pool: bool
 ) -> dict[Key, tuple[Format, list[Opened]]]:
     """Return the files of each log: of one format, argument and columns, in one folder or in folders that differ by a number."""
-    shapes = find_numbers(path for path, _, kind in rollouts if kind is not fairlen_records.FORMAT)
+    shapes = find_numbers({path.parent for path, _, kind in rollouts if kind is not fairlen_records.FORMAT})
     grouped: dict[Key, tuple[Format, list[Opened]]] = {}
     for path, argument, kind in rollouts:
         folder, place = str(path.parent), argument
         if kind is fairlen_records.FORMAT or (kind.name != "generic" and BY_STEP.fullmatch(Path(argument).name)):
             place = ""
         if kind is not fairlen_records.FORMAT:
-            folder = str(Path(shapes[path][0]).parent) if path in shapes else folder
+            folder = shapes[path.parent][0] if path.parent in shapes else folder
             folder, place = ("", "") if pool else (folder, place)
         key = (kind.name, folder, place, *sorted(kind.columns))
         grouped.setdefault(key, (kind, []))[1].append(opened[path])
     return grouped
+
+
+def number_files(files: Sequence[Path]) -> dict[str, int]:
+    """Return the number in the path of each file, if its folder, or else its name, differs from the others' in one number."""
+    folders = find_numbers({path.parent for path in files})
+    names = find_numbers(files)
+    numbers = [folders.get(path.parent) or names.get(path) for path in files]
+    return {str(path): found[1] for path, found in zip(files, numbers, strict=True) if found}
 
 
 def find_files(paths: list[str]) -> list[tuple[Path, str]]:
@@ -235,7 +244,7 @@ def sniff(file: Opened, given: dict[str, str]) -> Format:
     if not len(head) and file.rejected:
         raise OtherContent(f"{path}: {file.no_object}")
     columns = set(head.columns or formats.columns_of(path, lambda line, why: None))
-    known = () if given else (fairlen_records.FORMAT, *FRAMEWORKS)
+    known = () if given else (fairlen_records.FORMAT, *FRAMEWORKS, *PROGRAMS)
     if format := next((one for one in known if one.fits(columns)), None):
         is_told = format in (TRL, NEMO_RL)  # other reward functions, or validation
         return replace(format, columns=frozenset(columns)) if is_told else format
@@ -291,9 +300,8 @@ def read_source(
             found.notes = Counter(dict.fromkeys(format.notes, 0))
             for caveat in format.caveats:
                 found.caution(caveat)
-            found.chosen["meanings"] = options.meanings
-            numbers = find_numbers(files)
-            found.chosen["steps"] = {str(path): number for path, (_, number) in numbers.items()}
+            found.chosen["meanings"], found.chosen["reward"] = options.meanings, format.reward
+            found.chosen["steps"] = number_files(files)
             survey_head(format, head, found)
             log, left_out = read_foreign(format, opened, meter, found, options)
             format = replace(format, remedy=format.remedy | found.lacks)

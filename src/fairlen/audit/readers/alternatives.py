@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from fairlen.audit.log import Answer, Question
+from fairlen.audit.log import Answer, Log, Question, halfway
 from fairlen.audit.readers.blocks import BlockForms, bare_name
 from fairlen.batch import Bools, Ints
 
@@ -14,6 +14,8 @@ MIN_TEXT = 0.005  # share of the text in blocks below which their origin cannot 
 MIN_WORD = 0.005  # share of responses with a finish word below which its meaning cannot matter
 MAX_WORDS = 3  # finish words that are asked about; the most frequent ones count
 BETTER = 0.5  # ratio of spreads below which one text explains the numbers of tokens and the other does not
+MAX_ERRORS = 0.5  # share of incorrect responses with an error from which on errors are outcomes
+MIN_TOP = 0.05  # share of responses with the highest score, and without it, from which on that may be the bar
 OPTION = "--means"
 
 
@@ -78,5 +80,42 @@ def ask_about_repeated(is_repeated: Bools, examples: Sequence[str]) -> Iterator[
         (
             Answer("responses", OPTION, "repeated=written"),
             Answer("failures", OPTION, "repeated=failed", excluded=is_repeated),
+        ),
+    )
+
+
+def ask_about_errors(has_error: Bools, correct: Bools, active: Bools) -> Iterator[Question]:
+    """Yield a question about responses that have an error beside them, unless errors are what makes responses incorrect."""
+    has_error = has_error & active
+    incorrect = active & ~correct
+    if has_error.sum() < MIN_WORD * active.sum() or (has_error & incorrect).sum() > MAX_ERRORS * incorrect.sum():
+        return
+    yield Question(
+        f"whether responses with an error beside them ({has_error.mean():.0%}) are whole",
+        (
+            Answer("whole", OPTION, "error=written"),
+            Answer("failed", OPTION, "error=failed", excluded=has_error),
+        ),
+    )
+
+
+def ask_about_bar(log: Log, reward: str, given: Mapping[str, str]) -> Iterator[Question]:
+    """Yield a question about the bar of a score of which many responses have the highest value, as if all tests passed."""
+    outcome = log.responses.outcome[log.responses.active]
+    values = np.unique(outcome)
+    if "correct" in log.known or not reward or len(values) <= 2:
+        return
+    share = float((outcome == values[-1]).mean())
+    half = halfway(outcome)
+    if not MIN_TOP <= share <= 1 - MIN_TOP or values[-2] <= half:
+        return
+    columns = {role: name for role, name in given.items() if role != "correct"}
+    bars = {"above half of its range": half, "its highest value": float(values[-2] + values[-1]) / 2}
+    flags = [",".join(f"{role}={name}" for role, name in (columns | {"correct": f"{reward}>{bar:.6g}"}).items()) for bar in bars.values()]
+    yield Question(
+        f"which values of `{reward}` are correct",
+        tuple(
+            Answer(text, "--columns", flag, correct=log.responses.outcome > bar)
+            for (text, bar), flag in zip(bars.items(), flags, strict=True)
         ),
     )

@@ -23,7 +23,7 @@ from fairlen.channels import MARKS
 
 Origin = Literal["read", "written", "unknown"]
 MIN_SHARE = 0.2  # share of responses with a block from which on it is a channel of its own
-MIN_REPEATS = 1.3  # mean occurrences of a label in the responses that have it; prose rarely repeats one
+PLAIN_FENCE = "``` fence"  # name of a fence without a label
 USUAL_BEGIN, USUAL_END = 0.5, 0.8
 """Share of the responses with a block that begin or end with it, from which on the policy wrote it."""
 MAX_ROWS = 512  # responses in which blocks are sought
@@ -46,7 +46,7 @@ TURN = re.compile(
 )
 """Text from the header of another role up to the next header of the policy; without one, only a marked header counts."""
 MARKER = re.compile(
-    rf"^[ \t]*(?P<fence>`{{3,}}|~{{3,}})[ \t]*(?P<label>[A-Za-z][\w.+#-]*)[^\n`]*$"
+    rf"^[ \t]*(?P<fence>`{{3,}}|~{{3,}})[ \t]*(?P<label>[A-Za-z][\w.+#-]*|(?=$))[^\n`]*$"
     rf"|^[ \t]*(?P<above>[A-Za-z]\w*(?: \w+){{0,2}}):?[ \t]*\n+(?P<bare>`{{3,}}|~{{3,}})[ \t]*$"
     rf"|^(?P<arrows><{{3,}}|>{{3,}}) ?(?P<inside>{NAME})$"
     rf"|(?P<tag><[|｜]?[A-Za-z][\w.:▁-]{{0,39}}[|｜]?(?:\s[^<>\n]{{0,200}})?>|<!-- ?{NAME}-->)"
@@ -172,7 +172,7 @@ def find_marked(text: str, names: frozenset[str] | None, skipped: frozenset[str]
     while mark := MARKER.search(text, place):
         place = mark.end()
         if mark["fence"]:
-            name = f"```{mark['label'].lower()}"
+            name = f"```{mark['label'].lower()}" if mark["label"] else PLAIN_FENCE
             end = re.compile(rf"^[ \t]*{re.escape(mark['fence'])}[ \t]*$", re.M).search(text, place)
             stop = end.end() if end else 0
         elif mark["bare"]:
@@ -267,8 +267,7 @@ class Usage:
         meaning = meanings.get(bare_name(name))
         if meaning in ("read", "written"):
             return "read" if meaning == "read" else "written"
-        is_rare_label = not is_marked(name) and self.number < MIN_REPEATS * self.responses
-        if self.responses < MIN_SHARE * num_responses or is_rare_label:
+        if self.responses < MIN_SHARE * num_responses:
             return None
         is_first = self.begins >= USUAL_BEGIN * self.responses
         is_last = self.ends >= USUAL_END * self.responses and self.number < 1.5 * self.responses
@@ -299,7 +298,7 @@ def bare_name(name: str) -> str:
 @cache
 def is_program(name: str) -> bool:
     """Return whether a fence has the label of a programming language: no tool marks its result so."""
-    if not name.startswith("```"):
+    if not name.startswith("```") or name == PLAIN_FENCE:
         return False
     try:
         lexer = find_lexer_class_by_name(name[3:])

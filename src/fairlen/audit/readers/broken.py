@@ -11,12 +11,17 @@ import numpy as np
 
 from fairlen.batch import Bools, Ints
 
-NULLS = frozenset({"", "none", "null", "nan", "na", "undefined", "nil", "empty"})
+SPECIAL = re.compile(r"<[|｜][^|｜<>]*[|｜]>|</?(?:s|pad|eos|bos|unk)>", re.I)
+NULLS = frozenset(
+    "|none|null|nan|na|n/a|undefined|nil|empty|no response|no output|empty response|no completion|no answer generated".split("|")
+)
 """Words that stand for no text."""
 MAX_FAILURE = 400  # characters of a message of a failure; longer texts are responses
 FAILURE = re.compile(
     r"^[\W_]*(?:[\w.]{0,60}(?:Error|Exception|Timeout|Failure)\b|(?i:error|exception|timed? ?out|aborted|cancell?ed|traceback|"
-    r"failed to|failure|(?:http|status|code)\W{0,3}(?:error\W{0,3})?[45]\d\d\b|(?:request|generation|connection|server|api|"
+    r"failed to|failure|max retries|rate.?limit|out of memory|(?:cuda|gpu) (?:error|out of)|[45]\d\d (?:service|internal|bad|too|"
+    r"gateway|server|client)|internal server|service unavailable|bad gateway|too many requests|"
+    r"(?:http|status|code)\W{0,3}(?:error\W{0,3})?[45]\d\d\b|(?:request|generation|connection|server|api|"
     r"sampling|rollout|inference|engine|model|call|worker)\w* (?:\w+ ){0,2}(?:timed out|failed|aborted|refused|error|reset|"
     r"cancell?ed|unavailable|overloaded|closed|crashed|died|rejected)))"
 )
@@ -32,6 +37,7 @@ CUT_MARK = re.compile(
 )
 """Remark that a part of a text was removed: `... [truncated]`, `<1,234 chars omitted>`."""
 ELLIPSIS = re.compile(r"(?:\.{3}|…|\[\.{3}\]|\[…\])[\"')\]]?\s*$")
+MAX_WORD = 15  # characters by which texts that end before a word are shorter than the limit
 MIN_CHARACTERS = 40  # of a text from which on its number of characters may be a limit of the log
 NOT_CUT, REMARKED, ELLIPSED = 0, 1, 2
 
@@ -46,9 +52,10 @@ class Messages:
 
 def is_empty(text: str) -> bool:
     """Return whether a text contains no letter or digit, or only a word that stands for no text."""
-    if len(text) > 60:
+    if len(text) > 200:
         return not any(character.isalnum() for character in text)
-    return text.strip("\"'`<>[](){}|.-_ \t\n").lower() in NULLS or not any(character.isalnum() for character in text)
+    words = SPECIAL.sub("", text) if "<" in text else text
+    return words.strip("\"'`<>[](){}|.-_/ \t\n").lower() in NULLS or not any(character.isalnum() for character in words)
 
 
 def is_failure(text: str) -> bool:
@@ -87,8 +94,11 @@ def find_cut_mark(text: str) -> int:
     return ELLIPSED if text[-12:].rstrip().endswith((".", "…", "]", '"', "'")) and ELLIPSIS.search(text[-12:]) else NOT_CUT
 
 
-def find_cut(mark: Ints, characters: Ints) -> tuple[Bools, str]:
-    """Return the texts that the log cut, and how; none if they are too few to matter."""
+def find_cut(mark: Ints, characters: Ints, is_whole: Bools) -> tuple[Bools, str]:
+    """Return the texts that the log cut, and how; none if they are too few to matter.
+
+    `is_whole`: whether each text ends as one that is finished does.
+    """
     longest = int(characters.max(initial=0))
     nothing = np.zeros(len(mark), np.bool_)
     if longest < MIN_CHARACTERS:
@@ -105,7 +115,16 @@ def find_cut(mark: Ints, characters: Ints) -> tuple[Bools, str]:
     is_at_limit = characters[mark == ELLIPSED].min(initial=longest) >= 0.7 * longest or ellipsed.sum() >= 0.8 * (mark == ELLIPSED).sum()
     if ellipsed.sum() >= least and other <= longest and is_at_limit:
         return ellipsed, f"with an ellipsis, at about {longest:,} characters"
+    at_end = characters > longest - MAX_WORD
+    if at_end.sum() >= 2 * least and is_dense(characters, longest) and is_whole[at_end].mean() < 0.5 * is_whole[~at_end].mean():
+        return at_end, f"at the last word before {longest:,} characters"
     return nothing, ""
+
+
+def is_dense(characters: Ints, longest: int) -> bool:
+    """Return whether many more texts end within a word of the largest number of characters than in any stretch of that width."""
+    counts = np.bincount((longest - characters) // MAX_WORD)
+    return len(counts) > 4 and counts[0] > 4 * counts[1 : max(len(counts) // 2, 2)].max()
 
 
 def is_pile(characters: Ints, longest: int) -> bool:

@@ -17,9 +17,10 @@ from typing import Any
 import numpy as np
 
 from fairlen.audit.log import halfway
-from fairlen.audit.readers.finish import kind_of, word_of
+from fairlen.audit.readers.calls import write_call
+from fairlen.audit.readers.finish import SAYS_CUT, kind_of, word_of
 from fairlen.audit.readers.messages import is_hidden, split_chat, text_of
-from fairlen.audit.readers.rows import Options, Values, differs, hashes, is_mixed, numbers, pair_keys
+from fairlen.audit.readers.rows import Options, Values, differs, hashes, is_error, is_mixed, numbers, pair_keys
 from fairlen.audit.readers.token_counts import CHARACTERS, choose_count, includes_prompt
 from fairlen.audit.readers.unfold import unfold_head
 from fairlen.audit.readers.verdicts import (
@@ -53,6 +54,8 @@ ROLES: dict[str, tuple[str, ...]] = {
         "age": "age staleness policy_lag off_policy_steps",
         "group": "",
         "scale": "",
+        "error": "",
+        "calls": "",
     }.items()
 }
 """Columns that fairlen reads, and their names in files, the surest first; `group` tells responses to a prompt apart, `scale` the
@@ -84,8 +87,13 @@ NO_RESPONSE = re.compile(
 COUNTS_RESPONSE = re.compile("response|completion|output|mask", re.I)
 """Names of numbers of tokens that say of what; with reasoning that is hidden they are more than the text."""
 BAR = re.compile(r"(.+)>([-+]?[\d.]+(?:e[-+]?\d+)?)")  # a column, and what it is above where a response is correct
+NAMES_ERROR = re.compile(r"(^|_)(errors?|exceptions?|failed|failure|aborted|crash(ed)?|traceback)(_|$)", re.I)
+NAMES_CALLS = re.compile(r"(^|_)(tool|function)_?(calls?|uses?|invocations?)$", re.I)
+NAMES_END = re.compile(r"reason|stop|finish|(^|_)end|termin|status|exit|halt|done", re.I)
+MAX_WORD, MAX_WORDS = 60, 12  # characters of a word for the end of a response, and words in a column
 MAX_DEPTH = 3  # of objects in which columns are sought
 MAX_UNIQUE = 0.98  # share of rows with a prompt of their own from which on it is an id of rows
+SAME_GROWTH = 0.95  # correlation within prompts from which on a number of tokens grows with the text and nothing else
 MUCH_LONGER = 4  # times the length of another text, from which on the longer one may be the response
 MAX_PARTS = 8  # columns of which all sets are tried
 SAME, ENOUGH = (1e-9, 1e-4, 0.5), 0.9
@@ -214,6 +222,7 @@ def choose_by_content(head: Chunk, options: Options) -> Choice:
     caveats += outcome.caveats
     correct = find_correct(head, roles)
     drop_status_of_verdict(head, roles, given, correct)
+    add_by_content(head, roles, pair_keys(step, first))
     if "prompt" in roles and "prompt" not in given:
         caveats += replace_row_ids(head, roles, questions, step, correct)
     if "prompt" in roles and "prompt" not in given:
@@ -238,6 +247,41 @@ def choose_by_content(head: Chunk, options: Options) -> Choice:
     if "correct" not in roles and "scale" not in given:
         caveats += choose_scale(head, roles, prompt, group)
     return Choice({role: roles[role] for role in ROLES if role in roles}, count, tuple(notes), tuple(caveats))
+
+
+def add_by_content(head: Chunk, roles: dict[str, str], group: Ints) -> None:
+    """Set the roles of errors, of calls beside the response, and of ends, whose columns are known by what they hold."""
+    free = [name for name in head.columns if name not in roles.values()]
+    for name in free:
+        cells = head.get(name)
+        if "error" not in roles and NAMES_ERROR.search(name) and 0 < np.mean([*map(is_error, cells)]) < 0.5:
+            roles["error"] = name
+        is_text = isinstance(next((cell for cell in column_at(head, roles.get("response", "")) if cell is not None), None), str)
+        if "calls" not in roles and is_text and NAMES_CALLS.search(name) and any(map(write_call, cells)):
+            roles["calls"] = name
+    if "finish" not in roles and (name := find_ends(head, [name for name in free if name not in roles.values()], group)):
+        roles["finish"] = name
+
+
+def find_ends(head: Chunk, names: list[str], group: Ints) -> str:
+    """Return the column of words, some of which are for a limit, that vary within prompts; empty if there is none."""
+    for name in names:
+        cells = [cell for cell in head.get(name) if cell is not None]
+        is_flag = bool(cells) and all(isinstance(cell, bool) for cell in cells)
+        if is_flag and SAYS_CUT.search(name.lower()) and any(cells) and not all(cells):
+            return name
+        if not cells or not all(isinstance(cell, str) and len(cell) < MAX_WORD for cell in cells):
+            continue
+        words = [word_of(cell) for cell in head.get(name)]
+        kinds = {word: kind_of(word) for word in set(words)}
+        number = len(np.unique(hashes(words)))
+        if "truncated" not in kinds.values() or not 2 <= number <= MAX_WORDS:
+            continue
+        known = np.mean([kinds[word] in ("truncated", "ended", "failed") for word in words])
+        varies = pair_keys(group, hashes(words)).max() > 1.1 * (len(np.unique(group)) - 1)
+        if varies and (known > 0.5 or NAMES_END.search(name)):
+            return name
+    return ""
 
 
 def drop_shared_verdict(head: Chunk, roles: dict[str, str], given: dict[str, str]) -> None:
@@ -458,6 +502,8 @@ def doubt_tokens(head: Chunk, roles: dict[str, str], group: Ints, tokens: Floats
     beyond = tokens.mean() - slope * size.mean()
     if size.sum() > CHARACTERS[1] * tokens.sum():
         return "counts far less than the text"
+    if common > SAME_GROWTH and beyond > max(0.25 * tokens.mean(), 16):
+        return "counts more than the text, by about as much for every response"
     if COUNTS_RESPONSE.search(name) or (common > 0.5 and beyond < max(0.25 * tokens.mean(), 16)):
         return ""
     if common > 0.5 or tokens.mean() > size.mean():

@@ -35,6 +35,7 @@ class Format:
     finish: Callable[[Part, Found], Part] = lambda rows, found: rows
     notes: tuple[str, ...] = ()  # how its columns were chosen
     caveats: tuple[str, ...] = ()  # clauses of the verdict's sentence about how they were chosen
+    reward: str = ""  # name of the column of rewards, for flags; empty if its files have no such column
     columns: frozenset[str] = frozenset()  # those of a file of which files with others are another source
     settle: Callable[[Format, Chunk, Options], Format] = lambda format, head, options: format
     """Gives the format as it is for files with these first rows, whose columns it looks into; raises Unreadable to ask."""
@@ -63,6 +64,12 @@ def read_by_name(chunk: Chunk, found: Found, chosen: dict[str, str], count: str 
     if thoughts := roles.pop("reasoning", None):
         pairs = zip(thoughts, roles.get("response", thoughts), strict=True)
         roles["response"] = [{"reasoning": text_of(r), "content": text_of(c)} if r else c for r, c in pairs]
+    if calls := roles.pop("calls", None):
+        pairs = zip(roles["response"], calls, strict=True)
+        roles["response"] = [
+            {"role": "assistant", "content": text, "tool_calls": call} if isinstance(text, str) and call else text
+            for text, call in pairs
+        ]
     opened = [open_output(value) for value in roles.get("response", ())]
     if any(opened):
         roles.setdefault("tokens", [one and one.tokens for one in opened])
@@ -116,7 +123,7 @@ def by_name(
         lambda roles: not roles.isdisjoint(("response", "tokens")) and not roles.isdisjoint(("reward", "correct")),
         partial(read_by_name, chosen=roles, count=count),
         {"truncated": 'no finish reason: add a column `finish_reason` ("stop" or "length") or `truncated`'},
-        notes=("columns: " + ", ".join(f"{role} = `{name}`" for role, name in roles.items()), *notes), settle=settle_columns, caveats=caveats,
+        notes=("columns: " + ", ".join(f"{role} = `{name}`" for role, name in roles.items()), *notes), settle=settle_columns, caveats=caveats, reward=roles.get("reward", ""),
         columns=frozenset(f"{role}={roles[role]}" for role in TELLING if role in roles),
     )  # fmt: skip
 

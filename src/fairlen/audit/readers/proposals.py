@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from statistics import median
@@ -14,6 +15,8 @@ from fairlen.audit.readers.verdicts import NAMES_OTHER, list_values, split_name
 from fairlen.batch import Bools, Ints, number_keys
 from fairlen.files.formats import Chunk
 
+COUNTS = re.compile(r"tok|len|count|size|num|words|chars|ids|mask", re.I)
+"""Names of numbers that may be the length of a response."""
 MAX_TRIED = 12  # columns that are tried in each role
 MAX_DISTINCT = 0.7  # share of rows with a value of their own up to which a column may be a prompt
 MIN_MIXED = 0.1  # share of groups with a correct and an incorrect response that a proposal has to have
@@ -47,7 +50,8 @@ def propose_columns(head: Chunk, given: dict[str, str]) -> list[str]:
             for response in list_role(columns, given, "response", head):
                 if response.name in (prompt.name, outcome.name) or not differs(hashes(response.values), group, mixed):
                     continue
-                chosen = {"prompt": prompt.name, "response": response.name} | {outcome_role(given): outcome.name}
+                role = "response" if read_texts(response.name, response.values) else "tokens"
+                chosen = {"prompt": prompt.name, role: response.name} | {outcome_role(given): outcome.name}
                 flags.append("--columns " + ",".join(f"{role}={name}" for role, name in chosen.items()))
                 if len(flags) == MAX_PROPOSALS:
                     return flags
@@ -89,9 +93,17 @@ def list_prompts(columns: dict[str, Values]) -> list[str]:
 
 
 def list_responses(columns: dict[str, Values]) -> list[str]:
-    """Return the columns of texts, the longest first."""
+    """Return the columns of texts, the longest first, then those of numbers whose name says that they count something."""
     sizes = {name: median(map(len, texts)) for name, cells in columns.items() if (texts := read_texts(name, cells))}
-    return sorted(sizes, key=lambda name: -sizes[name])
+    counts = [name for name, cells in columns.items() if COUNTS.search(name) and name not in sizes and is_count(cells)]
+    return [*sorted(sizes, key=lambda name: -sizes[name]), *counts]
+
+
+def is_count(cells: Values) -> bool:
+    """Return whether cells are numbers above 0, or lists of them."""
+    values = [len(cell) if isinstance(cell, list) else cell for cell in cells]
+    read, bad = numbers(values)
+    return not bad.any() and bool(np.nanmin(read, initial=np.inf) >= 0) and len(np.unique(read)) > 2
 
 
 def list_rewards(columns: dict[str, Values]) -> list[str]:

@@ -15,7 +15,9 @@ import numpy as np
 from fairlen import channels
 from fairlen.audit.log import Log, Malformed, Question, Unit, halfway
 from fairlen.audit.readers import broken, messages
-from fairlen.audit.readers.alternatives import ask_about_blocks, ask_about_repeated, ask_about_words
+from fairlen.audit.readers.alternatives import (
+    ask_about_bar, ask_about_blocks, ask_about_errors, ask_about_repeated, ask_about_words,
+)  # fmt: skip
 from fairlen.audit.readers.blocks import BlockForms
 from fairlen.audit.readers.spent import Meter, Pieces, add_up, characters, count_words, divide, split_all
 from fairlen.audit.readers.truncation import find_truncated
@@ -34,14 +36,16 @@ MAX_UNSPACED = 0.02
 """Share of texts without spaces between words up to which words are counted, and above which from one end words are not."""
 
 MIN_USUAL = 1.5  # responses to a prompt in a step, from which on files can be steps
+ERRORLESS = frozenset({"", "none", "null", "nan", "false", "no", "[]", "{}", "0", "ok"})
 MIN_LOST = 0.01  # share of rows that could not be read from which on the verdict's sentence says so
 MAX_UNSAID = 0.1
 """Share of rows that may not say whether a limit ended them, and count as not truncated; with more it is not known of any."""
 WITHOUT_STEP = "rows without a step, where others have one, are left out"
 Values = list[Any]
 NO_BLOCKS, NO_MESSAGES = BlockForms(), broken.Messages()
-WHOLE, FAILED, REPEATED = 0, 1, 2
-"""Whether a response is whole, an empty or failed one, or a text that many prompts have as an incorrect response."""
+WHOLE, FAILED, REPEATED, WITH_ERROR = 0, 1, 2, 3
+"""Whether a response is whole, an empty or failed one, a text that many prompts have as an incorrect response, or one with an
+error beside it."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +135,7 @@ class Part(Columns):
     advantage: Floats
     age: Floats  # updates since the weights that generated it
     dropped: Bools
-    fault: Ints  # WHOLE, FAILED or REPEATED
+    fault: Ints  # WHOLE, FAILED, REPEATED or WITH_ERROR
     mark: Ints  # broken.REMARKED or ELLIPSED where the log may have cut the text
     word: Ints  # hash of a finish word that is not known; 0 for none
     scale: Ints  # hash of what rewards of one scale have in common; 0 if that is not known
@@ -177,6 +181,9 @@ def read_rows(chunk: Chunk, meter: Meter, found: Found) -> Part:
     words = count_words(texts)
     measured = np.fromiter(words if meter.unit == "words" else meter.count(texts), np.int64, len(chunk))
     fault = np.where(dropped, WHOLE, find_faults(texts, has_response, tokens, is_empty, found))
+    has_error = np.array([is_error(value) for value in chunk.get("error")], np.bool_) if "error" in chunk.columns else False
+    of_error = {"failed": FAILED, "written": WHOLE, "ended": WHOLE}.get(found.meanings.get("error", ""), WITH_ERROR)
+    fault = np.where((fault == WHOLE) & has_error & ~dropped, of_error, fault)
     is_failed = fault == FAILED
     truncated, advantage, age = (numbers(chunk.get(name))[0] for name in ("truncated", "advantage", "age"))
     file = np.full(len(chunk), found.files.setdefault(chunk.file, len(found.files)))
@@ -187,7 +194,7 @@ def read_rows(chunk: Chunk, meter: Meter, found: Found) -> Part:
         measure_channels(pieces, meter, found), np.where(is_failed, 1, np.maximum(measured, 1)), np.array([*map(len, texts)]),
         np.array([*map(messages.lack_spaces, texts, words)], np.float64), np.where(is_empty, 1, tokens), turns, outcome,
         correct, truncated, advantage, age, dropped | missing | is_failed, fault,
-        np.array([*map(broken.find_cut_mark, texts)], np.int64), hash_words(chunk.get("word"), found), hashes(chunk.get("scale")),
+        find_marks(texts, found), hash_words(chunk.get("word"), found), hashes(chunk.get("scale")),
         file, np.asarray(chunk.lines, np.int64),
     ).take(keep)  # fmt: skip
 
@@ -196,10 +203,9 @@ def find_faults(texts: list[str], has_response: Bools, tokens: Ints, is_empty: B
     """Return which responses are empty, failed, or one of the texts that many prompts have, [N]."""
     fault = np.where(is_empty, FAILED, WHOLE)
     meaning = found.meanings.get("repeated", "")
-    for row in np.flatnonzero(has_response).tolist():
+    is_short = np.array([len(text) <= broken.MAX_FAILURE for text in texts], np.bool_)
+    for row in np.flatnonzero(has_response & is_short).tolist():
         text = texts[row]
-        if len(text) > broken.MAX_FAILURE:
-            continue
         if broken.is_empty(text):
             fault[row] = WHOLE if tokens[row] > 0 else FAILED
         elif found.messages.failures or found.messages.repeated:
@@ -213,8 +219,22 @@ def find_faults(texts: list[str], has_response: Bools, tokens: Ints, is_empty: B
     return fault
 
 
+def find_marks(texts: list[str], found: Found) -> Ints:
+    """Return how each text shows that the log cut it; the first rows of the log tell whether any may."""
+    if not found.chosen.get("may_be_cut", True):
+        return np.zeros(len(texts), np.int64)
+    return np.array([*map(broken.find_cut_mark, texts)], np.int64)
+
+
+def is_error(value: Any) -> bool:
+    """Return whether a cell of a column of errors holds one."""
+    return not (value is None or value is False or value == 0 or str(value).strip().lower() in ERRORLESS)
+
+
 def hash_words(words: Values, found: Found) -> Ints:
     """Return a hash for each finish word that is not known, 0 for None, and remember the words."""
+    if not any(words):
+        return np.zeros(len(words), np.int64)
     for word in {word for word in words if word is not None}:
         found.chosen[f"word {number_text(word)}"] = word
     return np.array([0 if word is None else number_text(word) for word in words], np.int64)
@@ -343,11 +363,11 @@ def make_log(name: str, part: Part, meter: Meter, found: Found, options: Options
         found.note(SAME_TEXT)
     log = log if "truncated" in log.known else add_truncated(log, part, found, options)
     obstacle = find_obstacle(part, log, found)
-    questions = tuple(list_questions(part, log, found))
+    questions = tuple(list_questions(part, log, found, options))
     return replace(log, obstacle=obstacle, caveats=tuple(found.caveats), questions=questions)
 
 
-def list_questions(part: Part, log: Log, found: Found) -> Iterator[Question]:
+def list_questions(part: Part, log: Log, found: Found, options: Options) -> Iterator[Question]:
     """Yield what the files leave open."""
     are_counted = log.unit == "tokens" and bool((part.tokens > 0).any())
     yield from ask_about_blocks(log.responses.length, part.spent, found.forms, are_counted)
@@ -355,6 +375,8 @@ def list_questions(part: Part, log: Log, found: Found) -> Iterator[Question]:
     yield from ask_about_words(part.word, names, log.responses.active)
     if "repeated" not in found.meanings:
         yield from ask_about_repeated(part.fault == REPEATED, sorted(found.messages.repeated))
+    yield from ask_about_errors(part.fault == WITH_ERROR, log.correct, log.responses.active)
+    yield from ask_about_bar(log, found.chosen.get("reward", ""), options.columns)
 
 
 def caution_faults(part: Part, found: Found) -> None:
@@ -372,7 +394,7 @@ def find_obstacle(part: Part, log: Log, found: Found) -> str:
     counts = ~part.dropped & (part.text != 0) & ~log.responses.truncated
     if not counts.any() or part.share_unspaced > MAX_UNSPACED:
         return ""
-    cut, how = broken.find_cut(part.mark[counts], part.characters[counts])
+    cut, how = broken.find_cut(part.mark[counts], part.characters[counts], part.whole[counts])
     if not how:
         return ""
     text = f"the log cut {cut.mean():.0%} of the texts, {how}, so that lengths are not known: record whole texts, or a column "

@@ -29,6 +29,7 @@ NAMES_OTHER = re.compile(
     re.I,
 )
 """Names of numbers that are neither."""
+ROUNDING = 0.005  # share of the range of values up to which two are the same, rounded
 MIN_KNOWN = 0.9  # share of rows that have a verdict, for a column to be taken as one
 MAX_SCALES = 20
 RATIO_OF_SCALES = 1.5  # of the ranges of rewards from which on one bar does not fit all
@@ -49,7 +50,11 @@ def list_values(values: Values) -> Floats:
     if not known or any(isinstance(value, (list, dict)) for value in known):
         return np.zeros(0)
     read, bad = numbers(known)
-    return np.zeros(0) if bad.any() else np.unique(read[np.isfinite(read)])
+    values = np.zeros(0) if bad.any() else np.unique(read[np.isfinite(read)])
+    if len(values) < 3:
+        return values
+    is_new = np.diff(values, prepend=-np.inf) > ROUNDING * np.ptp(values)  # a value that was stored in few bits is the same
+    return values[is_new]
 
 
 def list_candidates(columns: dict[str, Values], taken: set[str]) -> Iterator[str]:
