@@ -98,7 +98,12 @@ def test_a_log_of_references_alone_is_refused_without_a_flag_that_leads_nowhere(
         {"prompt": r["prompt"], "response": r["gold"] * 9, "reward": float(r["correct"])} for r in make_rows(PLANTED)
     ]
     found = read_verdict(write(tmp_path / "a.jsonl", rows))
-    assert isinstance(found, str) and "`response`" in found and "no other column can be the response" in found and "\n" not in found
+    assert (
+        isinstance(found, str)
+        and "`response`" in found
+        and "no other column can be the response" in found
+        and "\n" not in found
+    )
 
 
 def test_a_flag_answers_what_was_asked(tmp_path):

@@ -1,8 +1,8 @@
 """tinker-cookbook, torchtitan, rLLM, ART, evalscope, lighteval and batches of OpenAI: rows as their writers write them.
 
 After tinker_cookbook/rl/rollout_logging.py, torchtitan/experiments/rl/rollout_recorder.py, rllm/utils/episode_logger.py,
-art/utils/trajectory_logging.py, evalscope/api/evaluator/cache.py and lighteval/logging/info_loggers.py. In every log the incorrect
-responses are half as long again as the correct ones to the same prompt.
+art/utils/trajectory_logging.py, evalscope/api/evaluator/cache.py and lighteval/logging/info_loggers.py. Incorrect responses
+are half as long again as correct ones to the same prompt.
 """
 
 import json

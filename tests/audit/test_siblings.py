@@ -12,7 +12,9 @@ from fairlen.audit.command import AuditConfig, read_audits
 from fairlen.audit.conclusion import Margins
 
 MODULES = ("siblings_own", "siblings_blind")
-FLAG = re.compile(r"(--(?:columns|means|unit|max-response-length|pool)(?: (?:'[^']*'|[^\s;,()]+(?:,[^\s;,()=]+=[^\s;,()]+)*))?)")
+FLAG = re.compile(
+    r"(--(?:columns|means|unit|max-response-length|pool)(?: (?:'[^']*'|[^\s;,()]+(?:,[^\s;,()=]+=[^\s;,()]+)*))?)"
+)
 FIELDS = {"--columns": "columns", "--means": "means", "--unit": "unit"}
 QUESTIONS = 0.25  # share of logs that may be asked about
 
@@ -35,7 +37,9 @@ def audit_folder(folder: Path, **flags: str) -> tuple[set[str], str]:
         side = "longer" if found.estimate.value > 0 else "shorter"
         is_shift = found.effect in ("gap", "order")
         verdicts.add(f"effect {side}" if found.status == "effect" and is_shift else found.status)
-    return verdicts, "; ".join([*(audit.conclusion.sentence for audit in audits), *reading.unreadable, *reading.skipped])
+    return verdicts, "; ".join(
+        [*(audit.conclusion.sentence for audit in audits), *reading.unreadable, *reading.skipped]
+    )
 
 
 def is_right(verdicts: set[str], truth: str) -> bool:

@@ -57,7 +57,7 @@ def test_what_a_format_says_of_limits():
     source = read_one(FORMATS / "verl_turns", max_response_length=8)
     assert "truncated" not in source.log.known
     assert any("which trajectories a limit ended is not known" in note for note in source.notes)
-    assert "<tool_response> in the text says what was read, which counts in no length: 5" in source.notes
+    assert "text under headers of other roles, and in blocks that were read, counts in no length: 5" in source.notes
 
 
 def generation(output: str, **rest) -> dict:

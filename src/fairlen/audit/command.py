@@ -74,7 +74,11 @@ class AuditConfig:
 
 
 def make_options(
-    columns: str, unit: Unit | Literal["auto"], tokenizer: str, max_response_length: int, pool: bool = False,
+    columns: str,
+    unit: Unit | Literal["auto"],
+    tokenizer: str,
+    max_response_length: int,
+    pool: bool = False,
     means: str = "",
 ) -> Options:
     """Return how to read, from flags. Raises ValueError for what cannot be."""
@@ -83,7 +87,12 @@ def make_options(
     if tokenizer and unit not in ("auto", "tokens"):
         raise ValueError(f"--unit {unit} with --tokenizer: leave one of them out")
     return Options(
-        parse_columns(columns), None if unit == "auto" else unit, tokenizer, max_response_length, pool, meanings=parse_meanings(means)
+        parse_columns(columns),
+        None if unit == "auto" else unit,
+        tokenizer,
+        max_response_length,
+        pool,
+        meanings=parse_meanings(means),
     )
 
 

@@ -119,7 +119,7 @@ def conclude_log(found: Conclusion, log: Log, truncated: float) -> Conclusion:
     if log.obstacle:
         return replace(found, status="unknown", sentence=log.obstacle)
     if found.num_prompts >= MIN_PROMPTS and (usual := find_one_length(lengths)):
-        text = f"nearly all responses have one length, {usual:,} {log.unit}: nothing varies, perhaps this is the limit of generation"
+        text = f"nearly all responses have one length, {usual:,} {log.unit}: nothing varies, perhaps this is the limit"
         return replace(found, status="unknown", sentence=text)
     found = add_truncation(add_bar(settle_questions(found, log), log), truncated)
     return replace(found, sentence="; ".join((found.sentence, *log.caveats)))

@@ -304,7 +304,7 @@ def read_source(
             found.chosen["steps"] = number_files(files)
             survey_head(format, head, found)
             log, left_out = read_foreign(format, opened, meter, found, options)
-            format = replace(format, remedy=format.remedy | found.lacks)
+            format = replace(format, remedy=format.remedy | found.lacks, forms=found.forms)
         except formats.Unreadable as error:
             log, left_out = None, [f"{name_files(files)}: {error}"]
     has_steps = found.has_steps or format is fairlen_records.FORMAT

@@ -1,4 +1,4 @@
-"""Questions about a log that its files leave open, each with its answers and what they change. The audit compares the verdicts."""
+"""Questions that the files of a log leave open, with their answers. The audit compares the verdicts of the answers."""
 
 from __future__ import annotations
 
@@ -111,7 +111,10 @@ def ask_about_bar(log: Log, reward: str, given: Mapping[str, str]) -> Iterator[Q
         return
     columns = {role: name for role, name in given.items() if role != "correct"}
     bars = {"above half of its range": half, "its highest value": float(values[-2] + values[-1]) / 2}
-    flags = [",".join(f"{role}={name}" for role, name in (columns | {"correct": f"{reward}>{bar:.6g}"}).items()) for bar in bars.values()]
+    flags = [
+        ",".join(f"{role}={name}" for role, name in (columns | {"correct": f"{reward}>{bar:.6g}"}).items())
+        for bar in bars.values()
+    ]
     yield Question(
         f"which values of `{reward}` are correct",
         tuple(

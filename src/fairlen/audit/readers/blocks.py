@@ -1,9 +1,9 @@
 """Blocks inside the text of a response, found by their form, and who wrote them.
 
-A block is a part of a text that is marked: by a pair of tags, by a labelled fence, by labels at the start of lines, or by the
-headers of chat roles. No list of names decides what a block is. Text under the header of another role was read. Of a block that
-begins or ends most responses the policy wrote every occurrence, because a result of a tool can do neither, and so it did of a
-block that follows itself. The origin of all other blocks is unknown: the audit computes its verdict with and without them (conclusion.py).
+A block is a part of a text that is marked: by a pair of tags, by a fence, by labels at the start of lines, or by the headers of
+chat roles. No list of names decides what a block is. Text under the header of another role was read. The policy wrote every
+block that begins or ends most responses, because a result of a tool can do neither, and every block that follows itself, because
+a result follows an action. The origin of all other blocks is unknown: the audit computes its verdict with and without them.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ HEADER = MARKED_HEADER + r"|^(?:\#{{1,4}} ?|\[)?(?i:{role})\]?(?::|\n)"
 decoding without special tokens leaves."""
 SPECIAL = r"<[|｜][\w ]{1,30}[|｜]>"
 TURN = re.compile(
-    rf"(?:{SPECIAL}\s*)?(?:(?:{HEADER.format(role=ROLE)}).*?(?:{HEADER.format(role=OWN)})(?:{SPECIAL}(?<!channel\|>)\s*)?"
-    rf"|(?:{MARKED_HEADER.format(role=ROLE)}).*?\Z)",
+    rf"(?:{SPECIAL}\s*)?(?:(?:{HEADER.format(role=ROLE)})(?P<inner>.*?)(?:{HEADER.format(role=OWN)})(?:{SPECIAL}(?<!channel\|>)\s*)?"
+    rf"|(?:{MARKED_HEADER.format(role=ROLE)}|^(?:{ROLE})\n(?=<\w))(?P<last>.*?)\Z)",
     re.S | re.M,
 )
-"""Text from the header of another role up to the next header of the policy; without one, only a marked header counts."""
+"""Text from the header of another role up to the next header of the policy, or to the end after a marked header or a tag."""
 MARKER = re.compile(
     rf"^[ \t]*(?P<fence>`{{3,}}|~{{3,}})[ \t]*(?P<label>[A-Za-z][\w.+#-]*|(?=$))[^\n`]*$"
     rf"|^[ \t]*(?P<above>[A-Za-z]\w*(?: \w+){{0,2}}):?[ \t]*\n+(?P<bare>`{{3,}}|~{{3,}})[ \t]*$"
@@ -115,7 +115,7 @@ def split_turns(text: str) -> list[tuple[bool, str]]:
     pieces: list[tuple[bool, str]] = []
     place = 0
     for turn in TURN.finditer(text):
-        pieces += [(False, text[place : turn.start()]), (True, turn[0])]
+        pieces += [(False, text[place : turn.start()]), (True, turn["inner"] or turn["last"] or "")]
         place = turn.end()
     return [piece for piece in [*pieces, (False, text[place:])] if piece[1]]
 
@@ -187,7 +187,9 @@ def find_marked(text: str, names: frozenset[str] | None, skipped: frozenset[str]
             name = name_marker(mark[0])
             if MARKS.match(mark[0]):
                 continue
-            ends = [(at, at + len(closing)) for closing in list_closings(mark[0]) if (at := text.find(closing, place)) >= 0]
+            ends = [
+                (at, at + len(closing)) for closing in list_closings(mark[0]) if (at := text.find(closing, place)) >= 0
+            ]
             stop = min(ends, default=(0, 0))[1]
         is_wanted = name not in skipped if names is None else name in names
         if stop and is_wanted:
@@ -218,7 +220,11 @@ def find_blocks(texts: Sequence[str], meanings: dict[str, str]) -> BlockForms:
     if not texts:
         return BlockForms()
     has_turns = any(TURN.search(text) for text in texts if may_have_turns(text))
-    outside = ["\n".join(part for is_turn, part in split_turns(text) if not is_turn) for text in texts] if has_turns else texts
+    outside = (
+        ["\n".join(part for is_turn, part in split_turns(text) if not is_turn) for text in texts]
+        if has_turns
+        else texts
+    )
     origins: dict[str, Origin] = {}
     shares: dict[str, float] = {}
     for _ in range(3):  # a block that the policy wrote may contain others
@@ -236,10 +242,12 @@ def find_blocks(texts: Sequence[str], meanings: dict[str, str]) -> BlockForms:
 
 
 def may_have_turns(text: str) -> bool:
-    return "<" in text or "ssistant" in text
+    return "<" in text or "ssistant" in text or "ASSISTANT" in text
 
 
-def classify(texts: Sequence[str], written: frozenset[str], meanings: dict[str, str]) -> dict[str, tuple[Origin, float]]:
+def classify(
+    texts: Sequence[str], written: frozenset[str], meanings: dict[str, str]
+) -> dict[str, tuple[Origin, float]]:
     """Return the origin of each block that is usual enough, and the share of responses that have it."""
     found: dict[str, tuple[Origin, float]] = {}
     for find in (partial(find_marked, names=None, skipped=written), find_labelled):
@@ -304,6 +312,11 @@ def is_program(name: str) -> bool:
         lexer = find_lexer_class_by_name(name[3:])
     except ClassNotFound:
         return False
-    is_session = any(word in f"{lexer.name} {lexer.__name__}".lower() for word in ("output", "text", "session", "traceback", "console"))
-    is_data = any(mimetype.startswith(("application/json", "text/xml", "application/xml")) for mimetype in lexer.mimetypes)
+    is_session = any(
+        word in f"{lexer.name} {lexer.__name__}".lower()
+        for word in ("output", "text", "session", "traceback", "console")
+    )
+    is_data = any(
+        mimetype.startswith(("application/json", "text/xml", "application/xml")) for mimetype in lexer.mimetypes
+    )
     return not is_session and not is_data

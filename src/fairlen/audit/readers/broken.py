@@ -1,4 +1,4 @@
-"""Responses that are not whole: empty and failed ones, and texts that a log cut. Told by their form, not by a list of messages."""
+"""Responses that are not whole, found by their form: empty and failed ones, and texts that a log cut."""
 
 from __future__ import annotations
 
@@ -13,7 +13,22 @@ from fairlen.batch import Bools, Ints
 
 SPECIAL = re.compile(r"<[|｜][^|｜<>]*[|｜]>|</?(?:s|pad|eos|bos|unk)>", re.I)
 NULLS = frozenset(
-    "|none|null|nan|na|n/a|undefined|nil|empty|no response|no output|empty response|no completion|no answer generated".split("|")
+    [
+        "",
+        "none",
+        "null",
+        "nan",
+        "na",
+        "n/a",
+        "undefined",
+        "nil",
+        "empty",
+        "no response",
+        "no output",
+        "empty response",
+        "no completion",
+        "no answer generated",
+    ]
 )
 """Words that stand for no text."""
 MAX_FAILURE = 400  # characters of a message of a failure; longer texts are responses
@@ -29,10 +44,23 @@ FAILURE = re.compile(
 MIN_SAME, MIN_SAME_SHARE, MIN_SAME_PROMPTS = 5, 0.02, 5
 """Responses with one text, their share, and their prompts, from which on the text may be a message and not a response."""
 MIN_CUT = 0.05  # share of texts that a log cut from which on lengths are not known
-CUT_WORDS = ("truncated", "omitted", "clipped", "elided", "cut off", "snip", " more", "char", "token", "shortened", "trimmed")
+CUT_WORDS = (
+    "truncated",
+    "omitted",
+    "clipped",
+    "elided",
+    "cut off",
+    "snip",
+    " more",
+    "char",
+    "token",
+    "shortened",
+    "trimmed",
+)
 CUT_MARK = re.compile(
     r"(?:\.{2,}|…|[\[(<{])\s*(?:\.{2,}|…)?\s*[^\[\]()<>{}\n]{0,30}?\b(?:truncated|omitted|clipped|elided|shortened|trimmed|"
-    r"cut off|snip(?:ped)?|\d[\d,]* (?:more )?(?:chars?|characters|tokens|words|bytes|lines)|more (?:chars?|characters|tokens))\b",
+    r"cut off|snip(?:ped)?|\d[\d,]* (?:more )?(?:chars?|characters|tokens|words|bytes|lines)|more (?:chars?|characters|tokens))"
+    r"\b",
     re.I,
 )
 """Remark that a part of a text was removed: `... [truncated]`, `<1,234 chars omitted>`."""
@@ -91,7 +119,9 @@ def find_cut_mark(text: str) -> int:
     """Return whether a text has a remark that a part of it was removed, or ends with an ellipsis."""
     if any(word in text for word in CUT_WORDS) and CUT_MARK.search(text):
         return REMARKED
-    return ELLIPSED if text[-12:].rstrip().endswith((".", "…", "]", '"', "'")) and ELLIPSIS.search(text[-12:]) else NOT_CUT
+    return (
+        ELLIPSED if text[-12:].rstrip().endswith((".", "…", "]", '"', "'")) and ELLIPSIS.search(text[-12:]) else NOT_CUT
+    )
 
 
 def find_cut(mark: Ints, characters: Ints, is_whole: Bools) -> tuple[Bools, str]:
@@ -112,11 +142,18 @@ def find_cut(mark: Ints, characters: Ints, is_whole: Bools) -> tuple[Bools, str]
         return exact, f"at {longest:,} characters"
     ellipsed = (mark == ELLIPSED) & (characters >= 0.85 * longest)
     other = characters[mark != ELLIPSED].max(initial=0)
-    is_at_limit = characters[mark == ELLIPSED].min(initial=longest) >= 0.7 * longest or ellipsed.sum() >= 0.8 * (mark == ELLIPSED).sum()
+    is_at_limit = (
+        characters[mark == ELLIPSED].min(initial=longest) >= 0.7 * longest
+        or ellipsed.sum() >= 0.8 * (mark == ELLIPSED).sum()
+    )
     if ellipsed.sum() >= least and other <= longest and is_at_limit:
         return ellipsed, f"with an ellipsis, at about {longest:,} characters"
     at_end = characters > longest - MAX_WORD
-    if at_end.sum() >= 2 * least and is_dense(characters, longest) and is_whole[at_end].mean() < 0.5 * is_whole[~at_end].mean():
+    if (
+        at_end.sum() >= 2 * least
+        and is_dense(characters, longest)
+        and is_whole[at_end].mean() < 0.5 * is_whole[~at_end].mean()
+    ):
         return at_end, f"at the last word before {longest:,} characters"
     return nothing, ""
 

@@ -24,7 +24,12 @@ from fairlen.audit.readers.rows import Options, Values, differs, hashes, is_erro
 from fairlen.audit.readers.token_counts import CHARACTERS, choose_count, includes_prompt
 from fairlen.audit.readers.unfold import unfold_head
 from fairlen.audit.readers.verdicts import (
-    choose_outcome, find_scale, has_scale_per_prompt, list_candidates, list_values, names_verdict,
+    choose_outcome,
+    find_scale,
+    has_scale_per_prompt,
+    list_candidates,
+    list_values,
+    names_verdict,
 )  # fmt: skip
 from fairlen.audit.statistics.within import MIN_PROMPTS
 from fairlen.batch import Bools, Floats, Ints, count_by, number_keys, sum_by
@@ -192,7 +197,7 @@ def inside(value: Any, *names: str) -> Any:
 
 
 @dataclass(frozen=True)
-class Choice:
+class ColumnChoice:
     """Which column has which role, by what the first rows hold."""
 
     roles: dict[str, str]
@@ -201,19 +206,19 @@ class Choice:
     caveats: tuple[str, ...] = ()  # clauses of the verdict's sentence
 
 
-def choose_by_content(head: Chunk, options: Options) -> Choice:
+def choose_by_content(head: Chunk, options: Options) -> ColumnChoice:
     """Return which column has which role. Raises Unreadable with the flag that answers if that cannot be known."""
     given = options.columns
     roles = choose_all(head, given)
     if not {"reward", "correct"} & roles.keys():
-        return Choice(roles)
+        return ColumnChoice(roles)
     drop_shared_verdict(head, roles, given)
     graded = [column_at(head, roles[role]) for role in ("reward", "correct") if role in roles]
     head = unfold_head(head, graded, column_at(head, roles["response"]) if "response" in roles else [None] * len(head))
     questions = [split_chat(cell)[0] for cell in column_at(head, roles["response"])] if "response" in roles else []
     notes, caveats = list[str](), list[str]()
     if "prompt" not in roles and not any(questions):
-        return Choice(roles)
+        return ColumnChoice(roles)
     step = hashes(column_at(head, roles["step"])) if "step" in roles else np.zeros(len(head), np.int64)
     first = hashes(column_at(head, roles["prompt"], "prompt") if "prompt" in roles else questions)
     outcome = choose_outcome(list_outcomes(head, roles), roles, pair_keys(step, first), set(given))
@@ -246,7 +251,7 @@ def choose_by_content(head: Chunk, options: Options) -> Choice:
         roles["reward"] = write_sum(explained or ask("reward", names, "no sum explains the advantage"))
     if "correct" not in roles and "scale" not in given:
         caveats += choose_scale(head, roles, prompt, group)
-    return Choice({role: roles[role] for role in ROLES if role in roles}, count, tuple(notes), tuple(caveats))
+    return ColumnChoice({role: roles[role] for role in ROLES if role in roles}, count, tuple(notes), tuple(caveats))
 
 
 def add_by_content(head: Chunk, roles: dict[str, str], group: Ints) -> None:
@@ -256,10 +261,14 @@ def add_by_content(head: Chunk, roles: dict[str, str], group: Ints) -> None:
         cells = head.get(name)
         if "error" not in roles and NAMES_ERROR.search(name) and 0 < np.mean([*map(is_error, cells)]) < 0.5:
             roles["error"] = name
-        is_text = isinstance(next((cell for cell in column_at(head, roles.get("response", "")) if cell is not None), None), str)
+        is_text = isinstance(
+            next((cell for cell in column_at(head, roles.get("response", "")) if cell is not None), None), str
+        )
         if "calls" not in roles and is_text and NAMES_CALLS.search(name) and any(map(write_call, cells)):
             roles["calls"] = name
-    if "finish" not in roles and (name := find_ends(head, [name for name in free if name not in roles.values()], group)):
+    if "finish" not in roles and (
+        name := find_ends(head, [name for name in free if name not in roles.values()], group)
+    ):
         roles["finish"] = name
 
 
@@ -287,7 +296,9 @@ def find_ends(head: Chunk, names: list[str], group: Ints) -> str:
 def drop_shared_verdict(head: Chunk, roles: dict[str, str], given: dict[str, str]) -> None:
     """Drop a verdict on all responses to a prompt together, if there is a list of rewards."""
     if "reward" in roles and "correct" in roles.keys() - given.keys():
-        listed = [any(isinstance(cell, list) for cell in column_at(head, roles[role])) for role in ("reward", "correct")]
+        listed = [
+            any(isinstance(cell, list) for cell in column_at(head, roles[role])) for role in ("reward", "correct")
+        ]
         if listed == [True, False]:
             del roles["correct"]
 
@@ -307,9 +318,7 @@ def list_outcomes(head: Chunk, roles: dict[str, str]) -> dict[str, Values]:
     return {name: column_at(head, name) for name in names}
 
 
-def replace_row_ids(
-    head: Chunk, roles: dict[str, str], questions: list[Any], step: Ints, correct: Bools
-) -> list[str]:
+def replace_row_ids(head: Chunk, roles: dict[str, str], questions: list[Any], step: Ints, correct: Bools) -> list[str]:
     """Replace an id that differs in every row by the question in the messages or in another column; return what to say."""
     name = roles["prompt"]
     cells = column_at(head, name, "prompt")

@@ -37,7 +37,9 @@ LIMITS = re.compile(
 FAILURES = re.compile(
     r"err(or)?(_|$|s)|exception|abort|fail|cancel|crash|kill|invalid|reject|preempt|evict|(^|_)lost|disconnect|unavailable|oom"
 )
-ENDS = re.compile(r"(^|_)(stop\w*|eos\w*|eot|end|ended|done|finish\w*|complet\w*|success\w*|natural\w*|normal\w*|ok|okay|submit\w*)(_|$)")
+ENDS = re.compile(
+    r"(^|_)(stop\w*|eos\w*|eot|end|ended|done|finish\w*|complet\w*|success\w*|natural\w*|normal\w*|ok|okay|submit\w*)(_|$)"
+)
 """Forms of words that are in no list: for a limit, for a failure, for an end by the policy."""
 OF_SIZE = re.compile(r"length|max|limit|token|context|trunc|exceed|budget")
 NEGATED = re.compile(r"^(not|no|non|un|never)_")

@@ -10,12 +10,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from fairlen.audit.readers.blocks import BlockForms
 from fairlen.audit.readers.columns import ROLES, choose_by_content, column_at, is_numeric, list_inside
 from fairlen.audit.readers.finish import meaning_of, read_finish, word_of
 from fairlen.audit.readers.messages import open_output, split_chat, text_of
+from fairlen.audit.readers.proposals import propose_columns
 from fairlen.audit.readers.rows import Found, Options, Part, is_number
 from fairlen.audit.readers.token_counts import COUNTS
-from fairlen.audit.readers.proposals import propose_columns
 from fairlen.audit.readers.unfold import is_chat, unfold_row
 from fairlen.audit.statistics.within import MIN_PROMPTS
 from fairlen.files.formats import Chunk, Row, Unreadable, make_chunk
@@ -35,6 +36,7 @@ class Format:
     finish: Callable[[Part, Found], Part] = lambda rows, found: rows
     notes: tuple[str, ...] = ()  # how its columns were chosen
     caveats: tuple[str, ...] = ()  # clauses of the verdict's sentence about how they were chosen
+    forms: BlockForms = field(default_factory=BlockForms)  # blocks in the texts of its responses
     reward: str = ""  # name of the column of rewards, for flags; empty if its files have no such column
     columns: frozenset[str] = frozenset()  # those of a file of which files with others are another source
     settle: Callable[[Format, Chunk, Options], Format] = lambda format, head, options: format
@@ -118,14 +120,20 @@ def by_name(
     roles: dict[str, str], notes: tuple[str, ...] = (), caveats: tuple[str, ...] = (), count: str = "number"
 ) -> Format:
     """Return the format of tables with columns in these roles; it fits where they are enough for a log."""
+    shown = ", ".join(f"{role} = `{name}`" for role, name in roles.items())
     return Format(
-        "generic", "columns by name", "your limit of generation",
+        "generic",
+        "columns by name",
+        "your limit of generation",
         lambda roles: not roles.isdisjoint(("response", "tokens")) and not roles.isdisjoint(("reward", "correct")),
         partial(read_by_name, chosen=roles, count=count),
         {"truncated": 'no finish reason: add a column `finish_reason` ("stop" or "length") or `truncated`'},
-        notes=("columns: " + ", ".join(f"{role} = `{name}`" for role, name in roles.items()), *notes), settle=settle_columns, caveats=caveats, reward=roles.get("reward", ""),
+        notes=(f"columns: {shown}", *notes),
+        caveats=caveats,
+        reward=roles.get("reward", ""),
         columns=frozenset(f"{role}={roles[role]}" for role in TELLING if role in roles),
-    )  # fmt: skip
+        settle=settle_columns,
+    )
 
 
 def settle_columns(format: Format, head: Chunk, options: Options) -> Format:

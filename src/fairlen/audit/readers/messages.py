@@ -20,8 +20,23 @@ TEXT_FIELDS = frozenset({*CONTENT, *REASONING})
 OWN_ROLES = frozenset({"assistant", "model", "gpt", "ai", "aimessage", "bot", "chatbot", "agent", "policy"})
 """Roles of messages that the policy generated."""
 READ_ROLES = frozenset(
-    "user human humanmessage tool toolmessage tool_response tool_result function ipython system systemmessage developer "
-    "environment env observation".split()
+    [
+        "user",
+        "human",
+        "humanmessage",
+        "tool",
+        "toolmessage",
+        "tool_response",
+        "tool_result",
+        "function",
+        "ipython",
+        "system",
+        "systemmessage",
+        "developer",
+        "environment",
+        "env",
+        "observation",
+    ]
 )
 """Roles of messages that the policy read."""
 ASKS = frozenset({"user", "system", "developer", "human", "humanmessage", "systemmessage"})
@@ -51,7 +66,7 @@ class Output(NamedTuple):
 
 
 def text_of(value: Any) -> str | None:
-    """Return what the policy wrote of a response: itself, or what messages of the assistant say; None as in `passages_of`."""
+    """Return what the policy wrote of a response: itself, or what messages of the assistant say; None as in `said_in`."""
     said = said_in(value)
     return None if said is None else own_text(said)
 
@@ -61,12 +76,6 @@ def own_text(said: Conversation) -> str:
     return "\n".join(
         text for is_own, parts in said if is_own for channel, text in parts if text and channel != OBSERVATION
     )
-
-
-def passages_of(value: Any) -> Passages | None:
-    """Return each message of a response as one text; None as in `said_in`."""
-    said = said_in(value)
-    return None if said is None else [(is_own, join(parts)) for is_own, parts in said]
 
 
 def join(parts: Said) -> str:
@@ -126,7 +135,9 @@ def split_chat(value: Any) -> tuple[Any, Any]:
     if isinstance(value, str):
         value = parse_messages(value) or value
     messages = value if isinstance(value, list) else []
-    asks = [place for place, message in enumerate(messages, 1) if isinstance(message, dict) and role_of(message) in ASKS]
+    asks = [
+        place for place, message in enumerate(messages, 1) if isinstance(message, dict) and role_of(message) in ASKS
+    ]
     return (value[: asks[-1]], value[asks[-1] :] or None) if asks else (None, value)
 
 

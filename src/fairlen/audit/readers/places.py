@@ -1,4 +1,4 @@
-"""Steps in the names of folders and files: paths that differ in one number, such as `step_3/rows.jsonl` or `12/rollouts.jsonl`."""
+"""Steps in the names of folders and files: paths that differ in one number, such as `step_3/rows.jsonl`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 NUMBER = re.compile(r"\d+")
-PARTS = re.compile(r"(rank|worker|shard|part|seed|run|trial|gpu|node|replica|fold|split|process|proc|of|device|host)[-_. ]*$", re.I)
+PARTS = re.compile(
+    r"(rank|worker|shard|part|seed|run|trial|gpu|node|replica|fold|split|process|proc|of|device|host)[-_. ]*$", re.I
+)
 """Words before a number that counts parts of one step, or runs, and no steps."""
 
 

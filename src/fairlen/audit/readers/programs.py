@@ -15,8 +15,8 @@ from fairlen.audit.readers.verdicts import names_verdict
 from fairlen.files.formats import Row
 
 EXTREMES = (
-    "torchtitan's recorder keeps by default only the responses with the highest and the lowest rewards of each group, so that all "
-    "effects are between those"
+    "torchtitan's recorder keeps by default only the responses with the highest and the lowest rewards of each group, "
+    "so that all effects are between those"
 )
 NO_ADVANTAGES = {"advantage": "an evaluation has no advantages"}
 
@@ -49,14 +49,14 @@ def choose_score(scores: Any, found: Found, main: Any = None) -> tuple[float | N
 def read_summary(row: Row, file: str, line: int, found: Found) -> Iterator[Row]:
     """Yield a row for a trajectory of tinker-cookbook, which holds lengths and no texts."""
     steps = list_objects(row.get("steps"))
-    lengths = [step.get("ac_len") for step in steps]
+    lengths = [step["ac_len"] for step in steps if is_number(step.get("ac_len"))]
     metrics = row.get("trajectory_metrics")
     verdict = [value for name, value in metrics.items() if names_verdict(name)] if isinstance(metrics, dict) else []
     yield {
         "prompt": [row.get("split"), row.get("iteration"), row.get("group_idx")], "step": row.get("iteration"),
         "reward": row.get("total_reward"),
         "correct": verdict[0] if verdict and verdict[0] in (0, 1) else None, "turns": len(steps),
-        "tokens": sum(lengths) if lengths and all(is_number(length) for length in lengths) else None,
+        "tokens": sum(lengths) if lengths and len(lengths) == len(steps) else None,
     }  # fmt: skip
 
 
@@ -69,13 +69,13 @@ def read_turns(row: Row, file: str, line: int, found: Found) -> Iterator[Row]:
         message = turn.get("completion_message")
         response.append((message if isinstance(message, dict) else {"content": message}) | {"role": "assistant"})
         response += [message | {"role": "tool"} for message in list_objects(turn.get("env_messages"))]
-    ids = [turn.get("completion_token_ids") for turn in turns]
+    ids = [turn["completion_token_ids"] for turn in turns if isinstance(turn.get("completion_token_ids"), list)]
     asked = turns[0].get("prompt_messages") if turns else None
     yield {
         "prompt": asked if asked else row.get("group_id"), "group": str(row.get("group_id")), "response": response,
         "reward": row.get("reward"), "advantage": row.get("advantage"), "turns": len(turns),
         "step": turns[0].get("min_policy_version") if turns else None, "truncated": truncated, "dropped": is_failed,
-        "tokens": sum(map(len, ids)) if ids and all(isinstance(one, list) for one in ids) else None,
+        "tokens": sum(map(len, ids)) if ids and len(ids) == len(turns) else None,
     }  # fmt: skip
 
 
@@ -84,16 +84,20 @@ def read_rllm_episode(row: Row, file: str, line: int, found: Found) -> Iterator[
     header = row.get("header")
     episode = header if isinstance(header, dict) else row
     truncated, is_failed = read_finish(episode.get("termination_reason"), found, "termination_reason")
-    task = episode.get("task_hash") or episode.get("task") or str(episode.get("episode_id", episode.get("id"))).split(":")[0]
+    task = (
+        episode.get("task_hash")
+        or episode.get("task")
+        or str(episode.get("episode_id", episode.get("id"))).split(":")[0]
+    )
     for trajectory in [row] if "steps" in row else list_objects(row.get("trajectories")):
         steps = list_objects(trajectory.get("steps"))
-        ids = [step.get("response_ids") for step in steps]
+        ids = [step["response_ids"] for step in steps if isinstance(step.get("response_ids"), list)]
         verdict = episode.get("is_correct")
         yield {
             "prompt": [task, trajectory.get("name")], "response": join_steps(steps), "step": episode.get("training_step"),
             "reward": verdict if trajectory.get("reward") is None else trajectory["reward"],
             "correct": verdict, "turns": len(steps), "truncated": truncated, "dropped": is_failed,
-            "tokens": sum(map(len, ids)) if ids and all(isinstance(one, list) and one for one in ids) else None,
+            "tokens": sum(map(len, ids)) if ids and len(ids) == len(steps) else None,
         }  # fmt: skip
 
 
@@ -102,7 +106,9 @@ def join_steps(steps: list[Row]) -> list[Row]:
     messages: list[Row] = []
     for place, step in enumerate(steps):
         chat = list_objects(step.get("chat_completions"))
-        last = chat[-1] if chat and chat[-1].get("role") == "assistant" else {"content": step.get("model_response") or ""}
+        last = (
+            chat[-1] if chat and chat[-1].get("role") == "assistant" else {"content": step.get("model_response") or ""}
+        )
         if place and step.get("observation") is not None:
             messages.append({"role": "tool", "content": str(step["observation"])})
         messages.append(last | {"role": "assistant"})
@@ -115,7 +121,9 @@ def read_art_group(row: Row, file: str, line: int, found: Found) -> Iterator[Row
         items = list_objects(trajectory.get("messages_and_choices"))
         is_choice = [isinstance(item.get("message"), dict) for item in items]
         first = is_choice.index(True) if True in is_choice else len(split_chat(items)[0] or [])
-        response = [item["message"] if chosen else item for item, chosen in zip(items[first:], is_choice[first:], strict=True)]
+        response = [
+            item["message"] if chosen else item for item, chosen in zip(items[first:], is_choice[first:], strict=True)
+        ]
         ends = [item.get("finish_reason") for item in items[first:] if "finish_reason" in item]
         truncated, is_failed = read_finish(ends[-1], found) if ends else (None, False)
         yield {

@@ -16,7 +16,11 @@ from fairlen import channels
 from fairlen.audit.log import Log, Malformed, Question, Unit, halfway
 from fairlen.audit.readers import broken, messages
 from fairlen.audit.readers.alternatives import (
-    ask_about_bar, ask_about_blocks, ask_about_errors, ask_about_repeated, ask_about_words,
+    ask_about_bar,
+    ask_about_blocks,
+    ask_about_errors,
+    ask_about_repeated,
+    ask_about_words,
 )  # fmt: skip
 from fairlen.audit.readers.blocks import BlockForms
 from fairlen.audit.readers.spent import Meter, Pieces, add_up, characters, count_words, divide, split_all
@@ -164,6 +168,9 @@ def read_rows(chunk: Chunk, meter: Meter, found: Found) -> Part:
     if num_inferred:
         note = "responses without </think> count as thinking, as others close what their prompt opened"
         found.note(note, num_inferred)
+    if found.forms:
+        is_read = np.array([any(not is_own for is_own, _ in one or ()) for one in said], np.bool_)
+        found.count("text under headers of other roles, and in blocks that were read, counts in no length", is_read)
     texts = ["" if one is None else messages.own_text(one) for one in said]
     own_messages = [sum(is_own for is_own, _ in one or ()) for one in said]
     tokens, turns = (whole_numbers(chunk.get(name), f"number of {name}", problems) for name in ("tokens", "turns"))
@@ -181,7 +188,9 @@ def read_rows(chunk: Chunk, meter: Meter, found: Found) -> Part:
     words = count_words(texts)
     measured = np.fromiter(words if meter.unit == "words" else meter.count(texts), np.int64, len(chunk))
     fault = np.where(dropped, WHOLE, find_faults(texts, has_response, tokens, is_empty, found))
-    has_error = np.array([is_error(value) for value in chunk.get("error")], np.bool_) if "error" in chunk.columns else False
+    has_error = (
+        np.array([is_error(value) for value in chunk.get("error")], np.bool_) if "error" in chunk.columns else False
+    )
     of_error = {"failed": FAILED, "written": WHOLE, "ended": WHOLE}.get(found.meanings.get("error", ""), WITH_ERROR)
     fault = np.where((fault == WHOLE) & has_error & ~dropped, of_error, fault)
     is_failed = fault == FAILED

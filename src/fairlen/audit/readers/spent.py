@@ -131,7 +131,7 @@ def split_pieces(said: Conversation, prompt: object, continues: bool = False) ->
             if not is_own:
                 found.append((channels.OBSERVATION, text))
             elif channel == channels.ANSWER:
-                pieces = channels.split_channels(text, inside)
+                pieces: Pieces = [*channels.split_channels(text, inside)]
                 found += pieces
                 inside = is_unclosed(pieces)
             else:

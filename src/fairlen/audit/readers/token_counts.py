@@ -103,7 +103,7 @@ def correlate_ranks(x: Floats, y: Floats) -> float:
     ranks = [rank(values[known]) for values in (x, y)]
     if min(np.ptp(values) for values in ranks) == 0:
         return float("nan")
-    return float(np.corrcoef(*ranks)[0, 1])
+    return float(np.corrcoef(ranks[0], ranks[1])[0, 1])
 
 
 def rank(values: Floats) -> Floats:
@@ -135,5 +135,5 @@ def includes_prompt(values: Floats, texts: list[str], prompts: list[str]) -> boo
 def fit(values: Floats, columns: list[Floats]) -> tuple[Floats, float]:
     """Return the least squares coefficients of columns, and the standard deviation of the remainder."""
     table = np.stack(columns, 1)
-    weights = np.linalg.lstsq(table, values, rcond=None)[0]
+    weights = np.asarray(np.linalg.lstsq(table, values, rcond=None)[0], np.float64)
     return weights, float((values - table @ weights).std())

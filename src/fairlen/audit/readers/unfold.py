@@ -60,7 +60,10 @@ def unfold_head(head: Chunk, graded: Sequence[Sequence[Any]], responses: Sequenc
         return head
     places = [(row, place) for row, size in enumerate(sizes) for place in range(max(size, 1))]
     columns = {
-        name: [cells[row][place] if sizes[row] and is_listed(cells[row], sizes[row]) else cells[row] for row, place in places]
+        name: [
+            cells[row][place] if sizes[row] and is_listed(cells[row], sizes[row]) else cells[row]
+            for row, place in places
+        ]
         for name, cells in head.columns.items()
     }
     return Chunk(head.file, range(1, len(places) + 1), columns)

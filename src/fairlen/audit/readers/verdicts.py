@@ -50,18 +50,24 @@ def list_values(values: Values) -> Floats:
     if not known or any(isinstance(value, (list, dict)) for value in known):
         return np.zeros(0)
     read, bad = numbers(known)
-    values = np.zeros(0) if bad.any() else np.unique(read[np.isfinite(read)])
-    if len(values) < 3:
-        return values
-    is_new = np.diff(values, prepend=-np.inf) > ROUNDING * np.ptp(values)  # a value that was stored in few bits is the same
-    return values[is_new]
+    if bad.any():
+        return np.zeros(0)
+    distinct = np.unique(read[np.isfinite(read)])
+    if len(distinct) < 3:
+        return distinct
+    is_new = np.diff(distinct, prepend=-np.inf) > ROUNDING * np.ptp(distinct)  # a value in few bits is not another one
+    return distinct[is_new]
 
 
 def list_candidates(columns: dict[str, Values], taken: set[str]) -> Iterator[str]:
     """Yield the columns of numbers whose name says that they may be a verdict or a score."""
     for name in columns:
         words = split_name(name)
-        if name not in taken and not NAMES_OTHER.search(words) and (NAMES_VERDICT.search(words) or NAMES_SCORE.search(words)):
+        if (
+            name not in taken
+            and not NAMES_OTHER.search(words)
+            and (NAMES_VERDICT.search(words) or NAMES_SCORE.search(words))
+        ):
             yield name
 
 
@@ -126,7 +132,9 @@ def prefer_raw(found: Outcome, columns: dict[str, Values], values: dict[str, Flo
     raw = [other for other in others if not is_normalised(numbers(columns[other])[0], group)]
     raw = [other for other in raw if go_together(columns[other], columns[name], group) > 0.3]
     if raw:
-        best = min(raw, key=lambda other: (not is_two(values, other), -go_together(columns[other], columns[name], group)))
+        best = min(
+            raw, key=lambda other: (not is_two(values, other), -go_together(columns[other], columns[name], group))
+        )
         found.roles["reward"] = best
         found.caveats.append(f"`{name}` is normalised by group, so that the reward is `{best}`")
     elif "correct" not in found.roles:
@@ -185,8 +193,10 @@ def compare_verdicts(found: Outcome, columns: dict[str, Values], values: dict[st
         cells = numbers(columns[other])[0]
         known = np.isfinite(cells) & np.isfinite(numbers(columns[name])[0])
         share = float(np.mean((decides != is_upper(columns[other], values[other]))[known])) if known.any() else 0.0
-        if 0 < share:
-            found.caveats.append(f"`{name}` decides who is correct; `{other}` disagrees in {max(share, 0.001):.1%} of rows")
+        if share > 0:
+            found.caveats.append(
+                f"`{name}` decides who is correct; `{other}` disagrees in {max(share, 0.001):.1%} of rows"
+            )
 
 
 def is_upper(cells: Values, values: Floats) -> Bools:
@@ -228,4 +238,9 @@ def has_scale_per_prompt(outcome: Floats, prompt: Ints) -> bool:
     tops = values[first[mixed] + 1, 1]
     bottoms = values[first[mixed], 1]
     kinds, counts = np.unique(tops, return_counts=True)
-    return len(kinds) > 1 and np.sort(counts)[-2] >= 0.1 * mixed.sum() and len(np.unique(bottoms)) == 1 and len(prompts) > 10
+    return (
+        len(kinds) > 1
+        and np.sort(counts)[-2] >= 0.1 * mixed.sum()
+        and len(np.unique(bottoms)) == 1
+        and len(prompts) > 10
+    )
