@@ -23,7 +23,7 @@ from fairlen.audit.readers import fairlen_records
 from fairlen.audit.readers.columns import ROLES, check_given, choose_all, names_in, read_texts
 from fairlen.audit.readers.formats import Format, by_name, describe_missing
 from fairlen.audit.readers.frameworks import FRAMEWORKS, NEMO_RL, TRL
-from fairlen.audit.readers.places import find_numbers
+from fairlen.audit.readers.places import find_numbers, find_step
 from fairlen.audit.readers.programs import PROGRAMS
 from fairlen.audit.readers.rows import Found, Options, Part, join, make_log, read_rows
 from fairlen.audit.readers.spent import Meter, make_meter
@@ -141,7 +141,10 @@ def number_files(files: Sequence[Path]) -> dict[str, int]:
     folders = find_numbers({path.parent for path in files})
     names = find_numbers(files)
     numbers = [folders.get(path.parent) or names.get(path) for path in files]
-    return {str(path): found[1] for path, found in zip(files, numbers, strict=True) if found}
+    steps = {str(path): found[1] for path, found in zip(files, numbers, strict=True) if found}
+    if not steps and len({path.parent for path in files}) == 1 and (step := find_step(files[0])) is not None:
+        return {str(path): step for path in files}
+    return steps
 
 
 def find_files(paths: list[str]) -> list[tuple[Path, str]]:

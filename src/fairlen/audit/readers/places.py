@@ -13,6 +13,8 @@ PARTS = re.compile(
 )
 """Words before a number that counts parts of one step, or runs, and no steps."""
 
+STEP_FOLDER = re.compile(r"(?:(?:\w*[-_.])?(?:step|iter|iteration|version|update|round|epoch|policy|v)[-_.]?)?(\d{1,6})", re.I)
+
 
 def find_numbers(paths: Iterable[Path]) -> dict[Path, tuple[str, int]]:
     """Return, for each path that differs from others in one number only, what they share and the number.
@@ -37,3 +39,9 @@ def find_numbers(paths: Iterable[Path]) -> dict[Path, tuple[str, int]]:
         for path, run in zip(same, runs, strict=True):
             found[path] = (shape, int(run[place]))
     return found
+
+
+def find_step(path: Path) -> int | None:
+    """Return the number of the folder of a file that is alone, if its name says that it is a step: `step_12`, `v3`, `12`."""
+    found = STEP_FOLDER.fullmatch(path.parent.name)
+    return int(found[1]) if found else None

@@ -424,7 +424,9 @@ def settle_steps(part: Part, found: Found) -> Part:
         step = np.array([numbers_of_files[name] for name in found.files], np.int64)[part.file]
         num_groups = len(np.unique(pair_keys(step, part.prompt)))
         are_folders = len({Path(name).parent for name in found.files}) > 1
-        if are_folders or len(part) >= MIN_USUAL * num_groups:  # else files of runs, with one response to each prompt
+        is_one = step.min() == step.max()
+        is_usual = len(part) >= MIN_USUAL * num_groups  # else files of runs, with one response to each prompt
+        if find_visits(part.prompt)[0].max() == 0 if is_one else are_folders or is_usual:
             found.has_steps = True
             found.note("no column of steps: the number in the path of a file is its step")
             return replace(part, step=step)
