@@ -7,6 +7,7 @@ Not here: files, formats, text.
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
@@ -60,6 +61,10 @@ class Question:
 
     about: str  # "whether the policy wrote or read `<interpreter>` (in 90% of responses, 45% of their text)"
     answers: tuple[Answer, ...]  # the first one is how the log was read
+
+    def __str__(self) -> str:
+        flags = " or ".join(f"{answer.option} {shlex.quote(answer.value)}" for answer in self.answers)
+        return f"{self.about} is not known, and counts as {self.answers[0].text} ({flags})"
 
 
 @dataclass(frozen=True)

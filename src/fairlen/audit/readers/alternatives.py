@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from fairlen.audit.log import Answer, Log, Question, halfway
-from fairlen.audit.readers.blocks import BlockForms, bare_name
+from fairlen.audit.readers.blocks import PLAIN_FENCE, BlockForms, bare_name
 from fairlen.batch import Bools, Ints
 
 MIN_TEXT = 0.005  # share of the text in blocks below which their origin cannot matter
@@ -35,12 +35,19 @@ def ask_about_blocks(length: Ints, spent: Ints, forms: BlockForms, are_counted: 
         share = f"in {(block > 0).mean():.0%} of responses, {block.sum() / own.sum():.0%} of their text"
         value = bare_name(name)
         yield Question(
-            f"whether the policy wrote or read `{name}` ({share})",
+            f"whether the policy wrote or read {show_block(name)} ({share})",
             (
                 Answer("written", OPTION, f"{value}=written"),
                 Answer("read", OPTION, f"{value}=read", shorter=shorter),
             ),
         )
+
+
+def show_block(name: str) -> str:
+    """Return the name of a block for a sentence."""
+    if name == PLAIN_FENCE:
+        return "fences without a label"
+    return f"fences `{name[3:]}`" if name.startswith("```") else f"`{name}`"
 
 
 def explains_better(tokens: Ints, without: np.ndarray, total: np.ndarray) -> bool:

@@ -43,6 +43,7 @@ FAILURE = re.compile(
 """Beginning of a text that a program wrote in place of a response."""
 MIN_SAME, MIN_SAME_SHARE, MIN_SAME_PROMPTS = 5, 0.02, 5
 """Responses with one text, their share, and their prompts, from which on the text may be a message and not a response."""
+MAX_SAME = 0.5  # share of the incorrect responses with such a text, from which on it is a usual response
 MIN_CUT = 0.05  # share of texts that a log cut from which on lengths are not known
 CUT_WORDS = (
     "truncated",
@@ -111,8 +112,8 @@ def find_messages(texts: Sequence[str], prompt: Ints, correct: Bools) -> Message
             failures.add(text)
         elif len(rows) >= least and len(np.unique(prompt[rows])) >= MIN_SAME_PROMPTS:
             repeated.add(text)
-    is_usual = sum(len(places[text]) for text in repeated) > 0.5 * len(texts)
-    return Messages(frozenset(failures), frozenset() if is_usual else frozenset(repeated))
+    are_outcomes = sum(len(places[text]) for text in repeated) > MAX_SAME * (~correct).sum()
+    return Messages(frozenset(failures), frozenset() if are_outcomes else frozenset(repeated))
 
 
 def find_cut_mark(text: str) -> int:

@@ -13,7 +13,9 @@ PARTS = re.compile(
 )
 """Words before a number that counts parts of one step, or runs, and no steps."""
 
-STEP_FOLDER = re.compile(r"(?:(?:\w*[-_.])?(?:step|iter|iteration|version|update|round|epoch|policy|v)[-_.]?)?(\d{1,6})", re.I)
+STEP_FOLDER = re.compile(
+    r"(?:(?:\w*[-_.])?(?:step|iter|iteration|version|update|round|epoch|policy|v)[-_.]?)?(\d{1,6})", re.I
+)
 
 
 def find_numbers(paths: Iterable[Path]) -> dict[Path, tuple[str, int]]:

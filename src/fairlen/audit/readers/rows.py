@@ -373,6 +373,8 @@ def make_log(name: str, part: Part, meter: Meter, found: Found, options: Options
     log = log if "truncated" in log.known else add_truncated(log, part, found, options)
     obstacle = find_obstacle(part, log, found)
     questions = tuple(list_questions(part, log, found, options))
+    for question in questions:
+        found.note(str(question))
     return replace(log, obstacle=obstacle, caveats=tuple(found.caveats), questions=questions)
 
 
