@@ -147,8 +147,7 @@ def settle_questions(found: Conclusion, log: Log) -> Conclusion:
     verdicts = {choice: verdict_of(one) for choice, one in conclusions.items()}
     decisive = [place for place in range(len(questions)) if decides(place, verdicts)]
     if not decisive:
-        read_as = [f"{one.about} does not change the verdict (counted as {one.answers[0].text})" for one in questions]
-        return replace(found, sentence="; ".join((found.sentence, *read_as)))
+        return found
     remedies: dict[Verdict, str] = {}
     for choice in choices:
         if verdicts[choice] not in remedies:

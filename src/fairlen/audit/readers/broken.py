@@ -77,6 +77,7 @@ class Messages:
 
     failures: frozenset[str] = frozenset()
     repeated: frozenset[str] = frozenset()
+    can_be_correct: bool = False  # whether a text that looks empty or like a failure is a correct response of this log
 
 
 def is_empty(text: str) -> bool:
@@ -113,7 +114,12 @@ def find_messages(texts: Sequence[str], prompt: Ints, correct: Bools) -> Message
         elif len(rows) >= least and len(np.unique(prompt[rows])) >= MIN_SAME_PROMPTS:
             repeated.add(text)
     are_outcomes = sum(len(places[text]) for text in repeated) > MAX_SAME * (~correct).sum()
-    return Messages(frozenset(failures), frozenset() if are_outcomes else frozenset(repeated))
+    can_be_correct = any(
+        text.strip() and (is_empty(text) or is_failure(text))
+        for text, right in zip(texts, correct, strict=True)
+        if right
+    )
+    return Messages(frozenset(failures), frozenset() if are_outcomes else frozenset(repeated), can_be_correct)
 
 
 def find_cut_mark(text: str) -> int:

@@ -212,19 +212,19 @@ def find_faults(texts: list[str], has_response: Bools, tokens: Ints, is_empty: B
     """Return which responses are empty, failed, or one of the texts that many prompts have, [N]."""
     fault = np.where(is_empty, FAILED, WHOLE)
     meaning = found.meanings.get("repeated", "")
+    has_messages = bool(found.messages.failures or found.messages.repeated)
     is_short = np.array([len(text) <= broken.MAX_FAILURE for text in texts], np.bool_)
     for row in np.flatnonzero(has_response & is_short).tolist():
         text = texts[row]
-        if broken.is_empty(text):
+        if not text.strip() or (broken.is_empty(text) and not found.messages.can_be_correct):
             fault[row] = WHOLE if tokens[row] > 0 else FAILED
-        elif found.messages.failures or found.messages.repeated:
-            key = broken.normalise(text)
-            if key in found.messages.failures or (key in found.messages.repeated and meaning == "failed"):
-                fault[row] = FAILED
-            elif key in found.messages.repeated and meaning != "written":
-                fault[row] = REPEATED
-        elif broken.is_failure(text):
+            continue
+        key = broken.normalise(text) if has_messages else ""
+        is_message = key in found.messages.failures or (broken.is_failure(text) and not found.messages.can_be_correct)
+        if is_message or (key in found.messages.repeated and meaning == "failed"):
             fault[row] = FAILED
+        elif key in found.messages.repeated and meaning != "written":
+            fault[row] = REPEATED
     return fault
 
 
