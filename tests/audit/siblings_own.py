@@ -1164,3 +1164,32 @@ add(
     LONGER,
     "a length that holds a prompt that is not recorded",
 )
+
+
+def nest(rows: list[Row], role: str) -> list[list[Any]]:
+    """Return the values of eight responses for each prompt."""
+    return [[row[role] for row in rows[at : at + 8]] for at in range(0, len(rows), 8)]
+
+
+add(
+    "R6",
+    "prompts_with_groups",
+    batches(
+        PLANTED,
+        32,
+        lambda rows: {
+            "prompt": [row["prompt"] for row in rows[::8]],
+            "responses": nest(rows, "text"),
+            "rewards": nest(rows, "correct"),
+        },
+    ),
+    LONGER,
+    "a list of responses for each of several prompts",
+)
+add(
+    "R12",
+    "numbered_sources",
+    lines(PLANTED, lambda r: plain(r, source_index=r["q"] % 2) | {"reward": HARD[subject(r)] * r["correct"]}),
+    LONGER,
+    "a number for each source",
+)

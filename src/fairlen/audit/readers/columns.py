@@ -213,8 +213,10 @@ def choose_by_content(head: Chunk, options: Options) -> ColumnChoice:
     if not {"reward", "correct"} & roles.keys():
         return ColumnChoice(roles)
     drop_shared_verdict(head, roles, given)
-    graded = [column_at(head, roles[role]) for role in ("reward", "correct") if role in roles]
-    head = unfold_head(head, graded, column_at(head, roles["response"]) if "response" in roles else [None] * len(head))
+    for _ in range(2):  # a line may hold several prompts with several responses each
+        graded = [column_at(head, roles[role]) for role in ("reward", "correct") if role in roles]
+        responses = column_at(head, roles["response"]) if "response" in roles else [None] * len(head)
+        head = unfold_head(head, graded, responses)
     questions = [split_chat(cell)[0] for cell in column_at(head, roles["response"])] if "response" in roles else []
     notes, caveats = list[str](), list[str]()
     if "prompt" not in roles and not any(questions):

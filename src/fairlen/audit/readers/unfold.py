@@ -21,7 +21,7 @@ def is_chat(cell: Any) -> bool:
 
 
 def unfold_row(row: Row, file: str, line: int, found: Found) -> Iterator[Row]:
-    """Yield a row for each response of a row whose rewards or verdicts are lists."""
+    """Yield a row for each response of a row whose rewards or verdicts are lists, or lists of lists."""
     lists = {role: row[role] for role in LISTED if isinstance(row.get(role), list) and not is_chat(row[role])}
     graded = lists.keys() & {"reward", "correct"}
     if not graded:
@@ -38,7 +38,10 @@ def unfold_row(row: Row, file: str, line: int, found: Found) -> Iterator[Row]:
     number = len(lists[min(graded)])
     lists |= {role: row[role] for role in SHARED if is_listed(row.get(role), number)}
     of_all = row | {"tokens": None}  # a number of the whole row says nothing about one response
-    yield from (of_all | dict(zip(lists, values, strict=True)) for values in zip(*lists.values(), strict=True))
+    for values in zip(*lists.values(), strict=True):
+        yield from unfold_row(
+            of_all | dict(zip(lists, values, strict=True)), file, line, found
+        )  # a list for each prompt
 
 
 def is_listed(cell: Any, number: int) -> bool:

@@ -215,7 +215,7 @@ def find_scale(columns: dict[str, Values], reward: str, prompt: Ints, group: Int
     """Return the column that tells rewards of several scales apart: the same for a prompt, with other ranges; empty without."""
     outcome = numbers(columns[reward])[0]
     for name, cells in columns.items():
-        if name == reward or not all(cell is None or isinstance(cell, str) for cell in cells):
+        if name == reward or not all(cell is None or isinstance(cell, (str, int)) for cell in cells):
             continue
         kinds, place = np.unique([str(cell) for cell in cells], return_inverse=True)
         if not 2 <= len(kinds) <= MAX_SCALES or pair_keys(prompt, place).max() != prompt.max():
