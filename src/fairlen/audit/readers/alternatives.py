@@ -15,6 +15,7 @@ MIN_WORD = 0.005  # share of responses with a finish word below which its meanin
 MAX_WORDS = 3  # finish words that are asked about; the most frequent ones count
 BETTER = 0.5  # ratio of spreads below which one text explains the numbers of tokens and the other does not
 MAX_ERRORS = 0.5  # share of incorrect responses with an error from which on errors are outcomes
+MIN_SCORES = 20  # scores from which on their bar is asked about
 MIN_TOP = 0.05  # share of responses with the highest score, and without it, from which on that may be the bar
 OPTION = "--means"
 
@@ -110,7 +111,7 @@ def ask_about_bar(log: Log, reward: str, given: Mapping[str, str]) -> Iterator[Q
     """Yield a question about the bar of a score of which many responses have the highest value, as if all tests passed."""
     outcome = log.responses.outcome[log.responses.active]
     values = np.unique(outcome)
-    if "correct" in log.known or not reward or len(values) <= 2:
+    if "correct" in log.known or not reward or len(values) <= 2 or len(outcome) < MIN_SCORES:
         return
     share = float((outcome == values[-1]).mean())
     half = halfway(outcome)

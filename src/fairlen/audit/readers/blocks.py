@@ -227,13 +227,13 @@ def find_blocks(texts: Sequence[str], meanings: dict[str, str]) -> BlockForms:
     )
     origins: dict[str, Origin] = {}
     shares: dict[str, float] = {}
+    written: frozenset[str] = frozenset()
     for _ in range(3):  # a block that the policy wrote may contain others
-        new = classify(outside, frozenset(origins), meanings)
-        if not new:
-            break
-        for name, (origin, share) in new.items():
-            origins[name], shares[name] = origin, share
-        if all(origin != "written" for origin, _ in new.values()):
+        found = classify(outside, written, meanings)
+        origins |= {name: origin for name, (origin, _) in found.items()}
+        shares |= {name: share for name, (_, share) in found.items()}
+        before, written = written, frozenset(name for name, origin in origins.items() if origin == "written")
+        if written == before:
             break
     unknown = sorted((name for name, origin in origins.items() if origin == "unknown"), key=lambda name: -shares[name])
     for name in unknown[MAX_BLOCKS:]:
@@ -254,7 +254,10 @@ def classify(
         usage: defaultdict[str, Usage] = defaultdict(Usage)
         for text in texts:
             count_spans(text, list(find(text)), usage)
+        marked = {bare_name(name) for name in found}
         for name, use in usage.items():
+            if not is_marked(name) and name.lower() in marked:
+                continue  # the mark at the beginning of a block, which has one at its end too
             if name not in written and (origin := use.origin_of(name, len(texts), meanings)):
                 found[name] = (origin, use.responses / len(texts))
     return found

@@ -21,7 +21,7 @@ from fairlen.audit.readers.calls import write_call
 from fairlen.audit.readers.finish import SAYS_CUT, kind_of, word_of
 from fairlen.audit.readers.messages import is_hidden, split_chat, text_of
 from fairlen.audit.readers.rows import Options, Values, differs, hashes, is_error, is_mixed, numbers, pair_keys
-from fairlen.audit.readers.token_counts import CHARACTERS, choose_count, includes_prompt
+from fairlen.audit.readers.token_counts import CHARACTERS, choose_count, includes_prompt, is_plausible
 from fairlen.audit.readers.unfold import unfold_head
 from fairlen.audit.readers.verdicts import (
     choose_outcome,
@@ -513,7 +513,7 @@ def doubt_tokens(head: Chunk, roles: dict[str, str], group: Ints, tokens: Floats
     beyond = tokens.mean() - slope * size.mean()
     if size.sum() > CHARACTERS[1] * tokens.sum():
         return "counts far less than the text"
-    if common > SAME_GROWTH and beyond > max(0.25 * tokens.mean(), 16):
+    if common > SAME_GROWTH and is_plausible(float(slope)) and beyond > max(0.25 * tokens.mean(), 16):
         return "counts more than the text, by about as much for every response"
     if COUNTS_RESPONSE.search(name) or (common > 0.5 and beyond < max(0.25 * tokens.mean(), 16)):
         return ""

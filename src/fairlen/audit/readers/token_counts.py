@@ -126,10 +126,15 @@ def includes_prompt(values: Floats, texts: list[str], prompts: list[str]) -> boo
         (slope, of_prompt, _), remainder = fit(values, [sizes, asked, np.ones(len(sizes))])
         (_, _), without = fit(values, [sizes, np.ones(len(sizes))])
         is_explained = remainder < 0.9 * without and remainder < 0.5 * values.std()
-        return slope > 0 and 0.5 * slope <= of_prompt <= 2 * slope and is_explained
+        return is_plausible(slope) and 0.5 * slope <= of_prompt <= 2 * slope and is_explained
     (slope, constant), remainder = fit(values, [sizes, np.ones(len(sizes))])
     is_tight = remainder < 0.5 * values.std() and constant > 2 * remainder / np.sqrt(len(values))
-    return slope > 0 and is_tight and 0.5 * slope * asked.mean() <= constant <= 2 * slope * asked.mean()
+    return is_plausible(slope) and is_tight and 0.5 * slope * asked.mean() <= constant <= 2 * slope * asked.mean()
+
+
+def is_plausible(slope: float) -> bool:
+    """Return whether a number of tokens per character is one that tokenizers have."""
+    return 1 / CHARACTERS[1] <= slope <= 1 / CHARACTERS[0]
 
 
 def fit(values: Floats, columns: list[Floats]) -> tuple[Floats, float]:
