@@ -1193,3 +1193,12 @@ add(
     LONGER,
     "a number for each source",
 )
+
+
+add(
+    "R16",
+    "unknown_prompt",
+    lines(PLANTED, lambda r: {"exercise_text": r["prompt"], "response": r["text"], "reward": float(r["correct"])}),
+    LONGER,
+    "a question about the column of prompts",
+)

@@ -204,6 +204,7 @@ class ColumnChoice:
     count: str = "number"  # how cells of `tokens` are counted, a key of token_counts.COUNTS
     notes: tuple[str, ...] = ()
     caveats: tuple[str, ...] = ()  # clauses of the verdict's sentence
+    has_prompt: bool = True  # whether a column or the messages hold the prompt
 
 
 def choose_by_content(head: Chunk, options: Options) -> ColumnChoice:
@@ -220,7 +221,7 @@ def choose_by_content(head: Chunk, options: Options) -> ColumnChoice:
     questions = [split_chat(cell)[0] for cell in column_at(head, roles["response"])] if "response" in roles else []
     notes, caveats = list[str](), list[str]()
     if "prompt" not in roles and not any(questions):
-        return ColumnChoice(roles)
+        return ColumnChoice(roles, has_prompt=False)
     step = hashes(column_at(head, roles["step"])) if "step" in roles else np.zeros(len(head), np.int64)
     first = hashes(column_at(head, roles["prompt"], "prompt") if "prompt" in roles else questions)
     outcome = choose_outcome(list_outcomes(head, roles), roles, pair_keys(step, first), set(given))

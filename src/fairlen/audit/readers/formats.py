@@ -62,7 +62,7 @@ def read_by_name(chunk: Chunk, found: Found, chosen: dict[str, str], count: str 
         roles["prompt"] = [chat[0] or (chunk.file, line) for chat, line in zip(chats, chunk.lines, strict=True)]
         roles["response"] = [chat[1] for chat in chats]
         if not any(prompt for prompt, _ in chats):
-            found.note("no prompt column: every row is a group of its own; name it: --columns prompt=NAME")
+            found.note("no prompt column: every row is a group of its own")
     if thoughts := roles.pop("reasoning", None):
         pairs = zip(thoughts, roles.get("response", thoughts), strict=True)
         roles["response"] = [{"reasoning": text_of(r), "content": text_of(c)} if r else c for r, c in pairs]
@@ -139,6 +139,8 @@ def by_name(
 def settle_columns(format: Format, head: Chunk, options: Options) -> Format:
     """Return the format of files whose columns are chosen by what they hold. Raises Unreadable where something is missing."""
     choice = choose_by_content(head, options)
+    if not choice.has_prompt and (flags := propose_columns(unfold_objects(head), choice.roles)):
+        raise Unreadable(f"no column of prompts is known by its name: name it: {' or '.join(flags)}")
     chosen = by_name(choice.roles, choice.notes, choice.caveats, choice.count)
     if chosen.fits(set(choice.roles)):
         return chosen
