@@ -54,6 +54,7 @@ PROGRAMS = {
         "cuda", r"3 of 3 sections passed or say what they need", ("--smoke", "--only", "parity", "resume", "profile")
     ),
     "benchmarks/gpu.py": Program("cuda", r"TRL +[\d.]+ s, +[\d,]+ trained tokens/s"),
+    "benchmarks/grouping_truth.py": Program("cpu", r"all consequences +\d+ lost \d+\.\d%"),
     "benchmarks/pauses.py": Program("cpu", r"the longest pause is [\d.]+ ms, [\d.]+ ms of CPU time; memory grew by -?[\d.]+ MiB"),
     "benchmarks/plan.py": Program("cpu", r"grpo\+overlong_filter +\d"),
     "benchmarks/policy_loss.py": Program("cpu", r"fspo +[\d.]+ +[\d.]+ +[\d.]+%"),

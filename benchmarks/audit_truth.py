@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import math
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import NormalDist
 
@@ -25,6 +25,9 @@ from _checks import demand, read_size
 from fairlen.audit.conclusion import conclude, within_log
 from fairlen.audit.log import Log
 from fairlen.audit.readers import read
+from fairlen.audit.readers.context import Choices
+from fairlen.audit.readers.grouped_log import split_groups
+from fairlen.audit.readers.grouping import decide_grouping
 from fairlen.batch import build_responses, build_segments
 
 SPREAD = 0.5
@@ -102,8 +105,12 @@ class Tally:
 
     def add(self, kind: str, log: Log) -> None:
         """Count what is concluded of one log."""
+        grouping = decide_grouping(log, [], Choices())
+        log = split_groups(log, grouping.code)
         within = within_log(log)
         found = conclude(within)
+        if grouping.question:
+            found = replace(found, status="unknown")
         gap = PLANTED.get(kind, 0.0)
         order = NormalDist().cdf(gap / (SPREAD * math.sqrt(2.0))) - 0.5
         self.logs += 1

@@ -118,11 +118,12 @@ def audit_source(source: Source, method: InUse | None = None, margins: conclusio
     accepted, streams = acceptance(log) if len(log.trained) else None, stream_report(log)
     channels = channel_effects(log)
     others = [*find_dropped(selection), *find_unequal_acceptance(accepted), *find_in_streams(streams)]
-    others += find_channels(channels, margins)
+    others += () if log.question else find_channels(channels, margins)
     again = [conclusion.within_log(log, with_truncated=True, quantity=one) for one in quantities]
     p_values = [p for one in zip(effects, quantities, strict=True) for p in conclusion.p_values_of(*one).values()]
     p_values += [one.p_value for one in others]
     found = [conclusion.conclude(within, margins, p_values, of) for within, of in zip(effects, quantities, strict=True)]
+    found = [conclusion.add_grouping(one, log) for one in found]
     findings = [
         *find_limit(source, selection.truncated),
         *(finding for one in zip(found, effects, again, strict=True) for finding in find_within(log, *one)),
@@ -131,8 +132,11 @@ def audit_source(source: Source, method: InUse | None = None, margins: conclusio
     told = found[0].effect and found[0].quantity.measure_of(found[0].effect)
     findings.sort(key=lambda one: (one.measure != "selection.truncated", one.measure != told))  # the verdict's first
     weights, turns = weight_shares(log), conclusion.report_turns(log, effects[1:], found[1:]) if log.has_turns else None
+    verdict = found[0]
+    if not log.question:
+        verdict = conclusion.conclude_log(verdict, log, selection.truncated.value)
     return Audit(
-        source, method, conclusion.conclude_log(found[0], log, selection.truncated.value),
+        source, method, verdict,
         tuple(replace(one, advice=one.advice or find_advice(one, method, weights)) for one in findings),
         effects[0], again[0], selection, lengths(log), budget_curve(log), coupling(log), weights, untrained(log),
         find_shares(log), accepted, streams, turns, channels,

@@ -25,6 +25,7 @@ from fairlen.audit.method_in_use import InUse, parse_method
 from fairlen.audit.numbers import MAX_ROWS_JSON, to_json
 from fairlen.audit.readers import LogReading, Options
 from fairlen.audit.readers.columns import ROLES
+from fairlen.audit.readers.context import Choices
 from fairlen.console import complain, log, make_console, plural, suggest, visible
 from fairlen.files.folders import refuse_foreign
 from fairlen.files.formats import Unreadable
@@ -55,6 +56,11 @@ class AuditConfig:
     """Limit of generation in tokens, to know which responses were truncated where the files do not say."""
     pool: bool = False
     """Read files of one format as one log whatever their folders, as those of runs that differ in their seed alone."""
+    group_by: str = ""
+    """Columns, joined by commas, that were fixed before a response was sampled, such as a checkpoint: responses are compared only
+    within each value. `file`, `folder` and `order` (of the rows) count as columns."""
+    ignore_columns: str = ""
+    """Columns, joined by commas, that follow from a response, such as a label: they never decide what is compared."""
     method: str = ""
     """Method that made the rollouts, such as grpo+balanced, or its aggregation, such as token_mean; by default looked for beside
     the files."""
@@ -70,7 +76,9 @@ class AuditConfig:
     def options(self) -> Options:
         """Return how to read. Raises ValueError for what cannot be."""
         options = make_options(self.columns, self.unit, self.tokenizer, self.max_response_length, self.pool, self.means)
-        return replace(options, processes=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1)
+        groups = parse_groups(self.group_by, self.ignore_columns)
+        processes = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+        return replace(options, groups=groups, processes=processes)
 
 
 def make_options(
@@ -105,6 +113,14 @@ def parse_meanings(text: str) -> dict[str, str]:
             raise ValueError(f"--means {pair}: write NAME=MEANING; {suggest(meaning, MEANINGS)}")
         meanings[name] = meaning
     return meanings
+
+
+def parse_groups(group_by: str, ignore_columns: str) -> Choices:
+    """Return which columns form groups and which do not, from names joined by commas."""
+    grouped, ignored = (
+        tuple(name.strip() for name in text.split(",") if name.strip()) for text in (group_by, ignore_columns)
+    )
+    return Choices(grouped, ignored)
 
 
 def parse_columns(text: str) -> dict[str, str]:

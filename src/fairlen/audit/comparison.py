@@ -32,6 +32,8 @@ BY_LIMIT = (
     "equal tokens are {:,.4g} a response, equal accuracy is {:.1%}: a lower limit on length brings the log there that "
     "has more"
 )
+EFFECTS = "gap", "order", "bend"
+"""Measures within groups, which mean nothing while it is open what responses of a group must agree in."""
 NUM_BUDGETS = 64
 NO_TWIN = (
     "no prompt is in both: effects within prompts are compared as of two samples of prompts; lengths, accuracy and truncation "
@@ -99,18 +101,20 @@ def compare_logs(first: Log, second: Log) -> Against:
     problems, others = one["length"][0], other["length"][0]
     num_common = len(np.intersect1d(problems, others)) if len(first.problem) and len(second.problem) else 0
     one["bend"], other["bend"] = measure_bends(first, second, bar, is_paired=num_common > 0)
-    contrasts = [contrast(name, one[name], other[name], num_common > 0) for name in NAMES]
+    names = [name for name in NAMES if not ((first.question or second.question) and name in EFFECTS)]
+    contrasts = [contrast(name, one[name], other[name], num_common > 0) for name in names]
     costs, by_limit = compare_costs(first, second, bar) if num_common > 1 else ((), [])
     stands = find_bar([c.p_value for c in contrasts], RATE)
     ungraded = [float((~log.responses.active[log.responses.round == 0]).mean()) for log in (first, second)]
     differ = abs(ungraded[1] - ungraded[0]) >= 0.01
     sizes = [usual_group_size(log) for log in (first, second)]
     is_one_sided = ("truncated" in first.known) != ("truncated" in second.known)
+    questions = [f"{name}: {log.question}" for name, log in (("A", first), ("B", second)) if log.question]
     return Against(
         num_common, len(problems) - num_common, len(others) - num_common,
         (*(replace(c, is_significant=c.p_value <= stands) for c in contrasts), *costs),
         (*by_limit, *([] if num_common else [NO_TWIN]), *[ONE_SIDED] * is_one_sided,
-         *[UNEQUAL_GROUPS.format(*sizes)] * (sizes[0] != sizes[1]), *[UNGRADED.format(*ungraded)] * differ,
+         *[UNEQUAL_GROUPS.format(*sizes)] * (sizes[0] != sizes[1]), *[UNGRADED.format(*ungraded)] * differ, *questions,
          *list_unknowns("A", first), *list_unknowns("B", second)),
     )  # fmt: skip
 

@@ -239,6 +239,14 @@ def add_truncation(found: Conclusion, share: float) -> Conclusion:
     return replace(found, sentence=f"{found.sentence}; {end}")
 
 
+def add_grouping(found: Conclusion, log: Log) -> Conclusion:
+    """Return a conclusion whose sentence says what responses must agree in; unknown if that has to be answered first."""
+    if log.question:
+        nothing = {"effect": None, "estimate": NOTHING, "significant": ()}
+        return replace(found, status="unknown", sentence=log.question, **nothing)
+    return replace(found, sentence=f"{found.sentence}; {log.grouping}") if log.grouping else found
+
+
 def within_log(log: Log, with_truncated: bool = False, quantity: Quantity = LENGTH) -> Within:
     """Return the effects of a quantity within prompts and steps of a log, by default without truncated responses."""
     rows = plain_samples(log, with_truncated)

@@ -99,6 +99,11 @@ class Log:
     """Clauses of the verdict's sentence about what is not known of the rows, or how it was decided."""
     questions: tuple[Question, ...] = ()
 
+    grouping: str = ""
+    """How groups were formed beyond prompts and steps, for the end of a sentence; empty if those are all."""
+    question: str = ""
+    """What must be answered, with its flag, before effects within groups mean anything; empty if nothing is open."""
+
     def __len__(self) -> int:
         return len(self.responses)
 

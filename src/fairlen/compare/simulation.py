@@ -105,6 +105,9 @@ def read_rollouts(place: str, tokenizer: str = "") -> WeighedRollouts:
         raise ValueError(f"--rollouts {place}: {title}, too few, or of too few lengths, to compare short and long ones")
     title += f"; thirds by length are {', '.join(thirds.names())}"
     title += "".join(f"; {clause}" for clause in (*log.caveats, *map(str, log.questions)))
+    title += f"; {log.grouping}" if log.grouping else ""
+    if log.question:
+        warn(f"--rollouts {place}: {log.question}")
     return WeighedRollouts(title, table, log.batch[rows], np.zeros(0), log.unit)
 
 

@@ -10,13 +10,13 @@ import signal
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any, Literal
 
 from fairlen.audit.audit import audit_source
-from fairlen.audit.command import make_options
+from fairlen.audit.command import make_options, parse_groups
 from fairlen.audit.readers import find_files, read_places
 from fairlen.audit.readers.rows import Options
 from fairlen.audit.readers.spent import make_meter
@@ -56,6 +56,10 @@ class WatchConfig(Checked):
     """Folder with a tokenizer.json, or hub id in the local cache: lengths are tokens of the text."""
     max_response_length: int = 0
     """Limit of generation in tokens, if the files do not record which responses were truncated."""
+    group_by: str = ""
+    """Columns that were fixed before a response was sampled, as for `fairlen audit`."""
+    ignore_columns: str = ""
+    """Columns that follow from a response, as for `fairlen audit`."""
     method: str = ""
     """Method that trains, such as loss_type=dapo: advice depends on it."""
     exchangeable: bool = True
@@ -77,7 +81,8 @@ class WatchConfig(Checked):
 
     def options(self) -> Options:
         """Return how to read. Raises ValueError for settings that are wrong."""
-        return make_options(self.columns, self.unit, self.tokenizer, self.max_response_length)
+        options = make_options(self.columns, self.unit, self.tokenizer, self.max_response_length)
+        return replace(options, groups=parse_groups(self.group_by, self.ignore_columns))
 
     def fatal(self) -> tuple[str, ...]:
         """Return the kinds of `fail_on`. Raises ValueError for an unknown one."""
@@ -93,7 +98,7 @@ class WatchConfig(Checked):
             return Path(self.state)
         if self.once:
             return None
-        how = [self.columns, self.unit, self.tokenizer, self.max_response_length]
+        how = [self.columns, self.unit, self.tokenizer, self.max_response_length, self.group_by, self.ignore_columns]
         key = json.dumps([str(Path(self.path).resolve()), *how])
         name = f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
         return find_state_folder() / "fairlen/watch" / name

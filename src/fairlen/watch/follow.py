@@ -404,6 +404,7 @@ class Follower:
         """Note how rollouts are read, and which are not counted."""
         log = source.log
         notes = [f"{source.format.title}; lengths in {log.unit}", *source.notes]
+        notes += [note for note in (log.grouping, log.question) if note]
         if log.malformed:
             row = log.malformed[0]
             notes.append(f"{UNREAD} are skipped, such as {row.file}: {row.reason}")

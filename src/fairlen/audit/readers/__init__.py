@@ -21,11 +21,13 @@ import numpy as np
 from fairlen.audit.log import Log
 from fairlen.audit.readers import fairlen_records
 from fairlen.audit.readers.columns import ROLES, check_given, choose_all, names_in, read_texts
+from fairlen.audit.readers.context import collect_context, used_columns
 from fairlen.audit.readers.formats import Format, by_name, describe_missing
 from fairlen.audit.readers.frameworks import FRAMEWORKS, NEMO_RL, TRL
+from fairlen.audit.readers.grouped_log import make_grouped_log
 from fairlen.audit.readers.places import find_numbers, find_step
 from fairlen.audit.readers.programs import PROGRAMS
-from fairlen.audit.readers.rows import Found, Options, Part, join, make_log, read_rows
+from fairlen.audit.readers.rows import Found, Options, Part, join, read_rows
 from fairlen.audit.readers.spent import Meter, make_meter
 from fairlen.audit.readers.survey import survey_rows
 from fairlen.console import plural
@@ -39,6 +41,10 @@ MAX_LOOKED_INTO, MAX_FILES = 2048, 4  # rows, and files of a source, by which it
 BY_STEP = re.compile(r"((completions_)?|(train|val)_data_step)\d+\.(jsonl|parquet)")
 """Names of files that TRL, verl and NeMo-RL write, one a step: all that are given of a folder are one log."""
 NO_RECORDS = "a run without a recorded rollout batch, so that there are no rollouts to audit yet: go on with it by"
+DESCRIBES_RESPONSE = frozenset(
+    name for role in ("reward", "correct", "tokens", "turns", "finish", "advantage") for name in ROLES[role]
+)
+"""Names of columns that describe a response, so that they never form groups."""
 DEFAULTS = Options()
 
 
@@ -338,7 +344,7 @@ def read_foreign(
     whole = [str(path) for path, one in zip(files, rows, strict=True) if not one.fault]
     left_out = [one.fault for one in rows if one.fault]
     if not all(part.dropped.all() for part in parts):
-        return make_log(format.name, format.finish(join(parts), found), meter, found, options), left_out
+        return make_grouped_log(format.name, format.finish(join(parts), found), meter, found, options), left_out
     if whole:
         lost = [f"{m.file}:{m.line}: {m.reason}" for m in found.malformed if m.file in whole]
         lost += [
@@ -410,8 +416,11 @@ _reads: list[Reading] = []  # in a fork, what it does
 def read_file(format: Format, file: Opened, turn: formats.Turn, meter: Meter, found: Found) -> FileRows:
     """Return the rows of a file of another program, those of a turn, and what was found in them alone."""
     parts, own = list[Part](), Found(files=found.files, chosen=found.chosen)
+    chosen = [name for role, name in format.roles.items() if role not in ("reasoning", "age")]  # may be a setting
+    used = used_columns(chosen, DESCRIBES_RESPONSE)
     try:
         for chunk in file.chunks(partial(own.reject, str(file.path)), turn):
+            own.context.append(collect_context(chunk, used))
             parts += read_chunk(format, chunk, meter, own)
     except formats.Unreadable as error:
         return FileRows(parts, own, str(error))

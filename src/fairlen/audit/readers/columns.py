@@ -100,6 +100,16 @@ MAX_DEPTH = 3  # of objects in which columns are sought
 MAX_UNIQUE = 0.98  # share of rows with a prompt of their own from which on it is an id of rows
 SAME_GROWTH = 0.95  # correlation within prompts from which on a number of tokens grows with the text and nothing else
 MUCH_LONGER = 4  # times the length of another text, from which on the longer one may be the response
+STEP = re.compile(
+    r"(gen(eration)?|policy|weights?|model|actor|train(ing|er)?|global|rollout|opt(imizer|imization)?|update|grad(ient)?|learner)"
+    r"_?(step|iter(ation)?|version|epoch|batch|round|update)s?|rollout_id|steps|iter|epoch",
+    re.I,
+)
+"""Names of columns that number the versions of a policy."""
+MIN_IN_STEP = 1.5
+"""Responses that a prompt has in each step on average, without which a number counts the responses instead."""
+MIN_TEXTS = 0.05
+"""Share of texts that differ, and of texts of several words, below which a column next to numbers of tokens holds labels."""
 MAX_PARTS = 8  # columns of which all sets are tried
 SAME, ENOUGH = (1e-9, 1e-4, 0.5), 0.9
 """Share of an advantage's squares in a prompt that may be left: of exact numbers, rounded ones, and what a method changed, as by
@@ -118,6 +128,8 @@ def choose(columns: set[str], given: dict[str, str]) -> dict[str, str]:
 def choose_all(head: Chunk, given: dict[str, str]) -> dict[str, str]:
     """Return `choose`, and where nothing is a reward the sum of all columns of numbers that are named as parts of one."""
     roles = choose(set(head.columns), given)
+    if step := find_step(head, roles):
+        roles["step"] = step
     for role, path in IN_OBJECTS.items():
         if role not in roles and any(value is not None for value in column_at(head, path)):
             roles[role] = path
@@ -136,6 +148,21 @@ def choose_all(head: Chunk, given: dict[str, str]) -> dict[str, str]:
 def flatten_lists(cells: Values) -> Values:
     """Return the elements of cells that are lists, as lines of many responses have them."""
     return [item for cell in cells for item in (cell if isinstance(cell, list) else [cell])]
+
+
+def find_step(head: Chunk, roles: dict[str, str]) -> str:
+    """Return a column of whole numbers that is named like a step, if prompts have several responses in each; else no name."""
+    if "step" in roles:
+        return ""
+    prompt = hashes(column_at(head, roles["prompt"], "prompt")) if "prompt" in roles else np.arange(len(head))
+    for name in head.columns:
+        if not STEP.fullmatch(name) or name in roles.values():
+            continue
+        step, is_wrong = numbers(head.get(name))
+        is_whole = not is_wrong.any() and bool(((step >= 0) & (step == np.floor(step))).all())
+        if is_whole and len(head) >= MIN_IN_STEP * len(np.unique(pair_keys(prompt, hashes(head.get(name))))):
+            return name
+    return ""
 
 
 def is_numeric(values: Values) -> bool:
@@ -452,7 +479,8 @@ def find_response(head: Chunk, roles: dict[str, str], group: Ints, mixed: Bools,
     named = [name for name in (*ROLES["response"], *ROLES["reasoning"]) if name in texts] or [first] * bool(first)
     if not texts or not mixed.any():
         return {"response": named[0]} if named else {}
-    usual = [name for name in texts if name in named or not NO_RESPONSE.search(name)]
+    labels = {name for name in texts if "tokens" in roles and are_labels(texts[name])}
+    usual = [name for name in texts if name in named or not (NO_RESPONSE.search(name) or name in labels)]
     varied = [name for name in usual if differs(hashes(texts[name]), group, mixed)]
     asked = read_texts("", column_at(head, roles["prompt"].split("+")[0])) or [""] * len(head)
     whole = [n for n in varied if not is_inside(asked, texts[n])] or varied  # without the prompt, where there are both
@@ -474,6 +502,12 @@ def find_response(head: Chunk, roles: dict[str, str], group: Ints, mixed: Bools,
         why = "is one text for correct and incorrect responses to a prompt, so a reference"
         ask("response", others, f"`{named[0]}` {why}")
     return {"response": found or named[0]} if found or named else {}
+
+
+def are_labels(texts: list[str]) -> bool:
+    """Return whether texts repeat, or are single words, as names and ids are."""
+    fewest = MIN_TEXTS * len(texts)
+    return len(set(texts)) < fewest or sum(" " in text.strip() for text in texts) < fewest
 
 
 def read_texts(name: str, values: Values) -> list[str]:

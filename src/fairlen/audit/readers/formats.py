@@ -42,6 +42,11 @@ class Format:
     settle: Callable[[Format, Chunk, Options], Format] = lambda format, head, options: format
     """Gives the format as it is for files with these first rows, whose columns it looks into; raises Unreadable to ask."""
 
+    @property
+    def roles(self) -> dict[str, str]:
+        """Return the column in each role, of a format whose columns are chosen."""
+        return getattr(self.read, "keywords", {}).get("chosen", {})
+
 
 def has_all(*names: str) -> Callable[[set[str]], bool]:
     """Return whether all columns of one of some sets are there, each a text of names."""

@@ -23,6 +23,8 @@ from fairlen.audit.readers.alternatives import (
     ask_about_words,
 )  # fmt: skip
 from fairlen.audit.readers.blocks import BlockForms
+from fairlen.audit.readers.context import Choices, ContextChunk
+from fairlen.audit.readers.grouping import is_by_response
 from fairlen.audit.readers.spent import Meter, Pieces, add_up, characters, count_words, divide, split_all
 from fairlen.audit.readers.truncation import find_truncated
 from fairlen.audit.statistics.within import MIN_PROMPTS
@@ -45,6 +47,7 @@ MIN_LOST = 0.01  # share of rows that could not be read from which on the verdic
 MAX_UNSAID = 0.1
 """Share of rows that may not say whether a limit ended them, and count as not truncated; with more it is not known of any."""
 WITHOUT_STEP = "rows without a step, where others have one, are left out"
+NO_CHOICES = Choices()
 Values = list[Any]
 NO_BLOCKS, NO_MESSAGES = BlockForms(), broken.Messages()
 WHOLE, FAILED, REPEATED, WITH_ERROR = 0, 1, 2, 3
@@ -64,6 +67,7 @@ class Options:
     processes: int = 1  # forks of this one, that read large files of one log
     meanings: dict[str, str] = field(default_factory=dict)
     """What names in the files mean: of blocks in texts "read" or "written", of finish words "truncated", "ended" or "failed"."""
+    groups: Choices = NO_CHOICES  # columns that form groups besides prompt and step, and columns that do not
 
 
 @dataclass
@@ -72,6 +76,7 @@ class Found:
     notes: Counter[str] = field(default_factory=Counter)  # what was left out or taken how, and its rows, 0 for all
     chosen: dict[str, Any] = field(default_factory=dict)  # what the reader of a format decided once for all files
     files: dict[str, int] = field(default_factory=dict)  # position of each file among those of the source
+    context: list[ContextChunk] = field(default_factory=list)  # columns without a role, of all rows
     has_steps: bool = False
     lacks: dict[str, str] = field(default_factory=dict)  # column that too few rows have to how many lack it
     caveats: list[str] = field(default_factory=list)  # clauses of the verdict's sentence
@@ -113,6 +118,7 @@ class Found:
         for text, rows in other.notes.items():
             self.note(text, rows)
         self.chosen |= other.chosen | self.chosen
+        self.context += other.context
 
     def sentences(self) -> tuple[str, ...]:
         return tuple(f"{text}: {rows:,}" if rows else text for text, rows in self.notes.items())
@@ -533,6 +539,8 @@ def find_steps(part: Part, found: Found) -> Ints:
         if is_shared:
             found.note("files have prompts in common, with one response each: compared as samples of one policy")
         return part.step
+    if is_by_response(part.prompt, *read_plain(part), visit):
+        return part.step
     why = "files have prompts in common: each file" if is_shared else "prompts come back: each visit to one"
     found.note(f"no column of steps, and {why} is a step, in their order")
     return visit
@@ -547,6 +555,14 @@ def find_visits(prompt: Ints) -> tuple[Ints, float]:
     visit[np.argsort(place, kind="stable")] = np.arange(len(start)) - np.repeat(np.cumsum(number) - number, number)
     several = rows[number[place] > 1]
     return np.repeat(visit, rows), float(np.median(several)) if len(several) else 0.0
+
+
+def read_plain(part: Part) -> tuple[Floats, Floats]:
+    """Return whether each row's outcome is above half of the range, and its log length in the unit that most rows have."""
+    outcome = np.where(np.isnan(part.correct), part.outcome, part.correct)
+    known = outcome[~np.isnan(outcome)]
+    length = np.maximum(part.tokens if part.tokens.all() else part.measured, 1)
+    return (outcome > halfway(known)).astype(np.float64), np.log(length)
 
 
 def choose_lengths(part: Part, meter: Meter, found: Found, options: Options) -> tuple[Ints, Unit]:
