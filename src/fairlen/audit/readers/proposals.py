@@ -24,7 +24,7 @@ MAX_PROPOSALS = 2
 
 
 @dataclass(frozen=True)
-class Candidate:
+class ProposedColumn:
     """A column that may have a role."""
 
     name: str
@@ -68,16 +68,16 @@ def is_enough(group: Ints, mixed: Bools) -> bool:
     return len(np.unique(group[mixed])) >= max(1, MIN_MIXED * len(np.unique(group)))
 
 
-def list_role(columns: dict[str, Values], given: dict[str, str], role: str, head: Chunk) -> Iterator[Candidate]:
+def list_role(columns: dict[str, Values], given: dict[str, str], role: str, head: Chunk) -> Iterator[ProposedColumn]:
     """Yield the column that is known to have a role, or those that may have it, the likeliest first."""
     known = given.get(role) or (given.get("correct") if role == "reward" else None)
     if known:
-        yield Candidate(known, column_at(head, known, role))
+        yield ProposedColumn(known, column_at(head, known, role))
         return
     free = {name: cells for name, cells in columns.items() if name not in given.values()}
     listing = {"prompt": list_prompts, "response": list_responses, "reward": list_rewards}[role]
     for name in listing(free)[:MAX_TRIED]:
-        yield Candidate(name, free[name])
+        yield ProposedColumn(name, free[name])
 
 
 def list_prompts(columns: dict[str, Values]) -> list[str]:
