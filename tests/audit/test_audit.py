@@ -323,7 +323,7 @@ def test_the_command_line(tmp_path):
     ("arguments", "code", "message"),
     [
         (["nothing.jsonl"], 1, "nothing.jsonl: there is no such file or folder"),
-        ([str(FORMATS / "make.py")], 1, "name them: --columns"),
+        ([str(FORMATS / "make.py")], 1, "each row needs a prompt"),
         ([str(FORMATS / "verl"), "nothing/*.parquet"], 1, "no file matches it as a pattern"),
         ([], 2, "the following arguments are required: PATHS"),
         ([str(FORMATS / "generic"), "--columns", "promt=question"], 2, "did you mean 'prompt'?"),

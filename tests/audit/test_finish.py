@@ -37,7 +37,7 @@ FAILED = (
     "abort", "content_filter", "SAFETY", "error", "cancelled", {"type": "abort", "message": "x"}, "FINISH_ABORT",
     {"status": "incomplete", "incomplete_details": {"reason": "content_filter"}},
 )  # fmt: skip
-UNKNOWN = {"finish_reason": ("banana", "R2", 0, 1, 2, True, {"type": "novel"}, "max effort"), "status": ("ok", 200)}
+UNKNOWN = {"finish_reason": ("banana", "R2", 0, 1, 2, True, {"type": "novel"}, "max effort"), "status": ("so_so", 200)}
 UNSAID = (None, "", "null", "unknown", "FINISH_REASON_UNSPECIFIED", {}, {"type": None})
 
 

@@ -93,12 +93,17 @@ def test_every_variant_has_the_clean_verdict_or_asks(tmp_path, clean, family):
 # ------------------------------------------------------------------------------------------- what is asked and said
 
 
-def test_a_log_of_references_alone_is_refused_with_the_flag(tmp_path):
+def test_a_log_of_references_alone_is_refused_without_a_flag_that_leads_nowhere(tmp_path):
     rows = [
         {"prompt": r["prompt"], "response": r["gold"] * 9, "reward": float(r["correct"])} for r in make_rows(PLANTED)
     ]
     found = read_verdict(write(tmp_path / "a.jsonl", rows))
-    assert isinstance(found, str) and "`response`" in found and "--columns response=" in found and "\n" not in found
+    assert (
+        isinstance(found, str)
+        and "`response`" in found
+        and "no other column can be the response" in found
+        and "\n" not in found
+    )
 
 
 def test_a_flag_answers_what_was_asked(tmp_path):

@@ -330,10 +330,14 @@ def test_a_file_of_malformed_rows_only_is_unreadable(tmp_path):
     assert "not one row could be read" in reading.unreadable[0] and "1.jsonl:1: no reward" in reading.unreadable[0]
 
 
-def test_empty_answers_are_kept(tmp_path):
-    source = read_one(write_lines(tmp_path / "1.jsonl", verl_row(output=""), verl_row(output="  ")))
-    assert source.log.responses.length.tolist() == [1, 1]
-    assert "empty responses count as length 1: 2" in source.notes
+def test_empty_answers_are_excluded_and_counted(tmp_path):
+    """Two of three responses are empty: they have no verdict, and the sentence of the verdict counts them."""
+    rows = verl_row(output=""), verl_row(output="  "), verl_row(output="it is 7")
+    source = read_one(write_lines(tmp_path / "1.jsonl", *rows))
+    assert source.log.responses.active.tolist() == [False, False, True]
+    assert source.log.caveats == ("2 empty or failed responses (67%) are excluded",)
+    reading = read([str(write_lines(tmp_path / "2.jsonl", *rows[:2]))])
+    assert "an empty or failed response" in reading.unreadable[0]
 
 
 @pytest.mark.parametrize(
@@ -345,7 +349,7 @@ def test_empty_answers_are_kept(tmp_path):
         ("c.jsonl.gz", b"\x1f\x8b\x08\x00half", "damaged"),
         ("c.jsonl", b"", "the file is empty"),
         ("c.bin", b"\x00\x01\x02", "not a file of rows"),
-        ("c.jsonl", b'{"loss": 1.0}\n', "name them: --columns response=NAME,reward=NAME"),
+        ("c.jsonl", b'{"loss": 1.0}\n', "each row needs a prompt, a response and its reward"),
         ("c.jsonl", b'{"loss": \n', "no object in its first lines"),
     ],
 )

@@ -199,9 +199,9 @@ def test_without_steps_files_with_the_same_prompts_are_steps(tmp_path):
         write_lines(tmp_path / f"rollouts_{step}.jsonl", *ROWS)
     source = read_one(tmp_path)
     assert [Path(name).stem for name in source.files] == ["rollouts_1", "rollouts_2", "rollouts_10"]
-    assert source.log.batch.tolist() == [0] * 8 + [1] * 8 + [2] * 8
+    assert source.log.batch.tolist() == [1] * 8 + [2] * 8 + [10] * 8
     assert source.log.responses.num_prompts == 6 and len(set(source.log.problem)) == 2
-    assert any("each file is a step" in note for note in source.notes)
+    assert any("the number in the path of a file is its step" in note for note in source.notes)
 
 
 def test_files_with_one_response_to_each_prompt_are_runs_of_one_step(tmp_path):
@@ -213,11 +213,11 @@ def test_files_with_one_response_to_each_prompt_are_runs_of_one_step(tmp_path):
     assert not any("is a step" in note for note in source.notes)
 
 
-def test_checkpoints_are_logs_by_folder_and_files_with_one_response_each_are_told(tmp_path):
+def test_folders_with_a_number_are_steps_and_files_with_one_response_each_are_told(tmp_path):
     for step in (100, 200):
         for place in (tmp_path / "folders" / f"step_{step}" / "a.jsonl", tmp_path / "files" / f"eval_{step}.jsonl"):
             write_lines(place, *[{"prompt": question, "response": "a b", "reward": step // 200} for question in "abc"])
-    assert [len(source.log) for source in read([str(tmp_path / "folders")]).sources] == [3, 3]
+    assert read_one(tmp_path / "folders").log.batch.tolist() == [100] * 3 + [200] * 3
     assert any("compared as samples of one policy" in note for note in read_one(tmp_path / "files").notes)
 
 
@@ -293,7 +293,7 @@ def test_lists_of_objects_are_rows_by_the_flag_that_is_told(tmp_path):
     ]  # fmt: skip
     path = write_lines(tmp_path / "a.jsonl", *rows)
     (said,) = read([str(path)]).unreadable
-    assert said.endswith("--columns response=rollouts.text,reward=rollouts.correct")
+    assert said.endswith("--columns prompt=question,response=rollouts.text,reward=rollouts.correct")
     source = read_one(path, columns={"response": "rollouts.text", "reward": "rollouts.correct"})
     assert is_rows(source) and source.log.correct.tolist() == [False, True] * 4  # not whether any was
 
@@ -581,26 +581,25 @@ def test_a_limit_far_above_every_response_is_doubted(tmp_path, limit, is_doubted
 # ------------------------------------------------------------------------------------------------ what cannot be read
 
 
+NO_FLAG = "and no other columns lead to a verdict: each row needs a prompt, a response and its reward"
+
+
 @pytest.mark.parametrize(
     ("row", "flag"),
     [
-        ({"q": "p", "essay": "a b c", "note": "x", "points": 1.5}, "--columns response=NAME,reward=NAME"),
-        ({"response": "a b", "rewrd": 1, "age": 3}, "--columns response=response,reward=NAME"),
-        ({"loss": 1.0}, "--columns response=NAME,reward=NAME"),
-        (
-            {"doc": {"query": "q"}, "model_response": {"text": ["a"]}, "metric": {"em": 1.0}},
-            "--columns response=model_response,reward=metric.em",
-        ),
+        ({"q": "p", "essay": "a b c", "note": "x", "points": 1.5}, NO_FLAG),
+        ({"response": "a b", "rewrd": 1, "age": 3}, NO_FLAG),
+        ({"loss": 1.0}, NO_FLAG),
         (
             {"q": "p", "turn": {"output": "a b"}, "eval": {"ms": 2.5, "passed": True}},
-            "--columns response=turn.output,reward=eval.passed",
+            "name them: --columns response=turn.output,reward=eval.passed",
         ),
     ],
 )
 def test_what_cannot_be_read_is_said_with_the_flag_that_would(tmp_path, row, flag):
     path = write_lines(tmp_path / "a.jsonl", *([row] * 4))
     (said,) = read([str(path)]).unreadable
-    assert said.endswith(f"name them: {flag}")
+    assert said.endswith(flag)
 
 
 def junk(folder: Path) -> None:

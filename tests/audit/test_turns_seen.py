@@ -57,7 +57,7 @@ def test_what_a_format_says_of_limits():
     source = read_one(FORMATS / "verl_turns", max_response_length=8)
     assert "truncated" not in source.log.known
     assert any("which trajectories a limit ended is not known" in note for note in source.notes)
-    assert "<tool_response> in the text says what was read, which counts in no length: 5" in source.notes
+    assert "text under headers of other roles, and in blocks that were read, counts in no length: 5" in source.notes
 
 
 def generation(output: str, **rest) -> dict:
@@ -110,7 +110,7 @@ def test_effects_of_turns_within_prompts():
     """All have one length, which says nothing; incorrect ones take 4 turns of 5 tokens, correct ones 2 of 10."""
     found = audit_source(Source(VERL, "folder", ("file",), game(), ()))
     length, number, of_turn = found.conclusions
-    assert (length.status, number.status, of_turn.status) == ("none", "effect", "effect")
+    assert (length.status, number.status, of_turn.status) == ("unknown", "effect", "effect")
     assert number.sentence.startswith("incorrect responses take 100% [")
     assert "more turns than correct ones to the same prompt and take more turns in 100% [" in number.sentence
     assert of_turn.sentence.startswith("turns of incorrect responses are 50% [")
@@ -125,7 +125,7 @@ def test_effects_of_turns_within_prompts():
 
 def test_no_effect_of_turns_is_shown_and_one_turn_is_not_asked_about():
     found = audit_source(Source(VERL, "folder", ("file",), game(turns=(2, 4, 2, 4)), ()))
-    assert [one.status for one in found.conclusions] == ["none"] * 3
+    assert [one.status for one in found.conclusions] == ["unknown", "none", "none"]
     assert "no effect of the number of turns within prompts" in found.conclusions[1].sentence
     assert "10% of the number of turns or 5 points" in found.conclusions[1].sentence
     few = audit_source(Source(VERL, "folder", ("file",), game(num_prompts=9), ()))
@@ -171,7 +171,7 @@ def test_the_audit_prints_turns(tmp_path, capsys):
     path = str(write_lines(tmp_path / "rows.jsonl", *rows))
     assert main(["audit", path]) == 0
     text = " ".join(capsys.readouterr().out.split())
-    assert "none: no effect of length within prompts" in text and "effect: incorrect responses take 100%" in text
+    assert "unknown: nearly all responses have one length" in text and "effect: incorrect responses take 100%" in text
     assert "mean_over_turns (+turns)" in text and "net advantage on another turn (a response) -1.000" in text
     assert main(["audit", path, "--json"]) == 0
     (log,) = json.loads(capsys.readouterr().out)["logs"]

@@ -120,7 +120,7 @@ def test_files_of_the_current_folder_are_read_once(tmp_path, monkeypatch, name):
 def write_completions(folder, step, drawn=None, size=64, missing=()):
     """Write a step of TRL's completions, to prompts that were drawn for it or for an earlier one."""
     prompts = [f"{drawn or step}-{row // 8}" for row in range(size)]
-    rows = [{"step": step, "prompt": prompt, "completion": "a " * row} for row, prompt in enumerate(prompts)]
+    rows = [{"step": step, "prompt": prompt, "completion": "a " * (row + 1)} for row, prompt in enumerate(prompts)]
     rewards = [float("nan") if row in missing else row % 3 % 2 for row in range(size)]
     rows = [row | {"accuracy": float(reward), "advantage": 0.5} for row, reward in zip(rows, rewards, strict=True)]
     pq.write_table(pa.Table.from_pylist(rows), folder / f"completions_{step:05}.parquet")

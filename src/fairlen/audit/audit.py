@@ -134,7 +134,7 @@ def audit_source(source: Source, method: InUse | None = None, margins: conclusio
     weights, turns = weight_shares(log), conclusion.report_turns(log, effects[1:], found[1:]) if log.has_turns else None
     verdict = found[0]
     if not log.question:
-        verdict = conclusion.add_bar(conclusion.add_truncation(verdict, selection.truncated.value), log)
+        verdict = conclusion.conclude_log(verdict, log, selection.truncated.value)
     return Audit(
         source, method, verdict,
         tuple(replace(one, advice=one.advice or find_advice(one, method, weights)) for one in findings),

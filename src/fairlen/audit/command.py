@@ -31,6 +31,7 @@ from fairlen.files.folders import refuse_foreign
 from fairlen.files.formats import Unreadable
 from fairlen.settings import Flag, Positional
 
+MEANINGS = ("read", "written", "truncated", "ended", "failed")
 MAX_ROWS = 10  # malformed rows that are shown
 
 
@@ -46,6 +47,9 @@ class AuditConfig:
     """Of lengths; auto: tokens where every row has them, else words, of texts without spaces characters."""
     tokenizer: str = ""
     """Folder with a tokenizer.json, or hub id in the local cache: lengths are tokens of the text."""
+    means: str = ""
+    """What names in the files mean, such as interpreter=read,plan=written for blocks in texts, budget_spent=truncated (ended,
+    failed) for finish words."""
     against: tuple[str, ...] = ()
     """Other rollouts, B, that the first ones, A, are compared with over the prompts that both have: B minus A."""
     max_response_length: int = 0
@@ -71,21 +75,44 @@ class AuditConfig:
 
     def options(self) -> Options:
         """Return how to read. Raises ValueError for what cannot be."""
-        options = make_options(self.columns, self.unit, self.tokenizer, self.max_response_length, self.pool)
+        options = make_options(self.columns, self.unit, self.tokenizer, self.max_response_length, self.pool, self.means)
         groups = parse_groups(self.group_by, self.ignore_columns)
         processes = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
         return replace(options, groups=groups, processes=processes)
 
 
 def make_options(
-    columns: str, unit: Unit | Literal["auto"], tokenizer: str, max_response_length: int, pool: bool = False
+    columns: str,
+    unit: Unit | Literal["auto"],
+    tokenizer: str,
+    max_response_length: int,
+    pool: bool = False,
+    means: str = "",
 ) -> Options:
     """Return how to read, from flags. Raises ValueError for what cannot be."""
     if max_response_length < 0:
         raise ValueError(f"--max-response-length {max_response_length}: give a number of tokens above 0")
     if tokenizer and unit not in ("auto", "tokens"):
         raise ValueError(f"--unit {unit} with --tokenizer: leave one of them out")
-    return Options(parse_columns(columns), None if unit == "auto" else unit, tokenizer, max_response_length, pool)
+    return Options(
+        parse_columns(columns),
+        None if unit == "auto" else unit,
+        tokenizer,
+        max_response_length,
+        pool,
+        meanings=parse_meanings(means),
+    )
+
+
+def parse_meanings(text: str) -> dict[str, str]:
+    """Return name to meaning, from interpreter=read,timeup=truncated. Raises ValueError for another meaning."""
+    meanings: dict[str, str] = {}
+    for pair in filter(None, text.split(",")):
+        name, _, meaning = (part.strip().lower() for part in pair.rpartition("="))
+        if not name or meaning not in MEANINGS:
+            raise ValueError(f"--means {pair}: write NAME=MEANING; {suggest(meaning, MEANINGS)}")
+        meanings[name] = meaning
+    return meanings
 
 
 def parse_groups(group_by: str, ignore_columns: str) -> Choices:

@@ -114,8 +114,15 @@ def compare_logs(first: Log, second: Log) -> Against:
         num_common, len(problems) - num_common, len(others) - num_common,
         (*(replace(c, is_significant=c.p_value <= stands) for c in contrasts), *costs),
         (*by_limit, *([] if num_common else [NO_TWIN]), *[ONE_SIDED] * is_one_sided,
-         *[UNEQUAL_GROUPS.format(*sizes)] * (sizes[0] != sizes[1]), *[UNGRADED.format(*ungraded)] * differ, *questions),
+         *[UNEQUAL_GROUPS.format(*sizes)] * (sizes[0] != sizes[1]), *[UNGRADED.format(*ungraded)] * differ, *questions,
+         *list_unknowns("A", first), *list_unknowns("B", second)),
     )  # fmt: skip
+
+
+def list_unknowns(name: str, log: Log) -> list[str]:
+    """Return what is not known of the rows of one side."""
+    unknowns = [log.obstacle, *log.caveats, *map(str, log.questions)]
+    return [f"{name}: {clause}" for clause in unknowns if clause]
 
 
 def compare_costs(first: Log, second: Log, bar: float | None) -> tuple[list[Contrast], list[str]]:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Literal
 
 import numpy as np
 
-from fairlen.audit.log import Log, halfway, plain_samples
+from fairlen.audit.log import Answer, Log, halfway, plain_samples
 from fairlen.audit.statistics.intervals import NOTHING, Estimate
 from fairlen.audit.statistics.lengths import split
 from fairlen.audit.statistics.streams import mean_advantage
 from fairlen.audit.statistics.within import MIN_PROMPTS, Effect, Within, compare_within, find_bar
-from fairlen.batch import Floats, Responses
+from fairlen.batch import Floats, Ints, Responses
 from fairlen.sampling.stream_metrics import count_continued
 
 Status = Literal["none", "effect", "unknown"]
@@ -102,6 +104,116 @@ class Conclusion:
     """About how many would show the smallest effects that matter in four of five logs; 0 if that cannot be said."""
     margins: Margins = Margins()
     quantity: Quantity = LENGTH
+
+
+MAX_QUESTIONS = 3  # questions of which all combinations of answers are tried; of more, one answer differs at a time
+
+
+def conclude_log(found: Conclusion, log: Log, truncated: float) -> Conclusion:
+    """Return the verdict on a log with everything that is not known of it: it may be unknown, or depend on an answer.
+
+    `found` is the verdict on the effects of its lengths; `truncated` is the share of truncated responses, nan if it is unknown.
+    """
+    rows = plain_samples(log)
+    lengths = log.responses.length[rows]
+    if log.obstacle:
+        return replace(found, status="unknown", sentence=log.obstacle)
+    if found.num_prompts >= MIN_PROMPTS and (usual := find_one_length(lengths)):
+        text = f"nearly all responses have one length, {usual:,} {log.unit}: nothing varies, perhaps this is the limit"
+        return replace(found, status="unknown", sentence=text)
+    found = add_truncation(add_bar(settle_questions(found, log), log), truncated)
+    return replace(found, sentence="; ".join((found.sentence, *log.caveats)))
+
+
+def find_one_length(lengths: Ints) -> int:
+    """Return the length that at least 19 of 20 responses have; 0 if there is none."""
+    if len(lengths) < MIN_PROMPTS:
+        return 0
+    values, numbers = np.unique(lengths, return_counts=True)
+    return int(values[numbers.argmax()]) if numbers.max() >= 0.95 * len(lengths) else 0
+
+
+Verdict = tuple[str, str, bool]
+"""Status, and of an effect its kind and whether it is positive."""
+
+
+def settle_questions(found: Conclusion, log: Log) -> Conclusion:
+    """Return the verdict if all answers to a log's questions lead to it, else an unknown one that asks."""
+    questions = log.questions
+    if not questions:
+        return found
+    choices = [tuple(combination) for combination in list_combinations([len(one.answers) for one in questions])]
+    conclusions = {choice: conclude_with(found, log, choice) for choice in choices}
+    verdicts = {choice: verdict_of(one) for choice, one in conclusions.items()}
+    decisive = [place for place in range(len(questions)) if decides(place, verdicts)]
+    if not decisive:
+        return found
+    remedies: dict[Verdict, str] = {}
+    for choice in choices:
+        if verdicts[choice] not in remedies:
+            answers = [questions[place].answers[choice[place]] for place in decisive]
+            texts = ", ".join(answer.text for answer in answers)
+            remedies[verdicts[choice]] = f"{texts}: {shorten_verdict(conclusions[choice])} ({write_flags(answers)})"
+    about = " and ".join(questions[place].about for place in decisive)
+    return replace(found, status="unknown", sentence=f"the verdict depends on {about}: {'; '.join(remedies.values())}")
+
+
+def list_combinations(sizes: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    """Yield which answer each question has: all combinations, or if there are many those with one answer that differs."""
+    if len(sizes) <= MAX_QUESTIONS:
+        yield from product(*map(range, sizes))
+        return
+    first = (0,) * len(sizes)
+    yield first
+    for place, size in enumerate(sizes):
+        yield from ((*first[:place], answer, *first[place + 1 :]) for answer in range(1, size))
+
+
+def decides(place: int, verdicts: dict[tuple[int, ...], Verdict]) -> bool:
+    """Return whether the answer at one place changes a verdict while all others stay."""
+    seen: dict[tuple[int, ...], Verdict] = {}
+    for choice, verdict in verdicts.items():
+        others = (*choice[:place], *choice[place + 1 :])
+        if seen.setdefault(others, verdict) != verdict:
+            return True
+    return False
+
+
+def conclude_with(found: Conclusion, log: Log, choice: tuple[int, ...]) -> Conclusion:
+    """Return the verdict on a log whose questions have the chosen answers; `found` is that with all first ones."""
+    if not any(choice):
+        return found
+    length, correct = log.responses.length, log.correct
+    excluded = np.zeros(len(log), np.bool_)
+    for question, place in zip(log.questions, choice, strict=True):
+        answer = question.answers[place]
+        length = length if answer.shorter is None else length - answer.shorter
+        excluded = excluded if answer.excluded is None else excluded | answer.excluded
+        correct = correct if answer.correct is None else answer.correct
+    rows = plain_samples(log) & ~excluded
+    sizes = np.maximum(length[rows], 1).astype(np.float64)
+    within = compare_within(log.strata[rows], log.clusters[rows], correct[rows].astype(np.float64), sizes)
+    return conclude(within, found.margins, quantity=found.quantity)
+
+
+def verdict_of(found: Conclusion) -> Verdict:
+    if found.status != "effect" or not found.effect:
+        return found.status, "", False
+    return found.status, found.quantity.measure_of(found.effect), found.estimate.value > 0
+
+
+def shorten_verdict(found: Conclusion) -> str:
+    """Return a verdict without the clauses that explain it."""
+    if found.status == "unknown":
+        return "too little to conclude from"
+    return "no effect of length" if found.status == "none" else found.sentence.split("; ")[0]
+
+
+def write_flags(answers: Sequence[Answer]) -> str:
+    """Return the flags that give some answers, one for each option."""
+    options = dict.fromkeys(answer.option for answer in answers)
+    values = {option: ",".join(answer.value for answer in answers if answer.option == option) for option in options}
+    return " ".join(f"{option} {shlex.quote(value)}" for option, value in values.items())
 
 
 def add_bar(found: Conclusion, log: Log) -> Conclusion:

@@ -7,6 +7,7 @@ Not here: files, formats, text.
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
@@ -43,6 +44,30 @@ class Malformed:
 
 
 @dataclass(frozen=True)
+class Answer:
+    """One answer to a question about the rows of a log, with what it changes."""
+
+    text: str  # "it was read"
+    option: str  # of the command line, that gives this answer: "--means"
+    value: str  # of the option: "interpreter=read"
+    shorter: Ints | None = None  # by how much each response is shorter than in the log, [R]; None: not at all
+    excluded: Bools | None = None  # responses that are not compared, [R]; None: as in the log
+    correct: Bools | None = None  # whether each response counts as correct, [R]; None: as in the log
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question that the files of a log leave open. The verdict is computed for each answer, and asks if they differ."""
+
+    about: str  # "whether the policy wrote or read `<interpreter>` (in 90% of responses, 45% of their text)"
+    answers: tuple[Answer, ...]  # the first one is how the log was read
+
+    def __str__(self) -> str:
+        flags = " or ".join(f"{answer.option} {shlex.quote(answer.value)}" for answer in self.answers)
+        return f"{self.about} is not known, and counts as {self.answers[0].text} ({flags})"
+
+
+@dataclass(frozen=True)
 class Log:
     format: str
     unit: Unit  # of every length; words or characters where the files hold no tokens
@@ -69,6 +94,10 @@ class Log:
     start: Ints = field(
         default_factory=lambda: NO_INTS
     )  # of our records: first position of each segment in `token_ids`, [B]
+    obstacle: str = ""  # why no verdict about length can be given, with the remedy
+    caveats: tuple[str, ...] = ()
+    """Clauses of the verdict's sentence about what is not known of the rows, or how it was decided."""
+    questions: tuple[Question, ...] = ()
 
     grouping: str = ""
     """How groups were formed beyond prompts and steps, for the end of a sentence; empty if those are all."""

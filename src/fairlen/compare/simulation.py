@@ -95,6 +95,8 @@ def read_rollouts(place: str, tokenizer: str = "") -> WeighedRollouts:
         found = "; ".join(reading.unreadable) or ", ".join(one.folder for one in reading.sources) or "no rollouts there"
         raise ValueError(f"--rollouts {place}: {found}; name files of one format in one folder, as for fairlen audit")
     log = reading.sources[0].log
+    if log.obstacle:
+        raise ValueError(f"--rollouts {place}: {log.obstacle}")
     rows = log.responses.round == 0
     table = replace(log.responses, correct=log.correct).take(rows)
     title = f"{len(table):,} responses of {reading.sources[0].folder}"
@@ -102,6 +104,7 @@ def read_rollouts(place: str, tokenizer: str = "") -> WeighedRollouts:
     if len(thirds := length_bins(table.length, THIRDS)) < THIRDS:
         raise ValueError(f"--rollouts {place}: {title}, too few, or of too few lengths, to compare short and long ones")
     title += f"; thirds by length are {', '.join(thirds.names())}"
+    title += "".join(f"; {clause}" for clause in (*log.caveats, *map(str, log.questions)))
     title += f"; {log.grouping}" if log.grouping else ""
     if log.question:
         warn(f"--rollouts {place}: {log.question}")

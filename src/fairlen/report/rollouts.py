@@ -13,8 +13,10 @@ import numpy as np
 from fairlen.audit.audit import Audit
 from fairlen.audit.log import plain_samples
 from fairlen.audit.readers import Source, fairlen_records
-from fairlen.audit.readers.messages import Passages, content_of, passages_of
+from fairlen.audit.readers.blocks import BlockForms
+from fairlen.audit.readers.messages import Passages, content_of, said_in
 from fairlen.audit.readers.rows import Found
+from fairlen.audit.readers.spent import separate_blocks
 from fairlen.batch import Bools, Floats, Ints
 from fairlen.files.formats import Chunk, Unreadable, describe, stream
 from fairlen.report.run import Passage, divide, shorten, show_passages, visible
@@ -106,11 +108,27 @@ def read_file(source: Source, number: int, wanted: Ints) -> Texts:
             for line in set(read.lines):
                 rows = np.flatnonzero((log.file == number) & (log.line == line)).tolist()
                 here = np.flatnonzero(np.equal(read.lines, line)).tolist()
-                texts = [(words_of(read.get(names[0])[p]), passages_of(read.get(names[1])[p]) or []) for p in here]
+                texts = [
+                    (
+                        words_of(read.get(names[0])[place]),
+                        split_passages(read.get(names[1])[place], source.format.forms),
+                    )
+                    for place in here
+                ]
                 found |= dict(zip(rows, texts, strict=True)) if len(rows) == len(texts) else {}
         if chunk.lines[-1] >= wanted[-1]:
             break
     return found
+
+
+def split_passages(response: Any, forms: BlockForms) -> Passages:
+    """Return what the policy wrote and read of a response, in order; blocks that it read are passages of their own."""
+    said = said_in(response)
+    if said is None:
+        return []
+    if forms.has_turns or "read" in forms.origins.values():
+        return [(is_own, "".join(text for _, text in parts)) for is_own, parts in separate_blocks(said, forms)]
+    return [(is_own, "\n".join(text for _, text in parts)) for is_own, parts in said]
 
 
 def words_of(prompt: Any) -> str:

@@ -23,10 +23,13 @@ from fairlen.audit.readers import fairlen_records
 from fairlen.audit.readers.columns import ROLES, check_given, choose_all, names_in, read_texts
 from fairlen.audit.readers.context import collect_context, used_columns
 from fairlen.audit.readers.formats import Format, by_name, describe_missing
-from fairlen.audit.readers.frameworks import FRAMEWORKS, NEMO_RL, PRIME_RL, SKYRL, TRL
+from fairlen.audit.readers.frameworks import FRAMEWORKS, NEMO_RL, TRL
 from fairlen.audit.readers.grouped_log import make_grouped_log
+from fairlen.audit.readers.places import find_numbers, find_step
+from fairlen.audit.readers.programs import PROGRAMS
 from fairlen.audit.readers.rows import Found, Options, Part, join, read_rows
 from fairlen.audit.readers.spent import Meter, make_meter
+from fairlen.audit.readers.survey import survey_rows
 from fairlen.console import plural
 from fairlen.files import formats
 from fairlen.files.limits import name_special
@@ -42,7 +45,6 @@ DESCRIBES_RESPONSE = frozenset(
     name for role in ("reward", "correct", "tokens", "turns", "finish", "advantage") for name in ROLES[role]
 )
 """Names of columns that describe a response, so that they never form groups."""
-STEPPED = (PRIME_RL, SKYRL)  # formats with a folder a step
 DEFAULTS = Options()
 
 
@@ -97,18 +99,10 @@ def read_places(
     lists = lists_in(options.columns)
     opened = {path: Opened(path, lists, spans.get(path)) for path, _ in places}
     kinds = sniff_all(list(opened.values()), options.columns)
-    grouped: dict[tuple[str, ...], tuple[Format, list[Opened]]] = {}
     named = {path for path, argument in places if path == Path(argument)}
     problems = [(path, kind) for path, kind in kinds.items() if isinstance(kind, formats.Unreadable)]
-    for path, argument in places:
-        kind, folder = kinds[path], str(path.parent)
-        if isinstance(kind, Format):
-            folder = re.sub(r"step_\d+", "step_*", folder) if kind in STEPPED else folder
-            numbered = kind.name != "generic" and BY_STEP.fullmatch(Path(argument).name)
-            place = "" if numbered or kind is fairlen_records.FORMAT else argument
-            folder, place = ("", "") if options.pool and kind is not fairlen_records.FORMAT else (folder, place)
-            key = (kind.name, folder, place, *sorted(kind.columns))
-            grouped.setdefault(key, (kind, []))[1].append(opened[path])
+    rollouts = [(path, argument, kind) for path, argument in places if isinstance(kind := kinds[path], Format)]
+    grouped = group_files(rollouts, opened, options.pool)
     sources: list[Source] = []
     for key, (kind, files) in grouped.items():
         folder = key[1] or os.path.commonpath([one.path.parent for one in files])
@@ -124,6 +118,39 @@ def read_places(
         told[path in named or not (sources or isinstance(why, OtherContent))].append(str(why))
     lost = tuple((path, str(why)) for path, why in problems if isinstance(why, formats.Lost))
     return LogReading(tuple(sources), tuple(told[True]), tuple(told[False]), lost)
+
+
+Key = tuple[str, ...]
+"""What the files of one log share: the name of their format, their folder, the argument that they came by, columns."""
+
+
+def group_files(
+    rollouts: Sequence[tuple[Path, str, Format]], opened: dict[Path, Opened], pool: bool
+) -> dict[Key, tuple[Format, list[Opened]]]:
+    """Return the files of each log: of one format, argument and columns, in one folder or in folders that differ by a number."""
+    shapes = find_numbers({path.parent for path, _, kind in rollouts if kind is not fairlen_records.FORMAT})
+    grouped: dict[Key, tuple[Format, list[Opened]]] = {}
+    for path, argument, kind in rollouts:
+        folder, place = str(path.parent), argument
+        if kind is fairlen_records.FORMAT or (kind.name != "generic" and BY_STEP.fullmatch(Path(argument).name)):
+            place = ""
+        if kind is not fairlen_records.FORMAT:
+            folder = shapes[path.parent][0] if path.parent in shapes else folder
+            folder, place = ("", "") if pool else (folder, place)
+        key = (kind.name, folder, place, *sorted(kind.columns))
+        grouped.setdefault(key, (kind, []))[1].append(opened[path])
+    return grouped
+
+
+def number_files(files: Sequence[Path]) -> dict[str, int]:
+    """Return the number in the path of each file, if its folder, or else its name, differs from the others' in one number."""
+    folders = find_numbers({path.parent for path in files})
+    names = find_numbers(files)
+    numbers = [folders.get(path.parent) or names.get(path) for path in files]
+    steps = {str(path): found[1] for path, found in zip(files, numbers, strict=True) if found}
+    if not steps and len({path.parent for path in files}) == 1 and (step := find_step(files[0])) is not None:
+        return {str(path): step for path in files}
+    return steps
 
 
 def find_files(paths: list[str]) -> list[tuple[Path, str]]:
@@ -226,7 +253,7 @@ def sniff(file: Opened, given: dict[str, str]) -> Format:
     if not len(head) and file.rejected:
         raise OtherContent(f"{path}: {file.no_object}")
     columns = set(head.columns or formats.columns_of(path, lambda line, why: None))
-    known = () if given else (fairlen_records.FORMAT, *FRAMEWORKS)
+    known = () if given else (fairlen_records.FORMAT, *FRAMEWORKS, *PROGRAMS)
     if format := next((one for one in known if one.fits(columns)), None):
         is_told = format in (TRL, NEMO_RL)  # other reward functions, or validation
         return replace(format, columns=frozenset(columns)) if is_told else format
@@ -239,7 +266,7 @@ def sniff(file: Opened, given: dict[str, str]) -> Format:
     is_likely = "prompt" in roles and any(read_texts(name, head.get(name)) for name in free)
     if (format := by_name(roles)).fits(set(roles) | ({"response"} if is_likely else set())):
         return format
-    raise OtherContent(f"{path}: {describe_missing(roles, head)}")
+    raise OtherContent(f"{path}: {describe_missing(roles, file.look(MAX_LOOKED_INTO), given)}")
 
 
 def look_into(files: Sequence[Opened]) -> formats.Chunk:
@@ -280,13 +307,27 @@ def read_source(
         try:
             format = format.settle(format, head, options)
             found.notes = Counter(dict.fromkeys(format.notes, 0))
+            for caveat in format.caveats:
+                found.caution(caveat)
+            found.chosen["meanings"], found.chosen["reward"] = options.meanings, format.reward
+            found.chosen["steps"] = number_files(files)
+            survey_head(format, head, found)
             log, left_out = read_foreign(format, opened, meter, found, options)
-            format = replace(format, remedy=format.remedy | found.lacks)
+            format = replace(format, remedy=format.remedy | found.lacks, forms=found.forms)
         except formats.Unreadable as error:
             log, left_out = None, [f"{name_files(files)}: {error}"]
     has_steps = found.has_steps or format is fairlen_records.FORMAT
     source = Source(format, folder, tuple(found.files), log, found.sentences(), has_steps) if log else None
     return source, list(left_out)
+
+
+def survey_head(format: Format, head: formats.Chunk, found: Found) -> None:
+    """Decide by the first rows of a log what `rows.read_rows` has to know of all."""
+    first = Found(files=dict(found.files), chosen=dict(found.chosen))
+    try:
+        survey_rows(format.read(head, first), found)
+    except (TypeError, AttributeError, KeyError, IndexError, ValueError, OverflowError, RecursionError):
+        return  # rows of an unexpected shape are rejected one by one when all are read
 
 
 def read_foreign(
@@ -306,7 +347,11 @@ def read_foreign(
         return make_grouped_log(format.name, format.finish(join(parts), found), meter, found, options), left_out
     if whole:
         lost = [f"{m.file}:{m.line}: {m.reason}" for m in found.malformed if m.file in whole]
-        lost += [f"{files[part.file[0]]}:{part.line[0]}: no reward" for part in parts if len(part)]
+        lost += [
+            f"{files[part.file[0]]}:{part.line[0]}: {'an empty or failed response' if part.fault[0] else 'no reward'}"
+            for part in parts
+            if len(part)
+        ]
         reasons = "; ".join(lost[:3]) or "there are no rows"
         left_out.append(f"{name_files(whole)}: {format.title}, but not one row could be read: {reasons}")
     return None, left_out

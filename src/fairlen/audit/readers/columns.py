@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import product
 from statistics import median
 from typing import Any
@@ -16,11 +17,22 @@ from typing import Any
 import numpy as np
 
 from fairlen.audit.log import halfway
-from fairlen.audit.readers.finish import kind_of, word_of
-from fairlen.audit.readers.messages import is_hidden, text_of
-from fairlen.audit.readers.rows import Options, Values, differs, hashes, is_mixed, numbers, pair_keys
+from fairlen.audit.readers.calls import write_call
+from fairlen.audit.readers.finish import SAYS_CUT, kind_of, word_of
+from fairlen.audit.readers.messages import is_hidden, split_chat, text_of
+from fairlen.audit.readers.rows import Options, Values, differs, hashes, is_error, is_mixed, numbers, pair_keys
+from fairlen.audit.readers.token_counts import CHARACTERS, choose_count, includes_prompt, is_plausible
+from fairlen.audit.readers.unfold import unfold_head
+from fairlen.audit.readers.verdicts import (
+    choose_outcome,
+    find_scale,
+    has_scale_per_prompt,
+    list_candidates,
+    list_values,
+    names_verdict,
+)  # fmt: skip
 from fairlen.audit.statistics.within import MIN_PROMPTS
-from fairlen.batch import Bools, Floats, Ints, count_by, sum_by
+from fairlen.batch import Bools, Floats, Ints, count_by, number_keys, sum_by
 from fairlen.console import suggest
 from fairlen.files.formats import Chunk, Unreadable
 
@@ -46,9 +58,13 @@ ROLES: dict[str, tuple[str, ...]] = {
         "advantage": "advantage advantages",
         "age": "age staleness policy_lag off_policy_steps",
         "group": "",
+        "scale": "",
+        "error": "",
+        "calls": "",
     }.items()
 }
-"""Columns that fairlen reads, and their names in files, the surest first; `group` tells responses to a prompt apart."""
+"""Columns that fairlen reads, and their names in files, the surest first; `group` tells responses to a prompt apart, `scale` the
+rewards that have a range of their own."""
 IN_OBJECTS = {
     "finish": "meta_info.finish_reason", "tokens": "meta_info.completion_tokens", "reward": "reward_info.reward",
 }  # fmt: skip
@@ -76,6 +92,13 @@ NO_RESPONSE = re.compile(
 COUNTS_RESPONSE = re.compile("response|completion|output|mask", re.I)
 """Names of numbers of tokens that say of what; with reasoning that is hidden they are more than the text."""
 BAR = re.compile(r"(.+)>([-+]?[\d.]+(?:e[-+]?\d+)?)")  # a column, and what it is above where a response is correct
+NAMES_ERROR = re.compile(r"(^|_)(errors?|exceptions?|failed|failure|aborted|crash(ed)?|traceback)(_|$)", re.I)
+NAMES_CALLS = re.compile(r"(^|_)(tool|function)_?(calls?|uses?|invocations?)$", re.I)
+NAMES_END = re.compile(r"reason|stop|finish|(^|_)end|termin|status|exit|halt|done", re.I)
+MAX_WORD, MAX_WORDS = 60, 12  # characters of a word for the end of a response, and words in a column
+MAX_DEPTH = 3  # of objects in which columns are sought
+MAX_UNIQUE = 0.98  # share of rows with a prompt of their own from which on it is an id of rows
+SAME_GROWTH = 0.95  # correlation within prompts from which on a number of tokens grows with the text and nothing else
 MUCH_LONGER = 4  # times the length of another text, from which on the longer one may be the response
 STEP = re.compile(
     r"(gen(eration)?|policy|weights?|model|actor|train(ing|er)?|global|rollout|opt(imizer|imization)?|update|grad(ient)?|learner)"
@@ -112,7 +135,19 @@ def choose_all(head: Chunk, given: dict[str, str]) -> dict[str, str]:
             roles[role] = path
     named = [name for name in head.columns if PART.search(name) and name not in roles.values()]
     parts = [name for name in named if is_numeric(head.get(name))]
-    return roles if not parts or {"reward", "correct"} & roles.keys() else roles | {"reward": "+".join(parts)}
+    if {"reward", "correct"} & roles.keys():
+        return roles
+    if parts:
+        return roles | {"reward": "+".join(parts)}
+    columns = {name: flatten_lists(column_at(head, name)) for name in (*head.columns, *list_inside(head))}
+    verdicts = [name for name in list_candidates(columns, set(roles.values())) if len(list_values(columns[name])) == 2]
+    verdicts.sort(key=lambda name: not names_verdict(name))
+    return roles | {"correct": verdicts[0]} if verdicts else roles
+
+
+def flatten_lists(cells: Values) -> Values:
+    """Return the elements of cells that are lists, as lines of many responses have them."""
+    return [item for cell in cells for item in (cell if isinstance(cell, list) else [cell])]
 
 
 def find_step(head: Chunk, roles: dict[str, str]) -> str:
@@ -188,63 +223,185 @@ def inside(value: Any, *names: str) -> Any:
     return value
 
 
-def choose_by_content(head: Chunk, options: Options) -> tuple[dict[str, str], list[str]]:
-    """Return which column is what, and notes. Raises Unreadable with the flag that answers where that cannot be known."""
+@dataclass(frozen=True)
+class ColumnChoice:
+    """Which column has which role, by what the first rows hold."""
+
+    roles: dict[str, str]
+    count: str = "number"  # how cells of `tokens` are counted, a key of token_counts.COUNTS
+    notes: tuple[str, ...] = ()
+    caveats: tuple[str, ...] = ()  # clauses of the verdict's sentence
+    has_prompt: bool = True  # whether a column or the messages hold the prompt
+
+
+def choose_by_content(head: Chunk, options: Options) -> ColumnChoice:
+    """Return which column has which role. Raises Unreadable with the flag that answers if that cannot be known."""
     given = options.columns
     roles = choose_all(head, given)
-    if "prompt" not in roles or not {"reward", "correct"} & roles.keys():
-        return roles, []
-    if "reward" in roles and "correct" in roles.keys() - given.keys():
-        listed = [any(isinstance(one, list) for one in column_at(head, roles[role])) for role in ("reward", "correct")]
-        if listed == [True, False]:  # a verdict on all responses to a prompt together
-            del roles["correct"]
-    head = spread(head, roles)
-    if roles.get("correct") == "success" and "reward" in roles and "correct" not in given:
-        said, paid = (np.unique(numbers(column_at(head, roles[one]))[0]) for one in ("correct", "reward"))
-        if said.tolist() == [1.0] and len(paid) > 1:  # that a request went well, not an answer
-            del roles["correct"]
-    correct = find_correct(head, roles)
-    if "finish" in roles.keys() - given.keys():
-        failed = [kind_of(word_of(one)) == "failed" for one in column_at(head, roles["finish"])]
-        if any(failed) and np.array_equal(failed, ~correct):  # a verdict, and no reason why a response ended
-            del roles["finish"]
+    if not {"reward", "correct"} & roles.keys():
+        return ColumnChoice(roles)
+    drop_shared_verdict(head, roles, given)
+    for _ in range(2):  # a line may hold several prompts with several responses each
+        graded = [column_at(head, roles[role]) for role in ("reward", "correct") if role in roles]
+        responses = column_at(head, roles["response"]) if "response" in roles else [None] * len(head)
+        head = unfold_head(head, graded, responses)
+    questions = [split_chat(cell)[0] for cell in column_at(head, roles["response"])] if "response" in roles else []
+    notes, caveats = list[str](), list[str]()
+    if "prompt" not in roles and not any(questions):
+        return ColumnChoice(roles, has_prompt=False)
     step = hashes(column_at(head, roles["step"])) if "step" in roles else np.zeros(len(head), np.int64)
-    if "prompt" not in given:
+    first = hashes(column_at(head, roles["prompt"], "prompt") if "prompt" in roles else questions)
+    outcome = choose_outcome(list_outcomes(head, roles), roles, pair_keys(step, first), set(given))
+    roles = {role: name for role, name in roles.items() if role not in ("reward", "correct")} | outcome.roles
+    notes += outcome.notes
+    caveats += outcome.caveats
+    correct = find_correct(head, roles)
+    drop_status_of_verdict(head, roles, given, correct)
+    add_by_content(head, roles, pair_keys(step, first))
+    if "prompt" in roles and "prompt" not in given:
+        caveats += replace_row_ids(head, roles, questions, step, correct)
+    if "prompt" in roles and "prompt" not in given:
         roles |= tell_problems(head, roles, step, correct)
-    group = pair_keys(step, hashes(column_at(head, roles["prompt"], "prompt")))
+    prompt = hashes(column_at(head, roles["prompt"], "prompt") if "prompt" in roles else questions)
+    group = pair_keys(step, prompt)
     group = pair_keys(group, hashes(column_at(head, roles["group"], "group"))) if "group" in roles else group
     mixed = is_mixed(group, correct)
-    if "response" not in given:
+    if "response" not in given and "prompt" in roles:
         roles |= find_response(head, roles, group, mixed, roles.pop("response", ""))
     if "reasoning" in roles.keys() - given.keys() and not is_beside(head, roles, group, mixed):
         del roles["reasoning"]
-    notes = []
-    if "tokens" in roles.keys() - given.keys() and (why := doubt_tokens(head, roles, group)):
-        notes = [f"`{roles.pop('tokens')}` {why}, so that lengths are measured by the text"]
+    count = "number"
+    if "tokens" in roles:
+        count, why = check_tokens(head, roles, group, "tokens" in given)
+        if why:
+            notes.append(f"`{roles.pop('tokens')}` {why}, so that lengths are measured by the text")
     if "advantage" in roles and "+" in roles.get("reward", "") and "reward" not in given:
         names, credit = roles["reward"].split("+"), numbers(column_at(head, roles["advantage"]))[0]
         explained = explain_credit(head, names, credit, group)
         roles["reward"] = write_sum(explained or ask("reward", names, "no sum explains the advantage"))
-    return {role: roles[role] for role in ROLES if role in roles}, notes
+    if "correct" not in roles and "scale" not in given:
+        caveats += choose_scale(head, roles, prompt, group)
+    return ColumnChoice({role: roles[role] for role in ROLES if role in roles}, count, tuple(notes), tuple(caveats))
+
+
+def add_by_content(head: Chunk, roles: dict[str, str], group: Ints) -> None:
+    """Set the roles of errors, of calls beside the response, and of ends, whose columns are known by what they hold."""
+    free = [name for name in head.columns if name not in roles.values()]
+    for name in free:
+        cells = head.get(name)
+        if "error" not in roles and NAMES_ERROR.search(name) and 0 < np.mean([*map(is_error, cells)]) < 0.5:
+            roles["error"] = name
+        is_text = isinstance(
+            next((cell for cell in column_at(head, roles.get("response", "")) if cell is not None), None), str
+        )
+        if "calls" not in roles and is_text and NAMES_CALLS.search(name) and any(map(write_call, cells)):
+            roles["calls"] = name
+    if "finish" not in roles and (
+        name := find_ends(head, [name for name in free if name not in roles.values()], group)
+    ):
+        roles["finish"] = name
+
+
+def find_ends(head: Chunk, names: list[str], group: Ints) -> str:
+    """Return the column of words, some of which are for a limit, that vary within prompts; empty if there is none."""
+    for name in names:
+        cells = [cell for cell in head.get(name) if cell is not None]
+        is_flag = bool(cells) and all(isinstance(cell, bool) for cell in cells)
+        if is_flag and SAYS_CUT.search(name.lower()) and any(cells) and not all(cells):
+            return name
+        if not cells or not all(isinstance(cell, str) and len(cell) < MAX_WORD for cell in cells):
+            continue
+        words = [word_of(cell) for cell in head.get(name)]
+        kinds = {word: kind_of(word) for word in set(words)}
+        number = len(np.unique(hashes(words)))
+        if "truncated" not in kinds.values() or not 2 <= number <= MAX_WORDS:
+            continue
+        known = np.mean([kinds[word] in ("truncated", "ended", "failed") for word in words])
+        varies = pair_keys(group, hashes(words)).max() > 1.1 * (len(np.unique(group)) - 1)
+        if varies and (known > 0.5 or NAMES_END.search(name)):
+            return name
+    return ""
+
+
+def drop_shared_verdict(head: Chunk, roles: dict[str, str], given: dict[str, str]) -> None:
+    """Drop a verdict on all responses to a prompt together, if there is a list of rewards."""
+    if "reward" in roles and "correct" in roles.keys() - given.keys():
+        listed = [
+            any(isinstance(cell, list) for cell in column_at(head, roles[role])) for role in ("reward", "correct")
+        ]
+        if listed == [True, False]:
+            del roles["correct"]
+
+
+def drop_status_of_verdict(head: Chunk, roles: dict[str, str], given: dict[str, str], correct: Bools) -> None:
+    """Drop a column of ends that failed in exactly the rows that are incorrect: it is a verdict, and no reason for an end."""
+    if "finish" in roles.keys() - given.keys():
+        failed = [kind_of(word_of(cell)) == "failed" for cell in column_at(head, roles["finish"])]
+        if any(failed) and np.array_equal(failed, ~correct):
+            del roles["finish"]
+
+
+def list_outcomes(head: Chunk, roles: dict[str, str]) -> dict[str, Values]:
+    """Return the columns that may hold a reward or a verdict: all of the rows, those inside objects, and those chosen."""
+    names = [*head.columns, *list_inside(head)]
+    names += [roles[role] for role in ("reward", "correct") if role in roles and roles[role] not in names]
+    return {name: column_at(head, name) for name in names}
+
+
+def replace_row_ids(head: Chunk, roles: dict[str, str], questions: list[Any], step: Ints, correct: Bools) -> list[str]:
+    """Replace an id that differs in every row by the question in the messages or in another column; return what to say."""
+    name = roles["prompt"]
+    cells = column_at(head, name, "prompt")
+    if len(head) < MIN_PROMPTS or len(np.unique(hashes(cells))) < MAX_UNIQUE * len(head):
+        return []
+    if any(questions) and is_mixed(pair_keys(step, hashes(questions)), correct).any():
+        del roles["prompt"]
+        return [f"`{name}` differs in every row, so that the prompt is the question in `{roles['response']}`"]
+    others = [other for other in ROLES["prompt"] if other in head.columns and other not in roles.values()]
+    others += [other for other in head.columns if OF_PROBLEM.search(other) and other not in (*others, *roles.values())]
+    for other in others:
+        if is_mixed(pair_keys(step, hashes(column_at(head, other))), correct).any():
+            roles["prompt"] = other
+            return [f"`{name}` differs in every row, so that the prompt is `{other}`"]
+    return []
+
+
+def check_tokens(head: Chunk, roles: dict[str, str], group: Ints, is_given: bool) -> tuple[str, str]:
+    """Return how numbers of tokens are counted, and why they are not of the text, empty if they are.
+
+    Raises Unreadable if they may count reasoning that is hidden.
+    """
+    texts = read_texts("response", column_at(head, roles.get("response", "")))
+    found = choose_count(column_at(head, roles["tokens"]), texts, roles["tokens"])
+    if is_given or not texts:
+        return found.kind, ""
+    asked = read_texts("response", column_at(head, roles["prompt"].split("+")[0])) if "prompt" in roles else []
+    if asked and includes_prompt(found.values, texts, asked):
+        return found.kind, "counts the prompt as well as the response"
+    return found.kind, doubt_tokens(head, roles, group, found.values)
+
+
+def choose_scale(head: Chunk, roles: dict[str, str], prompt: Ints, group: Ints) -> list[str]:
+    """Set the role `scale` if one bar does not fit the rewards of all prompts; return what to say."""
+    reward, prompt = roles.get("reward", ""), number_keys(prompt)
+    outcome = numbers(column_at(head, reward))[0]
+    if len(np.unique(outcome[np.isfinite(outcome)])) <= 2:
+        return []
+    names = [name for name in (*head.columns, *list_inside(head)) if name not in roles.values()]
+    columns = {name: column_at(head, name) for name in names} | {reward: column_at(head, reward)}
+    if name := find_scale(columns, reward, prompt, group):
+        roles["scale"] = name
+        return [f"rewards have several scales by `{name}`, so that correct is above half of the range of each"]
+    if "prompt" in roles and has_scale_per_prompt(outcome, prompt):
+        roles["scale"] = roles["prompt"]
+        return ["prompts have two rewards each, of several scales, so that the higher one of each is correct"]
+    return []
 
 
 def ask(role: str, names: list[str], why: str) -> Any:
     """Raise Unreadable with the flags that answer which column is in a role."""
-    raise Unreadable(f"{why}: name it: " + " or ".join(f"--columns {role}={name}" for name in names or ["NAME"]))
-
-
-def spread(head: Chunk, roles: dict[str, str]) -> Chunk:
-    graded = [cells for role in ("reward", "correct") if role in roles for cells in [column_at(head, roles[role])]]
-    sizes = [next((len(cell) for cell in cells if isinstance(cell, list)), 0) for cells in zip(*graded, strict=True)]
-    if not any(sizes):
-        return head
-    places = [(row, place) for row, size in enumerate(sizes) for place in range(max(size, 1))]
-
-    def pick(cell: Any, row: int, place: int) -> Any:
-        return cell[place] if isinstance(cell, list) and 0 < len(cell) == sizes[row] else cell
-
-    columns = {name: [pick(cells[row], row, place) for row, place in places] for name, cells in head.columns.items()}
-    return Chunk(head.file, range(1, len(places) + 1), columns)
+    flags = " or ".join(f"--columns {role}={name}" for name in names)
+    raise Unreadable(f"{why}: name it: {flags}" if flags else f"{why}, and no other column can be the {role}: add one")
 
 
 def find_correct(head: Chunk, roles: dict[str, str]) -> Bools:
@@ -293,6 +450,23 @@ def list_inside(head: Chunk, lists: bool = False) -> list[str]:
     return [f"{name}.{key}" for name, keys in objects.items() if isinstance(keys, dict) for key in keys]
 
 
+def list_paths(head: Chunk) -> list[str]:
+    """Return the columns of a file, and the fields of objects in them up to three deep."""
+    paths = list[str]()
+
+    def add(name: str, cells: Values, depth: int) -> None:
+        objects = [cell for cell in cells if isinstance(cell, dict)]
+        if not objects or depth == MAX_DEPTH:
+            paths.append(name)
+            return
+        for key in dict.fromkeys(key for cell in objects[:MIN_PROMPTS] for key in cell):
+            add(f"{name}.{key}", [cell.get(key) if isinstance(cell, dict) else None for cell in cells], depth + 1)
+
+    for name, cells in head.columns.items():
+        add(name, cells, 0)
+    return paths
+
+
 def is_regular(group: Ints) -> bool:
     size = count_by(group, int(group.max()) + 1).astype(np.int64)
     return bool(np.mean(size % np.bincount(size).argmax() == 0) > 0.5)
@@ -324,7 +498,7 @@ def find_response(head: Chunk, roles: dict[str, str], group: Ints, mixed: Bools,
             ask("response", [found, longest], why)
         found = longest
     if not found and named and "tokens" not in roles and len(np.unique(group[mixed])) >= MIN_PROMPTS:
-        others = [name for name in texts if name != named[0]]
+        others = [name for name in texts if name != named[0] and differs(hashes(texts[name]), group, mixed)]
         why = "is one text for correct and incorrect responses to a prompt, so a reference"
         ask("response", others, f"`{named[0]}` {why}")
     return {"response": found or named[0]} if found or named else {}
@@ -356,11 +530,10 @@ def is_beside(head: Chunk, roles: dict[str, str], group: Ints, mixed: Bools) -> 
     return not mixed.any() or differs(hashes(texts), group, mixed)
 
 
-def doubt_tokens(head: Chunk, roles: dict[str, str], group: Ints) -> str:
+def doubt_tokens(head: Chunk, roles: dict[str, str], group: Ints, tokens: Floats) -> str:
     """Return why numbers of tokens are not of the text. Raises Unreadable where they may count reasoning that is hidden."""
-    name, values = roles["tokens"], column_at(head, roles["tokens"])
+    name = roles["tokens"]
     texts = read_texts("response", column_at(head, roles.get("response", "")))
-    tokens = numbers([None if isinstance(one, list) else one for one in values])[0]
     size, number = np.array(list(map(len, texts)), np.float64), int(group.max()) + 1
     if not texts or number < MIN_PROMPTS or np.isnan(tokens).any() or len(set(texts)) < 0.2 * len(texts):
         return ""
@@ -373,6 +546,10 @@ def doubt_tokens(head: Chunk, roles: dict[str, str], group: Ints) -> str:
         return "counts characters"
     slope, common = (x * y).sum() / (x**2).sum(), (x * y).sum() / np.sqrt((x**2).sum() * (y**2).sum())
     beyond = tokens.mean() - slope * size.mean()
+    if size.sum() > CHARACTERS[1] * tokens.sum():
+        return "counts far less than the text"
+    if common > SAME_GROWTH and is_plausible(float(slope)) and beyond > max(0.25 * tokens.mean(), 16):
+        return "counts more than the text, by about as much for every response"
     if COUNTS_RESPONSE.search(name) or (common > 0.5 and beyond < max(0.25 * tokens.mean(), 16)):
         return ""
     if common > 0.5 or tokens.mean() > size.mean():

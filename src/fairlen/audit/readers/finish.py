@@ -15,18 +15,34 @@ KINDS = {
     "ended": "stop stopped eos eos_token eos_token_id eos_found end_turn end_of_turn end_id end_of_text endoftext end word "
     "stop_sequence stop_word stop_words stop_str stop_string stop_token stop_token_id matched matched_token matched_str "
     "matched_regex tool_call tool_calls tool_use function_call complete completed finish finished done success refusal "
-    "max_turns_reached user_stop agent_stop",
+    "user_stop agent_stop",
     "failed": "error failed abort aborted cancel canceled cancelled user_cancel interrupt interrupted pending in_progress "
     "not_finished content_filter content_filtered safety recitation blocklist prohibited_content spii guardrail_intervened "
     "error_toxic malformed_function_call ignored agent_timeout",
     "": "none null nan unknown unspecified",
 }
-"""Words for a limit, of tokens or of turns, time or cost; for an end by the policy, as by `max_turns_reached` in verifiers after
-one turn; for what broke off, so that its reward is of no whole response; and for nothing."""
+"""Words for a limit, of tokens or of turns, time or cost; for an end by the policy; for what broke off, so that its reward is of
+no whole response; and for nothing."""
+ONE_TURN = "max_turns_reached"
+"""What verifiers writes of every rollout of one turn, which no limit ended."""
 KNOWN = {word: kind for kind, words in KINDS.items() for word in words.split()} | {"": ""}
 MAX_TOKENS = re.compile(
     r"(reached_|hit_|exceeded_)?max(imum)?_([a-z]+_){0,2}?(tokens?|len|length)(_(reached|exceeded|limit))?"
 )
+LIMITS = re.compile(
+    r"length|max(imum)?_?(turn|step|iter|round|call|token|len|seq|gen|new|output|response|completion|size|time|reach)|limit|"
+    r"trunc|exceed|exhaust|budget|overflow|overlong|too_long|clipped|cut_?off|capped|(^|_)cap(_|$)|timeout|timed_out|deadline|"
+    r"out_of_|ran_out|context|window"
+)
+FAILURES = re.compile(
+    r"err(or)?(_|$|s)|exception|abort|fail|cancel|crash|kill|invalid|reject|preempt|evict|(^|_)lost|disconnect|unavailable|oom"
+)
+ENDS = re.compile(
+    r"(^|_)(stop\w*|eos\w*|eot|end|ended|done|finish\w*|complet\w*|success\w*|natural\w*|normal\w*|ok|okay|submit\w*)(_|$)"
+)
+"""Forms of words that are in no list: for a limit, for a failure, for an end by the policy."""
+OF_SIZE = re.compile(r"length|max|limit|token|context|trunc|exceed|budget")
+NEGATED = re.compile(r"^(not|no|non|un|never)_")
 PREFIX = re.compile(r"^([a-z0-9]+_)*?(finish|stop)_reason_(?=.)|^finish(ed)?_(?=.)")
 """Prefixes of names of enums, as in FinishReason.LENGTH, FINISH_LENGTH, FINISHED_LENGTH_CAPPED."""
 SAYS_CUT = re.compile(r"trunc|limit|overlong|exceed|clip|cut|max_|incomplete|unfinished|not_finished")
@@ -52,24 +68,42 @@ def word_of(value: Any) -> str:
 
 
 def kind_of(word: str) -> str:
-    """Return truncated, ended, failed, nothing where nothing is said, or unknown."""
-    return "truncated" if MAX_TOKENS.fullmatch(word) and word not in KNOWN else KNOWN.get(word, "unknown")
+    """Return truncated, ended, failed, an empty text if the word means nothing, or unknown: by lists, then by form."""
+    if word in KNOWN:
+        return KNOWN[word]
+    if MAX_TOKENS.fullmatch(word):
+        return "truncated"
+    if NEGATED.match(word):
+        return "ended" if LIMITS.search(word) else "unknown"
+    if FAILURES.search(word) and not OF_SIZE.search(word):
+        return "failed"
+    if LIMITS.search(word):
+        return "truncated"
+    return "ended" if ENDS.search(word) else "unknown"
+
+
+def meaning_of(word: str, found: Found) -> str:
+    """Return what a word means: what `--means` says, or `kind_of`."""
+    given = found.meanings.get(word, "")
+    return given if given in ("truncated", "ended", "failed") else kind_of(word)
 
 
 def read_finish(value: Any, found: Found, name: str = "finish_reason") -> tuple[float | None, bool]:
-    """Return whether a limit ended a response, 1 or 0, None where that is not said, and whether something else broke it off.
+    """Return whether a limit ended a response, 1 or 0, None if that is not known, and whether something else broke it off.
 
-    A word that is not known is said in a note, and means neither. `name` is that of the column: it says whether its true, or 1,
-    is truncated or finished; a number in a column of reasons is a code of some engine's.
+    A word that is not known is noted, and means neither; `--means WORD=truncated` (ended, failed) says what it means. `name` is
+    that of the column: it says whether its true, or 1, is truncated or finished; a number in a column of reasons is a code.
     """
     word, is_cut = word_of(value), bool(SAYS_CUT.search(name.lower()))
     if word in TRUTH and (is_cut or SAYS_END.search(name.lower())):
         return TRUTH[word] if is_cut else 1.0 - TRUTH[word], False
-    if (kind := kind_of(word)) == "unknown":
+    if (kind := meaning_of(word, found)) == "unknown":
         unknown = "which is not known: whether these responses were truncated is unknown"
         found.note(f"`{name}` says {word!r:.40}, {unknown}", 1)
     return {"truncated": 1.0, "ended": 0.0}.get(kind), kind == "failed"
 
 
 def is_limit(value: Any) -> bool:
-    return kind_of(word_of(value)) == "truncated"
+    """Return whether the stop condition of an environment is a limit."""
+    word = word_of(value)
+    return word != ONE_TURN and kind_of(word) == "truncated"

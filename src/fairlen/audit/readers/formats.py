@@ -10,17 +10,19 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from fairlen.audit.readers.blocks import BlockForms
 from fairlen.audit.readers.columns import ROLES, choose_by_content, column_at, is_numeric, list_inside
-from fairlen.audit.readers.finish import read_finish
-from fairlen.audit.readers.messages import open_output, text_of
+from fairlen.audit.readers.finish import meaning_of, read_finish, word_of
+from fairlen.audit.readers.messages import open_output, split_chat, text_of
+from fairlen.audit.readers.proposals import propose_columns
 from fairlen.audit.readers.rows import Found, Options, Part, is_number
+from fairlen.audit.readers.token_counts import COUNTS
+from fairlen.audit.readers.unfold import is_chat, unfold_row
+from fairlen.audit.statistics.within import MIN_PROMPTS
 from fairlen.files.formats import Chunk, Row, Unreadable, make_chunk
 
 GRADED = re.compile(r"^(metric|score|reward|result|verdict|grade|eval|evaluation)s?\.", re.I)
 """Names of objects that hold what a response is worth."""
-ASKS = {"user", "system", "developer", "human"}
-LISTED = "response", "reward", "correct", "finish", "tokens", "turns", "advantage"
-"""Columns that may hold lists, one element for each response to the row's prompt."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,9 @@ class Format:
     remedy: dict[str, str] = field(default_factory=dict)  # what its files lack
     finish: Callable[[Part, Found], Part] = lambda rows, found: rows
     notes: tuple[str, ...] = ()  # how its columns were chosen
+    caveats: tuple[str, ...] = ()  # clauses of the verdict's sentence about how they were chosen
+    forms: BlockForms = field(default_factory=BlockForms)  # blocks in the texts of its responses
+    reward: str = ""  # name of the column of rewards, for flags; empty if its files have no such column
     columns: frozenset[str] = frozenset()  # those of a file of which files with others are another source
     settle: Callable[[Format, Chunk, Options], Format] = lambda format, head, options: format
     """Gives the format as it is for files with these first rows, whose columns it looks into; raises Unreadable to ask."""
@@ -55,46 +60,47 @@ def expand(chunk: Chunk, found: Found, read: Callable[[Row, str, int, Found], It
     return make_chunk(Path(chunk.file), [line for line, _ in pairs], [row for _, row in pairs], None)
 
 
-def read_by_name(chunk: Chunk, found: Found, chosen: dict[str, str]) -> Chunk:
+def read_by_name(chunk: Chunk, found: Found, chosen: dict[str, str], count: str = "number") -> Chunk:
     roles = {role: column_at(chunk, name, role) for role, name in chosen.items()}
     if "prompt" not in roles:
         chats = [split_chat(one) for one in roles.get("response", [None] * len(chunk))]
         roles["prompt"] = [chat[0] or (chunk.file, line) for chat, line in zip(chats, chunk.lines, strict=True)]
         roles["response"] = [chat[1] for chat in chats]
         if not any(prompt for prompt, _ in chats):
-            found.note("no prompt column: every row is a group of its own; name it: --columns prompt=NAME")
+            found.note("no prompt column: every row is a group of its own")
     if thoughts := roles.pop("reasoning", None):
         pairs = zip(thoughts, roles.get("response", thoughts), strict=True)
         roles["response"] = [{"reasoning": text_of(r), "content": text_of(c)} if r else c for r, c in pairs]
+    if calls := roles.pop("calls", None):
+        pairs = zip(roles["response"], calls, strict=True)
+        roles["response"] = [
+            {"role": "assistant", "content": text, "tool_calls": call} if isinstance(text, str) and call else text
+            for text, call in pairs
+        ]
     opened = [open_output(value) for value in roles.get("response", ())]
     if any(opened):
         roles.setdefault("tokens", [one and one.tokens for one in opened])
         roles.setdefault("finish", [one and one.finish for one in opened])
     chunk = Chunk(chunk.file, chunk.lines, roles)
     if any(isinstance(one, list) for role in ("reward", "correct") for one in roles.get(role, ())):
-        chunk = expand(chunk, found, unfold)
+        chunk = expand(chunk, found, unfold_row)
     if any(isinstance(one, dict) for one in chunk.get("reward")):
         chunk.columns["reward"] = [add_named(one, found) for one in chunk.get("reward")]
     if "finish" in roles:
         ends = [read_finish(value, found, chosen.get("finish", "finish_reason")) for value in chunk.get("finish")]
         chunk.columns["truncated"] = [truncated for truncated, _ in ends]
         chunk.columns["dropped"] = [is_failed for _, is_failed in ends]
+        if None in chunk.columns["truncated"]:
+            words = [word_of(value) for value in chunk.get("finish")]
+            chunk.columns["word"] = [word if meaning_of(word, found) == "unknown" else None for word in words]
         if failed := sum(chunk.columns["dropped"]):
             found.note("aborted, filtered and failed responses count as responses without a verdict", failed)
-    if "tokens" in chosen and chosen["tokens"].endswith("mask"):
-        masks = chunk.get("tokens")
-        chunk.columns.setdefault("turns", [count_turns(one) for one in masks])
-        chunk.columns["tokens"] = [sum(one) if isinstance(one, list) else one for one in masks]
-    elif "tokens" in roles:
-        chunk.columns["tokens"] = [len(one) if isinstance(one, list) else one for one in chunk.get("tokens")]
+    if "tokens" in roles:
+        cells = chunk.get("tokens")
+        if chosen.get("tokens", "").endswith("mask"):
+            chunk.columns.setdefault("turns", [count_turns(cell) for cell in cells])
+        chunk.columns["tokens"] = [COUNTS[count](cell) for cell in cells]
     return chunk
-
-
-def split_chat(value: Any) -> tuple[Any, Any]:
-    """Return the messages up to the last question, None where there is none, and those after it."""
-    messages = value if isinstance(value, list) else []
-    asks = [place for place, one in enumerate(messages, 1) if isinstance(one, dict) and one.get("role") in ASKS]
-    return (value[: asks[-1]], value[asks[-1] :] or None) if asks else (None, value)
 
 
 def add_named(value: Any, found: Found) -> Any:
@@ -106,22 +112,6 @@ def add_named(value: Any, found: Found) -> Any:
     return sum(known) if known else None
 
 
-def unfold(row: Row, file: str, line: int, found: Found) -> Iterator[Row]:
-    lists = {role: row[role] for role in LISTED if isinstance(row.get(role), list)}
-    if not lists.keys() & {"reward", "correct"}:
-        yield row
-        return
-    if isinstance(row["prompt"], list) and all(isinstance(one, str) for one in row["prompt"]):
-        lists["prompt"] = row["prompt"]
-    if row.get("response") is not None:
-        lists.setdefault("response", [row["response"]])
-    sizes = {role: len(values) for role, values in sorted(lists.items())}
-    if len(set(sizes.values())) > 1 or 0 in sizes.values():
-        return found.reject(file, line, "lists of " + ", ".join(f"{size} for {role}" for role, size in sizes.items()))
-    of_all = row | {"tokens": None}  # a number of the whole row says nothing about one response
-    yield from (of_all | dict(zip(lists, values, strict=True)) for values in zip(*lists.values(), strict=True))
-
-
 def count_turns(mask: Any) -> int | None:
     """Return the stretches of tokens that the policy wrote, by a mask of them; None of no list."""
     return sum(after > before for before, after in pairwise([0, *mask])) if isinstance(mask, list) else None
@@ -131,32 +121,69 @@ TELLING = ("prompt", "response", "reward", "correct", "step")
 """Roles whose columns tell logs apart; others may be missing in the first rows of a file."""
 
 
-def by_name(roles: dict[str, str], notes: tuple[str, ...] = ()) -> Format:
+def by_name(
+    roles: dict[str, str], notes: tuple[str, ...] = (), caveats: tuple[str, ...] = (), count: str = "number"
+) -> Format:
     """Return the format of tables with columns in these roles; it fits where they are enough for a log."""
+    shown = ", ".join(f"{role} = `{name}`" for role, name in roles.items())
     return Format(
-        "generic", "columns by name", "your limit of generation",
+        "generic",
+        "columns by name",
+        "your limit of generation",
         lambda roles: not roles.isdisjoint(("response", "tokens")) and not roles.isdisjoint(("reward", "correct")),
-        partial(read_by_name, chosen=roles),
+        partial(read_by_name, chosen=roles, count=count),
         {"truncated": 'no finish reason: add a column `finish_reason` ("stop" or "length") or `truncated`'},
-        notes=("columns: " + ", ".join(f"{role} = `{name}`" for role, name in roles.items()), *notes), settle=settle_columns,
+        notes=(f"columns: {shown}", *notes),
+        caveats=caveats,
+        reward=roles.get("reward", ""),
         columns=frozenset(f"{role}={roles[role]}" for role in TELLING if role in roles),
-    )  # fmt: skip
+        settle=settle_columns,
+    )
 
 
 def settle_columns(format: Format, head: Chunk, options: Options) -> Format:
     """Return the format of files whose columns are chosen by what they hold. Raises Unreadable where something is missing."""
-    roles, notes = choose_by_content(head, options)
-    if (found := by_name(roles, tuple(notes))).fits(set(roles)):
-        return found
-    raise Unreadable(describe_missing(roles, head))
+    choice = choose_by_content(head, options)
+    if not choice.has_prompt and (flags := propose_columns(unfold_objects(head), choice.roles)):
+        raise Unreadable(f"no column of prompts is known by its name: name it: {' or '.join(flags)}")
+    chosen = by_name(choice.roles, choice.notes, choice.caveats, choice.count)
+    if chosen.fits(set(choice.roles)):
+        return chosen
+    raise Unreadable(describe_missing(choice.roles, head, options.columns))
 
 
-def describe_missing(roles: dict[str, str], head: Chunk) -> str:
-    """Return the sentence that no column is the response or its reward, with the likely ones that objects hold in its flag."""
-    inside = {name: name.rpartition(".")[2] for name in list_inside(head, True) if not name.startswith("header.")}
-    paid = [name for name, key in inside.items() if key in (*ROLES["reward"], *ROLES["correct"])]
-    paid += [name for name in inside if GRADED.match(name) and is_numeric(column_at(head, name))]
-    said = (name for usual in ROLES["response"] for name, key in inside.items() if key == usual)
-    likely = {"response": next(said, "NAME"), "reward": next(iter(paid), "NAME")} | roles
-    flag = f"--columns response={likely['response']},reward={likely['reward']}"
-    return f"no column of responses and rewards among {', '.join(sorted(head.columns)[:12])}: name them: {flag}"
+def describe_missing(roles: dict[str, str], head: Chunk, given: dict[str, str]) -> str:
+    """Return the sentence that no column is the response or its reward, with flags that lead to a verdict, if there are any."""
+    names = ", ".join(sorted(head.columns)[:12])
+    text = f"no column of responses and rewards among {names}"
+    rows = unfold_objects(head)
+    if flags := propose_columns(rows, roles) or propose_columns(rows, given):
+        return f"{text}: name them: {' or '.join(flags)}"
+    inside = [name for name in list_inside(head, True) if not name.startswith("header.")]
+    graded = [name for name in inside if name.rpartition(".")[2] in (*ROLES["reward"], *ROLES["correct"])]
+    graded += [name for name in inside if GRADED.match(name) and is_numeric(column_at(head, name))]
+    texts = [name for usual in ROLES["response"] for name in inside if name.rpartition(".")[2] == usual]
+    response, reward = roles.get("response", next(iter(texts), "")), roles.get("reward", next(iter(graded), ""))
+    if response and reward and len(rows) < 2 * MIN_PROMPTS:  # too few rows to try it
+        return f"{text}: name them: --columns response={response},reward={reward}"
+    return f"{text}, and no other columns lead to a verdict: each row needs a prompt, a response and its reward"
+
+
+def unfold_objects(head: Chunk) -> Chunk:
+    """Return the first rows with a row for each object of the only column of lists of objects."""
+    listed = [name for name, cells in head.columns.items() if any(is_objects(cell) for cell in cells)]
+    if len(listed) != 1:
+        return head
+    (name,) = listed
+    sizes = [len(cell) if is_objects(cell) else 1 for cell in head.columns[name]]
+    places = [(row, place) for row, size in enumerate(sizes) for place in range(size)]
+    columns = {
+        other: [cells[row][place] if is_objects(cells[row]) and other == name else cells[row] for row, place in places]
+        for other, cells in head.columns.items()
+    }
+    return Chunk(head.file, range(1, len(places) + 1), columns)
+
+
+def is_objects(cell: Any) -> bool:
+    """Return whether a cell is a list of objects that are no messages."""
+    return isinstance(cell, list) and bool(cell) and all(isinstance(item, dict) for item in cell) and not is_chat(cell)

@@ -13,8 +13,8 @@ import numpy as np
 from fairlen.audit.log import halfway
 from fairlen.audit.readers.columns import ask, column_at, explain_credit, inside, tell_problems, write_sum
 from fairlen.audit.readers.finish import is_limit, read_finish
-from fairlen.audit.readers.formats import Format, count_turns, expand, has_all, split_chat
-from fairlen.audit.readers.messages import content_of, open_output
+from fairlen.audit.readers.formats import Format, count_turns, expand, has_all
+from fairlen.audit.readers.messages import content_of, open_output, split_chat
 from fairlen.audit.readers.rows import Found, Options, Part, hashes, is_number, number_of, numbers, pair_keys
 from fairlen.files.formats import Chunk, Row
 
@@ -24,8 +24,6 @@ VERDICT = re.compile(
     r"(?!.*(?i:format|count|num_)).*(?<![A-Za-z])(is)?([Aa]cc(uracy)?|[Cc]orrect(ness)?|[Ee]xact_[Mm]atch)(?![a-z])"
 )
 """A reward function of TRL with one of these in its name that says 0 or 1 is the verifier's word, if not of form or number."""
-READ = re.compile(r"\n?(?:user|tool)\n((?:<tool_response>.*?(?:</tool_response>\s*|\Z))+)(?:assistant\n|\Z)", re.S)
-"""Pattern of tools' results in a text without special tokens, as templates like Qwen's have it."""
 OF_TRL = {"step": "step", "prompt": "prompt", "response": "completion", "advantage": "advantage"}
 """Roles of the columns that every completion of TRL's has."""
 
@@ -102,19 +100,8 @@ def read_verl(chunk: Chunk, found: Found) -> Chunk:
     prompt = [list(pair) for pair in zip(chunk.get("input"), chunk.get("gts"), strict=True)]
     group = [re.sub(r"_\d+_\d+$", "", str(one)) for one in chunk.get("uid")]  # of a key, less the place in its group
     counts = [int(number) // 2 if is_number(number) else None for number in chunk.get("num_turns")]
-    response = [split_turns(text, found) for text in chunk.get("output")]
-    columns |= {"response": response, "turns": counts, "prompt": prompt, "group": group}
+    columns |= {"response": chunk.get("output"), "turns": counts, "prompt": prompt, "group": group}
     return Chunk(chunk.file, chunk.lines, columns)
-
-
-def split_turns(text: Any, found: Found) -> Any:
-    """Return a text as messages of the policy and of tools where its tags say what tools returned, else as it is."""
-    parts = READ.split(text) if isinstance(text, str) and "<tool_response>" in text else []  # the search is slow
-    if len(parts) < 2:
-        return text
-    found.note("<tool_response> in the text says what was read, which counts in no length", 1)
-    parts = parts if parts[-1] else parts[:-1]
-    return [{"role": "tool" if place % 2 else "assistant", "content": part} for place, part in enumerate(parts)]
 
 
 def read_samples(chunk: Chunk, found: Found) -> Chunk:

@@ -7,16 +7,48 @@ import math
 import re
 from typing import Any, NamedTuple
 
-from fairlen.channels import ANSWER, THINKING, TOOL_CALL, Channel
+from fairlen.audit.readers.calls import list_calls, write_call
+from fairlen.channels import ANSWER, OBSERVATION, THINKING, TOOL_CALL
 
 REASONING = ("reasoning_content", "reasoning", "thinking", "thought", "reasoning_details")
 """Fields of a message, and of a part of one, that hold what the policy thought."""
-MESSAGE, MORE = {"content", "role", "text", *REASONING}, {"tool_calls", *REASONING}
-"""Fields by one of which an object is a message, and those that say more than its content does."""
+CONTENT = ("content", "text", "parts", "value")
+"""Fields that hold the text of a message, or its parts; the first one that is set counts."""
+MESSAGE = frozenset({"role", "from", *CONTENT[:3], *REASONING})
+"""Fields by one of which an object is a message."""
+TEXT_FIELDS = frozenset({*CONTENT, *REASONING})
+OWN_ROLES = frozenset({"assistant", "model", "gpt", "ai", "aimessage", "bot", "chatbot", "agent", "policy"})
+"""Roles of messages that the policy generated."""
+READ_ROLES = frozenset(
+    [
+        "user",
+        "human",
+        "humanmessage",
+        "tool",
+        "toolmessage",
+        "tool_response",
+        "tool_result",
+        "function",
+        "ipython",
+        "system",
+        "systemmessage",
+        "developer",
+        "environment",
+        "env",
+        "observation",
+    ]
+)
+"""Roles of messages that the policy read."""
+ASKS = frozenset({"user", "system", "developer", "human", "humanmessage", "systemmessage"})
+"""Roles of messages that are a part of the prompt."""
+NO_TEXT = re.compile("image|audio|video|file|redacted|encrypted", re.I)
+"""Types of parts of a message that hold no text."""
+RESULT = re.compile("result|(tool|call|function).*(output|response)", re.I)
+"""Types of parts of a message that hold what a tool returned."""
 THOUGHT = re.compile("reason|think|thought")  # types of the parts of a message that are reasoning
 
 Passages = list[tuple[bool, str]]  # whether the policy wrote it, and the text
-Said = list[tuple[Channel, str]]
+Said = list[tuple[str, str]]  # channel and text; a channel is one of `channels.CHANNELS` or the name of a block
 Conversation = list[tuple[bool, Said]]  # of each message whether the policy wrote it, and what it says
 UNSPACED = re.compile(
     r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
@@ -34,19 +66,16 @@ class Output(NamedTuple):
 
 
 def text_of(value: Any) -> str | None:
-    """Return what the policy wrote of a response: itself, or what messages of the assistant say; None as in `passages_of`."""
+    """Return what the policy wrote of a response: itself, or what messages of the assistant say; None as in `said_in`."""
     said = said_in(value)
     return None if said is None else own_text(said)
 
 
 def own_text(said: Conversation) -> str:
-    return "\n".join(text for is_own, parts in said if is_own for _, text in parts if text)
-
-
-def passages_of(value: Any) -> Passages | None:
-    """Return each message of a response as one text; None as in `said_in`."""
-    said = said_in(value)
-    return None if said is None else [(is_own, join(parts)) for is_own, parts in said]
+    """Return the text that the policy generated, without what it read."""
+    return "\n".join(
+        text for is_own, parts in said if is_own for channel, text in parts if text and channel != OBSERVATION
+    )
 
 
 def join(parts: Said) -> str:
@@ -56,15 +85,60 @@ def join(parts: Said) -> str:
 def said_in(value: Any) -> Conversation | None:
     """Return each message of a response, which the policy wrote or read; None where there is no text, or several."""
     if isinstance(value, str):
-        return [(True, [(ANSWER, value)])]
+        messages = parse_messages(value)
+        if messages is None:
+            return [(True, [(ANSWER, value)])]
+        value = messages
     output = open_output(value)
     messages = output.messages if output else [value] if isinstance(value, dict) else value
     if not isinstance(messages, list) or (len(messages) > 1 and isinstance(messages[0], str)):
         return None
     said = [parts_of(message) for message in messages]
-    roles = [one.get("role", "assistant") if isinstance(one, dict) else "assistant" for one in messages]
-    pairs = zip(roles, said, strict=True)
-    return None if None in said else [(role in ("assistant", "model"), parts or []) for role, parts in pairs]
+    if None in said:
+        return None
+    is_own = [role_of(message) in OWN_ROLES for message in messages]
+    return [(own, parts or []) for own, parts in zip(is_own, said, strict=True)]
+
+
+def parse_messages(text: str) -> list[Any] | None:
+    """Return the messages in a JSON text, as tables of text hold them; None for any other text."""
+    start = text[:64].lstrip()
+    if not start.startswith("[") or not start[1:].lstrip().startswith("{") or not text.rstrip().endswith("]"):
+        return None
+    try:
+        values = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    is_chat = all(isinstance(value, dict) and MESSAGE & value.keys() for value in values)
+    return values if is_chat and any(has_role(value) for value in values) else None
+
+
+def role_of(message: Any) -> str:
+    """Return the role of a message in lower case; "assistant" if it has none."""
+    if not isinstance(message, dict):
+        return "assistant"
+    for name in ("role", "from", "type", "author", "sender"):
+        value = message.get(name)
+        value = value.get("role") if isinstance(value, dict) else value
+        if isinstance(value, str) and (name in ("role", "from") or value.lower() in OWN_ROLES | READ_ROLES):
+            return value.lower()
+    return "assistant"
+
+
+def has_role(message: Any) -> bool:
+    """Return whether an object is a message with a role."""
+    return isinstance(message, dict) and ("role" in message or "from" in message or role_of(message) != "assistant")
+
+
+def split_chat(value: Any) -> tuple[Any, Any]:
+    """Return the messages up to the last question, None if there is none, and those after it."""
+    if isinstance(value, str):
+        value = parse_messages(value) or value
+    messages = value if isinstance(value, list) else []
+    asks = [
+        place for place, message in enumerate(messages, 1) if isinstance(message, dict) and role_of(message) in ASKS
+    ]
+    return (value[: asks[-1]], value[asks[-1] :] or None) if asks else (None, value)
 
 
 def describe_no_text(value: Any) -> str:
@@ -83,22 +157,44 @@ def content_of(message: Any) -> str | None:
 
 
 def parts_of(message: Any) -> Said | None:
-    """Return what a message says by channel, each text once where an engine repeats it; None for no message."""
-    content = message.get("content") if isinstance(message, dict) and not MORE & message.keys() else message
-    if isinstance(content, str):
-        return [(ANSWER, content)]
+    """Return the text of a message by channel, each text once if an engine repeats it; None for no message.
+
+    Fields of an assistant message besides its text and reasoning are calls (`calls.list_calls`).
+    """
+    if isinstance(message, str):
+        return [(ANSWER, message)]
     if not isinstance(message, dict) or not (MESSAGE & message.keys()):
         return None
+    if set(message) <= {"role", "content"} and isinstance(message.get("content"), str):
+        return [(ANSWER, message["content"])]
     found: Said = [(THINKING, text) for name in REASONING for text in texts_in(message.get(name))]
-    for part in listed(message.get("content", message.get("text"))):
-        is_thought = isinstance(part, dict) and (part.get("thought") is True or THOUGHT.search(str(part.get("type"))))
-        channel: Channel = THINKING if is_thought else ANSWER
-        found.extend((channel, text) for text in texts_in(part))
-    if isinstance(calls := message.get("tool_calls"), list) and calls:
-        found.append((TOOL_CALL, json.dumps([call_in(one) for one in calls], default=str)))
+    content = next((message[name] for name in CONTENT if message.get(name) is not None), None)
+    for part in listed(content):
+        found.extend(read_part(part))
+    if has_role(message) and role_of(message) in OWN_ROLES:
+        found += [(TOOL_CALL, call) for call in list_calls(message, TEXT_FIELDS)]
+    elif calls := write_call(message.get("tool_calls")):
+        found.append((TOOL_CALL, calls))
     said = "\n".join(text for channel, text in found if channel == ANSWER)
-    once: dict[str, Channel] = {text: channel for channel, text in reversed(found)}
-    return [(one, text) for text, one in reversed(once.items()) if one != THINKING or text not in said]
+    channel_of: dict[str, str] = {text: channel for channel, text in reversed(found)}
+    return [(one, text) for text, one in reversed(channel_of.items()) if one != THINKING or text not in said]
+
+
+def read_part(part: Any) -> Said:
+    """Return the texts in one part of a message with their channel; a part without a text is a call."""
+    if not isinstance(part, dict):
+        return [(ANSWER, text) for text in texts_in(part)]
+    kind = str(part.get("type"))
+    if NO_TEXT.search(kind) and "text" not in part:
+        return []
+    texts = texts_in(part)
+    if part.get("thought") is True or THOUGHT.search(kind):
+        return [(THINKING, text) for text in texts]
+    if RESULT.search(kind):
+        return [(OBSERVATION, text) for text in texts]
+    if not texts and (call := write_call(part)):
+        return [(TOOL_CALL, call)]
+    return [(ANSWER, text) for text in texts]
 
 
 def texts_in(part: Any) -> list[str]:
@@ -127,20 +223,15 @@ def listed(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
-def call_in(call: Any) -> Any:
-    """Return what the policy wrote of a tool call: a table gives every call the arguments of all others, as nulls."""
-    function = call.get("function") or call if isinstance(call, dict) else call
-    if not isinstance(function, dict):
-        return function
-    given = {name: function[name] for name in ("name", "arguments") if function.get(name) is not None}
-    if isinstance(arguments := given.get("arguments"), dict):
-        given["arguments"] = {name: value for name, value in arguments.items() if value is not None}
-    return given
-
-
 def open_output(value: Any) -> Output | None:
-    """Return what an object of OpenAI's Responses says, its items, or a chat completion of one choice; None for anything else."""
+    """Return the contents of a server's response: OpenAI's Responses, its items, or a chat completion of one choice.
+
+    A line of a batch holds the same in `body`, or in `response.body`. Returns None for anything else.
+    """
     value = {"output": value} if isinstance(value, list) else value if isinstance(value, dict) else {}
+    for name in ("response", "body"):
+        if isinstance(value.get(name), dict) and not {"output", "choices"} & value.keys():
+            value = value[name]
     items, choices, usage = (value.get(name) for name in ("output", "choices", "usage"))
     usage = usage if isinstance(usage, dict) else {}
     if isinstance(items, list) and all(isinstance(one, dict) and ITEM.fullmatch(str(one.get("type"))) for one in items):

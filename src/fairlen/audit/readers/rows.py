@@ -5,18 +5,27 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fairlen.audit.log import Log, Malformed, Unit, halfway
-from fairlen.audit.readers import messages
+from fairlen import channels
+from fairlen.audit.log import Log, Malformed, Question, Unit, halfway
+from fairlen.audit.readers import broken, messages
+from fairlen.audit.readers.alternatives import (
+    ask_about_bar,
+    ask_about_blocks,
+    ask_about_errors,
+    ask_about_repeated,
+    ask_about_words,
+)  # fmt: skip
+from fairlen.audit.readers.blocks import BlockForms
 from fairlen.audit.readers.context import Choices, ContextChunk
 from fairlen.audit.readers.grouping import is_by_response
-from fairlen.audit.readers.spent import Meter, add_up, characters, count_words, divide, split_all
+from fairlen.audit.readers.spent import Meter, Pieces, add_up, characters, count_words, divide, split_all
 from fairlen.audit.readers.truncation import find_truncated
 from fairlen.audit.statistics.within import MIN_PROMPTS
 from fairlen.batch import NO_VERDICT, Bools, Columns, Floats, Ints, build_responses, build_segments, number_keys
@@ -32,11 +41,18 @@ SAME_TEXT = (
 MAX_UNSPACED = 0.02
 """Share of texts without spaces between words up to which words are counted, and above which from one end words are not."""
 
+MIN_USUAL = 1.5  # responses to a prompt in a step, from which on files can be steps
+ERRORLESS = frozenset({"", "none", "null", "nan", "false", "no", "[]", "{}", "0", "ok"})
+MIN_LOST = 0.01  # share of rows that could not be read from which on the verdict's sentence says so
 MAX_UNSAID = 0.1
 """Share of rows that may not say whether a limit ended them, and count as not truncated; with more it is not known of any."""
 WITHOUT_STEP = "rows without a step, where others have one, are left out"
 NO_CHOICES = Choices()
 Values = list[Any]
+NO_BLOCKS, NO_MESSAGES = BlockForms(), broken.Messages()
+WHOLE, FAILED, REPEATED, WITH_ERROR = 0, 1, 2, 3
+"""Whether a response is whole, an empty or failed one, a text that many prompts have as an incorrect response, or one with an
+error beside it."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +65,8 @@ class Options:
     pool: bool = False
     """Read files of one format as one log, in whatever folders, and compare responses of one step across them."""
     processes: int = 1  # forks of this one, that read large files of one log
+    meanings: dict[str, str] = field(default_factory=dict)
+    """What names in the files mean: of blocks in texts "read" or "written", of finish words "truncated", "ended" or "failed"."""
     groups: Choices = NO_CHOICES  # columns that form groups besides prompt and step, and columns that do not
 
 
@@ -61,6 +79,28 @@ class Found:
     context: list[ContextChunk] = field(default_factory=list)  # columns without a role, of all rows
     has_steps: bool = False
     lacks: dict[str, str] = field(default_factory=dict)  # column that too few rows have to how many lack it
+    caveats: list[str] = field(default_factory=list)  # clauses of the verdict's sentence
+
+    @property
+    def meanings(self) -> dict[str, str]:
+        """Return what the user said that names in the files mean."""
+        return self.chosen.get("meanings", {})
+
+    @property
+    def forms(self) -> BlockForms:
+        """Return the blocks in the texts of the responses."""
+        return self.chosen.get("forms", NO_BLOCKS)
+
+    @property
+    def messages(self) -> broken.Messages:
+        """Return the texts that are messages of failures."""
+        return self.chosen.get("messages", NO_MESSAGES)
+
+    def caution(self, clause: str) -> None:
+        """Add a clause to the verdict's sentence, and to the notes."""
+        if clause not in self.caveats:
+            self.caveats.append(clause)
+            self.note(clause)
 
     def reject(self, file: str, line: int, reason: str) -> None:
         self.malformed.append(Malformed(file, int(line), reason))
@@ -91,9 +131,9 @@ class Part(Columns):
     step: Ints  # -1 where the file does not say
     prompt: Ints  # hash of the prompt, with what tells it from others of the same text
     group: Ints  # hash of what tells responses of one step and prompt apart
-    text: Ints  # hash of the response; 0 where there is no text
+    text: Ints  # hash of the response; 0 if there is no text
     whole: Bools  # whether the text ends as one that is finished does
-    spent: Ints  # length of the text by channel, [N, channels], in tokens of a tokenizer, else in characters
+    spent: Ints  # length of the text by channel and block, [N, channels], in tokens of a tokenizer, else in characters
     measured: Ints  # length of the text in the meter's unit
     characters: Ints
     unspaced: Floats  # whether the text has hardly any spaces between words; nan of one too short to show it
@@ -105,6 +145,10 @@ class Part(Columns):
     advantage: Floats
     age: Floats  # updates since the weights that generated it
     dropped: Bools
+    fault: Ints  # WHOLE, FAILED, REPEATED or WITH_ERROR
+    mark: Ints  # broken.REMARKED or ELLIPSED where the log may have cut the text
+    word: Ints  # hash of a finish word that is not known; 0 for none
+    scale: Ints  # hash of what rewards of one scale have in common; 0 if that is not known
     file: Ints
     line: Ints
 
@@ -116,52 +160,118 @@ class Part(Columns):
 def read_rows(chunk: Chunk, meter: Meter, found: Found) -> Part:
     """Return the rows' numbers, of columns that are named as the fields of `Part`, response and reward.
 
-    `prompt` may be anything that is equal for responses that are compared. Turns are counted in messages where nothing says how
+    `prompt` may be anything that is equal for responses that are compared. Turns are counted in messages if nothing says how
     many there are. Rows without `response` or `tokens`, or whose numbers are none, are rejected by line with the reason, but not
-    those that are `dropped`: the framework gave them no verdict.
+    those that are `dropped`: the framework gave them no verdict. Empty and failed responses are dropped.
     """
     problems = [""] * len(chunk)
     step = whole_numbers(chunk.get("step"), "step", problems, -1)
     dropped = numbers(chunk.get("dropped"))[0] > 0
     outcome, correct, missing = read_outcomes(chunk, dropped, problems)
     said = [messages.said_in(value) for value in chunk.get("response")]
-    texts = [None if one is None else messages.own_text(one) for one in said]
-    counted = [sum(is_own for is_own, _ in one or ()) for one in said]
+    has_response = np.array([messages_of_row is not None for messages_of_row in said], np.bool_)
+    said, pieces, num_inferred = split_all(said, chunk.get("prompt"), found.forms)
+    if num_inferred:
+        note = "responses without </think> count as thinking, as others close what their prompt opened"
+        found.note(note, num_inferred)
+    if found.forms:
+        is_read = np.array([any(not is_own for is_own, _ in one or ()) for one in said], np.bool_)
+        found.count("text under headers of other roles, and in blocks that were read, counts in no length", is_read)
+    texts = ["" if one is None else messages.own_text(one) for one in said]
+    own_messages = [sum(is_own for is_own, _ in one or ()) for one in said]
     tokens, turns = (whole_numbers(chunk.get(name), f"number of {name}", problems) for name in ("tokens", "turns"))
-    turns = np.where(turns > 0, turns, np.maximum(counted, 1))
+    turns = np.where(turns > 0, turns, np.maximum(own_messages, 1))
     is_zero = np.array([value is not None for value in chunk.get("tokens")], np.bool_) & (tokens == 0)
     is_empty = is_zero & np.array([not text for text in texts], np.bool_) & ("response" not in chunk.columns)
-    for row, (text, value) in enumerate(zip(texts, chunk.get("response"), strict=True)):
-        is_told = dropped[row] or is_empty[row] or (tokens[row] and meter.unit == "words")  # else texts are measured
-        if not is_told and (text is None or (not isinstance(value, str) and messages.is_hidden(value))):
+    for row, value in enumerate(chunk.get("response")):
+        is_counted = dropped[row] or is_empty[row] or (tokens[row] and meter.unit == "words")  # else texts are measured
+        if not is_counted and (not has_response[row] or (not isinstance(value, str) and messages.is_hidden(value))):
             problems[row] = problems[row] or f"the response {messages.describe_no_text(value)}"
     keep = np.array([not problem for problem in problems], np.bool_)
     for row in np.flatnonzero(~keep).tolist():
         found.reject(chunk.file, chunk.lines[row], problems[row])
     found.count("rows without a reward are kept, but count as responses without a verdict", missing & keep)
-    words = count_words(told := [text or "" for text in texts])
-    measured = np.fromiter(words if meter.unit == "words" else meter.count(told), np.int64, len(chunk))
-    found.count("empty responses count as length 1", (measured == 0) & (tokens == 0) & keep & ~dropped)
-    tokens = np.where(is_empty, 1, tokens)
+    words = count_words(texts)
+    measured = np.fromiter(words if meter.unit == "words" else meter.count(texts), np.int64, len(chunk))
+    fault = np.where(dropped, WHOLE, find_faults(texts, has_response, tokens, is_empty, found))
+    has_error = (
+        np.array([is_error(value) for value in chunk.get("error")], np.bool_) if "error" in chunk.columns else False
+    )
+    of_error = {"failed": FAILED, "written": WHOLE, "ended": WHOLE}.get(found.meanings.get("error", ""), WITH_ERROR)
+    fault = np.where((fault == WHOLE) & has_error & ~dropped, of_error, fault)
+    is_failed = fault == FAILED
     truncated, advantage, age = (numbers(chunk.get(name))[0] for name in ("truncated", "advantage", "age"))
     file = np.full(len(chunk), found.files.setdefault(chunk.file, len(found.files)))
     return Part(
         step, hashes(chunk.get("prompt")), hashes(chunk.get("group")),
         np.array([number_text(text) if text else 0 for text in texts], np.int64),
-        np.array([*map(messages.is_whole, told)], np.bool_),
-        measure_channels(said, chunk, meter, found), np.maximum(measured, 1), np.array([*map(len, told)]),
-        np.array([*map(messages.lack_spaces, told, words)], np.float64), tokens, turns, outcome, correct, truncated,
-        advantage, age, dropped | missing, file, np.asarray(chunk.lines, np.int64),
+        np.array([*map(messages.is_whole, texts)], np.bool_),
+        measure_channels(pieces, meter, found), np.where(is_failed, 1, np.maximum(measured, 1)), np.array([*map(len, texts)]),
+        np.array([*map(messages.lack_spaces, texts, words)], np.float64), np.where(is_empty, 1, tokens), turns, outcome,
+        correct, truncated, advantage, age, dropped | missing | is_failed, fault,
+        find_marks(texts, found), hash_words(chunk.get("word"), found), hashes(chunk.get("scale")),
+        file, np.asarray(chunk.lines, np.int64),
     ).take(keep)  # fmt: skip
 
 
-def measure_channels(said: Sequence[messages.Conversation | None], chunk: Chunk, meter: Meter, found: Found) -> Ints:
-    """Return the size of the text of each response by channel, [N, channels], in tokens where lengths are tokens."""
-    pieces, num_told = split_all(said, chunk.get("prompt"))
-    if num_told:
-        found.note("responses without </think> count as thinking, as others close what their prompt opened", num_told)
+def find_faults(texts: list[str], has_response: Bools, tokens: Ints, is_empty: Bools, found: Found) -> Ints:
+    """Return which responses are empty, failed, or one of the texts that many prompts have, [N]."""
+    fault = np.where(is_empty, FAILED, WHOLE)
+    meaning = found.meanings.get("repeated", "")
+    has_messages = bool(found.messages.failures or found.messages.repeated)
+    is_short = np.array([len(text) <= broken.MAX_FAILURE for text in texts], np.bool_)
+    for row in np.flatnonzero(has_response & is_short).tolist():
+        text = texts[row]
+        if not text.strip() or (broken.is_empty(text) and not found.messages.can_be_correct):
+            fault[row] = WHOLE if tokens[row] > 0 else FAILED
+            continue
+        key = broken.normalise(text) if has_messages else ""
+        is_message = key in found.messages.failures or (broken.is_failure(text) and not found.messages.can_be_correct)
+        if is_message or (key in found.messages.repeated and meaning == "failed"):
+            fault[row] = FAILED
+        elif key in found.messages.repeated and meaning != "written":
+            fault[row] = REPEATED
+    return fault
+
+
+def find_marks(texts: list[str], found: Found) -> Ints:
+    """Return how each text shows that the log cut it; the first rows of the log tell whether any may."""
+    if not found.chosen.get("may_be_cut", True):
+        return np.zeros(len(texts), np.int64)
+    return np.array([*map(broken.find_cut_mark, texts)], np.int64)
+
+
+def is_error(value: Any) -> bool:
+    """Return whether a cell of a column of errors holds one."""
+    return not (value is None or value is False or value == 0 or str(value).strip().lower() in ERRORLESS)
+
+
+def hash_words(words: Values, found: Found) -> Ints:
+    """Return a hash for each finish word that is not known, 0 for None, and remember the words."""
+    if not any(words):
+        return np.zeros(len(words), np.int64)
+    for word in {word for word in words if word is not None}:
+        found.chosen[f"word {number_text(word)}"] = word
+    return np.array([0 if word is None else number_text(word) for word in words], np.int64)
+
+
+def measure_channels(pieces: Sequence[Pieces], meter: Meter, found: Found) -> Ints:
+    """Return the size of the text of each response by channel, [N, channels + blocks], in tokens if lengths are tokens."""
     count = meter.count if meter.unit == "tokens" else characters
-    return add_up(pieces, count([text for one in pieces for _, text in one]))
+    return add_up(pieces, count([text for row in pieces for _, text in row]), name_channels(found.forms))
+
+
+def name_channels(forms: BlockForms) -> list[str]:
+    """Return the channels of a text: those that are generated, blocks of unknown origin, and what was read."""
+    return [*channels.CHANNELS[:-1], *forms.unknown, channels.OBSERVATION]
+
+
+def find_correct_rows(outcome: Floats, verdict: Floats) -> Bools:
+    """Return which responses count as correct by the verdict, or by an outcome in the upper half of their range."""
+    if not np.isnan(verdict).all():
+        return verdict > 0.5
+    known = outcome[np.isfinite(outcome)]
+    return outcome > (0.5 if np.isin(known, (0.0, 1.0)).all() else halfway(known))
 
 
 def read_outcomes(chunk: Chunk, dropped: Bools, problems: list[str]) -> tuple[Floats, Floats, Bools]:
@@ -230,7 +340,8 @@ def join(parts: list[Part]) -> Part:
 
 
 def make_log(name: str, part: Part, meter: Meter, found: Found, options: Options) -> Log:
-    part = settle_verdicts(settle_steps(part, found), found)
+    part = settle_words(settle_scales(settle_verdicts(settle_steps(part, found), found)), found)
+    caution_faults(part, found)
     length, unit = choose_lengths(part, meter, found, options)
     counts, step = ~part.dropped, part.step if options.pool else find_steps(part, found)
     known = find_known(part.take(counts), found)
@@ -240,12 +351,12 @@ def make_log(name: str, part: Part, meter: Meter, found: Found, options: Options
     # a group that no two responses share is an id of responses
     prompt = number_keys(split if np.bincount(split).max() > 1 else prompt)
     verdict = np.where(counts, part.correct if "correct" in known else 0.0, NO_VERDICT)
-    channels = divide(length, part.spent)
-    if channels and not options.tokenizer:
+    by_channel = divide(length, part.spent, found.forms.unknown)
+    if by_channel and not options.tokenizer:
         found.note("lengths by channel are in proportion to characters; --tokenizer FOLDER of the model counts tokens")
     responses = build_responses(
         prompt, length, part.outcome, verdict, (part.truncated > 0.5) & ("truncated" in known), limit,
-        num_turns=part.turns, channels=channels,
+        num_turns=part.turns, channels=by_channel,
     )  # fmt: skip
     segments = replace(build_segments(responses, length), active=responses.active)
     columns = {"duplicate": find_duplicates(prompt, part.text)} if (part.text != 0).any() else {}
@@ -265,17 +376,69 @@ def make_log(name: str, part: Part, meter: Meter, found: Found, options: Options
         if "response" not in options.columns:
             raise Unreadable(SAME_TEXT)
         found.note(SAME_TEXT)
-    return log if "truncated" in log.known else add_truncated(log, part, found, options)
+    log = log if "truncated" in log.known else add_truncated(log, part, found, options)
+    obstacle = find_obstacle(part, log, found)
+    questions = tuple(list_questions(part, log, found, options))
+    for question in questions:
+        found.note(str(question))
+    return replace(log, obstacle=obstacle, caveats=tuple(found.caveats), questions=questions)
+
+
+def list_questions(part: Part, log: Log, found: Found, options: Options) -> Iterator[Question]:
+    """Yield what the files leave open."""
+    are_counted = log.unit == "tokens" and bool((part.tokens > 0).any())
+    yield from ask_about_blocks(log.responses.length, part.spent, found.forms, are_counted)
+    names = {int(key.removeprefix("word ")): word for key, word in found.chosen.items() if key.startswith("word ")}
+    yield from ask_about_words(part.word, names, log.responses.active)
+    if "repeated" not in found.meanings:
+        yield from ask_about_repeated(part.fault == REPEATED, sorted(found.messages.repeated))
+    yield from ask_about_errors(part.fault == WITH_ERROR, log.correct, log.responses.active)
+    yield from ask_about_bar(log, found.chosen.get("reward", ""), options.columns)
+
+
+def caution_faults(part: Part, found: Found) -> None:
+    """State how many responses are empty or failed, and how many rows could not be read."""
+    if number := int((part.fault == FAILED).sum()):
+        found.caution(f"{number:,} empty or failed responses ({number / len(part):.0%}) are excluded")
+    if len(found.malformed) >= MIN_LOST * len(part):
+        found.caution(f"{len(found.malformed):,} rows could not be read and are excluded")
+
+
+def find_obstacle(part: Part, log: Log, found: Found) -> str:
+    """Return why lengths are not known: the log cut the texts from which they are measured."""
+    if (part.tokens > 0).all() and log.unit == "tokens":
+        return ""
+    counts = ~part.dropped & (part.text != 0) & ~log.responses.truncated
+    if not counts.any() or part.share_unspaced > MAX_UNSPACED:
+        return ""
+    cut, how = broken.find_cut(part.mark[counts], part.characters[counts], part.whole[counts])
+    if not how:
+        return ""
+    text = f"the log cut {cut.mean():.0%} of the texts, {how}, so that lengths are not known: record whole texts, or a column "
+    text += "`num_tokens`"
+    found.note(text)
+    return text
 
 
 def settle_steps(part: Part, found: Found) -> Part:
-    """Return the rows that have a step, where one has; else all, as of step 0."""
-    has = part.step >= 0
-    found.has_steps = bool(has.any())
-    if not found.has_steps:
-        return replace(part, step=np.zeros(len(part), np.int64))
-    found.count(WITHOUT_STEP, ~has)
-    return part.take(has)
+    """Return the rows that have a step, if one has; else all, with the number in their file's path, or as of step 0."""
+    has_step = part.step >= 0
+    found.has_steps = bool(has_step.any())
+    if found.has_steps:
+        found.count(WITHOUT_STEP, ~has_step)
+        return part.take(has_step)
+    numbers_of_files = found.chosen.get("steps", {})
+    if all(name in numbers_of_files for name in found.files):
+        step = np.array([numbers_of_files[name] for name in found.files], np.int64)[part.file]
+        num_groups = len(np.unique(pair_keys(step, part.prompt)))
+        are_folders = len({Path(name).parent for name in found.files}) > 1
+        is_one = step.min() == step.max()
+        is_usual = len(part) >= MIN_USUAL * num_groups  # else files of runs, with one response to each prompt
+        if find_visits(part.prompt)[0].max() == 0 if is_one else are_folders or is_usual:
+            found.has_steps = True
+            found.note("no column of steps: the number in the path of a file is its step")
+            return replace(part, step=step)
+    return replace(part, step=np.zeros(len(part), np.int64))
 
 
 def settle_verdicts(part: Part, found: Found) -> Part:
@@ -292,6 +455,34 @@ def settle_verdicts(part: Part, found: Found) -> Part:
         return replace(part, correct=np.full(len(part), np.nan))
     found.count("rows without a verdict, which most have, are kept, but not compared", without)
     return replace(part, dropped=part.dropped | without, outcome=np.where(without, np.nan, part.outcome))
+
+
+def settle_words(part: Part, found: Found) -> Part:
+    """Return rows in which the finish word of most responses counts as an end by the policy, if others have known words."""
+    is_unknown = part.word != 0
+    if not is_unknown.any():
+        return part
+    words, numbers_of_rows = np.unique(part.word[is_unknown], return_counts=True)
+    usual = words[numbers_of_rows.argmax()]
+    if numbers_of_rows.max() <= 0.5 * len(part) or numbers_of_rows.max() == len(part):
+        return part
+    name = found.chosen.get(f"word {usual}", "")
+    found.caution(f"the finish word `{name}`, which most responses have, counts as an end by the policy")
+    is_usual = part.word == usual
+    return replace(part, truncated=np.where(is_usual, 0.0, part.truncated), word=np.where(is_usual, 0, part.word))
+
+
+def settle_scales(part: Part) -> Part:
+    """Return rows with a verdict by the scale of their reward, if rewards have several and no row has a verdict."""
+    if not np.isnan(part.correct).all() or len(np.unique(part.scale)) < 2:
+        return part
+    correct = part.correct.copy()
+    for scale in np.unique(part.scale):
+        rows = (part.scale == scale) & ~part.dropped
+        values = np.unique(part.outcome[rows])
+        bar = halfway(part.outcome[rows]) if len(values) != 2 else values.mean()
+        correct[rows] = part.outcome[rows] > bar
+    return replace(part, correct=correct)
 
 
 def find_known(part: Part, found: Found) -> frozenset[str]:
@@ -344,7 +535,7 @@ def find_steps(part: Part, found: Found) -> Ints:
     if found.has_steps or (is_shared and all("-of-" in Path(name).name for name in found.files)):
         return part.step
     visit, usual = (part.file, len(part) / groups) if is_shared else find_visits(part.prompt)
-    if usual < 1.5:  # a run for each seed, with one response to each prompt
+    if usual < MIN_USUAL:  # a run for each seed, with one response to each prompt
         if is_shared:
             found.note("files have prompts in common, with one response each: compared as samples of one policy")
         return part.step

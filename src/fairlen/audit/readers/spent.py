@@ -13,13 +13,14 @@ import numpy as np
 
 from fairlen import channels
 from fairlen.audit.log import Unit
-from fairlen.audit.readers.messages import Conversation
+from fairlen.audit.readers.blocks import TURN_NAME, BlockForms
+from fairlen.audit.readers.messages import Conversation, Said
 from fairlen.batch import Ints
 from fairlen.files.foreign import require_regular_file
 from fairlen.files.formats import describe
 
 MIN_SHARE = 0.01  # of responses with a channel, below which it is an answer: a tag that is only mentioned is none
-Pieces = list[tuple[channels.Channel, str]]
+Pieces = list[tuple[str, str]]  # channel, or the name of a block, and text
 
 
 @dataclass(frozen=True)
@@ -66,41 +67,86 @@ def load_tokenizer(name: str) -> Callable[[list[str]], list[int]]:
     return lambda texts: [len(encoded) for encoded in loaded.encode_batch_fast(texts, add_special_tokens=False)]
 
 
-def split_all(said: Sequence[Conversation | None], prompts: Sequence[Any]) -> tuple[list[Pieces], int]:
-    """Return the pieces of each response, [N], and of how many thinking was told by the others.
+def split_all(
+    said: Sequence[Conversation | None], prompts: Sequence[Any], forms: BlockForms
+) -> tuple[list[Conversation | None], list[Pieces], int]:
+    """Return the messages of each response with their blocks separated, their pieces by channel, and a number of responses.
 
-    A response without tags is thinking where most others close a thinking that they did not open: their template did.
+    A response without tags is thinking if most others close a thinking that they did not open, as their template did; the
+    number is of those responses.
     """
-    pieces = [split(one or [], prompt) for one, prompt in zip(said, prompts, strict=True)]
+    if forms:
+        said = [messages and separate_blocks(messages, forms) for messages in said]
+    pieces = [split_pieces(messages or [], prompt, bool(forms)) for messages, prompt in zip(said, prompts, strict=True)]
     if 2 * sum(map(is_opened_before, pieces)) <= len(pieces):
-        return pieces, 0
-    inside = [len(one) == 1 and one[0][0] == channels.ANSWER for one in pieces]
-    told = zip(inside, pieces, strict=True)
-    return [[(channels.THINKING, one[0][1])] if is_in else one for is_in, one in told], sum(inside)
+        return list(said), pieces, 0
+    is_inside = [len(row) == 1 and row[0][0] == channels.ANSWER for row in pieces]
+    rows = zip(is_inside, pieces, strict=True)
+    return list(said), [[(channels.THINKING, row[0][1])] if inside else row for inside, row in rows], sum(is_inside)
 
 
-def add_up(pieces: Sequence[Pieces], sizes: Iterable[int]) -> Ints:
+def separate_blocks(messages: Conversation, forms: BlockForms) -> Conversation:
+    """Return messages in which every block of the policy's text is a part of its own, and text that it read another message."""
+    separated: Conversation = []
+    for is_own, parts in messages:
+        own: Said = []
+        for channel, text in parts:
+            if not is_own or channel != channels.ANSWER:
+                own.append((channel, text))
+                continue
+            for name, piece in forms.split_text(text):
+                is_read = name == TURN_NAME or forms.origins.get(name) == "read"
+                if is_read and any(words.strip() for _, words in own):
+                    separated.append((True, own))
+                    own = []
+                if is_read:
+                    separated.append((False, [(channels.ANSWER, piece)]))
+                else:
+                    own.append((name or channels.ANSWER, piece))
+        if not is_own or any(words.strip() for _, words in own):
+            separated.append((is_own, own))
+    return separated
+
+
+def add_up(pieces: Sequence[Pieces], sizes: Iterable[int], names: Sequence[str]) -> Ints:
     """Return the sizes of all pieces, in order, by response and channel, [N, channels]."""
-    left, counts = iter(sizes), np.zeros((len(pieces), len(channels.CHANNELS)), np.int64)
-    for row, one in enumerate(pieces):
-        for channel, _ in one:
-            counts[row, channels.CHANNELS.index(channel)] += next(left)
+    remaining, counts = iter(sizes), np.zeros((len(pieces), len(names)), np.int64)
+    place = {name: column for column, name in enumerate(names)}
+    for row, pieces_of_row in enumerate(pieces):
+        for channel, _ in pieces_of_row:
+            counts[row, place[channel]] += next(remaining)
     return counts
 
 
-def split(said: Conversation, prompt: object) -> Pieces:
-    """Return the pieces of a response: of contents by their tags, of what was read as one."""
+def split_pieces(said: Conversation, prompt: object, continues: bool = False) -> Pieces:
+    """Return the pieces of a response: contents are split by their tags, text that was read is one piece.
+
+    `continues`: blocks were separated, so that thinking may continue after one.
+    """
     start = prompt[0] if isinstance(prompt, list) and prompt else prompt
     inside = isinstance(start, str) and channels.opens_thinking(start[-2 * channels.MAX_MARK :])
     found: Pieces = []
     for is_own, parts in said:
         for channel, text in parts:
-            if channel == channels.ANSWER and is_own:
-                found += channels.split_channels(text, inside)
+            if not is_own:
+                found.append((channels.OBSERVATION, text))
+            elif channel == channels.ANSWER:
+                pieces: Pieces = [*channels.split_channels(text, inside)]
+                found += pieces
+                inside = is_unclosed(pieces)
             else:
-                found.append((channel if is_own else channels.OBSERVATION, text))
-            inside = False
+                found.append((channel, text))
+                inside = inside and channel not in channels.CHANNELS
+            inside = inside and continues
     return found
+
+
+def is_unclosed(pieces: Pieces) -> bool:
+    """Return whether a text ends within thinking that continues after a block."""
+    if not pieces or pieces[-1][0] != channels.THINKING:
+        return False
+    marks = list(channels.find_marks(pieces[-1][1]))
+    return not (marks and str(marks[-1].lastgroup).endswith("ends"))
 
 
 def is_opened_before(pieces: Pieces) -> bool:
@@ -111,14 +157,18 @@ def is_opened_before(pieces: Pieces) -> bool:
     return any(mark.lastgroup == f"{channels.THINKING}_ends" for mark in marks)
 
 
-def divide(length: Ints, text: Ints) -> dict[str, Ints]:
-    """Return lengths by channel, [N] each, in proportion to their text, [N, channels]; none where there is one channel."""
+def divide(length: Ints, text: Ints, blocks: Sequence[str] = ()) -> dict[str, Ints]:
+    """Return lengths by channel, [N] each, in proportion to their text, [N, channels + blocks]; none if there is one channel.
+
+    `blocks`: names of the blocks of unknown origin, which count as generated.
+    """
+    names = [*channels.CHANNELS[:-1], *blocks, channels.OBSERVATION]
     spent = text.astype(np.float64)
-    for place, channel in enumerate(channels.CHANNELS):
-        if channel != channels.ANSWER and (spent[:, place] > 0).mean() < MIN_SHARE:
-            spent[:, 1] += spent[:, place] * (channel != channels.OBSERVATION)
+    for place, name in enumerate(names):
+        if name != channels.ANSWER and (spent[:, place] > 0).mean() < MIN_SHARE:
+            spent[:, 1] += spent[:, place] * (name != channels.OBSERVATION)
             spent[:, place] = 0.0
-    used = [place for place in range(len(channels.CHANNELS)) if np.count_nonzero(spent[:, place])]
+    used = [place for place in range(len(names)) if np.count_nonzero(spent[:, place])]
     if len(used) < 2:
         return {}
     own = spent[:, :-1]
@@ -127,4 +177,4 @@ def divide(length: Ints, text: Ints) -> dict[str, Ints]:
     edges = np.rint(length[:, None] * np.cumsum(own, 1) / total)
     read = np.rint(spent[:, -1] * (length.sum() / total.sum()))  # of its own tokens a response says nothing about these
     columns = np.column_stack([np.diff(edges, prepend=0.0), read])
-    return {channels.CHANNELS[place]: columns[:, place].astype(np.int64) for place in used}
+    return {names[place]: columns[:, place].astype(np.int64) for place in used}
