@@ -13,9 +13,15 @@ from fairlen.audit.conclusion import Margins
 
 MODULES = ("siblings_own", "siblings_blind")
 FLAG = re.compile(
-    r"(--(?:columns|means|unit|max-response-length|pool)(?: (?:'[^']*'|[^\s;,()]+(?:,[^\s;,()=]+=[^\s;,()]+)*))?)"
+    r"(--(?:columns|means|unit|max-response-length|pool|group-by|ignore-columns)(?: (?:'[^']*'|[^\s;,()]+(?:,[^\s;,()=]+=[^\s;,()]+)*))?)"
 )
-FIELDS = {"--columns": "columns", "--means": "means", "--unit": "unit"}
+FIELDS = {
+    "--columns": "columns",
+    "--means": "means",
+    "--unit": "unit",
+    "--group-by": "group_by",
+    "--ignore-columns": "ignore_columns",
+}
 QUESTIONS = 0.25  # share of logs that may be asked about
 
 
@@ -44,7 +50,7 @@ def audit_folder(folder: Path, **flags: str) -> tuple[set[str], str]:
 
 def is_right(verdicts: set[str], truth: str) -> bool:
     """Return whether a log got one verdict, and it is the truth."""
-    allowed = {"none", "unknown"} if truth == "none or unknown" else {truth}
+    allowed = set(truth.split(" or "))
     return len(verdicts) == 1 and verdicts <= allowed
 
 
