@@ -73,9 +73,19 @@ def tell(text: str) -> None:
         warn(text)
 
 
+class ManyProblems(ValueError):
+    """Several problems of one configuration, each with its remedy."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        self.header = f"{len(problems)} settings cannot be taken:"
+        self.problems = tuple(f"{number}. {problem}" for number, problem in enumerate(problems, 1))
+        super().__init__("\n  ".join((self.header, *self.problems)))
+
+
 def complain(command: str, error: object) -> None:
-    """Print what is wrong to stderr, in one line."""
-    warn(" ".join(str(error).split()), f"fairlen {command}: ")
+    """Print what is wrong to stderr: in one line, or in one line for each of several problems."""
+    parts = (error.header, *error.problems) if isinstance(error, ManyProblems) else (str(error),)
+    warn("\n  ".join(" ".join(part.split()) for part in parts), f"fairlen {command}: ")
 
 
 def show_traceback(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

@@ -1,5 +1,6 @@
 """What each setting of GRPOConfig comes to: kept, taken over by the method with a word, or refused with the fix."""
 
+from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import pytest
@@ -9,14 +10,23 @@ import numpy as np
 import torch
 from loops import over
 from transformers import GenerationConfig
-from trl_runs import ScriptedFair, config, scripted
+from trl_runs import ScriptedFair, config, parts, problems, right, scripted
 
 from fairlen.integrations.trl.rows import Outcomes, choose_verdict, describe_verdict, refuse_infinite
-from fairlen.integrations.trl.settings import find_data_problems, prepare, refuse_defaults
-from fairlen.integrations.trl.trainer import check_threshold
+from fairlen.integrations.trl.settings import as_list, find_data_problems, prepare, refuse_defaults
+from fairlen.integrations.trl.trainer import FairGRPOTrainer, check_threshold
 from fairlen.methods.method import Method
 from fairlen.sampling.eqlen import EqLen
 from fairlen.sampling.independent import Independent
+
+
+@pytest.fixture
+def vllm(tmp_path, monkeypatch):
+    """A package of that name, as far as looking for it goes."""
+    if find_spec("vllm") is None:
+        (tmp_path / "vllm").mkdir()
+        (tmp_path / "vllm" / "__init__.py").touch()
+        monkeypatch.syspath_prepend(tmp_path)
 
 
 class Ready(NamedTuple):
@@ -74,6 +84,32 @@ def notes(**changes) -> str:
 def test_what_no_method_keeps_is_refused_with_the_fix(changes, message):
     with pytest.raises(ValueError, match=message):
         ready(**changes)
+
+
+@pytest.mark.skipif(find_spec("vllm") is not None, reason="vLLM is installed")
+def test_a_missing_vllm_is_refused_with_all_else_before_a_model_is_loaded(tmp_path):
+    """A model that does not exist would be the error if it were loaded first."""
+    given = config(tmp_path, use_vllm=True, beta=0.04)
+    with pytest.raises(ValueError, match=r"^2 settings.*\n  1. use_vllm=True: the package vllm is not installed.*\n  2. beta=0.04"):
+        FairGRPOTrainer(str(tmp_path / "none"), right, given, method="grpo", train_dataset=problems())
+
+
+def test_what_contradicts_the_samplers_number_is_one_problem_among_others():
+    """EqLen takes even numbers alone."""
+    expected = r"^2 settings.*\n  1. num_generations=3: EqLen needs an even number.*\n  2. beta=0.04"
+    with pytest.raises(ValueError, match=expected):
+        ready("eqlen+grpo", num_generations=3, per_device_train_batch_size=6, beta=0.04)
+
+
+def test_settings_that_state_what_happens_anyway_are_taken(tmp_path):
+    """The tokens that end a response in TRL, its limit and its temperature; another value of each is refused."""
+    made = parts(tmp_path)
+    ends = {made["processing_class"].eos_token_id, *as_list(made["model"].generation_config.eos_token_id or [])}
+    same = {"eos_token_id": sorted(ends), "max_new_tokens": 60, "max_tokens": 60, "temperature": 1.0}
+    prepare("grpo", (), config(tmp_path, generation_kwargs=same), False, made)
+    for name, value in (("eos_token_id", [*ends, 7]), ("max_new_tokens", 59), ("temperature", 0.9)):
+        with pytest.raises(ValueError, match=f"{name}="):
+            prepare("grpo", (), config(tmp_path, generation_kwargs={**same, name: value}), False, made)
 
 
 def test_generation_settings_that_change_no_probability_are_kept_and_others_where_they_are_insisted_on():
@@ -191,7 +227,7 @@ def test_the_users_configuration_is_left_as_it_was():
     assert adapted.beta == 0.001  # TRL loads the reference model by it
 
 
-def test_the_correction_for_vllm():
+def test_the_correction_for_vllm(vllm):
     assert "'+mismatch' to the method for a correction of each token" in notes(use_vllm=True)
     assert ready("grpo+mismatch", use_vllm=True).notes == ()
     bound = ready("grpo+mismatch", use_vllm=True, vllm_importance_sampling_clip_max=5.0).notes

@@ -2,6 +2,7 @@
 
 import sys
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +12,8 @@ from transformers import AutoModelForCausalLM, Qwen3MoeConfig
 
 from fairlen.engine import Engine
 from fairlen.engine.vllm import MARGIN, MAX_SHARE, ROOM, divide_memory, to_vllm
+from fairlen.evaluate.config import EvalConfig
+from fairlen.evaluate.generate import open_model
 from fairlen.policy.engines import build_engine, checkpoint_weights, is_exact
 from fairlen.policy.head import Head
 from fairlen.policy.model import Policy
@@ -18,7 +21,7 @@ from fairlen.sampling.extend import Sampling
 from fairlen.settings import RolloutConfig, choose_engine
 from fairlen.train.memory import Trial
 from fairlen.train.run.config import TrainConfig
-from fairlen.train.start import find_reserved
+from fairlen.train.start import find_reserved, start_training
 
 GIB = 2**30
 
@@ -91,6 +94,16 @@ def test_without_vllm_the_error_says_what_to_install(policy, monkeypatch):
     monkeypatch.setitem(sys.modules, "vllm", None)  # importing it now fails
     with pytest.raises(ValueError, match=r"engine=vllm needs the package vllm: pip install '\.\[vllm\]'"):
         build_engine(RolloutConfig.of(engine="vllm", max_num_seqs=8), policy, max_length=64)
+
+
+def test_a_missing_vllm_is_refused_before_a_model_is_loaded(tmp_path, monkeypatch):
+    """A model that does not exist would be the error if it were loaded first."""
+    monkeypatch.setitem(sys.modules, "vllm", None)
+    given: dict[str, Any] = {"engine": "vllm", "model": str(tmp_path / "none")}
+    with pytest.raises(ValueError, match="engine=vllm needs the package vllm"):
+        start_training(TrainConfig.of(**given, out=str(tmp_path / "run")))
+    with pytest.raises(ValueError, match="engine=vllm needs the package vllm"):
+        open_model(EvalConfig.of(**given))
 
 
 def test_a_temperature_that_vllm_would_replace_is_refused():

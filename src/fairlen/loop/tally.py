@@ -129,7 +129,7 @@ def find_broken(counts: Counts) -> str:
     """Return what was not finite in an update, the first of it in the order of the arithmetic, or nothing."""
     broken = {name.removeprefix(BROKEN): value for name, value in counts.items() if name.startswith(BROKEN)}
     broken["loss"] = float(not math.isfinite(counts.get("loss/total", 0.0)))
-    order = ("logprobs", "old_logprobs", "ref_logprobs", "loss", *broken)
+    order = ("rollout_logprobs", "logprobs", "old_logprobs", "ref_logprobs", "loss", *broken)
     return next((name for name in order if broken.get(name)), "")
 
 

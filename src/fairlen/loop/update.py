@@ -23,7 +23,8 @@ MAX_IN_A_ROW = 3
 """Updates that may be skipped one after the other; the last of them ends the run."""
 LOOK_AT = {
     "outcome": "a reward function returned it: look at the response's text in the dump",
-    "rollout_logprobs": "the engine sampled from broken logits: the weights may be damaged, or the learning rate too high",
+    "rollout_logprobs": "the engine's log-prob of a token is missing, masked (NaN) or infinite: have the engine return one for "
+    "each token; if it does, its weights may be damaged",
     "advantage": "a reward or advantage stage of the method divided by zero or overflowed: look at the outcomes in the dump",
     "logprobs": "the trainer's forward pass: the weights may be damaged, or the learning rate too high",
     "old_logprobs": "the trainer's forward pass before the first update: the weights may be damaged",
@@ -94,7 +95,7 @@ def finish_update(
 
     `counts` are those of this rank's micro-batches, at least one; `gradient_norm` is that of the whole gradient, unscaled
     (`clip_grad_norm_` returns it), and `skips` the run's.
-    An update with a log-prob (new, old or reference), a loss, a gradient or a state that is NaN or infinite is skipped: its
+    An update with a log-prob (new, old, reference, or of an engine that a correction reads), a loss, a gradient or a state that is NaN or infinite is skipped: its
     counts are dropped, a line says which it was, and the third in a row raises NonFiniteError. All ranks decide the same: with
     torch.distributed initialised this is one gather of about thirty numbers (over `group`), and the one wait for the device.
     """

@@ -22,7 +22,7 @@ from fairlen.methods.stages.filters import Everything, Filter
 from fairlen.methods.stages.micro import Micro, Outputs, Stateful, Sums, TokenLoss, has_state, is_state, widen
 from fairlen.methods.stages.reward import NUM_READ, Reward
 from fairlen.methods.stages.surrogate import TokenClip
-from fairlen.methods.stages.terms import Correction, NoCorrection, Term
+from fairlen.methods.stages.terms import Correction, NoCorrection, SamplerMismatch, SamplerRejection, Term
 from fairlen.precision import settle
 from fairlen.rollouts import Rollouts
 from fairlen.sampling.independent import Independent, Sampler
@@ -235,6 +235,8 @@ class Method:
         for term in self.terms:
             total = total + (micro.per_token(micro.term_weight) * term(outputs, micro)).sum()
         given = {"logprobs": outputs.logprobs, "old_logprobs": micro.old_logprobs, "ref_logprobs": micro.ref_logprobs}
+        if isinstance(self.correction, SamplerMismatch | SamplerRejection):  # they read the sampler's log-probs
+            given = {"rollout_logprobs": micro.rollout_logprobs, **given}
         broken = {name: (~values.detach().isfinite()).sum() for name, values in given.items() if values is not None}
         factor = total.detach().new_ones(())
         for count in broken.values():  # a bound would hide an infinite ratio

@@ -13,7 +13,7 @@ from fairlen.engine.cache import estimate_position_bytes
 from fairlen.engine.device import free_memory
 from fairlen.engine.engine import check_state, in_evaluation
 from fairlen.engine.generation import SteppedEngine
-from fairlen.engine.vllm import VllmEngine
+from fairlen.engine.vllm import VllmEngine, refuse_missing_vllm
 from fairlen.policy.model import Policy, output_embeddings
 from fairlen.policy.pack import ModelInput
 from fairlen.sampling.extend import Sampling
@@ -39,6 +39,12 @@ def build_engine(config: RolloutConfig, policy: Policy, max_length: int, reserve
     """
     build = build_vllm if has_copy(config, policy) else build_embedded
     return build(config, policy, max_length, reserved)
+
+
+def refuse_missing_engine(config: RolloutConfig) -> None:
+    """Raise ValueError if the engine that the settings name is not installed. Call it before a model is loaded."""
+    if config.sampling.engine == "vllm":
+        refuse_missing_vllm()
 
 
 def is_exact(config: RolloutConfig, policy: Policy) -> bool:

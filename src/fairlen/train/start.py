@@ -21,7 +21,15 @@ from fairlen.hangs import TrainingStopped, Watchdog, run_async
 from fairlen.methods.compose import Composition, explain
 from fairlen.methods.method import Method
 from fairlen.plugins import plugins_of
-from fairlen.policy.engines import build_engine, choose_sizes, find_max_length, has_copy, is_exact, settle_engine
+from fairlen.policy.engines import (
+    build_engine,
+    choose_sizes,
+    find_max_length,
+    has_copy,
+    is_exact,
+    refuse_missing_engine,
+    settle_engine,
+)
 from fairlen.policy.layout import ROWS, Layout, choose_layout
 from fairlen.policy.lora import adapted_layers
 from fairlen.policy.model import Policy, Unadapted, load_policy
@@ -51,6 +59,7 @@ def start_training(config: TrainConfig) -> RunSummary:
     """Run the whole job. Raises ValueError for settings that do not fit together, before anything is trained or written."""
     composition = explain(config.method, config.overrides)
     check_trackers(config.run.tracker)
+    refuse_missing_engine(config)
     kept = keep_choices(config)
     disable_progress_bar()
     keep_freed_memory()

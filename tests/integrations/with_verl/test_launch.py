@@ -5,6 +5,7 @@ import importlib
 import importlib.metadata
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -64,8 +65,8 @@ def test_verl_reads_every_setting(names, cpu):
     ("given", "message"),
     [
         ("algorithm.adv_estimator=grpo", "the method eqlen\\+grpo sets this"),
-        ("actor_rollout_ref.rollout.n=4", "--set sampling.streams=8"),
-        ("actor_rollout_ref.actor.policy_loss.loss_mode=vanilla", "sets this"),
+        ("actor_rollout_ref.rollout.n=4", "--set sampling.streams=2"),
+        ("actor_rollout_ref.actor.policy_loss.loss_mode=gspo", "sets this"),
         ("trainer.v1.trainer_mode=separate_async", "EqLen, which compares two continuations by one policy"),
         ("actor_rollout_ref.rollout={n:4}", "on its own, such as actor_rollout_ref.rollout.NAME=VALUE"),
         ("algorithm={adv_estimator:grpo}", "needs algorithm.adv_estimator, which is below"),
@@ -89,6 +90,13 @@ def test_verl_reads_every_setting(names, cpu):
         ("reward_model.rollout.name=vllm", "write reward.reward_model.rollout.name=…"),
         ("+reward_model.reward_kwargs.overlong_buffer_cfg.enable=True", "\\+overlong subtracts it after the verdict"),
         ("sandbox_fusion.url=http://a", "write reward.sandbox_fusion.url=…"),
+        ("reward_model.overlong_buffer.enable=True", "\\+overlong subtracts it after the verdict"),
+        ("critic.enable=True", "no method has a critic"),
+        ("trainer.remove_clip=False", "has no such setting; leave it out, or write \\+trainer.remove_clip=…"),
+        ("~trainer.remove_clip", "has no such setting; leave it out"),
+        ("+trainer.val_before_train=True", "has this setting already; write trainer.val_before_train=… without the \\+"),
+        ("model_engine=nothing", "verl has no such configuration: .*nothing"),
+        ("trainer.project_name={a", "hydra cannot read this"),
         ("--method", "write KEY=VALUE"),
         ("data.trust_remote_code=True", "code of a model is never run here"),
     ],
@@ -147,6 +155,64 @@ def test_values_that_change_nothing_are_let_through(method):
     assert resolve(VerlConfig(method=method), given).actor_rollout_ref.rollout.temperature == 0.7
     whole = ["algorithm.filter_groups.enable=True", "algorithm.filter_groups.metric=reward"]
     assert resolve(VerlConfig(method="grpo"), whole).algorithm.filter_groups.enable
+
+
+ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
+BUFFER = "reward.reward_kwargs.overlong_buffer_cfg"
+
+
+@pytest.mark.parametrize(
+    ("method", "overrides", "same", "other"),
+    [
+        ("grpo", (), ["critic.enable=False"], "critic.enable=True"),
+        ("grpo", (), ["trainer.use_v1=True"], "trainer.use_v1=False"),
+        ("grpo", (), ["algorithm.use_kl_in_reward=false"], "algorithm.use_kl_in_reward=true"),
+        ("grpo", (), [f"{ACTOR}.use_kl_loss=False"], f"{ACTOR}.use_kl_loss=True"),
+        ("grpo", (), [f"{ACTOR}.kl_loss_coef=0.0"], f"{ACTOR}.kl_loss_coef=0.001"),
+        ("grpo", (), [f"{ACTOR}.use_kl_loss=False", f"{ACTOR}.kl_loss_coef=0.1"], f"{ACTOR}.kl_loss_coef=0.1"),
+        ("grpo+kl", (), [f"{ACTOR}.use_kl_loss=True"], f"{ACTOR}.use_kl_loss=False"),
+        ("grpo+kl", (), [f"{ACTOR}.kl_loss_coef=0.001"], f"{ACTOR}.kl_loss_coef=0.01"),
+        ("grpo+kl", (), [f"{ACTOR}.kl_loss_type=low_var_kl"], f"{ACTOR}.kl_loss_type=mse"),
+        ("grpo", (), [f"{ACTOR}.entropy_coeff=0"], f"{ACTOR}.entropy_coeff=0.001"),
+        ("grpo+entropy", (), [f"{ACTOR}.entropy_coeff=1e-3"], f"{ACTOR}.entropy_coeff=0"),
+        ("dapo", (), [f"{ACTOR}.loss_agg_mode=token-mean"], f"{ACTOR}.loss_agg_mode=seq-mean-token-mean"),
+        ("grpo", (), [f"{ACTOR}.loss_agg_mode=seq-mean-token-mean"], f"{ACTOR}.loss_agg_mode=token-mean"),
+        ("grpo", (), [f"{ACTOR}.policy_loss.loss_mode=vanilla"], f"{ACTOR}.policy_loss.loss_mode=gspo"),
+        ("gspo", (), [f"{ACTOR}.policy_loss.loss_mode=gspo"], f"{ACTOR}.policy_loss.loss_mode=vanilla"),
+        ("dapo", (), [f"{ACTOR}.clip_ratio_high=0.28"], f"{ACTOR}.clip_ratio_high=0.2"),
+        ("grpo", (), [f"{ACTOR}.clip_ratio=0.2"], f"{ACTOR}.clip_ratio=0.3"),
+        ("dapo", (), [f"{ACTOR}.clip_ratio_low=0.2"], f"{ACTOR}.clip_ratio=0.2"),  # high is 0.28
+        ("grpo", ("surrogate.dual_clip=3",), [f"{ACTOR}.clip_ratio_c=3.0"], f"{ACTOR}.clip_ratio_c=10.0"),
+        ("grpo", (), ["algorithm.norm_adv_by_std_in_grpo=True"], "algorithm.norm_adv_by_std_in_grpo=False"),
+        ("dr_grpo", (), ["algorithm.norm_adv_by_std_in_grpo=False"], "algorithm.norm_adv_by_std_in_grpo=True"),
+        ("grpo", ("sampling.n=5",), [f"{ROLLOUT}.n=5"], f"{ROLLOUT}.n=4"),
+        ("grpo", (), [f"{ROLLOUT}.calculate_log_probs=True"], f"{ROLLOUT}.calculate_log_probs=False"),
+        ("grpo", (), ["algorithm.adv_estimator=fairlen"], "algorithm.adv_estimator=grpo"),
+        ("grpo", (), [f"+{BUFFER}.enable=False"], f"+{BUFFER}.enable=True"),
+        ("grpo", (), [f"+{BUFFER}.enable=False", f"+{BUFFER}.len=4096"], f"+{BUFFER}.len=4096"),
+        ("grpo", (), ["reward_model.enable=False"], "reward_model.enable=True"),
+        ("grpo", (), ["reward_model.reward_manager=naive"], "reward_model.reward_manager=dapo"),
+        ("grpo", (), ["custom_reward_function.path=null"], "custom_reward_function.path=a.py"),
+    ],
+)
+def test_settings_that_state_what_the_job_does_anyway_are_taken(method, overrides, same, other):
+    """And with another value they are refused; what nothing reads while its switch is off is taken with the switch alone."""
+    config = VerlConfig(method=method, overrides=overrides)
+    assert set(same) < set(collect(config, same, Path("/nowhere")))
+    with pytest.raises(ValueError, match=re.escape(other)):
+        collect(config, [other], Path("/nowhere"))
+
+
+@pytest.mark.skipif(find_spec("vllm") is not None, reason="vLLM is installed")
+@pytest.mark.parametrize("flags", [[], ["--cpu"], ["--ray-address", "host:6379"]], ids=["here", "rehearsal", "cluster"])
+def test_a_missing_vllm_is_refused_with_all_else_before_a_model_is_read(flags, tmp_path, capsys):
+    """A model that does not exist would be the error if it were read first; another machine's packages are not known here."""
+    given = ["actor_rollout_ref.rollout.name=vllm", "critic.enable=True", f"data.train_files={tmp_path / 'none.parquet'}"]
+    assert main(["verl", "--model", str(tmp_path / "none"), *flags, "--out", str(tmp_path / "run"), "--", *given]) == 2
+    printed = capsys.readouterr().err
+    assert "critic.enable=True" in printed and "none:" not in printed
+    assert ("the package vllm is not installed here" in printed) == (flags[:1] != ["--ray-address"])
+    assert not (tmp_path / "run").exists()
 
 
 def test_training_problems_are_not_validated_on_before_the_first_step():

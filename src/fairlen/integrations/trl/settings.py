@@ -6,6 +6,7 @@ import copy
 import math
 from collections.abc import Iterator, Mapping, Sequence, Sized
 from dataclasses import fields, replace
+from importlib.util import find_spec
 from numbers import Real
 from typing import Any
 
@@ -87,10 +88,18 @@ def prepare(
     Raises:
         ValueError: Naming everything that contradicts the method, each with its remedy.
     """
-    composition = choose_method(method, overrides, config)
+    composition = choose_method(method, overrides)
     config = copy.copy(config)
     refuse_turn_rewards(composition.method, "TRL")
-    raise_all(find_problems(config, composition.method, allow_truncated_sampling, parts))
+    problems = []
+    if isinstance(method, str):
+        try:
+            composition = take_num_generations(composition, overrides, config.num_generations)
+        except ValueError as error:
+            problems.append(str(error))
+    tracks_are_known = not problems
+    problems += find_problems(config, composition.method, allow_truncated_sampling, parts, tracks_are_known)
+    raise_all(problems)
     adopted, notes = adopt(composition.method, config)
     notes = (*composition.notes, *notes, *describe_differences(config, adopted))
     return replace(composition, method=adopted, notes=notes), config
@@ -101,10 +110,10 @@ def list_overrides(given: Sequence[str] | Mapping[str, Any]) -> Sequence[str]:
     return [f"{path}={value}" for path, value in given.items()] if isinstance(given, Mapping) else given
 
 
-def choose_method(method: str | Method | Composition, overrides: Sequence[str], config: Any) -> Composition:
-    """Return the method with its notes; a name takes the number of tracks from num_generations unless an override has it."""
+def choose_method(method: str | Method | Composition, overrides: Sequence[str]) -> Composition:
+    """Return the method with its notes."""
     if isinstance(method, str):
-        return take_num_generations(explain(method, overrides), overrides, config.num_generations)
+        return explain(method, overrides)
     if overrides:
         raise ValueError(f"overrides={overrides} with a method that is no name: give its name, or replace(method, …)")
     if isinstance(method, Composition):
@@ -130,28 +139,18 @@ def with_num_tracks(sampling: Sampler, number: int) -> Sampler:
         raise ValueError(f"num_generations={number}: {error}") from None
 
 
-def find_problems(config: Any, method: Method, allow_truncated: bool, parts: Mapping[str, Any]) -> Iterator[str]:
+def find_problems(
+    config: Any, method: Method, allow_truncated: bool, parts: Mapping[str, Any], tracks_are_known: bool = True
+) -> Iterator[str]:
+    """Yield everything in the settings that contradicts the method, or that TRL would silently take otherwise."""
     if not config.max_completion_length:
         yield f"max_completion_length={config.max_completion_length}: give the max response length in tokens"
-    sampling, name_of_it, number = method.sampling, short(method.sampling), config.num_generations
-    if sampling.num_tracks != number:
-        planned = f"{name_of_it} plans {sampling.num_tracks} responses for a prompt"
-        yield f"num_generations={number} but {planned}: make them equal, or give the method by name alone"
-    if rest := config.per_device_train_batch_size * config.steps_per_generation % number:
-        with_num_tracks(sampling, rest)  # a process then has some rows of a prompt only
+    if config.use_vllm and find_spec("vllm") is None:
+        yield "use_vllm=True: the package vllm is not installed here; give use_vllm=False, or install vLLM"
+    if tracks_are_known:
+        yield from find_track_problems(config, method)
     yield from find_kl_problems(config, method)
-    extra = generation_kwargs_of(config)
-    if extra.get("eos_token_id") is not None:
-        yield f"generation_kwargs eos_token_id={extra['eos_token_id']}: {ANOTHER_EOS}"
-    for name in sorted(LIMITS & extra.keys()):
-        yield f"generation_kwargs {name}={extra[name]}: leave it out; max_completion_length is the limit"
-    if not sampling.is_whole:
-        for name in sorted(STOPS & extra.keys()):
-            given = f"generation_kwargs {name}={extra[name]} with {name_of_it}"
-            yield f"{given}: tracks go on until EOS or the max response length; leave it out"
-        for name in ("tools", "rollout_func", "environment_factory"):
-            if parts.get(name) is not None:
-                yield f"{name} with {name_of_it}: it generates by itself, where the sampler has to; leave one out"
+    yield from find_generation_problems(config, method, parts)
     if method.recounts and config.use_vllm and not config.vllm_importance_sampling_correction:
         yield "vllm_importance_sampling_correction=False with correction.recount=True, which compares log-probs: leave it out"
     yield from find_data_problems(parts)
@@ -162,6 +161,55 @@ def find_problems(config: Any, method: Method, allow_truncated: bool, parts: Map
             "give allow_truncated_sampling=True, or use `fairlen train`, which trains what top_p, top_k and min_p left"
         )
         yield f"{truncations}: {OTHERWISE}; leave it at its default, {others}"
+
+
+def find_track_problems(config: Any, method: Method) -> Iterator[str]:
+    """Yield what num_generations and the batch contradict in the responses that the method plans for a prompt."""
+    sampling, number = method.sampling, config.num_generations
+    if sampling.num_tracks != number:
+        planned = f"{short(sampling)} plans {sampling.num_tracks} responses for a prompt"
+        yield f"num_generations={number} but {planned}: make them equal, or give the method by name alone"
+    rest = config.per_device_train_batch_size * config.steps_per_generation % number
+    if rest:  # a process then has only some rows of a prompt
+        try:
+            with_num_tracks(sampling, rest)
+        except ValueError as error:
+            yield str(error)
+
+
+def find_generation_problems(config: Any, method: Method, parts: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what generation_kwargs and the trainer's arguments change in where a response ends."""
+    sampling, extra = method.sampling, generation_kwargs_of(config)
+    eos = extra.get("eos_token_id")
+    if eos is not None and set(as_list(eos)) != find_eos_ids(parts):
+        yield f"generation_kwargs eos_token_id={eos}: {ANOTHER_EOS}"
+    for name in sorted(LIMITS & extra.keys()):
+        states_the_limit = name != "max_length" and extra[name] == config.max_completion_length
+        if not states_the_limit:
+            yield f"generation_kwargs {name}={extra[name]}: leave it out; max_completion_length is the limit"
+    if sampling.is_whole:
+        return
+    for name in sorted(STOPS & extra.keys()):
+        given = f"generation_kwargs {name}={extra[name]} with {short(sampling)}"
+        yield f"{given}: tracks go on until EOS or the max response length; leave it out"
+    for name in ("tools", "rollout_func", "environment_factory"):
+        if parts.get(name) is not None:
+            yield f"{name} with {short(sampling)}: it generates by itself, where the sampler has to; leave one out"
+
+
+def as_list(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
+def find_eos_ids(parts: Mapping[str, Any]) -> set[int]:
+    """Return the tokens that end a response in TRL; empty if the model or the tokenizer is not loaded yet."""
+    defaults = getattr(parts.get("model"), "generation_config", None)
+    processor = parts.get("processing_class")
+    own = getattr(getattr(processor, "tokenizer", processor), "eos_token_id", None)
+    if defaults is None or own is None:
+        return set()
+    declared = defaults.eos_token_id
+    return {own} if declared is None else {own, *as_list(declared)}
 
 
 def find_kl(method: Method) -> float | None:

@@ -6,16 +6,17 @@ import os
 import shlex
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
 from fairlen.batch import CORRECT_THRESHOLD
 from fairlen.console import log
 from fairlen.files.folders import choose_folder, refuse_links
-from fairlen.integrations import refuse_untested
+from fairlen.integrations import raise_all, refuse_untested
 from fairlen.integrations.verl import settings
 from fairlen.integrations.verl.data import (
     check_model,
@@ -25,6 +26,7 @@ from fairlen.integrations.verl.data import (
     playground_rows,
     write_rows,
 )
+from fairlen.integrations.verl.keys import find_unknown
 from fairlen.integrations.verl.session import run_session
 from fairlen.loop.learning_signal import FIRST_LOGS
 from fairlen.methods.compose import DEFAULT_METHOD
@@ -88,6 +90,9 @@ class VerlConfig(Settings):
 def start_verl(config: VerlConfig, given: Sequence[str]) -> int:
     """Run a job with what was given after `--`; return its exit code."""
     folder = choose_folder(config.out, "verl")
+    if not config.dry_run:
+        refuse_untested("verl", version("verl"), settings.TESTED)
+        raise_all([*find_refusals(config, given, folder), *find_missing(config, given)])
     collected = collect(config, given, folder)
     model = value_of(MODEL, given) or config.model
     check_model(model)
@@ -96,8 +101,6 @@ def start_verl(config: VerlConfig, given: Sequence[str]) -> int:
         for text, meaning in collected.items():
             log(f"{quote_for_shell(text)}\n    {meaning}")
         return 0
-    refuse_untested("verl", version("verl"), settings.TESTED)
-    refuse_incomplete(config, given)
     if not config.cpu:
         log(LISTENS, sys.stderr)
     if config.data or config.cpu:
@@ -121,19 +124,23 @@ def describe_verdict(config: VerlConfig, given: Sequence[str], folder: Path) -> 
     return f"correct: the number acc that {own or 'the reward function'} returns, else its score, is above {threshold}"
 
 
-def refuse_incomplete(config: VerlConfig, given: Sequence[str]) -> None:
-    """Raise ValueError for a job that Ray would start and that could not train: without problems, model or accelerator."""
+def find_missing(config: VerlConfig, given: Sequence[str]) -> Iterator[str]:
+    """Yield what a job lacks that Ray would start and that could not train: problems, model, accelerator, vLLM."""
+    is_on_this_machine = not config.ray_address
+    if settings.VLLM_NAME in given and is_on_this_machine and find_spec("vllm") is None:
+        other = "leave it out, and --cpu rehearses with fairlen's engine" if config.cpu else "--ray-address of a cluster"
+        yield f"{settings.VLLM_NAME}: the package vllm is not installed here; {other}, or install vLLM"
     if config.cpu:
         return
     if not (config.data or value_of("data.train_files", given)):
-        raise ValueError(f"no problems: give --data, or data.train_files=… after --; {REHEARSE}")
+        yield f"no problems: give --data, or data.train_files=… after --; {REHEARSE}"
     if not (config.model or value_of(MODEL, given)):
-        raise ValueError(f"no model: give --model, or {MODEL}=… after --; {REHEARSE}")
+        yield f"no model: give --model, or {MODEL}=… after --; {REHEARSE}"
     import torch
 
-    is_here = not config.ray_address and value_of("trainer.device", given) in ("", "cuda")
-    if is_here and not torch.cuda.is_available():
-        raise ValueError(f"this machine has no CUDA device: give --ray-address of a cluster that has some; {REHEARSE}")
+    needs_device = is_on_this_machine and value_of("trainer.device", given) in ("", "cuda")
+    if needs_device and not torch.cuda.is_available():
+        yield f"this machine has no CUDA device: give --ray-address of a cluster that has some; {REHEARSE}"
 
 
 def quote_for_shell(text: str) -> str:
@@ -141,15 +148,29 @@ def quote_for_shell(text: str) -> str:
     return f'"{text}"' if "'" in text and harmless else shlex.quote(text)
 
 
-def collect(config: VerlConfig, given: Sequence[str], folder: Path) -> dict[str, str]:
-    """Every override as hydra reads it, with its meaning: the method's, those of data and rehearsal, and what was given.
+def find_refusals(config: VerlConfig, given: Sequence[str], folder: Path) -> Iterator[str]:
+    """Yield everything in the settings that cannot be, each with its remedy."""
+    method = settings.choose_method(config.method, config.overrides)
+    ours = settings.method_settings(config.method, config.overrides, method)
+    problems = list(settings.find_problems(config.method, method, ours, given, config.allow_truncated_sampling))
+    places = value_of("data.train_files", given)
+    if places and config.data:
+        problems.append(f"data={config.data[0]} and data.train_files={places}: give one, as one function grades all")
+    yield from problems
+    taken = []
+    for text in given:
+        begins = (f"{text}:", f"{text} ")
+        if not any(problem.startswith(begins) for problem in problems):
+            taken.append(text)
+    defaults = [text for text in gather_defaults(config, taken, folder) if not text.startswith("hydra.")]
+    yield from find_unknown(defaults, taken)
 
-    What was given replaces all but the method's. Raises ValueError for what was given and undoes the method.
-    """
+
+def gather_defaults(config: VerlConfig, given: Sequence[str], folder: Path) -> dict[str, str]:
+    """Return every override that fairlen makes, as hydra reads it, with its meaning: of the method, data and a rehearsal."""
     method = settings.choose_method(config.method, config.overrides)
     ours = settings.method_settings(config.method, config.overrides, method)
     owned = set(map(settings.key_of, ours))
-    settings.check_given(config.method, method, owned, given, config.allow_truncated_sampling)
     rest = (
         environment_settings(config, given, folder)
         | data_settings(config, given, folder)
@@ -170,8 +191,17 @@ def collect(config: VerlConfig, given: Sequence[str], folder: Path) -> dict[str,
     )
     everything = ours | {text: meaning for text, meaning in rest.items() if settings.key_of(text) not in owned}
     replaced = set(map(settings.key_of, given))
-    kept = {text: meaning for text, meaning in everything.items() if settings.key_of(text) not in replaced}
-    return kept | {settings.translate(text): "given" for text in given}
+    return {text: meaning for text, meaning in everything.items() if settings.key_of(text) not in replaced}
+
+
+def collect(config: VerlConfig, given: Sequence[str], folder: Path) -> dict[str, str]:
+    """Return every override as hydra reads it, with its meaning: fairlen's own, and what was given, which replaces them.
+
+    Raises:
+        ValueError: Naming everything that was given and undoes the method, or that verl does not have.
+    """
+    raise_all(find_refusals(config, given, folder))
+    return gather_defaults(config, given, folder) | {settings.translate(text): "given" for text in given}
 
 
 def environment_settings(config: VerlConfig, given: Sequence[str], folder: Path) -> dict[str, str]:
@@ -208,10 +238,7 @@ def environment(config: VerlConfig, given: Sequence[str], folder: Path) -> dict[
 def files_of(config: VerlConfig, given: Sequence[str], folder: Path) -> dict[str, str]:
     """Parquet files that are written, by verl's names of what they are for; none where its own were given after `--`."""
     train, held_out = (str((folder / name).resolve()) for name in ("train.parquet", "eval.parquet"))
-    places = value_of("data.train_files", given)
-    if places and config.data:
-        raise ValueError(f"data={config.data[0]} and data.train_files={places}: give one, as one function grades all")
-    if places or not (config.data or config.cpu):
+    if value_of("data.train_files", given) or not (config.data or config.cpu):
         return {}
     return {"train": train, "val": held_out if config.eval_data or not config.data else train}
 

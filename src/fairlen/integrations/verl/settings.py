@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import Any
 
-from fairlen.integrations import raise_all
+from fairlen.integrations.verl.keys import read_default
 from fairlen.methods.compose import compose
 from fairlen.methods.conflicts import refuse_turn_rewards
 from fairlen.methods.method import Method
-from fairlen.methods.stages.terms import SamplerMismatch
+from fairlen.methods.peers import read_peers
+from fairlen.methods.stages.advantage import GroupCentered, GroupNormalized
+from fairlen.methods.stages.surrogate import SequenceClip, SequenceTokenClip
+from fairlen.methods.stages.terms import EntropyBonus, ReferenceKL, SamplerMismatch
 from fairlen.plugins import with_full_paths
 
 TESTED = ">=0.9.1,<0.9.2"
@@ -94,19 +98,21 @@ OWNED = (
     "algorithm.adv_estimator", "algorithm.fairlen", "algorithm.use_kl_in_reward", f"{ACTOR}.policy_loss",
     f"{ACTOR}.loss_agg_mode", f"{ACTOR}.use_kl_loss", f"{ACTOR}.kl_loss_coef", f"{ACTOR}.kl_loss_type",
     f"{ACTOR}.entropy_coeff", f"{ACTOR}.shuffle", f"{ROLLOUT}.n", f"{ROLLOUT}.calculate_log_probs",
-    f"{ROLLOUT}.response_length", "reward.reward_kwargs.overlong_buffer_cfg", "trainer.use_v1",
+    f"{ROLLOUT}.response_length", "reward.reward_kwargs.overlong_buffer_cfg", "trainer.use_v1", "critic.enable",
 )  # fmt: skip
 """Settings that are the method's, and all below them."""
 OPEN = ("algorithm.fairlen.correct_threshold", "algorithm.fairlen.folder", "algorithm.fairlen.generate_limit")
 """Those among them that a user may set."""
-KL = "leave it out; --method …+kl has the KL as a term, --set terms.ReferenceKL.coefficient=0.01"
+KL = "leave it out; --method …+kl has the KL as a term, --set terms.ReferenceKL.coefficient=… its coefficient"
 REMEDIES = {
     "algorithm.adv_estimator": "leave it out; --method names the advantages, `fairlen methods` lists them",
     "algorithm.use_kl_in_reward": KL,
     f"{ACTOR}.use_kl_loss": KL,
     f"{ACTOR}.kl_loss_coef": KL,
     f"{ACTOR}.kl_loss_type": KL,
-    f"{ACTOR}.entropy_coeff": "leave it out; --method …+entropy --set terms.EntropyBonus.coefficient=0.01",
+    f"{ACTOR}.entropy_coeff": "leave it out; --method …+entropy has the bonus, --set terms.EntropyBonus.coefficient=… its "
+    "coefficient",
+    "critic.enable": "leave it out; no method has a critic",
     f"{ACTOR}.loss_agg_mode": "leave it out; --method names the aggregation, such as dapo, dr_grpo or …+balanced",
     f"{ROLLOUT}.response_length": "leave it out; data.max_response_length is the longest response",
     "reward.reward_kwargs.overlong_buffer_cfg": "leave it out; --method …+overlong subtracts it after the verdict, so that "
@@ -115,12 +121,11 @@ REMEDIES = {
     "continuations by one policy",
 }  # fmt: skip
 """Remedies, by setting."""
-CLIP = "--set surrogate.clip_low=… or --set surrogate.clip_high=…, where the method clips"
 MISMATCH = "--method …+mismatch corrects the sampler's mismatch"
 IGNORED = {
-    f"{ACTOR}.clip_ratio": CLIP,
-    f"{ACTOR}.clip_ratio_low": CLIP,
-    f"{ACTOR}.clip_ratio_high": CLIP,
+    f"{ACTOR}.clip_ratio": "--set surrogate.clip_low=… --set surrogate.clip_high=…, if the method clips",
+    f"{ACTOR}.clip_ratio_low": "--set surrogate.clip_low=…, if the method clips",
+    f"{ACTOR}.clip_ratio_high": "--set surrogate.clip_high=…, if the method clips",
     f"{ACTOR}.clip_ratio_c": "--method …+dual_clip --set surrogate.dual_clip=…",
     "algorithm.norm_adv_by_std_in_grpo": "--method …+no_std leaves the deviation out",
     f"{ACTOR}.loss_scale_factor": "--method dr_grpo, which divides by data.max_response_length",
@@ -157,6 +162,8 @@ LEGACY = {
     "reward_model.reward_loop_class_name": "reward.reward_manager.module.name",
     "reward_model.model.path": "reward.reward_model.model_path",
     "reward_model.reward_kwargs": "reward.reward_kwargs",
+    "reward_model.overlong_buffer": "reward.reward_kwargs.overlong_buffer_cfg",
+    "custom_reward_function.overlong_buffer": "reward.reward_kwargs.overlong_buffer_cfg",
     "reward_model": "reward.reward_model",
 }  # fmt: skip
 """Keys of verl before 0.7, which its configuration still has and its trainer does not read, and the keys in their place."""
@@ -174,36 +181,157 @@ def translate(text: str) -> str:
     return f"{key}={name_trainer(value)}" if key_of(key) == TRAINER_MODE and value in MODES else text
 
 
-def check_given(names: str, method: Method, ours: Iterable[str], given: Iterable[str], any_sampling: bool) -> None:
-    """Raise ValueError naming all overrides that undo the method, whose own settings are `ours`, or that verl does not read.
-
-    Overriding a parent (`algorithm={adv_estimator:grpo}`, `~algorithm`) overrides what is below it.
-    """
-    raise_all(find_problems(names, method, ours, given, any_sampling))
-
-
 def find_problems(
-    names: str, method: Method, ours: Iterable[str], given: Iterable[str], any_sampling: bool
+    names: str,
+    method: Method,
+    ours: Collection[str],
+    given: Sequence[str],
+    any_sampling: bool,
 ) -> Iterator[str]:
-    """Yield one problem for each override that has any."""
+    """Yield one problem for each override that undoes the method, or that verl does not read.
+
+    Overriding a parent (`algorithm={adv_estimator:grpo}`, `~algorithm`) overrides what is below it. An override that states
+    what the job does anyway is no problem.
+
+    Args:
+        names: The method by its names.
+        method: The method.
+        ours: The method's own settings, as `method_settings` returns them.
+        given: Overrides that the user gave.
+        any_sampling: Whether the user allows samples of another distribution than the policy's.
+    """
     is_whole = method.sampling.is_whole
-    exact = set(ours) - ({TRAINER_MODE} if is_whole else set())
+    exact = set(map(key_of, ours)) - ({TRAINER_MODE} if is_whole else set())
     checked = {*exact, *OWNED, *IGNORED, *SAMPLING, TRAINER_MODE, *(() if is_whole else WHOLE)}
+    facts = describe_job(method, ours)
+    switched_off = find_switched_off(facts, given)
     for text in given:
         key, number = key_of(text), number_of(text)
         is_unknown_mode = key == TRAINER_MODE and translate(text) == text
         below = sorted(name for name in checked if name.startswith(f"{key}."))
         if "=" not in text and not text.startswith("~"):
             yield f"{text}: write KEY=VALUE, as hydra does; settings of fairlen come before --"
+        elif states_fact(text, facts) or is_below(key, switched_off):
+            continue
         elif is_below(key, LEGACY):
-            yield f"{text}: verl reads no such key any more; {remedy_for_legacy(key, is_whole)}"
+            if not is_default_of_new_key(text, given):
+                yield f"{text}: verl reads no such key any more; {remedy_for_legacy(text, is_whole)}"
         elif key not in OPEN and (key in exact or is_below(key, OWNED) or is_unknown_mode):
-            yield f"{text}: the method {names} sets this; {remedy_for(key, is_whole)}"
+            yield f"{text}: the method {names} sets this; {remedy_for(key, text, is_whole)}"
         elif below:
             remedy = f"write each setting on its own, such as {key}.NAME=VALUE"
             yield f"{text}: the method {names} needs {below[0]}, which is below; {remedy}"
         elif reason := find_reason(key, number, text, method, any_sampling):
             yield f"{text}{reason}"
+
+
+# ---------------------------------------------------------------------------------- values that state what a job does anyway
+
+KL_TYPES = {"k1": ("kl", "k1"), "k2": ("mse", "k2"), "k3": ("low_var_kl", "k3")}
+"""verl's names of each estimator of the KL."""
+SWITCHES = {
+    f"{ACTOR}.use_kl_loss": (f"{ACTOR}.kl_loss_coef", f"{ACTOR}.kl_loss_type"),
+    "reward.reward_kwargs.overlong_buffer_cfg.enable": ("reward.reward_kwargs.overlong_buffer_cfg",),
+}
+"""Switches, and the settings that nothing reads while a switch is off."""
+AGGREGATIONS = ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm")
+LOSSES = ("vanilla", "gspo", "sapo", "cispo", "geo_mean", "dppo_tv", "dppo_kl", "gpg")
+SURROGATE_FIELDS = {
+    f"{ACTOR}.clip_ratio_low": "clip_low",
+    f"{ACTOR}.clip_ratio_high": "clip_high",
+    f"{ACTOR}.clip_ratio_c": "dual_clip",
+    f"{ACTOR}.tau_pos": "tau_positive",
+    f"{ACTOR}.tau_neg": "tau_negative",
+}
+"""Fields of a surrogate that verl's settings name."""
+
+
+def describe_job(method: Method, ours: Iterable[str]) -> dict[str, tuple[Any, ...]]:
+    """Return the values of verl's settings that state what a job with this method does, by setting."""
+    facts: dict[str, tuple[Any, ...]] = {}
+    for text in ours:
+        facts[key_of(text)] = (value_in(text),)
+    kl = next((term for term in method.terms if isinstance(term, ReferenceKL)), None)
+    bonus = next((term for term in method.terms if isinstance(term, EntropyBonus)), None)
+    facts["trainer.use_v1"] = (True,)
+    facts["critic.enable"] = (False, None)
+    facts["algorithm.use_kl_in_reward"] = (False,)
+    facts["reward.reward_kwargs.overlong_buffer_cfg.enable"] = (False,)
+    facts[f"{ACTOR}.use_kl_loss"] = (kl is not None,)
+    facts[f"{ACTOR}.kl_loss_coef"] = (kl.coefficient if kl else 0.0,)
+    facts[f"{ACTOR}.kl_loss_type"] = KL_TYPES[kl.estimator] if kl and kl.ratio_to == "none" else ()
+    facts[f"{ACTOR}.entropy_coeff"] = (bonus.coefficient if bonus else 0.0,)
+    return facts | describe_loss(method)
+
+
+def describe_loss(method: Method) -> dict[str, tuple[Any, ...]]:
+    """Return the values of the settings of verl's own losses that state what this method computes, by setting."""
+    verl, surrogate = read_peers()["verl"], method.surrogate
+    kinds = [SequenceClip, SequenceTokenClip] if isinstance(surrogate, SequenceClip | SequenceTokenClip) else [type(surrogate)]
+    # The scope of the denominators is not part of verl's word.
+    modes = [word for word in AGGREGATIONS if is_alike(verl.apply([word]).aggregation, method.aggregation)]
+    losses = [word for word in LOSSES if type(verl.apply([word]).surrogate) in kinds]
+    facts: dict[str, tuple[Any, ...]] = {
+        f"{ACTOR}.loss_agg_mode": tuple(modes),
+        f"{ACTOR}.policy_loss.loss_mode": tuple(losses),
+    }
+    for key, name in SURROGATE_FIELDS.items():
+        facts[key] = (vars(surrogate)[name],) if name in vars(surrogate) else ()
+    low, high = facts[f"{ACTOR}.clip_ratio_low"], facts[f"{ACTOR}.clip_ratio_high"]
+    facts[f"{ACTOR}.clip_ratio"] = low if low == high else ()
+    if isinstance(method.advantage, GroupNormalized | GroupCentered):
+        facts["algorithm.norm_adv_by_std_in_grpo"] = (isinstance(method.advantage, GroupNormalized),)
+    return facts
+
+
+def is_alike(stage: Any, other: Any) -> bool:
+    """Whether two stages are of one type and have the same fields, except for the scope of their denominators."""
+    if type(stage) is not type(other) or not is_dataclass(stage):
+        return False
+    names = [field.name for field in fields(stage) if field.name != "scope"]
+    return all(getattr(stage, name) == getattr(other, name) for name in names)
+
+
+def states_fact(text: str, facts: Mapping[str, tuple[Any, ...]]) -> bool:
+    """Whether an override states what the job does anyway."""
+    return not text.startswith("~") and is_one_of(value_in(text), facts.get(key_of(text), ()))
+
+
+def is_one_of(value: Any, values: Iterable[Any]) -> bool:
+    """Whether a value is one of these; False is not 0, but 1 is 1.0."""
+    for other in values:
+        both = isinstance(value, bool) == isinstance(other, bool)
+        if both and value == other:
+            return True
+    return False
+
+
+def value_in(text: str) -> Any:
+    """Return the value of an override: a bool, None or a number if it is one, else its text without quotes."""
+    value = text.partition("=")[2].strip().strip("'\"")
+    constants = {"true": True, "false": False, "null": None, "none": None}
+    if value.lower() in constants:
+        return constants[value.lower()]
+    try:
+        return float(value)
+    except ValueError:
+        return value
+
+
+def find_switched_off(facts: Mapping[str, tuple[Any, ...]], given: Iterable[str]) -> list[str]:
+    """Return the settings that nothing reads because an override states that their switch is off."""
+    off = [key_of(text) for text in given if states_fact(text, facts) and value_in(text) is False]
+    return [name for switch in off for name in SWITCHES.get(switch, ())]
+
+
+def is_default_of_new_key(text: str, given: Iterable[str]) -> bool:
+    """Whether an override of an old key has the value that the job has at the new key anyway."""
+    value, new = value_in(text), rename_legacy(key_of(text))
+    if is_below(new, OWNED) or any(key_of(other) == new for other in given):
+        return False
+    default = read_default(new)
+    default = float(default) if isinstance(default, int) and not isinstance(default, bool) else default
+    return value is None or (default is not None and is_one_of(value, [default]))
 
 
 def rename_legacy(key: str) -> str:
@@ -212,16 +340,16 @@ def rename_legacy(key: str) -> str:
     return LEGACY[old] + key.removeprefix(old)
 
 
-def remedy_for_legacy(key: str, is_whole: bool) -> str:
+def remedy_for_legacy(text: str, is_whole: bool) -> str:
     """Return what to do instead of setting an old key."""
-    new = rename_legacy(key)
-    return remedy_for(new, is_whole) if is_below(new, OWNED) else f"write {new}=…"
+    new = rename_legacy(key_of(text))
+    return remedy_for(new, text, is_whole) if is_below(new, OWNED) else f"write {new}=…"
 
 
 def find_reason(key: str, number: float, text: str, method: Method, any_sampling: bool) -> str:
     """Return why one override of a setting that is not the method's cannot be; nothing where it can."""
     if key in IGNORED and "null" not in text:
-        return f": the method does not read this; leave it out: {IGNORED[key]}"
+        return f": the method does not read this; leave it out: {insert_value(IGNORED[key], text)}"
     if not method.sampling.is_whole and key in WHOLE and number != 0:
         return f" with EqLen: {WHOLE[key]}; leave it out"
     if isinstance(method.correction, SamplerMismatch) and key == BYPASS and number != 0:
@@ -235,17 +363,27 @@ def find_reason(key: str, number: float, text: str, method: Method, any_sampling
     return ""
 
 
+def insert_value(remedy: str, text: str) -> str:
+    """Return a remedy with the value that was given in it, if it is a number."""
+    value = text.partition("=")[2].strip()
+    return remedy if number_of(text) != number_of(text) else remedy.replace("=…", f"={value}")
+
+
 def is_below(key: str, names: Iterable[str]) -> bool:
     """Whether one of these is, or has below it, a setting: rollout.n, but not rollout.nnodes."""
     return any(key == name or key.startswith(f"{name}.") for name in names)
 
 
-def remedy_for(key: str, is_whole: bool) -> str:
+def remedy_for(key: str, text: str, is_whole: bool) -> str:
     """Return what to do instead of setting what the method sets."""
+    if key == f"{ROLLOUT}.n" and is_whole:
+        return insert_value("leave it out, and give --set sampling.n=… before --", text)
     if key == f"{ROLLOUT}.n":
-        return f"leave it out, and give --set sampling.{'n' if is_whole else 'streams'}=8 before --"
+        number = number_of(text)
+        streams = f"{number / 2:g}" if number % 2 == 0 else "…"
+        return f"leave it out, and give --set sampling.streams={streams} before --; a stream has two responses"
     above = [REMEDIES[name] for name in REMEDIES if is_below(key, (name,))]
-    return above[0] if above else "leave it out; it follows from --method and --set"
+    return insert_value(above[0], text) if above else "leave it out; it follows from --method and --set"
 
 
 def number_of(text: str) -> float:
