@@ -18,6 +18,7 @@ from fairlen.loop.update import NonFiniteError
 from fairlen.methods.method import Method
 from fairlen.methods.presets import BASES
 from fairlen.methods.stages.micro import Micro, Outputs
+from fairlen.methods.stages.terms import SamplerMismatch, SamplerRejection
 
 WHOLE = [name for name, build in BASES.items() if build().sampling.is_whole]
 NUM_ROWS, WIDTH = len(LENGTH), max(LENGTH)
@@ -354,3 +355,26 @@ def test_mismatch_of_short_and_long_sequences():
     found = update_metrics(sum_counts([count(method, outputs, micro, method.loss(outputs, micro))]))
     expected = {"mean": 0.175, "short": 0.15, "long": 0.19, "max": 0.2}
     assert {name: found[f"mismatch/{name}"] for name in expected} == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("value", [math.nan, -math.inf, math.inf], ids=["missing", "impossible", "infinite"])
+@pytest.mark.parametrize("name", ["mismatch", "icepop", "rejection"])
+def test_a_samplers_log_prob_that_is_missing_is_named(name, value):
+    """By every correction alike, so that no infinite ratio is trained at its bound; without one nobody reads the log-probs."""
+    corrections = {
+        "mismatch": SamplerMismatch(),
+        "icepop": SamplerMismatch(above_cap="mask", floor=0.5),
+        "rejection": SamplerRejection(),
+    }
+    columns = log_probs()
+    columns["rollout_logprobs"][0, 0] = value
+
+    def finish(method: Method):
+        found = policy_loss(method, plan_of(method).to("cpu", torch.float64), **columns, mask=MASK)
+        return finish_update(method, [found.counts], 1.0, skips)
+
+    skips = Skips()
+    assert finish(compose("grpo")).may_step
+    done = finish(replace(compose("grpo"), correction=corrections[name]))
+    assert not done.may_step and done.broken == "rollout_logprobs"
+    assert "missing, masked (NaN) or infinite" in skips.cause and "overflow" not in skips.cause

@@ -128,7 +128,9 @@ def find_missing(config: VerlConfig, given: Sequence[str]) -> Iterator[str]:
     """Yield what a job lacks that Ray would start and that could not train: problems, model, accelerator, vLLM."""
     is_on_this_machine = not config.ray_address
     if settings.VLLM_NAME in given and is_on_this_machine and find_spec("vllm") is None:
-        other = "leave it out, and --cpu rehearses with fairlen's engine" if config.cpu else "--ray-address of a cluster"
+        other = "leave it out: --cpu rehearses with fairlen's engine"
+        if not config.cpu:
+            other = "give --ray-address of a cluster that has it"
         yield f"{settings.VLLM_NAME}: the package vllm is not installed here; {other}, or install vLLM"
     if config.cpu:
         return

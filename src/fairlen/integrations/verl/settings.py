@@ -365,8 +365,8 @@ def find_reason(key: str, number: float, text: str, method: Method, any_sampling
 
 def insert_value(remedy: str, text: str) -> str:
     """Return a remedy with the value that was given in it, if it is a number."""
-    value = text.partition("=")[2].strip()
-    return remedy if number_of(text) != number_of(text) else remedy.replace("=…", f"={value}")
+    is_number = isinstance(value_in(text), float)
+    return remedy.replace("=…", f"={text.partition('=')[2].strip()}") if is_number else remedy
 
 
 def is_below(key: str, names: Iterable[str]) -> bool:
