@@ -1,6 +1,7 @@
-"""Thinking between special tokens: an evaluation and verl's reward grade what follows `</think>`."""
+"""Thinking between special tokens: an evaluation, a run, the recipe for TRL and verl's reward grade what follows `</think>`."""
 
 import asyncio
+import json
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,8 @@ from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from fairlen.channels import after_thinking, decode_response, list_hidden_ids
 from fairlen.evaluate.start import start_evaluation
+from fairlen.train.run.config import TrainConfig
+from fairlen.train.start import start_training
 
 WORDS = ["<unk>", "<|im_start|>", "<|im_end|>", "<think>", "</think>", "so", r"\boxed{1}", r"\boxed{2}"]
 SPECIALS = WORDS[1:5]
@@ -30,10 +33,11 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
     )  # fmt: skip
 
 
-def write_model(folder: Path, response: list[str]) -> Path:
+def write_model(folder: Path, response: list[str], logit: float = 1.0) -> Path:
     """Write a Qwen3 whose greedy response is given, after a prompt that ends with `<think>`.
 
-    Its layer adds nothing: embeddings are one-hot, and row j of the output matrix is the embedding of the word before j.
+    Its layer adds nothing: embeddings are one-hot, and row j of the output matrix is `logit` times the embedding of the word
+    before j. The norm of a one-hot vector of 16 numbers makes its 1 a 4, so that the next word leads by 4 * `logit` nats.
     """
     make_tokenizer().save_pretrained(folder)
     size = 16
@@ -48,7 +52,7 @@ def write_model(folder: Path, response: list[str]) -> Path:
         model.model.embed_tokens.weight.copy_(torch.eye(len(WORDS), size))
         model.lm_head.weight.zero_()
         for before, after in zip(["<think>", *response], response, strict=False):
-            model.lm_head.weight[WORDS.index(after), WORDS.index(before)] = 1.0
+            model.lm_head.weight[WORDS.index(after), WORDS.index(before)] = logit
     model.save_pretrained(folder)
     return folder
 
@@ -68,6 +72,43 @@ def test_an_evaluation_grades_what_follows_the_thinking(tmp_path, response, corr
     settings = {"model": str(model), "data": (str(data),), "samples": 1, "temperature": 0.0, "max_response_length": 8}
     summary = start_evaluation(small(tmp_path / "out", **settings))
     assert summary["sets"]["sums"]["scores"]["avg@1"]["value"] == correct
+
+
+RIGHT, WRONG = ["so", "</think>", r"\boxed{2}", "<|im_end|>"], [r"\boxed{2}", "</think>", r"\boxed{1}", "<|im_end|>"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("response, accuracy", [(RIGHT, 1.0), (WRONG, 0.0)], ids=["closed", "incorrect"])
+def test_a_run_grades_what_follows_the_thinking(tmp_path, response, accuracy):
+    """The next word leads by 40 nats, so that sampling at temperature 1 draws it."""
+    model = write_model(tmp_path / "model", response, logit=10.0)
+    data = write_lines(tmp_path / "sums.jsonl", *({"problem": f"so {i}", "answer": "2"} for i in range(8)))
+    config = TrainConfig.of(
+        model=str(model), data=(str(data),), method="grpo", overrides=("sampling.n=2",), prompts_per_batch=2,
+        rollout_batches=1, max_response_length=8, problems=1, save_every=0, eval_every=0, threads=1, max_num_seqs=4,
+        out=str(tmp_path / "run"),
+    )  # fmt: skip
+    start_training(config)
+    entries = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [entry["accuracy/mean"] for entry in entries if "accuracy/mean" in entry] == [accuracy]
+
+
+@pytest.mark.slow
+def test_the_recipe_for_trl_grades_what_follows_the_thinking(tmp_path):
+    """TRL's completions lack special tokens, `</think>` among them: the recipe reads the token ids."""
+    pytest.importorskip("trl")
+    from recipes.trl_verified import TrlConfig, start_trl
+
+    model = write_model(tmp_path / "model", RIGHT, logit=10.0)
+    data = write_lines(tmp_path / "sums.jsonl", *({"problem": f"so {i}", "answer": "2"} for i in range(8)))
+    config = TrlConfig.of(model=str(model), data=(str(data),), method="grpo", verifier_weight=1.0, train_problems=2)
+    flags = (
+        "--output_dir", str(tmp_path / "out"), "--bf16", "False", "--max_steps", "1", "--num_generations", "2",
+        "--per_device_train_batch_size", "4", "--max_completion_length", "8", "--report_to", "none", "--logging_steps", "1",
+    )  # fmt: skip
+    start_trl(config, list(flags))
+    entries = [json.loads(line) for line in (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()]
+    assert entries[0]["accuracy/mean"] == 1.0
 
 
 @over(

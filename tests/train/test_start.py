@@ -116,12 +116,22 @@ def write_rewards(folder: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_reward_functions_of_the_user_add_up_with_their_weights(tmp_path):
+def test_reward_functions_of_the_user_add_up_with_their_weights(tmp_path, capsys):
+    """The run states that they do not change what is correct, and logs the mean of each over the responses it applied to."""
     path = write_rewards(tmp_path)
     start_training(
         small(tmp_path / "run", rollout_batches=1, rewards=(f"{path}:brevity=2", f"{path}:sometimes"), method="grpo")
     )
-    for row in pq.read_table(tmp_path / "run/records/responses-000000.parquet").to_pylist():
+    assert "correct: by the verdict of playground; reward functions do not change it. The outcome that trains is " in (
+        told := "".join(capsys.readouterr())
+    )
+    assert "1 * verdict + 2 * brevity + 1 * sometimes" in told
+    rows = pq.read_table(tmp_path / "run/records/responses-000000.parquet").to_pylist()
+    logged = next(entry for entry in metrics(tmp_path / "run") if "accuracy/mean" in entry)
+    for name in ("verifier", "brevity", "sometimes"):
+        values = [dict(row["outcomes"])[name] for row in rows if name in dict(row["outcomes"])]
+        assert logged[f"rewards/{name}/mean"] == pytest.approx(sum(values) / len(values))
+    for row in rows:
         parts = dict(row["outcomes"])
         assert parts["brevity"] == 1.0 / row["length"]
         assert parts.get("sometimes") == (None if "c" in row["text"] else 0.5)

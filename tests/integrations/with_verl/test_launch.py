@@ -28,7 +28,7 @@ from verl.utils.config import omega_conf_to_dataclass
 from fairlen.cli import main
 from fairlen.integrations.verl import launch, plugin
 from fairlen.integrations.verl.data import compute_score, copy_shipped, data_rows, playground_rows, write_rows
-from fairlen.integrations.verl.launch import VerlConfig, collect, environment
+from fairlen.integrations.verl.launch import VerlConfig, collect, describe_verdict, environment
 from fairlen.integrations.verl.settings import quote, read_method, rename_legacy
 from fairlen.methods.compose import compose
 from fairlen.tasks.playground import Playground
@@ -213,6 +213,31 @@ def test_a_missing_vllm_is_refused_with_all_else_before_a_model_is_read(flags, t
     assert "critic.enable=True" in printed and "none:" not in printed
     assert ("the package vllm is not installed here" in printed) == (flags[:1] != ["--ray-address"])
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "given", "line"),
+    [
+        ({"cpu": True}, [], "correct: by fairlen's verifier, whose verdict is the reward"),
+        (
+            {},
+            ["data.train_files=a.parquet"],
+            "correct: the number acc that the reward function returns, else its score, is above 0.5",
+        ),
+        (
+            {},
+            [
+                "data.train_files=a.parquet",
+                "reward.custom_reward_function.path=r.py",
+                "+algorithm.fairlen.correct_threshold=0.9",
+            ],
+            "correct: the number acc that r.py returns, else its score, is above 0.9",
+        ),
+    ],
+    ids=["fairlen", "verl", "own"],
+)
+def test_a_job_states_what_counts_as_correct(settings, given, line):
+    assert describe_verdict(VerlConfig(**settings), given, Path("/nowhere")) == line
 
 
 def test_training_problems_are_not_validated_on_before_the_first_step():
