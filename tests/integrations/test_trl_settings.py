@@ -90,7 +90,9 @@ def test_what_no_method_keeps_is_refused_with_the_fix(changes, message):
 def test_a_missing_vllm_is_refused_with_all_else_before_a_model_is_loaded(tmp_path):
     """A model that does not exist would be the error if it were loaded first."""
     given = config(tmp_path, use_vllm=True, beta=0.04)
-    with pytest.raises(ValueError, match=r"^2 settings.*\n  1. use_vllm=True: the package vllm is not installed.*\n  2. beta=0.04"):
+    with pytest.raises(
+        ValueError, match=r"^2 settings.*\n  1. use_vllm=True: the package vllm is not installed.*\n  2. beta=0.04"
+    ):
         FairGRPOTrainer(str(tmp_path / "none"), right, given, method="grpo", train_dataset=problems())
 
 

@@ -95,9 +95,10 @@ def finish_update(
 
     `counts` are those of this rank's micro-batches, at least one; `gradient_norm` is that of the whole gradient, unscaled
     (`clip_grad_norm_` returns it), and `skips` the run's.
-    An update with a log-prob (new, old, reference, or of an engine that a correction reads), a loss, a gradient or a state that is NaN or infinite is skipped: its
-    counts are dropped, a line says which it was, and the third in a row raises NonFiniteError. All ranks decide the same: with
-    torch.distributed initialised this is one gather of about thirty numbers (over `group`), and the one wait for the device.
+    An update with a log-prob (new, old, reference, or of an engine that a correction reads), a loss, a gradient or a state that
+    is NaN or infinite is skipped: its counts are dropped, a line says which it was, and the third in a row raises
+    NonFiniteError. All ranks decide the same: with torch.distributed initialised this is one gather of about thirty numbers
+    (over `group`), and the one wait for the device.
     """
     check_method(method)
     refuse_wrong(counts, gradient_norm, skips)

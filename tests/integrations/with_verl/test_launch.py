@@ -94,7 +94,10 @@ def test_verl_reads_every_setting(names, cpu):
         ("critic.enable=True", "no method has a critic"),
         ("trainer.remove_clip=False", "has no such setting; leave it out, or write \\+trainer.remove_clip=…"),
         ("~trainer.remove_clip", "has no such setting; leave it out"),
-        ("+trainer.val_before_train=True", "has this setting already; write trainer.val_before_train=… without the \\+"),
+        (
+            "+trainer.val_before_train=True",
+            "has this setting already; write trainer.val_before_train=… without the \\+",
+        ),
         ("model_engine=nothing", "verl has no such configuration: .*nothing"),
         ("trainer.project_name={a", "hydra cannot read this"),
         ("--method", "write KEY=VALUE"),
@@ -207,7 +210,11 @@ def test_settings_that_state_what_the_job_does_anyway_are_taken(method, override
 @pytest.mark.parametrize("flags", [[], ["--cpu"], ["--ray-address", "host:6379"]], ids=["here", "rehearsal", "cluster"])
 def test_a_missing_vllm_is_refused_with_all_else_before_a_model_is_read(flags, tmp_path, capsys):
     """A model that does not exist would be the error if it were read first; another machine's packages are not known here."""
-    given = ["actor_rollout_ref.rollout.name=vllm", "critic.enable=True", f"data.train_files={tmp_path / 'none.parquet'}"]
+    given = [
+        "actor_rollout_ref.rollout.name=vllm",
+        "critic.enable=True",
+        f"data.train_files={tmp_path / 'none.parquet'}",
+    ]
     assert main(["verl", "--model", str(tmp_path / "none"), *flags, "--out", str(tmp_path / "run"), "--", *given]) == 2
     printed = capsys.readouterr().err
     assert "critic.enable=True" in printed and "none:" not in printed

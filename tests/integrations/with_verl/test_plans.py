@@ -14,7 +14,7 @@ from fairlen.batch import NO_VERDICT
 from fairlen.integrations.verl.agent_loop import cut_rows
 from fairlen.integrations.verl.rows import Row, find_kept, read_rows, read_verdict
 from fairlen.integrations.verl.trainer import deal, plan_batch
-from fairlen.loop.tally import scored_metrics
+from fairlen.loop.tally import reward_metrics, scored_metrics
 from fairlen.methods.compose import compose
 from fairlen.methods.method import updates
 from fairlen.rollouts import Response, Rollouts
@@ -184,6 +184,9 @@ def test_responses_have_their_temperature_and_the_numbers_that_were_said_of_them
     found = trainer._read_rows(Batch([], [{} for _ in rows]), list_columns(rows)).responses
     assert {one.temperature for one in found} == {0.7}
     assert found[0].outcomes == {"acc": found[0].outcome, "verdict": 1.0, "style": 0.5}
+    logged = reward_metrics(found)  # as the trainer logs them; one response alone has a style
+    assert logged["rewards/style/mean"] == 0.5
+    assert logged["rewards/acc/mean"] == pytest.approx(np.mean([one.outcomes["acc"] for one in found]))
 
 
 def test_what_a_reward_function_says_besides_its_score():

@@ -1,4 +1,4 @@
-"""Settings of five training scripts that people published for verl: one list of refusals each, by whose remedies the job is made."""
+"""Settings of five training scripts that people published for verl: one list of refusals each, by whose remedies they run."""
 
 import re
 import tomllib
@@ -70,7 +70,9 @@ def test_all_refusals_are_one_list_by_whose_remedies_the_job_is_made(script):
     folder = Path(find_spec("verl").origin).parent / "trainer" / "config"
     with initialize_config_dir(str(folder), version_base=None):
         settings = compose("ppo_trainer", [text for text in job if not text.startswith("hydra.")])
-    number = next(text for text in script["settings"] if key_of(text) == "actor_rollout_ref.rollout.n").partition("=")[2]
+    number = next(text for text in script["settings"] if key_of(text) == "actor_rollout_ref.rollout.n").partition("=")[
+        2
+    ]
     assert settings.actor_rollout_ref.rollout.n == int(number)
     assert settings.algorithm.adv_estimator == "fairlen" and settings.algorithm.fairlen.method == method
 

@@ -267,7 +267,11 @@ def describe_job(method: Method, ours: Iterable[str]) -> dict[str, tuple[Any, ..
 def describe_loss(method: Method) -> dict[str, tuple[Any, ...]]:
     """Return the values of the settings of verl's own losses that state what this method computes, by setting."""
     verl, surrogate = read_peers()["verl"], method.surrogate
-    kinds = [SequenceClip, SequenceTokenClip] if isinstance(surrogate, SequenceClip | SequenceTokenClip) else [type(surrogate)]
+    kinds = (
+        [SequenceClip, SequenceTokenClip]
+        if isinstance(surrogate, SequenceClip | SequenceTokenClip)
+        else [type(surrogate)]
+    )
     # The scope of the denominators is not part of verl's word.
     modes = [word for word in AGGREGATIONS if is_alike(verl.apply([word]).aggregation, method.aggregation)]
     losses = [word for word in LOSSES if type(verl.apply([word]).surrogate) in kinds]
