@@ -11,7 +11,7 @@ from lines import write_lines
 from loops import over
 
 from fairlen.tasks.data_row import UnusableRow
-from fairlen.tasks.dataset import read_rows
+from fairlen.tasks.dataset import DataTask, read_rows
 from fairlen.tasks.load import load_task
 from fairlen.tasks.schemas import read_question
 from fairlen.tasks.source import read_source
@@ -106,6 +106,7 @@ def test_trls_rows_have_the_same_questions(tmp_path):
     data = write_lines(tmp_path / "a.jsonl", *rows, {"prompt": [user([TEXT, IMAGE])], "answer": "2"})
     config = TrlConfig.of(data=(str(data),))
     with closing(load_task(config, make_tokenizer(CHATML), 0)) as task:
+        assert isinstance(task, DataTask)
         columns = data_of([task.train(index) for index in range(task.num_train)])
     asked = [text for text in texts for row in columns["prompt"] if f"{text}\nBe brief." in row]
     assert len(asked) == len(set(asked)) == len(columns) >= 12  # about one in eight is held out

@@ -12,6 +12,7 @@ from verl_jobs import SETTINGS, run
 pytest.importorskip("verl", reason="verl is not installed (pip install '.[verl]')")
 from hydra import compose, initialize_config_dir
 
+from fairlen.integrations.verl.keys import find_folder
 from fairlen.integrations.verl.launch import VerlConfig, collect, find_missing, find_refusals
 from fairlen.integrations.verl.settings import OPTIMIZER, PROMPTS, REHEARSAL, key_of
 
@@ -67,8 +68,7 @@ def test_all_refusals_are_one_list_by_whose_remedies_the_job_is_made(script):
     method = script["method"] + "+dual_clip" * any("dual_clip" in field for field in fields)
     job = collect(VerlConfig(method=method, overrides=tuple(fields)), given, NOWHERE)
     assert set(given) < set(job)
-    folder = Path(find_spec("verl").origin).parent / "trainer" / "config"
-    with initialize_config_dir(str(folder), version_base=None):
+    with initialize_config_dir(str(find_folder()), version_base=None):
         settings = compose("ppo_trainer", [text for text in job if not text.startswith("hydra.")])
     number = next(text for text in script["settings"] if key_of(text) == "actor_rollout_ref.rollout.n").partition("=")[
         2
