@@ -32,10 +32,12 @@ def compose_defaults(folder: Path, groups: tuple[str, ...]) -> Any:
 
 def read_default(key: str) -> Any:
     """Return the value that verl has for a setting by default; None if there is none, or verl is not installed."""
+    folder = find_folder()
+    if folder is None:
+        return None
     from omegaconf import OmegaConf
 
-    folder = find_folder()
-    return OmegaConf.select(compose_defaults(folder, ()), key, throw_on_missing=False) if folder else None
+    return OmegaConf.select(compose_defaults(folder, ()), key, throw_on_missing=False)
 
 
 def chooses_file(key: str, folder: Path) -> bool:
