@@ -28,6 +28,8 @@ TEXTS = frozenset({"content"})
         ("a [OUT]b[/OUT] c", "[OUT]"),
         ("a <|r_begin|>b<|r_end|> c", "<|r_begin|>"),
         ("a\n```log\nb\n```\nc", "```log"),
+        ("a <|feld|>b<|schluss|> c", "<|feld|>"),
+        ("a <<VISTA>>b<<FIN>> c", "<<VISTA>>"),
         ("a\n=== BEGIN Q ===\nb\n=== END Q ===\nc", "=== BEGIN Q ==="),
     ],
 )
@@ -52,6 +54,20 @@ def test_a_block_between_two_marks_is_found_and_its_text_is_separated(text, name
 def test_blocks_that_the_policy_wrote_are_not_separated(text):
     """Blocks at the beginning or the end, programs, enumerations and thinking."""
     assert find_blocks([text] * 10, {}).unknown == ()
+
+
+def test_a_label_that_comes_back_with_text_after_its_line_is_a_block_of_one_line():
+    """Text after the line may be the policy's, unlike the steps of an enumeration, which follow one another."""
+    forms = find_blocks(["a\nEinblick: b c\nd e\nEinblick: f\ng"] * 10, {})
+    assert forms.unknown == ("Einblick",)
+    pieces = forms.split_text("a\nEinblick: b c\nd e\nEinblick: f\ng")
+    assert [piece for name, piece in pieces if name] == ["Einblick: b c", "Einblick: f"]
+    assert find_blocks(["a\nStep 1: b\nc\nStep 2: d\ne"] * 10, {}).unknown == ()
+
+
+def test_marks_that_open_and_close_in_turn_are_no_pairs():
+    """`<|b|>` would close `<|a|>` and open the text up to `<|c|>`."""
+    assert find_blocks(["x <|a|>d<|b|>e f<|c|> y"] * 10, {}).unknown == ()
 
 
 def test_a_block_in_less_than_a_fifth_of_responses_is_none_unless_it_is_named():
