@@ -13,6 +13,7 @@ from fairlen.audit.readers.blocks import find_blocks
 from fairlen.audit.readers.broken import ELLIPSED, NOT_CUT, REMARKED, find_cut, find_cut_mark, is_empty, is_failure
 from fairlen.audit.readers.calls import list_calls
 from fairlen.audit.readers.finish import kind_of
+from fairlen.audit.readers.messages import parts_of
 from fairlen.audit.readers.places import find_numbers
 from fairlen.audit.readers.token_counts import choose_count, includes_prompt
 from fairlen.cli import main
@@ -210,3 +211,18 @@ def test_disagreement_between_two_verdicts_is_in_the_sentence(tmp_path):
     rows = [plain(row, is_right=row["correct"] != (row["k"] == 0)) for row in PLANTED]
     sentence = audit_source(read_one(write_lines(tmp_path / "a.jsonl", *rows))).conclusion.sentence
     assert "`reward` decides who is correct; `is_right` disagrees in 12.5% of rows" in sentence
+
+
+def test_arguments_of_a_call_were_generated_and_its_output_was_read():
+    """`kwargs` describes a message but not a call; what a tool returned stands beside what it was asked."""
+    call = {"werkzeug": "sh", "kwargs": {"befehl": "ls -l"}, "id": "7"}
+    assert list_calls({"role": "assistant", "content": "a", "schritte": [call]}, TEXTS) == [
+        '[{"werkzeug": "sh", "kwargs": {"befehl": "ls -l"}}]'
+    ]
+    message = {
+        "role": "assistant",
+        "content": "a",
+        "uses": [{"tool": "sh", "input": "ls", "stdout": "b c d"}],
+    }
+    assert list_calls(message, TEXTS) == ['[{"tool": "sh", "input": "ls"}]']
+    assert ("observation", "b c d") in (parts_of(message) or [])
