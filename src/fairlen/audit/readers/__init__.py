@@ -20,6 +20,7 @@ import numpy as np
 
 from fairlen.audit.log import Log
 from fairlen.audit.readers import fairlen_records
+from fairlen.audit.readers.assignment import assign_columns
 from fairlen.audit.readers.columns import ROLES, check_given, choose_all, names_in, read_texts
 from fairlen.audit.readers.context import collect_context, used_columns
 from fairlen.audit.readers.formats import Format, by_name, describe_missing
@@ -266,6 +267,8 @@ def sniff(file: Opened, given: dict[str, str]) -> Format:
     is_likely = "prompt" in roles and any(read_texts(name, head.get(name)) for name in free)
     if (format := by_name(roles)).fits(set(roles) | ({"response"} if is_likely else set())):
         return format
+    if not given and (assigned := assign_columns(file.look(MAX_LOOKED_INTO), roles)):
+        return by_name(assigned, assigned=assigned)
     raise OtherContent(f"{path}: {describe_missing(roles, file.look(MAX_LOOKED_INTO), given)}")
 
 

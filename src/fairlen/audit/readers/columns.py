@@ -234,10 +234,13 @@ class ColumnChoice:
     has_prompt: bool = True  # whether a column or the messages hold the prompt
 
 
-def choose_by_content(head: Chunk, options: Options) -> ColumnChoice:
-    """Return which column has which role. Raises Unreadable with the flag that answers if that cannot be known."""
+def choose_by_content(head: Chunk, options: Options, assigned: dict[str, str] | None = None) -> ColumnChoice:
+    """Return which column has which role. Raises Unreadable with the flag that answers if that cannot be known.
+
+    `assigned` has columns whose roles are known by what they hold, and not by their names.
+    """
     given = options.columns
-    roles = choose_all(head, given)
+    roles = choose_all(head, (assigned or {}) | given)
     if not {"reward", "correct"} & roles.keys():
         return ColumnChoice(roles)
     drop_shared_verdict(head, roles, given)

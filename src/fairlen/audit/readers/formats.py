@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from fairlen.audit.readers.assignment import assign_columns
 from fairlen.audit.readers.blocks import BlockForms
 from fairlen.audit.readers.columns import ROLES, choose_by_content, column_at, is_numeric, list_inside
 from fairlen.audit.readers.finish import meaning_of, read_finish, word_of
@@ -122,9 +123,16 @@ TELLING = ("prompt", "response", "reward", "correct", "step")
 
 
 def by_name(
-    roles: dict[str, str], notes: tuple[str, ...] = (), caveats: tuple[str, ...] = (), count: str = "number"
+    roles: dict[str, str],
+    notes: tuple[str, ...] = (),
+    caveats: tuple[str, ...] = (),
+    count: str = "number",
+    assigned: dict[str, str] | None = None,
 ) -> Format:
-    """Return the format of tables with columns in these roles; it fits where they are enough for a log."""
+    """Return the format of tables with columns in these roles; it fits where they are enough for a log.
+
+    `assigned` has the roles of columns that were chosen by what they hold, and not by their names.
+    """
     shown = ", ".join(f"{role} = `{name}`" for role, name in roles.items())
     return Format(
         "generic",
@@ -137,13 +145,18 @@ def by_name(
         caveats=caveats,
         reward=roles.get("reward", ""),
         columns=frozenset(f"{role}={roles[role]}" for role in TELLING if role in roles),
-        settle=settle_columns,
+        settle=partial(settle_columns, assigned=assigned or {}),
     )
 
 
-def settle_columns(format: Format, head: Chunk, options: Options) -> Format:
+def settle_columns(format: Format, head: Chunk, options: Options, assigned: dict[str, str]) -> Format:
     """Return the format of files whose columns are chosen by what they hold. Raises Unreadable where something is missing."""
-    choice = choose_by_content(head, options)
+    choice = choose_by_content(head, options, assigned)
+    if not choice.has_prompt and (assigned := assign_columns(head, choice.roles)):
+        choice = choose_by_content(head, options, assigned)
+    if assigned:
+        shown = ",".join(f"{role}={name}" for role, name in choice.roles.items() if role in assigned)
+        choice = replace(choice, notes=(f"columns by content: {shown}; --columns changes it", *choice.notes))
     if not choice.has_prompt and (flags := propose_columns(unfold_objects(head), choice.roles)):
         raise Unreadable(f"no column of prompts is known by its name: name it: {' or '.join(flags)}")
     chosen = by_name(choice.roles, choice.notes, choice.caveats, choice.count)

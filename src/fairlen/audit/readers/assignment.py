@@ -1,0 +1,132 @@
+"""Columns that are chosen by what they hold if their names say nothing: only if exactly one choice is plausible.
+
+A prompt is a text, or else an id, that comes back. A response is a text that differs between correct and incorrect responses to a
+prompt. A verdict has two values. Two columns that could have a role make no choice: the user is asked (`proposals`).
+"""
+
+from __future__ import annotations
+
+import re
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from fairlen.audit.readers.columns import column_at, find_correct, list_paths, read_texts
+from fairlen.audit.readers.messages import split_chat
+from fairlen.audit.readers.proposals import MAX_DISTINCT, is_enough
+from fairlen.audit.readers.rows import Values, differs, hashes, is_mixed, numbers
+from fairlen.audit.readers.unfold import is_chat
+from fairlen.audit.readers.verdicts import NAMES_OTHER, list_values, names_verdict, split_name
+from fairlen.audit.statistics.within import MIN_PROMPTS
+from fairlen.batch import Bools, Ints, number_keys
+from fairlen.files.formats import Chunk
+
+MIN_WORDS = 4  # words of a usual text from which on a column holds texts, and not names or ids
+MUCH_SHORTER = 0.25  # of the longest text, up to which another text is no rival for a response
+NEGATIVE = re.compile(
+    r"(^|_)(errors?|fail\w*|fault\w*|crash\w*|wrong|incorrect|in?valid|bad|loss|lost|trunc\w*|clip\w*|cut|hit\w*|limit\w*|abort\w*|"
+    r"timeout|refus\w*|repeat\w*|toxic|overlong|done|stop\w*|finish\w*|end|is_?eval|val|valid|test|train|greedy)(_|$)",
+    re.I,
+)
+"""Names of columns of two values that are no verdict, or whose higher value is not correct."""
+
+
+def assign_columns(head: Chunk, known: dict[str, str]) -> dict[str, str]:
+    """Return the roles of columns by what they hold, those in `known` among them; empty if they are not clear."""
+    columns = {name: column_at(head, name) for name in list_paths(head)}
+    free = {name: cells for name, cells in columns.items() if name not in known.values()}
+    graded = {role: known[role] for role in ("reward", "correct") if role in known}
+    outcomes = [*graded.values()][:1] or list_verdicts(free)
+    chosen = list[dict[str, str]]()
+    for outcome in outcomes:
+        if roles := assign_texts(head, free, known, outcome):
+            chosen.append(roles | (graded or {"correct": outcome}))
+    return known | chosen[0] if len(chosen) == 1 else {}
+
+
+def assign_texts(head: Chunk, free: dict[str, Values], known: dict[str, str], outcome: str) -> dict[str, str]:
+    """Return the columns of prompt and response for one column of verdicts; empty if there are several, or none."""
+    cells = column_at(head, outcome)
+    correct = find_correct(Chunk(head.file, head.lines, {"reward": cells}), {"reward": "reward"})
+    others = {name: values for name, values in free.items() if name != outcome}
+    chats = [name for name, values in others.items() if any(split_chat(cell)[0] for cell in values[:MIN_PROMPTS])]
+    response = {role: known[role] for role in ("response", "tokens") if role in known}
+    if "prompt" in known:
+        prompts = [known["prompt"]]
+    else:
+        prompts = list_prompts(others)
+    prompts = [name for name in prompts if is_enough(*find_mixed(column_at(head, name), correct))]
+    if not prompts:
+        asked = [name for name in chats if is_enough(*find_mixed([split_chat(c)[0] for c in others[name]], correct))]
+        return {"response": asked[0]} if len(asked) == 1 and not response else {}
+    if len(prompts) > 1:
+        return {}
+    (prompt,) = prompts
+    if response:
+        return {"prompt": prompt} | response
+    group, mixed = find_mixed(column_at(head, prompt), correct)
+    responses = list_responses({name: values for name, values in others.items() if name != prompt}, group, mixed)
+    return {"prompt": prompt, "response": responses[0]} if len(responses) == 1 else {}
+
+
+def find_mixed(prompts: Values, correct: Bools) -> tuple[Ints, Bools]:
+    """Return the number of each row's prompt, and which rows are of prompts with a correct and an incorrect response."""
+    group = number_keys(hashes(prompts))
+    return group, is_mixed(group, correct)
+
+
+def list_verdicts(columns: dict[str, Values]) -> list[str]:
+    """Return the columns of two values that may say who is correct: those that are named so, or hold true, false, 0 and 1."""
+    names = list[str]()
+    for name, cells in columns.items():
+        values = list_values(cells)
+        known = np.isfinite(numbers(cells)[0]) if len(values) == 2 else np.zeros(1, np.bool_)
+        if known.mean() > 0.9 and not is_other(name):
+            names.append(name)
+    plain = [name for name in names if set(list_values(columns[name])) in ({0.0, 1.0}, {-1.0, 1.0})]
+    named = [name for name in names if names_verdict(name)]
+    return named if len(named) == 1 else plain or names
+
+
+def is_other(name: str) -> bool:
+    """Return whether the name of a column says that its higher value does not mean correct."""
+    words = split_name(name.rpartition(".")[2])
+    return bool(NEGATIVE.search(words) or NAMES_OTHER.search(words))
+
+
+def list_prompts(columns: dict[str, Values]) -> list[str]:
+    """Return the columns of texts whose values come back, or else those of ids and names."""
+    repeated = list[str]()
+    for name, cells in columns.items():
+        distinct = len(np.unique(hashes(cells)))
+        if not any(cell is None for cell in cells) and 2 <= distinct <= MAX_DISTINCT * len(cells):
+            repeated.append(name)
+    texts = [name for name in repeated if count_usual_words(columns[name]) >= MIN_WORDS]
+    return texts or repeated
+
+
+def count_usual_words(cells: Values) -> float:
+    """Return the median number of words in cells that are texts, or messages; 0 for other cells."""
+    return median(len(show_text(cell).split()) for cell in cells) if cells else 0.0
+
+
+def show_text(cell: Any) -> str:
+    """Return the text of a cell, of messages their contents."""
+    if isinstance(cell, str):
+        return cell
+    if is_chat(cell):
+        return " ".join(str(message.get("content", "")) for message in cell)
+    return ""
+
+
+def list_responses(columns: dict[str, Values], group: Ints, mixed: Bools) -> list[str]:
+    """Return the columns of long texts that differ between correct and incorrect responses to a prompt."""
+    texts = {name: told for name, cells in columns.items() if (told := read_texts(name, cells))}
+    sizes = {
+        name: median(map(len, told))
+        for name, told in texts.items()
+        if median(len(text.split()) for text in told) >= 2 and differs(hashes(columns[name]), group, mixed)
+    }
+    longest = max(sizes.values(), default=0.0)
+    return [name for name, size in sizes.items() if size > MUCH_SHORTER * longest]
