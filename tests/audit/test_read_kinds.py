@@ -1,7 +1,8 @@
 """Logs whose names say nothing are read by what their columns hold, or asked about with a flag that leads to the verdict."""
 
+import numpy as np
 from lines import read_one, write_lines
-from siblings_own import PLANTED
+from siblings_own import PLANTED, SAME
 
 from fairlen.audit.audit import audit_source
 from fairlen.audit.command import AuditConfig, read_audits
@@ -51,3 +52,60 @@ def test_two_columns_that_may_be_the_verdict_are_asked_about(tmp_path):
     ]
     verdicts, text = describe_reading(write_lines(tmp_path / "a.jsonl", *rows))
     assert not verdicts and "--columns prompt=oppgave,response=svar" in text
+
+
+def test_responses_that_broke_off_are_left_out_by_the_words_of_any_column(tmp_path):
+    """Every 9th response was killed after 5 words and has reward 0; without those there is no effect."""
+    rows = []
+    for number, row in enumerate(SAME):
+        is_killed = number % 9 == 0
+        text = " ".join(row["text"].split()[:5]) if is_killed else row["text"]
+        reward = 0.0 if is_killed else float(row["correct"])
+        rows.append(
+            {"prompt": row["prompt"], "response": text, "lage": "killed" if is_killed else "done", "reward": reward}
+        )
+    assert audit_lines(tmp_path, *rows)[0] != "effect"
+
+
+def test_a_value_far_from_two_others_is_asked_about_and_both_flags_answer(tmp_path):
+    """Every 7th response has 5 words and utility -1; among the rest, 0 and 1, lengths show nothing."""
+    rows = []
+    for number, row in enumerate(SAME):
+        is_ungraded = number % 7 == 0
+        text = " ".join(row["text"].split()[:5]) if is_ungraded else row["text"]
+        rows.append({"prompt": row["prompt"], "response": text, "reward": -1 if is_ungraded else int(row["correct"])})
+    path = write_lines(tmp_path / "a.jsonl", *rows)
+    verdicts, text = describe_reading(path)
+    assert verdicts == {"unknown"} and "--means reward:-1=failed" in text and "--means reward:-1=written" in text
+    assert describe_reading(path, means="reward:-1=written")[0] == {"effect"}
+    assert describe_reading(path, means="reward:-1=failed")[0] <= {"none", "unknown"}
+
+
+def test_rewards_of_two_graders_are_correct_by_the_higher_value_of_each(tmp_path):
+    """Grader 1 gives 0 and 1, grader 2 gives 5 and 6: half of the whole range would call all of grader 2 correct."""
+    rows = []
+    for row in PLANTED:
+        second = row["k"] % 2
+        reward = int(row["correct"]) + 5 * second
+        rows.append({"prompt": row["prompt"], "response": row["text"], "pruefer": f"v{second}", "reward": reward})
+    status, is_longer, text = audit_lines(tmp_path, *rows)
+    assert (status, is_longer) == ("effect", True) and "several scales by `pruefer`" in text
+
+
+def test_a_normalised_reward_that_contradicts_a_column_of_two_values_does_not_decide(tmp_path):
+    """The reward is the length less its mean, over its spread, so that long incorrect responses have the higher one."""
+    rows = []
+    groups: dict[str, list] = {}
+    for row in PLANTED:
+        groups.setdefault(row["prompt"], []).append(row)
+    for group in groups.values():
+        lengths = np.array([len(row["text"]) for row in group], float)
+        rewards = (lengths - lengths.mean()) / (lengths.std() + 1e-6)
+        rows += [
+            {"prompt": row["prompt"], "response": row["text"], "reward": round(value, 4), "fasit": int(row["correct"])}
+            for row, value in zip(group, rewards.tolist(), strict=True)
+        ]
+    path = write_lines(tmp_path / "a.jsonl", *rows)
+    verdicts, text = describe_reading(path)
+    assert not verdicts and "--columns correct=fasit" in text
+    assert describe_reading(path, columns="correct=fasit")[0] == {"effect"}

@@ -419,7 +419,9 @@ _reads: list[Reading] = []  # in a fork, what it does
 def read_file(format: Format, file: Opened, turn: formats.Turn, meter: Meter, found: Found) -> FileRows:
     """Return the rows of a file of another program, those of a turn, and what was found in them alone."""
     parts, own = list[Part](), Found(files=found.files, chosen=found.chosen)
-    chosen = [name for role, name in format.roles.items() if role not in ("reasoning", "age")]  # may be a setting
+    chosen = [
+        name for role, name in format.roles.items() if role not in ("reasoning", "age", "scale")
+    ]  # may be a setting
     used = used_columns(chosen, DESCRIBES_RESPONSE)
     try:
         for chunk in file.chunks(partial(own.reject, str(file.path)), turn):

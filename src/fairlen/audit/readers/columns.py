@@ -299,14 +299,16 @@ def add_by_content(head: Chunk, roles: dict[str, str], group: Ints) -> None:
         )
         if "calls" not in roles and is_text and NAMES_CALLS.search(name) and any(map(write_call, cells)):
             roles["calls"] = name
-    if "finish" not in roles and (
-        name := find_ends(head, [name for name in free if name not in roles.values()], group)
-    ):
+    remaining = [name for name in free if name not in roles.values()]
+    if "finish" not in roles and (name := find_ends(head, remaining, group, find_correct(head, roles))):
         roles["finish"] = name
 
 
-def find_ends(head: Chunk, names: list[str], group: Ints) -> str:
-    """Return the column of words, some of which are for a limit, that vary within prompts; empty if there is none."""
+def find_ends(head: Chunk, names: list[str], group: Ints, correct: Bools) -> str:
+    """Return the column of words for ends that vary within prompts; empty if there is none.
+
+    Some of its words are for a limit, or for failures, which are then no more than a part of the incorrect responses.
+    """
     for name in names:
         cells = [cell for cell in head.get(name) if cell is not None]
         is_flag = bool(cells) and all(isinstance(cell, bool) for cell in cells)
@@ -317,7 +319,9 @@ def find_ends(head: Chunk, names: list[str], group: Ints) -> str:
         words = [word_of(cell) for cell in head.get(name)]
         kinds = {word: kind_of(word) for word in set(words)}
         number = len(np.unique(hashes(words)))
-        if "truncated" not in kinds.values() or not 2 <= number <= MAX_WORDS:
+        failed = np.array([kinds[word] == "failed" for word in words], np.bool_)
+        are_faults = bool(failed.any()) and not (failed & correct).any() and 2 * failed.sum() < (~correct).sum()
+        if not (are_faults or "truncated" in kinds.values()) or not 2 <= number <= MAX_WORDS:
             continue
         known = np.mean([kinds[word] in ("truncated", "ended", "failed") for word in words])
         varies = pair_keys(group, hashes(words)).max() > 1.1 * (len(np.unique(group)) - 1)

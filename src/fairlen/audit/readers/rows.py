@@ -20,7 +20,9 @@ from fairlen.audit.readers.alternatives import (
     ask_about_blocks,
     ask_about_errors,
     ask_about_repeated,
+    ask_about_ungraded,
     ask_about_words,
+    name_value,
 )  # fmt: skip
 from fairlen.audit.readers.blocks import BlockForms
 from fairlen.audit.readers.context import Choices, ContextChunk
@@ -340,6 +342,7 @@ def join(parts: list[Part]) -> Part:
 
 
 def make_log(name: str, part: Part, meter: Meter, found: Found, options: Options) -> Log:
+    part = drop_ungraded(part, found)
     part = settle_words(settle_scales(settle_verdicts(settle_steps(part, found), found)), found)
     caution_faults(part, found)
     length, unit = choose_lengths(part, meter, found, options)
@@ -393,6 +396,7 @@ def list_questions(part: Part, log: Log, found: Found, options: Options) -> Iter
     if "repeated" not in found.meanings:
         yield from ask_about_repeated(part.fault == REPEATED, sorted(found.messages.repeated))
     yield from ask_about_errors(part.fault == WITH_ERROR, log.correct, log.responses.active)
+    yield from ask_about_ungraded(log, found.chosen.get("reward", ""), found.meanings)
     yield from ask_about_bar(log, found.chosen.get("reward", ""), options.columns)
 
 
@@ -418,6 +422,19 @@ def find_obstacle(part: Part, log: Log, found: Found) -> str:
     text += "`num_tokens`"
     found.note(text)
     return text
+
+
+def drop_ungraded(part: Part, found: Found) -> Part:
+    """Return rows in which those whose reward is no grade, as the user said, are dropped."""
+    reward = found.chosen.get("reward", "")
+    values = [value for value in np.unique(part.outcome[~np.isnan(part.outcome)]).tolist()] if found.meanings else []
+    for value in values:
+        if found.meanings.get(name_value(reward, value)) == "failed":
+            is_ungraded = part.outcome == value
+            found.caution(f"{is_ungraded.sum():,} responses with a `{reward}` of {value:g} are excluded")
+            outcome = np.where(is_ungraded, np.nan, part.outcome)
+            part = replace(part, dropped=part.dropped | is_ungraded, outcome=outcome)
+    return part
 
 
 def settle_steps(part: Part, found: Found) -> Part:

@@ -14,6 +14,7 @@ import numpy as np
 
 from fairlen.audit.readers.rows import Values, numbers, pair_keys
 from fairlen.batch import Bools, Floats, Ints, count_by, sum_by
+from fairlen.files.formats import Unreadable
 
 NAMES_VERDICT = re.compile(
     r"(^|[_./ -])(is_?)?(correct(ness)?|acc|accuracy|passe?[ds]?|success|successful|solved|resolved|verified|verdict|right|"
@@ -129,8 +130,16 @@ def prefer_raw(found: Outcome, columns: dict[str, Values], values: dict[str, Flo
     if len(values.get(name, ())) <= 2 or not is_normalised(numbers(columns[name])[0], group):
         return
     others = [other for other in list_candidates(columns, {name}) if len(values.get(other, ())) > 1]
+    if not others:  # by its two values, whatever its name
+        others = [other for other in values if is_two(values, other) and not NAMES_OTHER.search(split_name(other))]
     raw = [other for other in others if not is_normalised(numbers(columns[other])[0], group)]
+    plain = [other for other in raw if is_two(values, other) and varies_within(columns[other], group)]
     raw = [other for other in raw if go_together(columns[other], columns[name], group) > 0.3]
+    if plain and not raw and "correct" not in found.roles:
+        flags = " or ".join(f"--columns correct={other}" for other in [*plain, f"{name}>0"])
+        raise Unreadable(
+            f"`{name}` is normalised by group and says another thing than `{plain[0]}`: name the verdict: {flags}"
+        )
     if raw:
         best = min(
             raw, key=lambda other: (not is_two(values, other), -go_together(columns[other], columns[name], group))
@@ -159,6 +168,11 @@ def go_together(one: Values, other: Values, group: Ints) -> float:
     x, y = (centre(numbers(cells)[0], group) for cells in (one, other))
     size = np.sqrt((x**2).sum() * (y**2).sum())
     return float((x * y).sum() / size) if size > 0 else 0.0
+
+
+def varies_within(cells: Values, group: Ints) -> bool:
+    """Return whether a column differs within groups."""
+    return bool(np.abs(centre(numbers(cells)[0], group)).max(initial=0.0) > 0)
 
 
 def centre(values: Floats, group: Ints) -> Floats:
@@ -218,13 +232,24 @@ def find_scale(columns: dict[str, Values], reward: str, prompt: Ints, group: Int
         if name == reward or not all(cell is None or isinstance(cell, (str, int)) for cell in cells):
             continue
         kinds, place = np.unique([str(cell) for cell in cells], return_inverse=True)
-        if not 2 <= len(kinds) <= MAX_SCALES or pair_keys(prompt, place).max() != prompt.max():
+        if not 2 <= len(kinds) <= MAX_SCALES:
+            continue
+        if pair_keys(prompt, place).max() != prompt.max():
+            if has_other_values(outcome, place):
+                return name
             continue
         ranges = [np.ptp(outcome[(place == kind) & np.isfinite(outcome)]) for kind in range(len(kinds))]
         ranges = [width for width in ranges if width > 0]
         if len(ranges) > 1 and max(ranges) > RATIO_OF_SCALES * min(ranges):
             return name
     return ""
+
+
+def has_other_values(outcome: Floats, place: Ints) -> bool:
+    """Return whether rewards have two values in every place, and no two places have the same ones."""
+    known = np.isfinite(outcome)
+    pairs = [tuple(np.unique(outcome[known & (place == one)]).tolist()) for one in range(int(place.max()) + 1)]
+    return all(len(pair) == 2 for pair in pairs) and len({value for pair in pairs for value in pair}) == 2 * len(pairs)
 
 
 def has_scale_per_prompt(outcome: Floats, prompt: Ints) -> bool:
