@@ -109,3 +109,41 @@ def test_a_normalised_reward_that_contradicts_a_column_of_two_values_does_not_de
     verdicts, text = describe_reading(path)
     assert not verdicts and "--columns correct=fasit" in text
     assert describe_reading(path, columns="correct=fasit")[0] == {"effect"}
+
+
+def test_a_verdict_in_words_beats_a_share_with_the_name_of_a_verdict(tmp_path):
+    """`accuracy` is a share that grows with length; `outcome` says who won."""
+    rows = [
+        {"prompt": row["prompt"], "response": row["text"], "accuracy": round(len(row["text"]) / 4000, 4)}
+        | {"outcome": "won" if row["correct"] else "lost"}
+        for row in PLANTED
+    ]
+    status, is_longer, _ = audit_lines(tmp_path, *rows)
+    assert (status, is_longer) == ("effect", True)
+
+
+def test_words_that_cut_a_score_in_two_are_asked_about(tmp_path):
+    """1 is the best mark and 6 the worst, and up to 3 is `godkjent`."""
+    rows = [
+        {"prompt": row["prompt"], "response": row["text"], "score": 1 + row["k"] % 3 + 3 * (not row["correct"])}
+        | {"dom": "godkjent" if row["correct"] else "stryk"}
+        for row in PLANTED
+    ]
+    path = write_lines(tmp_path / "a.jsonl", *rows)
+    verdicts, text = describe_reading(path)
+    assert not verdicts and "--columns correct=dom=godkjent or --columns correct=dom=stryk" in text
+    status, text = describe_reading(path, columns="correct=dom=godkjent")
+    assert status == {"effect"} and "longer" in text
+
+
+def test_text_of_objects_next_to_a_short_response_is_asked_about(tmp_path):
+    """The response has three words, and `handgrep` what the policy did: half as long again in incorrect responses."""
+    rows = [
+        {"prompt": row["prompt"], "response": f"that is {row['k'] + 10}", "reward": int(row["correct"])}
+        | {"handgrep": [{"verktoy": "sh", "skript": row["text"]}]}
+        for row in PLANTED
+    ]
+    path = write_lines(tmp_path / "a.jsonl", *rows)
+    assert describe_reading(path, columns="calls=handgrep")[0] == {"effect"}
+    verdicts, text = describe_reading(path)
+    assert verdicts == {"unknown"} and "--columns calls=handgrep" in text and "--ignore-columns handgrep" in text

@@ -108,6 +108,20 @@ def ask_about_errors(has_error: Bools, correct: Bools, active: Bools) -> Iterato
     )
 
 
+def ask_about_beside(size: Ints, name: str, given: Mapping[str, str]) -> Iterator[Question]:
+    """Yield a question about the text of objects next to the responses."""
+    if not name or not size.any():
+        return
+    flag = ",".join(f"{role}={column}" for role, column in ({**given, "calls": name}).items())
+    yield Question(
+        f"whether the policy wrote the text in `{name}`, next to the response",
+        (
+            Answer("not a part of the response", "--ignore-columns", name),
+            Answer("written", "--columns", flag, shorter=-size),
+        ),
+    )
+
+
 def find_apart(values: np.ndarray) -> float | None:
     """Return the one of three values that is far from the two others, as of responses that were not graded."""
     if len(values) != 3:

@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 
 from fairlen.audit.log import halfway
-from fairlen.audit.readers.calls import write_call
+from fairlen.audit.readers.calls import DESCRIBES, write_call
 from fairlen.audit.readers.finish import SAYS_CUT, kind_of, word_of
 from fairlen.audit.readers.messages import is_hidden, split_chat, text_of
 from fairlen.audit.readers.rows import Options, Values, differs, hashes, is_error, is_mixed, numbers, pair_keys
 from fairlen.audit.readers.token_counts import CHARACTERS, choose_count, includes_prompt, is_plausible
-from fairlen.audit.readers.unfold import unfold_head
+from fairlen.audit.readers.unfold import is_chat, unfold_head
 from fairlen.audit.readers.verdicts import (
     choose_outcome,
     find_scale,
@@ -61,10 +61,11 @@ ROLES: dict[str, tuple[str, ...]] = {
         "scale": "",
         "error": "",
         "calls": "",
+        "beside": "",
     }.items()
 }
 """Columns that fairlen reads, and their names in files, the surest first; `group` tells responses to a prompt apart, `scale` the
-rewards that have a range of their own."""
+rewards that have a range of their own, `beside` a text of objects next to the response, which the policy may have written."""
 IN_OBJECTS = {
     "finish": "meta_info.finish_reason", "tokens": "meta_info.completion_tokens", "reward": "reward_info.reward",
 }  # fmt: skip
@@ -96,6 +97,9 @@ NAMES_ERROR = re.compile(r"(^|_)(errors?|exceptions?|failed|failure|aborted|cras
 NAMES_CALLS = re.compile(r"(^|_)(tool|function)_?(calls?|uses?|invocations?)$", re.I)
 NAMES_END = re.compile(r"reason|stop|finish|(^|_)end|termin|status|exit|halt|done", re.I)
 MAX_WORD, MAX_WORDS = 60, 12  # characters of a word for the end of a response, and words in a column
+MIN_BESIDE = (
+    0.1  # share of the responses' text that objects next to them hold, from which on it may matter who wrote that
+)
 MAX_DEPTH = 3  # of objects in which columns are sought
 MAX_UNIQUE = 0.98  # share of rows with a prompt of their own from which on it is an id of rows
 SAME_GROWTH = 0.95  # correlation within prompts from which on a number of tokens grows with the text and nothing else
@@ -181,16 +185,22 @@ def check_given(given: dict[str, str], columns: set[str]) -> str:
 
 def names_in(text: str) -> list[str]:
     """Return the columns in what `column_at` reads: a and b of 2*a+b>0.5."""
-    return [part.rpartition("*")[2] for part in text.partition(">")[0].split("+")]
+    return [part.rpartition("*")[2] for part in re.split("[>=]", text)[0].split("+")]
 
 
 def column_at(chunk: Chunk, name: str, role: str = "") -> Values:
-    """Return a column, a path such as info.score in (lists of) objects, a sum a+b, of a prompt both, 2*a, or a bar a>0.5."""
+    """Return a column, a path such as info.score in (lists of) objects, a sum a+b, of a prompt both, or 2*a.
+
+    A bar a>0.5 and a word a=yes give 1 and 0.
+    """
     if name in chunk.columns:
         return chunk.get(name)
     if found := BAR.fullmatch(name):
         values, bar = numbers(column_at(chunk, found[1]))[0], float(found[2])
         return [None if value != value else float(value > bar) for value in values]
+    if "=" in name:
+        column, _, word = name.partition("=")
+        return [None if value is None else float(str(value).strip() == word) for value in column_at(chunk, column)]
     if "+" in name and role in ("prompt", "group"):
         return [list(values) for values in zip(*(column_at(chunk, one) for one in name.split("+")), strict=True)]
     if "+" in name or "*" in name:
@@ -273,6 +283,8 @@ def choose_by_content(head: Chunk, options: Options, assigned: dict[str, str] | 
         roles |= find_response(head, roles, group, mixed, roles.pop("response", ""))
     if "reasoning" in roles.keys() - given.keys() and not is_beside(head, roles, group, mixed):
         del roles["reasoning"]
+    if not {"calls", "beside", "tokens"} & roles.keys() and (name := find_beside(head, roles, options, group, mixed)):
+        roles["beside"] = name
     count = "number"
     if "tokens" in roles:
         count, why = check_tokens(head, roles, group, "tokens" in given)
@@ -302,6 +314,22 @@ def add_by_content(head: Chunk, roles: dict[str, str], group: Ints) -> None:
     remaining = [name for name in free if name not in roles.values()]
     if "finish" not in roles and (name := find_ends(head, remaining, group, find_correct(head, roles))):
         roles["finish"] = name
+
+
+def find_beside(head: Chunk, roles: dict[str, str], options: Options, group: Ints, mixed: Bools) -> str:
+    """Return the column of objects with long texts next to texts of responses, which the policy may have written, if any."""
+    texts = read_texts("", column_at(head, roles.get("response", "")))
+    first = next((cell for cell in column_at(head, roles.get("response", "")) if cell is not None), None)
+    taken = {name for names in roles.values() for name in names_in(names)} | {*options.groups.ignored}
+    for name, cells in head.columns.items():
+        is_known = name in taken or bool(NO_RESPONSE.search(name)) or bool(DESCRIBES.search(name))
+        if is_known or not isinstance(first, str) or not any(isinstance(cell, list) for cell in cells):
+            continue
+        calls = [write_call(cell) if isinstance(cell, list) and not is_chat(cell) else "" for cell in cells]
+        size = sum(map(len, calls))
+        if size > MIN_BESIDE * sum(map(len, texts)) and differs(hashes(calls), group, mixed):
+            return name
+    return ""
 
 
 def find_ends(head: Chunk, names: list[str], group: Ints, correct: Bools) -> str:

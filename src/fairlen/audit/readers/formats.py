@@ -12,6 +12,7 @@ from typing import Any
 
 from fairlen.audit.readers.assignment import assign_columns
 from fairlen.audit.readers.blocks import BlockForms
+from fairlen.audit.readers.calls import write_call
 from fairlen.audit.readers.columns import ROLES, choose_by_content, column_at, is_numeric, list_inside
 from fairlen.audit.readers.finish import meaning_of, read_finish, word_of
 from fairlen.audit.readers.messages import open_output, split_chat, text_of
@@ -39,6 +40,7 @@ class Format:
     caveats: tuple[str, ...] = ()  # clauses of the verdict's sentence about how they were chosen
     forms: BlockForms = field(default_factory=BlockForms)  # blocks in the texts of its responses
     reward: str = ""  # name of the column of rewards, for flags; empty if its files have no such column
+    beside: str = ""  # name of the column of text next to the response, for flags
     columns: frozenset[str] = frozenset()  # those of a file of which files with others are another source
     settle: Callable[[Format, Chunk, Options], Format] = lambda format, head, options: format
     """Gives the format as it is for files with these first rows, whose columns it looks into; raises Unreadable to ask."""
@@ -78,6 +80,8 @@ def read_by_name(chunk: Chunk, found: Found, chosen: dict[str, str], count: str 
             {"role": "assistant", "content": text, "tool_calls": call} if isinstance(text, str) and call else text
             for text, call in pairs
         ]
+    if "beside" in roles:
+        roles["beside"] = [write_call(cell) for cell in roles["beside"]]
     opened = [open_output(value) for value in roles.get("response", ())]
     if any(opened):
         roles.setdefault("tokens", [one and one.tokens for one in opened])
@@ -144,6 +148,7 @@ def by_name(
         notes=(f"columns: {shown}", *notes),
         caveats=caveats,
         reward=roles.get("reward", ""),
+        beside=roles.get("beside", ""),
         columns=frozenset(f"{role}={roles[role]}" for role in TELLING if role in roles),
         settle=partial(settle_columns, assigned=assigned or {}),
     )

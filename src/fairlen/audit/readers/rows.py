@@ -17,6 +17,7 @@ from fairlen.audit.log import Log, Malformed, Question, Unit, halfway
 from fairlen.audit.readers import broken, messages
 from fairlen.audit.readers.alternatives import (
     ask_about_bar,
+    ask_about_beside,
     ask_about_blocks,
     ask_about_errors,
     ask_about_repeated,
@@ -34,8 +35,12 @@ from fairlen.batch import NO_VERDICT, Bools, Columns, Floats, Ints, build_respon
 from fairlen.files.formats import Chunk, Unreadable
 from fairlen.schema import number_text
 
-WORDS: dict[str, float] = dict.fromkeys(("true", "correct", "right", "yes", "pass", "passed", "c"), 1.0)
-WORDS |= dict.fromkeys(("false", "incorrect", "wrong", "no", "fail", "failed", "i"), 0.0)
+WORDS: dict[str, float] = dict.fromkeys(
+    ("true", "correct", "right", "yes", "pass", "passed", "c", "win", "won", "success", "solved"), 1.0
+)
+WORDS |= dict.fromkeys(
+    ("false", "incorrect", "wrong", "no", "fail", "failed", "i", "loss", "lost", "lose", "failure", "unsolved"), 0.0
+)
 SAME_TEXT = (
     "most prompts have one text for correct and incorrect responses, as references have: name what the policy wrote: "
     "--columns response=NAME"
@@ -149,6 +154,7 @@ class Part(Columns):
     dropped: Bools
     fault: Ints  # WHOLE, FAILED, REPEATED or WITH_ERROR
     mark: Ints  # broken.REMARKED or ELLIPSED where the log may have cut the text
+    beside: Ints  # length of the text of objects next to the response, in the meter's unit
     word: Ints  # hash of a finish word that is not known; 0 for none
     scale: Ints  # hash of what rewards of one scale have in common; 0 if that is not known
     file: Ints
@@ -211,9 +217,17 @@ def read_rows(chunk: Chunk, meter: Meter, found: Found) -> Part:
         measure_channels(pieces, meter, found), np.where(is_failed, 1, np.maximum(measured, 1)), np.array([*map(len, texts)]),
         np.array([*map(messages.lack_spaces, texts, words)], np.float64), np.where(is_empty, 1, tokens), turns, outcome,
         correct, truncated, advantage, age, dropped | missing | is_failed, fault,
-        find_marks(texts, found), hash_words(chunk.get("word"), found), hashes(chunk.get("scale")),
+        find_marks(texts, found), measure_texts(chunk.get("beside"), meter),
+        hash_words(chunk.get("word"), found), hashes(chunk.get("scale")),
         file, np.asarray(chunk.lines, np.int64),
     ).take(keep)  # fmt: skip
+
+
+def measure_texts(cells: Values, meter: Meter) -> Ints:
+    """Return the length of each text, [N], 0 for None."""
+    if not any(cells):
+        return np.zeros(len(cells), np.int64)
+    return np.fromiter(meter.count([cell or "" for cell in cells]), np.int64, len(cells))
 
 
 def find_faults(texts: list[str], has_response: Bools, tokens: Ints, is_empty: Bools, found: Found) -> Ints:
@@ -396,6 +410,7 @@ def list_questions(part: Part, log: Log, found: Found, options: Options) -> Iter
     if "repeated" not in found.meanings:
         yield from ask_about_repeated(part.fault == REPEATED, sorted(found.messages.repeated))
     yield from ask_about_errors(part.fault == WITH_ERROR, log.correct, log.responses.active)
+    yield from ask_about_beside(part.beside, found.chosen.get("beside", ""), options.columns)
     yield from ask_about_ungraded(log, found.chosen.get("reward", ""), found.meanings)
     yield from ask_about_bar(log, found.chosen.get("reward", ""), options.columns)
 

@@ -30,6 +30,7 @@ NAMES_OTHER = re.compile(
     re.I,
 )
 """Names of numbers that are neither."""
+WORD = re.compile(r"[^\s,;()=+>]{1,24}")  # a text that a flag may name
 ROUNDING = 0.005  # share of the range of values up to which two are the same, rounded
 MIN_KNOWN = 0.9  # share of rows that have a verdict, for a column to be taken as one
 MAX_SCALES = 20
@@ -96,6 +97,8 @@ def choose_outcome(columns: dict[str, Values], roles: dict[str, str], group: Int
         prefer_raw(found, columns, values, group)
     if "correct" not in found.roles and "correct" not in given and not is_two(values, found.roles.get("reward", "")):
         promote_verdict(found, columns, values)
+    if "correct" not in found.roles and "correct" not in given:
+        ask_about_threshold(found, columns, values, group)
     compare_verdicts(found, columns, values)
     set_bar(found, values)
     return found
@@ -187,12 +190,44 @@ def centre(values: Floats, group: Ints) -> Floats:
 def promote_verdict(found: Outcome, columns: dict[str, Values], values: dict[str, Floats]) -> None:
     """Take a column of two values whose name says that it is a verdict; the reward, a score, gives no bar then."""
     reward = found.roles.get("reward", "")
-    names = [name for name in list_candidates(columns, {reward}) if names_verdict(name) and is_two(values, name)]
+    names = [name for name in list_candidates(columns, {reward}) if is_two(values, name)]
+    names = [name for name in names if names_verdict(name) or list_words(columns[name])]
     names = [name for name in names if share_known(columns[name]) >= MIN_KNOWN]
     if names:
         found.roles["correct"] = names[0]
         if reward:
             found.notes.append(f"correct or not is what `{names[0]}` says; `{reward}` has more than two values")
+
+
+def list_words(cells: Values) -> list[str]:
+    """Return the two short texts that a column consists of; empty if it holds anything else."""
+    words = {cell.strip() if isinstance(cell, str) else None for cell in cells if cell is not None}
+    texts = sorted(word for word in words if word)
+    are_short = all(WORD.fullmatch(text) for text in texts)
+    return texts if len(words) == len(texts) == 2 and are_short else []
+
+
+def ask_about_threshold(found: Outcome, columns: dict[str, Values], values: dict[str, Floats], group: Ints) -> None:
+    """Ask for the verdict if a column of two words cuts a score in two: the score's better side is not known.
+
+    Raises:
+        Unreadable: with a flag for each word.
+    """
+    reward = found.roles.get("reward", "")
+    if len(values.get(reward, ())) < 3:
+        return
+    score = numbers(columns[reward])[0]
+    for name, cells in columns.items():
+        words = list_words(cells) if name != reward else []
+        if not words or is_two(values, name):
+            continue
+        is_first = np.array([isinstance(cell, str) and cell.strip() == words[0] for cell in cells], np.bool_)
+        sides = [score[rows & np.isfinite(score)] for rows in (is_first, ~is_first)]
+        is_cut = all(map(len, sides)) and (sides[0].max() < sides[1].min() or sides[1].max() < sides[0].min())
+        are_scales = has_other_values(score, is_first.astype(np.int64))
+        if is_cut and not are_scales and varies_within([float(one) for one in is_first], group):
+            flags = " or ".join(f"--columns correct={name}={word}" for word in words)
+            raise Unreadable(f"`{name}` cuts the score `{reward}` in two: name the word of correct responses: {flags}")
 
 
 def compare_verdicts(found: Outcome, columns: dict[str, Values], values: dict[str, Floats]) -> None:
