@@ -2,7 +2,7 @@
 
 import numpy as np
 from lines import read_one, write_lines
-from siblings_own import PLANTED, SAME
+from siblings_own import PLANTED, SAME, plain
 
 from fairlen.audit.audit import audit_source
 from fairlen.audit.command import AuditConfig, read_audits
@@ -147,3 +147,59 @@ def test_text_of_objects_next_to_a_short_response_is_asked_about(tmp_path):
     assert describe_reading(path, columns="calls=handgrep")[0] == {"effect"}
     verdicts, text = describe_reading(path)
     assert verdicts == {"unknown"} and "--columns calls=handgrep" in text and "--ignore-columns handgrep" in text
+
+
+def group_rows(rows):
+    """Return the rows of each prompt."""
+    groups = {}
+    for row in rows:
+        groups.setdefault(row["prompt"], []).append(row)
+    return groups
+
+
+def test_lists_of_one_size_are_one_response_each(tmp_path):
+    """A line for each prompt: `svar` and `fasit` have as many elements as it has responses."""
+    rows = [
+        {"oppgave": prompt, "svar": [row["text"] for row in group], "fasit": [int(row["correct"]) for row in group]}
+        for prompt, group in group_rows(PLANTED).items()
+    ]
+    status, is_longer, text = audit_lines(tmp_path, *rows)
+    assert (status, is_longer) == ("effect", True) and "response=svar" in text
+
+
+def test_a_list_of_numbers_without_any_text_is_the_length(tmp_path):
+    """An id for each word."""
+    rows = [
+        {
+            "oppgave": row["prompt"],
+            "kode": [len(word) + 100 for word in row["text"].split()],
+            "fasit": int(row["correct"]),
+        }
+        for row in PLANTED
+    ]
+    status, is_longer, text = audit_lines(tmp_path, *rows)
+    assert (status, is_longer) == ("effect", True) and "tokens=kode" in text
+
+
+def test_pieces_of_a_response_are_not_taken_for_responses(tmp_path):
+    """The verdict is of all pieces together, some of which the policy may have read."""
+    rows = [
+        {
+            "oppgave": row["prompt"],
+            "fasit": int(row["correct"]),
+            "deler": [{"kilde": kind, "tekst": row["text"]} for kind in "ab"],
+        }
+        for row in PLANTED
+    ]
+    assert not describe_reading(write_lines(tmp_path / "a.jsonl", *rows))[0]
+
+
+def test_folders_of_workers_are_compared_if_the_user_says_so(tmp_path):
+    """Each of 8 folders has one response to every prompt."""
+    for worker in range(8):
+        folder = tmp_path / f"w{worker}"
+        folder.mkdir()
+        write_lines(folder / "a.jsonl", *[plain(row) for row in PLANTED if row["k"] == worker])
+    verdicts, text = describe_reading(tmp_path)
+    assert verdicts == {"unknown"} and "--ignore-columns folder" in text
+    assert describe_reading(tmp_path, ignore_columns="folder")[0] == {"effect"}

@@ -14,8 +14,9 @@ import numpy as np
 
 from fairlen.audit.readers.columns import column_at, find_correct, list_paths, read_texts
 from fairlen.audit.readers.messages import split_chat
-from fairlen.audit.readers.proposals import MAX_DISTINCT, is_enough
-from fairlen.audit.readers.rows import Values, differs, hashes, is_mixed, numbers
+from fairlen.audit.readers.proposals import COUNTS, MAX_DISTINCT, is_enough
+from fairlen.audit.readers.rows import Values, differs, hashes, is_mixed, is_number, numbers
+from fairlen.audit.readers.token_counts import flatten
 from fairlen.audit.readers.unfold import is_chat
 from fairlen.audit.readers.verdicts import NAMES_OTHER, list_values, names_verdict, split_name
 from fairlen.audit.statistics.within import MIN_PROMPTS
@@ -23,6 +24,7 @@ from fairlen.batch import Bools, Ints, number_keys
 from fairlen.files.formats import Chunk
 
 MIN_WORDS = 4  # words of a usual text from which on a column holds texts, and not names or ids
+MAX_UNFOLDED = 4096  # rows of unfolded lists by which columns are chosen
 MUCH_SHORTER = 0.25  # of the longest text, up to which another text is no rival for a response
 NEGATIVE = re.compile(
     r"(^|_)(errors?|fail\w*|fault\w*|crash\w*|wrong|incorrect|in?valid|bad|loss|lost|trunc\w*|clip\w*|cut|hit\w*|limit\w*|abort\w*|"
@@ -34,13 +36,17 @@ NEGATIVE = re.compile(
 
 def assign_columns(head: Chunk, known: dict[str, str]) -> dict[str, str]:
     """Return the roles of columns by what they hold, those in `known` among them; empty if they are not clear."""
+    pieces = name_objects(head)
+    head = unfold_lists(head)
     columns = {name: column_at(head, name) for name in list_paths(head)}
     free = {name: cells for name, cells in columns.items() if name not in known.values()}
     graded = {role: known[role] for role in ("reward", "correct") if role in known}
     outcomes = [*graded.values()][:1] or list_verdicts(free)
     chosen = list[dict[str, str]]()
     for outcome in outcomes:
-        if roles := assign_texts(head, free, known, outcome):
+        are_pieces = pieces and not outcome.startswith(f"{pieces}.")  # of one response, which has the verdict
+        usable = {name: cells for name, cells in free.items() if not (are_pieces and name.startswith(f"{pieces}."))}
+        if roles := assign_texts(head, usable, known, outcome):
             chosen.append(roles | (graded or {"correct": outcome}))
     return known | chosen[0] if len(chosen) == 1 else {}
 
@@ -66,8 +72,75 @@ def assign_texts(head: Chunk, free: dict[str, Values], known: dict[str, str], ou
     if response:
         return {"prompt": prompt} | response
     group, mixed = find_mixed(column_at(head, prompt), correct)
-    responses = list_responses({name: values for name, values in others.items() if name != prompt}, group, mixed)
+    remaining = {name: values for name, values in others.items() if name != prompt}
+    responses = list_responses(remaining, group, mixed)
+    if not responses:
+        counts = list_counts(remaining)
+        return {"prompt": prompt, "tokens": counts[0]} if len(counts) == 1 else {}
     return {"prompt": prompt, "response": responses[0]} if len(responses) == 1 else {}
+
+
+def list_counts(columns: dict[str, Values]) -> list[str]:
+    """Return the columns that hold lists of numbers, or else whole numbers whose name says that they are lengths."""
+    lists = list[str]()
+    numbered = list[str]()
+    for name, cells in columns.items():
+        values = [item for cell in cells[:MIN_PROMPTS] for item in flatten(cell)]
+        are_numbers = bool(values) and all(is_number(value) for value in values)
+        if are_numbers and all(isinstance(cell, list) for cell in cells):
+            lists.append(name)
+        elif are_numbers and COUNTS.search(name) and all(value >= 1 and value == int(value) for value in values):
+            numbered.append(name)
+    return lists or numbered
+
+
+def unfold_lists(head: Chunk) -> Chunk:
+    """Return the first rows with a row for each element, if lists of texts or messages have as many elements as other lists."""
+    head = unfold_objects(head)
+    lists = {name: cells for name, cells in head.columns.items() if all(is_plain_list(cell) for cell in cells)}
+    sizes = {name: tuple(map(len, cells)) for name, cells in lists.items()}
+    for size in dict.fromkeys(sizes.values()):
+        alike = [name for name in sizes if sizes[name] == size]
+        items = [cell[0] for name in alike for cell in lists[name][:1] if cell]
+        if len(alike) < 2 or not any(isinstance(item, (str, list, dict)) for item in items) or sum(size) <= len(head):
+            continue
+        places = [(row, place) for row, number in enumerate(size) for place in range(number)][:MAX_UNFOLDED]
+        columns = {
+            name: [cells[row][place] if name in alike else cells[row] for row, place in places]
+            for name, cells in head.columns.items()
+        }
+        return Chunk(head.file, range(1, len(places) + 1), columns)
+    return head
+
+
+def is_plain_list(cell: Any) -> bool:
+    """Return whether a cell is a list, but no messages of one conversation."""
+    return isinstance(cell, list) and bool(cell) and not is_chat(cell)
+
+
+def name_objects(head: Chunk) -> str:
+    """Return the only column of lists of objects; empty if there is none, or several."""
+    listed = [name for name, cells in head.columns.items() if any(is_objects(cell) for cell in cells)]
+    return listed[0] if len(listed) == 1 else ""
+
+
+def unfold_objects(head: Chunk) -> Chunk:
+    """Return the first rows with a row for each object of the only column of lists of objects."""
+    name = name_objects(head)
+    if not name:
+        return head
+    sizes = [len(cell) if is_objects(cell) else 1 for cell in head.columns[name]]
+    places = [(row, place) for row, size in enumerate(sizes) for place in range(size)]
+    columns = {
+        other: [cells[row][place] if is_objects(cells[row]) and other == name else cells[row] for row, place in places]
+        for other, cells in head.columns.items()
+    }
+    return Chunk(head.file, range(1, len(places) + 1), columns)
+
+
+def is_objects(cell: Any) -> bool:
+    """Return whether a cell is a list of objects that are no messages."""
+    return isinstance(cell, list) and bool(cell) and all(isinstance(item, dict) for item in cell) and not is_chat(cell)
 
 
 def find_mixed(prompts: Values, correct: Bools) -> tuple[Ints, Bools]:

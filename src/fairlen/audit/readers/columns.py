@@ -254,6 +254,12 @@ def choose_by_content(head: Chunk, options: Options, assigned: dict[str, str] | 
     if not {"reward", "correct"} & roles.keys():
         return ColumnChoice(roles)
     drop_shared_verdict(head, roles, given)
+    if (
+        "response" in roles.keys() - given.keys()
+        and "tokens" not in roles
+        and are_ids(column_at(head, roles["response"]))
+    ):
+        roles["tokens"] = roles.pop("response")
     for _ in range(2):  # a line may hold several prompts with several responses each
         graded = [column_at(head, roles[role]) for role in ("reward", "correct") if role in roles]
         responses = column_at(head, roles["response"]) if "response" in roles else [None] * len(head)
@@ -297,6 +303,12 @@ def choose_by_content(head: Chunk, options: Options, assigned: dict[str, str] | 
     if "correct" not in roles and "scale" not in given:
         caveats += choose_scale(head, roles, prompt, group)
     return ColumnChoice({role: roles[role] for role in ROLES if role in roles}, count, tuple(notes), tuple(caveats))
+
+
+def are_ids(cells: Values) -> bool:
+    """Return whether cells are lists of whole numbers, as ids of tokens are."""
+    items = [item for cell in cells if isinstance(cell, list) for item in cell[:8]]
+    return bool(items) and all(isinstance(cell, list) for cell in cells) and all(type(item) is int for item in items)
 
 
 def add_by_content(head: Chunk, roles: dict[str, str], group: Ints) -> None:

@@ -10,7 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from fairlen.audit.readers.assignment import assign_columns
+from fairlen.audit.readers.assignment import assign_columns, unfold_lists
 from fairlen.audit.readers.blocks import BlockForms
 from fairlen.audit.readers.calls import write_call
 from fairlen.audit.readers.columns import ROLES, choose_by_content, column_at, is_numeric, list_inside
@@ -19,7 +19,7 @@ from fairlen.audit.readers.messages import open_output, split_chat, text_of
 from fairlen.audit.readers.proposals import propose_columns
 from fairlen.audit.readers.rows import Found, Options, Part, is_number
 from fairlen.audit.readers.token_counts import COUNTS
-from fairlen.audit.readers.unfold import is_chat, unfold_row
+from fairlen.audit.readers.unfold import unfold_row
 from fairlen.audit.statistics.within import MIN_PROMPTS
 from fairlen.files.formats import Chunk, Row, Unreadable, make_chunk
 
@@ -162,7 +162,7 @@ def settle_columns(format: Format, head: Chunk, options: Options, assigned: dict
     if assigned:
         shown = ",".join(f"{role}={name}" for role, name in choice.roles.items() if role in assigned)
         choice = replace(choice, notes=(f"columns by content: {shown}; --columns changes it", *choice.notes))
-    if not choice.has_prompt and (flags := propose_columns(unfold_objects(head), choice.roles)):
+    if not choice.has_prompt and (flags := propose_columns(unfold_lists(head), choice.roles)):
         raise Unreadable(f"no column of prompts is known by its name: name it: {' or '.join(flags)}")
     chosen = by_name(choice.roles, choice.notes, choice.caveats, choice.count)
     if chosen.fits(set(choice.roles)):
@@ -174,7 +174,7 @@ def describe_missing(roles: dict[str, str], head: Chunk, given: dict[str, str]) 
     """Return the sentence that no column is the response or its reward, with flags that lead to a verdict, if there are any."""
     names = ", ".join(sorted(head.columns)[:12])
     text = f"no column of responses and rewards among {names}"
-    rows = unfold_objects(head)
+    rows = unfold_lists(head)
     if flags := propose_columns(rows, roles) or propose_columns(rows, given):
         return f"{text}: name them: {' or '.join(flags)}"
     inside = [name for name in list_inside(head, True) if not name.startswith("header.")]
@@ -185,23 +185,3 @@ def describe_missing(roles: dict[str, str], head: Chunk, given: dict[str, str]) 
     if response and reward and len(rows) < 2 * MIN_PROMPTS:  # too few rows to try it
         return f"{text}: name them: --columns response={response},reward={reward}"
     return f"{text}, and no other columns lead to a verdict: each row needs a prompt, a response and its reward"
-
-
-def unfold_objects(head: Chunk) -> Chunk:
-    """Return the first rows with a row for each object of the only column of lists of objects."""
-    listed = [name for name, cells in head.columns.items() if any(is_objects(cell) for cell in cells)]
-    if len(listed) != 1:
-        return head
-    (name,) = listed
-    sizes = [len(cell) if is_objects(cell) else 1 for cell in head.columns[name]]
-    places = [(row, place) for row, size in enumerate(sizes) for place in range(size)]
-    columns = {
-        other: [cells[row][place] if is_objects(cells[row]) and other == name else cells[row] for row, place in places]
-        for other, cells in head.columns.items()
-    }
-    return Chunk(head.file, range(1, len(places) + 1), columns)
-
-
-def is_objects(cell: Any) -> bool:
-    """Return whether a cell is a list of objects that are no messages."""
-    return isinstance(cell, list) and bool(cell) and all(isinstance(item, dict) for item in cell) and not is_chat(cell)

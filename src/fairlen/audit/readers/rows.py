@@ -357,7 +357,7 @@ def join(parts: list[Part]) -> Part:
 
 def make_log(name: str, part: Part, meter: Meter, found: Found, options: Options) -> Log:
     part = drop_ungraded(part, found)
-    part = settle_words(settle_scales(settle_verdicts(settle_steps(part, found), found)), found)
+    part = settle_words(settle_scales(settle_verdicts(settle_steps(part, found, options), found)), found)
     caution_faults(part, found)
     length, unit = choose_lengths(part, meter, found, options)
     counts, step = ~part.dropped, part.step if options.pool else find_steps(part, found)
@@ -452,7 +452,7 @@ def drop_ungraded(part: Part, found: Found) -> Part:
     return part
 
 
-def settle_steps(part: Part, found: Found) -> Part:
+def settle_steps(part: Part, found: Found, options: Options) -> Part:
     """Return the rows that have a step, if one has; else all, with the number in their file's path, or as of step 0."""
     has_step = part.step >= 0
     found.has_steps = bool(has_step.any())
@@ -460,13 +460,18 @@ def settle_steps(part: Part, found: Found) -> Part:
         found.count(WITHOUT_STEP, ~has_step)
         return part.take(has_step)
     numbers_of_files = found.chosen.get("steps", {})
-    if all(name in numbers_of_files for name in found.files):
+    if all(name in numbers_of_files for name in found.files) and "folder" not in options.groups.ignored:
         step = np.array([numbers_of_files[name] for name in found.files], np.int64)[part.file]
         num_groups = len(np.unique(pair_keys(step, part.prompt)))
         are_folders = len({Path(name).parent for name in found.files}) > 1
         is_one = step.min() == step.max()
         is_usual = len(part) >= MIN_USUAL * num_groups  # else files of runs, with one response to each prompt
         if find_visits(part.prompt)[0].max() == 0 if is_one else are_folders or is_usual:
+            if are_folders and not is_usual:
+                found.caution(
+                    "each folder is a step and has one response to most prompts: --ignore-columns folder compares across "
+                    "folders, if their numbers are those of workers"
+                )
             found.has_steps = True
             found.note("no column of steps: the number in the path of a file is its step")
             return replace(part, step=step)
