@@ -203,3 +203,16 @@ def test_folders_of_workers_are_compared_if_the_user_says_so(tmp_path):
     verdicts, text = describe_reading(tmp_path)
     assert verdicts == {"unknown"} and "--ignore-columns folder" in text
     assert describe_reading(tmp_path, ignore_columns="folder")[0] == {"effect"}
+
+
+def test_a_number_of_tokens_next_to_texts_that_were_cut_is_proposed(tmp_path):
+    """All texts have 60 characters and an ellipsis; `antTok` has the words of the whole text."""
+    rows = [
+        {"prompt": row["prompt"], "response": row["text"][:60] + "...", "reward": int(row["correct"])}
+        | {"antTok": len(row["text"].split())}
+        for row in PLANTED
+    ]
+    path = write_lines(tmp_path / "a.jsonl", *rows)
+    verdicts, text = describe_reading(path)
+    assert verdicts == {"unknown"} and "--columns tokens=antTok" in text
+    assert describe_reading(path, columns="tokens=antTok")[0] == {"effect"}

@@ -313,7 +313,7 @@ def read_source(
             for caveat in format.caveats:
                 found.caution(caveat)
             found.chosen["meanings"], found.chosen["reward"] = options.meanings, format.reward
-            found.chosen["beside"] = format.beside
+            found.chosen["beside"], found.chosen["counts"] = format.beside, format.counts
             found.chosen["steps"] = number_files(files)
             survey_head(format, head, found)
             log, left_out = read_foreign(format, opened, meter, found, options)

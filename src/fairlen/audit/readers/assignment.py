@@ -27,7 +27,7 @@ MIN_WORDS = 4  # words of a usual text from which on a column holds texts, and n
 MAX_UNFOLDED = 4096  # rows of unfolded lists by which columns are chosen
 MUCH_SHORTER = 0.25  # of the longest text, up to which another text is no rival for a response
 NEGATIVE = re.compile(
-    r"(^|_)(errors?|fail\w*|fault\w*|crash\w*|wrong|incorrect|in?valid|bad|loss|lost|trunc\w*|clip\w*|cut|hit\w*|limit\w*|abort\w*|"
+    r"(^|_)(errors?|fail\w*|fault\w*|crash\w*|wrong|incorrect|in?valid|bad|loss|lost|trunc\w*|clip\w*|cut|hit_\w+|limit\w*|abort\w*|"
     r"timeout|refus\w*|repeat\w*|toxic|overlong|done|stop\w*|finish\w*|end|is_?eval|val|valid|test|train|greedy)(_|$)",
     re.I,
 )
@@ -173,10 +173,15 @@ def list_prompts(columns: dict[str, Values]) -> list[str]:
     repeated = list[str]()
     for name, cells in columns.items():
         distinct = len(np.unique(hashes(cells)))
-        if not any(cell is None for cell in cells) and 2 <= distinct <= MAX_DISTINCT * len(cells):
+        if not any(map(is_no_prompt, cells)) and 2 <= distinct <= MAX_DISTINCT * len(cells):
             repeated.append(name)
     texts = [name for name in repeated if count_usual_words(columns[name]) >= MIN_WORDS]
     return texts or repeated
+
+
+def is_no_prompt(cell: Any) -> bool:
+    """Return whether a cell is missing, or a fraction, which tells no problems apart."""
+    return cell is None or (isinstance(cell, float) and not cell.is_integer())
 
 
 def count_usual_words(cells: Values) -> float:

@@ -30,6 +30,7 @@ from fairlen.audit.readers.verdicts import (
     list_candidates,
     list_values,
     names_verdict,
+    split_name,
 )  # fmt: skip
 from fairlen.audit.statistics.within import MIN_PROMPTS
 from fairlen.batch import Bools, Floats, Ints, count_by, number_keys, sum_by
@@ -93,6 +94,7 @@ NO_RESPONSE = re.compile(
 COUNTS_RESPONSE = re.compile("response|completion|output|mask", re.I)
 """Names of numbers of tokens that say of what; with reasoning that is hidden they are more than the text."""
 BAR = re.compile(r"(.+)>([-+]?[\d.]+(?:e[-+]?\d+)?)")  # a column, and what it is above where a response is correct
+NAMES_LENGTH = re.compile(r"(^|_)(n|num|number)?_?(tok(en)?s?|len(gth)?)(_|$)", re.I)
 NAMES_ERROR = re.compile(r"(^|_)(errors?|exceptions?|failed|failure|aborted|crash(ed)?|traceback)(_|$)", re.I)
 NAMES_CALLS = re.compile(r"(^|_)(tool|function)_?(calls?|uses?|invocations?)$", re.I)
 NAMES_END = re.compile(r"reason|stop|finish|(^|_)end|termin|status|exit|halt|done", re.I)
@@ -241,6 +243,7 @@ class ColumnChoice:
     count: str = "number"  # how cells of `tokens` are counted, a key of token_counts.COUNTS
     notes: tuple[str, ...] = ()
     caveats: tuple[str, ...] = ()  # clauses of the verdict's sentence
+    counts: tuple[str, ...] = ()  # columns that may be numbers of tokens, and are not read
     has_prompt: bool = True  # whether a column or the messages hold the prompt
 
 
@@ -302,7 +305,20 @@ def choose_by_content(head: Chunk, options: Options, assigned: dict[str, str] | 
         roles["reward"] = write_sum(explained or ask("reward", names, "no sum explains the advantage"))
     if "correct" not in roles and "scale" not in given:
         caveats += choose_scale(head, roles, prompt, group)
-    return ColumnChoice({role: roles[role] for role in ROLES if role in roles}, count, tuple(notes), tuple(caveats))
+    chosen = {role: roles[role] for role in ROLES if role in roles}
+    counts = () if "tokens" in roles else tuple(list_counts(head, chosen))
+    return ColumnChoice(chosen, count, tuple(notes), tuple(caveats), counts)
+
+
+def list_counts(head: Chunk, roles: dict[str, str]) -> Iterator[str]:
+    """Yield the columns of whole numbers that vary and whose name says that they are lengths, without a role."""
+    for name in (*head.columns, *list_inside(head)):
+        if name in roles.values() or not NAMES_LENGTH.search(split_name(name)):
+            continue
+        values, is_wrong = numbers(column_at(head, name))
+        is_whole = not is_wrong.any() and bool((values >= 1).all()) and bool((values == np.floor(values)).all())
+        if is_whole and len(np.unique(values)) > 2:
+            yield name
 
 
 def are_ids(cells: Values) -> bool:

@@ -40,6 +40,7 @@ class Format:
     caveats: tuple[str, ...] = ()  # clauses of the verdict's sentence about how they were chosen
     forms: BlockForms = field(default_factory=BlockForms)  # blocks in the texts of its responses
     reward: str = ""  # name of the column of rewards, for flags; empty if its files have no such column
+    counts: tuple[str, ...] = ()  # columns that may be numbers of tokens, for flags
     beside: str = ""  # name of the column of text next to the response, for flags
     columns: frozenset[str] = frozenset()  # those of a file of which files with others are another source
     settle: Callable[[Format, Chunk, Options], Format] = lambda format, head, options: format
@@ -166,7 +167,7 @@ def settle_columns(format: Format, head: Chunk, options: Options, assigned: dict
         raise Unreadable(f"no column of prompts is known by its name: name it: {' or '.join(flags)}")
     chosen = by_name(choice.roles, choice.notes, choice.caveats, choice.count)
     if chosen.fits(set(choice.roles)):
-        return chosen
+        return replace(chosen, counts=choice.counts)
     raise Unreadable(describe_missing(choice.roles, head, options.columns))
 
 

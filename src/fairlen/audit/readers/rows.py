@@ -433,8 +433,12 @@ def find_obstacle(part: Part, log: Log, found: Found) -> str:
     cut, how = broken.find_cut(part.mark[counts], part.characters[counts], part.whole[counts])
     if not how:
         return ""
-    text = f"the log cut {cut.mean():.0%} of the texts, {how}, so that lengths are not known: record whole texts, or a column "
-    text += "`num_tokens`"
+    text = f"the log cut {cut.mean():.0%} of the texts, {how}, so that lengths are not known: "
+    flags = " or ".join(f"--columns tokens={name}" for name in found.chosen.get("counts", ()))
+    remedy = (
+        f"{flags} takes a column for the number of tokens" if flags else "record whole texts, or a column `num_tokens`"
+    )
+    text += remedy
     found.note(text)
     return text
 
