@@ -38,6 +38,7 @@ def test_columns_with_foreign_names_are_read_by_what_they_hold(tmp_path):
     status, is_longer, text = audit_lines(tmp_path, *rows)
     assert (status, is_longer) == ("effect", True)
     assert "columns by content: prompt=oppgave,response=svar,correct=fasit; --columns changes it" in text
+    assert "the higher value of `fasit` counts as correct" in text
 
 
 def test_two_columns_that_may_be_the_verdict_are_asked_about(tmp_path):

@@ -20,6 +20,7 @@ from fairlen.audit.readers.proposals import propose_columns
 from fairlen.audit.readers.rows import Found, Options, Part, is_number
 from fairlen.audit.readers.token_counts import COUNTS
 from fairlen.audit.readers.unfold import unfold_row
+from fairlen.audit.readers.verdicts import names_verdict
 from fairlen.audit.statistics.within import MIN_PROMPTS
 from fairlen.files.formats import Chunk, Row, Unreadable, make_chunk
 
@@ -162,6 +163,10 @@ def settle_columns(format: Format, head: Chunk, options: Options, assigned: dict
         choice = choose_by_content(head, options, assigned)
     if assigned:
         shown = ",".join(f"{role}={name}" for role, name in choice.roles.items() if role in assigned)
+        verdict = assigned.get("correct", "")
+        if verdict and not names_verdict(verdict):
+            clause = f"the higher value of `{verdict}` counts as correct, as it has two values (--columns correct=NAME: another)"
+            choice = replace(choice, caveats=(*choice.caveats, clause))
         choice = replace(choice, notes=(f"columns by content: {shown}; --columns changes it", *choice.notes))
     if not choice.has_prompt and (flags := propose_columns(unfold_lists(head), choice.roles)):
         raise Unreadable(f"no column of prompts is known by its name: name it: {' or '.join(flags)}")
