@@ -13,6 +13,7 @@ from fairlen.audit.readers.blocks import find_blocks
 from fairlen.audit.readers.broken import ELLIPSED, NOT_CUT, REMARKED, find_cut, find_cut_mark, is_empty, is_failure
 from fairlen.audit.readers.calls import list_calls
 from fairlen.audit.readers.finish import kind_of
+from fairlen.audit.readers.messages import parts_of
 from fairlen.audit.readers.places import find_numbers
 from fairlen.audit.readers.token_counts import choose_count, includes_prompt
 from fairlen.cli import main
@@ -28,6 +29,8 @@ TEXTS = frozenset({"content"})
         ("a [OUT]b[/OUT] c", "[OUT]"),
         ("a <|r_begin|>b<|r_end|> c", "<|r_begin|>"),
         ("a\n```log\nb\n```\nc", "```log"),
+        ("a <|feld|>b<|schluss|> c", "<|feld|>"),
+        ("a <<VISTA>>b<<FIN>> c", "<<VISTA>>"),
         ("a\n=== BEGIN Q ===\nb\n=== END Q ===\nc", "=== BEGIN Q ==="),
     ],
 )
@@ -52,6 +55,20 @@ def test_a_block_between_two_marks_is_found_and_its_text_is_separated(text, name
 def test_blocks_that_the_policy_wrote_are_not_separated(text):
     """Blocks at the beginning or the end, programs, enumerations and thinking."""
     assert find_blocks([text] * 10, {}).unknown == ()
+
+
+def test_a_label_that_comes_back_with_text_after_its_line_is_a_block_of_one_line():
+    """Text after the line may be the policy's, unlike the steps of an enumeration, which follow one another."""
+    forms = find_blocks(["a\nEinblick: b c\nd e\nEinblick: f\ng"] * 10, {})
+    assert forms.unknown == ("Einblick",)
+    pieces = forms.split_text("a\nEinblick: b c\nd e\nEinblick: f\ng")
+    assert [piece for name, piece in pieces if name] == ["Einblick: b c", "Einblick: f"]
+    assert find_blocks(["a\nStep 1: b\nc\nStep 2: d\ne"] * 10, {}).unknown == ()
+
+
+def test_marks_that_open_and_close_in_turn_are_no_pairs():
+    """`<|b|>` would close `<|a|>` and open the text up to `<|c|>`."""
+    assert find_blocks(["x <|a|>d<|b|>e f<|c|> y"] * 10, {}).unknown == ()
 
 
 def test_a_block_in_less_than_a_fifth_of_responses_is_none_unless_it_is_named():
@@ -194,3 +211,18 @@ def test_disagreement_between_two_verdicts_is_in_the_sentence(tmp_path):
     rows = [plain(row, is_right=row["correct"] != (row["k"] == 0)) for row in PLANTED]
     sentence = audit_source(read_one(write_lines(tmp_path / "a.jsonl", *rows))).conclusion.sentence
     assert "`reward` decides who is correct; `is_right` disagrees in 12.5% of rows" in sentence
+
+
+def test_arguments_of_a_call_were_generated_and_its_output_was_read():
+    """`kwargs` describes a message but not a call; what a tool returned stands beside what it was asked."""
+    call = {"werkzeug": "sh", "kwargs": {"befehl": "ls -l"}, "id": "7"}
+    assert list_calls({"role": "assistant", "content": "a", "schritte": [call]}, TEXTS) == [
+        '[{"werkzeug": "sh", "kwargs": {"befehl": "ls -l"}}]'
+    ]
+    message = {
+        "role": "assistant",
+        "content": "a",
+        "uses": [{"tool": "sh", "input": "ls", "stdout": "b c d"}],
+    }
+    assert list_calls(message, TEXTS) == ['[{"tool": "sh", "input": "ls"}]']
+    assert ("observation", "b c d") in (parts_of(message) or [])

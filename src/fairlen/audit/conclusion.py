@@ -118,10 +118,12 @@ def conclude_log(found: Conclusion, log: Log, truncated: float) -> Conclusion:
     lengths = log.responses.length[rows]
     if log.obstacle:
         return replace(found, status="unknown", sentence=log.obstacle)
-    if found.num_prompts >= MIN_PROMPTS and (usual := find_one_length(lengths)):
+    settled = settle_questions(found, log)
+    is_asked = settled is not found
+    if found.num_prompts >= MIN_PROMPTS and not is_asked and (usual := find_one_length(lengths)):
         text = f"nearly all responses have one length, {usual:,} {log.unit}: nothing varies, perhaps this is the limit"
         return replace(found, status="unknown", sentence=text)
-    found = add_truncation(add_bar(settle_questions(found, log), log), truncated)
+    found = add_truncation(add_bar(settled, log), truncated)
     return replace(found, sentence="; ".join((found.sentence, *log.caveats)))
 
 

@@ -20,6 +20,7 @@ import numpy as np
 
 from fairlen.audit.log import Log
 from fairlen.audit.readers import fairlen_records
+from fairlen.audit.readers.assignment import assign_columns
 from fairlen.audit.readers.columns import ROLES, check_given, choose_all, names_in, read_texts
 from fairlen.audit.readers.context import collect_context, used_columns
 from fairlen.audit.readers.formats import Format, by_name, describe_missing
@@ -266,6 +267,8 @@ def sniff(file: Opened, given: dict[str, str]) -> Format:
     is_likely = "prompt" in roles and any(read_texts(name, head.get(name)) for name in free)
     if (format := by_name(roles)).fits(set(roles) | ({"response"} if is_likely else set())):
         return format
+    if not given and (assigned := assign_columns(file.look(MAX_LOOKED_INTO), roles)):
+        return by_name(assigned, assigned=assigned)
     raise OtherContent(f"{path}: {describe_missing(roles, file.look(MAX_LOOKED_INTO), given)}")
 
 
@@ -310,6 +313,7 @@ def read_source(
             for caveat in format.caveats:
                 found.caution(caveat)
             found.chosen["meanings"], found.chosen["reward"] = options.meanings, format.reward
+            found.chosen["beside"], found.chosen["counts"] = format.beside, format.counts
             found.chosen["steps"] = number_files(files)
             survey_head(format, head, found)
             log, left_out = read_foreign(format, opened, meter, found, options)
@@ -416,7 +420,9 @@ _reads: list[Reading] = []  # in a fork, what it does
 def read_file(format: Format, file: Opened, turn: formats.Turn, meter: Meter, found: Found) -> FileRows:
     """Return the rows of a file of another program, those of a turn, and what was found in them alone."""
     parts, own = list[Part](), Found(files=found.files, chosen=found.chosen)
-    chosen = [name for role, name in format.roles.items() if role not in ("reasoning", "age")]  # may be a setting
+    chosen = [
+        name for role, name in format.roles.items() if role not in ("reasoning", "age", "scale")
+    ]  # may be a setting
     used = used_columns(chosen, DESCRIBES_RESPONSE)
     try:
         for chunk in file.chunks(partial(own.reject, str(file.path)), turn):

@@ -17,6 +17,7 @@ BETTER = 0.5  # ratio of spreads below which one text explains the numbers of to
 MAX_ERRORS = 0.5  # share of incorrect responses with an error from which on errors are outcomes
 MIN_SCORES = 20  # scores from which on their bar is asked about
 MIN_TOP = 0.05  # share of responses with the highest score, and without it, from which on that may be the bar
+FAR = 5.0  # times the distance of two values, from which on a third one above them is far
 OPTION = "--means"
 
 
@@ -103,6 +104,54 @@ def ask_about_errors(has_error: Bools, correct: Bools, active: Bools) -> Iterato
         (
             Answer("whole", OPTION, "error=written"),
             Answer("failed", OPTION, "error=failed", excluded=has_error),
+        ),
+    )
+
+
+def ask_about_beside(size: Ints, name: str, given: Mapping[str, str]) -> Iterator[Question]:
+    """Yield a question about the text of objects next to the responses."""
+    if not name or not size.any():
+        return
+    flag = ",".join(f"{role}={column}" for role, column in ({**given, "calls": name}).items())
+    yield Question(
+        f"whether the policy wrote the text in `{name}`, next to the response",
+        (
+            Answer("not a part of the response", "--ignore-columns", name),
+            Answer("written", "--columns", flag, shorter=-size),
+        ),
+    )
+
+
+def find_apart(values: np.ndarray) -> float | None:
+    """Return the one of three values that is far from the two others, as of responses that were not graded."""
+    if len(values) != 3:
+        return None
+    low, high = float(values[1] - values[0]), float(values[2] - values[1])
+    if values[0] < 0 <= values[1] and low >= high:
+        return float(values[0])
+    return float(values[2]) if high >= FAR * low else None
+
+
+def name_value(reward: str, value: float) -> str:
+    """Return how the flag --means names a value of a reward."""
+    return f"{reward.lower()}:{value:g}"
+
+
+def ask_about_ungraded(log: Log, reward: str, given: Mapping[str, str]) -> Iterator[Question]:
+    """Yield a question about a value of the reward that is far from two others, as -1 is beside 0 and 1."""
+    outcome = log.responses.outcome
+    values = np.unique(outcome[log.responses.active])
+    apart = find_apart(values)
+    if "correct" in log.known or not reward or apart is None or name_value(reward, apart) in given:
+        return
+    is_apart = (outcome == apart) & log.responses.active
+    others = values[values != apart]
+    name = name_value(reward, apart)
+    yield Question(
+        f"whether a `{reward}` of {apart:g} (in {is_apart.sum():,} rows) is a grade",
+        (
+            Answer("a grade", OPTION, f"{name}=written"),
+            Answer("no grade", OPTION, f"{name}=failed", excluded=is_apart, correct=outcome > others.mean()),
         ),
     )
 

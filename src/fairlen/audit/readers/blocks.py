@@ -9,7 +9,7 @@ a result follows an action. The origin of all other blocks is unknown: the audit
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
@@ -59,6 +59,10 @@ LABEL = re.compile(
     re.M,
 )
 """A label at the start of a line, with a number or without: `Observation 2:`, `[Result]`, `=== Output ===`, `## Output`."""
+PAIRABLE = re.compile(r"<[|｜][^\s<>|｜]{1,40}[|｜]>|<<[^<>\n]{1,40}>>|\[\[[^\[\]\n]{1,40}\]\]|<!-- ?[^<>\n]{1,40}-->")
+"""A mark in the form of a special token, which another mark may close whatever its name is."""
+MIN_PAIRED = 0.95  # share of occurrences of a mark that one other mark follows, from which on that closes it
+NUMBERED = re.compile(r"\d{1,3}\W*$")
 WORDS_OF_END = ("begin", "end"), ("start", "end"), ("open", "close"), ("start", "stop")
 
 
@@ -78,6 +82,8 @@ class BlockForms:
     origins: dict[str, Origin] = field(default_factory=dict)  # of blocks that are separated, by name
     shares: dict[str, float] = field(default_factory=dict)  # of responses that contain each block
     has_turns: bool = False
+    pairs: dict[str, str] = field(default_factory=dict)  # marks to the mark that closes each, by their order in texts
+    lines: frozenset[str] = frozenset()  # labels whose block is one line, because text follows that no label begins
 
     def __bool__(self) -> bool:
         return self.has_turns or bool(self.separated)
@@ -100,7 +106,7 @@ class BlockForms:
                 pieces.append((TURN_NAME, part))
                 continue
             place = 0
-            for span in find_spans(part, self.separated) if self.separated else ():
+            for span in find_spans(part, self.separated, self.pairs, self.lines) if self.separated else ():
                 pieces += [("", part[place : span.start]), (span.name, part[span.start : span.stop])]
                 place = span.stop
             pieces.append(("", part[place:]))
@@ -143,10 +149,10 @@ def name_marker(opening: str) -> str:
     return re.sub(r"^(<[|｜]?[^\s<>!]+)\s[^<>]*>$", r"\1>", opening).strip()
 
 
-def find_spans(text: str, names: frozenset[str]) -> list[Span]:
+def find_spans(text: str, names: frozenset[str], pairs: dict[str, str], lines: frozenset[str]) -> list[Span]:
     """Return the blocks of some names in a text, without overlap. A block between two marks has priority over a label."""
-    marked = list(find_marked(text, names, frozenset()))
-    labelled = list(find_labelled(text, names)) if any(not is_marked(name) for name in names) else []
+    marked = list(find_marked(text, names, frozenset(), pairs))
+    labelled = list(find_labelled(text, names, lines)) if any(not is_marked(name) for name in names) else []
     separate = [span for span in labelled if not any(overlap(span, other) for other in marked)]
     return sorted([*marked, *separate], key=start_of)
 
@@ -164,7 +170,9 @@ def is_marked(name: str) -> bool:
     return name[:1] in "<>[{`~-=*#" or name.endswith((": ```", ": ~~~"))
 
 
-def find_marked(text: str, names: frozenset[str] | None, skipped: frozenset[str]) -> Iterator[Span]:
+def find_marked(
+    text: str, names: frozenset[str] | None, skipped: frozenset[str], pairs: dict[str, str]
+) -> Iterator[Span]:
     """Yield blocks between two marks: tags, other brackets, and fences with a label."""
     if not any(sign in text for sign in ("<", "[", "{", "```", "~~~", "---", "===", "***", "##")):
         return
@@ -187,9 +195,8 @@ def find_marked(text: str, names: frozenset[str] | None, skipped: frozenset[str]
             name = name_marker(mark[0])
             if MARKS.match(mark[0]):
                 continue
-            ends = [
-                (at, at + len(closing)) for closing in list_closings(mark[0]) if (at := text.find(closing, place)) >= 0
-            ]
+            closings = [*list_closings(mark[0]), *([pairs[name]] if name in pairs else [])]
+            ends = [(at, at + len(closing)) for closing in closings if (at := text.find(closing, place)) >= 0]
             stop = min(ends, default=(0, 0))[1]
         is_wanted = name not in skipped if names is None else name in names
         if stop and is_wanted:
@@ -197,8 +204,10 @@ def find_marked(text: str, names: frozenset[str] | None, skipped: frozenset[str]
             place = stop
 
 
-def find_labelled(text: str, names: frozenset[str] | None = None) -> Iterator[Span]:
-    """Yield the text from each label at the start of a line up to the next label."""
+def find_labelled(
+    text: str, names: frozenset[str] | None = None, lines: frozenset[str] = frozenset()
+) -> Iterator[Span]:
+    """Yield the text from each label at the start of a line up to the next label, or to the end of the line for `lines`."""
     if ":" not in text and "]" not in text and "--" not in text and "==" not in text and "##" not in text:
         return
     marks = list(LABEL.finditer(text))
@@ -206,7 +215,50 @@ def find_labelled(text: str, names: frozenset[str] | None = None) -> Iterator[Sp
     for mark, stop in zip(marks, starts[1:], strict=True):
         name = mark["name"]
         if names is None or name in names:
-            yield Span(name, mark.start(), stop)
+            end = text.find("\n", mark.end()) if name in lines else -1
+            yield Span(name, mark.start(), end if 0 <= end < stop else stop)
+
+
+def find_pairs(texts: Sequence[str]) -> dict[str, str]:
+    """Return marks in the form of special tokens to the mark that closes them: the one that always comes next.
+
+    A mark that closes one and opens another, as headers of channels do, closes none.
+    """
+    followers: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    leaders: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    numbers: Counter[str] = Counter()
+    for text in texts:
+        marks = [mark[0] for mark in PAIRABLE.finditer(text) if not MARKS.match(text, mark.start())]
+        numbers.update(marks)
+        for before, after in pairwise(marks):
+            followers[before][after] += 1
+            leaders[after][before] += 1
+    pairs = dict[str, str]()
+    for opening, after in followers.items():
+        closing, number = after.most_common(1)[0]
+        is_after = number >= MIN_PAIRED * numbers[opening]
+        is_only_after = leaders[closing][opening] >= MIN_PAIRED * numbers[closing]
+        if opening != closing and is_after and is_only_after:
+            pairs[opening] = closing
+    return {
+        opening: closing
+        for opening, closing in pairs.items()
+        if not {opening} & {*pairs.values()} and closing not in pairs
+    }
+
+
+def find_lines(texts: Sequence[str]) -> frozenset[str]:
+    """Return the labels without numbers after whose line other text follows, in most places where a block may end there."""
+    followed, numbers = Counter[str](), Counter[str]()
+    for text in texts:
+        for span in find_labelled(text):
+            block = text[span.start : span.stop].strip("\n")
+            first, _, rest = block.partition("\n")
+            label = first.partition(":")[0]
+            has_text = bool(first.partition(":")[2].strip()) and not NUMBERED.search(label)
+            numbers[span.name] += 1
+            followed[span.name] += has_text and bool(rest.strip())
+    return frozenset(name for name, number in numbers.items() if followed[name] > 0.5 * number)
 
 
 def find_blocks(texts: Sequence[str], meanings: dict[str, str]) -> BlockForms:
@@ -228,17 +280,23 @@ def find_blocks(texts: Sequence[str], meanings: dict[str, str]) -> BlockForms:
     origins: dict[str, Origin] = {}
     shares: dict[str, float] = {}
     written: frozenset[str] = frozenset()
+    pairs = find_pairs(outside)
+    lines: frozenset[str] = frozenset()
     for _ in range(3):  # a block that the policy wrote may contain others
-        found = classify(outside, written, meanings)
+        found = classify(outside, written, meanings, pairs, frozenset())
         origins |= {name: origin for name, (origin, _) in found.items()}
         shares |= {name: share for name, (_, share) in found.items()}
         before, written = written, frozenset(name for name, origin in origins.items() if origin == "written")
         if written == before:
             break
+    if recurring := frozenset(name for name in written if not is_marked(name)) & find_lines(outside):
+        by_line = classify(outside, written - recurring, meanings, pairs, recurring)
+        lines = frozenset(name for name in recurring if by_line.get(name, ("", 0.0))[0] == "unknown")
+        origins |= dict.fromkeys(lines, "unknown")
     unknown = sorted((name for name, origin in origins.items() if origin == "unknown"), key=lambda name: -shares[name])
     for name in unknown[MAX_BLOCKS:]:
         origins[name] = "written"
-    return BlockForms(origins, shares, has_turns)
+    return BlockForms(origins, shares, has_turns, pairs, lines)
 
 
 def may_have_turns(text: str) -> bool:
@@ -246,11 +304,16 @@ def may_have_turns(text: str) -> bool:
 
 
 def classify(
-    texts: Sequence[str], written: frozenset[str], meanings: dict[str, str]
+    texts: Sequence[str],
+    written: frozenset[str],
+    meanings: dict[str, str],
+    pairs: dict[str, str],
+    lines: frozenset[str],
 ) -> dict[str, tuple[Origin, float]]:
     """Return the origin of each block that is usual enough, and the share of responses that have it."""
     found: dict[str, tuple[Origin, float]] = {}
-    for find in (partial(find_marked, names=None, skipped=written), find_labelled):
+    find_all_marked = partial(find_marked, names=None, skipped=written, pairs=pairs)
+    for find in (find_all_marked, partial(find_labelled, lines=lines)):
         usage: defaultdict[str, Usage] = defaultdict(Usage)
         for text in texts:
             count_spans(text, list(find(text)), usage)

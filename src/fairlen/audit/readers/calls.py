@@ -21,6 +21,11 @@ DESCRIBES = re.compile(
 ENCLOSES = re.compile(r"(^|_)(kwargs|metadata|extra\w*|raw)$", re.I)
 """Fields in which libraries repeat a provider's message."""
 CALLS = re.compile(r"call", re.I)
+ARGUMENTS = re.compile(r"^(input|inputs|kwargs|args|arguments|params|parameters|payload)$", re.I)
+"""Fields of a call that the policy generated, whatever else such a name says elsewhere."""
+RETURNED = re.compile(r"^(tool_?|call_?)?(outputs?|results?|returns?|returned|observations?|std_?out|std_?err)$", re.I)
+"""Fields of a call that hold what the tool returned, beside fields that the policy generated."""
+MIN_WORDS = 4  # words of a text from which on it does not describe a call, whatever the name of its field
 
 
 def list_calls(message: dict[str, Any], text_fields: frozenset[str]) -> list[str]:
@@ -50,13 +55,32 @@ def strip_description(value: Any) -> Any:
         return [strip_description(item) for item in value]
     if not isinstance(value, dict):
         return value
+    if len(value) > 1 and any(RETURNED.search(name) and contains_text(item) for name, item in value.items()):
+        others = {name: item for name, item in value.items() if not RETURNED.search(name)}
+        if any(is_generated(name, item) for name, item in others.items()):
+            value = others
     if isinstance(value.get("function"), dict):  # a wrapper, whose other fields are an id and a type
         return strip_description(value["function"])
-    return {
-        name: keep_arguments(item)
-        for name, item in value.items()
-        if item is not None and (name == "input" or not DESCRIBES.search(name))
-    }
+    return {name: keep_arguments(item) for name, item in value.items() if item is not None and is_generated(name, item)}
+
+
+def is_generated(name: str, value: Any) -> bool:
+    """Return whether the policy generated a field of a call: its name does not describe, or its value is too long for that."""
+    if ARGUMENTS.search(name) or not DESCRIBES.search(name):
+        return True
+    return isinstance(value, str) and len(value.split()) >= MIN_WORDS and not ENCLOSES.search(name)
+
+
+def list_returned(value: Any) -> list[str]:
+    """Return the texts in a field that tools returned, in the calls that `strip_description` strips of them."""
+    if isinstance(value, list):
+        return [text for item in value for text in list_returned(item)]
+    if not isinstance(value, dict) or not any(
+        not RETURNED.search(name) and is_generated(name, item) for name, item in value.items()
+    ):
+        return []
+    returned = [item for name, item in value.items() if RETURNED.search(name) and contains_text(item)]
+    return [item if isinstance(item, str) else json.dumps(item, default=str, ensure_ascii=False) for item in returned]
 
 
 def keep_arguments(value: Any) -> Any:

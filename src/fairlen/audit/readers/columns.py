@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 
 from fairlen.audit.log import halfway
-from fairlen.audit.readers.calls import write_call
+from fairlen.audit.readers.calls import DESCRIBES, write_call
 from fairlen.audit.readers.finish import SAYS_CUT, kind_of, word_of
 from fairlen.audit.readers.messages import is_hidden, split_chat, text_of
 from fairlen.audit.readers.rows import Options, Values, differs, hashes, is_error, is_mixed, numbers, pair_keys
 from fairlen.audit.readers.token_counts import CHARACTERS, choose_count, includes_prompt, is_plausible
-from fairlen.audit.readers.unfold import unfold_head
+from fairlen.audit.readers.unfold import is_chat, unfold_head
 from fairlen.audit.readers.verdicts import (
     choose_outcome,
     find_scale,
@@ -30,6 +30,7 @@ from fairlen.audit.readers.verdicts import (
     list_candidates,
     list_values,
     names_verdict,
+    split_name,
 )  # fmt: skip
 from fairlen.audit.statistics.within import MIN_PROMPTS
 from fairlen.batch import Bools, Floats, Ints, count_by, number_keys, sum_by
@@ -61,10 +62,11 @@ ROLES: dict[str, tuple[str, ...]] = {
         "scale": "",
         "error": "",
         "calls": "",
+        "beside": "",
     }.items()
 }
 """Columns that fairlen reads, and their names in files, the surest first; `group` tells responses to a prompt apart, `scale` the
-rewards that have a range of their own."""
+rewards that have a range of their own, `beside` a text of objects next to the response, which the policy may have written."""
 IN_OBJECTS = {
     "finish": "meta_info.finish_reason", "tokens": "meta_info.completion_tokens", "reward": "reward_info.reward",
 }  # fmt: skip
@@ -92,10 +94,14 @@ NO_RESPONSE = re.compile(
 COUNTS_RESPONSE = re.compile("response|completion|output|mask", re.I)
 """Names of numbers of tokens that say of what; with reasoning that is hidden they are more than the text."""
 BAR = re.compile(r"(.+)>([-+]?[\d.]+(?:e[-+]?\d+)?)")  # a column, and what it is above where a response is correct
+NAMES_LENGTH = re.compile(r"(^|_)(n|num|number)?_?(tok(en)?s?|len(gth)?)(_|$)", re.I)
 NAMES_ERROR = re.compile(r"(^|_)(errors?|exceptions?|failed|failure|aborted|crash(ed)?|traceback)(_|$)", re.I)
 NAMES_CALLS = re.compile(r"(^|_)(tool|function)_?(calls?|uses?|invocations?)$", re.I)
 NAMES_END = re.compile(r"reason|stop|finish|(^|_)end|termin|status|exit|halt|done", re.I)
 MAX_WORD, MAX_WORDS = 60, 12  # characters of a word for the end of a response, and words in a column
+MIN_BESIDE = (
+    0.1  # share of the responses' text that objects next to them hold, from which on it may matter who wrote that
+)
 MAX_DEPTH = 3  # of objects in which columns are sought
 MAX_UNIQUE = 0.98  # share of rows with a prompt of their own from which on it is an id of rows
 SAME_GROWTH = 0.95  # correlation within prompts from which on a number of tokens grows with the text and nothing else
@@ -181,16 +187,22 @@ def check_given(given: dict[str, str], columns: set[str]) -> str:
 
 def names_in(text: str) -> list[str]:
     """Return the columns in what `column_at` reads: a and b of 2*a+b>0.5."""
-    return [part.rpartition("*")[2] for part in text.partition(">")[0].split("+")]
+    return [part.rpartition("*")[2] for part in re.split("[>=]", text)[0].split("+")]
 
 
 def column_at(chunk: Chunk, name: str, role: str = "") -> Values:
-    """Return a column, a path such as info.score in (lists of) objects, a sum a+b, of a prompt both, 2*a, or a bar a>0.5."""
+    """Return a column, a path such as info.score in (lists of) objects, a sum a+b, of a prompt both, or 2*a.
+
+    A bar a>0.5 and a word a=yes give 1 and 0.
+    """
     if name in chunk.columns:
         return chunk.get(name)
     if found := BAR.fullmatch(name):
         values, bar = numbers(column_at(chunk, found[1]))[0], float(found[2])
         return [None if value != value else float(value > bar) for value in values]
+    if "=" in name:
+        column, _, word = name.partition("=")
+        return [None if value is None else float(str(value).strip() == word) for value in column_at(chunk, column)]
     if "+" in name and role in ("prompt", "group"):
         return [list(values) for values in zip(*(column_at(chunk, one) for one in name.split("+")), strict=True)]
     if "+" in name or "*" in name:
@@ -231,16 +243,26 @@ class ColumnChoice:
     count: str = "number"  # how cells of `tokens` are counted, a key of token_counts.COUNTS
     notes: tuple[str, ...] = ()
     caveats: tuple[str, ...] = ()  # clauses of the verdict's sentence
+    counts: tuple[str, ...] = ()  # columns that may be numbers of tokens, and are not read
     has_prompt: bool = True  # whether a column or the messages hold the prompt
 
 
-def choose_by_content(head: Chunk, options: Options) -> ColumnChoice:
-    """Return which column has which role. Raises Unreadable with the flag that answers if that cannot be known."""
+def choose_by_content(head: Chunk, options: Options, assigned: dict[str, str] | None = None) -> ColumnChoice:
+    """Return which column has which role. Raises Unreadable with the flag that answers if that cannot be known.
+
+    `assigned` has columns whose roles are known by what they hold, and not by their names.
+    """
     given = options.columns
-    roles = choose_all(head, given)
+    roles = choose_all(head, (assigned or {}) | given)
     if not {"reward", "correct"} & roles.keys():
         return ColumnChoice(roles)
     drop_shared_verdict(head, roles, given)
+    if (
+        "response" in roles.keys() - given.keys()
+        and "tokens" not in roles
+        and are_ids(column_at(head, roles["response"]))
+    ):
+        roles["tokens"] = roles.pop("response")
     for _ in range(2):  # a line may hold several prompts with several responses each
         graded = [column_at(head, roles[role]) for role in ("reward", "correct") if role in roles]
         responses = column_at(head, roles["response"]) if "response" in roles else [None] * len(head)
@@ -270,6 +292,8 @@ def choose_by_content(head: Chunk, options: Options) -> ColumnChoice:
         roles |= find_response(head, roles, group, mixed, roles.pop("response", ""))
     if "reasoning" in roles.keys() - given.keys() and not is_beside(head, roles, group, mixed):
         del roles["reasoning"]
+    if not {"calls", "beside", "tokens"} & roles.keys() and (name := find_beside(head, roles, options, group, mixed)):
+        roles["beside"] = name
     count = "number"
     if "tokens" in roles:
         count, why = check_tokens(head, roles, group, "tokens" in given)
@@ -281,7 +305,26 @@ def choose_by_content(head: Chunk, options: Options) -> ColumnChoice:
         roles["reward"] = write_sum(explained or ask("reward", names, "no sum explains the advantage"))
     if "correct" not in roles and "scale" not in given:
         caveats += choose_scale(head, roles, prompt, group)
-    return ColumnChoice({role: roles[role] for role in ROLES if role in roles}, count, tuple(notes), tuple(caveats))
+    chosen = {role: roles[role] for role in ROLES if role in roles}
+    counts = () if "tokens" in roles else tuple(list_counts(head, chosen))
+    return ColumnChoice(chosen, count, tuple(notes), tuple(caveats), counts)
+
+
+def list_counts(head: Chunk, roles: dict[str, str]) -> Iterator[str]:
+    """Yield the columns of whole numbers that vary and whose name says that they are lengths, without a role."""
+    for name in (*head.columns, *list_inside(head)):
+        if name in roles.values() or not NAMES_LENGTH.search(split_name(name)):
+            continue
+        values, is_wrong = numbers(column_at(head, name))
+        is_whole = not is_wrong.any() and bool((values >= 1).all()) and bool((values == np.floor(values)).all())
+        if is_whole and len(np.unique(values)) > 2:
+            yield name
+
+
+def are_ids(cells: Values) -> bool:
+    """Return whether cells are lists of whole numbers, as ids of tokens are."""
+    items = [item for cell in cells if isinstance(cell, list) for item in cell[:8]]
+    return bool(items) and all(isinstance(cell, list) for cell in cells) and all(type(item) is int for item in items)
 
 
 def add_by_content(head: Chunk, roles: dict[str, str], group: Ints) -> None:
@@ -296,14 +339,32 @@ def add_by_content(head: Chunk, roles: dict[str, str], group: Ints) -> None:
         )
         if "calls" not in roles and is_text and NAMES_CALLS.search(name) and any(map(write_call, cells)):
             roles["calls"] = name
-    if "finish" not in roles and (
-        name := find_ends(head, [name for name in free if name not in roles.values()], group)
-    ):
+    remaining = [name for name in free if name not in roles.values()]
+    if "finish" not in roles and (name := find_ends(head, remaining, group, find_correct(head, roles))):
         roles["finish"] = name
 
 
-def find_ends(head: Chunk, names: list[str], group: Ints) -> str:
-    """Return the column of words, some of which are for a limit, that vary within prompts; empty if there is none."""
+def find_beside(head: Chunk, roles: dict[str, str], options: Options, group: Ints, mixed: Bools) -> str:
+    """Return the column of objects with long texts next to texts of responses, which the policy may have written, if any."""
+    texts = read_texts("", column_at(head, roles.get("response", "")))
+    first = next((cell for cell in column_at(head, roles.get("response", "")) if cell is not None), None)
+    taken = {name for names in roles.values() for name in names_in(names)} | {*options.groups.ignored}
+    for name, cells in head.columns.items():
+        is_known = name in taken or bool(NO_RESPONSE.search(name)) or bool(DESCRIBES.search(name))
+        if is_known or not isinstance(first, str) or not any(isinstance(cell, list) for cell in cells):
+            continue
+        calls = [write_call(cell) if isinstance(cell, list) and not is_chat(cell) else "" for cell in cells]
+        size = sum(map(len, calls))
+        if size > MIN_BESIDE * sum(map(len, texts)) and differs(hashes(calls), group, mixed):
+            return name
+    return ""
+
+
+def find_ends(head: Chunk, names: list[str], group: Ints, correct: Bools) -> str:
+    """Return the column of words for ends that vary within prompts; empty if there is none.
+
+    Some of its words are for a limit, or for failures, which are then no more than a part of the incorrect responses.
+    """
     for name in names:
         cells = [cell for cell in head.get(name) if cell is not None]
         is_flag = bool(cells) and all(isinstance(cell, bool) for cell in cells)
@@ -314,7 +375,9 @@ def find_ends(head: Chunk, names: list[str], group: Ints) -> str:
         words = [word_of(cell) for cell in head.get(name)]
         kinds = {word: kind_of(word) for word in set(words)}
         number = len(np.unique(hashes(words)))
-        if "truncated" not in kinds.values() or not 2 <= number <= MAX_WORDS:
+        failed = np.array([kinds[word] == "failed" for word in words], np.bool_)
+        are_faults = bool(failed.any()) and not (failed & correct).any() and 2 * failed.sum() < (~correct).sum()
+        if not (are_faults or "truncated" in kinds.values()) or not 2 <= number <= MAX_WORDS:
             continue
         known = np.mean([kinds[word] in ("truncated", "ended", "failed") for word in words])
         varies = pair_keys(group, hashes(words)).max() > 1.1 * (len(np.unique(group)) - 1)

@@ -262,5 +262,5 @@ def used_columns(roles: Iterable[str], names: Iterable[str]) -> set[str]:
     """Return the names of columns that have a role, of a sum each, and further names."""
     used = set(names)
     for text in roles:
-        used |= {part.rpartition("*")[2] for part in text.partition(">")[0].split("+")}
+        used |= {part.rpartition("*")[2] for part in re.split("[>=]", text)[0].split("+")}
     return used

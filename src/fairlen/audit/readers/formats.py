@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from fairlen.audit.readers.assignment import assign_columns, unfold_lists
 from fairlen.audit.readers.blocks import BlockForms
+from fairlen.audit.readers.calls import write_call
 from fairlen.audit.readers.columns import ROLES, choose_by_content, column_at, is_numeric, list_inside
 from fairlen.audit.readers.finish import meaning_of, read_finish, word_of
 from fairlen.audit.readers.messages import open_output, split_chat, text_of
 from fairlen.audit.readers.proposals import propose_columns
 from fairlen.audit.readers.rows import Found, Options, Part, is_number
 from fairlen.audit.readers.token_counts import COUNTS
-from fairlen.audit.readers.unfold import is_chat, unfold_row
+from fairlen.audit.readers.unfold import unfold_row
+from fairlen.audit.readers.verdicts import names_verdict
 from fairlen.audit.statistics.within import MIN_PROMPTS
 from fairlen.files.formats import Chunk, Row, Unreadable, make_chunk
 
@@ -38,6 +41,8 @@ class Format:
     caveats: tuple[str, ...] = ()  # clauses of the verdict's sentence about how they were chosen
     forms: BlockForms = field(default_factory=BlockForms)  # blocks in the texts of its responses
     reward: str = ""  # name of the column of rewards, for flags; empty if its files have no such column
+    counts: tuple[str, ...] = ()  # columns that may be numbers of tokens, for flags
+    beside: str = ""  # name of the column of text next to the response, for flags
     columns: frozenset[str] = frozenset()  # those of a file of which files with others are another source
     settle: Callable[[Format, Chunk, Options], Format] = lambda format, head, options: format
     """Gives the format as it is for files with these first rows, whose columns it looks into; raises Unreadable to ask."""
@@ -77,6 +82,8 @@ def read_by_name(chunk: Chunk, found: Found, chosen: dict[str, str], count: str 
             {"role": "assistant", "content": text, "tool_calls": call} if isinstance(text, str) and call else text
             for text, call in pairs
         ]
+    if "beside" in roles:
+        roles["beside"] = [write_call(cell) for cell in roles["beside"]]
     opened = [open_output(value) for value in roles.get("response", ())]
     if any(opened):
         roles.setdefault("tokens", [one and one.tokens for one in opened])
@@ -122,9 +129,16 @@ TELLING = ("prompt", "response", "reward", "correct", "step")
 
 
 def by_name(
-    roles: dict[str, str], notes: tuple[str, ...] = (), caveats: tuple[str, ...] = (), count: str = "number"
+    roles: dict[str, str],
+    notes: tuple[str, ...] = (),
+    caveats: tuple[str, ...] = (),
+    count: str = "number",
+    assigned: dict[str, str] | None = None,
 ) -> Format:
-    """Return the format of tables with columns in these roles; it fits where they are enough for a log."""
+    """Return the format of tables with columns in these roles; it fits where they are enough for a log.
+
+    `assigned` has the roles of columns that were chosen by what they hold, and not by their names.
+    """
     shown = ", ".join(f"{role} = `{name}`" for role, name in roles.items())
     return Format(
         "generic",
@@ -136,19 +150,29 @@ def by_name(
         notes=(f"columns: {shown}", *notes),
         caveats=caveats,
         reward=roles.get("reward", ""),
+        beside=roles.get("beside", ""),
         columns=frozenset(f"{role}={roles[role]}" for role in TELLING if role in roles),
-        settle=settle_columns,
+        settle=partial(settle_columns, assigned=assigned or {}),
     )
 
 
-def settle_columns(format: Format, head: Chunk, options: Options) -> Format:
+def settle_columns(format: Format, head: Chunk, options: Options, assigned: dict[str, str]) -> Format:
     """Return the format of files whose columns are chosen by what they hold. Raises Unreadable where something is missing."""
-    choice = choose_by_content(head, options)
-    if not choice.has_prompt and (flags := propose_columns(unfold_objects(head), choice.roles)):
+    choice = choose_by_content(head, options, assigned)
+    if not choice.has_prompt and (assigned := assign_columns(head, choice.roles)):
+        choice = choose_by_content(head, options, assigned)
+    if assigned:
+        shown = ",".join(f"{role}={name}" for role, name in choice.roles.items() if role in assigned)
+        verdict = assigned.get("correct", "")
+        if verdict and not names_verdict(verdict):
+            clause = f"the higher value of `{verdict}` counts as correct, as it has two values (--columns correct=NAME: another)"
+            choice = replace(choice, caveats=(*choice.caveats, clause))
+        choice = replace(choice, notes=(f"columns by content: {shown}; --columns changes it", *choice.notes))
+    if not choice.has_prompt and (flags := propose_columns(unfold_lists(head), choice.roles)):
         raise Unreadable(f"no column of prompts is known by its name: name it: {' or '.join(flags)}")
     chosen = by_name(choice.roles, choice.notes, choice.caveats, choice.count)
     if chosen.fits(set(choice.roles)):
-        return chosen
+        return replace(chosen, counts=choice.counts)
     raise Unreadable(describe_missing(choice.roles, head, options.columns))
 
 
@@ -156,7 +180,7 @@ def describe_missing(roles: dict[str, str], head: Chunk, given: dict[str, str]) 
     """Return the sentence that no column is the response or its reward, with flags that lead to a verdict, if there are any."""
     names = ", ".join(sorted(head.columns)[:12])
     text = f"no column of responses and rewards among {names}"
-    rows = unfold_objects(head)
+    rows = unfold_lists(head)
     if flags := propose_columns(rows, roles) or propose_columns(rows, given):
         return f"{text}: name them: {' or '.join(flags)}"
     inside = [name for name in list_inside(head, True) if not name.startswith("header.")]
@@ -167,23 +191,3 @@ def describe_missing(roles: dict[str, str], head: Chunk, given: dict[str, str]) 
     if response and reward and len(rows) < 2 * MIN_PROMPTS:  # too few rows to try it
         return f"{text}: name them: --columns response={response},reward={reward}"
     return f"{text}, and no other columns lead to a verdict: each row needs a prompt, a response and its reward"
-
-
-def unfold_objects(head: Chunk) -> Chunk:
-    """Return the first rows with a row for each object of the only column of lists of objects."""
-    listed = [name for name, cells in head.columns.items() if any(is_objects(cell) for cell in cells)]
-    if len(listed) != 1:
-        return head
-    (name,) = listed
-    sizes = [len(cell) if is_objects(cell) else 1 for cell in head.columns[name]]
-    places = [(row, place) for row, size in enumerate(sizes) for place in range(size)]
-    columns = {
-        other: [cells[row][place] if is_objects(cells[row]) and other == name else cells[row] for row, place in places]
-        for other, cells in head.columns.items()
-    }
-    return Chunk(head.file, range(1, len(places) + 1), columns)
-
-
-def is_objects(cell: Any) -> bool:
-    """Return whether a cell is a list of objects that are no messages."""
-    return isinstance(cell, list) and bool(cell) and all(isinstance(item, dict) for item in cell) and not is_chat(cell)

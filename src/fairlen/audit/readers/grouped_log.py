@@ -68,7 +68,8 @@ def add_turns(part: Part, code: Ints) -> Part:
     _, first = np.unique(code, return_index=True)
     last = len(code) - 1 - np.unique(code[::-1], return_index=True)[1]
     sums = {
-        name: add_by(code, vars(part)[name], number) for name in ("spent", "measured", "characters", "tokens", "turns")
+        name: add_by(code, vars(part)[name], number)
+        for name in ("spent", "measured", "characters", "tokens", "turns", "beside")
     }
     has_tokens = np.bincount(code, part.tokens > 0, number) == np.bincount(code, minlength=number)
     text = add_by(code, part.text * (1 + np.arange(len(code)) - first[code]), number)  # wraps round, as hashes may

@@ -7,7 +7,7 @@ import math
 import re
 from typing import Any, NamedTuple
 
-from fairlen.audit.readers.calls import list_calls, write_call
+from fairlen.audit.readers.calls import list_calls, list_returned, write_call
 from fairlen.channels import ANSWER, OBSERVATION, THINKING, TOOL_CALL
 
 REASONING = ("reasoning_content", "reasoning", "thinking", "thought", "reasoning_details")
@@ -173,6 +173,8 @@ def parts_of(message: Any) -> Said | None:
         found.extend(read_part(part))
     if has_role(message) and role_of(message) in OWN_ROLES:
         found += [(TOOL_CALL, call) for call in list_calls(message, TEXT_FIELDS)]
+        others = [value for name, value in message.items() if name not in TEXT_FIELDS]
+        found += [(OBSERVATION, text) for value in others for text in list_returned(value)]
     elif calls := write_call(message.get("tool_calls")):
         found.append((TOOL_CALL, calls))
     said = "\n".join(text for channel, text in found if channel == ANSWER)

@@ -11,7 +11,7 @@ import numpy as np
 
 from fairlen.audit.readers.columns import column_at, find_correct, list_paths, read_texts
 from fairlen.audit.readers.rows import Values, differs, hashes, is_mixed, numbers
-from fairlen.audit.readers.verdicts import NAMES_OTHER, list_values, split_name
+from fairlen.audit.readers.verdicts import NAMES_OTHER, list_values, list_words, split_name
 from fairlen.batch import Bools, Ints, number_keys
 from fairlen.files.formats import Chunk
 
@@ -76,8 +76,21 @@ def list_role(columns: dict[str, Values], given: dict[str, str], role: str, head
         return
     free = {name: cells for name, cells in columns.items() if name not in given.values()}
     listing = {"prompt": list_prompts, "response": list_responses, "reward": list_rewards}[role]
+    if role == "reward":
+        scores = listing(free)
+        if not scores or len(list_values(free[scores[0]])) != 2:
+            yield from list_word_verdicts(free)
     for name in listing(free)[:MAX_TRIED]:
         yield ProposedColumn(name, free[name])
+
+
+def list_word_verdicts(columns: dict[str, Values]) -> Iterator[ProposedColumn]:
+    """Yield columns of two words, each word as the one of correct responses."""
+    for name, cells in columns.items():
+        for word in list_words(cells):
+            yield ProposedColumn(
+                f"{name}={word}", [None if cell is None else float(cell.strip() == word) for cell in cells]
+            )
 
 
 def list_prompts(columns: dict[str, Values]) -> list[str]:

@@ -17,10 +17,13 @@ from fairlen.audit.log import Log, Malformed, Question, Unit, halfway
 from fairlen.audit.readers import broken, messages
 from fairlen.audit.readers.alternatives import (
     ask_about_bar,
+    ask_about_beside,
     ask_about_blocks,
     ask_about_errors,
     ask_about_repeated,
+    ask_about_ungraded,
     ask_about_words,
+    name_value,
 )  # fmt: skip
 from fairlen.audit.readers.blocks import BlockForms
 from fairlen.audit.readers.context import Choices, ContextChunk
@@ -32,8 +35,12 @@ from fairlen.batch import NO_VERDICT, Bools, Columns, Floats, Ints, build_respon
 from fairlen.files.formats import Chunk, Unreadable
 from fairlen.schema import number_text
 
-WORDS: dict[str, float] = dict.fromkeys(("true", "correct", "right", "yes", "pass", "passed", "c"), 1.0)
-WORDS |= dict.fromkeys(("false", "incorrect", "wrong", "no", "fail", "failed", "i"), 0.0)
+WORDS: dict[str, float] = dict.fromkeys(
+    ("true", "correct", "right", "yes", "pass", "passed", "c", "win", "won", "success", "solved"), 1.0
+)
+WORDS |= dict.fromkeys(
+    ("false", "incorrect", "wrong", "no", "fail", "failed", "i", "loss", "lost", "lose", "failure", "unsolved"), 0.0
+)
 SAME_TEXT = (
     "most prompts have one text for correct and incorrect responses, as references have: name what the policy wrote: "
     "--columns response=NAME"
@@ -147,6 +154,7 @@ class Part(Columns):
     dropped: Bools
     fault: Ints  # WHOLE, FAILED, REPEATED or WITH_ERROR
     mark: Ints  # broken.REMARKED or ELLIPSED where the log may have cut the text
+    beside: Ints  # length of the text of objects next to the response, in the meter's unit
     word: Ints  # hash of a finish word that is not known; 0 for none
     scale: Ints  # hash of what rewards of one scale have in common; 0 if that is not known
     file: Ints
@@ -209,9 +217,17 @@ def read_rows(chunk: Chunk, meter: Meter, found: Found) -> Part:
         measure_channels(pieces, meter, found), np.where(is_failed, 1, np.maximum(measured, 1)), np.array([*map(len, texts)]),
         np.array([*map(messages.lack_spaces, texts, words)], np.float64), np.where(is_empty, 1, tokens), turns, outcome,
         correct, truncated, advantage, age, dropped | missing | is_failed, fault,
-        find_marks(texts, found), hash_words(chunk.get("word"), found), hashes(chunk.get("scale")),
+        find_marks(texts, found), measure_texts(chunk.get("beside"), meter),
+        hash_words(chunk.get("word"), found), hashes(chunk.get("scale")),
         file, np.asarray(chunk.lines, np.int64),
     ).take(keep)  # fmt: skip
+
+
+def measure_texts(cells: Values, meter: Meter) -> Ints:
+    """Return the length of each text, [N], 0 for None."""
+    if not any(cells):
+        return np.zeros(len(cells), np.int64)
+    return np.fromiter(meter.count([cell or "" for cell in cells]), np.int64, len(cells))
 
 
 def find_faults(texts: list[str], has_response: Bools, tokens: Ints, is_empty: Bools, found: Found) -> Ints:
@@ -340,7 +356,8 @@ def join(parts: list[Part]) -> Part:
 
 
 def make_log(name: str, part: Part, meter: Meter, found: Found, options: Options) -> Log:
-    part = settle_words(settle_scales(settle_verdicts(settle_steps(part, found), found)), found)
+    part = drop_ungraded(part, found)
+    part = settle_words(settle_scales(settle_verdicts(settle_steps(part, found, options), found)), found)
     caution_faults(part, found)
     length, unit = choose_lengths(part, meter, found, options)
     counts, step = ~part.dropped, part.step if options.pool else find_steps(part, found)
@@ -393,6 +410,8 @@ def list_questions(part: Part, log: Log, found: Found, options: Options) -> Iter
     if "repeated" not in found.meanings:
         yield from ask_about_repeated(part.fault == REPEATED, sorted(found.messages.repeated))
     yield from ask_about_errors(part.fault == WITH_ERROR, log.correct, log.responses.active)
+    yield from ask_about_beside(part.beside, found.chosen.get("beside", ""), options.columns)
+    yield from ask_about_ungraded(log, found.chosen.get("reward", ""), found.meanings)
     yield from ask_about_bar(log, found.chosen.get("reward", ""), options.columns)
 
 
@@ -414,13 +433,30 @@ def find_obstacle(part: Part, log: Log, found: Found) -> str:
     cut, how = broken.find_cut(part.mark[counts], part.characters[counts], part.whole[counts])
     if not how:
         return ""
-    text = f"the log cut {cut.mean():.0%} of the texts, {how}, so that lengths are not known: record whole texts, or a column "
-    text += "`num_tokens`"
+    text = f"the log cut {cut.mean():.0%} of the texts, {how}, so that lengths are not known: "
+    flags = " or ".join(f"--columns tokens={name}" for name in found.chosen.get("counts", ()))
+    remedy = (
+        f"{flags} takes a column for the number of tokens" if flags else "record whole texts, or a column `num_tokens`"
+    )
+    text += remedy
     found.note(text)
     return text
 
 
-def settle_steps(part: Part, found: Found) -> Part:
+def drop_ungraded(part: Part, found: Found) -> Part:
+    """Return rows in which those whose reward is no grade, as the user said, are dropped."""
+    reward = found.chosen.get("reward", "")
+    values = [value for value in np.unique(part.outcome[~np.isnan(part.outcome)]).tolist()] if found.meanings else []
+    for value in values:
+        if found.meanings.get(name_value(reward, value)) == "failed":
+            is_ungraded = part.outcome == value
+            found.caution(f"{is_ungraded.sum():,} responses with a `{reward}` of {value:g} are excluded")
+            outcome = np.where(is_ungraded, np.nan, part.outcome)
+            part = replace(part, dropped=part.dropped | is_ungraded, outcome=outcome)
+    return part
+
+
+def settle_steps(part: Part, found: Found, options: Options) -> Part:
     """Return the rows that have a step, if one has; else all, with the number in their file's path, or as of step 0."""
     has_step = part.step >= 0
     found.has_steps = bool(has_step.any())
@@ -428,13 +464,18 @@ def settle_steps(part: Part, found: Found) -> Part:
         found.count(WITHOUT_STEP, ~has_step)
         return part.take(has_step)
     numbers_of_files = found.chosen.get("steps", {})
-    if all(name in numbers_of_files for name in found.files):
+    if all(name in numbers_of_files for name in found.files) and "folder" not in options.groups.ignored:
         step = np.array([numbers_of_files[name] for name in found.files], np.int64)[part.file]
         num_groups = len(np.unique(pair_keys(step, part.prompt)))
         are_folders = len({Path(name).parent for name in found.files}) > 1
         is_one = step.min() == step.max()
         is_usual = len(part) >= MIN_USUAL * num_groups  # else files of runs, with one response to each prompt
         if find_visits(part.prompt)[0].max() == 0 if is_one else are_folders or is_usual:
+            if are_folders and not is_usual:
+                found.caution(
+                    "each folder is a step and has one response to most prompts: --ignore-columns folder compares across "
+                    "folders, if their numbers are those of workers"
+                )
             found.has_steps = True
             found.note("no column of steps: the number in the path of a file is its step")
             return replace(part, step=step)

@@ -14,6 +14,7 @@ import numpy as np
 
 from fairlen.audit.readers.rows import Values, numbers, pair_keys
 from fairlen.batch import Bools, Floats, Ints, count_by, sum_by
+from fairlen.files.formats import Unreadable
 
 NAMES_VERDICT = re.compile(
     r"(^|[_./ -])(is_?)?(correct(ness)?|acc|accuracy|passe?[ds]?|success|successful|solved|resolved|verified|verdict|right|"
@@ -29,6 +30,7 @@ NAMES_OTHER = re.compile(
     re.I,
 )
 """Names of numbers that are neither."""
+WORD = re.compile(r"[^\s,;()=+>]{1,24}")  # a text that a flag may name
 ROUNDING = 0.005  # share of the range of values up to which two are the same, rounded
 MIN_KNOWN = 0.9  # share of rows that have a verdict, for a column to be taken as one
 MAX_SCALES = 20
@@ -95,6 +97,8 @@ def choose_outcome(columns: dict[str, Values], roles: dict[str, str], group: Int
         prefer_raw(found, columns, values, group)
     if "correct" not in found.roles and "correct" not in given and not is_two(values, found.roles.get("reward", "")):
         promote_verdict(found, columns, values)
+    if "correct" not in found.roles and "correct" not in given:
+        ask_about_threshold(found, columns, values, group)
     compare_verdicts(found, columns, values)
     set_bar(found, values)
     return found
@@ -129,8 +133,16 @@ def prefer_raw(found: Outcome, columns: dict[str, Values], values: dict[str, Flo
     if len(values.get(name, ())) <= 2 or not is_normalised(numbers(columns[name])[0], group):
         return
     others = [other for other in list_candidates(columns, {name}) if len(values.get(other, ())) > 1]
+    if not others:  # by its two values, whatever its name
+        others = [other for other in values if is_two(values, other) and not NAMES_OTHER.search(split_name(other))]
     raw = [other for other in others if not is_normalised(numbers(columns[other])[0], group)]
+    plain = [other for other in raw if is_two(values, other) and varies_within(columns[other], group)]
     raw = [other for other in raw if go_together(columns[other], columns[name], group) > 0.3]
+    if plain and not raw and "correct" not in found.roles:
+        flags = " or ".join(f"--columns correct={other}" for other in [*plain, f"{name}>0"])
+        raise Unreadable(
+            f"`{name}` is normalised by group and says another thing than `{plain[0]}`: name the verdict: {flags}"
+        )
     if raw:
         best = min(
             raw, key=lambda other: (not is_two(values, other), -go_together(columns[other], columns[name], group))
@@ -161,6 +173,11 @@ def go_together(one: Values, other: Values, group: Ints) -> float:
     return float((x * y).sum() / size) if size > 0 else 0.0
 
 
+def varies_within(cells: Values, group: Ints) -> bool:
+    """Return whether a column differs within groups."""
+    return bool(np.abs(centre(numbers(cells)[0], group)).max(initial=0.0) > 0)
+
+
 def centre(values: Floats, group: Ints) -> Floats:
     """Return values less the mean of their group; 0 for missing ones."""
     known = np.isfinite(values)
@@ -173,12 +190,44 @@ def centre(values: Floats, group: Ints) -> Floats:
 def promote_verdict(found: Outcome, columns: dict[str, Values], values: dict[str, Floats]) -> None:
     """Take a column of two values whose name says that it is a verdict; the reward, a score, gives no bar then."""
     reward = found.roles.get("reward", "")
-    names = [name for name in list_candidates(columns, {reward}) if names_verdict(name) and is_two(values, name)]
+    names = [name for name in list_candidates(columns, {reward}) if is_two(values, name)]
+    names = [name for name in names if names_verdict(name) or list_words(columns[name])]
     names = [name for name in names if share_known(columns[name]) >= MIN_KNOWN]
     if names:
         found.roles["correct"] = names[0]
         if reward:
             found.notes.append(f"correct or not is what `{names[0]}` says; `{reward}` has more than two values")
+
+
+def list_words(cells: Values) -> list[str]:
+    """Return the two short texts that a column consists of; empty if it holds anything else."""
+    words = {cell.strip() if isinstance(cell, str) else None for cell in cells if cell is not None}
+    texts = sorted(word for word in words if word)
+    are_short = all(WORD.fullmatch(text) for text in texts)
+    return texts if len(words) == len(texts) == 2 and are_short else []
+
+
+def ask_about_threshold(found: Outcome, columns: dict[str, Values], values: dict[str, Floats], group: Ints) -> None:
+    """Ask for the verdict if a column of two words cuts a score in two: the score's better side is not known.
+
+    Raises:
+        Unreadable: with a flag for each word.
+    """
+    reward = found.roles.get("reward", "")
+    if len(values.get(reward, ())) < 3:
+        return
+    score = numbers(columns[reward])[0]
+    for name, cells in columns.items():
+        words = list_words(cells) if name != reward else []
+        if not words or is_two(values, name):
+            continue
+        is_first = np.array([isinstance(cell, str) and cell.strip() == words[0] for cell in cells], np.bool_)
+        sides = [score[rows & np.isfinite(score)] for rows in (is_first, ~is_first)]
+        is_cut = all(map(len, sides)) and (sides[0].max() < sides[1].min() or sides[1].max() < sides[0].min())
+        are_scales = has_other_values(score, is_first.astype(np.int64))
+        if is_cut and not are_scales and varies_within([float(one) for one in is_first], group):
+            flags = " or ".join(f"--columns correct={name}={word}" for word in words)
+            raise Unreadable(f"`{name}` cuts the score `{reward}` in two: name the word of correct responses: {flags}")
 
 
 def compare_verdicts(found: Outcome, columns: dict[str, Values], values: dict[str, Floats]) -> None:
@@ -218,13 +267,24 @@ def find_scale(columns: dict[str, Values], reward: str, prompt: Ints, group: Int
         if name == reward or not all(cell is None or isinstance(cell, (str, int)) for cell in cells):
             continue
         kinds, place = np.unique([str(cell) for cell in cells], return_inverse=True)
-        if not 2 <= len(kinds) <= MAX_SCALES or pair_keys(prompt, place).max() != prompt.max():
+        if not 2 <= len(kinds) <= MAX_SCALES:
+            continue
+        if pair_keys(prompt, place).max() != prompt.max():
+            if has_other_values(outcome, place):
+                return name
             continue
         ranges = [np.ptp(outcome[(place == kind) & np.isfinite(outcome)]) for kind in range(len(kinds))]
         ranges = [width for width in ranges if width > 0]
         if len(ranges) > 1 and max(ranges) > RATIO_OF_SCALES * min(ranges):
             return name
     return ""
+
+
+def has_other_values(outcome: Floats, place: Ints) -> bool:
+    """Return whether rewards have two values in every place, and no two places have the same ones."""
+    known = np.isfinite(outcome)
+    pairs = [tuple(np.unique(outcome[known & (place == one)]).tolist()) for one in range(int(place.max()) + 1)]
+    return all(len(pair) == 2 for pair in pairs) and len({value for pair in pairs for value in pair}) == 2 * len(pairs)
 
 
 def has_scale_per_prompt(outcome: Floats, prompt: Ints) -> bool:
