@@ -63,7 +63,7 @@ def test_the_wheel_says_what_it_is(wheel):
     assert found["Requires-Python"] == ">=3.11" and found["Description-Content-Type"] == "text/markdown"
     assert found.get_payload() == (ROOT / "README.md").read_text()
     core = {re.split(r"[<>=!]", need)[0] for need in found.get_all("Requires-Dist") if "extra ==" not in need}
-    assert core == {"docstring-parser", "jinja2", "numpy", "packaging", "pyarrow", "rich"}
+    assert core == {"docstring-parser", "jinja2", "numpy", "packaging", "pyarrow", "rich", "tokenizers"}
     assert "fairlen = fairlen.__main__:main" in points and "fairlen = fairlen.integrations.verl.plugin" in points
 
 

@@ -12,9 +12,9 @@ from fairlen.audit.command import AuditConfig, read_audits
 from fairlen.audit.conclusion import Margins
 
 MODULES = ("siblings_own", "siblings_blind")
-FLAG = re.compile(
-    r"(--(?:columns|means|unit|max-response-length|pool|group-by|ignore-columns)(?: (?:'[^']*'|[^\s;,()]+(?:,[^\s;,()=]+=[^\s;,()]+)*))?)"
-)
+OPTIONS = "columns|means|unit|max-response-length|pool|group-by|ignore-columns"
+VALUE = r"'[^']*'|[^\s;,()]+(?:,[^\s;,()=]+=[^\s;,()]+)*"
+FLAG = re.compile(rf"(--(?:{OPTIONS})(?: (?:{VALUE}))?)")
 FIELDS = {
     "--columns": "columns",
     "--means": "means",
@@ -23,6 +23,25 @@ FIELDS = {
     "--ignore-columns": "ignore_columns",
 }
 QUESTIONS = 0.25  # share of logs that may be asked about
+REFUSED = {
+    "lengths_joined_in_csv",
+    "segments_of_two_origins",
+    "padded_ids_with_mask",
+    "usage_of_each_call",
+    "werkzeug_aufruf",
+    "call_as_expression",
+    "events_with_observations",
+    "mapping_of_groups",
+    "lists_in_parquet",
+    "ten_prompts_by_eight",
+    "context_grows",
+    "more_and_shorter_turns",
+    "uuid_and_turns",
+    "clock_in_system_message",
+    "width_of_the_batch",
+    "sequence_minus_context",
+}
+"""Logs that the audit refuses without a flag that leads to their verdict. No log may get a wrong verdict."""
 
 
 def list_siblings(name: str) -> list[Any]:
@@ -70,7 +89,7 @@ def judge(sibling: Any, folder: Path) -> tuple[str, str]:
     if is_right(verdicts, sibling.truth):
         return "right", text
     if verdicts - {"unknown"}:
-        return "wrong", f"{sorted(verdicts)} and not {sibling.truth}: {text}"
+        return "wrong verdict", f"{sorted(verdicts)} and not {sibling.truth}: {text}"
     answers = find_flags(text)
     wanted = getattr(sibling, "after", "")
     results = []
@@ -81,23 +100,29 @@ def judge(sibling: Any, folder: Path) -> tuple[str, str]:
         results.append((is_right(verdicts_after, sibling.truth), answer, sorted(verdicts_after), text_after))
     if any(right for right, *_ in results):
         return "question", text
-    return "wrong", f"no flag leads to {sibling.truth}: {text}; {results}"
+    reason = f"no flag leads to {sibling.truth}: {text}; {results}"
+    is_misled = any(set(verdicts_after) - {"unknown"} for _, _, verdicts_after, _ in results)
+    return "wrong verdict" if is_misled else "refused", reason
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("module", MODULES)
 def test_no_sibling_is_read_wrong_and_few_are_asked_about(module, tmp_path):
-    """Each log has the verdict of its truth, or a question one of whose flags leads to it."""
+    """Each log has the verdict of its truth, or a question one of whose flags leads to it; REFUSED are not read yet."""
+    wrong, questions, refused = list[str](), list[str](), set[str]()
     siblings = list_siblings(module)
-    if not siblings:
-        pytest.skip(f"{module} is not there")
-    wrong, questions = list[str](), list[str]()
+    assert siblings
     for sibling in siblings:
         folder = tmp_path / f"{sibling.kind}-{sibling.name}"
         folder.mkdir()
         sibling.write(folder)
         result, why = judge(sibling, folder)
-        wrong += [f"{sibling.kind} {sibling.name}: {why}"] * (result == "wrong")
-        questions += [sibling.name] * (result == "question")
+        if result == "wrong verdict":
+            wrong.append(f"{sibling.kind} {sibling.name}: {why}")
+        elif result == "refused":
+            refused.add(sibling.name)
+        elif result == "question":
+            questions.append(sibling.name)
     assert not wrong, "\n".join(wrong)
+    assert refused == {sibling.name for sibling in siblings} & REFUSED
     assert len(questions) <= QUESTIONS * len(siblings), questions
