@@ -1,6 +1,7 @@
 """Logs whose names say nothing are read by what their columns hold, or asked about with a flag that leads to the verdict."""
 
 import numpy as np
+import pytest
 from lines import read_one, write_lines
 from siblings_own import PLANTED, SAME, plain
 
@@ -217,3 +218,29 @@ def test_a_number_of_tokens_next_to_texts_that_were_cut_is_proposed(tmp_path):
     verdicts, text = describe_reading(path)
     assert verdicts == {"unknown"} and "--columns tokens=antTok" in text
     assert describe_reading(path, columns="tokens=antTok")[0] == {"effect"}
+
+
+def make_searches(seed, share, before, mark):
+    """Return rows whose answers have one length; 200 words were read for incorrect responses, 40 for correct ones."""
+    rng = np.random.default_rng(seed)
+    rows = []
+    for prompt in range(150):
+        for _ in range(8):
+            correct = bool(rng.random() < 0.5)
+            reading = " ".join(rng.choice(["lorem", "ipsum", "dolor", "et"], 40 if correct else 200))
+            answer = " ".join(rng.choice(["so", "we", "therefore", "add"], int(rng.integers(20, 60))))
+            block = f"{before}<{mark}>{reading}</{mark}>\n" if rng.random() < share else ""
+            rows.append({"prompt": f"q{prompt}", "completion": block + answer, "reward": float(correct)})
+    return rows
+
+
+@pytest.mark.parametrize("share", [1.0, 0.5, 0.1])
+@pytest.mark.parametrize("mark", ["tool_response", "information", "search_results"])
+@pytest.mark.parametrize("before", ["", '<call>{"name": "find", "arguments": {"q": "zebra"}}</call>\n', "I look.\n"])
+def test_results_of_tools_in_flat_text_never_decide_silently(tmp_path, share, mark, before):
+    """They may begin a response, as the call was left out of the log, and may be rare."""
+    path = write_lines(tmp_path / "a.jsonl", *make_searches(3, share, before, mark))
+    statuses, text = describe_reading(path)
+    assert "effect" not in statuses and f"{mark}=read" in text
+    statuses, _ = describe_reading(path, means=f"{mark}=read")
+    assert "effect" not in statuses

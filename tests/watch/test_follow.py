@@ -423,6 +423,31 @@ def test_no_effect_is_tested_while_it_is_unknown_which_responses_are_one_policys
     assert "ALARM effect" in capsys.readouterr().out
 
 
+def test_no_effect_is_tested_while_it_is_unknown_who_wrote_a_part_of_the_responses(tmp_path, capsys):
+    """Incorrect responses hold 200 words that a tool returned, correct ones 40; what the policy wrote has one length."""
+    path, rng = tmp_path / "rollouts.jsonl", np.random.default_rng(5)
+    with path.open("w") as file:
+        for step, row in product(range(1, 21), range(128)):
+            correct = bool(rng.random() < 0.5)
+            reading = "lorem " * (40 if correct else 200)
+            text = f"I look. <tool_output>{reading}</tool_output> " + "so " * int(rng.integers(20, 60))
+            line = {"step": step, "prompt": f"{step}-{row // 8}", "response": text, "reward": float(correct)}
+            file.write(json.dumps(line) + "\n")
+    assert main(["watch", str(path), "--once", "--fail-on", "effect"]) == 1
+    printed = capsys.readouterr()
+    assert "ALARM effect" not in printed.out
+    assert "--means tool_output=read" in printed.err
+    assert main(["watch", str(path), "--once", "--fail-on", "effect", "--means", "tool_output=read"]) == 0
+
+
+def test_columns_that_are_not_understood_are_said_at_once(tmp_path):
+    rows = [{"aufgabe": f"a{row // 4}", "antwort": "b " * row, "mal": row} for row in range(32)]
+    (tmp_path / "rollouts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    follower = Follower(tmp_path)
+    assert list(follower.read()) == []
+    assert any("rollouts.jsonl" in note for note in follower.notes)
+
+
 def test_once_keeps_nothing(tmp_path, capsys):
     """A second call reads the same files again, and shows the same alarm."""
     write_steps(tmp_path / "rollouts.jsonl", range(30), gap=1.8)

@@ -358,8 +358,13 @@ def describe_verdict(found: Conclusion, within: Within, levels: dict[Name, float
         return f"nearly all of what {found.num_prompts:,} prompts say is one prompt's: the others are too few to conclude from"
     gap, points = find_detectable(within, levels)
     shown = f"{math.expm1(min(gap, 50.0)):.0%} of {quantity.noun} or {100 * points:.0f} points"
-    text = f"these rollouts would show an effect of {shown}; for one of {margins} about {found.prompts_needed:,} "
-    return f"{text}prompts with correct and incorrect responses are needed, and {found.num_prompts:,} are there"
+    text = f"these rollouts would show an effect of {shown}"
+    if found.prompts_needed <= found.num_prompts:
+        return f"{text}, and show none, but do not exclude one of {margins}: more prompts decide"
+    return (
+        f"{text}; for one of {margins} about {found.prompts_needed:,} prompts with correct and incorrect responses are needed, "
+        f"and {found.num_prompts:,} are there"
+    )
 
 
 def find_detectable(within: Within, levels: dict[Name, float]) -> tuple[float, float]:

@@ -55,6 +55,8 @@ class WatchConfig(Checked):
     """Unit of lengths, as for `fairlen audit`."""
     tokenizer: str = ""
     """Folder with a tokenizer.json, or hub id in the local cache: lengths are tokens of the text."""
+    means: str = ""
+    """Meaning of names in the files, as for `fairlen audit`: interpreter=read for blocks that the policy did not write."""
     max_response_length: int = 0
     """Limit of generation in tokens, if the files do not record which responses were truncated."""
     group_by: str = ""
@@ -82,7 +84,8 @@ class WatchConfig(Checked):
 
     def options(self) -> Options:
         """Return how to read. Raises ValueError for settings that are wrong."""
-        options = make_options(self.columns, self.unit, self.tokenizer, self.max_response_length)
+        limit, means = self.max_response_length, self.means
+        options = make_options(self.columns, self.unit, self.tokenizer, limit, means=means)
         return replace(options, groups=parse_groups(self.group_by, self.ignore_columns))
 
     def fatal(self) -> tuple[str, ...]:
@@ -100,6 +103,7 @@ class WatchConfig(Checked):
         if self.once:
             return None
         how = [self.columns, self.unit, self.tokenizer, self.max_response_length, self.group_by, self.ignore_columns]
+        how.append(self.means)
         key = json.dumps([str(Path(self.path).resolve()), *how])
         name = f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
         return find_state_folder() / "fairlen/watch" / name

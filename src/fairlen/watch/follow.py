@@ -63,7 +63,7 @@ class StepRows:
     age: Floats | None
     """Updates since the weights that generated each response, [N]; None if not recorded."""
     question: str = ""
-    """What has to be answered before an effect can be tested: which responses are one policy's."""
+    """What has to be answered before an effect can be tested, such as which responses are one policy's."""
 
 
 @dataclass(frozen=True)
@@ -390,10 +390,11 @@ class Follower:
         for part in parts:
             self._lost.pop(part.file, None)
         self._lost |= dict(reading.lost)
-        if run_ends:
+        has_rollouts = bool(self.unit or reading.sources)
+        if run_ends or not has_rollouts:
             self.note(*reading.unreadable)
-            if not reading.sources:
-                self.note(*reading.skipped)
+        if not has_rollouts:
+            self.note(*reading.skipped)
         for source in reading.sources:
             self.note_source(source, run_ends)
         sources = [source for source in reading.sources if source.has_steps]
@@ -556,7 +557,7 @@ class Follower:
             self.key = key
             age = log.columns["age"][rows] if "age" in log.columns else None
             number = int(log.step[rows][0])
-            yield StepRows(number, table.take(rows), "truncated" in log.known, age, log.question)
+            yield StepRows(number, table.take(rows), "truncated" in log.known, age, list_open_questions(log))
 
     def find_correct(self, log: Log, is_whole: Bools) -> Bools:
         """Return which responses are correct, [R]: by verdict, else by half of the range of all rewards so far."""
@@ -618,6 +619,12 @@ class Follower:
     def skip(self, reason: str, rows: int = 0) -> None:
         """Count rows that are not counted, so that the watch cannot end as an all-clear."""
         self.skipped[reason] = self.skipped.get(reason, 0) + rows
+
+
+def list_open_questions(log: Log) -> str:
+    """Return what has to be answered before an effect can be tested, with the flags; empty if nothing is open."""
+    open_questions = [log.question, log.obstacle, *map(str, log.questions)]
+    return "; ".join(filter(None, open_questions))
 
 
 def read_times(folders: Iterable[str]) -> dict[str, int]:

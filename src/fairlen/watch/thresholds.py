@@ -293,12 +293,18 @@ def describe_length(x: float, now: StepSummary, first: StepSummary, since: str) 
     return f"responses are {x:.2g} times as long as at the start ({'; '.join(changes)}), {since}. A change alone is no fault"
 
 
+SELECTED = 1.15
+"""Ratio of the lengths of lost responses to those of others from which on the loss is a selection by length."""
+
+
 def describe_lost(x: float, now: StepSummary, first: StepSummary, since: str) -> str:
     late = f", {now.num_late:,} of them because they arrived after their step was counted" if now.num_late else ""
-    return (
-        f"{x:.0%} of responses were dropped, lack a verdict or arrived late{late}, {since}. They are {now.lost_length:.1f} times "
-        "as long as the others, so length decides which responses count"
-    )
+    text = f"{x:.0%} of responses were dropped, lack a verdict or arrived late{late}, {since}"
+    if math.isnan(now.lost_length):
+        return text
+    length = f"{text}. They are {now.lost_length:.1f} times as long as the others"
+    is_selection = not 1 / SELECTED < now.lost_length < SELECTED
+    return f"{length}, so length decides which responses count" if is_selection else length
 
 
 def find_length_error(now: StepSummary, first: StepSummary) -> float:

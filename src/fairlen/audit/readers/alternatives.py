@@ -21,10 +21,17 @@ FAR = 5.0  # times the distance of two values, from which on a third one above t
 OPTION = "--means"
 
 
-def ask_about_blocks(length: Ints, spent: Ints, forms: BlockForms, are_counted: bool) -> Iterator[Question]:
+def ask_about_blocks(
+    length: Ints, spent: Ints, forms: BlockForms, are_counted: bool, sizes: Ints | None
+) -> Iterator[Question]:
     """Yield a question for each block of unknown origin.
 
-    `spent`: size of the text by channel, [N, channels + blocks]. `are_counted`: lengths are numbers of tokens of the files.
+    Args:
+        length: Length of each response, [N].
+        spent: Size of the text by channel, [N, channels + blocks].
+        forms: Forms of the blocks.
+        are_counted: Whether lengths are numbers of tokens in the files.
+        sizes: Size of each block in the unit of `length`, [N, blocks]; None: in proportion to `spent`.
     """
     own = spent[:, :-1].astype(np.float64)
     total = np.maximum(own.sum(1), 1)
@@ -33,7 +40,8 @@ def ask_about_blocks(length: Ints, spent: Ints, forms: BlockForms, are_counted: 
         block = own[:, place]
         if block.sum() < MIN_TEXT * own.sum() or (are_counted and explains_better(length, total - block, total)):
             continue
-        shorter = np.minimum(np.rint(length * block / total).astype(np.int64), length - 1)
+        part = np.rint(length * block / total).astype(np.int64) if sizes is None else sizes[:, place - first]
+        shorter = np.minimum(part, length - 1)
         share = f"in {(block > 0).mean():.0%} of responses, {block.sum() / own.sum():.0%} of their text"
         value = bare_name(name)
         yield Question(

@@ -23,6 +23,14 @@ from fairlen.channels import MARKS
 
 Origin = Literal["read", "written", "unknown"]
 MIN_SHARE = 0.2  # share of responses with a block from which on it is a channel of its own
+MIN_NAMED = 0.01  # the same of a block whose name is usual for text that was read
+USUALLY_READ = re.compile(
+    r"(?:tool|function|search|code|python|interpreter|env|environment|api|retriev)\w*[_ -]?(?:response|result|output)s?"
+    r"|observations?"
+    r"|information|interpreter|documents?|passages?|results?|outputs?|retrieved\w*|feedback|stdout|context",
+    re.I,
+)
+"""Names under which tools give their results. They lead to a question only: no name decides what the policy wrote."""
 PLAIN_FENCE = "``` fence"  # name of a fence without a label
 USUAL_BEGIN, USUAL_END = 0.5, 0.8
 """Share of the responses with a block that begin or end with it, from which on the policy wrote it."""
@@ -341,8 +349,11 @@ class Usage:
         meaning = meanings.get(bare_name(name))
         if meaning in ("read", "written"):
             return "read" if meaning == "read" else "written"
-        if self.responses < MIN_SHARE * num_responses:
+        is_named = bool(USUALLY_READ.fullmatch(bare_name(name)))
+        if self.responses < (MIN_NAMED if is_named else MIN_SHARE) * num_responses:
             return None
+        if is_named:
+            return "unknown"
         is_first = self.begins >= USUAL_BEGIN * self.responses
         is_last = self.ends >= USUAL_END * self.responses and self.number < 1.5 * self.responses
         further = self.number - self.responses

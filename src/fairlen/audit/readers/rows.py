@@ -141,6 +141,7 @@ class Part(Columns):
     text: Ints  # hash of the response; 0 if there is no text
     whole: Bools  # whether the text ends as one that is finished does
     spent: Ints  # length of the text by channel and block, [N, channels], in tokens of a tokenizer, else in characters
+    blocks: Ints  # length of the text in blocks of unknown origin in the meter's unit, [N, blocks]
     measured: Ints  # length of the text in the meter's unit
     characters: Ints
     unspaced: Floats  # whether the text has hardly any spaces between words; nan of one too short to show it
@@ -214,7 +215,8 @@ def read_rows(chunk: Chunk, meter: Meter, found: Found) -> Part:
         step, hashes(chunk.get("prompt")), hashes(chunk.get("group")),
         np.array([number_text(text) if text else 0 for text in texts], np.int64),
         np.array([*map(messages.is_whole, texts)], np.bool_),
-        measure_channels(pieces, meter, found), np.where(is_failed, 1, np.maximum(measured, 1)), np.array([*map(len, texts)]),
+        measure_channels(pieces, meter, found), measure_blocks(pieces, meter, found),
+        np.where(is_failed, 1, np.maximum(measured, 1)), np.array([*map(len, texts)]),
         np.array([*map(messages.lack_spaces, texts, words)], np.float64), np.where(is_empty, 1, tokens), turns, outcome,
         correct, truncated, advantage, age, dropped | missing | is_failed, fault,
         find_marks(texts, found), measure_texts(chunk.get("beside"), meter),
@@ -275,6 +277,13 @@ def measure_channels(pieces: Sequence[Pieces], meter: Meter, found: Found) -> In
     """Return the size of the text of each response by channel, [N, channels + blocks], in tokens if lengths are tokens."""
     count = meter.count if meter.unit == "tokens" else characters
     return add_up(pieces, count([text for row in pieces for _, text in row]), name_channels(found.forms))
+
+
+def measure_blocks(pieces: Sequence[Pieces], meter: Meter, found: Found) -> Ints:
+    """Return the size of each response's text in every block of unknown origin, [N, blocks], in the meter's unit."""
+    names = found.forms.unknown
+    inside = [[(name, text) for name, text in row if name in names] for row in pieces]
+    return add_up(inside, meter.count([text for row in inside for _, text in row]), names)
 
 
 def name_channels(forms: BlockForms) -> list[str]:
@@ -395,16 +404,18 @@ def make_log(name: str, part: Part, meter: Meter, found: Found, options: Options
         found.note(SAME_TEXT)
     log = log if "truncated" in log.known else add_truncated(log, part, found, options)
     obstacle = find_obstacle(part, log, found)
-    questions = tuple(list_questions(part, log, found, options))
+    questions = tuple(list_questions(part, log, found, options, meter))
     for question in questions:
         found.note(str(question))
     return replace(log, obstacle=obstacle, caveats=tuple(found.caveats), questions=questions)
 
 
-def list_questions(part: Part, log: Log, found: Found, options: Options) -> Iterator[Question]:
+def list_questions(part: Part, log: Log, found: Found, options: Options, meter: Meter) -> Iterator[Question]:
     """Yield what the files leave open."""
     are_counted = log.unit == "tokens" and bool((part.tokens > 0).any())
-    yield from ask_about_blocks(log.responses.length, part.spent, found.forms, are_counted)
+    # a text is measured whole and by block in the same unit, unless the files count its tokens
+    sizes = part.blocks if log.unit == meter.unit and not are_counted else None
+    yield from ask_about_blocks(log.responses.length, part.spent, found.forms, are_counted, sizes)
     names = {int(key.removeprefix("word ")): word for key, word in found.chosen.items() if key.startswith("word ")}
     yield from ask_about_words(part.word, names, log.responses.active)
     if "repeated" not in found.meanings:
