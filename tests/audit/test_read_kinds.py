@@ -244,3 +244,16 @@ def test_results_of_tools_in_flat_text_never_decide_silently(tmp_path, share, ma
     assert "effect" not in statuses and f"{mark}=read" in text
     statuses, _ = describe_reading(path, means=f"{mark}=read")
     assert "effect" not in statuses
+
+
+@pytest.mark.parametrize(
+    ("name", "values"), [("is_wrong", (False, True)), ("failed", (0, 1)), ("loss", (0.0, 1.0)), ("num_errors", (0, 2))]
+)
+def test_a_column_in_which_more_is_worse_is_proposed_with_its_sign(tmp_path, name, values):
+    """Incorrect responses are the longer ones; taken as a reward the column would say that they are shorter."""
+    rows = [{"prompt": f"q{row['q']}", "response": row["text"], name: values[not row["correct"]]} for row in PLANTED]
+    path = write_lines(tmp_path / "a.jsonl", *rows)
+    statuses, text = describe_reading(path)
+    assert not statuses and f"reward=-1*{name}" in text
+    statuses, text = describe_reading(path, columns=f"prompt=prompt,response=response,reward=-1*{name}")
+    assert statuses == {"effect"} and "longer" in text

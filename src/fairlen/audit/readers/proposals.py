@@ -11,7 +11,7 @@ import numpy as np
 
 from fairlen.audit.readers.columns import column_at, find_correct, list_paths, read_texts
 from fairlen.audit.readers.rows import Values, differs, hashes, is_mixed, numbers
-from fairlen.audit.readers.verdicts import NAMES_OTHER, list_values, list_words, split_name
+from fairlen.audit.readers.verdicts import NAMES_OTHER, NAMES_WRONG, list_values, list_words, split_name
 from fairlen.batch import Bools, Ints, number_keys
 from fairlen.files.formats import Chunk
 
@@ -81,7 +81,13 @@ def list_role(columns: dict[str, Values], given: dict[str, str], role: str, head
         if not scores or len(list_values(free[scores[0]])) != 2:
             yield from list_word_verdicts(free)
     for name in listing(free)[:MAX_TRIED]:
-        yield ProposedColumn(name, free[name])
+        is_reversed = role == "reward" and NAMES_WRONG.search(split_name(name))
+        yield reverse_column(name, free[name]) if is_reversed else ProposedColumn(name, free[name])
+
+
+def reverse_column(name: str, cells: Values) -> ProposedColumn:
+    """Return a column in which a higher value is worse as the reward that its flag makes of it."""
+    return ProposedColumn(f"-1*{name}", [None if np.isnan(value) else -value for value in numbers(cells)[0].tolist()])
 
 
 def list_word_verdicts(columns: dict[str, Values]) -> Iterator[ProposedColumn]:
@@ -101,7 +107,9 @@ def list_prompts(columns: dict[str, Values]) -> list[str]:
         if any(cell is None for cell in cells) or not 2 <= distinct <= MAX_DISTINCT * len(cells):
             continue
         texts = read_texts(name, cells)
-        sizes[name] = median(map(len, texts)) if texts else 0.0
+        is_length = not texts and COUNTS.search(name) and is_count(cells)
+        if not is_length:
+            sizes[name] = median(map(len, texts)) if texts else 0.0
     return sorted(sizes, key=lambda name: -sizes[name])
 
 

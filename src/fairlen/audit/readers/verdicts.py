@@ -24,6 +24,11 @@ NAMES_VERDICT = re.compile(
 """Names of columns that may say whether a response is correct."""
 NAMES_SCORE = re.compile(r"(^|[_./ -])(rewards?|scores?|returns?|raw|outcome|points|grade|utility)([_./ -]|$)", re.I)
 """Names of columns that may be a reward."""
+NAMES_WRONG = re.compile(
+    r"(^|[_./ -])(is_?)?(wrong|incorrect|fail(ed|ures?|s)?|errors?|loss|lost|mistakes?|invalid|rejected)([_./ -]|$)",
+    re.I,
+)
+"""Names of columns in which a higher value is worse."""
 NAMES_OTHER = re.compile(
     r"format|count|num(ber)?(_|$)|total|length|len(_|$)|tokens?|turns?|time|cost|advantage|baseline|mean|std|max|min|weight|"
     r"threshold|step|epoch|penalty|bonus|(^|[_./ -])(id|idx|index|seed|rank|model|version|prompt|hash)([_./ -]|$)",
