@@ -64,16 +64,19 @@ def test_pairs_that_were_written_after_the_code(pool):
     check(pool, fixed_pairs("answer_pairs_after.tsv"))
 
 
-def test_pairs_that_were_written_without_knowledge_of_the_grader(pool):
-    """None of the wrong ones passes. Of the right ones 19 of 219 fail: 13 in other units, which are not converted, numbers in
-    words, and a decimal comma that may be a list."""
-    lines = Path(__file__).with_name("answer_pairs_blind.tsv").read_text().splitlines()[1:]
+@pytest.mark.parametrize(
+    ("table", "num_pairs", "most_failed"), [("answer_pairs_blind", 358, 19), ("answer_pairs_blind_2", 226, 14)]
+)
+def test_pairs_that_were_written_without_knowledge_of_the_grader(pool, table, num_pairs, most_failed):
+    """None of the wrong ones passes. The first table showed kinds that were mended since: of its 219 right ones 19 fail, 13 of
+    them in other units, which are not converted. The second was graded once: 14 of its 135 right ones fail."""
+    lines = Path(__file__).with_name(f"{table}.tsv").read_text().splitlines()[1:]
     pairs = [Pair(kind, gold, answer, same == "1") for kind, gold, answer, same in (line.split("\t") for line in lines)]
     statuses = grade_all(pool, pairs)
     passed = [pair for pair, status in zip(pairs, statuses, strict=True) if status == "correct" and not pair.same]
     failed = [pair for pair, status in zip(pairs, statuses, strict=True) if status != "correct" and pair.same]
-    assert len(pairs) == 358 and passed == []
-    assert len(failed) <= 19, failed
+    assert len(pairs) == num_pairs and passed == []
+    assert len(failed) <= most_failed, failed
 
 
 def test_operators_count_where_they_are_asked_for():
