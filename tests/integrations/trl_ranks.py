@@ -123,7 +123,7 @@ def run(folder: Path, strategy: str, name: str, case: Case) -> None:
         folder / f"{strategy}-{name}", **settings_of(strategy), num_generations=case.per_prompt, per_device_train_batch_size=own,
         gradient_accumulation_steps=micro, num_iterations=case.updates, max_steps=3, learning_rate=0.1,
     )  # fmt: skip
-    method = choose_method(name, [], made["args"]).method.update(case.seen)
+    method = choose_method(name, []).method.update(case.seen)
     model = AutoModelForCausalLM.from_pretrained(folder / "model")
     trainer = ScriptedFair(**made | {"model": model}, method=method)
     start = parameters_of(trainer)
