@@ -22,7 +22,7 @@ from transformers import AutoModelForCausalLM, TrainerCallback
 from trl_lives import live
 from trl_runs import ScriptedFair, scripted
 
-from fairlen.integrations.trl.settings import choose_method
+from fairlen.integrations.trl.settings import choose_method, take_num_generations
 
 RANK, WORLD = (int(os.environ.get(name, default)) for name, default in (("RANK", "0"), ("WORLD_SIZE", "1")))
 AUTO = ("train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "train_batch_size", "gradient_clipping")
@@ -123,7 +123,8 @@ def run(folder: Path, strategy: str, name: str, case: Case) -> None:
         folder / f"{strategy}-{name}", **settings_of(strategy), num_generations=case.per_prompt, per_device_train_batch_size=own,
         gradient_accumulation_steps=micro, num_iterations=case.updates, max_steps=3, learning_rate=0.1,
     )  # fmt: skip
-    method = choose_method(name, []).method.update(case.seen)
+    composition = take_num_generations(choose_method(name, []), [], case.per_prompt)
+    method = composition.method.update(case.seen)
     model = AutoModelForCausalLM.from_pretrained(folder / "model")
     trainer = ScriptedFair(**made | {"model": model}, method=method)
     start = parameters_of(trainer)
